@@ -1,0 +1,1 @@
+"""batch-pipeline: files in, published BATCH manifests out."""

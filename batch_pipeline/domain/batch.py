@@ -1,0 +1,73 @@
+"""Planned batches and their tries."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from batch_pipeline.domain.id_range import IdRange
+from batch_pipeline.domain.partition_key import partition_key
+
+
+class AttemptStatus(StrEnum):
+    """Where an attempt stands; every status but `running` is final."""
+
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    ABANDONED = "abandoned"  # its process ended without a word, or a newer attempt replaced it
+    CANCELLED = "cancelled"
+
+
+class BatchState(StrEnum):
+    """Where a batch stands, derived from its attempts."""
+
+    PLANNED = "planned"
+    RUNNING = "running"
+    PUBLISHED = "published"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"  # not published, and its last attempt was abandoned or cancelled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """One planned id range of a job; never changes after planning. Weight in bytes, count in items."""
+
+    id: int
+    job: str
+    id_range: IdRange
+    weight: int
+    count: int
+    oversized: bool = False
+
+    @property
+    def key(self) -> str:
+        """The partition key."""
+        return partition_key(self.id_range)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStatus:
+    """A batch with the facts of its latest attempt."""
+
+    batch: Batch
+    state: BatchState
+    attempts: int
+    generation: int | None = None
+    error: str | None = None
+    finished_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One try at encoding a batch, numbered from 1; only the holder of `token` may end it."""
+
+    id: int
+    batch: Batch
+    number: int
+    token: UUID
+
+    @property
+    def stem(self) -> str:
+        """Start of the names of all files that this attempt writes, unique over all attempts."""
+        return f"{self.batch.job}-{self.batch.key}-a{self.number}-{self.token.hex[:8]}"

@@ -1,0 +1,356 @@
+"""Every error the product raises on purpose, branched by what the catcher does with it.
+
+Facts are attributes, the class builds the sentence: what was asked, what contradicts it, what state is
+left, what to do next. Credentials never belong into a fact. Only the command line and the Dagster
+definitions translate these into exit codes and failures.
+"""
+
+from dataclasses import dataclass
+
+
+class PipelineError(Exception):
+    """Base of all errors raised on purpose; `str()` of it is meant for the operator."""
+
+    def sentence(self) -> str:
+        """Say what, where, what is left and what to do, in one or two lines."""
+        raise NotImplementedError  # pragma: no cover - every leaf has its sentence
+
+    def __str__(self) -> str:
+        return self.sentence()
+
+
+class ConfigurationError(PipelineError):
+    """The operator fixes something; repeating alone never helps."""
+
+
+class RetryableError(PipelineError):
+    """Wait and repeat; nothing has to be changed."""
+
+
+class ConflictError(PipelineError):
+    """Somebody else won; read again and decide."""
+
+
+class BatchDataError(PipelineError):
+    """This batch is bad; its attempt fails and its neighbours go on."""
+
+
+class InvariantError(PipelineError):
+    """A promise of this code is broken; stop."""
+
+
+@dataclass(eq=False)
+class InvalidValueError(ConfigurationError):
+    """A value that an operator gave is outside what it may be."""
+
+    name: str
+    value: object
+    expected: str
+
+    def sentence(self) -> str:
+        return f"{self.name} is {self.value!r}; expected {self.expected}."
+
+
+@dataclass(eq=False)
+class StreamFileError(ConfigurationError):
+    """A stream file cannot be used as written."""
+
+    path: str
+    line: int | None
+    problem: str
+    next_step: str
+
+    def sentence(self) -> str:
+        place = self.path if self.line is None else f"{self.path}:{self.line}"
+        return f"{place}: {self.problem}. {self.next_step}"
+
+
+@dataclass(eq=False)
+class UnknownStreamError(ConfigurationError):
+    """A stream was asked for that no stream file describes."""
+
+    stream: str
+    known: tuple[str, ...]
+    folder: str
+
+    def sentence(self) -> str:
+        known = ", ".join(self.known) or "none"
+        return (
+            f"No stream {self.stream!r} in {self.folder} (streams there: {known}). Nothing was done. "
+            f"Check the name, or point BATCH_PIPELINE_STREAMS at the folder that holds "
+            f"{self.stream}/defs.yaml."
+        )
+
+
+@dataclass(eq=False)
+class NoStreamsError(ConfigurationError):
+    """The streams folder holds no stream file."""
+
+    folder: str
+
+    def sentence(self) -> str:
+        return (
+            f"No stream file found below {self.folder}. Nothing was done. Write "
+            f"<name>/defs.yaml there, set BATCH_PIPELINE_STREAMS to another folder, or try "
+            f"`batch-pipeline demo`."
+        )
+
+
+@dataclass(eq=False)
+class LandingUnavailableError(ConfigurationError):
+    """The landing folder of a stream cannot be listed."""
+
+    stream: str
+    uri: str
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"{self.stream}: landing folder {self.uri} cannot be listed ({self.reason}). Nothing was "
+            f"registered. Create it or correct `source.uri` in the stream file."
+        )
+
+
+@dataclass(eq=False)
+class StorageUnavailableError(ConfigurationError):
+    """Part files cannot be written to or removed from the storage root."""
+
+    uri: str
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"Storage {self.uri} cannot be written ({self.reason}). Nothing was published and "
+            f"half-written files were removed. Free space or correct `storage.root`, then run again."
+        )
+
+
+@dataclass(eq=False)
+class DatabaseUnreachableError(RetryableError):
+    """The inventory database does not answer."""
+
+    location: str
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"The inventory database at {self.location} cannot be reached ({self.reason}). Nothing was "
+            f"changed. Start it or correct BATCH_PIPELINE_INVENTORY_CONN, then run again."
+        )
+
+
+@dataclass(eq=False)
+class DatabaseTooOldError(ConfigurationError):
+    """The inventory database server is older than the SQL used here."""
+
+    location: str
+    version: str
+    minimum: str
+
+    def sentence(self) -> str:
+        return (
+            f"The inventory database at {self.location} is PostgreSQL {self.version}; at least "
+            f"{self.minimum} is needed. Nothing was changed. Upgrade the server or name another one in "
+            f"BATCH_PIPELINE_INVENTORY_CONN."
+        )
+
+
+@dataclass(eq=False)
+class SchemaRevisionError(ConfigurationError):
+    """The inventory schema is not the one that this release works with."""
+
+    location: str
+    found: str
+    expected: str
+
+    def sentence(self) -> str:
+        if self.found == "none":
+            found = "no inventory schema"
+        else:
+            found = f"the inventory schema at revision {self.found}"
+        return (
+            f"The database at {self.location} has {found}; this release works with revision "
+            f"{self.expected}. Nothing was changed. Run `batch-pipeline migrate` (or install the "
+            f"release that the schema belongs to)."
+        )
+
+
+@dataclass(eq=False)
+class EmbeddedDatabaseError(ConfigurationError):
+    """The embedded PostgreSQL server cannot be started."""
+
+    folder: str
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"The embedded PostgreSQL in {self.folder} did not start ({self.reason}). Its data was not "
+            f"touched. See {self.folder}/log, set BATCH_PIPELINE_HOME to another folder, or name your own "
+            f"server in BATCH_PIPELINE_INVENTORY_CONN."
+        )
+
+
+@dataclass(eq=False)
+class JavaMissingError(ConfigurationError):
+    """No Java runtime of version 17 or later can be used."""
+
+    tried: tuple[str, ...]
+
+    def sentence(self) -> str:
+        return (
+            f"No Java 17 or later found (tried {', '.join(self.tried)}). No batch was started. Reinstall "
+            f"the package so that its bundled runtime is complete, or set JAVA_HOME."
+        )
+
+
+@dataclass(eq=False)
+class SparkUnavailableError(RetryableError):
+    """No Spark session could be had."""
+
+    target: str
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"Spark at {self.target} cannot be used ({self.reason}). No file was written. Check "
+            f"BATCH_PIPELINE_SPARK_REMOTE and the server's log, then run again."
+        )
+
+
+@dataclass(eq=False)
+class HomeInUseError(RetryableError):
+    """Another process already works on this home."""
+
+    home: str
+    holder: str
+
+    def sentence(self) -> str:
+        return (
+            f"{self.home} is in use by {self.holder}. Nothing was changed. Wait for it to end or stop it, "
+            f"or set BATCH_PIPELINE_HOME to another folder."
+        )
+
+
+@dataclass(eq=False)
+class PortInUseError(ConfigurationError):
+    """A port that was asked for is taken."""
+
+    port: int
+
+    def sentence(self) -> str:
+        return (
+            f"Port {self.port} on 127.0.0.1 is taken. Nothing was started. Stop what listens there or "
+            f"pass another one: `batch-pipeline dev --port {self.port + 1}`."
+        )
+
+
+@dataclass(eq=False)
+class UnknownBatchError(ConfigurationError):
+    """A partition key names no planned batch."""
+
+    stream: str
+    key: str
+
+    def sentence(self) -> str:
+        return (
+            f"{self.stream}: {self.key!r} is no planned batch. Nothing was claimed. Pick a partition that "
+            f"the planner made (`batch-pipeline status {self.stream}` lists them)."
+        )
+
+
+@dataclass(eq=False)
+class AttemptRunningError(ConflictError):
+    """A live attempt already works on the batch."""
+
+    stream: str
+    key: str
+    number: int
+    run_id: str
+
+    def sentence(self) -> str:
+        return (
+            f"{self.stream}: attempt {self.number} of batch {self.key} is running (run {self.run_id}). "
+            f"Nothing was claimed. Wait for it to end, or cancel that run and try again."
+        )
+
+
+@dataclass(eq=False)
+class FencedError(ConflictError):
+    """The attempt lost its claim; what it wrote does not count."""
+
+    stream: str
+    key: str
+    number: int
+
+    def sentence(self) -> str:
+        return (
+            f"{self.stream}: attempt {self.number} of batch {self.key} lost its claim and published "
+            f"nothing; its files were removed. The attempt that replaced it goes on; no action is needed."
+        )
+
+
+@dataclass(eq=False)
+class OverlapError(InvariantError):
+    """The database refused a batch whose ids another batch of the job holds."""
+
+    stream: str
+    detail: str
+
+    def sentence(self) -> str:
+        return (
+            f"{self.stream}: the database refused a batch that overlaps another one ({self.detail}). "
+            f"Nothing was written. Please report this with the output of `batch-pipeline status`."
+        )
+
+
+@dataclass(eq=False)
+class ConservationError(InvariantError):
+    """Records read and records accounted for differ."""
+
+    location: str
+    read: int
+    accounted: int
+
+    def sentence(self) -> str:
+        return (
+            f"{self.location}: {self.read} records read but {self.accounted} written, filtered or "
+            f"quarantined. Nothing was published. Please report this file's shape."
+        )
+
+
+@dataclass(eq=False)
+class BadFileError(BatchDataError):
+    """A source file of the batch cannot be read as what it should be."""
+
+    stream: str
+    location: str
+    line: int | None
+    reason: str
+
+    def sentence(self) -> str:
+        place = self.location if self.line is None else f"{self.location}, line {self.line}"
+        return (
+            f"{self.stream}: {place}: {self.reason}. Nothing of this batch was published. Repair the file "
+            f"and register it with `batch-pipeline register {self.stream} --accept-changed`, or set "
+            f"`on_bad_file: quarantine` to publish the rest without it; then run again."
+        )
+
+
+@dataclass(eq=False)
+class TooManyBadRecordsError(BatchDataError):
+    """More records of the batch are malformed than the stream file allows."""
+
+    stream: str
+    location: str
+    line: int
+    reason: str
+    bad_records: int
+    max_bad_records: int
+
+    def sentence(self) -> str:
+        return (
+            f"{self.stream}: {self.location}, line {self.line}: {self.reason}. {self.bad_records} bad "
+            f"record(s), {self.max_bad_records} allowed; nothing of this batch was published. Repair the "
+            f"file and register it with `batch-pipeline register {self.stream} --accept-changed`, or raise "
+            f"`on_bad_record.max_bad_records`; then run again."
+        )

@@ -1,0 +1,132 @@
+"""What one attempt produced: part files, and for every item where its records went."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from batch_pipeline.domain.batch import Batch
+from batch_pipeline.domain.encoding import Encoding
+from batch_pipeline.domain.errors import ConservationError
+from batch_pipeline.domain.schema import RecordSchema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartFile:
+    """One file as the task that wrote it reported it; `sha256` is the hex digest of its bytes."""
+
+    uri: str
+    records: int
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemReport:
+    """Where the records of one item went.
+
+    `bad_file` is the reason why the whole file was set aside, None for a file that was read.
+    """
+
+    item_id: int
+    location: str
+    read: int
+    written: int
+    quarantined: int
+    filtered: int = 0
+    bad_file: str | None = None
+
+    def check_conservation(self) -> None:
+        """Check that every record read ended in exactly one place.
+
+        Raises:
+            ConservationError: it did not.
+        """
+        accounted = self.written + self.filtered + self.quarantined
+        if self.read != accounted:
+            raise ConservationError(self.location, self.read, accounted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The list of files that one attempt produced, in record order, with its counters.
+
+    `generation` counts the published attempts of the batch from 1; the manifest of a batch that holds
+    no record lists no part file.
+    """
+
+    stream: str
+    batch: Batch
+    attempt: int
+    token: UUID
+    generation: int
+    encoding: Encoding
+    schema: RecordSchema
+    schema_version: int
+    key_properties: tuple[str, ...]
+    part_files: tuple[PartFile, ...]
+    quarantine_files: tuple[PartFile, ...]
+    items: int
+    records_read: int
+    records_filtered: int
+    records_quarantined: int
+
+    @property
+    def records(self) -> int:
+        """Records written."""
+        return sum(part.records for part in self.part_files)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all part files."""
+        return sum(part.size_bytes for part in self.part_files)
+
+    def to_json(self) -> dict[str, Any]:
+        """Write the manifest as the pointer file holds it."""
+        return {
+            "stream": self.stream,
+            "batch_id": self.batch.key,
+            "attempt": self.attempt,
+            "token": str(self.token),
+            "generation": self.generation,
+            "encoding": {
+                "format": self.encoding.format.value,
+                "compression": self.encoding.compression.value,
+            },
+            "schema_version": self.schema_version,
+            "schema": self.schema.json_schema(),
+            "key_properties": list(self.key_properties),
+            "items": self.items,
+            "records": {
+                "read": self.records_read,
+                "written": self.records,
+                "filtered": self.records_filtered,
+                "quarantined": self.records_quarantined,
+            },
+            "part_files": [_part_json(part) for part in self.part_files],
+            "quarantine_files": [_part_json(part) for part in self.quarantine_files],
+        }
+
+
+def _part_json(part: PartFile) -> dict[str, Any]:
+    return {
+        "uri": part.uri,
+        "records": part.records,
+        "size_bytes": part.size_bytes,
+        "sha256": part.sha256,
+    }
+
+
+def check_batch_conservation(items: Iterable[ItemReport], part_files: Iterable[PartFile]) -> None:
+    """Check each item, and that the part files hold exactly the records the items say were written.
+
+    Raises:
+        ConservationError: a record is unaccounted for or there twice.
+    """
+    written = 0
+    for item in items:
+        item.check_conservation()
+        written += item.written
+    in_files = sum(part.records for part in part_files)
+    if written != in_files:
+        raise ConservationError("part files", written, in_files)

@@ -1,0 +1,68 @@
+"""Cutting a run of items into batches of bounded weight.
+
+The reference for every planner: greedy in id order, an item heavier than the limit stands alone, and
+ranges tile the ids without holes.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from batch_pipeline.domain.errors import InvalidValueError
+from batch_pipeline.domain.id_range import IdRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of a batch.
+
+    `max_weight` in bytes and `max_count` in items close a batch, whichever is reached first; a last
+    batch lighter than `min_weight` is held back until its oldest item is `max_wait` old.
+    """
+
+    max_weight: int
+    max_count: int
+    min_weight: int = 0
+    max_wait: timedelta = timedelta(minutes=5)
+
+    def __post_init__(self) -> None:
+        if self.max_weight < 1:
+            raise InvalidValueError("batch.max_weight", self.max_weight, "at least 1 byte")
+        if self.max_count < 1:
+            raise InvalidValueError("batch.max_count", self.max_count, "at least 1 item")
+        if not 0 <= self.min_weight <= self.max_weight:
+            raise InvalidValueError("batch.min_weight", self.min_weight, "between 0 and max_weight")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """One planned range with what lies in it; `closed` tells that a limit ended it, not the ceiling."""
+
+    id_range: IdRange
+    weight: int
+    count: int
+    closed: bool
+
+
+def cut(
+    weighed_ids: Iterable[tuple[int, int]], *, after_id: int, ceiling: int, limits: Limits
+) -> Iterator[Cut]:
+    """Cut `(id, weight)` pairs, ascending and within `after_id < id <= ceiling`, into ranges.
+
+    Each range starts right after the one before it and ends right before the next batch's first item;
+    the last one ends at the ceiling and is not `closed`. Nothing is yielded when there is no item.
+    Memory is constant.
+    """
+    first_id, weight, count = after_id + 1, 0, 0
+    for item_id, item_weight in weighed_ids:
+        full = weight + item_weight > limits.max_weight or count == limits.max_count
+        if count and full:
+            id_range = IdRange(first_id=first_id, last_id=item_id - 1)
+            yield Cut(id_range=id_range, weight=weight, count=count, closed=True)
+            first_id, weight, count = item_id, 0, 0
+        weight += item_weight
+        count += 1
+    if count:
+        closed = weight >= limits.max_weight or count == limits.max_count
+        id_range = IdRange(first_id=first_id, last_id=ceiling)
+        yield Cut(id_range=id_range, weight=weight, count=count, closed=closed)

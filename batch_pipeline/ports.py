@@ -1,0 +1,178 @@
+"""What the steps ask of the world: the Protocols that files, inventory and spark fulfil.
+
+Values in, values out; nothing here knows a database, a file system or an engine.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol
+
+from batch_pipeline.domain.batch import Attempt, Batch
+from batch_pipeline.domain.item import FoundFile, Item, Registered
+from batch_pipeline.domain.manifest import ItemReport, Manifest, PartFile
+from batch_pipeline.domain.planning import Limits
+from batch_pipeline.domain.schema import Column, RecordSchema
+from batch_pipeline.domain.stream import Stream
+
+
+class Landing(Protocol):
+    """The folder or bucket where files arrive."""
+
+    def found_files(self) -> Iterable[FoundFile]:
+        """List complete files in location order; a file still being written is left out."""
+        ...
+
+
+class MetaTable(Protocol):
+    """The table that lists a stream's items."""
+
+    def register(self, files: Iterable[FoundFile], *, accept_changed: bool) -> Registered:
+        """Give ids, in commit order, to files that have none; a known location is never added twice.
+
+        With `accept_changed`, rows of files that changed take the file's present facts.
+        """
+        ...
+
+    def items(self, batch: Batch) -> Sequence[Item]:
+        """Read the items of a batch in id order."""
+        ...
+
+
+class Inventory(Protocol):
+    """The memory of jobs, batches, attempts and manifests. Each call is one transaction."""
+
+    def plan(self, job: str, limits: Limits, *, drain: bool) -> Sequence[Batch]:
+        """Cut all items up to the ceiling; `drain` takes the last, small batch without waiting."""
+        ...
+
+    def batch(self, job: str, key: str) -> Batch:
+        """Find a planned batch by its partition key.
+
+        Raises:
+            UnknownBatchError: there is none.
+        """
+        ...
+
+    def claim(self, batch: Batch, *, run_id: str, lease: timedelta) -> AbstractContextManager[Attempt]:
+        """Start attempt n+1 and keep its lease alive until the context ends.
+
+        An attempt whose process is gone is closed on the way.
+
+        Raises:
+            AttemptRunningError: a live attempt works on the batch.
+        """
+        ...
+
+    def latest_schema(self, job: str) -> tuple[int, RecordSchema]:
+        """Read the newest schema version of a job; `(0, empty)` before the first."""
+        ...
+
+    def add_schema(
+        self, job: str, seen: Sequence[Column], *, text_source: bool
+    ) -> tuple[int, RecordSchema]:
+        """Widen the newest schema by what was seen; gives the existing version if it already fits."""
+        ...
+
+    def publish(self, attempt: Attempt, encoded: "Encoded", stream: Stream) -> Manifest:
+        """Make the attempt's files the batch's next generation, exactly once.
+
+        Raises:
+            FencedError: the attempt no longer holds the batch; nothing was changed.
+        """
+        ...
+
+    def fail(self, attempt: Attempt, error: str, *, cancelled: bool = False) -> None:
+        """Close a running attempt as failed or cancelled; no effect on one that is closed already."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodeRequest:
+    """All that an encoder needs: the items in id order, the schema to write, and the files' name stem."""
+
+    stream: Stream
+    items: Sequence[Item]
+    schema: RecordSchema
+    stem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRecord:
+    """A record that could not be read: `line` is the line its text starts at, counted from 1."""
+
+    item_id: int
+    location: str
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodeResult:
+    """What the tasks reported.
+
+    `misfits` lists columns, in order of appearance, that the requested schema cannot hold; when there
+    are any, no part file is valid and the request must be repeated with a wider schema. `text_source`
+    tells that the values were text cells, so a column with no common type stays text.
+    """
+
+    part_files: tuple[PartFile, ...]
+    quarantine_files: tuple[PartFile, ...]
+    items: tuple[ItemReport, ...]
+    misfits: tuple[Column, ...]
+    bad_records: tuple[BadRecord, ...]
+    text_source: bool
+
+
+class Encoder(Protocol):
+    """The engine that turns items into part files."""
+
+    def encode(self, request: EncodeRequest) -> EncodeResult:
+        """Encode the items; bad records and files are reported, never raised.
+
+        Raises:
+            StorageUnavailableError: part files cannot be written.
+            SparkUnavailableError: the engine is gone.
+        """
+        ...
+
+
+class PartStorage(Protocol):
+    """Where part files and pointer files live."""
+
+    def prepare(self) -> None:
+        """Create the storage root and check that it can be written.
+
+        Raises:
+            StorageUnavailableError: it cannot.
+        """
+        ...
+
+    def remove_attempt(self, stem: str) -> int:
+        """Delete every file of one attempt, finished or not, and give their number."""
+        ...
+
+    def point_to(self, manifest: Manifest) -> str:
+        """Write the pointer file of a published manifest if it is not there yet, and give its URI."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """A finished encode: result and the version of the schema it was written with."""
+
+    result: EncodeResult
+    schema: RecordSchema
+    schema_version: int
+
+    def facts(self) -> dict[str, Any]:
+        """Give the counters that are kept with the attempt."""
+        items = self.result.items
+        return {
+            "items": len(items),
+            "read": sum(item.read for item in items),
+            "written": sum(item.written for item in items),
+            "filtered": sum(item.filtered for item in items),
+            "quarantined": sum(item.quarantined for item in items),
+        }
