@@ -29,7 +29,7 @@ class MetaTable(Protocol):
     """The table that lists a stream's items."""
 
     def register(self, files: Iterable[FoundFile], *, accept_changed: bool) -> Registered:
-        """Give ids, in commit order, to files that have none; a known location is never added twice.
+        """Give ids, in commit order, to files that have none; a location is never added twice.
 
         With `accept_changed`, rows of files that changed take the file's present facts.
         """
@@ -40,8 +40,8 @@ class MetaTable(Protocol):
         ...
 
 
-class Inventory(Protocol):
-    """The memory of jobs, batches, attempts and manifests. Each call is one transaction."""
+class Batches(Protocol):
+    """The planned batches of all jobs. Each call is one transaction."""
 
     def plan(self, job: str, limits: Limits, *, drain: bool) -> Sequence[Batch]:
         """Cut all items up to the ceiling; `drain` takes the last, small batch without waiting."""
@@ -55,7 +55,27 @@ class Inventory(Protocol):
         """
         ...
 
-    def claim(self, batch: Batch, *, run_id: str, lease: timedelta) -> AbstractContextManager[Attempt]:
+
+class Schemas(Protocol):
+    """The schema versions of all jobs, counted from 1."""
+
+    def latest(self, job: str) -> tuple[int, RecordSchema]:
+        """Read the newest version; `(0, empty)` before the first."""
+        ...
+
+    def widen(
+        self, job: str, seen: Sequence[Column], *, text_source: bool
+    ) -> tuple[int, RecordSchema]:
+        """Widen the newest version by what was seen; the existing one serves if it fits."""
+        ...
+
+
+class Attempts(Protocol):
+    """The tries at encoding batches. Each call is one transaction."""
+
+    def claim(
+        self, batch: Batch, *, run_id: str, lease: timedelta
+    ) -> AbstractContextManager[Attempt]:
         """Start attempt n+1 and keep its lease alive until the context ends.
 
         An attempt whose process is gone is closed on the way.
@@ -65,32 +85,28 @@ class Inventory(Protocol):
         """
         ...
 
-    def latest_schema(self, job: str) -> tuple[int, RecordSchema]:
-        """Read the newest schema version of a job; `(0, empty)` before the first."""
-        ...
-
-    def add_schema(
-        self, job: str, seen: Sequence[Column], *, text_source: bool
-    ) -> tuple[int, RecordSchema]:
-        """Widen the newest schema by what was seen; gives the existing version if it already fits."""
-        ...
-
     def publish(self, attempt: Attempt, encoded: "Encoded", stream: Stream) -> Manifest:
         """Make the attempt's files the batch's next generation, exactly once.
+
+        Asking again for the same attempt gives the same manifest.
 
         Raises:
             FencedError: the attempt no longer holds the batch; nothing was changed.
         """
         ...
 
-    def fail(self, attempt: Attempt, error: str, *, cancelled: bool = False) -> None:
-        """Close a running attempt as failed or cancelled; no effect on one that is closed already."""
+    def pointed(self, manifest: Manifest, uri: str) -> None:
+        """Remember where the pointer file of a published manifest is."""
+        ...
+
+    def fail(self, attempt: Attempt, error: str, *, cancelled: bool = False) -> bool:
+        """Close a running attempt as failed or cancelled and tell that it is not published."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeRequest:
-    """All that an encoder needs: the items in id order, the schema to write, and the files' name stem."""
+    """All that an encoder needs: items in id order, the schema to write, the files' name stem."""
 
     stream: Stream
     items: Sequence[Item]
@@ -112,9 +128,9 @@ class BadRecord:
 class EncodeResult:
     """What the tasks reported.
 
-    `misfits` lists columns, in order of appearance, that the requested schema cannot hold; when there
-    are any, no part file is valid and the request must be repeated with a wider schema. `text_source`
-    tells that the values were text cells, so a column with no common type stays text.
+    `misfits` lists columns, in order of appearance, that the requested schema cannot hold; when
+    there are any, no part file is valid and the request must be repeated with a wider schema.
+    `text_source` tells that the values were text cells: a column with no common type stays text.
     """
 
     part_files: tuple[PartFile, ...]
@@ -154,7 +170,7 @@ class PartStorage(Protocol):
         ...
 
     def point_to(self, manifest: Manifest) -> str:
-        """Write the pointer file of a published manifest if it is not there yet, and give its URI."""
+        """Write the pointer file of a published manifest unless it is there; give its URI."""
         ...
 
 

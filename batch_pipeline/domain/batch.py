@@ -31,7 +31,7 @@ class BatchState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """One planned id range of a job; never changes after planning. Weight in bytes, count in items."""
+    """One planned id range of a job, unchanging. Weight in bytes, count in items."""
 
     id: int
     job: str

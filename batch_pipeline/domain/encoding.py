@@ -46,7 +46,9 @@ class Encoding:
     def __post_init__(self) -> None:
         if (self.format, self.compression) not in _SUFFIXES:
             allowed = [str(c) for f, c in _SUFFIXES if f is self.format]
-            raise InvalidValueError("encoding.compression", str(self.compression), " or ".join(allowed))
+            raise InvalidValueError(
+                "encoding.compression", str(self.compression), " or ".join(allowed)
+            )
 
     @property
     def suffix(self) -> str:

@@ -1,8 +1,8 @@
 """Every error the product raises on purpose, branched by what the catcher does with it.
 
-Facts are attributes, the class builds the sentence: what was asked, what contradicts it, what state is
-left, what to do next. Credentials never belong into a fact. Only the command line and the Dagster
-definitions translate these into exit codes and failures.
+Facts are attributes, the class builds the sentence: what was asked, what contradicts it, what state
+is left, what to do next. Credentials never belong into a fact. Only the command line and the
+Dagster definitions translate these into exit codes and failures.
 """
 
 from dataclasses import dataclass
@@ -76,8 +76,8 @@ class UnknownStreamError(ConfigurationError):
     def sentence(self) -> str:
         known = ", ".join(self.known) or "none"
         return (
-            f"No stream {self.stream!r} in {self.folder} (streams there: {known}). Nothing was done. "
-            f"Check the name, or point BATCH_PIPELINE_STREAMS at the folder that holds "
+            f"No stream {self.stream!r} in {self.folder} (streams there: {known}). Nothing was "
+            f"done. Check the name, or point BATCH_PIPELINE_STREAMS at the folder that holds "
             f"{self.stream}/defs.yaml."
         )
 
@@ -106,8 +106,8 @@ class LandingUnavailableError(ConfigurationError):
 
     def sentence(self) -> str:
         return (
-            f"{self.stream}: landing folder {self.uri} cannot be listed ({self.reason}). Nothing was "
-            f"registered. Create it or correct `source.uri` in the stream file."
+            f"{self.stream}: landing folder {self.uri} cannot be listed ({self.reason}). Nothing "
+            f"was registered. Create it or correct `source.uri` in the stream file."
         )
 
 
@@ -121,7 +121,8 @@ class StorageUnavailableError(ConfigurationError):
     def sentence(self) -> str:
         return (
             f"Storage {self.uri} cannot be written ({self.reason}). Nothing was published and "
-            f"half-written files were removed. Free space or correct `storage.root`, then run again."
+            f"half-written files were removed. Free space or correct `storage.root`, then run "
+            f"again."
         )
 
 
@@ -134,8 +135,8 @@ class DatabaseUnreachableError(RetryableError):
 
     def sentence(self) -> str:
         return (
-            f"The inventory database at {self.location} cannot be reached ({self.reason}). Nothing was "
-            f"changed. Start it or correct BATCH_PIPELINE_INVENTORY_CONN, then run again."
+            f"The inventory database at {self.location} cannot be reached ({self.reason}). Nothing "
+            f"was changed. Start it or correct BATCH_PIPELINE_INVENTORY_CONN, then run again."
         )
 
 
@@ -150,8 +151,8 @@ class DatabaseTooOldError(ConfigurationError):
     def sentence(self) -> str:
         return (
             f"The inventory database at {self.location} is PostgreSQL {self.version}; at least "
-            f"{self.minimum} is needed. Nothing was changed. Upgrade the server or name another one in "
-            f"BATCH_PIPELINE_INVENTORY_CONN."
+            f"{self.minimum} is needed. Nothing was changed. Upgrade the server or name another "
+            f"one in BATCH_PIPELINE_INVENTORY_CONN."
         )
 
 
@@ -184,9 +185,9 @@ class EmbeddedDatabaseError(ConfigurationError):
 
     def sentence(self) -> str:
         return (
-            f"The embedded PostgreSQL in {self.folder} did not start ({self.reason}). Its data was not "
-            f"touched. See {self.folder}/log, set BATCH_PIPELINE_HOME to another folder, or name your own "
-            f"server in BATCH_PIPELINE_INVENTORY_CONN."
+            f"The embedded PostgreSQL in {self.folder} did not start ({self.reason}). Its data was "
+            f"not touched. See {self.folder}/log, set BATCH_PIPELINE_HOME to another folder, or "
+            f"name your own server in BATCH_PIPELINE_INVENTORY_CONN."
         )
 
 
@@ -198,8 +199,8 @@ class JavaMissingError(ConfigurationError):
 
     def sentence(self) -> str:
         return (
-            f"No Java 17 or later found (tried {', '.join(self.tried)}). No batch was started. Reinstall "
-            f"the package so that its bundled runtime is complete, or set JAVA_HOME."
+            f"No Java 17 or later found (tried {', '.join(self.tried)}). No batch was started. "
+            f"Reinstall the package so that its bundled runtime is complete, or set JAVA_HOME."
         )
 
 
@@ -226,8 +227,8 @@ class HomeInUseError(RetryableError):
 
     def sentence(self) -> str:
         return (
-            f"{self.home} is in use by {self.holder}. Nothing was changed. Wait for it to end or stop it, "
-            f"or set BATCH_PIPELINE_HOME to another folder."
+            f"{self.home} is in use by {self.holder}. Nothing was changed. Wait for it to end or "
+            f"stop it, or set BATCH_PIPELINE_HOME to another folder."
         )
 
 
@@ -239,8 +240,8 @@ class PortInUseError(ConfigurationError):
 
     def sentence(self) -> str:
         return (
-            f"Port {self.port} on 127.0.0.1 is taken. Nothing was started. Stop what listens there or "
-            f"pass another one: `batch-pipeline dev --port {self.port + 1}`."
+            f"Port {self.port} on 127.0.0.1 is taken. Nothing was started. Stop what listens there "
+            f"or pass another one: `batch-pipeline dev --port {self.port + 1}`."
         )
 
 
@@ -253,8 +254,8 @@ class UnknownBatchError(ConfigurationError):
 
     def sentence(self) -> str:
         return (
-            f"{self.stream}: {self.key!r} is no planned batch. Nothing was claimed. Pick a partition that "
-            f"the planner made (`batch-pipeline status {self.stream}` lists them)."
+            f"{self.stream}: {self.key!r} is no planned batch. Nothing was claimed. Pick a "
+            f"partition that the planner made (`batch-pipeline status {self.stream}` lists them)."
         )
 
 
@@ -269,8 +270,9 @@ class AttemptRunningError(ConflictError):
 
     def sentence(self) -> str:
         return (
-            f"{self.stream}: attempt {self.number} of batch {self.key} is running (run {self.run_id}). "
-            f"Nothing was claimed. Wait for it to end, or cancel that run and try again."
+            f"{self.stream}: attempt {self.number} of batch {self.key} is running (run "
+            f"{self.run_id}). Nothing was claimed. Wait for it to end, or cancel that run and try "
+            f"again."
         )
 
 
@@ -284,8 +286,9 @@ class FencedError(ConflictError):
 
     def sentence(self) -> str:
         return (
-            f"{self.stream}: attempt {self.number} of batch {self.key} lost its claim and published "
-            f"nothing; its files were removed. The attempt that replaced it goes on; no action is needed."
+            f"{self.stream}: attempt {self.number} of batch {self.key} lost its claim and "
+            f"published nothing; its files were removed. The attempt that replaced it goes on; no "
+            f"action is needed."
         )
 
 
@@ -298,8 +301,9 @@ class OverlapError(InvariantError):
 
     def sentence(self) -> str:
         return (
-            f"{self.stream}: the database refused a batch that overlaps another one ({self.detail}). "
-            f"Nothing was written. Please report this with the output of `batch-pipeline status`."
+            f"{self.stream}: the database refused a batch that overlaps another one "
+            f"({self.detail}). Nothing was written. Please report this with the output of "
+            f"`batch-pipeline status`."
         )
 
 
@@ -330,9 +334,10 @@ class BadFileError(BatchDataError):
     def sentence(self) -> str:
         place = self.location if self.line is None else f"{self.location}, line {self.line}"
         return (
-            f"{self.stream}: {place}: {self.reason}. Nothing of this batch was published. Repair the file "
-            f"and register it with `batch-pipeline register {self.stream} --accept-changed`, or set "
-            f"`on_bad_file: quarantine` to publish the rest without it; then run again."
+            f"{self.stream}: {place}: {self.reason}. Nothing of this batch was published. Repair "
+            f"the file and register it with `batch-pipeline register {self.stream} "
+            f"--accept-changed`, or set `on_bad_file: quarantine` to publish the rest without it; "
+            f"then run again."
         )
 
 
@@ -349,8 +354,79 @@ class TooManyBadRecordsError(BatchDataError):
 
     def sentence(self) -> str:
         return (
-            f"{self.stream}: {self.location}, line {self.line}: {self.reason}. {self.bad_records} bad "
-            f"record(s), {self.max_bad_records} allowed; nothing of this batch was published. Repair the "
-            f"file and register it with `batch-pipeline register {self.stream} --accept-changed`, or raise "
-            f"`on_bad_record.max_bad_records`; then run again."
+            f"{self.stream}: {self.location}, line {self.line}: {self.reason}. {self.bad_records} "
+            f"bad record(s), {self.max_bad_records} allowed; nothing of this batch was published. "
+            f"Repair the file and register it with `batch-pipeline register {self.stream} "
+            f"--accept-changed`, or raise `on_bad_record.max_bad_records`; then run again."
+        )
+
+
+@dataclass(eq=False)
+class SettingError(ConfigurationError):
+    """A setting cannot be used; `source` tells where it was given, the value is never repeated."""
+
+    name: str
+    source: str
+    problem: str
+    next_step: str
+
+    def sentence(self) -> str:
+        return f"{self.name} ({self.source}): {self.problem}. Nothing was started. {self.next_step}"
+
+
+@dataclass(eq=False)
+class HomeUnusableError(ConfigurationError):
+    """The home folder cannot be created, written or locked."""
+
+    home: str
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"The home folder {self.home} cannot be used ({self.reason}). Nothing was started. "
+            f"Make it writable for this user, or set BATCH_PIPELINE_HOME to another folder on a "
+            f"local disk."
+        )
+
+
+@dataclass(eq=False)
+class PermissionDeniedError(ConfigurationError):
+    """The database role lacks a right."""
+
+    location: str
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"The database role used at {self.location} lacks a right ({self.reason}). Nothing was "
+            f"changed. Grant it, or name a role that has it in BATCH_PIPELINE_INVENTORY_CONN."
+        )
+
+
+@dataclass(eq=False)
+class LockTimeoutError(RetryableError):
+    """Somebody else holds a lock of the inventory for longer than a transaction of ours lasts."""
+
+    location: str
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"Another session holds a lock at {self.location} ({self.reason}). Nothing was "
+            f"changed. Run again; if it stays, look for an open transaction in pg_stat_activity."
+        )
+
+
+@dataclass(eq=False)
+class SparkSessionOpenError(ConflictError):
+    """A process that has a Spark session was asked for a different one."""
+
+    open_target: str
+    asked_target: str
+
+    def sentence(self) -> str:
+        return (
+            f"A Spark session with other settings is open in this process (on {self.open_target}), so "
+            f"none was opened on {self.asked_target}. The open one was left alone. Close it first "
+            f"(`close_session()`), or use a process of its own."
         )

@@ -10,8 +10,8 @@ from batch_pipeline.domain.errors import InvalidValueError
 class FoundFile:
     """A file as the landing listing sees it.
 
-    `location` is an absolute URI (`file:///…`); `modified_at` is UTC with microseconds; `etag` is what
-    the store says of the content's version, None where it says nothing.
+    `location` is an absolute URI (`file:///…`); `modified_at` is UTC with microseconds; `etag` is
+    what the store says of the content's version, None where it says nothing.
     """
 
     location: str
@@ -41,7 +41,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """What one registration did: `changed` names files that differ from their row and were left alone."""
+    """What one registration did; `changed` files differ from their row and were left alone."""
 
     found: int
     new_items: int

@@ -51,8 +51,8 @@ class ItemReport:
 class Manifest:
     """The list of files that one attempt produced, in record order, with its counters.
 
-    `generation` counts the published attempts of the batch from 1; the manifest of a batch that holds
-    no record lists no part file.
+    `generation` counts the published attempts of the batch from 1; the manifest of a batch that
+    holds no record lists no part file.
     """
 
     stream: str

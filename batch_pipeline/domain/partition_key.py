@@ -10,7 +10,9 @@ from batch_pipeline.domain.id_range import IdRange
 
 WIDTH = 12
 _EXPECTED = f"two ids of {WIDTH} digits joined by '-', as in 000000000001-000000000060"
-_KEY = re.compile(rf"([0-9]{{{WIDTH}}}|[1-9][0-9]{{{WIDTH},18}})-([0-9]{{{WIDTH}}}|[1-9][0-9]{{{WIDTH},18}})")
+_KEY = re.compile(
+    rf"([0-9]{{{WIDTH}}}|[1-9][0-9]{{{WIDTH},18}})-([0-9]{{{WIDTH}}}|[1-9][0-9]{{{WIDTH},18}})"
+)
 
 
 def partition_key(id_range: IdRange) -> str:

@@ -1,7 +1,7 @@
 """Cutting a run of items into batches of bounded weight.
 
-The reference for every planner: greedy in id order, an item heavier than the limit stands alone, and
-ranges tile the ids without holes.
+The reference for every planner: greedy in id order, an item heavier than the limit stands alone,
+and ranges tile the ids without holes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,7 +36,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """One planned range with what lies in it; `closed` tells that a limit ended it, not the ceiling."""
+    """One planned range with what lies in it; `closed` tells that a limit ended it."""
 
     id_range: IdRange
     weight: int
@@ -49,9 +49,9 @@ def cut(
 ) -> Iterator[Cut]:
     """Cut `(id, weight)` pairs, ascending and within `after_id < id <= ceiling`, into ranges.
 
-    Each range starts right after the one before it and ends right before the next batch's first item;
-    the last one ends at the ceiling and is not `closed`. Nothing is yielded when there is no item.
-    Memory is constant.
+    Each range starts right after the one before it and ends right before the next batch's first
+    item; the last one ends at the ceiling, `closed` only when it is full. Without items nothing is
+    yielded. Memory is constant.
     """
     first_id, weight, count = after_id + 1, 0, 0
     for item_id, item_weight in weighed_ids:

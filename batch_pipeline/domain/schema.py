@@ -1,4 +1,4 @@
-"""The shape of a stream's records: ordered columns with nullable JSON types, growing by widening only."""
+"""The shape of a stream's records: ordered columns with nullable JSON types, only ever widening."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from batch_pipeline.domain.errors import InvalidValueError
 
 
 class ColumnType(StrEnum):
-    """JSON types of a column; `unknown` has held nothing but nulls so far, `any` holds a mixture."""
+    """JSON types of a column; `unknown` has held only nulls so far, `any` holds a mixture."""
 
     UNKNOWN = "unknown"
     BOOLEAN = "boolean"
@@ -78,7 +78,7 @@ class RecordSchema:
         return {column.name: column.type for column in self.columns}
 
     def widened(self, seen: Iterable[Column], *, text_source: bool) -> "RecordSchema":
-        """Give the schema that also holds `seen`: known columns widen, new ones are added at the end."""
+        """Give the schema that also holds `seen`: known columns widen, new ones come last."""
         types = self.types()
         for column in seen:
             known = types.get(column.name, ColumnType.UNKNOWN)

@@ -1,0 +1,35 @@
+"""Locations of files as URIs: the one form in which they are stored and compared."""
+
+import os
+from pathlib import PurePath, PurePosixPath
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+from batch_pipeline.domain.errors import InvalidValueError
+
+_EXPECTED = "an absolute file URI such as file:///data/orders.csv"
+
+
+def to_uri(path: PurePath | str) -> str:
+    """Give the percent-encoded file URI of an absolute path; any bytes of a name survive.
+
+    Raises:
+        InvalidValueError: the path is relative or holds a NUL byte.
+    """
+    pure = PurePosixPath(path)
+    raw = os.fsencode(pure)
+    if not pure.is_absolute() or b"\0" in raw:
+        raise InvalidValueError("path", str(path), "an absolute path")
+    return "file://" + quote_from_bytes(b"/" + raw.lstrip(b"/"))
+
+
+def to_path(uri: str) -> str:
+    """Give the absolute path that a file URI names; inverse of `to_uri`.
+
+    Raises:
+        InvalidValueError: another scheme, a host, a relative path or a NUL byte.
+    """
+    scheme, separator, rest = uri.partition("://")
+    raw = unquote_to_bytes(rest)
+    if scheme.lower() != "file" or not separator or not raw.startswith(b"/") or b"\0" in raw:
+        raise InvalidValueError("location", uri, _EXPECTED)
+    return os.fsdecode(raw)

@@ -1,0 +1,1 @@
+"""Where files land and where part files go. Nothing here reads what is inside a file."""

@@ -1,0 +1,100 @@
+"""Listing a landing folder on a local disk.
+
+A file counts as landed when it has a final name and has rested for a moment: names that start with
+a dot or end in `.tmp`, `.part` or `~` are somebody's unfinished work, and so is a file whose size
+still changes.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from batch_pipeline.domain.errors import LandingUnavailableError
+from batch_pipeline.domain.item import FoundFile
+from batch_pipeline.domain.location import to_path, to_uri
+from batch_pipeline.domain.stream import Stream
+
+UNFINISHED = (".*", "*.tmp", "*.part", "*~")
+REST_SECONDS = 1.0
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def modified_at(stat: os.stat_result) -> datetime:
+    """Give a file's modification time in UTC, cut to microseconds without rounding."""
+    return _EPOCH + timedelta(microseconds=stat.st_mtime_ns // 1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderLanding:
+    """The landing folder of a stream, with all folders below it.
+
+    `wait` makes a listing wait for the youngest files to come to rest instead of leaving them for
+    the next listing.
+    """
+
+    stream: Stream
+    wait: bool
+    now: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
+
+    def found_files(self) -> Iterator[FoundFile]:
+        """List complete files in location order.
+
+        Raises:
+            LandingUnavailableError: the folder is not there or cannot be read.
+        """
+        root = Path(to_path(self.stream.source.uri))
+        try:
+            paths = sorted(self._paths(root))
+        except OSError as error:
+            reason = (error.strerror or "unknown error").lower()
+            raise LandingUnavailableError(
+                self.stream.name, self.stream.source.uri, reason
+            ) from error
+        for path in paths:
+            found = self._rested(path)
+            if found is not None:
+                yield found
+
+    def _paths(self, folder: Path, below: str = "") -> Iterator[str]:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                name = below + entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    if not entry.name.startswith("."):
+                        yield from self._paths(Path(entry.path), f"{name}/")
+                elif entry.is_file() and self._is_wanted(entry.name, name):
+                    yield entry.path
+
+    def _is_wanted(self, name: str, relative: str) -> bool:
+        source = self.stream.source
+        if any(fnmatchcase(name, pattern) for pattern in UNFINISHED):
+            return False
+        if any(_matches(name, relative, pattern) for pattern in source.exclude):
+            return False
+        return any(_matches(name, relative, pattern) for pattern in source.include)
+
+    def _rested(self, path: str) -> FoundFile | None:
+        """Look at a file until it has rested; None when it is gone or still busy."""
+        while True:
+            try:
+                stat = os.stat(path)  # noqa: PTH116 - half the cost of Path.stat over 100,000 files
+            except FileNotFoundError:
+                return None
+            age = self.now() - stat.st_mtime_ns / 1e9
+            if not 0 <= age < REST_SECONDS:
+                return FoundFile(
+                    location=to_uri(path), size_bytes=stat.st_size, modified_at=modified_at(stat)
+                )
+            if not self.wait:
+                return None
+            self.sleep(REST_SECONDS - age + 0.01)
+
+
+def _matches(name: str, relative: str, pattern: str) -> bool:
+    """Match a pattern with a slash against the path below the root, any other against the name."""
+    return fnmatchcase(relative if "/" in pattern else name, pattern)

@@ -1,0 +1,88 @@
+"""Part files and pointer files on a local disk."""
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from batch_pipeline.domain.errors import StorageUnavailableError
+from batch_pipeline.domain.failpoint import failpoint
+from batch_pipeline.domain.location import to_path, to_uri
+from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.domain.stream import Storage
+
+_QUARANTINE = "quarantine"
+_MANIFESTS = "manifests"
+
+
+@dataclass(frozen=True, slots=True)
+class FolderStorage:
+    """A storage root on a local disk: part files flat in it, manifests and quarantine one below."""
+
+    storage: Storage
+
+    @property
+    def _root(self) -> Path:
+        return Path(to_path(self.storage.root))
+
+    def prepare(self) -> None:
+        """Create the folders and check that a file can be written.
+
+        Raises:
+            StorageUnavailableError: it cannot.
+        """
+        probe = self._root / f".probe-{uuid4().hex}"
+        try:
+            for folder in (self._root, self._root / _QUARANTINE, self._root / _MANIFESTS):
+                folder.mkdir(parents=True, exist_ok=True)
+            probe.write_bytes(b"")
+            probe.unlink()
+        except OSError as error:
+            raise StorageUnavailableError(self.storage.root, _reason(error)) from error
+
+    def remove_attempt(self, stem: str) -> int:
+        """Delete every file of one attempt, finished or not, and give their number."""
+        names = f"{self.storage.prefix}{stem}-"
+        removed = 0
+        for folder in (self._root, self._root / _QUARANTINE):
+            with suppress(FileNotFoundError):
+                for path in folder.iterdir():
+                    if path.name.removeprefix(".").startswith(names):
+                        path.unlink(missing_ok=True)
+                        removed += 1
+        return removed
+
+    def point_to(self, manifest: Manifest) -> str:
+        """Write the pointer file unless it is there, by linking a finished file to its name.
+
+        Raises:
+            StorageUnavailableError: it cannot be written.
+        """
+        folder = self._root / _MANIFESTS
+        name = f"{self.storage.prefix}{manifest.stream}-{manifest.batch.key}"
+        pointer = folder / f"{name}.g{manifest.generation}.json"
+        if pointer.exists():
+            return to_uri(pointer)
+        text = json.dumps(manifest.to_json(), ensure_ascii=False, indent=2) + "\n"
+        aside = folder / f".{pointer.name}-{uuid4().hex}.tmp"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with aside.open("x", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            failpoint("pointer.before_link")
+            with suppress(FileExistsError):
+                pointer.hardlink_to(aside)
+            aside.unlink()
+        except OSError as error:
+            with suppress(OSError):
+                aside.unlink()
+            raise StorageUnavailableError(to_uri(pointer), _reason(error)) from error
+        return to_uri(pointer)
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

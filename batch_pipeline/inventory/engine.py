@@ -1,0 +1,120 @@
+"""Connections to the inventory: one way to open them, one place that names what goes wrong."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from batch_pipeline.domain.errors import (
+    DatabaseTooOldError,
+    DatabaseUnreachableError,
+    InvalidValueError,
+    LockTimeoutError,
+    OverlapError,
+    PermissionDeniedError,
+)
+from batch_pipeline.inventory import embedded
+from batch_pipeline.inventory.tables import NON_OVERLAP
+
+MINIMUM_VERSION = (13, 0)
+_CONNECT_SECONDS = 5
+
+
+def normalized_url(url: str, *, driver: str) -> str:
+    """Give a Postgres URL with the driver named, since a bare one means different drivers by
+    version.
+
+    Raises:
+        InvalidValueError: it is no Postgres URL; the message holds no part of it.
+    """
+    match = re.fullmatch(r"(?:postgres|postgresql)(?:\+\w+)?(://.+)", url, re.DOTALL)
+    if match is None:
+        expected = "postgresql://user:password@host:5432/database"
+        raise InvalidValueError("BATCH_PIPELINE_INVENTORY_CONN", "(not shown)", expected)
+    return f"postgresql+{driver}{match[1]}"
+
+
+def inventory_url(url: str | None, home_postgres: Path) -> str:
+    """Give the URL of the configured server, or start the embedded one."""
+    return url if url is not None else embedded.ensure_running(home_postgres)
+
+
+def open_engine(url: str) -> sa.Engine:
+    """Make an engine for the inventory and check that its server answers and is new enough.
+
+    Raises:
+        DatabaseUnreachableError: it does not answer within 5 s.
+        DatabaseTooOldError: the server is older than PostgreSQL 13.
+    """
+    engine = sa.create_engine(
+        normalized_url(url, driver="psycopg"),
+        pool_size=4,
+        max_overflow=12,
+        pool_pre_ping=True,
+        connect_args={
+            "connect_timeout": _CONNECT_SECONDS,
+            "application_name": "batch-pipeline",
+            "options": "-c timezone=UTC -c lock_timeout=5s "
+            "-c idle_in_transaction_session_timeout=60s",
+        },
+    )
+    with transaction(engine):
+        version = engine.dialect.server_version_info or (0, 0)
+    if version < MINIMUM_VERSION:
+        engine.dispose()
+        found, minimum = (".".join(map(str, v)) for v in (version, MINIMUM_VERSION))
+        raise DatabaseTooOldError(location(engine), found, minimum)
+    return engine
+
+
+def location(engine: sa.Engine) -> str:
+    """Name the server for people: host, port and database, never the user's password."""
+    url = engine.url
+    host = url.host or url.query.get("host") or "the local socket"
+    port = f":{url.port}" if url.port else ""
+    return f"{host}{port}/{url.database}"
+
+
+@contextmanager
+def transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """Run a block in one READ COMMITTED transaction; database errors leave as domain errors.
+
+    Raises:
+        DatabaseUnreachableError: the connection failed.
+        LockTimeoutError: a lock was not had within 5 s, or the server chose us to end a deadlock.
+        OverlapError: a batch overlaps another one of its job.
+        PermissionDeniedError: the role may not do this.
+    """
+    try:
+        with engine.begin() as connection:
+            yield connection
+    except exc.DBAPIError as error:
+        raise _domain_error(engine, error) from error
+
+
+def _domain_error(engine: sa.Engine, error: exc.DBAPIError) -> Exception:
+    code = getattr(error.orig, "sqlstate", None)
+    reason = _first_line(error.orig)
+    if code == "23P01" and NON_OVERLAP in str(error.orig):
+        return OverlapError("inventory", _detail(error.orig))
+    if code == "42501":
+        return PermissionDeniedError(location(engine), reason)
+    if code in {"55P03", "40P01", "40001"}:
+        return LockTimeoutError(location(engine), reason)
+    if isinstance(error, exc.OperationalError) or error.connection_invalidated:
+        return DatabaseUnreachableError(location(engine), reason)
+    return error
+
+
+def _first_line(error: BaseException | None) -> str:
+    text = str(error or "").strip()
+    # libpq repeats the connection string's host and user here, never its password.
+    return text.splitlines()[0] if text else "no reason given"
+
+
+def _detail(error: BaseException | None) -> str:
+    diagnostic = getattr(error, "diag", None)
+    return getattr(diagnostic, "message_detail", None) or _first_line(error)

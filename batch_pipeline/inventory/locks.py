@@ -1,0 +1,41 @@
+"""Advisory locks: one namespace a purpose, released with the transaction (or, for liveness, with
+the session) that took them.
+"""
+
+from enum import IntEnum
+from uuid import UUID
+
+import sqlalchemy as sa
+
+
+class LockClass(IntEnum):
+    """First key of the two-key locks; spells `bp` and a number."""
+
+    MIGRATE = 0x62700001
+    PLAN = 0x62700002
+    REGISTER = 0x62700003
+
+
+def lock_in_transaction(connection: sa.Connection, purpose: LockClass, name: str) -> None:
+    """Wait for the lock of a name, at most `lock_timeout`, and hold it to the end."""
+    key = sa.func.hashtext(sa.cast(name, sa.Text))
+    lock = sa.func.pg_advisory_xact_lock(sa.cast(int(purpose), sa.Integer), key)
+    connection.execute(sa.select(lock))
+
+
+def liveness_key(token: UUID) -> int:
+    """Give the single-key lock that the process of an attempt holds while it lives."""
+    return int.from_bytes(token.bytes[:8], "big", signed=True)
+
+
+# Nobody works any more on a row of the attempt table whose lease ran out, or whose liveness lock is
+# free. A restart of the server drops all locks, so after one only the lease counts until a renewal.
+OWNER_IS_GONE = sa.text("""(
+    attempt.lease_until < clock_timestamp()
+    OR attempt.renewed_at > pg_postmaster_start_time() AND NOT EXISTS (
+        SELECT FROM pg_catalog.pg_locks
+         WHERE locktype = 'advisory'
+           AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname =
+           current_database()) AND objsubid = 1 AND (classid::bigint << 32 | objid::bigint) =
+           attempt.liveness_key))
+""")

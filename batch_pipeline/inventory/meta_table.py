@@ -1,0 +1,132 @@
+"""The product's own meta table: gives landed files their ids, in commit order.
+
+Ids of a stream count from 1 without gaps. They are given under a lock of the stream, so an id
+becomes visible only after all smaller ones and the ceiling is simply the largest id.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from batch_pipeline.domain.batch import Batch
+from batch_pipeline.domain.failpoint import failpoint
+from batch_pipeline.domain.item import FoundFile, Item, Registered
+from batch_pipeline.inventory.engine import transaction
+from batch_pipeline.inventory.locks import LockClass, lock_in_transaction
+from batch_pipeline.inventory.tables import item
+
+_CHUNK = 5_000
+_Row = TypeVar("_Row")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnMetaTable:
+    """The items of one stream in the inventory's own `item` table."""
+
+    engine: sa.Engine
+    stream: str
+
+    def register(self, files: Iterable[FoundFile], *, accept_changed: bool) -> Registered:
+        """Give ids to unknown files, in the order given, one transaction for every 5,000 files."""
+        found = new_items = accepted = 0
+        changed: list[str] = []
+        for chunk in _chunks(files, _CHUNK):
+            found += len(chunk)
+            with transaction(self.engine) as connection:
+                unknown, differing = self._compare(connection, chunk)
+                if unknown:
+                    new_items += self._add(connection, unknown)
+                if accept_changed:
+                    accepted += self._accept(connection, differing)
+                else:
+                    changed += [file.location for file in differing]
+            failpoint("register.after_commit")
+        return Registered(
+            found=found, new_items=new_items, changed=tuple(changed), accepted=accepted
+        )
+
+    def items(self, batch: Batch) -> Sequence[Item]:
+        """Read the items of a batch in id order."""
+        query = (
+            sa.select(item)
+            .where(
+                item.c.stream == self.stream,
+                item.c.id.between(batch.id_range.first_id, batch.id_range.last_id),
+            )
+            .order_by(item.c.id)
+        )
+        with transaction(self.engine) as connection:
+            return [_item(row) for row in connection.execute(query)]
+
+    def find(self, location: str) -> Item | None:
+        """Find the item of a location."""
+        query = sa.select(item).where(item.c.stream == self.stream, item.c.location == location)
+        with transaction(self.engine) as connection:
+            row = connection.execute(query).one_or_none()
+        return None if row is None else _item(row)
+
+    def _compare(
+        self, connection: sa.Connection, files: Sequence[FoundFile]
+    ) -> tuple[list[FoundFile], list[FoundFile]]:
+        query = sa.select(item).where(
+            item.c.stream == self.stream,
+            item.c.location == sa.any_(sa.cast([f.location for f in files], sa.ARRAY(sa.Text))),
+        )
+        known = {row.location: _item(row).file for row in connection.execute(query)}
+        unknown = [file for file in files if file.location not in known]
+        differing = [file for file in files if known.get(file.location, file) != file]
+        return unknown, differing
+
+    def _add(self, connection: sa.Connection, files: Sequence[FoundFile]) -> int:
+        lock_in_transaction(connection, LockClass.REGISTER, self.stream)
+        failpoint("register.locked")
+        unknown, _ = self._compare(connection, files)  # a rival may have added some meanwhile
+        highest = sa.select(sa.func.coalesce(sa.func.max(item.c.id), 0)).where(
+            item.c.stream == self.stream
+        )
+        next_id = connection.execute(highest).scalar_one() + 1
+        rows = [
+            {
+                "stream": self.stream,
+                "id": item_id,
+                "location": file.location,
+                "size_bytes": file.size_bytes,
+                "modified_at": file.modified_at,
+                "etag": file.etag,
+            }
+            for item_id, file in enumerate(unknown, start=next_id)
+        ]
+        if rows:
+            connection.execute(sa.insert(item), rows)
+        failpoint("register.before_commit")
+        return len(rows)
+
+    def _accept(self, connection: sa.Connection, files: Sequence[FoundFile]) -> int:
+        for file in files:
+            connection.execute(
+                sa.update(item)
+                .where(item.c.stream == self.stream, item.c.location == file.location)
+                .values(size_bytes=file.size_bytes, modified_at=file.modified_at, etag=file.etag)
+            )
+        return len(files)
+
+
+def _item(row: sa.Row[Any]) -> Item:
+    return Item(
+        id=row.id,
+        file=FoundFile(
+            location=row.location,
+            size_bytes=row.size_bytes,
+            modified_at=row.modified_at,
+            etag=row.etag,
+        ),
+    )
+
+
+def _chunks(rows: Iterable[_Row], size: int) -> Iterator[list[_Row]]:
+    iterator = iter(rows)
+    while chunk := list(islice(iterator, size)):
+        yield chunk

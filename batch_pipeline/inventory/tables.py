@@ -1,0 +1,157 @@
+"""Every table of the inventory. Ids and weights are `bigint`, times `timestamptz`.
+
+The database states the invariants: constraint names map to domain errors where they can be met.
+"""
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql as pg
+
+SCHEMA = "batch_pipeline"
+NON_OVERLAP = "batch_ranges_do_not_overlap"
+
+metadata = sa.MetaData(
+    schema=SCHEMA,
+    naming_convention={
+        "pk": "%(table_name)s_pkey",
+        "uq": "%(table_name)s_%(column_0_N_name)s_key",
+        "fk": "%(table_name)s_%(column_0_name)s_fkey",
+        "ck": "%(table_name)s_%(constraint_name)s",
+    },
+)
+
+_now = sa.text("clock_timestamp()")
+
+
+def _time(name: str, **options: object) -> sa.Column[object]:
+    return sa.Column(name, sa.TIMESTAMP(timezone=True), **options)  # type: ignore[arg-type] # one call for nullable and default
+
+
+item = sa.Table(
+    "item",
+    metadata,
+    sa.Column("stream", sa.Text, primary_key=True),
+    sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("location", sa.Text, nullable=False),
+    sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    _time("modified_at", nullable=False),
+    sa.Column("etag", sa.Text),
+    _time("registered_at", nullable=False, server_default=_now),
+    sa.UniqueConstraint("stream", "location"),
+    sa.CheckConstraint("size_bytes >= 0", name="size_not_negative"),
+    comment="The meta table of streams whose files this product registers itself.",
+)
+
+job = sa.Table(
+    "job",
+    metadata,
+    sa.Column("id", sa.Integer, sa.Identity(always=True), primary_key=True),
+    sa.Column("name", sa.Text, nullable=False, unique=True),
+    sa.Column("meta_table", sa.Text, nullable=False),
+    sa.Column("last_id", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("publish_count", sa.BigInteger, nullable=False, server_default="0"),
+    _time("created_at", nullable=False, server_default=_now),
+    comment="One bookmark over a meta table: everything up to last_id is planned.",
+)
+
+batch = sa.Table(
+    "batch",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
+    sa.Column("job_id", sa.ForeignKey(job.c.id), nullable=False),
+    sa.Column("first_id", sa.BigInteger, nullable=False),
+    sa.Column("last_id", sa.BigInteger, nullable=False),
+    sa.Column("weight", sa.BigInteger, nullable=False),
+    sa.Column("item_count", sa.BigInteger, nullable=False),
+    sa.Column("oversized", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("config", pg.JSONB, nullable=False),
+    _time("planned_at", nullable=False, server_default=_now),
+    sa.UniqueConstraint("job_id", "first_id"),
+    sa.CheckConstraint("first_id <= last_id", name="range_not_empty"),
+    # The largest bigint has no successor, so a range that ends there is written as unbounded.
+    pg.ExcludeConstraint(
+        (sa.text("int4range(job_id, job_id, '[]')"), "&&"),
+        (sa.text("int8range(first_id, nullif(last_id, 9223372036854775807), '[]')"), "&&"),
+        name=NON_OVERLAP,
+        using="gist",
+    ),
+    comment="Planned id ranges; never changed after planning.",
+)
+
+schema_version = sa.Table(
+    "schema_version",
+    metadata,
+    sa.Column("job_id", sa.ForeignKey(job.c.id), primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("columns", pg.JSONB, nullable=False),
+    _time("created_at", nullable=False, server_default=_now),
+    comment="The columns of a stream's records, widening from version to version.",
+)
+
+attempt = sa.Table(
+    "attempt",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
+    sa.Column("batch_id", sa.ForeignKey(batch.c.id), nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("token", pg.UUID(as_uuid=True), nullable=False, unique=True),
+    sa.Column("liveness_key", sa.BigInteger, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("run_id", sa.Text, nullable=False),
+    _time("started_at", nullable=False, server_default=_now),
+    _time("renewed_at", nullable=False, server_default=_now),
+    _time("lease_until", nullable=False),
+    _time("finished_at"),
+    sa.Column("error", sa.Text),
+    sa.Column("generation", sa.Integer),
+    sa.Column("publish_number", sa.BigInteger),
+    sa.Column("schema_version", sa.Integer),
+    sa.Column("encoding", pg.JSONB),
+    sa.Column("key_properties", pg.JSONB),
+    sa.Column("facts", pg.JSONB),
+    sa.Column("pointer_uri", sa.Text),
+    sa.UniqueConstraint("batch_id", "number"),
+    sa.UniqueConstraint("batch_id", "generation"),
+    sa.CheckConstraint(
+        "status IN ('running', 'succeeded', 'failed', 'abandoned', 'cancelled')",
+        name="status_known",
+    ),
+    sa.CheckConstraint("(status = 'running') = (finished_at IS NULL)", name="end_has_a_time"),
+    sa.CheckConstraint(
+        "(status = 'succeeded') = (generation IS NOT NULL AND publish_number IS NOT NULL)",
+        name="success_is_published",
+    ),
+    comment="Tries at encoding a batch; the row of a succeeded one is the commit point.",
+)
+sa.Index(
+    "attempt_one_running_per_batch",
+    attempt.c.batch_id,
+    unique=True,
+    postgresql_where=attempt.c.status == "running",
+)
+
+part_file = sa.Table(
+    "part_file",
+    metadata,
+    sa.Column("attempt_id", sa.ForeignKey(attempt.c.id), primary_key=True),
+    sa.Column("quarantine", sa.Boolean, primary_key=True),
+    sa.Column("position", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("uri", sa.Text, nullable=False, unique=True),
+    sa.Column("records", sa.BigInteger, nullable=False),
+    sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    sa.Column("sha256", sa.Text, nullable=False),
+    comment="Files of published attempts, as the tasks that wrote them reported them.",
+)
+
+attempt_item = sa.Table(
+    "attempt_item",
+    metadata,
+    sa.Column("attempt_id", sa.ForeignKey(attempt.c.id), primary_key=True),
+    sa.Column("item_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("read", sa.BigInteger, nullable=False),
+    sa.Column("written", sa.BigInteger, nullable=False),
+    sa.Column("filtered", sa.BigInteger, nullable=False),
+    sa.Column("quarantined", sa.BigInteger, nullable=False),
+    sa.Column("bad_file", sa.Text),
+    sa.CheckConstraint("read = written + filtered + quarantined", name="records_conserved"),
+    comment="Where the records of each item went in a published attempt.",
+)

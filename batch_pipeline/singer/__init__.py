@@ -1,0 +1,1 @@
+"""Singer's language: messages out of published manifests."""

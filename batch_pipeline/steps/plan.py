@@ -1,0 +1,29 @@
+"""Stations 3 and 4: items become batches, and batches that are due get launched."""
+
+from collections.abc import Iterable, Sequence
+
+from batch_pipeline.domain.batch import Batch, BatchState, BatchStatus
+from batch_pipeline.domain.stream import Stream
+from batch_pipeline.ports import Batches
+
+MAX_ATTEMPTS = 3
+
+
+def plan(batches: Batches, stream: Stream, *, drain: bool = False) -> Sequence[Batch]:
+    """Cut the stream's new items into batches; `drain` does not wait to fill the last one."""
+    return batches.plan(stream.name, stream.limits, drain=drain)
+
+
+def due(statuses: Iterable[BatchStatus], *, retry_failed: bool) -> list[BatchStatus]:
+    """Choose the batches to encode now, in id order.
+
+    Planned ones, and interrupted ones until they were tried three times. A failed batch waits for a
+    person, which is what `retry_failed` says there is.
+    """
+    chosen = []
+    for status in statuses:
+        again = status.state is BatchState.INTERRUPTED and status.attempts < MAX_ATTEMPTS
+        by_hand = retry_failed and status.state in {BatchState.FAILED, BatchState.INTERRUPTED}
+        if status.state is BatchState.PLANNED or again or by_hand:
+            chosen.append(status)
+    return chosen

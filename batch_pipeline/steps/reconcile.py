@@ -1,0 +1,48 @@
+"""Closing what a crash left open: attempts without a process, manifests without a pointer file."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.ports import PartStorage
+
+
+class Attempts(Protocol):
+    """What is asked of the attempts."""
+
+    def close_dead(self, job_name: str) -> int:
+        """Close running attempts of a job whose process is gone; gives their number."""
+        ...
+
+    def pointed(self, manifest: Manifest, uri: str) -> None:
+        """Remember where the pointer file of a published manifest is."""
+        ...
+
+
+class Manifests(Protocol):
+    """What is asked of the manifests."""
+
+    def without_pointer(self, job_name: str) -> Iterable[Manifest]:
+        """Read the manifests whose pointer file a crash left unwritten."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconciled:
+    """Attempts closed and pointer files written."""
+
+    attempts: int
+    pointers: int
+
+
+def reconcile(
+    job: str, attempts: Attempts, manifests: Manifests, storage: PartStorage
+) -> Reconciled:
+    """Bring inventory and storage of a job back in step. Safe to repeat, also beside workers."""
+    closed = attempts.close_dead(job)
+    pointers = 0
+    for manifest in manifests.without_pointer(job):
+        attempts.pointed(manifest, storage.point_to(manifest))
+        pointers += 1
+    return Reconciled(attempts=closed, pointers=pointers)
