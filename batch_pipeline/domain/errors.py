@@ -426,7 +426,36 @@ class SparkSessionOpenError(ConflictError):
 
     def sentence(self) -> str:
         return (
-            f"A Spark session with other settings is open in this process (on {self.open_target}), so "
+            f"A Spark session with other settings is open in this process ({self.open_target}), so "
             f"none was opened on {self.asked_target}. The open one was left alone. Close it first "
             f"(`close_session()`), or use a process of its own."
+        )
+
+
+@dataclass(eq=False)
+class TaskFailedError(InvariantError):
+    """A task of an encode ended in a way that nobody foresaw; `detail` is its traceback."""
+
+    stream: str
+    task: int
+    detail: str
+
+    def sentence(self) -> str:
+        return (
+            f"{self.stream}: task {self.task} of the encode failed unexpectedly. Its files were "
+            f"removed and nothing was published. Please report this: {self.detail.strip()}"
+        )
+
+
+@dataclass(eq=False)
+class DagsterStartError(RetryableError):
+    """Dagster's webserver or daemon ended or does not answer."""
+
+    log: str
+    last_line: str
+
+    def sentence(self) -> str:
+        return (
+            f"Dagster's servers ended or do not answer ({self.last_line}). Published batches are "
+            f"not affected. Everything else was stopped too; see {self.log}, then start again."
         )

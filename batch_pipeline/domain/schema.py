@@ -31,6 +31,8 @@ def widen(left: ColumnType, right: ColumnType, *, text_source: bool) -> ColumnTy
         return left
     if left is ColumnType.UNKNOWN:
         return right
+    if left is ColumnType.ANY:
+        return left
     if {left, right} == {ColumnType.INTEGER, ColumnType.NUMBER}:
         return ColumnType.NUMBER
     return ColumnType.STRING if text_source else ColumnType.ANY

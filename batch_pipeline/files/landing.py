@@ -60,6 +60,30 @@ class FolderLanding:
             if found is not None:
                 yield found
 
+    def compare(self, registered: FoundFile) -> str:
+        """Say in words how the file of an item stands now."""
+        try:
+            stat = Path(to_path(registered.location)).stat()
+        except OSError as error:
+            return f"now it cannot be read ({(error.strerror or 'unknown error').lower()})"
+        same = (stat.st_size, modified_at(stat)) == (registered.size_bytes, registered.modified_at)
+        return "unchanged since" if same else f"changed since: now {stat.st_size} bytes"
+
+    def why_not(self, file: str) -> str:
+        """Say in words why a file is not, or not yet, one that this landing lists."""
+        root = Path(to_path(self.stream.source.uri))
+        path = Path(to_path(file)) if file.startswith("file:") else Path(file)
+        path = path.absolute() if path.exists() else root / path
+        if not path.is_relative_to(root):
+            return "the file lies outside this folder"
+        if not path.is_file():
+            return "no such file in this folder"
+        if any(fnmatchcase(path.name, pattern) for pattern in UNFINISHED):
+            return f"names like {', '.join(UNFINISHED)} are unfinished files"
+        if not self._is_wanted(path.name, str(path.relative_to(root))):
+            return "left out by `source.include` and `source.exclude`"
+        return "there and not registered yet: `batch-pipeline run` takes it"
+
     def _paths(self, folder: Path, below: str = "") -> Iterator[str]:
         with os.scandir(folder) as entries:
             for entry in entries:

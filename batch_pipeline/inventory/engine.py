@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -16,7 +15,6 @@ from batch_pipeline.domain.errors import (
     OverlapError,
     PermissionDeniedError,
 )
-from batch_pipeline.inventory import embedded
 from batch_pipeline.inventory.tables import NON_OVERLAP
 
 MINIMUM_VERSION = (13, 0)
@@ -35,11 +33,6 @@ def normalized_url(url: str, *, driver: str) -> str:
         expected = "postgresql://user:password@host:5432/database"
         raise InvalidValueError("BATCH_PIPELINE_INVENTORY_CONN", "(not shown)", expected)
     return f"postgresql+{driver}{match[1]}"
-
-
-def inventory_url(url: str | None, home_postgres: Path) -> str:
-    """Give the URL of the configured server, or start the embedded one."""
-    return url if url is not None else embedded.ensure_running(home_postgres)
 
 
 def open_engine(url: str) -> sa.Engine:

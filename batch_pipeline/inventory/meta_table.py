@@ -61,12 +61,18 @@ class OwnMetaTable:
         with transaction(self.engine) as connection:
             return [_item(row) for row in connection.execute(query)]
 
-    def find(self, location: str) -> Item | None:
-        """Find the item of a location."""
-        query = sa.select(item).where(item.c.stream == self.stream, item.c.location == location)
+    def find(self, what: str) -> list[Item]:
+        """Find items by id, by whole location, or by the last part of it; at most 20."""
+        name = sa.or_(
+            item.c.location == what, item.c.location.endswith(f"/{what}", autoescape=True)
+        )
+        if what.isascii() and what.isdigit() and len(what) < 19:
+            name = sa.or_(name, item.c.id == int(what))
+        query = (
+            sa.select(item).where(item.c.stream == self.stream, name).order_by(item.c.id).limit(20)
+        )
         with transaction(self.engine) as connection:
-            row = connection.execute(query).one_or_none()
-        return None if row is None else _item(row)
+            return [_item(row) for row in connection.execute(query)]
 
     def _compare(
         self, connection: sa.Connection, files: Sequence[FoundFile]

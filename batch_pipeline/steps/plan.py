@@ -27,3 +27,22 @@ def due(statuses: Iterable[BatchStatus], *, retry_failed: bool) -> list[BatchSta
         if status.state is BatchState.PLANNED or again or by_hand:
             chosen.append(status)
     return chosen
+
+
+def neighbours(
+    chosen: Iterable[BatchStatus], statuses: Sequence[BatchStatus], *, most: int
+) -> list[list[BatchStatus]]:
+    """Group chosen batches for runs: at most `most`, with no other batch of the job between them.
+
+    A run over several partitions is a range to Dagster, which would take in whatever lies between.
+    """
+    position = {status.batch.key: index for index, status in enumerate(statuses)}
+    groups: list[list[BatchStatus]] = []
+    for status in chosen:
+        last = groups[-1] if groups else []
+        here = position[status.batch.key]
+        if last and len(last) < most and position[last[-1].batch.key] == here - 1:
+            last.append(status)
+        else:
+            groups.append([status])
+    return groups

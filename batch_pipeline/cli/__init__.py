@@ -1,0 +1,66 @@
+"""The `batch-pipeline` command: thin commands over the rooms below.
+
+Exit codes: 0 done, 1 the operator has to fix something, 3 some batches failed while the rest went
+on, 75 try again later, 130 interrupted.
+"""
+
+import logging
+import os
+import signal
+import sys
+
+import click
+
+from batch_pipeline.cli import demo, dev, explain, streams
+from batch_pipeline.cli.console import complain
+from batch_pipeline.domain.errors import ConflictError, PipelineError, RetryableError
+
+EXIT_OPERATOR = 1
+EXIT_TRY_AGAIN = 75
+EXIT_INTERRUPTED = 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="batch-pipeline")
+def cli() -> None:
+    """Files in, published BATCH manifests out: each file exactly once, in batches that fit.
+
+    Settings come from the environment: BATCH_PIPELINE_HOME, BATCH_PIPELINE_STREAMS,
+    BATCH_PIPELINE_INVENTORY_CONN, BATCH_PIPELINE_SPARK_REMOTE, BATCH_PIPELINE_ENV_FILE.
+    """
+
+
+for command in (
+    demo.demo,
+    dev.dev,
+    streams.run,
+    streams.register,
+    streams.plan,
+    streams.status,
+    streams.messages,
+    explain.explain,
+    streams.migrate,
+):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Run the command line; errors of the operator are one message, never a traceback."""
+    logging.basicConfig(level=logging.ERROR, format="%(message)s")
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        complain("Interrupted. Open attempts were closed; run the same command again to go on.")
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output is gone, as in `… | head`: end as every filter does.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
+    except PipelineError as error:
+        complain(str(error))
+        try_again = isinstance(error, RetryableError | ConflictError)
+        sys.exit(EXIT_TRY_AGAIN if try_again else EXIT_OPERATOR)
+    sys.exit(code)

@@ -1,0 +1,78 @@
+"""Printing for people: colours and progress on a terminal only, errors on standard error."""
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say(text: str = "") -> None:
+    """Print a line; square brackets in it are text, not markup."""
+    out.print(text, markup=False)
+
+
+def head(text: str) -> None:
+    """Print a heading."""
+    out.print(text, style="bold", markup=False)
+
+
+def complain(text: str) -> None:
+    """Print an error."""
+    err.print(f"error: {text}", style="red", markup=False)
+
+
+def print_json(value: Any) -> None:
+    """Print a value for programs."""
+    click.echo(json.dumps(value, ensure_ascii=False, default=str))
+
+
+class _ProgressHandler(logging.Handler):
+    """Moves a progress bar with what the encoding of partitions logs."""
+
+    def __init__(self, bar: Progress) -> None:
+        super().__init__(logging.INFO)
+        self._bar = bar
+        self._task = bar.add_task("starting", total=None)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        facts = record.__dict__
+        text = record.getMessage()
+        if "stream" in facts:
+            total = facts.get("total")
+            what = f"{facts['stream']}: {text}"
+            self._bar.reset(self._task, total=total, description=what)
+            return
+        self._bar.update(self._task, advance=1)
+        self._bar.console.print(f"  {text}", markup=False)
+
+
+@contextmanager
+def progress() -> Iterator[None]:
+    """Show on standard error how batches get on, until the block ends."""
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        TimeElapsedColumn(),
+        console=err,
+        transient=True,
+    )
+    logger = logging.getLogger("batch_pipeline.progress")
+    with bar:
+        handler = _ProgressHandler(bar)
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)

@@ -1,0 +1,72 @@
+"""The demo: the main job on generated files, explained station by station."""
+
+import json
+import shutil
+import sys
+import time
+from contextlib import closing
+
+import click
+
+from batch_pipeline.cli.console import head, progress, say
+from batch_pipeline.cli.demo_files import write_demo
+from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.settings.stream_file import load_streams
+from batch_pipeline.singer.messages import batch_message
+
+
+@click.command()
+@click.option("--reset", is_flag=True, help="Forget the last demo and start over.")
+def demo(reset: bool) -> None:
+    """Run the main job on generated order files and explain each step."""
+    from batch_pipeline.cli.walk import drain_streams, manifests, print_drained
+
+    started = time.monotonic()
+    with closing(Pipeline.from_environment()) as pipeline:
+        folder = pipeline.home.path / "demo"
+        if reset:
+            _forget(pipeline)
+        files = write_demo(folder)
+        [stream] = load_streams(folder / "streams").values()
+        say(
+            f"{len(files.files)} daily order files are in {folder / 'landing'}; one has a malformed"
+        )
+        say("line, one only a header, one is empty; from the middle on there is one more column.")
+        with progress():
+            [drained] = drain_streams(pipeline, [stream], command="batch-pipeline demo")
+        print_drained(pipeline, stream, drained)
+        done = manifests(pipeline, drained)
+        if done:
+            _print_message(done[0])
+        _print_next(nothing_new=not drained.tried)
+        say(f"{time.monotonic() - started:.1f} s")
+    if drained.failed:
+        sys.exit(3)
+
+
+def _forget(pipeline: Pipeline) -> None:
+    from batch_pipeline.defs.forget import forget_stream
+
+    folder = pipeline.home.path / "demo"
+    with pipeline.home.lock("batch-pipeline demo --reset"):
+        if (folder / "streams").exists():
+            for stream in load_streams(folder / "streams").values():
+                forget_stream(pipeline, stream)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _print_message(manifest: Manifest) -> None:
+    say("  8 say       the first BATCH message:")
+    say(json.dumps(batch_message(manifest), ensure_ascii=False, indent=2))
+
+
+def _print_next(*, nothing_new: bool) -> None:
+    if nothing_new:
+        say("Every file is published already, so there was nothing to do.")
+    head("What to type next")
+    say("  batch-pipeline demo                          again: there is nothing left to do")
+    say("  batch-pipeline messages demo_orders          SCHEMA, BATCH and STATE lines for a target")
+    say("  batch-pipeline explain orders-2026-01-24.csv where one file is and what became of it")
+    say("  batch-pipeline dev                           the same in Dagster's UI")
+    say("  batch-pipeline demo --reset                  start over")

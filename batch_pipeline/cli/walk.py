@@ -1,0 +1,99 @@
+"""Draining streams for a command, and printing the stations that their files went through."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from batch_pipeline.cli.console import head, say
+from batch_pipeline.defs.drain import Drained, drain
+from batch_pipeline.defs.instance import open_instance
+from batch_pipeline.domain.location import to_path
+from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.domain.stream import Stream
+from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.settings.units import format_bytes
+from batch_pipeline.spark.session import close_session
+
+
+def drain_streams(pipeline: Pipeline, streams: Sequence[Stream], *, command: str) -> list[Drained]:
+    """Drain streams under the home's lock with a Spark session that ends with the call.
+
+    Raises:
+        HomeInUseError: another command works on the home.
+    """
+    with pipeline.home.lock(command), open_instance(pipeline.home) as instance:
+        pipeline.database  # noqa: B018 - opened before Spark, so that its errors come first
+        try:
+            return list(drain(pipeline, streams, instance))
+        finally:
+            close_session()
+
+
+def manifests(pipeline: Pipeline, drained: Drained) -> list[Manifest]:
+    """Read the manifests that a drain published."""
+    read = (pipeline.database.manifests.of_batch(one.batch) for one in drained.published)
+    return [manifest for manifest in read if manifest is not None]
+
+
+def drained_json(pipeline: Pipeline, drained: Drained) -> dict[str, Any]:
+    """Describe a drain for programs."""
+    return {
+        "stream": drained.stream,
+        "files_found": drained.files_found,
+        "files_changed": drained.files_changed,
+        "items_registered": drained.items_registered,
+        "batches_planned": drained.batches_planned,
+        "published": [manifest.to_json() for manifest in manifests(pipeline, drained)],
+        "failed": [
+            {"batch_id": one.batch.key, "attempts": one.attempts, "error": one.error}
+            for one in drained.failed
+        ],
+    }
+
+
+def print_drained(pipeline: Pipeline, stream: Stream, drained: Drained) -> None:
+    """Print what a drain did, station by station."""
+    head(drained.stream)
+    _print_arrivals(stream, drained)
+    if not drained.tried:
+        say("  nothing left to encode")
+        return
+    done = manifests(pipeline, drained)
+    _print_plan(drained)
+    _print_encoded(done)
+    for one in drained.failed:
+        say(f"  failed      {one.batch.key}, attempt {one.attempts}: {one.error}")
+    root = to_path(stream.storage.root)
+    say(f"  7 publish   {len(done)} manifests in {root}/manifests")
+
+
+def _print_arrivals(stream: Stream, drained: Drained) -> None:
+    say(f"  1 arrive    {drained.files_found} files in {to_path(stream.source.uri)}")
+    say(f"  2 register  {drained.items_registered} new items")
+    if drained.files_changed:
+        say(
+            f"              {drained.files_changed} file(s) changed after they were registered; "
+            f"`batch-pipeline register {drained.stream}` names them"
+        )
+
+
+def _print_plan(drained: Drained) -> None:
+    say(f"  3 plan      {drained.batches_planned} new batches; encoded now:")
+    shown = drained.statuses if len(drained.statuses) <= 12 else drained.statuses[:10]
+    for one in shown:
+        weight = format_bytes(one.batch.weight)
+        say(f"              {one.batch.key}  {one.batch.count:>4} files  {weight:>10}")
+    if len(shown) < len(drained.statuses):
+        say(f"              … and {len(drained.statuses) - len(shown)} more")
+    say("  4 name      each batch is a partition of the Dagster asset of that key")
+
+
+def _print_encoded(done: Sequence[Manifest]) -> None:
+    attempts = max((manifest.attempt for manifest in done), default=0)
+    say(f"  5 claim     {len(done)} attempts succeeded (highest number {attempts})")
+    parts = sum(len(manifest.part_files) for manifest in done)
+    size = format_bytes(sum(manifest.size_bytes for manifest in done))
+    read = sum(manifest.records_read for manifest in done)
+    written = sum(manifest.records for manifest in done)
+    bad = sum(manifest.records_quarantined for manifest in done)
+    say(f"  6 encode    {parts} part files, {size}")
+    say(f"              {read} records read = {written} written + {bad} quarantined")

@@ -1,0 +1,64 @@
+"""The assets of a stream: its meta table, and its batches as partitions."""
+
+from collections.abc import Iterator
+
+import dagster as dg
+
+from batch_pipeline.defs.discover import discover
+from batch_pipeline.defs.encode_partitions import encode_partitions
+from batch_pipeline.defs.metadata import discovery_metadata
+from batch_pipeline.defs.names import batches_key, identifier, meta_table_key, partitions
+from batch_pipeline.defs.resources import PipelineResource, SparkResource
+from batch_pipeline.domain.errors import PipelineError
+from batch_pipeline.domain.stream import Stream
+
+
+def meta_table_asset(stream: Stream) -> dg.AssetsDefinition:
+    """The items of a stream. Materializing it registers new files and plans them."""
+
+    @dg.asset(
+        key=meta_table_key(stream),
+        group_name=identifier(stream),
+        kinds={"postgres"},
+        description=f"Files that landed in {stream.source.uri}, one row each, in order of arrival.",
+    )
+    def meta_table(
+        context: dg.AssetExecutionContext, pipeline: PipelineResource
+    ) -> dg.MaterializeResult[None]:
+        parts = pipeline.pipeline
+        try:
+            found = discover(parts, stream, context.instance, drain=True)
+        except PipelineError as error:
+            raise dg.Failure(str(error), allow_retries=False) from error
+        context.instance.add_dynamic_partitions(str(partitions(stream).name), list(found.new_keys))
+        for event in found.unseen:
+            context.log_event(event)
+        waiting = parts.database.batches.backlog(stream.name)
+        return dg.MaterializeResult(
+            metadata=discovery_metadata(found.registered, len(found.planned), *waiting)
+        )
+
+    return meta_table
+
+
+def batches_asset(stream: Stream) -> dg.AssetsDefinition:
+    """The batches of a stream. Materializing a partition makes a new attempt on its batch."""
+
+    @dg.asset(
+        key=batches_key(stream),
+        deps=[meta_table_key(stream)],
+        partitions_def=partitions(stream),
+        backfill_policy=dg.BackfillPolicy.multi_run(stream.partitions_per_run),
+        output_required=False,
+        group_name=identifier(stream),
+        kinds={"spark", stream.encoding.format.value},
+        description=f"BATCH files of {stream.name} in {stream.storage.root}, one manifest a batch.",
+    )
+    def batches(
+        context: dg.AssetExecutionContext, pipeline: PipelineResource, spark: SparkResource
+    ) -> Iterator[dg.Output[None]]:
+        workshop = pipeline.pipeline.workshop(stream, lambda: spark.spark_session)
+        encode_partitions(context, workshop, pipeline.pipeline.database)
+        yield from ()
+
+    return batches

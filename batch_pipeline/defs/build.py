@@ -1,0 +1,47 @@
+"""Definitions for a set of streams. Building them opens nothing: no database, no JVM."""
+
+from collections.abc import Iterable
+
+import dagster as dg
+
+from batch_pipeline.defs.assets import batches_asset, meta_table_asset
+from batch_pipeline.defs.names import (
+    STREAM_TAG,
+    batches_job,
+    batches_key,
+    meta_table_job,
+    meta_table_key,
+)
+from batch_pipeline.defs.resources import PipelineResource, SparkResource
+from batch_pipeline.defs.sensors import new_files_sensor
+from batch_pipeline.domain.stream import Stream
+
+
+def build_definitions(streams: Iterable[Stream]) -> dg.Definitions:
+    """Build assets, Dagster jobs and sensors for each stream."""
+    parts = [_stream_definitions(stream) for stream in streams]
+    shared = dg.Definitions(
+        resources={"pipeline": PipelineResource(), "spark": SparkResource()},
+        executor=dg.in_process_executor,
+    )
+    return dg.Definitions.merge(shared, *parts)
+
+
+def _stream_definitions(stream: Stream) -> dg.Definitions:
+    assets = [meta_table_asset(stream), batches_asset(stream)]
+    tags = {STREAM_TAG: stream.name}
+    jobs = [
+        dg.define_asset_job(
+            meta_table_job(stream),
+            selection=[meta_table_key(stream)],
+            tags=tags,
+            description=f"Registers and plans the new files of {stream.name}.",
+        ),
+        dg.define_asset_job(
+            batches_job(stream),
+            selection=[batches_key(stream)],
+            tags=tags,
+            description=f"Encodes and publishes batches of {stream.name}.",
+        ),
+    ]
+    return dg.Definitions(assets=assets, jobs=jobs, sensors=[new_files_sensor(stream)])

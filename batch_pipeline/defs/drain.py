@@ -1,0 +1,120 @@
+"""Everything that has landed, through Dagster runs in this process, until nothing is left."""
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import dagster as dg
+
+from batch_pipeline.defs.build import build_definitions
+from batch_pipeline.defs.names import batches_job, meta_table_job, run_tags
+from batch_pipeline.domain.batch import BatchState, BatchStatus
+from batch_pipeline.domain.errors import PipelineError
+from batch_pipeline.domain.stream import Stream
+from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.steps.plan import due, neighbours
+
+_QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+progress = logging.getLogger("batch_pipeline.progress")
+
+
+@dataclass(slots=True, kw_only=True)
+class Drained:
+    """What draining one stream did; `tried` are the partition keys of this call in order."""
+
+    stream: str
+    files_found: int = 0
+    items_registered: int = 0
+    files_changed: int = 0
+    batches_planned: int = 0
+    tried: list[str] = field(default_factory=list)
+    statuses: list[BatchStatus] = field(default_factory=list)
+
+    @property
+    def published(self) -> list[BatchStatus]:
+        """Batches of this call that are published now."""
+        return [s for s in self.statuses if s.state is BatchState.PUBLISHED]
+
+    @property
+    def failed(self) -> list[BatchStatus]:
+        """Batches of this call that are not."""
+        return [s for s in self.statuses if s.state is not BatchState.PUBLISHED]
+
+
+def drain(
+    pipeline: Pipeline, streams: Sequence[Stream], instance: dg.DagsterInstance
+) -> Iterator[Drained]:
+    """Register, plan, encode and publish stream by stream until nothing is left.
+
+    Failed and interrupted batches of earlier calls are tried once more.
+
+    Raises:
+        PipelineError: the landing, the database, Spark or the storage cannot be used.
+    """
+    with _quiet_dagster():
+        definitions = build_definitions(streams)
+        for stream in streams:
+            yield _drain_stream(pipeline, stream, definitions, instance)
+
+
+def _drain_stream(
+    pipeline: Pipeline,
+    stream: Stream,
+    definitions: dg.Definitions,
+    instance: dg.DagsterInstance,
+) -> Drained:
+    drained = Drained(stream=stream.name)
+    register_job = definitions.resolve_job_def(meta_table_job(stream))
+    encode_job = definitions.resolve_job_def(batches_job(stream))
+    while True:
+        progress.info("looking for files", extra={"stream": stream.name})
+        _note(drained, _run(register_job, instance, tags={}))
+        statuses = pipeline.database.batches.statuses(stream.name)
+        left = [s for s in due(statuses, retry_failed=True) if s.batch.key not in drained.tried]
+        if not left:
+            break
+        progress.info("encoding", extra={"stream": stream.name, "total": len(left)})
+        for group in neighbours(left, statuses, most=stream.partitions_per_run):
+            drained.tried += [status.batch.key for status in group]
+            tags = run_tags(stream, group[0].batch.key, group[-1].batch.key)
+            _run(encode_job, instance, tags=tags)
+    tried = set(drained.tried)
+    drained.statuses = [s for s in statuses if s.batch.key in tried]
+    return drained
+
+
+def _run(
+    job: dg.JobDefinition, instance: dg.DagsterInstance, *, tags: dict[str, str]
+) -> dg.ExecuteInProcessResult | None:
+    """Run a job; batches that failed are in the inventory, anything else is raised."""
+    try:
+        return job.execute_in_process(instance=instance, tags=tags, run_config=_QUIET)
+    except dg.Failure as failure:
+        if isinstance(failure.__cause__, PipelineError):
+            raise failure.__cause__ from None
+        return None
+
+
+def _note(drained: Drained, result: dg.ExecuteInProcessResult | None) -> None:
+    if result is None:
+        return
+    for event in result.get_asset_materialization_events():
+        facts: dict[str, Any] = {
+            name: value.value for name, value in event.materialization.metadata.items()
+        }
+        if "files_found" in facts:
+            drained.files_found = facts["files_found"]
+            drained.files_changed = facts["files_changed"]
+            drained.items_registered += facts["items_registered"]
+            drained.batches_planned += facts["batches_planned"]
+
+
+@contextmanager
+def _quiet_dagster() -> Iterator[None]:
+    """Keep Dagster's notes on beta parameters away from people who run a command."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", category=dg.BetaWarning)
+        yield

@@ -1,0 +1,28 @@
+"""Dagster's instance storage in the inventory's Postgres, so that nothing needs to be configured.
+
+Loaded by name from `dagster.yaml`.
+"""
+
+from dagster._serdes import ConfigurableClassData
+from dagster_postgres import DagsterPostgresStorage
+
+from batch_pipeline.inventory.engine import normalized_url
+from batch_pipeline.settings.pipeline import Pipeline
+
+
+class InventoryStorage(DagsterPostgresStorage):
+    """Runs, events and schedules in the inventory's server, configured or embedded."""
+
+    @classmethod
+    def config_type(cls) -> dict[str, object]:
+        """Take no configuration: the environment says it all."""
+        return {}
+
+    @classmethod
+    def from_config_value(  # type: ignore[override] # an empty config value
+        cls, inst_data: ConfigurableClassData | None, config_value: dict[str, object]
+    ) -> "InventoryStorage":
+        """Open the storage; called by Dagster when it loads an instance."""
+        # dagster-postgres speaks psycopg2 only, so the driver must be in the URL.
+        url = normalized_url(Pipeline.from_environment().database_url, driver="psycopg2")
+        return cls(postgres_url=url, inst_data=inst_data)

@@ -1,0 +1,69 @@
+"""What people see of stations in Dagster: metadata in the words of the glossary."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+
+from batch_pipeline.defs.names import batches_key
+from batch_pipeline.domain.item import Registered
+from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.domain.stream import Stream
+from batch_pipeline.singer.messages import batch_message, line
+
+
+def batch_metadata(manifest: Manifest, pointer_uri: str, seconds: float | None) -> dict[str, Any]:
+    """Describe a published batch; `seconds` is None when its end was only found out later."""
+    metadata: dict[str, Any] = {
+        "items": manifest.items,
+        "weight_bytes": manifest.batch.weight,
+        "records": manifest.records,
+        "records_read": manifest.records_read,
+        "records_quarantined": manifest.records_quarantined,
+        "part_files": len(manifest.part_files),
+        "size_bytes": manifest.size_bytes,
+        "attempt": manifest.attempt,
+        "generation": manifest.generation,
+        "schema_version": manifest.schema_version,
+        "manifest": dg.MetadataValue.path(pointer_uri),
+        "part_file_list": dg.MetadataValue.md(_table(manifest)),
+        "batch_message": dg.MetadataValue.md(f"```json\n{line(batch_message(manifest))}```"),
+    }
+    if seconds is not None:
+        metadata["seconds"] = round(seconds, 3)
+        metadata["records_per_second"] = round(manifest.records / seconds) if seconds else 0
+    return metadata
+
+
+def batch_materialization(
+    stream: Stream, manifest: Manifest, pointer_uri: str, seconds: float | None = None
+) -> dg.AssetMaterialization:
+    """The event that turns a batch's partition green."""
+    return dg.AssetMaterialization(
+        asset_key=batches_key(stream),
+        partition=manifest.batch.key,
+        metadata=batch_metadata(manifest, pointer_uri, seconds),
+    )
+
+
+def discovery_metadata(
+    registered: Registered, planned: int, waiting_items: int, waiting_bytes: int
+) -> Mapping[str, Any]:
+    """Describe one look at the landing."""
+    return {
+        "files_found": registered.found,
+        "items_registered": registered.new_items,
+        "files_changed": len(registered.changed),
+        "batches_planned": planned,
+        "items_waiting": waiting_items,
+        "bytes_waiting": waiting_bytes,
+    }
+
+
+def _table(manifest: Manifest) -> str:
+    rows = [
+        f"| {part.uri.rsplit('/', 1)[-1]} | {part.records:,} | {part.size_bytes:,} "
+        f"| {part.sha256[:12]}… |"
+        for part in manifest.part_files
+    ]
+    return "\n".join(["| part file | records | bytes | SHA-256 |", "|---|---:|---:|---|", *rows])

@@ -1,0 +1,47 @@
+"""Names of a stream's Dagster objects: the one place where they are made."""
+
+import re
+
+import dagster as dg
+
+from batch_pipeline.domain.stream import Stream
+
+STREAM_TAG = "batch_pipeline/stream"
+RANGE_START_TAG = "dagster/asset_partition_range_start"  # Dagster's own tags of a run over a range
+RANGE_END_TAG = "dagster/asset_partition_range_end"
+LAUNCH_TAG = "batch_pipeline/launch"  # its value `new`: leave out what is published already
+
+
+def identifier(stream: Stream) -> str:
+    """Write a stream's name with the characters that Dagster allows in names of its own."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", stream.name)
+
+
+def meta_table_key(stream: Stream) -> dg.AssetKey:
+    """Key of the asset that stands for the stream's meta table."""
+    return dg.AssetKey([stream.name, "meta_table"])
+
+
+def batches_key(stream: Stream) -> dg.AssetKey:
+    """Key of the asset whose partitions are the stream's batches."""
+    return dg.AssetKey([stream.name, "batches"])
+
+
+def partitions(stream: Stream) -> dg.DynamicPartitionsDefinition:
+    """The partition set: a projection of the inventory, added to in id order, never taken from."""
+    return dg.DynamicPartitionsDefinition(name=f"{stream.name}.batches")
+
+
+def meta_table_job(stream: Stream) -> str:
+    """Name of the Dagster job that registers and plans."""
+    return f"{identifier(stream)}_register"
+
+
+def batches_job(stream: Stream) -> str:
+    """Name of the Dagster job that encodes batches."""
+    return f"{identifier(stream)}_encode"
+
+
+def run_tags(stream: Stream, first_key: str, last_key: str) -> dict[str, str]:
+    """Tags of a run that encodes all batches from one partition key to another."""
+    return {STREAM_TAG: stream.name, RANGE_START_TAG: first_key, RANGE_END_TAG: last_key}

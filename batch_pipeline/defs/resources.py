@@ -1,0 +1,41 @@
+"""Resources: they open and close what runs need, and hold no secret in their configuration."""
+
+from typing import Any
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+from pydantic import Field, PrivateAttr
+
+from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.spark.session import open_session
+
+
+class PipelineResource(dg.ConfigurableResource[Any]):
+    """The inventory, landings and storages named by the process's environment."""
+
+    _pipeline: Pipeline | None = PrivateAttr(default=None)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The open pipeline; opened on first use."""
+        if self._pipeline is None:
+            self._pipeline = Pipeline.from_environment()
+        return self._pipeline
+
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        """Close the connections of the run."""
+        if self._pipeline is not None:
+            self._pipeline.close()
+
+
+class SparkResource(LazyPySparkResource):
+    """The Spark session of the process: Spark Connect when an address is set, else a local one.
+
+    The session outlives the run, so that runs of one process share it.
+    """
+
+    spark_config: dict[str, Any] = Field(default_factory=dict)
+
+    def _init_session(self) -> None:
+        if self._spark_session is None:
+            self._spark_session = open_session(Pipeline.from_environment().spark)

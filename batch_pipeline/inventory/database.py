@@ -1,0 +1,90 @@
+"""The inventory as one object: what the rooms above open, use and close."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from batch_pipeline.inventory import embedded
+from batch_pipeline.inventory.attempts import FencedAttempts
+from batch_pipeline.inventory.batches import PlannedBatches
+from batch_pipeline.inventory.engine import location, open_engine
+from batch_pipeline.inventory.forget import forget
+from batch_pipeline.inventory.history import History
+from batch_pipeline.inventory.manifests import Manifests
+from batch_pipeline.inventory.meta_table import OwnMetaTable
+from batch_pipeline.inventory.migrate import check_revision, migrate
+from batch_pipeline.inventory.schemas import SchemaVersions
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """An open inventory; each attribute is one of its tables' faces."""
+
+    engine: sa.Engine
+    batches: PlannedBatches = field(init=False)
+    attempts: FencedAttempts = field(init=False)
+    schemas: SchemaVersions = field(init=False)
+    manifests: Manifests = field(init=False)
+    history: History = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name, face in (
+            ("batches", PlannedBatches),
+            ("attempts", FencedAttempts),
+            ("schemas", SchemaVersions),
+            ("manifests", Manifests),
+            ("history", History),
+        ):
+            object.__setattr__(self, name, face(self.engine))
+
+    @property
+    def location(self) -> str:
+        """Host and database, without credentials."""
+        return location(self.engine)
+
+    def meta_table(self, stream: str) -> OwnMetaTable:
+        """Give the items of a stream."""
+        return OwnMetaTable(engine=self.engine, stream=stream)
+
+    def migrate(self) -> tuple[str, str]:
+        """Bring the schema to this release's revision; gives the revisions before and after."""
+        return migrate(self.engine)
+
+    def forget(self, stream: str) -> None:
+        """Delete all rows of a stream."""
+        forget(self.engine, stream)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+
+def database_url(configured: str | None, embedded_folder: Path) -> str:
+    """Give the URL of the configured server, or start the embedded one and give its URL.
+
+    Raises:
+        EmbeddedDatabaseError: it did not start.
+    """
+    return embedded.ensure_running(embedded_folder) if configured is None else configured
+
+
+def open_database(url: str, *, migrated: bool | None) -> Database:
+    """Open the inventory at a URL.
+
+    `migrated` brings its schema up to date, False only checks it, None does neither.
+
+    Raises:
+        DatabaseUnreachableError, DatabaseTooOldError: the server cannot be used.
+        SchemaRevisionError: the schema is not the one this release works with.
+    """
+    database = Database(open_engine(url))
+    try:
+        if migrated:
+            database.migrate()
+        elif migrated is False:
+            check_revision(database.engine)
+    except BaseException:
+        database.close()
+        raise
+    return database

@@ -1,0 +1,134 @@
+"""The home folder: where the embedded services keep what they need between commands.
+
+Only paths, permissions and the lock; what is inside the folders belongs to whoever writes it.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from batch_pipeline.domain.errors import HomeInUseError, HomeUnusableError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """Paths below the home folder; nothing exists before `ensure`."""
+
+    path: Path
+
+    @property
+    def postgres(self) -> Path:
+        """Data folder of the embedded PostgreSQL."""
+        return self.path / "postgres"
+
+    @property
+    def java(self) -> Path:
+        """Java runtime and class-data archives."""
+        return self.path / "java"
+
+    @property
+    def logs(self) -> Path:
+        """Logs of the services."""
+        return self.path / "logs"
+
+    @property
+    def dagster(self) -> Path:
+        """Dagster's instance folder."""
+        return self.path / "dagster"
+
+    @property
+    def spark(self) -> Path:
+        """Spark's scratch space and warehouse."""
+        return self.path / "spark"
+
+    @property
+    def lock_file(self) -> Path:
+        """The file that `lock` locks; deleting it while it is held lets a second process in."""
+        return self.path / "lock"
+
+    def ensure(self) -> None:
+        """Create the folder for this user alone (mode 0700) and keep it out of version control.
+
+        A folder that exists keeps its mode. Repeating changes nothing.
+
+        Raises:
+            HomeUnusableError: it cannot be created or written.
+        """
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            ignore = self.path / ".gitignore"
+            if not ignore.exists():
+                ignore.write_text("*\n", encoding="utf-8")
+        except OSError as error:
+            raise HomeUnusableError(str(self.path), _reason(error)) from error
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise HomeUnusableError(str(self.path), "Permission denied")
+
+    @contextmanager
+    def lock(self, purpose: str, *, since: datetime | None = None) -> Iterator[None]:
+        """Hold the home for one process until the context ends or the process dies.
+
+        `purpose` is the command that people know, for example `batch-pipeline dev`; `since` is now
+        when left out. Child processes do not share the lock: started programs never see the file,
+        and a forked copy closes it at once. The lock is advisory and needs a local disk.
+
+        Raises:
+            HomeInUseError: another holder, in this process or another, has it.
+            HomeUnusableError: the home cannot be created, written or locked.
+        """
+        self.ensure()
+        descriptor = self._locked_descriptor()
+        owner, open_in_child = os.getpid(), [descriptor]
+
+        def close_in_child() -> None:
+            while open_in_child:
+                os.close(open_in_child.pop())
+
+        os.register_at_fork(after_in_child=close_in_child)
+        try:
+            started = (since or datetime.now(UTC)).astimezone(UTC)
+            holder = {"pid": owner, "purpose": purpose, "since": started.isoformat()}
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(holder).encode() + b"\n", 0)
+            yield
+        finally:
+            if os.getpid() == owner:
+                open_in_child.clear()
+                os.ftruncate(descriptor, 0)
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a fork under way may still hold a copy
+                os.close(descriptor)
+
+    def _locked_descriptor(self) -> int:
+        """Open and lock the lock file; descriptors from `os.open` are not inherited over exec."""
+        try:
+            descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise HomeUnusableError(str(self.path), _reason(error)) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = _holder(os.pread(descriptor, 4096, 0))
+            os.close(descriptor)
+            raise HomeInUseError(str(self.path), holder) from error
+        except OSError as error:
+            os.close(descriptor)
+            raise HomeUnusableError(str(self.path), _reason(error)) from error
+        return descriptor
+
+
+def _holder(line: bytes) -> str:
+    """Say who holds the lock; the line is missing for the moment between locking and writing."""
+    with suppress(ValueError, KeyError, TypeError):
+        holder = json.loads(line)
+        since = datetime.fromisoformat(holder["since"]).astimezone(UTC)
+        return f"`{holder['purpose']}` (process {holder['pid']}, since {since:%Y-%m-%d %H:%M} UTC)"
+    return "another process"
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or type(error).__name__

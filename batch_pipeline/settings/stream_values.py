@@ -1,0 +1,79 @@
+"""The kinds of value that a stream file holds, as pydantic types.
+
+One value at a time: text to size, duration, location or name; keys are not known here.
+"""
+
+import os
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from batch_pipeline.domain.errors import InvalidValueError
+from batch_pipeline.domain.location import to_path, to_uri
+from batch_pipeline.domain.stream import STREAM_NAME
+from batch_pipeline.settings.units import parse_bytes, parse_duration
+
+REFUSAL = "refused_value"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=//)|(file):", re.IGNORECASE)
+_EXPECTED_URI = "a file:///… URI without a host, or a path"
+
+
+def refusal(problem: str, *, key: str = "") -> PydanticCustomError:
+    """Make the validation error whose text is `problem`; `key` is a dotted path of the file."""
+    return PydanticCustomError(REFUSAL, "{problem}", {"problem": problem, "key": key})
+
+
+def stream_name(text: str) -> str:
+    """Check the name of a stream."""
+    if not STREAM_NAME.fullmatch(text):
+        allowed = "1 to 100 letters, digits, '_', '.' or '-', starting with a letter, digit or '_'"
+        raise refusal(f"is {text!r:.80}; expected {allowed}")
+    return text
+
+
+def absolute_uri(location: str, base: Path) -> str:
+    """Resolve against `base`; `..` is taken out by the text, so symbolic links do not matter."""
+    if _SCHEME.match(location):
+        path = to_path(location)
+    else:
+        path = str(base.absolute() / Path(location).expanduser())
+    return to_uri(os.path.normpath(path))
+
+
+def _location(text: str) -> str:
+    scheme = _SCHEME.match(text)
+    name = (scheme[1] or scheme[2]).lower() if scheme else "path"
+    if name not in {"file", "path"}:
+        problem = f"has the scheme {name}://, which this release cannot read or write"
+        raise refusal(f"{problem}; expected {_EXPECTED_URI}")
+    try:
+        absolute_uri(text, Path("/"))
+    except (InvalidValueError, RuntimeError) as error:
+        raise refusal(f"is no usable location; expected {_EXPECTED_URI}") from error
+    return text
+
+
+def _size(value: Any) -> int:
+    try:
+        return parse_bytes(value)
+    except InvalidValueError as error:
+        raise refusal(f"is {value!r:.80}; expected {error.expected}") from error
+
+
+def _duration(value: Any) -> timedelta:
+    try:
+        return value if isinstance(value, timedelta) else parse_duration(value)
+    except InvalidValueError as error:
+        raise refusal(f"is {value!r:.80}; expected {error.expected}") from error
+
+
+_QUANTITY_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 0}]}
+Size = Annotated[int, BeforeValidator(_size), WithJsonSchema(_QUANTITY_SCHEMA)]
+Duration = Annotated[timedelta, BeforeValidator(_duration), WithJsonSchema(_QUANTITY_SCHEMA)]
+Location = Annotated[str, Field(min_length=1), AfterValidator(_location)]
+Text = Annotated[str, Field(min_length=1)]
+Count = Annotated[int, Field(strict=True, ge=1, le=2**31 - 1)]

@@ -1,0 +1,118 @@
+"""YAML with the line of every key and value.
+
+Knows YAML only: what keys mean is not known here. Only the safe loader's types are built.
+"""
+
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+Path = tuple[Hashable, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Something wrong in the text, at a line counted from 1 (None: the whole file)."""
+
+    line: int | None
+    text: str
+
+
+class YamlProblemError(Exception):
+    """The text is no usable YAML document; `problem` says where and why."""
+
+    def __init__(self, line: int | None, text: str) -> None:
+        super().__init__(text)
+        self.problem = Problem(line=line, text=text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A parsed document: its value, the lines of keys and values by path, and keys given twice."""
+
+    value: Any
+    key_lines: dict[Path, int]
+    value_lines: dict[Path, int]
+    duplicates: tuple[Problem, ...]
+
+    def line(self, path: Path, *, of_key: bool = False) -> int:
+        """Give the line of a value (or its key), or of its nearest ancestor that is in the text."""
+        lines = self.key_lines if of_key else self.value_lines
+        while path and path not in lines:
+            path, lines = path[:-1], self.key_lines
+        return lines.get(path, 1)
+
+
+def parse_yaml(raw: bytes) -> Document:
+    """Parse one UTF-8 document.
+
+    Raises:
+        YamlProblemError: it is no UTF-8, no YAML, empty, or several documents.
+    """
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise YamlProblemError(line, "this is no UTF-8 text") from error
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            raise YamlProblemError(None, "the file is empty")
+        return _document(node, loader.construct_document(node))
+    except yaml.MarkedYAMLError as error:
+        raise _syntax_problem(error) from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise YamlProblemError(line, "a control character is not allowed in YAML") from error
+    except ValueError as error:  # a scalar that looks like a date or number but is none
+        raise YamlProblemError(None, f"a value cannot be read ({error})") from error
+
+
+def _document(root: yaml.Node, value: Any) -> Document:
+    """Walk the nodes once each, so that an alias to an ancestor ends.
+
+    Of a key given twice the later one counts, as it does in the value.
+    """
+    key_lines: dict[Path, int] = {}
+    value_lines: dict[Path, int] = {}
+    duplicates: list[Problem] = []
+    seen: set[int] = set()
+    waiting: deque[tuple[Path, yaml.Node]] = deque([((), root)])
+    while waiting:
+        path, node = waiting.popleft()
+        value_lines[path] = node.start_mark.line + 1
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            waiting.extend(((*path, index), child) for index, child in enumerate(node.value))
+        elif isinstance(node, yaml.MappingNode):
+            first_lines: dict[str, int] = {}
+            for key, child in node.value:
+                name, line = str(key.value), key.start_mark.line + 1
+                if name in first_lines:
+                    text = f"`{name}` is given twice (first on line {first_lines[name]})"
+                    duplicates.append(Problem(line=line, text=text))
+                first_lines.setdefault(name, line)
+                key_lines[*path, name] = line
+                waiting.append(((*path, name), child))
+    return Document(
+        value=value, key_lines=key_lines, value_lines=value_lines, duplicates=tuple(duplicates)
+    )
+
+
+def _syntax_problem(error: yaml.MarkedYAMLError) -> YamlProblemError:
+    mark = error.problem_mark or error.context_mark
+    text = " ".join(part for part in (error.context, error.problem) if part)
+    if error.context == "while scanning an alias" or "alias" in (error.problem or ""):
+        text += " (write patterns that start with * in quotes)"
+    elif "'\\t'" in text:
+        text += " (indent with spaces, not tabs)"
+    text = f"this is no YAML: {text}"
+    if "single document" in text:
+        text = "a second document starts here; the file may hold only one"
+    return YamlProblemError(mark.line + 1 if mark else None, text)

@@ -1,0 +1,334 @@
+"""Real sessions, local and on a warm server, with the bundled Java and the system's.
+
+Each session has a process of its own: classic and Connect sessions exclude each other in one.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from batch_pipeline.domain.errors import PortInUseError, SparkUnavailableError
+from batch_pipeline.spark.connect_server import SparkConnectServer
+
+needs_system_java = pytest.mark.skipif(shutil.which("java") is None, reason="no system Java")
+both_javas = pytest.mark.parametrize(
+    "java", ["bundled", pytest.param("system", marks=needs_system_java)]
+)
+
+COMMON = """
+import json, os, sys
+from pathlib import Path
+import psutil
+from batch_pipeline.domain.errors import PipelineError
+from batch_pipeline.spark.session import SparkSettings, close_session, open_session, warm_up
+
+def doubled(batches):
+    import sys
+    import pyarrow as pa
+    import batch_pipeline
+    for batch in batches:
+        values = [2 * value for value in batch.column(0).to_pylist()]
+        python = [sys.executable] * len(values)
+        yield pa.RecordBatch.from_pydict({"id": values, "python": python})
+
+def small_job(session):
+    frame = session.range(3).mapInArrow(doubled, "id long, python string")
+    return sorted([row.id, row.python] for row in frame.collect())
+
+def family():
+    return psutil.Process().children(recursive=True)
+
+settings = SparkSettings(home=Path(sys.argv[1]), remote=os.environ.get("REMOTE"))
+"""
+
+SMALL_JOB = """
+try:
+    print(json.dumps({"rows": small_job(open_session(settings))}))
+except PipelineError as error:
+    print(json.dumps({"error": f"{type(error).__name__}: {error}"}))
+"""
+
+WHOLE_LIFE = """
+report = {}
+before = dict(os.environ)
+session = open_session(settings)
+warm_up(session)
+report["rows"] = small_job(session)
+report["changed_variables"] = sorted(n for n in os.environ if os.environ[n] != before.get(n))
+report["same"] = open_session(SparkSettings(home=settings.home)) is session
+report["time_zone"] = session.conf.get("spark.sql.session.timeZone")
+other = SparkSettings(home=settings.home, conf={"spark.sql.shuffle.partitions": "7"})
+try:
+    open_session(other)
+except PipelineError as error:
+    report["refused"] = type(error).__name__
+everyone = family()
+report["listens_on"] = sorted({
+    connection.laddr.ip
+    for process in [psutil.Process(), *everyone]
+    for connection in process.net_connections(kind="inet")
+    if connection.status == psutil.CONN_LISTEN
+})
+close_session()
+report["alive_after_close"] = [process.pid for process in everyone if process.is_running()]
+replacement = open_session(other)
+report["replacement"] = replacement.conf.get("spark.sql.shuffle.partitions")
+jvm = next(process for process in family() if process.name() == "java")
+jvm.kill()
+jvm.wait()
+report["rows_after_crash"] = small_job(open_session(other))
+report["left_open"] = [process.pid for process in family()]
+print(json.dumps(report))
+"""
+
+HELD_OPEN = """
+open_session(settings)
+print(json.dumps([process.pid for process in family()]), flush=True)
+sys.stdin.read()
+"""
+
+SERVER_HELD_OPEN = """
+import json, sys
+from pathlib import Path
+import psutil
+from batch_pipeline.spark.connect_server import SparkConnectServer
+SparkConnectServer(Path(sys.argv[1])).start()
+print(json.dumps([process.pid for process in psutil.Process().children(recursive=True)]), flush=True)
+sys.stdin.read()
+"""
+
+EXPECTED_ROWS = [[0, sys.executable], [2, sys.executable], [4, sys.executable]]
+
+
+def command(program: str, home: Path) -> list[str]:
+    """Give the command that runs `program` with every warning an error."""
+    return [sys.executable, "-W", "error", "-c", program, str(home)]
+
+
+def run(program: str, home: Path, **variables: str) -> Any:
+    """Run a program in an empty folder; it prints one JSON value and nothing else anywhere."""
+    folder = home / "empty"
+    folder.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(
+        command(COMMON + program, home),
+        env=os.environ | variables,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(folder.iterdir()) == []
+    return json.loads(done.stdout)
+
+
+def killed(program: str, home: Path, java: str) -> list[int]:
+    """Start a program that prints process ids, kill it by SIGKILL, give those that outlive it."""
+    with subprocess.Popen(
+        command(program, home),
+        env=os.environ | {"BATCH_PIPELINE_JAVA": java},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as owner:
+        assert owner.stdout is not None
+        children = [psutil.Process(pid) for pid in json.loads(owner.stdout.readline())]
+        assert "java" in {child.name() for child in children}
+        owner.send_signal(signal.SIGKILL)
+    _, alive = psutil.wait_procs(children, timeout=20)
+    return [process.pid for process in alive]
+
+
+@pytest.fixture(scope="module")
+def whole_life(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a program reports that opens, closes, replaces and loses local sessions."""
+    home = tmp_path_factory.mktemp("it's a home")
+    report: dict[str, Any] = run(WHOLE_LIFE, home, BATCH_PIPELINE_JAVA="bundled")
+    report["scratch"] = [path.name for path in (home / "spark" / "scratch").iterdir()]
+    return report
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkConnectServer]:
+    """A warm server on the bundled Java."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BATCH_PIPELINE_JAVA", "bundled")
+        started = SparkConnectServer(tmp_path_factory.mktemp("server"))
+        started.start()
+    yield started
+    started.stop()
+
+
+def test_local_session_bundled_java_runs_python_of_this_environment(
+    whole_life: dict[str, Any],
+) -> None:
+    """A job over Arrow batches runs in the Python that started it."""
+    assert whole_life["rows"] == EXPECTED_ROWS
+
+
+@needs_system_java
+def test_local_session_system_java_runs_python_of_this_environment(tmp_path: Path) -> None:
+    """The system's Java does the same work."""
+    assert run(SMALL_JOB, tmp_path, BATCH_PIPELINE_JAVA="system") == {"rows": EXPECTED_ROWS}
+
+
+def test_local_session_open_changes_few_variables(whole_life: dict[str, Any]) -> None:
+    """Only what pyspark itself writes is new in the environment; no secret stays in it."""
+    assert whole_life["changed_variables"] == ["SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"]
+
+
+def test_local_session_open_listens_on_loopback_only(whole_life: dict[str, Any]) -> None:
+    """No port of the session can be reached from another machine."""
+    assert set(whole_life["listens_on"]) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+
+
+def test_local_session_default_time_zone_is_utc(whole_life: dict[str, Any]) -> None:
+    """Timestamps mean the same on every machine."""
+    assert whole_life["time_zone"] == "UTC"
+
+
+def test_open_session_equal_settings_gives_the_open_one(whole_life: dict[str, Any]) -> None:
+    """Settings that are equal, though another object, give the same session."""
+    assert whole_life["same"] is True
+
+
+def test_open_session_other_settings_is_refused(whole_life: dict[str, Any]) -> None:
+    """A second, different session is refused while one is open."""
+    assert whole_life["refused"] == "SparkSessionOpenError"
+
+
+def test_close_session_local_leaves_no_process(whole_life: dict[str, Any]) -> None:
+    """JVM, worker daemon and workers are gone when closing returns."""
+    assert whole_life["alive_after_close"] == []
+
+
+def test_open_session_after_close_takes_other_settings(whole_life: dict[str, Any]) -> None:
+    """A closed session makes room for one with other settings."""
+    assert whole_life["replacement"] == "7"
+
+
+def test_open_session_after_jvm_crash_gives_a_working_one(whole_life: dict[str, Any]) -> None:
+    """When the JVM was killed, asking again gives a session that works."""
+    assert whole_life["rows_after_crash"] == EXPECTED_ROWS
+
+
+def test_local_session_left_open_ends_with_its_process(whole_life: dict[str, Any]) -> None:
+    """A process that ends without closing leaves no process and no temporary folder."""
+    assert [pid for pid in whole_life["left_open"] if psutil.pid_exists(pid)] == []
+    assert whole_life["scratch"] == []
+
+
+def test_local_session_owner_killed_ends_the_jvm(tmp_path: Path) -> None:
+    """The JVM does not outlive an owner that was killed."""
+    assert killed(COMMON + HELD_OPEN, tmp_path, "auto") == []
+
+
+def test_connect_session_right_token_runs_python_of_this_environment(
+    server: SparkConnectServer, tmp_path: Path
+) -> None:
+    """A client's job runs in workers that can import this package."""
+    assert run(SMALL_JOB, tmp_path, REMOTE=server.remote) == {"rows": EXPECTED_ROWS}
+
+
+def test_connect_session_loopback_address_is_as_good_as_localhost(
+    server: SparkConnectServer, tmp_path: Path
+) -> None:
+    """An address that names 127.0.0.1 works with a token and without TLS."""
+    remote = server.remote.replace("localhost", "127.0.0.1")
+    assert run(SMALL_JOB, tmp_path, REMOTE=remote) == {"rows": EXPECTED_ROWS}
+
+
+def test_connect_session_wrong_token_is_refused(server: SparkConnectServer, tmp_path: Path) -> None:
+    """A wrong token is refused at once, and the message does not repeat it."""
+    answer = run(SMALL_JOB, tmp_path, REMOTE=f"{server.remote}wrong")["error"]
+    assert "it refuses the token" in answer
+    assert "wrong" not in answer
+
+
+def test_connect_session_no_token_is_refused(server: SparkConnectServer, tmp_path: Path) -> None:
+    """Without a token nobody gets in."""
+    answer = run(SMALL_JOB, tmp_path, REMOTE=server.remote.partition("/;")[0])["error"]
+    assert "it wants a token" in answer
+
+
+def test_connect_session_nothing_listens_is_unavailable(tmp_path: Path) -> None:
+    """A server that is not there is reported as such, without the token."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
+        remote = f"sc://localhost:{taken.getsockname()[1]}/;token=hidden"
+        answer = run(SMALL_JOB, tmp_path, REMOTE=remote)["error"]
+    assert answer.startswith("SparkUnavailableError: Spark at sc://localhost:")
+    assert "hidden" not in answer
+
+
+def test_connect_session_not_an_address_is_refused(tmp_path: Path) -> None:
+    """Another kind of address is the operator's to correct; its parameters are not repeated."""
+    answer = run(SMALL_JOB, tmp_path, REMOTE="http://host/;token=hidden")["error"]
+    assert answer.startswith("InvalidValueError: the Spark Connect address is 'http://host'")
+    assert "hidden" not in answer
+
+
+def test_connect_server_running_listens_on_loopback_only(server: SparkConnectServer) -> None:
+    """No port of the server can be reached from another machine."""
+    addresses = {
+        connection.laddr.ip
+        for process in psutil.Process().children(recursive=True)
+        for connection in process.net_connections(kind="inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert addresses
+    assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+
+
+def test_connect_server_running_shows_its_token_to_nobody(server: SparkConnectServer) -> None:
+    """The token is on no command line and in no log."""
+    token = server.remote.partition("token=")[2]
+    family = psutil.Process().children(recursive=True)
+    assert [process for process in family if token in " ".join(process.cmdline())] == []
+    assert token not in server.log.read_text()
+
+
+@needs_system_java
+def test_connect_server_stopped_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the system's Java a client's job works too, and stopping ends the whole tree."""
+    monkeypatch.setenv("BATCH_PIPELINE_JAVA", "system")
+    before = set(psutil.Process().children(recursive=True))
+    with SparkConnectServer(tmp_path) as started:
+        assert run(SMALL_JOB, tmp_path, REMOTE=started.remote) == {"rows": EXPECTED_ROWS}
+        family = set(psutil.Process().children(recursive=True)) - before
+        assert len(family) >= 3  # guardian, JVM, worker daemon
+    assert [process for process in family if process.is_running()] == []
+
+
+@both_javas
+def test_connect_server_owner_killed_ends_by_itself(java: str, tmp_path: Path) -> None:
+    """A server whose owner was killed ends without anybody's help."""
+    assert killed(SERVER_HELD_OPEN, tmp_path, java) == []
+
+
+def test_connect_server_port_taken_is_refused(tmp_path: Path) -> None:
+    """A port that somebody listens on is refused before anything starts."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PortInUseError) as raised:
+            SparkConnectServer(tmp_path, port=port).start()
+    assert raised.value.port == port
+
+
+def test_connect_server_bad_setting_tells_the_last_log_lines(tmp_path: Path) -> None:
+    """A server that ends while it starts is reported with what it said."""
+    broken = SparkConnectServer(tmp_path, conf={"spark.driver.memory": "plenty"})
+    with pytest.raises(SparkUnavailableError, match="it ended with exit code 1.*plenty"):
+        broken.start()

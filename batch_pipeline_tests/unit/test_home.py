@@ -1,0 +1,213 @@
+"""The home folder and its lock."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from batch_pipeline.domain.errors import HomeInUseError, HomeUnusableError
+from batch_pipeline.settings.home import Home
+
+HOLD_THE_LOCK = """
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from batch_pipeline.settings.home import Home
+
+since = datetime(2026, 11, 20, 18, 2, tzinfo=UTC)
+with Home(path=Path(sys.argv[1])).lock("batch-pipeline dev", since=since):
+    print("locked", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """Give a home that does not exist yet."""
+    return Home(path=tmp_path / "some" / "home")
+
+
+def start_holder(home: Home) -> subprocess.Popen[str]:
+    """Start a second process and wait until it says that it holds the lock."""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD_THE_LOCK, str(home.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "locked\n"
+    return holder
+
+
+def end(holder: subprocess.Popen[str]) -> None:
+    """Let the second process end and close its pipes."""
+    holder.communicate(timeout=30)
+
+
+def is_free(home: Home) -> bool:
+    """Tell whether another process could take the lock now."""
+    program = HOLD_THE_LOCK.replace("sys.stdin.readline()", "pass")
+    command = [sys.executable, "-c", program, str(home.path)]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def test_home_folders_lie_below_its_path() -> None:
+    """Every folder of the home is a direct child with the name of its service."""
+    home = Home(path=Path("/h"))
+    assert [home.postgres, home.java, home.logs, home.dagster, home.spark] == [
+        Path("/h/postgres"),
+        Path("/h/java"),
+        Path("/h/logs"),
+        Path("/h/dagster"),
+        Path("/h/spark"),
+    ]
+
+
+def test_ensure_on_missing_folder_creates_it_private_and_ignored(home: Home) -> None:
+    """The home is for its user alone and never enters version control."""
+    home.ensure()
+    assert stat.S_IMODE(home.path.stat().st_mode) == 0o700
+    assert (home.path / ".gitignore").read_text() == "*\n"
+
+
+def test_ensure_twice_keeps_mode_and_files(home: Home) -> None:
+    """An existing home keeps what its user set."""
+    home.ensure()
+    home.path.chmod(0o750)
+    (home.path / ".gitignore").write_text("*\n!kept\n")
+    home.ensure()
+    assert stat.S_IMODE(home.path.stat().st_mode) == 0o750
+    assert (home.path / ".gitignore").read_text() == "*\n!kept\n"
+
+
+def test_ensure_below_a_file_is_refused(tmp_path: Path) -> None:
+    """A home that cannot be created names the folder, the reason and the variable."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HomeUnusableError) as caught:
+        Home(path=tmp_path / "file" / "home").ensure()
+    assert str(tmp_path / "file" / "home") in str(caught.value)
+    assert "(Not a directory)" in str(caught.value)
+    assert "BATCH_PIPELINE_HOME" in str(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_ensure_on_read_only_folder_is_refused(home: Home) -> None:
+    """A home that cannot be written is found before any service starts."""
+    home.ensure()
+    home.path.chmod(0o500)
+    with pytest.raises(HomeUnusableError, match="Permission denied"):
+        home.ensure()
+    home.path.chmod(0o700)
+
+
+def test_lock_held_by_second_process_names_its_holder(home: Home) -> None:
+    """Whoever finds the home taken learns by which command, process and since when."""
+    holder = start_holder(home)
+    with pytest.raises(HomeInUseError) as caught, home.lock("batch-pipeline run"):
+        pass
+    end(holder)
+    expected = f"`batch-pipeline dev` (process {holder.pid}, since 2026-11-20 18:02 UTC)"
+    assert caught.value.holder == expected
+    assert expected in str(caught.value)
+
+
+def test_lock_after_holder_ended_is_free(home: Home) -> None:
+    """A lock ends with its context."""
+    end(start_holder(home))
+    with home.lock("batch-pipeline run"):
+        assert not is_free(home)
+    assert is_free(home)
+
+
+def test_lock_after_holder_was_killed_is_free(home: Home) -> None:
+    """The kernel lets go for a process that cannot."""
+    holder = start_holder(home)
+    holder.send_signal(signal.SIGKILL)
+    end(holder)
+    with home.lock("batch-pipeline run"):
+        pass
+
+
+def test_lock_twice_in_one_process_is_refused(home: Home) -> None:
+    """A lock is for one piece of work, not for one process."""
+    since = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
+    with (
+        home.lock("batch-pipeline run", since=since),
+        pytest.raises(HomeInUseError, match=f"process {os.getpid()}, since 2026-01-02 03:04 UTC"),
+        home.lock("batch-pipeline run"),
+    ):
+        pass
+
+
+def test_lock_with_unreadable_holder_says_another_process(home: Home) -> None:
+    """A lock file without a readable line still refuses."""
+    with home.lock("batch-pipeline run"):
+        home.lock_file.write_text("")
+        with pytest.raises(HomeInUseError, match="in use by another process"), home.lock("x"):
+            pass
+
+
+@pytest.mark.parametrize(
+    "start_child",
+    [
+        "child = os.fork()\n    if child == 0:\n        exec(CHILD)\n        os._exit(0)",
+        "subprocess.Popen([sys.executable, '-c', CHILD], close_fds=False)",
+    ],
+    ids=["forked", "started"],
+)
+def test_lock_of_killed_process_is_not_kept_by_its_child(home: Home, start_child: str) -> None:
+    """A service that outlives its starter does not keep the home locked."""
+    program = f"""
+import os, signal, subprocess, sys
+from pathlib import Path
+from batch_pipeline.settings.home import Home
+
+CHILD = "import sys; print('child', flush=True); sys.stdin.readline()"
+with Home(path=Path(sys.argv[1])).lock("batch-pipeline dev"):
+    {start_child}
+    signal.pause()
+"""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program, str(home.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "child\n"
+    parent.kill()
+    assert parent.wait(timeout=30) == -signal.SIGKILL
+    with home.lock("batch-pipeline run"):
+        end(parent)
+
+
+def test_lock_left_by_forked_child_stays_with_its_parent(home: Home) -> None:
+    """A forked copy that leaves the context does not open the home to others."""
+    program = """
+import os, sys
+from pathlib import Path
+from batch_pipeline.domain.errors import HomeInUseError
+from batch_pipeline.settings.home import Home
+
+home = Home(path=Path(sys.argv[1]))
+with home.lock("batch-pipeline dev"):
+    child = os.fork()
+    if child != 0:
+        assert os.waitpid(child, 0)[1] == 0
+        try:
+            with home.lock("batch-pipeline run"):
+                print("lost", flush=True)
+        except HomeInUseError as error:
+            print(error.holder.partition(" (")[0], flush=True)
+if child == 0:
+    os._exit(0)
+"""
+    command = [sys.executable, "-c", program, str(home.path)]
+    run = subprocess.run(command, capture_output=True, check=False, text=True, timeout=60)
+    assert (run.stdout, run.stderr) == ("`batch-pipeline dev`\n", "")

@@ -1,0 +1,267 @@
+"""Stream files: what they mean, and how they are refused."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from batch_pipeline.domain.encoding import Compression, Encoding, Format
+from batch_pipeline.domain.errors import NoStreamsError, StreamFileError
+from batch_pipeline.domain.planning import Limits
+from batch_pipeline.domain.stream import (
+    CsvOptions,
+    OnBadFile,
+    PartLimits,
+    Source,
+    SourceFormat,
+    Storage,
+    Stream,
+)
+from batch_pipeline.settings.stream_file import (
+    StreamAttributes,
+    find_stream_files,
+    load_streams,
+    load_streams_tolerantly,
+    read_stream_file,
+)
+
+MINIMAL = """\
+type: batch_pipeline.BatchStream
+attributes:
+  stream: orders
+  source: {uri: ./landing}
+"""
+
+FULL = """\
+type: batch_pipeline.BatchStream
+attributes:
+  stream: orders.v2
+  source:
+    uri: file:///data/caf%C3%A9
+    include: ["orders-*.csv", "late-*.csv"]
+    exclude: ["*.tmp"]
+    format: csv
+    options: {delimiter: ";", quote: "'"}
+  batch: {max_weight: 1.5GiB, max_count: 7, max_wait: 1h, min_weight: 10MB}
+  key_properties: [order_id, line]
+  encoding: {format: parquet, compression: zstd}
+  storage: {root: /data/batches, prefix: p_}
+  on_bad_record: {max_bad_records: 3}
+  on_bad_file: quarantine
+  part_files: {max_records: 5000, max_bytes: 1MiB}
+  dagster: {partitions_per_run: 4}
+"""
+
+
+def stream_file(folder: Path, text: str = MINIMAL, name: str = "orders") -> Path:
+    """Write a stream file into a streams folder."""
+    path = folder / name / "defs.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def with_lines(*lines: str) -> str:
+    """Give the minimal stream file with more lines; the first of them is line 5."""
+    return MINIMAL + "".join(f"  {line}\n" for line in lines)
+
+
+def test_stream_file_with_required_keys_only_takes_the_defaults(tmp_path: Path) -> None:
+    """A name and a landing folder are enough."""
+    assert read_stream_file(stream_file(tmp_path)) == Stream(
+        name="orders",
+        source=Source(
+            uri=f"file://{tmp_path}/orders/landing",
+            include=("*",),
+            exclude=(),
+            format=SourceFormat.AUTO,
+            csv=CsvOptions(delimiter=",", quote='"'),
+        ),
+        limits=Limits(
+            max_weight=67_108_864, max_count=100, min_weight=0, max_wait=timedelta(minutes=5)
+        ),
+        encoding=Encoding(format=Format.JSONL, compression=Compression.GZIP),
+        storage=Storage(root=f"file://{tmp_path}/orders/batches", prefix=""),
+        key_properties=(),
+        max_bad_records=0,
+        on_bad_file=OnBadFile.FAIL,
+        part_limits=PartLimits(max_records=100_000, max_bytes=134_217_728),
+        partitions_per_run=16,
+    )
+
+
+def test_stream_file_with_every_key_gives_all_of_them(tmp_path: Path) -> None:
+    """No key is read and then dropped."""
+    assert read_stream_file(stream_file(tmp_path, FULL)) == Stream(
+        name="orders.v2",
+        source=Source(
+            uri="file:///data/caf%C3%A9",
+            include=("orders-*.csv", "late-*.csv"),
+            exclude=("*.tmp",),
+            format=SourceFormat.CSV,
+            csv=CsvOptions(delimiter=";", quote="'"),
+        ),
+        limits=Limits(
+            max_weight=1_610_612_736,
+            max_count=7,
+            min_weight=10_000_000,
+            max_wait=timedelta(hours=1),
+        ),
+        encoding=Encoding(format=Format.PARQUET, compression=Compression.ZSTD),
+        storage=Storage(root="file:///data/batches", prefix="p_"),
+        key_properties=("order_id", "line"),
+        max_bad_records=3,
+        on_bad_file=OnBadFile.QUARANTINE,
+        part_limits=PartLimits(max_records=5_000, max_bytes=1_048_576),
+        partitions_per_run=4,
+    )
+
+
+@pytest.mark.parametrize(
+    ("encoding", "compression"),
+    [
+        ("{}", Compression.GZIP),
+        ("{format: jsonl, compression: none}", Compression.NONE),
+        ("{format: parquet}", Compression.SNAPPY),
+    ],
+)
+def test_stream_file_without_compression_takes_the_usual_one(
+    tmp_path: Path, encoding: str, compression: Compression
+) -> None:
+    """Each format has its own usual compression."""
+    path = stream_file(tmp_path, with_lines(f"encoding: {encoding}"))
+    assert read_stream_file(path).encoding.compression is compression
+
+
+@pytest.mark.parametrize(
+    ("written", "uri"),
+    [
+        ("landing", "file://{folder}/orders/landing"),
+        ("../../my landing/", "file://{parent}/my%20landing"),
+        ("/data/été#1", "file:///data/%C3%A9t%C3%A9%231"),
+        ("~/landing", "file:///users/zoe/landing"),
+        ("file:///data/./a%20b/", "file:///data/a%20b"),
+        ("FILE:///data", "file:///data"),
+    ],
+)
+def test_stream_file_location_becomes_an_absolute_uri(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, uri: str
+) -> None:
+    """Every way to write a folder ends in its one percent-encoded URI."""
+    monkeypatch.setenv("HOME", "/users/zoe")
+    text = MINIMAL.replace("./landing", f'"{written}"')
+    expected = uri.format(folder=tmp_path, parent=tmp_path.parent)
+    assert read_stream_file(stream_file(tmp_path, text)).source.uri == expected
+
+
+def test_stream_file_named_by_relative_path_gives_absolute_uris(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The current folder never becomes part of what is kept."""
+    stream_file(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    stream = read_stream_file(Path("orders/defs.yaml"))
+    assert stream.source.uri == f"file://{Path.cwd()}/orders/landing"
+
+
+def test_stream_file_with_byte_order_mark_is_read(tmp_path: Path) -> None:
+    """An editor's mark at the start is no part of the text."""
+    path = stream_file(tmp_path, "\ufeff" + MINIMAL)
+    assert read_stream_file(path).name == "orders"
+
+
+def test_stream_file_with_anchors_is_read(tmp_path: Path) -> None:
+    """Shared parts may be written once."""
+    text = MINIMAL.replace("./landing", "&here ./both") + "  storage: {root: *here}\n"
+    stream = read_stream_file(stream_file(tmp_path, text))
+    assert stream.source.uri == stream.storage.root == f"file://{tmp_path}/orders/both"
+
+
+def test_stream_file_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    """A file that cannot be opened is told with the reason."""
+    with pytest.raises(StreamFileError, match=r"cannot be read \(No such file or directory\)"):
+        read_stream_file(tmp_path / "defs.yaml")
+
+
+def test_find_stream_files_lists_one_level_by_name(tmp_path: Path) -> None:
+    """Deeper, hidden and other files are no stream files."""
+    stream_file(tmp_path, name="b")
+    stream_file(tmp_path, name="a")
+    stream_file(tmp_path, name=".git")
+    stream_file(tmp_path, name="a/deeper")
+    (tmp_path / "defs.yaml").write_text(MINIMAL)
+    found = [path.relative_to(tmp_path).as_posix() for path in find_stream_files(tmp_path)]
+    assert found == ["a/defs.yaml", "b/defs.yaml"]
+
+
+@pytest.mark.parametrize("folder", ["", "missing"])
+def test_load_streams_without_stream_file_is_refused(tmp_path: Path, folder: str) -> None:
+    """No folder and an empty folder are told alike; the tolerant form finds nothing."""
+    with pytest.raises(NoStreamsError):
+        load_streams(tmp_path / folder)
+    assert load_streams_tolerantly(tmp_path / folder) == ({}, [])
+
+
+def test_load_streams_gives_streams_by_their_own_name(tmp_path: Path) -> None:
+    """The name in the file counts, not the folder's."""
+    stream_file(tmp_path, name="a")
+    stream_file(tmp_path, MINIMAL.replace("orders", "customers"), name="b")
+    assert {name: stream.name for name, stream in load_streams(tmp_path).items()} == {
+        "orders": "orders",
+        "customers": "customers",
+    }
+
+
+def test_load_streams_tolerantly_with_a_broken_file_loads_the_others(tmp_path: Path) -> None:
+    """One mistake stops one stream."""
+    stream_file(tmp_path, "type: [", name="a")
+    stream_file(tmp_path, name="b")
+    streams, errors = load_streams_tolerantly(tmp_path)
+    assert list(streams) == ["orders"]
+    assert [error.path for error in errors] == [f"{tmp_path}/a/defs.yaml"]
+    with pytest.raises(StreamFileError, match=r"a/defs\.yaml"):
+        load_streams(tmp_path)
+
+
+def test_load_streams_with_one_name_in_two_files_loads_neither(tmp_path: Path) -> None:
+    """Two landings cannot feed one job; each file is told of the other, at its stream's line."""
+    stream_file(tmp_path, name="a")
+    stream_file(tmp_path, name="b")
+    stream_file(tmp_path, MINIMAL.replace("orders", "customers"), name="c")
+    streams, errors = load_streams_tolerantly(tmp_path)
+    assert list(streams) == ["customers"]
+    paths = [f"{tmp_path}/{name}/defs.yaml" for name in "ab"]
+    assert [(error.path, error.line) for error in errors] == [(path, 3) for path in paths]
+    assert [other in str(error) for error, other in zip(errors, paths[::-1], strict=True)] == [
+        True,
+        True,
+    ]
+    with pytest.raises(StreamFileError, match="the stream orders is also described by"):
+        load_streams(tmp_path)
+
+
+def test_stream_attributes_alone_give_a_stream_relative_to_a_base() -> None:
+    """The model works without a file, as a component's attributes."""
+    attributes = StreamAttributes.model_validate({"stream": "orders", "source": {"uri": "in"}})
+    stream = attributes.to_stream(Path("/base"))
+    assert (stream.source.uri, stream.storage.root) == ("file:///base/in", "file:///base/batches")
+
+
+def test_stream_attributes_refuse_unknown_keys() -> None:
+    """Refusing does not depend on the reader of the file."""
+    with pytest.raises(ValidationError, match="extra_forbidden"):
+        StreamAttributes.model_validate({"stream": "a", "source": {"uri": "b"}, "x": 1})
+
+
+def test_stream_attributes_describe_every_key() -> None:
+    """The reference page has a sentence for each key."""
+    schema = StreamAttributes.model_json_schema()
+    models = schema["$defs"]
+    keys = [
+        (name, key.get("description") or models[key["$ref"].rpartition("/")[2]]["description"])
+        for model in (schema, *models.values())
+        for name, key in model.get("properties", {}).items()
+    ]
+    assert len(keys) == 29
+    assert [name for name, description in keys if not description.endswith(".")] == []

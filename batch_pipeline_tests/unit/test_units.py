@@ -1,0 +1,135 @@
+"""Sizes and durations as people write them."""
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batch_pipeline.domain.errors import InvalidValueError
+from batch_pipeline.settings.units import (
+    format_bytes,
+    format_duration,
+    parse_bytes,
+    parse_duration,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("512", 512),
+        (512, 512),
+        ("7B", 7),
+        ("1KB", 1_000),
+        ("1KiB", 1_024),
+        ("2MB", 2_000_000),
+        ("64MiB", 67_108_864),
+        ("64 mib", 67_108_864),
+        ("1.5GiB", 1_610_612_736),
+        ("3GB", 3_000_000_000),
+        ("1TB", 1_000_000_000_000),
+        ("1TiB", 1_099_511_627_776),
+        ("0.3KiB", 307),
+        ("9223372036854775807", 2**63 - 1),
+    ],
+)
+def test_parse_bytes_with_known_unit_gives_bytes(text: str | int, size: int) -> None:
+    """KB to TB count in thousands, KiB to TiB in 1024s, a fraction of a unit is rounded down."""
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "MiB", "-1", -1, "1.5", "1.5B", "64M", "64XB", "1e3", "1,5GB", "٣", True, "8EiB"],
+)
+def test_parse_bytes_of_other_text_is_refused(text: str | int) -> None:
+    """Nothing is guessed: no sign, exponent, comma, foreign digit, short unit or part of a byte."""
+    with pytest.raises(InvalidValueError, match=r"expected a size such as 64MiB"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize("text", ["9223372036854775808", "8388608TiB", "9" * 21])
+def test_parse_bytes_beyond_64_bits_is_refused(text: str) -> None:
+    """A size must fit the database's bigint."""
+    with pytest.raises(InvalidValueError, match=r"below 8EiB"):
+        parse_bytes(text)
+
+
+def test_parse_bytes_refusal_names_the_setting_and_the_value() -> None:
+    """The message says which setting, what it was, and what is expected."""
+    with pytest.raises(InvalidValueError) as caught:
+        parse_bytes("64 elephants", name="batch.max_weight")
+    assert str(caught.value).startswith("batch.max_weight is '64 elephants'; expected a size")
+
+
+@pytest.mark.parametrize(
+    ("text", "duration"),
+    [
+        ("250ms", timedelta(milliseconds=250)),
+        ("30", timedelta(seconds=30)),
+        (30, timedelta(seconds=30)),
+        (0.5, timedelta(milliseconds=500)),
+        ("30s", timedelta(seconds=30)),
+        ("5m", timedelta(minutes=5)),
+        ("1.5 h", timedelta(minutes=90)),
+        ("2d", timedelta(days=2)),
+        ("0", timedelta(0)),
+    ],
+)
+def test_parse_duration_with_known_unit_gives_duration(
+    text: str | float, duration: timedelta
+) -> None:
+    """Units are ms, s, m, h and d; a plain number is seconds."""
+    assert parse_duration(text) == duration
+
+
+@pytest.mark.parametrize("text", ["", "m", "5M", "5min", "-5m", "1h30m", "5 m m", True, "36501d"])
+def test_parse_duration_of_other_text_is_refused(text: str) -> None:
+    """Nothing is guessed, and a century is the limit."""
+    with pytest.raises(InvalidValueError, match=r"expected a duration such as 5m"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (2**20 - 1, "1 MiB"),
+        (64 * 2**20, "64 MiB"),
+        (5000 * 2**40, "5000 TiB"),
+        (-2048, "-2 KiB"),
+    ],
+)
+def test_format_bytes_gives_largest_fitting_unit(size: int, text: str) -> None:
+    """A size has one decimal at most and never reads 1024 of a unit."""
+    assert format_bytes(size) == text
+
+
+@pytest.mark.parametrize(
+    ("duration", "text"),
+    [
+        (timedelta(0), "0s"),
+        (timedelta(milliseconds=850), "850ms"),
+        (timedelta(seconds=12.34), "12.3s"),
+        (timedelta(seconds=59.99), "1m"),
+        (timedelta(seconds=303), "5m 3s"),
+        (timedelta(hours=1, minutes=5, seconds=59), "1h 5m"),
+        (timedelta(days=2, hours=4), "2d 4h"),
+        (timedelta(days=2, minutes=4), "2d"),
+        (timedelta(seconds=-3), "-3s"),
+    ],
+)
+def test_format_duration_gives_two_largest_units(duration: timedelta, text: str) -> None:
+    """A duration reads in its two largest units, without zeros."""
+    assert format_duration(duration) == text
+
+
+@given(st.integers(min_value=0, max_value=2**63 - 2**54))
+def test_format_bytes_read_back_differs_by_rounding_only(size: int) -> None:
+    """What is shown for a size can be given as a setting and means nearly the same."""
+    assert parse_bytes(format_bytes(size)) == pytest.approx(size, rel=0.05)
