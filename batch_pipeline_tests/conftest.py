@@ -1,0 +1,70 @@
+"""A real PostgreSQL for the whole session, and a database of its own for every test that asks."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from batch_pipeline.inventory import embedded
+from batch_pipeline.inventory.database import Database, open_database
+
+
+@pytest.fixture(scope="session")
+def server_url() -> Iterator[str]:
+    """URL of an embedded server that ends with the session."""
+    # Not below pytest's own folder: socket paths are short, and pytest tightens modes there.
+    folder = Path(tempfile.mkdtemp(prefix="bp-"))
+    data = folder / "postgres"
+    yield embedded.ensure_running(data)
+    embedded.release(data)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def template(server_url: str) -> str:
+    """Name of a migrated database that tests copy."""
+    name = "template_inventory"
+    _execute(server_url, sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    open_database(_url(server_url, name), migrated=True).close()
+    return name
+
+
+@pytest.fixture
+def database_url(server_url: str, template: str) -> Iterator[str]:
+    """URL of a fresh, migrated inventory."""
+    name = f"test_{uuid4().hex}"
+    create = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+    _execute(server_url, create.format(sql.Identifier(name), sql.Identifier(template)))
+    yield _url(server_url, name)
+    _execute(server_url, sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    """A fresh, open inventory."""
+    opened = open_database(database_url, migrated=False)
+    yield opened
+    opened.close()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Let a skipped test fail the session in CI."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = reporter.stats.get("skipped", []) if reporter is not None else []
+    if os.environ.get("CI") and skipped:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _url(server_url: str, name: str) -> str:
+    return server_url.replace("/postgres?", f"/{name}?")
+
+
+def _execute(server_url: str, statement: sql.Composed) -> None:
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(statement)
