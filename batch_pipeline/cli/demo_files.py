@@ -108,7 +108,7 @@ class _DayFile:
 
 
 def write_demo(folder: Path) -> DemoFiles:
-    """Write 60 order files into `<folder>/landing` and `<folder>/streams/orders/defs.yaml`.
+    """Write 60 order files into `<folder>/landing` and `<folder>/streams/demo_orders/defs.yaml`.
 
     An order file that is there with the same size, and a stream file that is there at all, are left
     alone; files appear under their names only when complete.
@@ -117,7 +117,7 @@ def write_demo(folder: Path) -> DemoFiles:
     for one in days:
         closed_at = datetime(one.day.year, one.day.month, one.day.day, 23, 30, tzinfo=UTC)
         _write(landing / one.name, one.text.encode(), closed_at)
-    stream_file = folder / "streams" / "orders" / "defs.yaml"
+    stream_file = folder / "streams" / "demo_orders" / "defs.yaml"
     if not stream_file.exists():
         first = datetime(_FIRST_DAY.year, _FIRST_DAY.month, _FIRST_DAY.day, tzinfo=UTC)
         _write(stream_file, _STREAM_FILE.encode(), first)

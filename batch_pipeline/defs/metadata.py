@@ -1,5 +1,6 @@
 """What people see of stations in Dagster: metadata in the words of the glossary."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,9 +8,10 @@ import dagster as dg
 
 from batch_pipeline.defs.names import batches_key
 from batch_pipeline.domain.item import Registered
+from batch_pipeline.domain.location import to_path
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.singer.messages import batch_message, line
+from batch_pipeline.singer.messages import batch_message
 
 
 def batch_metadata(manifest: Manifest, pointer_uri: str, seconds: float | None) -> dict[str, Any]:
@@ -25,14 +27,16 @@ def batch_metadata(manifest: Manifest, pointer_uri: str, seconds: float | None) 
         "attempt": manifest.attempt,
         "generation": manifest.generation,
         "schema_version": manifest.schema_version,
-        "manifest": dg.MetadataValue.path(pointer_uri),
-        "part_file_list": dg.MetadataValue.md(_table(manifest)),
-        "batch_message": dg.MetadataValue.md(f"```json\n{line(batch_message(manifest))}```"),
     }
-    if seconds is not None:
+    if seconds:
         metadata["seconds"] = round(seconds, 3)
-        metadata["records_per_second"] = round(manifest.records / seconds) if seconds else 0
-    return metadata
+        metadata["records_per_second"] = round(manifest.records / seconds)
+    message = json.dumps(batch_message(manifest), ensure_ascii=False, indent=2)
+    return metadata | {
+        "manifest": dg.MetadataValue.path(to_path(pointer_uri)),
+        "part_file_list": dg.MetadataValue.md(_table(manifest)),
+        "batch_message": dg.MetadataValue.md(f"```json\n{message}\n```"),
+    }
 
 
 def batch_materialization(

@@ -1,9 +1,17 @@
 """Files that landed and the rows of the meta table that stand for them."""
 
+import os
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from batch_pipeline.domain.errors import InvalidValueError
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def modified_at(stat: os.stat_result) -> datetime:
+    """Give a local file's modification time in UTC, rounded down to microseconds."""
+    return _EPOCH + timedelta(microseconds=stat.st_mtime_ns // 1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,23 +9,16 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from batch_pipeline.domain.errors import LandingUnavailableError
-from batch_pipeline.domain.item import FoundFile
+from batch_pipeline.domain.item import FoundFile, modified_at
 from batch_pipeline.domain.location import to_path, to_uri
 from batch_pipeline.domain.stream import Stream
 
 UNFINISHED = (".*", "*.tmp", "*.part", "*~")
 REST_SECONDS = 1.0
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def modified_at(stat: os.stat_result) -> datetime:
-    """Give a file's modification time in UTC, cut to microseconds without rounding."""
-    return _EPOCH + timedelta(microseconds=stat.st_mtime_ns // 1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

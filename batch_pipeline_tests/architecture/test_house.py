@@ -10,7 +10,7 @@ PROJECT = Path(__file__).parents[2]
 
 def test_import_law_holds() -> None:
     """Expect every layer to see only the layers below it."""
-    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
     result = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
 

@@ -90,7 +90,7 @@ def test_demo_cells_hold_difficult_text(demo: DemoFiles, text: str) -> None:
 
 def test_demo_stream_cuts_its_files_into_ten_or_so_batches(demo: DemoFiles) -> None:
     """The demo has batches ended by weight as well as by count, and neither one nor sixty."""
-    stream = load_streams(demo.streams)["orders"]
+    stream = load_streams(demo.streams)["demo_orders"]
     weighed_ids = [(id_, path.stat().st_size) for id_, path in enumerate(demo.files, start=1)]
     cuts = list(cut(weighed_ids, after_id=0, ceiling=60, limits=stream.limits))
     assert 8 <= len(cuts) <= 12
@@ -99,7 +99,7 @@ def test_demo_stream_cuts_its_files_into_ten_or_so_batches(demo: DemoFiles) -> N
 
 def test_demo_stream_points_at_its_own_folders(demo: DemoFiles) -> None:
     """A demo works wherever it is: its stream file names folders relative to itself."""
-    stream = load_streams(demo.streams)["orders"]
+    stream = load_streams(demo.streams)["demo_orders"]
     assert stream.source.uri == to_uri(demo.landing)
     assert stream.storage.root == to_uri(demo.folder / "batches")
     assert (stream.key_properties, stream.max_bad_records) == (("order_id",), 10)
@@ -119,7 +119,7 @@ def test_demo_written_again_restores_order_files_and_keeps_the_stream_file(
     original = demo.files[0].read_bytes()
     demo.files[0].write_text("order_id\n1\n")
     demo.files[1].unlink()
-    stream_file = demo.streams / "orders" / "defs.yaml"
+    stream_file = demo.streams / "demo_orders" / "defs.yaml"
     stream_file.write_text("# mine\n")
     write_demo(demo.folder)
     assert demo.files[0].read_bytes() == original

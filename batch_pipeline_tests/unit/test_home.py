@@ -1,10 +1,14 @@
 """The home folder and its lock."""
 
 import os
+import shutil
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,6 +19,9 @@ from batch_pipeline.settings.home import Home
 
 HOLD_THE_LOCK = """
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from batch_pipeline.settings.home import Home
@@ -96,14 +103,32 @@ def test_ensure_below_a_file_is_refused(tmp_path: Path) -> None:
     assert "BATCH_PIPELINE_HOME" in str(caught.value)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_ensure_on_read_only_folder_is_refused(home: Home) -> None:
+def test_ensure_on_read_only_folder_is_refused() -> None:
     """A home that cannot be written is found before any service starts."""
+    folder = Path(tempfile.mkdtemp())
+    home = Home(path=folder / "home")
     home.ensure()
     home.path.chmod(0o500)
-    with pytest.raises(HomeUnusableError, match="Permission denied"):
-        home.ensure()
-    home.path.chmod(0o700)
+    folder.chmod(0o755)
+    try:
+        with unprivileged(), pytest.raises(HomeUnusableError, match="Permission denied"):
+            home.ensure()
+    finally:
+        home.path.chmod(0o700)
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def unprivileged() -> Iterator[None]:
+    """Be nobody for a while when the tests run as root, who may write everywhere."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.setresuid(65534, 65534, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
 
 
 def test_lock_held_by_second_process_names_its_holder(home: Home) -> None:

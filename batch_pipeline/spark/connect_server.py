@@ -1,0 +1,184 @@
+"""Runs one warm Spark Connect server on this machine, for as long as its owner lives.
+
+It listens on the loopback interface only and asks every client for a random token.
+"""
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from batch_pipeline.domain.errors import PortInUseError, SparkUnavailableError
+from batch_pipeline.spark import connect_session, launch
+from batch_pipeline.spark.class_data import archive_options
+from batch_pipeline.spark.java import java_home
+
+SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+GUARDIAN = Path(__file__).with_name("guardian.py")
+START_TIMEOUT_SECONDS = 120
+STOP_TIMEOUT_SECONDS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    guardian: "subprocess.Popen[bytes]"
+    scratch: Path
+    log_start: int
+    port: int
+    token: str
+
+
+class SparkConnectServer:
+    """A Spark Connect server below `home`, as a context manager or by `start` and `stop`.
+
+    Its process tree ends with `stop`, and by itself when the process that started it dies.
+    """
+
+    def __init__(
+        self, home: Path, *, port: int | None = None, conf: Mapping[str, str] | None = None
+    ) -> None:
+        """Describe the server; without `port` a free one is taken. `conf` adds to the settings."""
+        self._home = home.absolute()
+        self._port = port
+        self._conf = dict(conf or {})
+        self._running: _Running | None = None
+
+    @property
+    def remote(self) -> str:
+        """The address that a client connects to; it holds the token.
+
+        The host is `localhost` because pyspark sends a token without TLS to that name only.
+        """
+        running = self._running
+        if running is None:
+            raise SparkUnavailableError("the warm server", "it is not started")
+        return f"sc://localhost:{running.port}/;token={running.token}"
+
+    @property
+    def log(self) -> Path:
+        """Where the server writes its log."""
+        return self._home / "logs" / "spark-connect.log"
+
+    def start(self) -> None:
+        """Start the server and wait until it answers; no effect on one that runs.
+
+        Raises:
+            JavaMissingError: there is no Java to start it with.
+            PortInUseError: the port that was asked for is taken.
+            SparkUnavailableError: it ends early or does not answer in time; tells its last lines.
+        """
+        if self._running is not None and self._running.guardian.poll() is None:
+            return
+        self.stop()
+        self._running = self._launched(_free_port(self._port), secrets.token_urlsafe(32))
+        try:
+            self._wait_until_it_answers(self._running)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the server and everything it started, and wait until it is gone."""
+        running, self._running = self._running, None
+        if running is None:
+            return
+        family = _family(running.guardian.pid)
+        if running.guardian.stdin is not None:
+            with suppress(BrokenPipeError):
+                running.guardian.stdin.close()
+        _, left = psutil.wait_procs(family, timeout=STOP_TIMEOUT_SECONDS)
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        running.guardian.wait()
+        shutil.rmtree(running.scratch, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _launched(self, port: int, token: str) -> _Running:
+        java = java_home(self._home, os.environ)
+        environment = launch.child_environment(java, os.environ)
+        # In the environment, not on the command line: other users can read command lines.
+        environment["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = token
+        scratch = launch.new_scratch(self._home)
+        properties = launch.properties_file(scratch, self._server_conf(port, scratch, java))
+        command = launch.submit_command(properties, "--class", SERVER_CLASS)
+        log_path = launch.log_file(self._home, self.log.name)
+        log_start = log_path.stat().st_size if log_path.exists() else 0
+        with log_path.open("ab") as log:
+            guardian = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(GUARDIAN), *command],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C of this terminal is the owner's business
+            )
+        return _Running(guardian, scratch, log_start, port, token)
+
+    def _server_conf(self, port: int, scratch: Path, java: Path) -> dict[str, str]:
+        return {
+            "spark.master": "local[*]",
+            **launch.local_conf(self._home, scratch, archive_options(self._home, java), self._conf),
+            "spark.connect.grpc.binding.address": launch.LOOPBACK,
+            "spark.connect.grpc.binding.port": str(port),
+            "spark.port.maxRetries": "0",  # else it silently listens on another port
+        }
+
+    def _wait_until_it_answers(self, running: _Running) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        while True:
+            try:
+                connect_session.check(self.remote)
+                return
+            except SparkUnavailableError as error:
+                reason = error.reason
+            with suppress(subprocess.TimeoutExpired):
+                code = running.guardian.wait(timeout=0.1)
+                reason = f"it ended with exit code {code}"
+                break
+            if time.monotonic() > deadline:
+                break
+        said = launch.last_lines(self.log, start=running.log_start)
+        address = f"sc://localhost:{running.port}"
+        raise SparkUnavailableError(address, f"{reason}; last lines of {self.log}: {said}")
+
+
+def _free_port(asked: int | None) -> int:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((launch.LOOPBACK, asked or 0))
+        except OSError as error:
+            raise PortInUseError(asked or 0) from error
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    try:
+        guardian = psutil.Process(pid)
+        return [*guardian.children(recursive=True), guardian]
+    except psutil.NoSuchProcess:
+        return []

@@ -1,0 +1,189 @@
+"""What a JVM of ours is started with: tuning, places for its files, environment, worker Python.
+
+Shared by the one-shot session and the warm server. No process is started and no pyspark imported.
+"""
+
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from batch_pipeline.domain.errors import SparkUnavailableError
+
+APP_NAME = "batch-pipeline"
+LOOPBACK = "127.0.0.1"
+DAEMON_MODULE = "batch_pipeline.spark.worker_daemon"
+LOG_LIMIT_BYTES = 10_000_000
+
+# Short work in the JVM (records stay in Python): the quick compiler and the plain collector start
+# fastest. What a user sets in `spark.driver.extraJavaOptions` comes later and wins.
+JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+
+# Set by other Spark sessions of this process or its parents; a new JVM must not follow them.
+FOREIGN_VARIABLES = (
+    "MASTER",
+    "PYSPARK_GATEWAY_PORT",
+    "PYSPARK_GATEWAY_SECRET",
+    "PYSPARK_SUBMIT_ARGS",
+    "SPARK_API_MODE",
+    "SPARK_CONNECT_AUTHENTICATE_TOKEN",
+    "SPARK_CONNECT_MODE_ENABLED",
+    "SPARK_ENV_LOADED",
+    "SPARK_LOCAL_REMOTE",
+    "SPARK_REMOTE",
+)
+
+LOG4J = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSSXXX}{UTC} %p %c{1}: %m%n%ex
+"""
+
+
+def spark_home() -> Path:
+    """Find the Spark distribution inside the installed pyspark, without importing it.
+
+    Raises:
+        SparkUnavailableError: pyspark is not installed.
+    """
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise SparkUnavailableError("local", "the package pyspark is not installed")
+    return Path(found.origin).parent
+
+
+def session_conf(conf: Mapping[str, str]) -> dict[str, str]:
+    """Give the settings that hold for every session, wherever its JVM runs; `conf` wins."""
+    return {
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "4",
+        **conf,
+    }
+
+
+def local_conf(
+    home: Path, scratch: Path, options: Sequence[str], conf: Mapping[str, str]
+) -> dict[str, str]:
+    """Give the settings of a JVM on this machine; `conf` wins, but its Java options are added."""
+    all_options = [
+        *JVM_OPTIONS,
+        *options,
+        f"-Dlog4j2.configurationFile={_log4j_file(home).as_uri()}",
+    ]
+    added = conf.get("spark.driver.extraJavaOptions", "")
+    return {
+        "spark.app.name": APP_NAME,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.bindAddress": LOOPBACK,
+        "spark.local.dir": str(scratch),
+        "spark.pyspark.python": sys.executable,
+        "spark.python.daemon.module": DAEMON_MODULE,
+        "spark.python.use.daemon": "true",
+        "spark.python.worker.reuse": "true",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.warehouse.dir": (home / "spark" / "warehouse").as_uri(),
+        **session_conf(conf),
+        "spark.driver.extraJavaOptions": " ".join([*all_options, added]).rstrip(),
+    }
+
+
+def child_environment(java: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Give the environment of a local JVM: the caller's, without what belongs to other sessions."""
+    inherited = {
+        name: value for name, value in environment.items() if name not in FOREIGN_VARIABLES
+    }
+    if sys.platform == "darwin":
+        # Workers are forks; macOS else kills forks of a process that has used its frameworks.
+        inherited["OBJC_DISABLE_INITIALIZE_FORK_SAFETY"] = "YES"
+    return inherited | {
+        "JAVA_HOME": str(java),
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_CONNECT_MODE": "0",
+        "SPARK_HOME": str(spark_home()),
+        "SPARK_LAUNCHER_OPTS": " ".join(JVM_OPTIONS),
+        "SPARK_LOCAL_IP": LOOPBACK,
+    }
+
+
+def cluster_environment(java: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Give the environment of a driver whose executors are on other machines and must reach it."""
+    own = child_environment(java, environment)
+    del own["SPARK_LOCAL_IP"]
+    kept = ("SPARK_LOCAL_IP", "PYSPARK_PYTHON")
+    return own | {name: environment[name] for name in kept if name in environment}
+
+
+def submit_command(properties: Path, *arguments: str) -> list[str]:
+    """Give the command line; the configuration is in a file, where `ps` cannot see it."""
+    submit = spark_home() / "bin" / "spark-submit"
+    options = ["--load-spark-defaults", "--properties-file", str(properties)]
+    return [str(submit), *options, *arguments]
+
+
+def new_scratch(home: Path) -> Path:
+    """Create a folder for the temporary files of one JVM; those of processes that died are removed.
+
+    It belongs to the calling process, whose id starts its name.
+    """
+    root = home / "spark" / "scratch"
+    root.mkdir(parents=True, exist_ok=True)
+    for left in root.iterdir():
+        owner = left.name.partition("-")[0]
+        if owner.isdecimal() and not psutil.pid_exists(int(owner)):
+            shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(dir=root, prefix=f"{os.getpid()}-"))
+
+
+def properties_file(folder: Path, conf: Mapping[str, str]) -> Path:
+    """Write a Java properties file that only its owner can read."""
+    lines = [f"{key}={_escaped(value)}\n" for key, value in conf.items()]
+    descriptor, name = tempfile.mkstemp(dir=folder, suffix=".properties")  # mode 0600
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.writelines(lines)
+    return Path(name)
+
+
+def log_file(home: Path, name: str) -> Path:
+    """Give the path of a log below `home`; one that has grown too long starts anew."""
+    log = home / "logs" / name
+    log.parent.mkdir(parents=True, exist_ok=True)
+    if log.exists() and log.stat().st_size > LOG_LIMIT_BYTES:
+        log.replace(log.with_suffix(".old.log"))
+    return log
+
+
+def last_lines(log: Path, *, start: int, count: int = 5) -> str:
+    """Give the last lines that were logged after byte `start`, joined by ` | `."""
+    with log.open("rb") as file:
+        file.seek(max(start, log.stat().st_size - 20_000))
+        text = file.read().decode("utf-8", errors="replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " | ".join(lines[-count:]) or f"nothing was logged in {log}"
+
+
+def _log4j_file(home: Path) -> Path:
+    path = home.absolute() / "spark" / "log4j2.properties"
+    if not path.exists() or path.read_text(encoding="utf-8") != LOG4J:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".log4j2-")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(LOG4J)
+        Path(temporary).replace(path)
+    return path
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")

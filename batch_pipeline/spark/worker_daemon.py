@@ -1,0 +1,47 @@
+"""The process that Spark forks Python workers from: imports once what every worker needs.
+
+Run by Spark (`spark.python.daemon.module`), never imported. Nothing may be opened or started here:
+workers are forks of this process.
+"""
+
+import importlib
+import os
+import signal
+import sys
+from types import FrameType
+
+MODULES = ("pyarrow.csv", "pyarrow.parquet", "pyspark.worker", "batch_pipeline.spark.task")
+LOOK_SECONDS = 60
+IDLE_LOOKS = 2
+
+
+def main() -> None:
+    """Import what workers need, then serve Spark's requests for workers until it ends."""
+    # Spark puts zipped copies of pyspark and py4j first, which are compiled anew at each start;
+    # the installed packages are the same code with byte-code beside it.
+    sys.path[:] = [entry for entry in sys.path if not entry.endswith(("pyspark.zip", "-src.zip"))]
+    for module in MODULES:
+        importlib.import_module(module)
+    _end_when_idle()
+    importlib.import_module("pyspark.daemon").manager()
+
+
+def _end_when_idle() -> None:
+    # A Connect server starts one daemon per client session and never ends it; Spark itself starts
+    # a new one when it finds the old one gone. A signal, not a thread: this process forks.
+    looks = 0
+
+    def look(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal looks
+        import psutil
+
+        looks = 0 if psutil.Process().children() else looks + 1
+        if looks >= IDLE_LOOKS:
+            os._exit(0)  # at once: a connection must not arrive at a process that is ending
+
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, LOOK_SECONDS, LOOK_SECONDS)
+
+
+if __name__ == "__main__":
+    main()

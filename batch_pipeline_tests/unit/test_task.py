@@ -1,0 +1,538 @@
+"""What one task makes of its items: records, reports, misfits, quarantine, and no litter."""
+
+import gzip
+import json
+import os
+import re
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from batch_pipeline.domain.encoding import Compression, Encoding, Format
+from batch_pipeline.domain.errors import BadFileError
+from batch_pipeline.domain.item import FoundFile, Item, modified_at
+from batch_pipeline.domain.location import to_path, to_uri
+from batch_pipeline.domain.manifest import PartFile, check_batch_conservation
+from batch_pipeline.domain.planning import Limits
+from batch_pipeline.domain.schema import ColumnType, RecordSchema
+from batch_pipeline.domain.stream import (
+    CsvOptions,
+    OnBadFile,
+    PartLimits,
+    Source,
+    SourceFormat,
+    Storage,
+    Stream,
+)
+from batch_pipeline.spark.profile import Profile
+from batch_pipeline.spark.sources import open_source
+from batch_pipeline.spark.task import TaskReport, TaskSpec, encode_items, run_tasks
+
+
+class Desk:
+    """A landing folder, a storage root, and one task over all files that landed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.landing = folder / "landing with % and é"
+        self.root = folder / "batches"
+        self.landing.mkdir()
+        self.root.mkdir()
+        self.items: list[Item] = []
+        self.stream = Stream(
+            name="orders",
+            source=Source(uri=to_uri(self.landing)),
+            limits=Limits(max_weight=1, max_count=1),
+            encoding=Encoding(format=Format.JSONL, compression=Compression.GZIP),
+            storage=Storage(root=to_uri(self.root)),
+        )
+
+    def land(self, data: bytes, name: str = "") -> Item:
+        """Write the next file and give its item."""
+        number = len(self.items) + 1
+        path = self.landing / (name or f"orders {number}.dat")
+        path.write_bytes(data)
+        found = FoundFile(
+            location=to_uri(path), size_bytes=len(data), modified_at=modified_at(path.stat())
+        )
+        self.items.append(Item(id=number, file=found))
+        return self.items[-1]
+
+    def encode(self, *, execution: str = "00c0ffee", **types: str) -> TaskReport:
+        """Encode all files with a schema given as name=type, and check that no record is lost."""
+        spec = TaskSpec(
+            number=0,
+            stem="orders-1",
+            stream=self.stream,
+            schema=RecordSchema.from_json(list(types.items())),
+            items=tuple(self.items),
+        )
+        report = encode_items(spec, execution=execution)
+        if report.storage_error is None:
+            check_batch_conservation(report.items, report.part_files)
+            assert [item.item_id for item in report.items] == [item.id for item in self.items]
+        return report
+
+    def files(self) -> list[str]:
+        """List what is in the storage."""
+        files = (path for path in self.root.rglob("*") if path.is_file())
+        return sorted(str(path.relative_to(self.root)) for path in files)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    """An empty landing folder and an empty storage."""
+    return Desk(tmp_path)
+
+
+def records(files: tuple[PartFile, ...]) -> list[Any]:
+    """Read gzipped JSON lines."""
+    lines = [
+        line
+        for part in files
+        for line in gzip.decompress(Path(to_path(part.uri)).read_bytes()).splitlines()
+    ]
+    return [json.loads(line) for line in lines]
+
+
+def misfits(report: TaskReport) -> dict[str, str]:
+    """Give the columns that the schema could not hold, with the types they need."""
+    return {column.name: column.type.value for column in report.misfits}
+
+
+def counts(report: TaskReport) -> list[tuple[int, int, int]]:
+    """Give read, written and quarantined of each item."""
+    return [(item.read, item.written, item.quarantined) for item in report.items]
+
+
+def test_task_with_files_of_all_kinds_writes_their_records_in_order(desk: Desk) -> None:
+    """Plain and gzip, csv and jsonl are told by their bytes; empty files and headers are fine."""
+    desk.land(b"a,b\n1,x\n", "looks-like.jsonl.gz")
+    desk.land(gzip.compress(b'{"b":"y","a":2}\n') + gzip.compress(b'{"a":3}\n'), "looks-like.csv")
+    desk.land(b"")
+    desk.land(gzip.compress(b""))
+    desk.land(b"b,a\n")
+    desk.land(gzip.compress(b"\xef\xbb\xbfb\r\nz"))
+    desk.land(b'\xef\xbb\xbf \n{"a":null}')
+
+    report = desk.encode(a="integer", b="string")
+
+    assert records(report.part_files) == [
+        {"a": 1, "b": "x"},
+        {"b": "y", "a": 2},
+        {"a": 3},
+        {"a": None, "b": "z"},
+        {"a": None},
+    ]
+    assert counts(report) == [(n, n, 0) for n in (1, 2, 0, 0, 0, 1, 1)]
+    assert report.formats == (SourceFormat.CSV, SourceFormat.JSONL)
+    assert desk.files() == ["orders-1-00000000-00c0ffee.jsonl.gz"]
+
+
+def test_task_with_a_declared_format_does_not_guess(desk: Desk) -> None:
+    """A csv whose first column name starts with a brace is csv when the stream says so."""
+    desk.stream = replace(desk.stream, source=Source(uri="file:///l", format=SourceFormat.CSV))
+    desk.land(b"{a\n1\n")
+
+    assert records(desk.encode(**{"{a": "integer"}).part_files) == [{"{a": 1}]
+
+
+def test_task_with_delimiter_and_quote_options_uses_them(desk: Desk) -> None:
+    """The stream's csv options reach the reader."""
+    source = Source(uri="file:///l", csv=CsvOptions(delimiter=";", quote="'"))
+    desk.stream = replace(desk.stream, source=source)
+    desk.land(b"a;b\n'x;''y';1,5\n")
+
+    assert records(desk.encode(a="string", b="string").part_files) == [{"a": "x;'y", "b": "1,5"}]
+
+
+def test_task_with_the_same_items_writes_the_same_bytes(desk: Desk) -> None:
+    """Two executions differ in the names of their files only."""
+    desk.stream = replace(desk.stream, part_limits=PartLimits(max_records=2))
+    desk.land(b"a\n1\n2\n3\n")
+    first, second = (desk.encode(execution=name, a="integer") for name in ("0" * 8, "1" * 8))
+
+    assert [part.sha256 for part in first.part_files] == [part.sha256 for part in second.part_files]
+    assert [part.records for part in first.part_files] == [2, 1]
+    assert len(desk.files()) == 4
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (["0", "-1", "999999999999999999"], "integer"),
+        (["-0"], "integer"),
+        (["1000000000000000000"], "string"),
+        (["01"], "string"),
+        (["+1"], "string"),
+        (["0x10"], "string"),
+        (["1", ""], "integer"),
+        (["1", '""'], "string"),
+        (["1.5", "2", "-0.25", "1e5", "1.5E-9"], "number"),
+        (["123456789.012345"], "number"),
+        (["123456789.0123456"], "string"),
+        (["0.000000000000000123"], "number"),
+        (["1e400"], "string"),
+        (["1."], "string"),
+        ([".5"], "string"),
+        (["1.2.3"], "string"),
+        (["1-2"], "string"),
+        (["-"], "string"),
+        (["00.5"], "string"),
+        (["1", "1.5", "x"], "string"),
+        (["1234567890123456", "1.5"], "string"),
+        (["true"], "string"),
+        (["", ""], "unknown"),
+    ],
+)
+def test_task_with_csv_cells_finds_the_type_that_keeps_them_exact(
+    desk: Desk, cells: list[str], kind: str
+) -> None:
+    """Numbers are only what a 64-bit integer or a double holds digit by digit; all else is text."""
+    desk.land("\n".join(["k,a", *(f"k,{cell}" for cell in cells)]).encode())
+
+    assert misfits(desk.encode(k="string")) == {"a": kind}
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(
+        st.from_regex(r"-?[0-9]{1,3}(\.[0-9]{1,3})?([eE][+-]?[0-9]{1,2})?", fullmatch=True)
+        | st.text(alphabet="019.-+eE", max_size=5)
+        | st.none(),
+        min_size=1,
+        max_size=4,
+    )
+)
+@example([None, "0", "-0.0", "10"])
+@example(["1.5", ".5"])
+def test_profile_with_any_cells_agrees_with_a_pattern_per_cell(cells: list[str | None]) -> None:
+    """Looking at all bytes of a column at once finds what matching cell by cell finds."""
+    integer = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+    number = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?")
+    present = [cell for cell in cells if cell is not None]
+    if not present:
+        expected = ColumnType.UNKNOWN
+    elif all(integer.fullmatch(cell) for cell in present):
+        expected = ColumnType.INTEGER
+    elif all(number.fullmatch(cell) for cell in present):
+        expected = ColumnType.NUMBER
+    else:
+        expected = ColumnType.STRING
+    profile = Profile(RecordSchema())
+    padded = pa.array(["9", *cells, "9"], pa.string()).slice(1, len(cells))
+
+    profile.see_cells(pa.record_batch({"a": padded}))
+
+    assert profile.types == {"a": expected}
+
+
+def test_task_with_misfits_finds_all_of_them_and_leaves_no_file(desk: Desk) -> None:
+    """One pass is enough: after the first misfit the other items are still looked at."""
+    desk.stream = replace(desk.stream, part_limits=PartLimits(max_records=1))
+    desk.land(b"a,b\n1,1\n2,2\n")
+    desk.land(b"c,b,a\n,1.5,3\n")
+    desk.land(b"a,d\nx,y\n")
+    desk.land(b"e\n")
+
+    report = desk.encode(a="integer", b="integer")
+
+    assert misfits(report) == {
+        "a": "string",
+        "b": "number",
+        "c": "unknown",
+        "d": "string",
+        "e": "unknown",
+    }
+    assert list(misfits(report)) == ["a", "b", "c", "d", "e"]
+    assert (report.part_files, desk.files()) == ((), [])
+    assert counts(report) == [(0, 0, 0)] * 4
+
+
+def test_task_with_the_schema_its_misfits_asked_for_has_none(desk: Desk) -> None:
+    """A second pass with the widened schema writes."""
+    desk.land(b"a,b\n1,\n1.5,\n")
+    desk.land(b'{"a":[],"b":"x","c":{"d":1}}\n')
+    first = desk.encode()
+
+    second = desk.encode(**misfits(first))
+
+    assert misfits(first) == {"a": "any", "b": "string", "c": "object"}
+    assert second.misfits == ()
+    assert records(second.part_files) == [
+        {"a": "1", "b": None, "c": None},
+        {"a": "1.5", "b": None, "c": None},
+        {"a": [], "b": "x", "c": {"d": 1}},
+    ]
+
+
+def test_task_with_wide_integers_that_fit_tells_them(desk: Desk) -> None:
+    """Another task may find fractions in the column, which these integers would not survive."""
+    desk.land(b"a,b\n1234567890123456,1\n")
+
+    report = desk.encode(a="integer", b="integer")
+
+    assert (report.misfits, report.wide) == ((), ("a",))
+
+
+def test_task_with_parquet_writes_typed_columns(desk: Desk) -> None:
+    """Records of both kinds come out under the schema's types."""
+    encoding = Encoding(format=Format.PARQUET, compression=Compression.ZSTD)
+    desk.stream = replace(desk.stream, encoding=encoding)
+    desk.land(b"a,b\n1,2\n")
+    desk.land(b'{"b":2.5,"c":[1, 2]}\n')
+
+    report = desk.encode(a="integer", b="number", c="array")
+
+    table = pa.parquet.read_table(to_path(report.part_files[0].uri))
+    assert table.to_pylist() == [
+        {"a": 1, "b": 2.0, "c": None},
+        {"a": None, "b": 2.5, "c": "[1, 2]"},
+    ]
+
+
+def test_task_with_parquet_and_records_without_columns_calls_the_file_bad(desk: Desk) -> None:
+    """Parquet has no rows without columns; such records must not vanish in silence."""
+    encoding = Encoding(format=Format.PARQUET, compression=Compression.ZSTD)
+    desk.stream = replace(desk.stream, encoding=encoding, on_bad_file=OnBadFile.QUARANTINE)
+    desk.land(b"{}\n{}\n")
+
+    report = desk.encode()
+
+    reason = "its records have no columns, so parquet cannot hold them"
+    assert [(item.read, item.bad_file) for item in report.items] == [(0, reason)]
+    assert (report.part_files, len(report.quarantine_files)) == ((), 1)
+
+
+def test_task_with_bad_records_quarantines_them(desk: Desk) -> None:
+    """Bad records are kept with item, place, line, reason and text; the others are written."""
+    desk.stream = replace(desk.stream, max_bad_records=3)
+    first = desk.land(b"a,b\n1,x\n2\n3,\xff\n")
+    second = desk.land(b'{"a":4}\n{"a":\n')
+
+    report = desk.encode(a="integer", b="string")
+
+    assert records(report.part_files) == [{"a": 1, "b": "x"}, {"a": 4}]
+    assert counts(report) == [(3, 1, 2), (2, 1, 1)]
+    assert [(bad.item_id, bad.line) for bad in report.bad_records] == [(1, 3), (1, 4), (2, 2)]
+    common = ("item_id", "location", "line", "reason", "raw")
+    assert [tuple(line[key] for key in common) for line in records(report.quarantine_files)] == [
+        (1, first.file.location, 3, "expected 2 fields, found 1", "2"),
+        (1, first.file.location, 4, "is not UTF-8", "3,\\xff"),
+        (2, second.file.location, 2, "is not valid JSON (Input data was truncated)", '{"a":'),
+    ]
+    assert desk.files()[1].startswith("quarantine/orders-1-0000")
+
+
+def test_task_with_more_bad_records_than_allowed_stops_without_files(desk: Desk) -> None:
+    """What was found is told, later items are not read, no file is left."""
+    desk.stream = replace(desk.stream, max_bad_records=25)
+    desk.land(b"a,b\n1,x\n" + b"2\n" * 20)
+    desk.land(b"a,b\n" + b"2\n" * 6)
+    desk.land(b"a,b\n1,x\n")
+
+    report = desk.encode(a="integer", b="string")
+
+    assert counts(report) == [(20, 0, 20), (6, 0, 6), (0, 0, 0)]
+    assert [bad.line for bad in report.bad_records] == list(range(3, 23))
+    assert (report.part_files, report.quarantine_files, desk.files()) == ((), (), [])
+
+
+def half_gzip() -> bytes:
+    """Make a gzip file that ends early, behind several blocks of good records."""
+    packed = gzip.compress(b"a\n" + b"".join(b"%d\n" % number for number in range(400_000)))
+    return packed[:-20]
+
+
+BAD_FILES = {
+    "gzip data ends early": gzip.compress(b"a\n1\n")[:-9],
+    "gzip checksum is wrong": gzip.compress(b"a\n1\n")[:-8] + b"\0" * 8,
+    "line 1: header: column 'a' is there twice": b"a,a\n1,2\n",
+    "is UTF-16 text; UTF-8 is expected": "a\n1\n".encode("utf-16"),
+    "is a zip archive; csv and jsonl may be plain or gzip": b"PK\x03\x04" + b"\0" * 30,
+}
+
+
+@pytest.mark.parametrize("reason", BAD_FILES)
+def test_task_with_a_bad_file_sets_it_aside(desk: Desk, reason: str) -> None:
+    """A bad file is told and its reason kept in quarantine; the others are written."""
+    desk.stream = replace(desk.stream, on_bad_file=OnBadFile.QUARANTINE)
+    desk.land(b"a\n1\n")
+    bad = desk.land(BAD_FILES[reason])
+    desk.land(b"a\n3\n")
+
+    report = desk.encode(a="integer")
+
+    assert [item.bad_file for item in report.items] == [None, reason, None]
+    assert counts(report) == [(1, 1, 0), (0, 0, 0), (1, 1, 0)]
+    assert records(report.part_files) == [{"a": 1}, {"a": 3}]
+    assert records(report.quarantine_files) == [
+        {
+            "item_id": 2,
+            "location": bad.file.location,
+            "line": None,
+            "reason": reason,
+            "raw": None,
+        }
+    ]
+
+
+def test_task_with_files_that_turn_bad_late_takes_back_their_records(desk: Desk) -> None:
+    """Records written before the damage showed are not left in any part file."""
+    desk.stream = replace(
+        desk.stream,
+        on_bad_file=OnBadFile.QUARANTINE,
+        part_limits=PartLimits(max_records=100_000),
+    )
+    desk.land(b"a\n-1\n")
+    for _ in range(3):
+        desk.land(half_gzip())
+    desk.land(b"a\n-2\n")
+
+    report = desk.encode(a="integer")
+
+    early = "gzip data ends early"
+    assert [item.bad_file for item in report.items] == [None, early, early, early, None]
+    assert records(report.part_files) == [{"a": -1}, {"a": -2}]
+    assert len(desk.files()) == 2
+
+
+def test_task_with_a_bad_file_that_fails_the_batch_stops_without_files(desk: Desk) -> None:
+    """The reason is told; nothing is written, later items are not read."""
+    desk.land(b"a\n1\n")
+    desk.land(half_gzip())
+    desk.land(b"a\n3\n")
+
+    report = desk.encode(a="integer")
+
+    assert [item.bad_file for item in report.items] == [None, "gzip data ends early", None]
+    assert counts(report) == [(0, 0, 0)] * 3
+    assert desk.files() == []
+
+
+def test_task_with_a_file_that_is_gone_or_changed_says_so(desk: Desk) -> None:
+    """Size and time to the microsecond are those that were registered, or the file is bad."""
+    desk.stream = replace(desk.stream, on_bad_file=OnBadFile.QUARANTINE)
+    for _ in range(3):
+        desk.land(b"a\n1\n")
+    gone, longer, later = (Path(to_path(item.file.location)) for item in desk.items)
+    gone.unlink()
+    longer.write_bytes(b"a\n1\n2\n")
+    noon = datetime(2024, 5, 1, 12, tzinfo=UTC)
+    desk.items[2] = replace(desk.items[2], file=replace(desk.items[2].file, modified_at=noon))
+    nanoseconds = int(noon.timestamp()) * 10**9
+    os.utime(later, ns=(0, nanoseconds + 1_999))
+
+    report = desk.encode(a="integer")
+
+    changed = "changed since it was registered:"
+    assert [item.bad_file for item in report.items] == [
+        "is not there",
+        f"{changed} size 4 -> 6 bytes",
+        f"{changed} modified 2024-05-01T12:00:00+00:00 -> 2024-05-01T12:00:00.000001+00:00",
+    ]
+    os.utime(later, ns=(0, nanoseconds + 999))
+    assert counts(desk.encode(a="integer"))[2] == (1, 1, 0)
+
+
+def test_task_with_things_that_are_no_files_says_so(desk: Desk) -> None:
+    """Folders, pipes and links in circles are bad files, never a reason to wait or to crash."""
+    desk.stream = replace(desk.stream, on_bad_file=OnBadFile.QUARANTINE)
+    for _ in range(3):
+        desk.land(b"")
+    paths = [Path(to_path(item.file.location)) for item in desk.items]
+    for path in paths:
+        path.unlink()
+    paths[0].mkdir()
+    os.mkfifo(paths[1])
+    paths[2].symlink_to(paths[2])
+
+    reasons = [str(item.bad_file) for item in desk.encode().items]
+
+    assert reasons[:2] == ["is not a regular file"] * 2
+    assert reasons[2].startswith("cannot be read (too many levels")
+
+
+def test_open_source_with_a_file_that_grows_while_read_refuses_it(desk: Desk) -> None:
+    """The facts are checked again when the file has been read."""
+    item = desk.land(b"a\n1\n")
+    path = Path(to_path(item.file.location))
+
+    def read_while_it_grows() -> None:
+        with open_source(item.file, desk.stream) as source, path.open("ab") as writer:
+            source.read(2**22)
+            writer.write(b"2\n")
+
+    with pytest.raises(BadFileError, match="size 4 -> 6 bytes"):
+        read_while_it_grows()
+
+
+@contextmanager
+def largest_file(size_bytes: int) -> Iterator[None]:
+    """Let the system refuse files of this process that grow larger."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("format_", Format)
+def test_task_with_storage_that_refuses_to_write_reports_it_and_cleans_up(
+    desk: Desk, format_: Format
+) -> None:
+    """The system's reason is told; neither the finished nor the open part file is left."""
+    desk.stream = replace(
+        desk.stream,
+        encoding=Encoding(format=format_, compression=Compression.NONE),
+        part_limits=PartLimits(max_records=1),
+    )
+    desk.land(b"a\nsmall\n" + b"large" * 20_000 + b"\n")
+
+    with largest_file(50_000):
+        report = desk.encode(a="string")
+
+    assert report.storage_error == "File too large"
+    assert desk.files() == []
+
+
+def test_task_with_a_storage_root_that_is_gone_reports_it(desk: Desk) -> None:
+    """The root is not made anew: it may be a disk that is not mounted."""
+    desk.land(b"a\n1\n")
+    desk.root.rmdir()
+
+    assert desk.encode(a="integer").storage_error == "No such file or directory"
+
+
+def test_run_tasks_gives_one_report_for_each_specification(desk: Desk) -> None:
+    """Specifications come as JSON and reports go as JSON; each execution has names of its own."""
+    desk.land(b"a\n1\n")
+    schema = RecordSchema.from_json([("a", "integer")])
+    specs = [
+        TaskSpec(
+            number=number,
+            stem="s",
+            stream=replace(desk.stream, limits=Limits(max_weight=1, max_count=1, max_wait=wait)),
+            schema=schema,
+            items=tuple(desk.items),
+        )
+        for number, wait in [(0, timedelta(minutes=5)), (1, timedelta(microseconds=7))]
+    ]
+    batch = pa.record_batch({"spec": [msgspec.json.encode(spec) for spec in specs]})
+
+    rows = [row for found in run_tasks(iter([batch])) for row in found.to_pylist()]
+
+    reports = [msgspec.json.decode(row["report"], type=TaskReport) for row in rows]
+    assert [row["number"] for row in rows] == [0, 1]
+    assert [counts(report) for report in reports] == [[(1, 1, 0)], [(1, 1, 0)]]
+    assert len({name.split("-")[2].split(".")[0] for name in desk.files()}) == 2
