@@ -69,7 +69,7 @@ def test_jsonl_reader_with_fitting_lines_gives_them_unchanged() -> None:
         (b'{"a":"\xff"}', "is not UTF-8"),
         (b'{"x":{"y":"\xff"}}', "is not UTF-8"),
         (b'{"a":1e999}', "is not valid JSON (Number out of range - at `$[...]`)"),
-        (b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}", "is nested too deeply"),
+        (b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}", "is nested too deeply"),
     ],
 )
 def test_jsonl_reader_with_a_bad_line_tells_its_number(line: bytes, reason: str) -> None:
