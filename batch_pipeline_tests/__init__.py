@@ -1,1 +1,1 @@
-"""Tests, ordered by what they need: unit (nothing), integration (Postgres, Spark), acceptance (all)."""
+"""Tests by what they need: unit (nothing), integration (Postgres, Spark), acceptance (all)."""

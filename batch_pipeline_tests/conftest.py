@@ -21,7 +21,12 @@ def server_url() -> Iterator[str]:
     # Not below pytest's own folder: socket paths are short, and pytest tightens modes there.
     folder = Path(tempfile.mkdtemp(prefix="bp-"))
     data = folder / "postgres"
-    yield embedded.ensure_running(data)
+    url = embedded.ensure_running(data)
+    # Tests kill processes, never the machine: nothing here has to survive a power cut.
+    _execute(url, sql.SQL("ALTER SYSTEM SET fsync = off"))
+    _execute(url, sql.SQL("ALTER SYSTEM SET full_page_writes = off"))
+    _execute(url, sql.SQL("SELECT pg_reload_conf()"))
+    yield url
     embedded.release(data)
     shutil.rmtree(folder)
 
@@ -36,10 +41,19 @@ def template(server_url: str) -> str:
 
 
 @pytest.fixture
+def empty_database_url(server_url: str) -> Iterator[str]:
+    """URL of a database without an inventory."""
+    name = f"empty_{uuid4().hex}"
+    _execute(server_url, sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    yield _url(server_url, name)
+    _execute(server_url, sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
 def database_url(server_url: str, template: str) -> Iterator[str]:
     """URL of a fresh, migrated inventory."""
     name = f"test_{uuid4().hex}"
-    create = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+    create = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY")
     _execute(server_url, create.format(sql.Identifier(name), sql.Identifier(template)))
     yield _url(server_url, name)
     _execute(server_url, sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
@@ -48,6 +62,14 @@ def database_url(server_url: str, template: str) -> Iterator[str]:
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
     """A fresh, open inventory."""
+    opened = open_database(database_url, migrated=False)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def rival(database_url: str) -> Iterator[Database]:
+    """The same inventory, opened by somebody else."""
     opened = open_database(database_url, migrated=False)
     yield opened
     opened.close()
@@ -65,6 +87,6 @@ def _url(server_url: str, name: str) -> str:
     return server_url.replace("/postgres?", f"/{name}?")
 
 
-def _execute(server_url: str, statement: sql.Composed) -> None:
+def _execute(server_url: str, statement: sql.SQL | sql.Composed) -> None:
     with psycopg.connect(server_url, autocommit=True) as connection:
         connection.execute(statement)

@@ -2,11 +2,17 @@
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
+from batch_pipeline.domain.batch import Batch, BatchState, BatchStatus
 from batch_pipeline.domain.encoding import Compression, Encoding, Format
+from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.item import FoundFile, Item
+from batch_pipeline.domain.manifest import ItemReport, Manifest, PartFile
 from batch_pipeline.domain.planning import Limits
+from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.domain.stream import Source, Storage, Stream
+from batch_pipeline.ports import Encoded, EncodeResult
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -43,3 +49,90 @@ def stream(**overrides: Any) -> Stream:
         "key_properties": ("order_id",),
     }
     return Stream(**(facts | overrides))
+
+
+def batch(first_id: int = 1, last_id: int = 3, **overrides: Any) -> Batch:
+    """A planned batch of three items of 10 bytes."""
+    facts: dict[str, Any] = {
+        "id": first_id,
+        "job": "orders",
+        "id_range": IdRange(first_id=first_id, last_id=last_id),
+        "weight": 30,
+        "count": 3,
+    }
+    return Batch(**(facts | overrides))
+
+
+def batch_status(first_id: int, state: BatchState, attempts: int = 0) -> BatchStatus:
+    """The status of a batch of ten ids."""
+    return BatchStatus(batch=batch(first_id, first_id + 9), state=state, attempts=attempts)
+
+
+def record_schema(*names: str) -> RecordSchema:
+    """Integer columns; `order_id` alone when none is named."""
+    columns = (Column(name=name, type=ColumnType.INTEGER) for name in names or ("order_id",))
+    return RecordSchema(tuple(columns))
+
+
+def part_file(name: str = "orders-0.jsonl.gz", **overrides: Any) -> PartFile:
+    """A part file of five records in 100 bytes."""
+    facts: dict[str, Any] = {
+        "uri": f"file:///batches/{name}",
+        "records": 5,
+        "size_bytes": 100,
+        "sha256": "ab" * 32,
+    }
+    return PartFile(**(facts | overrides))
+
+
+def item_report(number: int = 1, **overrides: Any) -> ItemReport:
+    """An item whose five records were all written."""
+    facts: dict[str, Any] = {
+        "item_id": number,
+        "location": f"file:///landing/orders-{number:04d}.csv",
+        "read": 5,
+        "written": 5,
+        "quarantined": 0,
+    }
+    return ItemReport(**(facts | overrides))
+
+
+def encode_result(name: str = "orders", **overrides: Any) -> EncodeResult:
+    """One item of five records in one part file whose name starts with `name`."""
+    facts: dict[str, Any] = {
+        "part_files": (part_file(f"{name}-0.jsonl.gz"),),
+        "quarantine_files": (),
+        "items": (item_report(),),
+        "misfits": (),
+        "bad_records": (),
+        "text_source": True,
+    }
+    return EncodeResult(**(facts | overrides))
+
+
+def encoded(name: str = "orders", **overrides: Any) -> Encoded:
+    """A finished encode of one item, written with schema version 1."""
+    result = encode_result(name, **overrides)
+    return Encoded(result=result, schema=record_schema(), schema_version=1)
+
+
+def manifest(**overrides: Any) -> Manifest:
+    """The first generation of batch 1..3: one part file of five records."""
+    facts: dict[str, Any] = {
+        "stream": "orders",
+        "batch": batch(),
+        "attempt": 1,
+        "token": UUID("12345678-1234-4234-8234-123456789012"),
+        "generation": 1,
+        "encoding": Encoding(format=Format.JSONL, compression=Compression.GZIP),
+        "schema": record_schema(),
+        "schema_version": 1,
+        "key_properties": ("order_id",),
+        "part_files": (part_file(),),
+        "quarantine_files": (),
+        "items": 1,
+        "records_read": 5,
+        "records_filtered": 0,
+        "records_quarantined": 0,
+    }
+    return Manifest(**(facts | overrides))

@@ -13,11 +13,8 @@ import click
 
 from batch_pipeline.cli import demo, dev, explain, streams
 from batch_pipeline.cli.console import complain
-from batch_pipeline.domain.errors import ConflictError, PipelineError, RetryableError
-
-EXIT_OPERATOR = 1
-EXIT_TRY_AGAIN = 75
-EXIT_INTERRUPTED = 130
+from batch_pipeline.cli.exits import EXIT_INTERRUPTED, exit_code
+from batch_pipeline.domain.errors import PipelineError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -46,6 +43,7 @@ for command in (
 
 def main() -> None:
     """Run the command line; errors of the operator are one message, never a traceback."""
+    _take_termination_for_an_interrupt()
     logging.basicConfig(level=logging.ERROR, format="%(message)s")
     try:
         code = cli.main(standalone_mode=False)
@@ -61,6 +59,12 @@ def main() -> None:
         sys.exit(128 + signal.SIGPIPE)
     except PipelineError as error:
         complain(str(error))
-        try_again = isinstance(error, RetryableError | ConflictError)
-        sys.exit(EXIT_TRY_AGAIN if try_again else EXIT_OPERATOR)
+        sys.exit(exit_code([error]))
     sys.exit(code)
+
+
+def _take_termination_for_an_interrupt() -> None:
+    """Let a closed terminal or a stopped service end a command as tidily as Ctrl-C does."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` has it ignored
+            signal.signal(number, signal.default_int_handler)

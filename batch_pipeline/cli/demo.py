@@ -20,7 +20,7 @@ from batch_pipeline.singer.messages import batch_message
 @click.option("--reset", is_flag=True, help="Forget the last demo and start over.")
 def demo(reset: bool) -> None:
     """Run the main job on generated order files and explain each step."""
-    from batch_pipeline.cli.walk import drain_streams, manifests, print_drained
+    from batch_pipeline.cli.walk import complain_of, drain_streams, manifests, print_drained
 
     started = time.monotonic()
     with closing(Pipeline.from_environment()) as pipeline:
@@ -39,10 +39,10 @@ def demo(reset: bool) -> None:
         done = manifests(pipeline, drained)
         if done:
             _print_message(done[0])
-        _print_next(nothing_new=not drained.tried)
+        _print_next(nothing_new=not drained.tried and drained.error is None)
         say(f"{time.monotonic() - started:.1f} s")
-    if drained.failed:
-        sys.exit(3)
+        code = complain_of([drained])
+    sys.exit(code)
 
 
 def _forget(pipeline: Pipeline) -> None:

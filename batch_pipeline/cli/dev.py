@@ -8,11 +8,11 @@ from types import FrameType
 
 import click
 
-from batch_pipeline.cli.console import err, head, say
+from batch_pipeline.cli.console import complain, err, head, say
 from batch_pipeline.settings.pipeline import Pipeline
 
 
-@click.command()
+@click.command(short_help="Bring everything up, with Dagster's UI, until Ctrl-C.")
 @click.option("--port", type=click.IntRange(1, 65535), default=3000, show_default=True)
 def dev(port: int) -> None:
     """Bring up database, Spark, Dagster's webserver and daemon on 127.0.0.1.
@@ -20,7 +20,8 @@ def dev(port: int) -> None:
     New files are picked up, planned and encoded as they land. Ctrl-C takes everything down.
     """
     from batch_pipeline.defs.dev import DagsterServers, check_port
-    from batch_pipeline.spark.connect_server import SparkConnectServer
+    from batch_pipeline.defs.instance import open_instance
+    from batch_pipeline.defs.left_runs import close_left_runs
 
     stop = _stop_on_signals()
     with ExitStack() as stack:
@@ -32,24 +33,38 @@ def dev(port: int) -> None:
             place = pipeline.database.location
         say(f"database   {place}")
         with err.status("starting Spark"):
-            if pipeline.settings.spark_remote is None:
-                server = SparkConnectServer(pipeline.home.path)
-                server.start()
-                stack.callback(server.stop)
-                remote = server.remote
-            else:
-                remote = pipeline.settings.spark_remote.get_secret_value()
-        say("spark      warm, Spark Connect on 127.0.0.1")
+            remote = _spark(pipeline, stack)
+        say("spark      warm, through Spark Connect")
+        with open_instance(pipeline.home) as instance:
+            close_left_runs(pipeline, instance)
         servers = DagsterServers(pipeline.home, port=port, spark_remote=remote)
         with err.status("starting Dagster"):
             stack.enter_context(servers)
         say(f"streams    {', '.join(streams)} (from {pipeline.settings.streams})")
         head(f"Dagster is at http://127.0.0.1:{port}. Ctrl-C stops everything.")
         ended = servers.wait(stop)
+        if ended is None:
+            err.print("stopping …")
     if ended:
-        err.print(f"error: {ended}", style="red", markup=False)
+        complain(ended)
         sys.exit(1)
     say("Everything is stopped.")
+
+
+def _spark(pipeline: Pipeline, stack: ExitStack) -> str:
+    """Give the address of the Spark that runs share: the configured one, or a server of ours."""
+    from batch_pipeline.spark.archive_maker import BackgroundArchive
+    from batch_pipeline.spark.connect_server import SparkConnectServer
+    from batch_pipeline.spark.session import SparkSettings, close_session, open_session, warm_up
+
+    if pipeline.settings.spark_remote is not None:
+        return pipeline.settings.spark_remote.get_secret_value()
+    home = pipeline.home.path
+    server = stack.enter_context(SparkConnectServer(home))
+    warm_up(open_session(SparkSettings(home=home, remote=server.remote)))
+    close_session()
+    stack.enter_context(BackgroundArchive(home))
+    return server.remote
 
 
 def _stop_on_signals() -> threading.Event:

@@ -17,7 +17,7 @@ from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.units import format_bytes
 
 
-@click.command()
+@click.command(short_help="Tell where a file is, why, and since when.")
 @click.argument("file")
 @as_json
 def explain(file: str, as_json: bool) -> None:
@@ -65,6 +65,9 @@ def _story(pipeline: Pipeline, stream: Stream, item: Item) -> dict[str, Any]:
         "attempts": [asdict(one) for one in attempts],
         "generation": None if manifest is None else manifest.generation,
         "part_files": [] if manifest is None else [part.uri for part in manifest.part_files],
+        "quarantine_files": (
+            [] if manifest is None else [part.uri for part in manifest.quarantine_files]
+        ),
     }
 
 
@@ -95,6 +98,10 @@ def _print_story(story: dict[str, Any]) -> None:
     say(f"  7 publish   generation {story['generation']}:")
     for uri in story["part_files"]:
         say(f"              {uri}")
+    if any(one["quarantined"] or one["bad_file"] for one in story["attempts"]):
+        say("              what was set aside, with line and reason, is in")
+        for uri in story["quarantine_files"]:
+            say(f"              {uri}")
     say(f"  8 say       `batch-pipeline messages {story['stream']}` sends it")
     say("  9 load      by the Singer target that reads those messages")
 

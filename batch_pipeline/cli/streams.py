@@ -14,7 +14,6 @@ from batch_pipeline.domain.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.units import format_bytes
 
-EXIT_SOME_FAILED = 3
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 
@@ -24,9 +23,10 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for p
 def run(stream: tuple[str, ...], as_json: bool) -> None:
     """Register, plan, encode and publish until nothing is left.
 
-    Takes all streams, or the ones named. Exits with 3 when some batches failed.
+    Takes all streams, or the ones named. What is wrong with one stream does not keep the others
+    from going on. Exits with 3 when some batches failed.
     """
-    from batch_pipeline.cli.walk import drain_streams, drained_json, print_drained
+    from batch_pipeline.cli.walk import complain_of, drain_streams, drained_json, print_drained
 
     with closing(Pipeline.from_environment()) as pipeline:
         chosen = _chosen(pipeline, stream)
@@ -35,10 +35,10 @@ def run(stream: tuple[str, ...], as_json: bool) -> None:
         if as_json:
             print_json({"streams": [drained_json(pipeline, result) for result in results]})
         else:
-            for one, result in zip(chosen, results, strict=True):
-                print_drained(pipeline, one, result)
-    if any(result.failed for result in results):
-        sys.exit(EXIT_SOME_FAILED)
+            for result in results:
+                print_drained(pipeline, pipeline.stream(result.stream), result)
+        code = complain_of(results)
+    sys.exit(code)
 
 
 @click.command()
@@ -112,7 +112,7 @@ def status(stream: tuple[str, ...], as_json: bool) -> None:
         _print_status(report)
 
 
-@click.command()
+@click.command(short_help="Write SCHEMA, BATCH and STATE lines for a Singer target.")
 @click.argument("stream")
 @click.option(
     "--state",

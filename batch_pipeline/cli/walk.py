@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from batch_pipeline.cli.console import head, say
+from batch_pipeline.cli.console import complain, head, say
+from batch_pipeline.cli.exits import EXIT_SOME_FAILED, exit_code
 from batch_pipeline.defs.drain import Drained, drain
 from batch_pipeline.defs.instance import open_instance
 from batch_pipeline.domain.location import to_path
@@ -20,18 +21,35 @@ def drain_streams(pipeline: Pipeline, streams: Sequence[Stream], *, command: str
     Raises:
         HomeInUseError: another command works on the home.
     """
-    with pipeline.home.lock(command), open_instance(pipeline.home) as instance:
-        pipeline.database  # noqa: B018 - opened before Spark, so that its errors come first
-        try:
-            return list(drain(pipeline, streams, instance))
-        finally:
-            close_session()
+    with pipeline.home.lock(command):
+        pipeline.database  # noqa: B018 - opened before Dagster makes its own tables beside it
+        with open_instance(pipeline.home) as instance:
+            try:
+                return list(drain(pipeline, streams, instance))
+            finally:
+                close_session()
 
 
 def manifests(pipeline: Pipeline, drained: Drained) -> list[Manifest]:
     """Read the manifests that a drain published."""
     read = (pipeline.database.manifests.of_batch(one.batch) for one in drained.published)
     return [manifest for manifest in read if manifest is not None]
+
+
+def complain_of(results: Sequence[Drained]) -> int:
+    """Tell each batch and stream that failed, and give the exit code."""
+    failed = [one for result in results for one in result.failed]
+    errors = [result.error for result in results if result.error is not None]
+    told = [str(error) for error in errors]
+    for one in failed:
+        reason = one.error or f"{one.batch.job}: batch {one.batch.key} is {one.state}."
+        if reason not in told:
+            told.append(reason)
+    for reason in told:
+        complain(reason)
+    if errors:
+        return exit_code(errors)
+    return EXIT_SOME_FAILED if failed else 0
 
 
 def drained_json(pipeline: Pipeline, drained: Drained) -> dict[str, Any]:
@@ -47,6 +65,7 @@ def drained_json(pipeline: Pipeline, drained: Drained) -> dict[str, Any]:
             {"batch_id": one.batch.key, "attempts": one.attempts, "error": one.error}
             for one in drained.failed
         ],
+        "error": None if drained.error is None else str(drained.error),
     }
 
 
@@ -54,14 +73,17 @@ def print_drained(pipeline: Pipeline, stream: Stream, drained: Drained) -> None:
     """Print what a drain did, station by station."""
     head(drained.stream)
     _print_arrivals(stream, drained)
-    if not drained.tried:
+    if drained.error is not None:
+        say("  stopped     by an error, which is told at the end")
+    elif not drained.tried:
         say("  nothing left to encode")
+    if not drained.tried:
         return
     done = manifests(pipeline, drained)
     _print_plan(drained)
     _print_encoded(done)
     for one in drained.failed:
-        say(f"  failed      {one.batch.key}, attempt {one.attempts}: {one.error}")
+        say(f"  failed      {one.batch.key}, attempt {one.attempts} (why: at the end)")
     root = to_path(stream.storage.root)
     say(f"  7 publish   {len(done)} manifests in {root}/manifests")
 

@@ -3,27 +3,37 @@
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import dagster as dg
 
 from batch_pipeline.defs.build import build_definitions
+from batch_pipeline.defs.left_runs import close_left_runs, drain_tags
 from batch_pipeline.defs.names import batches_job, meta_table_job, run_tags
 from batch_pipeline.domain.batch import BatchState, BatchStatus
-from batch_pipeline.domain.errors import PipelineError
+from batch_pipeline.domain.errors import (
+    LandingUnavailableError,
+    PipelineError,
+    RetryableError,
+    StorageUnavailableError,
+)
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.steps.plan import due, neighbours
 
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+_OF_ONE_STREAM = (LandingUnavailableError, StorageUnavailableError)
 progress = logging.getLogger("batch_pipeline.progress")
 
 
 @dataclass(slots=True, kw_only=True)
 class Drained:
-    """What draining one stream did; `tried` are the partition keys of this call in order."""
+    """What draining one stream did; `tried` are the partition keys of this call in order.
+
+    `error` is what ended the drain before its time.
+    """
 
     stream: str
     files_found: int = 0
@@ -32,6 +42,7 @@ class Drained:
     batches_planned: int = 0
     tried: list[str] = field(default_factory=list)
     statuses: list[BatchStatus] = field(default_factory=list)
+    error: PipelineError | None = None
 
     @property
     def published(self) -> list[BatchStatus]:
@@ -40,8 +51,9 @@ class Drained:
 
     @property
     def failed(self) -> list[BatchStatus]:
-        """Batches of this call that are not."""
-        return [s for s in self.statuses if s.state is not BatchState.PUBLISHED]
+        """Batches of this call that were tried and are not."""
+        fine = {BatchState.PUBLISHED, BatchState.PLANNED}
+        return [s for s in self.statuses if s.state not in fine]
 
 
 def drain(
@@ -49,15 +61,24 @@ def drain(
 ) -> Iterator[Drained]:
     """Register, plan, encode and publish stream by stream until nothing is left.
 
-    Failed and interrupted batches of earlier calls are tried once more.
-
-    Raises:
-        PipelineError: the landing, the database, Spark or the storage cannot be used.
+    Failed and interrupted batches of earlier calls are tried once more. What is wrong with the
+    landing or the storage of one stream ends that stream only; after any other error (no database,
+    no Spark) nothing more is tried. Errors are given, not raised.
     """
     with _quiet_dagster():
+        close_left_runs(pipeline, instance)
         definitions = build_definitions(streams)
         for stream in streams:
-            yield _drain_stream(pipeline, stream, definitions, instance)
+            drained = Drained(stream=stream.name)
+            try:
+                _drain_stream(pipeline, stream, definitions, instance, drained)
+            except PipelineError as error:
+                drained.error = error
+                with suppress(RetryableError):
+                    _note_statuses(drained, pipeline)
+            yield drained
+            if not (drained.error is None or isinstance(drained.error, _OF_ONE_STREAM)):
+                return
 
 
 def _drain_stream(
@@ -65,13 +86,14 @@ def _drain_stream(
     stream: Stream,
     definitions: dg.Definitions,
     instance: dg.DagsterInstance,
-) -> Drained:
-    drained = Drained(stream=stream.name)
+    drained: Drained,
+) -> None:
     register_job = definitions.resolve_job_def(meta_table_job(stream))
     encode_job = definitions.resolve_job_def(batches_job(stream))
+    home = drain_tags(pipeline)
     while True:
         progress.info("looking for files", extra={"stream": stream.name})
-        _note(drained, _run(register_job, instance, tags={}))
+        _note_arrivals(drained, _run(register_job, instance, tags=home))
         statuses = pipeline.database.batches.statuses(stream.name)
         left = [s for s in due(statuses, retry_failed=True) if s.batch.key not in drained.tried]
         if not left:
@@ -79,26 +101,36 @@ def _drain_stream(
         progress.info("encoding", extra={"stream": stream.name, "total": len(left)})
         for group in neighbours(left, statuses, most=stream.partitions_per_run):
             drained.tried += [status.batch.key for status in group]
-            tags = run_tags(stream, group[0].batch.key, group[-1].batch.key)
+            tags = home | run_tags(stream, group[0].batch.key, group[-1].batch.key)
             _run(encode_job, instance, tags=tags)
-    tried = set(drained.tried)
-    drained.statuses = [s for s in statuses if s.batch.key in tried]
-    return drained
+    _note_statuses(drained, pipeline)
 
 
 def _run(
     job: dg.JobDefinition, instance: dg.DagsterInstance, *, tags: dict[str, str]
 ) -> dg.ExecuteInProcessResult | None:
-    """Run a job; batches that failed are in the inventory, anything else is raised."""
+    """Run a job; batches that failed are in the inventory, anything else is raised.
+
+    Raises:
+        KeyboardInterrupt: the operator interrupted the run.
+    """
     try:
         return job.execute_in_process(instance=instance, tags=tags, run_config=_QUIET)
     except dg.Failure as failure:
         if isinstance(failure.__cause__, PipelineError):
             raise failure.__cause__ from None
         return None
+    except dg.DagsterExecutionInterruptedError:
+        raise KeyboardInterrupt from None
 
 
-def _note(drained: Drained, result: dg.ExecuteInProcessResult | None) -> None:
+def _note_statuses(drained: Drained, pipeline: Pipeline) -> None:
+    tried = set(drained.tried)
+    statuses = pipeline.database.batches.statuses(drained.stream)
+    drained.statuses = [status for status in statuses if status.batch.key in tried]
+
+
+def _note_arrivals(drained: Drained, result: dg.ExecuteInProcessResult | None) -> None:
     if result is None:
         return
     for event in result.get_asset_materialization_events():

@@ -32,7 +32,7 @@ def encode_partitions(
             raise dg.Failure(str(error), allow_retries=False) from error
         except PipelineError as error:
             context.log.warning(str(error))
-            progress.warning("%s", error, extra={"key": key})
+            progress.warning("%s: failed", key, extra={"key": key})
             failures[key] = error
     if failures:
         raise dg.Failure(

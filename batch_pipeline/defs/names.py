@@ -9,6 +9,7 @@ from batch_pipeline.domain.stream import Stream
 STREAM_TAG = "batch_pipeline/stream"
 RANGE_START_TAG = "dagster/asset_partition_range_start"  # Dagster's own tags of a run over a range
 RANGE_END_TAG = "dagster/asset_partition_range_end"
+DRAIN_TAG = "batch_pipeline/drain"  # its value: the home whose lock the run's process holds
 LAUNCH_TAG = "batch_pipeline/launch"  # its value `new`: leave out what is published already
 
 

@@ -459,3 +459,142 @@ class DagsterStartError(RetryableError):
             f"Dagster's servers ended or do not answer ({self.last_line}). Published batches are "
             f"not affected. Everything else was stopped too; see {self.log}, then start again."
         )
+
+
+@dataclass(eq=False)
+class UnknownMetaTableError(ConfigurationError):
+    """A meta table was named that the database does not have; `close` lists similar names."""
+
+    location: str
+    table: str
+    close: tuple[str, ...]
+
+    def sentence(self) -> str:
+        meant = f" Did you mean {' or '.join(self.close)}?" if self.close else ""
+        return (
+            f"No table or view {self.table!r} at {self.location} that this role can see. Nothing "
+            f"was read.{meant} Check the name, and write another schema's table as schema.table."
+        )
+
+
+@dataclass(eq=False)
+class UnknownMetaColumnError(ConfigurationError):
+    """A column was named that the meta table does not have."""
+
+    table: str
+    column: str
+    role: str
+    columns: tuple[str, ...]
+
+    def sentence(self) -> str:
+        return (
+            f"{self.table} has no column {self.column!r}, named as its {self.role} (its columns: "
+            f"{', '.join(self.columns)}). Nothing was read. Name one of these."
+        )
+
+
+@dataclass(eq=False)
+class MetaColumnUnfitError(ConfigurationError):
+    """A column of the meta table cannot play the role it was given."""
+
+    table: str
+    column: str
+    role: str
+    problem: str
+    next_step: str
+
+    def sentence(self) -> str:
+        return (
+            f"{self.table}: column {self.column!r} cannot be the {self.role}: {self.problem}. "
+            f"Nothing was planned. {self.next_step}"
+        )
+
+
+@dataclass(eq=False)
+class BadWeightError(ConfigurationError):
+    """A row of the meta table has a weight that cannot be counted."""
+
+    table: str
+    item_id: int
+    weight: object
+
+    def sentence(self) -> str:
+        weight = "NULL" if self.weight is None else repr(self.weight)
+        return (
+            f"{self.table}: the weight of id {self.item_id} is {weight}; expected a whole number "
+            f"from 0 to 2^63 - 1. Nothing was planned from this row on. Correct the row, or state "
+            f"with `on_bad_weight` what such rows count."
+        )
+
+
+@dataclass(eq=False)
+class MetaPermissionError(ConfigurationError):
+    """The role may not read the meta table."""
+
+    location: str
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"The meta table at {self.location} may not be read ({self.reason}). Nothing was "
+            f"changed. Grant SELECT on it (and USAGE on its schema) to the role of "
+            f"BATCH_PIPELINE_META_CONN."
+        )
+
+
+@dataclass(eq=False)
+class MetaUnreachableError(RetryableError):
+    """The database of the meta table does not answer."""
+
+    location: str
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"The meta table's database at {self.location} cannot be reached ({self.reason}). "
+            f"Nothing was changed. Start it or correct BATCH_PIPELINE_META_CONN, then run again."
+        )
+
+
+@dataclass(eq=False)
+class MetaBusyError(RetryableError):
+    """The database of the meta table gave up waiting for a lock, or ended the statement."""
+
+    location: str
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"The meta table's database at {self.location} ended a read ({self.reason}). Nothing "
+            f"was changed. Run again; if it stays, look for who locks the table."
+        )
+
+
+@dataclass(eq=False)
+class CeilingUnavailableError(ConfigurationError):
+    """A way to find the ceiling was asked for, or needed, that the meta table does not allow."""
+
+    table: str
+    strategy: str
+    problem: str
+    next_step: str
+
+    def sentence(self) -> str:
+        return (
+            f"{self.table}: the ceiling cannot be found by {self.strategy!r}: {self.problem}. "
+            f"Nothing was planned. {self.next_step}"
+        )
+
+
+@dataclass(eq=False)
+class MetaTableChangedError(ConfigurationError):
+    """The meta table or one of its columns went away after it had been opened."""
+
+    location: str
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"The meta table at {self.location} is no longer what it was when it was opened "
+            f"({self.reason}). Nothing was planned. Restore it, or start again with its new shape."
+        )

@@ -66,14 +66,16 @@ class FolderLanding:
         """Say in words why a file is not, or not yet, one that this landing lists."""
         root = Path(to_path(self.stream.source.uri))
         path = Path(to_path(file)) if file.startswith("file:") else Path(file)
-        path = path.absolute() if path.exists() else root / path
+        path = Path(os.path.normpath(path.absolute() if path.exists() else root / path))
         if not path.is_relative_to(root):
             return "the file lies outside this folder"
         if not path.is_file():
             return "no such file in this folder"
-        if any(fnmatchcase(path.name, pattern) for pattern in UNFINISHED):
+        relative = path.relative_to(root)
+        is_hidden = any(part.startswith(".") for part in relative.parts)
+        if is_hidden or any(fnmatchcase(path.name, pattern) for pattern in UNFINISHED):
             return f"names like {', '.join(UNFINISHED)} are unfinished files"
-        if not self._is_wanted(path.name, str(path.relative_to(root))):
+        if not self._is_wanted(path.name, str(relative)):
             return "left out by `source.include` and `source.exclude`"
         return "there and not registered yet: `batch-pipeline run` takes it"
 
@@ -84,7 +86,7 @@ class FolderLanding:
                 if entry.is_dir(follow_symlinks=False):
                     if not entry.name.startswith("."):
                         yield from self._paths(Path(entry.path), f"{name}/")
-                elif entry.is_file() and self._is_wanted(entry.name, name):
+                elif _is_file(entry) and self._is_wanted(entry.name, name):
                     yield entry.path
 
     def _is_wanted(self, name: str, relative: str) -> bool:
@@ -110,6 +112,15 @@ class FolderLanding:
             if not self.wait:
                 return None
             self.sleep(REST_SECONDS - age + 0.01)
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:
+        if entry.is_symlink():
+            return False  # a circle, or a target out of reach: no file has landed here
+        raise
 
 
 def _matches(name: str, relative: str, pattern: str) -> bool:

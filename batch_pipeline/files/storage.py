@@ -43,15 +43,22 @@ class FolderStorage:
             raise StorageUnavailableError(self.storage.root, _reason(error)) from error
 
     def remove_attempt(self, stem: str) -> int:
-        """Delete every file of one attempt, finished or not, and give their number."""
+        """Delete every file of one attempt, finished or not, and give their number.
+
+        Raises:
+            StorageUnavailableError: a folder cannot be listed or a file not be deleted.
+        """
         names = f"{self.storage.prefix}{stem}-"
         removed = 0
-        for folder in (self._root, self._root / _QUARANTINE):
-            with suppress(FileNotFoundError):
-                for path in folder.iterdir():
-                    if path.name.removeprefix(".").startswith(names):
-                        path.unlink(missing_ok=True)
-                        removed += 1
+        try:
+            for folder in (self._root, self._root / _QUARANTINE):
+                with suppress(FileNotFoundError):
+                    for path in folder.iterdir():
+                        if path.name.removeprefix(".").startswith(names):
+                            path.unlink(missing_ok=True)
+                            removed += 1
+        except OSError as error:
+            raise StorageUnavailableError(self.storage.root, _reason(error)) from error
         return removed
 
     def point_to(self, manifest: Manifest) -> str:

@@ -104,7 +104,9 @@ def _close(
         sa.update(attempt)
         .where(which, attempt.c.status == AttemptStatus.RUNNING)
         .values(
-            status=status.value, finished_at=sa.func.clock_timestamp(), error=error[:_MAX_ERROR]
+            status=status.value,
+            finished_at=sa.func.clock_timestamp(),
+            error=_storable(error)[:_MAX_ERROR],
         )
     )
     return connection.execute(closing).rowcount
@@ -206,7 +208,7 @@ def _insert_files(connection: sa.Connection, claimed: Attempt, encoded: Encoded)
             "written": item.written,
             "filtered": item.filtered,
             "quarantined": item.quarantined,
-            "bad_file": item.bad_file,
+            "bad_file": None if item.bad_file is None else _storable(item.bad_file),
         }
         for item in encoded.result.items
     ]
@@ -214,3 +216,8 @@ def _insert_files(connection: sa.Connection, claimed: Attempt, encoded: Encoded)
         connection.execute(sa.insert(part_file), files)
     if items:
         connection.execute(sa.insert(attempt_item), items)
+
+
+def _storable(text: str) -> str:
+    """Spell out what Postgres cannot store in a text: NUL, and bytes of names that are no UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")

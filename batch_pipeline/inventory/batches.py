@@ -36,7 +36,7 @@ class PlannedBatches:
             failpoint("plan.locked")
             ceiling: int = connection.execute(_ceiling(job_name)).scalar_one()
             cuts = cut(
-                _weights(connection, job_name, last_id),
+                _weights(connection, job_name, last_id, ceiling),
                 after_id=last_id,
                 ceiling=ceiling,
                 limits=limits,
@@ -114,10 +114,13 @@ def _ceiling(stream: str) -> sa.Select[int]:
     return sa.select(sa.func.coalesce(sa.func.max(item.c.id), 0)).where(item.c.stream == stream)
 
 
-def _weights(connection: sa.Connection, stream: str, last_id: int) -> Iterator[tuple[int, int]]:
+def _weights(
+    connection: sa.Connection, stream: str, last_id: int, ceiling: int
+) -> Iterator[tuple[int, int]]:
+    # An item registered since the ceiling was read lies above it and is left to the next plan.
     query = (
         sa.select(item.c.id, item.c.size_bytes)
-        .where(item.c.stream == stream, item.c.id > last_id)
+        .where(item.c.stream == stream, item.c.id > last_id, item.c.id <= ceiling)
         .order_by(item.c.id)
         .execution_options(yield_per=_PAGE)
     )

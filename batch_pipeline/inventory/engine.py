@@ -30,15 +30,27 @@ def normalized_url(url: str, *, driver: str) -> str:
     """
     match = re.fullmatch(r"(?:postgres|postgresql)(?:\+\w+)?(://.+)", url, re.DOTALL)
     if match is None:
-        expected = "postgresql://user:password@host:5432/database"
-        raise InvalidValueError("BATCH_PIPELINE_INVENTORY_CONN", "(not shown)", expected)
-    return f"postgresql+{driver}{match[1]}"
+        raise _unreadable_url()
+    normalized = f"postgresql+{driver}{match[1]}"
+    try:
+        host = sa.make_url(normalized).host or ""
+    except (exc.ArgumentError, ValueError):
+        raise _unreadable_url() from None  # the reason may quote a part of the password
+    if "@" in host:  # the tail of a password with an unescaped @, which errors would show
+        raise _unreadable_url()
+    return normalized
+
+
+def _unreadable_url() -> InvalidValueError:
+    expected = "postgresql://user:password@host:5432/database, special characters %-encoded"
+    return InvalidValueError("BATCH_PIPELINE_INVENTORY_CONN", "(not shown)", expected)
 
 
 def open_engine(url: str) -> sa.Engine:
     """Make an engine for the inventory and check that its server answers and is new enough.
 
     Raises:
+        InvalidValueError: the URL cannot be understood.
         DatabaseUnreachableError: it does not answer within 5 s.
         DatabaseTooOldError: the server is older than PostgreSQL 13.
     """
@@ -54,13 +66,28 @@ def open_engine(url: str) -> sa.Engine:
             "-c idle_in_transaction_session_timeout=60s",
         },
     )
+    try:
+        check_version(engine)
+    except exc.ProgrammingError:
+        raise _unreadable_url() from None  # libpq knows no such parameter
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+def check_version(engine: sa.Engine) -> None:
+    """Check that the server answers and is new enough.
+
+    Raises:
+        DatabaseUnreachableError: it does not answer within 5 s.
+        DatabaseTooOldError: the server is older than PostgreSQL 13.
+    """
     with transaction(engine):
         version = engine.dialect.server_version_info or (0, 0)
     if version < MINIMUM_VERSION:
-        engine.dispose()
         found, minimum = (".".join(map(str, v)) for v in (version, MINIMUM_VERSION))
         raise DatabaseTooOldError(location(engine), found, minimum)
-    return engine
 
 
 def location(engine: sa.Engine) -> str:
@@ -79,7 +106,7 @@ def transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
         DatabaseUnreachableError: the connection failed.
         LockTimeoutError: a lock was not had within 5 s, or the server chose us to end a deadlock.
         OverlapError: a batch overlaps another one of its job.
-        PermissionDeniedError: the role may not do this.
+        PermissionDeniedError: the role may not do this, or the server only reads.
     """
     try:
         with engine.begin() as connection:
@@ -93,7 +120,7 @@ def _domain_error(engine: sa.Engine, error: exc.DBAPIError) -> Exception:
     reason = _first_line(error.orig)
     if code == "23P01" and NON_OVERLAP in str(error.orig):
         return OverlapError("inventory", _detail(error.orig))
-    if code == "42501":
+    if code in {"42501", "25006"}:  # insufficient privilege, read-only transaction
         return PermissionDeniedError(location(engine), reason)
     if code in {"55P03", "40P01", "40001"}:
         return LockTimeoutError(location(engine), reason)

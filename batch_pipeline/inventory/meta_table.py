@@ -82,9 +82,9 @@ class OwnMetaTable:
             item.c.location == sa.any_(sa.cast([f.location for f in files], sa.ARRAY(sa.Text))),
         )
         known = {row.location: _item(row).file for row in connection.execute(query)}
-        unknown = [file for file in files if file.location not in known]
+        unknown = {file.location: file for file in files if file.location not in known}
         differing = [file for file in files if known.get(file.location, file) != file]
-        return unknown, differing
+        return list(unknown.values()), differing
 
     def _add(self, connection: sa.Connection, files: Sequence[FoundFile]) -> int:
         lock_in_transaction(connection, LockClass.REGISTER, self.stream)

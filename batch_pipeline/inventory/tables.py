@@ -47,8 +47,8 @@ job = sa.Table(
     sa.Column("id", sa.Integer, sa.Identity(always=True), primary_key=True),
     sa.Column("name", sa.Text, nullable=False, unique=True),
     sa.Column("meta_table", sa.Text, nullable=False),
-    sa.Column("last_id", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("publish_count", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("last_id", sa.BigInteger, nullable=False, server_default=sa.text("0")),
+    sa.Column("publish_count", sa.BigInteger, nullable=False, server_default=sa.text("0")),
     _time("created_at", nullable=False, server_default=_now),
     comment="One bookmark over a meta table: everything up to last_id is planned.",
 )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from batch_pipeline.domain.errors import ConfigurationError
+from batch_pipeline.domain.id_range import MAX_ID
 from batch_pipeline.domain.location import to_path
 from batch_pipeline.domain.manifest import Manifest
 
@@ -48,7 +49,7 @@ def read_bookmark(path: Path, stream: str) -> Bookmark:
         state = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise StateFileError(str(path), f"cannot be read ({error.strerror})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StateFileError(str(path), f"is no JSON ({error})") from error
     value = state.get("value", state) if isinstance(state, dict) else None
     bookmarks = value.get("bookmarks", {}) if isinstance(value, dict) else None
@@ -58,7 +59,7 @@ def read_bookmark(path: Path, stream: str) -> Bookmark:
     if bookmark is None:
         return Bookmark()
     number = bookmark.get("publish_number") if isinstance(bookmark, dict) else None
-    if not isinstance(number, int) or number < 0:
+    if type(number) is not int or not 0 <= number <= MAX_ID:
         raise StateFileError(str(path), f"bookmark of {stream!r} has no `publish_number`")
     return Bookmark(publish_number=number)
 

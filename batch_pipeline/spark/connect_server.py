@@ -29,6 +29,11 @@ GUARDIAN = Path(__file__).with_name("guardian.py")
 START_TIMEOUT_SECONDS = 120
 STOP_TIMEOUT_SECONDS = 15
 
+# Below the ports that systems give to outgoing connections: one of those, even our own call that
+# asks whether the server answers, could take the port in the seconds until the server binds it.
+_PORTS = range(20_000, 32_000)
+_PORT_TRIES = 50
+
 
 @dataclass(frozen=True, slots=True)
 class _Running:
@@ -166,14 +171,13 @@ class SparkConnectServer:
 
 
 def _free_port(asked: int | None) -> int:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((launch.LOOPBACK, asked or 0))
-        except OSError as error:
-            raise PortInUseError(asked or 0) from error
-        port: int = probe.getsockname()[1]
-        return port
+    for port in [asked] if asked else (secrets.choice(_PORTS) for _ in range(_PORT_TRIES)):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                probe.bind((launch.LOOPBACK, port))
+                return port
+    raise PortInUseError(asked or _PORTS.start)
 
 
 def _family(pid: int) -> list[psutil.Process]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
@@ -68,33 +69,39 @@ class SparkEncoder:
         return _result(reports, request)
 
     def _reports(self, specs: Sequence[TaskSpec]) -> list[TaskReport]:
-
         session = self._session_factory()
-        rows = pa.table(
-            {
-                "number": pa.array([spec.number for spec in specs], pa.int32()),
-                "spec": [msgspec.json.encode(spec) for spec in specs],
-            }
-        )
         tag = f"encode-{uuid4().hex}"
-        try:
-            session.addTag(tag)
-            frame = session.createDataFrame(rows)
-            found = (
-                frame.repartitionById(len(specs), "number")
-                .mapInArrow(run_tasks, "number int, report binary")
-                .collect()
-            )
-        except (KeyboardInterrupt, SystemExit):
-            session.interruptTag(tag)  # else the tasks of a cancelled encode would write on
-            raise
-        except _engine_errors() as error:
-            raise SparkUnavailableError(_target(session), _reason(error)) from error
-        finally:
-            with suppress(*_engine_errors()):
-                session.removeTag(tag)
-        reports = [msgspec.json.decode(row["report"], type=TaskReport) for row in found]
-        return sorted(reports, key=lambda report: report.number)
+        # On a thread of its own, which is to say on a connection of its own to the JVM: an interrupt
+        # that breaks off the wait leaves no answer behind for the next call to take as its own.
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix=tag) as executor:
+            encoding = executor.submit(_run_tasks, session, specs, tag)
+            try:
+                return encoding.result()
+            except _engine_errors() as error:
+                raise SparkUnavailableError(_target(session), _reason(error)) from error
+            except BaseException as error:
+                if not isinstance(error, Exception):  # an interrupt; Dagster has its own class
+                    with suppress(*_engine_errors()):
+                        session.interruptTag(tag)  # else the tasks would write on
+                raise
+
+
+def _run_tasks(session: "SparkSession", specs: Sequence[TaskSpec], tag: str) -> list[TaskReport]:
+    rows = pa.table(
+        {
+            "number": pa.array([spec.number for spec in specs], pa.int32()),
+            "spec": [msgspec.json.encode(spec) for spec in specs],
+        }
+    )
+    session.addTag(tag)  # counts for this thread, which ends with the encode
+    frame = session.createDataFrame(rows)
+    found = (
+        frame.repartitionById(len(specs), "number")
+        .mapInArrow(run_tasks, "number int, report binary")
+        .collect()
+    )
+    reports = [msgspec.json.decode(row["report"], type=TaskReport) for row in found]
+    return sorted(reports, key=lambda report: report.number)
 
 
 def packed(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
@@ -176,9 +183,11 @@ def _remove_files(reports: Iterable[TaskReport]) -> None:
 
 def _target(session: "SparkSession") -> str:
     """Name the engine; the address of a server is left out, for it holds a token."""
-    if ".connect." in type(session).__module__:
-        return "the Connect server"
-    return str(session.sparkContext.master)
+    return "the Connect server" if _is_connect(session) else str(session.sparkContext.master)
+
+
+def _is_connect(session: "SparkSession") -> bool:
+    return ".connect." in type(session).__module__
 
 
 def _engine_errors() -> tuple[type[Exception], ...]:

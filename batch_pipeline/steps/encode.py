@@ -1,6 +1,7 @@
 """Stations 5 to 7: claim a batch, encode its items, publish the manifest."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
@@ -10,6 +11,7 @@ from batch_pipeline.domain.errors import (
     BadFileError,
     InvariantError,
     RetryableError,
+    StorageUnavailableError,
     TooManyBadRecordsError,
 )
 from batch_pipeline.domain.failpoint import failpoint
@@ -113,7 +115,7 @@ def _check_bad_data(stream: Stream, result: EncodeResult) -> None:
             if item.bad_file is not None:
                 raise BadFileError(stream.name, item.location, None, item.bad_file)
     bad = sum(item.quarantined for item in result.items)
-    if bad > stream.max_bad_records and result.bad_records:
+    if bad > stream.max_bad_records:
         first = result.bad_records[0]
         raise TooManyBadRecordsError(
             stream.name, first.location, first.line, first.reason, bad, stream.max_bad_records
@@ -136,10 +138,14 @@ def _give_up(workshop: Workshop, attempt: Attempt, error: BaseException) -> None
     except RetryableError:
         return  # nobody knows whether it was published: its files stay until the sweep
     if unpublished:
-        workshop.storage.remove_attempt(attempt.stem)
+        # A storage that fails here too must not hide why the attempt failed.
+        with suppress(StorageUnavailableError):
+            workshop.storage.remove_attempt(attempt.stem)
 
 
 def _reason(error: BaseException) -> str:
+    if not isinstance(error, Exception):
+        return "interrupted"
     return str(error) or type(error).__name__
 
 

@@ -1,0 +1,385 @@
+"""What operators and files get wrong: one clear message, the right exit code, nothing half done."""
+
+import gzip
+import json
+import os
+import resource
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from batch_pipeline.domain.location import to_uri
+from batch_pipeline_tests.acceptance.conftest import (
+    Ended,
+    Workplace,
+    json_records,
+    manifests,
+    unaccounted_files,
+)
+
+SECRET = "correct-horse-battery"  # noqa: S105 - a word to look for, it opens nothing
+CAP_SYS_ADMIN = 21
+GOOD = b"id,name\n1,one\n2,two\n"
+SMALL_LIMIT_BYTES = 2 * 2**20
+
+
+def _may_mount() -> bool:
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return False
+    [effective] = [line for line in status.read_text().splitlines() if line.startswith("CapEff:")]
+    return bool(int(effective.split()[1], 16) >> CAP_SYS_ADMIN & 1)
+
+
+# Each stream: the second of its three files, a batch each, and words of the message about it.
+BAD_FILES = {
+    "stray_quote": (b'id,name\n1,one\n2,"t"wo\n', ["line 3"]),
+    "open_quote": (b'id,name\n1,one\n2,"two\n', ["line 3"]),
+    "too_few_fields": (b"id,name\n1,one\n2\n", ["line 3", "1", "2"]),
+    "too_many_fields": (b"id,name\n1,one\n2,two,zwei\n", ["line 3", "3", "2"]),
+    "truncated_gzip": (gzip.compress(GOOD * 500)[:-20], ["gzip"]),
+    "not_utf8": (b"id,name\n1,one\n2,\xe9t\xe9\n", ["UTF-8", "line 3"]),
+    "duplicate_header": (b"id,name,id\n1,one,1\n", ["header", "id"]),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixed:
+    """One run over many streams with something wrong in most of them, and one after repairs."""
+
+    place: Workplace
+    first: Ended
+    accepted: dict[str, Any]
+    second: Ended
+
+    def result(self, stream: str, *, of_second: bool = False) -> dict[str, Any]:
+        """What a run told of a stream."""
+        told = json.loads((self.second if of_second else self.first).stdout)["streams"]
+        [found] = [one for one in told if one["stream"] == stream]
+        return dict(found)
+
+
+@pytest.fixture(scope="module")
+def mixed(shared_workplace: Workplace) -> Iterator[Mixed]:
+    """The workplace after both runs."""
+    place = shared_workplace
+    for name, (content, _) in BAD_FILES.items():
+        _land_three(place, name, content)
+    _land_three(place, "bad_file_set_aside", gzip.compress(GOOD * 500)[:-20], per_batch=100)
+    place.write_stream("bad_file_set_aside", on_bad_file="quarantine")
+    _land_three(place, "changed", GOOD)
+    _land_three(place, "removed", GOOD)
+    for name in ("changed", "removed"):
+        assert place.told("register", name)["items_registered"] == 3
+    (place.landing("changed") / "b.csv").write_bytes(b"id,name\n3,three\n")
+    (place.landing("removed") / "b.csv").unlink()
+    place.write_stream("no_landing")
+    _land_three(place, "root_is_a_file", GOOD)
+    place.storage("root_is_a_file").parent.mkdir(exist_ok=True)
+    place.storage("root_is_a_file").write_text("not a folder")
+    _land_three(place, "fine", GOOD)
+    (place.landing("fine") / "link.csv").symlink_to(place.folder / "nowhere.csv")
+    with _full_disk(place, "full_disk"):
+        first = place.run("run", "--json")
+        accepted = place.told("register", "changed", "--accept-changed")
+        second = place.run("run", "--json", "changed", "stray_quote")
+        yield Mixed(place=place, first=first, accepted=accepted, second=second)
+
+
+def test_run_with_errors_of_operators_exits_with_one(mixed: Mixed) -> None:
+    """Expect exit code 1, because something has to be set up right, and no traceback."""
+    assert mixed.first.returncode == 1
+    assert "Traceback" not in mixed.first.stderr
+    assert json.loads(mixed.first.stdout)["streams"]
+
+
+def test_run_with_bad_batches_only_exits_with_three(mixed: Mixed) -> None:
+    """Expect exit code 3 when some batches failed and the rest went on."""
+    assert mixed.second.returncode == 3
+    assert mixed.result("stray_quote", of_second=True)["failed"][0]["attempts"] == 2
+
+
+@pytest.mark.parametrize("stream", BAD_FILES)
+def test_bad_file_fails_its_batch_and_no_neighbour(mixed: Mixed, stream: str) -> None:
+    """Expect one failed batch whose message names file and reason, and the other two published."""
+    result = mixed.result(stream)
+    [failed] = result["failed"]
+    assert result["error"] is None
+    assert [one["batch_id"] for one in result["published"]] == [_key(1), _key(3)]
+    assert failed["batch_id"] == _key(2)
+    for words in (str(mixed.place.landing(stream) / "b.csv"), *BAD_FILES[stream][1]):
+        assert words in failed["error"]
+    assert "Nothing of this batch was published" in failed["error"].replace("nothing", "Nothing")
+    assert f"register {stream} --accept-changed" in failed["error"]
+    assert mixed.first.stderr.count(failed["error"]) == 1
+
+
+@pytest.mark.parametrize("stream", [*BAD_FILES, "removed", "bad_file_set_aside", "fine"])
+def test_bad_input_leaves_nothing_half_written(mixed: Mixed, stream: str) -> None:
+    """Expect no file in storage that is not named by a manifest, no unfinished one either."""
+    assert unaccounted_files(mixed.place.storage(stream)) == []
+
+
+def test_bad_file_that_is_set_aside_does_not_fail_its_batch(mixed: Mixed) -> None:
+    """Expect the records of the other files, and the bad file with its reason in quarantine."""
+    result = mixed.result("bad_file_set_aside")
+    [published] = result["published"]
+    [quarantine] = published["quarantine_files"]
+    path = Path(quarantine["uri"].removeprefix("file://"))
+    [kept] = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    assert result["failed"] == []
+    assert published["records"]["written"] == 4
+    assert kept["location"] == to_uri(mixed.place.landing("bad_file_set_aside") / "b.csv")
+    assert (kept["item_id"], kept["line"], kept["raw"]) == (2, None, None)
+    assert "gzip" in kept["reason"]
+
+
+def test_file_removed_after_registration_fails_its_batch(mixed: Mixed) -> None:
+    """Expect the message to say that it is not there, and the neighbours published."""
+    result = mixed.result("removed")
+    [failed] = result["failed"]
+    assert "removed/b.csv: is not there" in failed["error"]
+    assert len(result["published"]) == 2
+
+
+def test_file_changed_after_registration_needs_a_word(mixed: Mixed) -> None:
+    """Expect its batch to fail with old and new size, and to be published once accepted."""
+    first, second = mixed.result("changed"), mixed.result("changed", of_second=True)
+    [failed] = first["failed"]
+    [published] = second["published"]
+    names = [record["name"] for record in json_records(mixed.place.storage("changed"))]
+    assert first["files_changed"] == 1
+    assert "changed since it was registered: size 20 -> 16 bytes" in failed["error"]
+    assert mixed.accepted["changes_accepted"] == 1
+    assert second["failed"] == []
+    assert (published["batch_id"], published["attempt"]) == (_key(2), 2)
+    assert names == ["one", "two", "three", "one", "two"]
+
+
+def test_missing_landing_folder_ends_its_stream_only(mixed: Mixed) -> None:
+    """Expect an error that names stream, folder and next step, and the other streams drained."""
+    error = mixed.result("no_landing")["error"]
+    assert f"no_landing: landing folder {to_uri(mixed.place.landing('no_landing'))}" in error
+    assert "no such file or directory" in error
+    assert "Create it or correct `source.uri`" in error
+    assert error in mixed.first.stderr
+    assert len(mixed.result("fine")["published"]) == 3
+
+
+def test_storage_root_that_is_a_file_ends_its_stream_only(mixed: Mixed) -> None:
+    """Expect an error that names the root, and the file left alone."""
+    result, root = mixed.result("root_is_a_file"), mixed.place.storage("root_is_a_file")
+    assert f"Storage {to_uri(root)} cannot be written" in result["error"]
+    assert result["error"] in mixed.first.stderr
+    assert result["published"] == []
+    assert root.read_text() == "not a folder"
+
+
+def test_dangling_link_in_the_landing_is_no_file(mixed: Mixed) -> None:
+    """Expect it to be left out like a file that is not there yet."""
+    assert mixed.result("fine")["files_found"] == 3
+
+
+if _may_mount():
+
+    def test_full_disk_ends_its_stream_with_nothing_visible(mixed: Mixed) -> None:
+        """Expect an error that says that there is no space, and no file at all in storage."""
+        result = mixed.result("full_disk")
+        assert "no space left on device" in result["error"].lower()
+        assert "half-written files were removed" in result["error"]
+        assert result["published"] == []
+        root = mixed.place.storage("full_disk")
+        assert [path for path in root.rglob("*") if path.is_file()] == []
+
+
+def test_file_size_limit_leaves_nothing_visible(workplace: Workplace, database_url: str) -> None:
+    """Expect a write that the system cuts off to end the run with one message and no file."""
+    _land_noise(workplace, "limited")
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (SMALL_LIMIT_BYTES, SMALL_LIMIT_BYTES))
+
+    place = workplace.given(BATCH_PIPELINE_INVENTORY_CONN=database_url)
+    ended = place.run("run", preexec_fn=limit)
+    assert ended.returncode == 1, ended.stderr
+    assert "file too large" in ended.stderr.lower()
+    assert "Nothing was published" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    root = place.storage("limited")
+    assert [path for path in root.rglob("*") if path.is_file()] == []
+
+
+def test_spark_that_is_not_there_is_told_soon(workplace: Workplace, database_url: str) -> None:
+    """Expect exit code 75 within a minute, the address without its token, and no file."""
+    _land_three(workplace, "orders", GOOD)
+    place = workplace.given(
+        BATCH_PIPELINE_INVENTORY_CONN=database_url,
+        BATCH_PIPELINE_SPARK_REMOTE=f"sc://127.0.0.1:1/;token={SECRET}",
+    )
+    ended = place.run("run", timeout=60)
+    _check_refusal(ended, 75, "sc://", "BATCH_PIPELINE_SPARK_REMOTE", "Connection refused")
+    assert SECRET not in ended.stdout + ended.stderr
+    assert manifests(place.storage("orders")) == []
+    assert unaccounted_files(place.storage("orders")) == []
+
+
+def test_database_that_refuses_is_told_soon(workplace: Workplace) -> None:
+    """Expect exit code 75, where it was looked for, and the password nowhere."""
+    _land_three(workplace, "orders", GOOD)
+    connection = f"postgresql://ann:{SECRET}@127.0.0.1:1/inventory"
+    place = workplace.given(BATCH_PIPELINE_INVENTORY_CONN=connection)
+    ended = place.run("run", timeout=30)
+    _check_refusal(ended, 75, "127.0.0.1:1/inventory", "BATCH_PIPELINE_INVENTORY_CONN")
+    assert SECRET not in ended.stdout + ended.stderr
+    assert not _mentions(place.home, SECRET)
+
+
+def test_database_that_says_nothing_is_told_soon(workplace: Workplace) -> None:
+    """Expect exit code 75 also when the port accepts and then nobody speaks."""
+    _land_three(workplace, "orders", GOOD)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        connection = f"postgresql://ann:{SECRET}@{address}/inventory"
+        place = workplace.given(BATCH_PIPELINE_INVENTORY_CONN=connection)
+        ended = place.run("status", timeout=30)
+    _check_refusal(ended, 75, address)
+    assert SECRET not in ended.stdout + ended.stderr
+
+
+def test_database_without_inventory_asks_for_migrate(workplace: Workplace, server_url: str) -> None:
+    """Expect exit code 1 and an untouched database; after `migrate` the inventory can be used."""
+    _land_three(workplace, "orders", GOOD)
+    with _plain_database(server_url) as url:
+        place = workplace.given(BATCH_PIPELINE_INVENTORY_CONN=url)
+        ended = place.run("run")
+        _check_refusal(ended, 1, "no inventory schema", "batch-pipeline migrate")
+        assert _tables(url) == 0
+        migrated = place.told("migrate")
+        assert migrated["before"] == "none"
+        assert place.told("migrate")["before"] == migrated["after"]
+        [status] = place.told("status")["streams"]
+        assert status["batches"]["published"] == 0
+
+
+def test_stream_file_with_a_typo_names_file_line_and_key(workplace: Workplace) -> None:
+    """Expect exit code 1, the place of the key, and the key that was meant."""
+    path = workplace.write_stream("orders")
+    text = path.read_text().replace("max_count", "max_cuont")
+    path.write_text(text)
+    line = text.split("max_cuont")[0].count("\n") + 1
+    _check_refusal(workplace.run("run"), 1, f"{path}:{line}:", "`max_cuont`", "`max_count`")
+
+
+def test_two_stream_files_with_one_name_name_each_other(workplace: Workplace) -> None:
+    """Expect exit code 1 and both files in the message."""
+    one = workplace.write_stream("orders")
+    other = workplace.streams / "other" / "defs.yaml"
+    other.parent.mkdir()
+    other.write_text(one.read_text())
+    _check_refusal(workplace.run("status"), 1, str(one), str(other), "orders")
+
+
+def test_no_streams_folder_says_what_to_write(workplace: Workplace) -> None:
+    """Expect exit code 1, the folder that was looked into, and the next steps."""
+    missing = workplace.folder / "none"
+    ended = workplace.given(BATCH_PIPELINE_STREAMS=str(missing)).run("run")
+    _check_refusal(ended, 1, str(missing), "BATCH_PIPELINE_STREAMS", "batch-pipeline demo")
+
+
+@pytest.mark.parametrize("command", ["run", "register", "plan", "status", "messages"])
+def test_unknown_stream_lists_the_known_ones(workplace: Workplace, command: str) -> None:
+    """Expect exit code 1 and the streams that there are."""
+    workplace.write_stream("orders")
+    workplace.write_stream("refunds")
+    ended = workplace.run(command, "order")
+    _check_refusal(ended, 1, "No stream 'order'", "orders, refunds")
+
+
+def test_home_that_is_a_file_is_refused(workplace: Workplace) -> None:
+    """Expect exit code 1, the path, and the variable to set."""
+    workplace.write_stream("orders")
+    workplace.home.write_text("not a folder")
+    _check_refusal(workplace.run("status"), 1, str(workplace.home), "BATCH_PIPELINE_HOME")
+
+
+def _check_refusal(ended: Ended, exit_code: int, *words: str) -> None:
+    """Check for one message that holds all words, no traceback, nothing on standard output."""
+    assert ended.returncode == exit_code, ended.stderr
+    assert ended.stderr.count("error: ") == 1
+    assert "Traceback" not in ended.stderr
+    for word in words:
+        assert word in ended.stderr
+
+
+def _land_three(place: Workplace, name: str, second: bytes, *, per_batch: int = 1) -> None:
+    """Land a good file, the given one, and another good file; by default a batch each."""
+    place.write_stream(name, batch={"max_count": per_batch})
+    landing = place.landing(name)
+    landing.mkdir(parents=True)
+    for file_name, content in (("a.csv", GOOD), ("b.csv", second), ("c.csv", GOOD)):
+        (landing / file_name).write_bytes(content)
+        os.utime(landing / file_name, (1_750_000_000, 1_750_000_000))
+
+
+def _land_noise(place: Workplace, name: str) -> None:
+    """Land 8 MiB of text that cannot be compressed to less than half."""
+    place.write_stream(name)
+    place.landing(name).mkdir(parents=True)
+    draw = Random(1)  # noqa: S311 - noise
+    lines = (f"{number},{draw.randbytes(2_000).hex()}\n" for number in range(2_000))
+    (place.landing(name) / "noise.csv").write_text("id,noise\n" + "".join(lines))
+
+
+@contextmanager
+def _full_disk(place: Workplace, name: str) -> Iterator[None]:
+    """Give a stream a storage root of 1 MiB while the block runs, if this user may mount one."""
+    if not _may_mount():
+        yield
+        return
+    _land_noise(place, name)
+    root = place.storage(name)
+    root.mkdir(parents=True)
+    unmount = ["umount", str(root)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(root)]
+    subprocess.run(mount, check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(unmount, check=True)
+
+
+@contextmanager
+def _plain_database(server_url: str) -> Iterator[str]:
+    name = sql.Identifier(f"plain_{uuid4().hex}")
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
+    yield server_url.replace("/postgres?", f"/{name.as_string(None).strip(chr(34))}?")
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+
+
+def _tables(url: str) -> int:
+    count = "SELECT count(*) FROM pg_tables WHERE schemaname !~ '^(pg_|information_schema)'"
+    with psycopg.connect(url) as connection:
+        [found] = connection.execute(count).fetchone() or (0,)
+        return int(found)
+
+
+def _mentions(folder: Path, word: str) -> bool:
+    return any(word.encode() in path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+def _key(number: int) -> str:
+    return f"{number:012}-{number:012}"

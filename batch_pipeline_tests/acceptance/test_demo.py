@@ -1,0 +1,253 @@
+"""The demo in a fresh home, again, and started over; then what one can ask about it."""
+
+import gzip
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch_pipeline.cli.demo_files import DemoFiles, write_demo
+from batch_pipeline.domain.location import to_path, to_uri
+from batch_pipeline_tests.acceptance.conftest import (
+    Workplace,
+    files_below,
+    json_records,
+    manifests,
+    names,
+    part_files,
+    sha256,
+    unaccounted_files,
+    wait_until,
+)
+
+STREAM = "demo_orders"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """Three demos in one home; digests are those in the manifests, batch by batch."""
+
+    place: Workplace
+    first: str
+    second: str
+    started_over: str
+    first_digests: list[list[str]]
+    digests: list[list[str]]
+    files_after_first: dict[str, tuple[int, int]]
+    files_after_second: dict[str, tuple[int, int]]
+
+    @property
+    def folder(self) -> Path:
+        """The demo's folder."""
+        return self.place.home / "demo"
+
+    @property
+    def storage(self) -> Path:
+        """The demo's storage root."""
+        return self.folder / "batches"
+
+
+@pytest.fixture(scope="module")
+def demo(shared_workplace: Workplace) -> Demo:
+    """The home after three demos."""
+    place = shared_workplace
+    storage = place.home / "demo" / "batches"
+    first = place.done("demo")
+    first_digests, after_first = _digests(storage), files_below(place.home / "demo")
+    second = place.done("demo")
+    after_second = files_below(place.home / "demo")
+    started_over = place.done("demo", "--reset")
+    return Demo(
+        place=place,
+        first=first,
+        second=second,
+        started_over=started_over,
+        first_digests=first_digests,
+        digests=_digests(storage),
+        files_after_first=after_first,
+        files_after_second=after_second,
+    )
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> DemoFiles:
+    """What the demo's files hold, as their writer counted."""
+    return write_demo(tmp_path_factory.mktemp("expected"))
+
+
+@pytest.fixture(scope="module")
+def sent(demo: Demo) -> list[dict[str, Any]]:
+    """The messages of the demo's stream."""
+    return [json.loads(line) for line in demo.place.done("messages", STREAM).splitlines()]
+
+
+def test_demo_in_a_fresh_home_prints_what_it_did(demo: Demo) -> None:
+    """Expect the stations with their numbers, a BATCH message, and what to type next."""
+    for text in (
+        "60 files in",
+        "60 new items",
+        "10 new batches",
+        "10 part files",
+        "6134 records read = 6133 written + 1 quarantined",
+        "10 manifests in",
+        '"type": "BATCH"',
+        "batch-pipeline messages demo_orders",
+    ):
+        assert text in demo.first
+
+
+def test_demo_again_finds_nothing_to_do_and_changes_no_file(demo: Demo) -> None:
+    """Expect it to say so, and every file to stay as it was."""
+    assert "there was nothing to do" in demo.second
+    assert "0 new items" in demo.second
+    assert demo.files_after_second == demo.files_after_first
+
+
+def test_demo_reset_starts_over_with_the_same_bytes(demo: Demo) -> None:
+    """Expect the same numbers, and part files that are byte for byte what they were."""
+    assert "60 new items" in demo.started_over
+    assert "6134 records read = 6133 written + 1 quarantined" in demo.started_over
+    assert len(demo.first_digests) == 10
+    assert demo.digests == demo.first_digests
+    assert [manifest["attempt"] for manifest in manifests(demo.storage)] == [1] * 10
+
+
+def test_demo_records_are_the_ones_of_its_files(demo: Demo, expected: DemoFiles) -> None:
+    """Expect all well-formed orders in order, with values typed and text kept to the letter."""
+    records = list(json_records(demo.storage))
+    late = [record for record in records if record.get("discount_code") is not None]
+    assert len(records) == expected.records == 6_133
+    assert [record["order_id"] for record in records] == sorted(
+        {record["order_id"] for record in records}
+    )
+    assert sum(record["quantity"] for record in records) == expected.quantity
+    assert min(record["ordered_at"] for record in late) >= "2026-01-31"
+    assert {"Zoë Lindström", "ليلى حسن", "山田 太郎"} <= {record["customer"] for record in records}
+    assert "Please ring twice.\nSecond floor." in {record["note"] for record in records}
+
+
+def test_demo_part_files_match_their_manifests(demo: Demo) -> None:
+    """Expect every digest to be true, and no file in storage that no manifest names."""
+    for part, path in part_files(demo.storage):
+        assert sha256(path) == part["sha256"]
+    assert unaccounted_files(demo.storage) == []
+
+
+def test_demo_sets_the_malformed_line_aside(demo: Demo, expected: DemoFiles) -> None:
+    """Expect the quarantine file to name item, file, line, reason and raw text."""
+    [quarantine] = [
+        Path(to_path(part["uri"]))
+        for manifest in manifests(demo.storage)
+        for part in manifest["quarantine_files"]
+    ]
+    [kept] = [json.loads(line) for line in gzip.decompress(quarantine.read_bytes()).splitlines()]
+    source = demo.folder / "landing" / expected.malformed_file.name
+    raw = source.read_text(encoding="utf-8").split("\n")[expected.malformed_line - 1]
+    assert kept["item_id"] == 24
+    assert kept["location"] == to_uri(source)
+    assert kept["line"] == expected.malformed_line
+    assert kept["raw"].rstrip("\n") == raw
+    assert "7" in kept["reason"]
+    assert "8" in kept["reason"]
+
+
+def test_demo_leaves_no_process(demo: Demo) -> None:
+    """Expect nothing to run any more after the command."""
+    wait_until(lambda: not demo.place.processes(), "all processes end", seconds=15)
+    assert names(demo.place.processes()) == []
+
+
+def test_messages_of_the_demo_are_schema_batches_and_states(
+    demo: Demo, sent: list[dict[str, Any]]
+) -> None:
+    """Expect SCHEMA first, a STATE after each BATCH, files that are there, counts that add up."""
+    types = [message["type"] for message in sent]
+    batches = [message for message in sent if message["type"] == "BATCH"]
+    assert types[0] == "SCHEMA"
+    assert len(batches) == 10
+    assert all(types[place + 1] == "STATE" for place, kind in enumerate(types) if kind == "BATCH")
+    assert sum(batch["record_count"] for batch in batches) == 6_133
+    assert all(set(batch["encoding"]) == {"format", "compression"} for batch in batches)
+    for batch in batches:
+        for uri, digest in zip(batch["manifest"], batch["sha256"], strict=True):
+            assert sha256(Path(uri.removeprefix("file://"))) == digest
+
+
+def test_messages_announce_the_late_column_before_its_records(sent: list[dict[str, Any]]) -> None:
+    """Expect a second SCHEMA with the late column between the batches without and with it."""
+    schemas = [
+        (place, message["schema"]["properties"])
+        for place, message in enumerate(sent)
+        if message["type"] == "SCHEMA"
+    ]
+    [(_, early), (place, late)] = schemas
+    assert "discount_code" not in early
+    assert set(late) - set(early) == {"discount_code"}
+    assert sent[place + 1]["type"] == "BATCH"
+    assert sent[place + 1]["batch_id"] == "000000000028-000000000033"
+
+
+def test_messages_with_a_state_go_on_after_it(demo: Demo, sent: list[dict[str, Any]]) -> None:
+    """Expect exactly the batches after the bookmark; after the last one, nothing."""
+    states = [message for message in sent if message["type"] == "STATE"]
+    batch_ids = [message["batch_id"] for message in sent if message["type"] == "BATCH"]
+    state = demo.place.folder / "state.json"
+    state.write_text(json.dumps(states[6]["value"]))
+    lines = demo.place.done("messages", STREAM, "--state", str(state)).splitlines()
+    messages = [json.loads(line) for line in lines]
+    assert messages[0]["type"] == "SCHEMA"
+    assert [one["batch_id"] for one in messages if one["type"] == "BATCH"] == batch_ids[7:]
+    state.write_text(json.dumps(states[-1]["value"]))
+    assert demo.place.done("messages", STREAM, "--state", str(state)) == ""
+
+
+@pytest.mark.parametrize("way", ["name", "path", "id"])
+def test_explain_tells_the_stations_of_a_file(demo: Demo, expected: DemoFiles, way: str) -> None:
+    """Expect one story, whichever way the file with the malformed line is named."""
+    path = demo.folder / "landing" / expected.malformed_file.name
+    asked = {"name": path.name, "path": str(path), "id": "24"}[way]
+    [story] = demo.place.told("explain", asked)["items"]
+    [attempt] = story["attempts"]
+    assert (story["item_id"], story["location"]) == (24, to_uri(path))
+    assert (story["stream"], story["batch_id"]) == (STREAM, "000000000022-000000000027")
+    assert (story["now"], story["generation"]) == ("unchanged since", 1)
+    assert (attempt["number"], attempt["status"]) == (1, "succeeded")
+    assert attempt["read"] == attempt["written"] + 1
+    assert attempt["quarantined"] == 1
+
+
+def test_explain_of_an_unknown_file_says_why(demo: Demo) -> None:
+    """Expect exit code 1 and, for each stream, the reason why the file is not registered."""
+    ended = demo.place.run("explain", "orders-1999-01-01.csv")
+    assert ended.returncode == 1
+    assert "orders-1999-01-01.csv is no registered item" in ended.stdout
+    assert "no such file in this folder" in ended.stdout
+    assert "Traceback" not in ended.stderr
+
+
+def test_explain_in_text_ends_with_the_part_file(demo: Demo) -> None:
+    """Expect the stations in their order, down to the files that hold the records."""
+    text = demo.place.done("explain", "orders-2026-01-24.csv")
+    stations = ["1 arrive", "2 register", "3 plan", "4 name", "5 claim", "6 encode", "7 publish"]
+    places = [text.index(station) for station in stations]
+    assert places == sorted(places)
+    assert f"{STREAM}-000000000022-000000000027-a1-" in text
+
+
+def test_status_counts_the_demo(demo: Demo) -> None:
+    """Expect ten published batches and nothing that waits."""
+    [status] = demo.place.told("status")["streams"]
+    assert (status["stream"], status["items_waiting"], status["unfinished"]) == (STREAM, 0, [])
+    assert status["batches"] == {
+        "planned": 0,
+        "running": 0,
+        "published": 10,
+        "failed": 0,
+        "interrupted": 0,
+    }
+
+
+def _digests(storage: Path) -> list[list[str]]:
+    return [[part["sha256"] for part in manifest["part_files"]] for manifest in manifests(storage)]

@@ -1,0 +1,307 @@
+"""Everything up: what `dev` listens on, does by itself, refuses, and leaves behind."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from batch_pipeline.cli.demo_files import write_demo
+from batch_pipeline_tests.acceptance.conftest import (
+    Ended,
+    Workplace,
+    manifests,
+    names,
+    wait_until,
+)
+
+PROJECT = Path(__file__).parents[2]
+STREAM = "demo_orders"
+CHOSEN = ["000000000001-000000000007", "000000000040-000000000046"]
+ONE_MORE = "000000000061-000000000061"
+LAUNCH = """
+mutation Launch($parameters: LaunchBackfillParams!) {
+  launchPartitionBackfill(backfillParams: $parameters) {
+    __typename
+    ... on LaunchBackfillSuccess { backfillId }
+    ... on PythonError { message }
+  }
+}
+"""
+BACKFILL = """
+query Backfill($id: String!) {
+  partitionBackfillOrError(backfillId: $id) {
+    __typename
+    ... on PartitionBackfill { status }
+  }
+}
+"""
+WORKSPACE = """
+query Workspace {
+  workspaceOrError {
+    ... on Workspace {
+      locationEntries { name locationOrLoadError {
+        __typename
+        ... on RepositoryLocation { repositories { name assetNodes { assetKey { path } } } }
+        ... on PythonError { message }
+      } }
+    }
+  }
+}
+"""
+RUNS = "query Runs { runsOrError { ... on Runs { results { status } } } }"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """What was seen of one `dev`, from start to Ctrl-C."""
+
+    port: int
+    output: str
+    exit_code: int
+    listening: set[str]
+    backfill: str
+    second_dev: Ended
+    second_run: Ended
+    runs: set[str]
+    manifests: list[dict[str, Any]]
+    left: list[str]
+
+
+@pytest.fixture(scope="module")
+def story(shared_workplace: Workplace) -> Story:
+    """Start `dev` after a crash, let it work, drop a file, backfill two partitions, stop it."""
+    place, port = shared_workplace, _free_port()
+    folder = place.home / "demo"
+    write_demo(folder)
+    storage = folder / "batches"
+    crashed = place.given(BATCH_PIPELINE_FAILPOINTS="claim.after_commit=kill").run("run")
+    assert crashed.returncode == -signal.SIGKILL, crashed.stderr
+    process = place.start("dev", "--port", str(port))
+    _wait_for_url(place, process)
+    second_dev = place.run("dev", "--port", str(_free_port()))
+    second_run = place.run("run")
+    wait_until(lambda: len(manifests(storage)) == 10, "the demo's batches are published")
+    backfill_id = _launched_backfill(port)
+    unfinished = folder / "landing" / ".orders-2026-03-02.csv"
+    unfinished.write_text("order_id,quantity\n900001,3\n")
+    unfinished.rename(unfinished.with_name("orders-2026-03-02.csv"))
+    backfill = _ended_backfill(port, backfill_id)
+    one_more = storage / "manifests" / f"{STREAM}-{ONE_MORE}.g1.json"
+    wait_until(one_more.exists, "the dropped file is published")
+    listening = _listening(process.pid)
+    runs = {run["status"] for run in _ask(port, RUNS, {})["runsOrError"]["results"]}
+    process.send_signal(signal.SIGINT)
+    exit_code = process.wait(60)
+    return Story(
+        port=port,
+        output=place.output.read_text(),
+        exit_code=exit_code,
+        listening=listening,
+        backfill=backfill,
+        second_dev=second_dev,
+        second_run=second_run,
+        runs=runs,
+        manifests=manifests(storage),
+        left=names(place.processes()),
+    )
+
+
+def test_dev_prints_its_url(story: Story) -> None:
+    """Expect the address of Dagster's UI, and a word at the end."""
+    assert f"http://127.0.0.1:{story.port}" in story.output
+    assert "Everything is stopped." in story.output
+    assert "Traceback" not in story.output
+
+
+def test_dev_listens_on_the_loopback_interface_only(story: Story) -> None:
+    """Expect no socket of the process tree to be reachable from another machine."""
+    assert story.listening <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+    assert "127.0.0.1" in story.listening
+
+
+def test_dev_publishes_what_lands_by_itself(story: Story) -> None:
+    """Expect the files that lay there, and the one dropped later, in batches nobody launched."""
+    records = {
+        manifest["batch_id"]: manifest["records"]["written"]
+        for manifest in story.manifests
+        if manifest["generation"] == 1
+    }
+    assert len(records) == 11
+    assert records.pop(ONE_MORE) == 1
+    assert sum(records.values()) == 6_133
+
+
+def test_dev_takes_over_the_batches_of_a_crashed_run(story: Story) -> None:
+    """Expect the batch that the crash left claimed to be published by its second attempt."""
+    attempts = {
+        manifest["batch_id"]: manifest["attempt"]
+        for manifest in story.manifests
+        if manifest["generation"] == 1
+    }
+    assert attempts.pop(CHOSEN[0]) == 2
+    assert set(attempts.values()) == {1}
+    assert story.runs == {"SUCCESS", "FAILURE"}
+
+
+def test_dev_backfill_makes_a_second_generation(story: Story) -> None:
+    """Expect a second generation of the chosen batches only: the same records, with the columns
+    that are known by now, so the same bytes where no column came since."""
+    first, second = (
+        {m["batch_id"]: m for m in story.manifests if m["generation"] == generation}
+        for generation in (1, 2)
+    )
+    assert story.backfill == "COMPLETED_SUCCESS"
+    assert sorted(second) == CHOSEN
+    assert max(manifest["generation"] for manifest in story.manifests) == 2
+    for key, again in second.items():
+        assert again["records"] == first[key]["records"]
+        assert again["token"] != first[key]["token"]
+        same_bytes = _digests(again) == _digests(first[key])
+        assert same_bytes == (again["schema_version"] == first[key]["schema_version"])
+    assert _digests(second[CHOSEN[1]]) == _digests(first[CHOSEN[1]])
+
+
+@pytest.mark.parametrize("which", ["second_dev", "second_run"])
+def test_second_command_on_the_same_home_is_refused(story: Story, which: str) -> None:
+    """Expect exit code 75 and a message that names who holds the home."""
+    ended: Ended = getattr(story, which)
+    assert ended.returncode == 75
+    assert "is in use by `batch-pipeline dev` (process " in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_dev_ends_with_everything_it_started(story: Story) -> None:
+    """Expect exit code 0 after Ctrl-C, and no process that worked for this home."""
+    assert story.exit_code == 0
+    assert story.left == []
+
+
+def test_dev_on_a_taken_port_names_the_next_step(workplace: Workplace) -> None:
+    """Expect exit code 1 before anything was started, and another port in the message."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        ended = workplace.run("dev", "--port", str(port))
+    assert ended.returncode == 1
+    assert f"Port {port} on 127.0.0.1 is taken" in ended.stderr
+    assert f"dev --port {port + 1}" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert workplace.processes() == []
+
+
+def test_plain_dagster_dev_loads_the_project_and_stops(workplace: Workplace) -> None:
+    """Expect the workspace without errors, its storage in the embedded Postgres, a clean end."""
+    write_demo(workplace.home / "demo")
+    port = _free_port()
+    output = workplace.output.open("w")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dagster", "dev", "--port", str(port)],
+        cwd=PROJECT,
+        env=workplace.environment,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    output.close()
+    wait_until(lambda: _answers(port) or process.poll() is not None, "the webserver answers")
+    [entry] = _ask(port, WORKSPACE, {})["workspaceOrError"]["locationEntries"]
+    location = entry["locationOrLoadError"]
+    assert location["__typename"] == "RepositoryLocation", location
+    [repository] = location["repositories"]
+    keys = {tuple(node["assetKey"]["path"]) for node in repository["assetNodes"]}
+    assert keys == {(STREAM, "meta_table"), (STREAM, "batches")}
+    assert any("postgres" in line for line in names(workplace.processes()))
+    assert (workplace.home / "postgres" / "PG_VERSION").exists()
+    assert not list(PROJECT.glob("history")), "the instance stores into files of the project"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0, workplace.output.read_text()
+    wait_until(lambda: not workplace.processes(), "all processes end", seconds=30)
+
+
+def _digests(manifest: dict[str, Any]) -> list[str]:
+    return [part["sha256"] for part in manifest["part_files"]]
+
+
+def _wait_for_url(place: Workplace, process: "subprocess.Popen[str]") -> None:
+    def printed() -> bool:
+        return "Dagster is at http" in place.output.read_text() or process.poll() is not None
+
+    wait_until(printed, "dev prints its URL")
+    assert process.poll() is None, place.output.read_text()
+
+
+def _launched_backfill(port: int) -> str:
+    parameters = {
+        "assetSelection": [{"path": [STREAM, "batches"]}],
+        "partitionNames": CHOSEN,
+    }
+    launched = _ask(port, LAUNCH, {"parameters": parameters})["launchPartitionBackfill"]
+    assert launched["__typename"] == "LaunchBackfillSuccess", launched
+    return str(launched["backfillId"])
+
+
+def _ended_backfill(port: int, backfill_id: str) -> str:
+    """Wait for a backfill's end and give its status."""
+
+    def status() -> str:
+        answer = _ask(port, BACKFILL, {"id": backfill_id})
+        return str(answer["partitionBackfillOrError"]["status"])
+
+    on_the_way = {"REQUESTED", "COMPLETING", "FAILING", "CANCELING"}
+    wait_until(
+        lambda: status() not in on_the_way, "the backfill ends", seconds=180, pause_seconds=1
+    )
+    return status()
+
+
+def _ask(port: int, query: str, variables: dict[str, Any]) -> dict[str, Any]:
+    body = json.dumps({"query": query, "variables": variables}).encode()
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/graphql", body, {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - http on the loopback interface
+        told = json.load(answer)
+    assert "errors" not in told, told
+    found: dict[str, Any] = told["data"]
+    return found
+
+
+def _answers(port: int) -> bool:
+    with suppress(urllib.error.URLError, OSError):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info", timeout=5).close()
+        return True
+    return False
+
+
+def _listening(pid: int) -> set[str]:
+    """Give the addresses on which a process and all below it listen."""
+    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    addresses = set()
+    for process in family:
+        with suppress(psutil.NoSuchProcess):
+            for connection in process.net_connections("inet"):
+                if connection.status == psutil.CONN_LISTEN:
+                    addresses.add(str(connection.laddr.ip))
+    return addresses
+
+
+def _free_port() -> int:
+    """Find a port below those of outgoing connections, which could take it before it is used."""
+    for port in range(20_000 + os.getpid() % 10_000, 32_000):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    pytest.fail("no free port")

@@ -1,0 +1,191 @@
+"""A planned batch with a tiny encoder: the stage on which the encode step is tested."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch_pipeline.domain.batch import Attempt, Batch
+from batch_pipeline.domain.errors import (
+    DatabaseUnreachableError,
+    LockTimeoutError,
+)
+from batch_pipeline.domain.item import Item, Registered
+from batch_pipeline.domain.location import to_uri
+from batch_pipeline.domain.manifest import Manifest, PartFile
+from batch_pipeline.domain.schema import Column, ColumnType
+from batch_pipeline.domain.stream import Storage, Stream
+from batch_pipeline.files.storage import FolderStorage
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.ports import Attempts, Encoded, EncodeRequest, EncodeResult
+from batch_pipeline.steps.encode import Workshop, encode
+from batch_pipeline_tests.factories import item_report, limits, stream
+from batch_pipeline_tests.integration.seeds import query, register
+
+ID = Column(name="id", type=ColumnType.INTEGER)
+PRICE = Column(name="price", type=ColumnType.NUMBER)
+UNREACHABLE = DatabaseUnreachableError("db/inventory", "the connection was cut")
+
+Step = dict[str, Any] | BaseException | Callable[[], object]
+
+
+@dataclass
+class TinyEncoder:
+    """Writes one part file of five records an item; `script` says what else a call does.
+
+    A step is facts of the result, an error to raise or a call to make, each after the file is
+    written.
+    """
+
+    root: Path
+    script: list[Step] = field(default_factory=list)
+    requests: list[EncodeRequest] = field(default_factory=list)
+
+    def encode(self, request: EncodeRequest) -> EncodeResult:
+        """Follow the next step of the script."""
+        self.requests.append(request)
+        path = self.root / f"{request.stem}-{len(self.requests)}.jsonl.gz"
+        path.write_bytes(b"five records")
+        step = self.script.pop(0) if self.script else {}
+        if isinstance(step, BaseException):
+            raise step
+        if callable(step):
+            step()
+            step = {}
+        items = tuple(item_report(one.id, location=one.file.location) for one in request.items)
+        records = 5 * len(items)
+        part = PartFile(uri=to_uri(path), records=records, size_bytes=12, sha256="ab" * 32)
+        result = EncodeResult(
+            part_files=(part,),
+            quarantine_files=(),
+            items=items,
+            misfits=(),
+            bad_records=(),
+            text_source=True,
+        )
+        return replace(result, **step)
+
+
+@dataclass
+class LostReplies:
+    """The real attempts behind a connection that breaks: each count is of calls yet to break.
+
+    `publish` breaks after the commit, `publish_before` in front of it.
+    """
+
+    inner: Attempts
+    publish_before: int = 0
+    publish_after: int = 0
+    failing: int = 0
+
+    def claim(
+        self, batch: Batch, *, run_id: str, lease: timedelta
+    ) -> AbstractContextManager[Attempt]:
+        """Pass on."""
+        return self.inner.claim(batch, run_id=run_id, lease=lease)
+
+    def publish(self, attempt: Attempt, encoded: Encoded, stream: Stream) -> Manifest:
+        """Lose the request or the reply."""
+        if self.publish_before:
+            self.publish_before -= 1
+            raise UNREACHABLE
+        manifest = self.inner.publish(attempt, encoded, stream)
+        if self.publish_after:
+            self.publish_after -= 1
+            raise UNREACHABLE
+        return manifest
+
+    def pointed(self, manifest: Manifest, uri: str) -> None:
+        """Pass on."""
+        self.inner.pointed(manifest, uri)
+
+    def fail(self, attempt: Attempt, error: str, *, cancelled: bool = False) -> bool:
+        """Lose the request."""
+        if self.failing:
+            self.failing -= 1
+            raise UNREACHABLE
+        return self.inner.fail(attempt, error, cancelled=cancelled)
+
+
+class UnreadableMetaTable:
+    """A meta table whose items cannot be read."""
+
+    def register(self, files: Any, *, accept_changed: bool) -> Registered:
+        """Never asked."""
+        raise NotImplementedError
+
+    def items(self, batch: Batch) -> Sequence[Item]:
+        """Fail."""
+        raise LockTimeoutError("db/inventory", "somebody else holds a lock")
+
+
+@dataclass
+class Scene:
+    """A planned batch of two items, and everything that encoding it needs."""
+
+    database: Database
+    root: Path
+    encoder: TinyEncoder
+    workshop: Workshop
+    batch: Batch
+
+    def encode(self, **changes: Any) -> Manifest:
+        """Encode the batch and give its manifest."""
+        workshop = replace(self.workshop, **changes)
+        return encode(workshop, self.batch, run_id="run-1").manifest
+
+    def parts(self) -> list[str]:
+        """List all part files, unfinished and quarantined ones included."""
+        files = (path for path in self.root.rglob("*") if path.is_file())
+        return sorted(path.name for path in files if path.parent.name != "manifests")
+
+    def pointers(self) -> list[str]:
+        """List the pointer files."""
+        return sorted(path.name for path in (self.root / "manifests").iterdir())
+
+    def attempts(self) -> list[tuple[Any, ...]]:
+        """Read status, error, generation and publish number of all attempts."""
+        return query(
+            self.database,
+            "SELECT status, error, generation, publish_number "
+            "FROM batch_pipeline.attempt ORDER BY number",
+        )
+
+
+def open_scene(database: Database, root: Path) -> Scene:
+    """Plan a batch of two items, without a schema version yet."""
+    register(database, 2)
+    (batch,) = database.batches.plan("orders", limits(), drain=True)
+    storage = Storage(root=to_uri(root))
+    encoder = TinyEncoder(root)
+    workshop = Workshop(
+        stream=stream(storage=storage),
+        meta_table=database.meta_table("orders"),
+        schemas=database.schemas,
+        attempts=database.attempts,
+        encoder=encoder,
+        storage=FolderStorage(storage),
+    )
+    return Scene(database, root, encoder, workshop, batch)
+
+
+def fails(scene: Scene, error: type[BaseException], **changes: Any) -> BaseException:
+    """Encode, expecting an error, a closed attempt, no file, no pointer; give the error."""
+    with pytest.raises(error) as caught:
+        scene.encode(**changes)
+    ((_, reason, generation, number),) = scene.attempts()
+    assert reason == (str(caught.value) if isinstance(caught.value, Exception) else "interrupted")
+    assert (generation, number) == (None, None)
+    assert (scene.parts(), scene.pointers()) == ([], [])
+    return caught.value
+
+
+def check_can_be_repeated(scene: Scene) -> None:
+    """Check that a failed attempt cost nothing but its number."""
+    manifest = scene.encode()
+    assert (manifest.attempt, manifest.generation, manifest.schema_version) == (2, 1, 1)
+    assert scene.attempts()[1][2:] == (1, 1)

@@ -1,0 +1,219 @@
+"""The embedded server: shared by processes, stopped by the last one, started after any crash."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+
+from batch_pipeline.domain.errors import EmbeddedDatabaseError
+from batch_pipeline.inventory import embedded
+from batch_pipeline_tests.concurrency import python, said
+
+USE = """
+import sys
+from pathlib import Path
+import psycopg
+from batch_pipeline.inventory import embedded
+with psycopg.connect(embedded.ensure_running(Path(sys.argv[1]))) as connection:
+    found = connection.execute("SHOW data_directory").fetchone()
+print(*found)
+sys.stdin.read()
+"""
+PID_FILE = "{pid}\n{folder}\n1700000000\n5432\n{folder}\n\n  1234567        98765\nready   \n"
+
+
+@pytest.fixture(scope="module")
+def initialized() -> Iterator[Path]:
+    """A data folder with an awkward name, whose server has run and ended."""
+    home = Path(tempfile.mkdtemp(prefix="bp it's-"))
+    data = home / "postgres"
+    embedded.ensure_running(data)
+    embedded.release(data)
+    yield data
+    embedded.release(data)
+    shutil.rmtree(home)
+
+
+@pytest.fixture
+def data(initialized: Path) -> Iterator[Path]:
+    """That folder, with nobody using it."""
+    assert not (initialized / "postmaster.pid").exists()
+    yield initialized
+    embedded.release(initialized)
+
+
+def _postmaster(data: Path) -> psutil.Process:
+    return psutil.Process(int((data / "postmaster.pid").read_text().splitlines()[0]))
+
+
+def _is_over(postmaster: psutil.Process) -> bool:
+    """Tell whether a process has ended, be it reaped or not."""
+    return not postmaster.is_running() or postmaster.status() == psutil.STATUS_ZOMBIE
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """Let a user of the server end by itself."""
+    assert child.stdin is not None
+    child.stdin.close()
+    assert child.wait(60) == 0
+
+
+def _answers(url: str) -> bool:
+    with psycopg.connect(url) as connection:
+        return connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_two_processes_share_a_server_that_the_last_one_stops(data: Path) -> None:
+    """Expect one server for two that start at once, alive until both have ended."""
+    with python(USE, str(data)) as first, python(USE, str(data)) as second:
+        assert said(first) == said(second) == str(data)
+        postmaster = _postmaster(data)
+        _end(first)
+        assert not _is_over(postmaster)
+        _end(second)
+    assert _is_over(postmaster)
+    assert not (data / "postmaster.pid").exists()
+
+
+def test_killed_user_does_not_keep_the_server_alive(data: Path) -> None:
+    """Expect the next user to take the running server over, and to stop it at its end."""
+    with python(USE, str(data)) as killed:
+        said(killed)
+        postmaster = _postmaster(data)
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+    assert not _is_over(postmaster)
+    with python(USE, str(data)) as following:
+        said(following)
+        assert _postmaster(data) == postmaster
+        _end(following)
+    assert _is_over(postmaster)
+
+
+def test_server_survives_its_own_kill(data: Path) -> None:
+    """Expect the next user to start the server again when it was killed itself."""
+    with python(USE, str(data)) as user:
+        said(user)
+        _postmaster(data).kill()
+        _end(user)
+    assert (data / "postmaster.pid").exists()
+    assert _answers(embedded.ensure_running(data))
+
+
+def test_ensure_running_twice_in_a_process_counts_once(data: Path) -> None:
+    """Expect one release to suffice, and another one to do nothing."""
+    url = embedded.ensure_running(data)
+    assert embedded.ensure_running(data) == url
+    postmaster = _postmaster(data)
+    embedded.release(data)
+    assert _is_over(postmaster)
+    embedded.release(data)
+
+
+def test_stale_pid_file_of_a_dead_process_is_no_obstacle(data: Path) -> None:
+    """Expect a server that was not shut down to start again."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (data / "postmaster.pid").write_text(PID_FILE.format(pid=ended.pid, folder=data))
+    assert _answers(embedded.ensure_running(data))
+
+
+def test_stale_pid_file_of_a_reused_pid_is_no_obstacle(data: Path) -> None:
+    """Expect the pid of a program that is no server, here our own, not to be believed."""
+    for lock in ("postmaster.pid", ".s.PGSQL.5432.lock"):
+        (data / lock).write_text(PID_FILE.format(pid=os.getpid(), folder=data))
+    assert _answers(embedded.ensure_running(data))
+
+
+def test_stale_pid_file_of_another_server_leaves_that_one_alone(
+    data: Path, server_url: str
+) -> None:
+    """Expect the pid of somebody else's PostgreSQL to be neither used nor stopped."""
+    with psycopg.connect(server_url) as connection:
+        found = connection.execute("SHOW data_directory").fetchone()
+    assert found is not None
+    other = _postmaster(Path(found[0]))
+    (data / "postmaster.pid").write_text(PID_FILE.format(pid=other.pid, folder=data))
+    url = embedded.ensure_running(data)
+    assert _answers(url)
+    assert str(data).replace(" ", "%20").replace("'", "%27") in url
+    assert _postmaster(data) != other
+    embedded.release(data)
+    assert other.is_running()
+    assert _answers(server_url)
+
+
+def test_torn_pid_file_is_no_obstacle(data: Path) -> None:
+    """Expect an empty pid file, which a crash while starting leaves, not to matter."""
+    (data / "postmaster.pid").write_text("")
+    assert _answers(embedded.ensure_running(data))
+
+
+def test_settings_of_ours_are_in_force(data: Path) -> None:
+    """Expect the server to take many connections and to listen on no address."""
+    with psycopg.connect(embedded.ensure_running(data)) as connection:
+        shown = [
+            connection.execute(f"SHOW {name}").fetchone()
+            for name in ("max_connections", "listen_addresses")
+        ]
+    assert shown == [("200",), ("",)]
+
+
+def test_interrupted_initialization_is_begun_anew() -> None:
+    """Expect what a killed first start left behind not to be mistaken for a data folder."""
+    home = Path(tempfile.mkdtemp(prefix="bp-"))
+    data = home / "postgres"
+    left = home / "postgres.new"
+    left.mkdir()
+    (left / "PG_VERSION").write_text("18\n")
+    assert _answers(embedded.ensure_running(data))
+    embedded.release(data)
+    assert not left.exists()
+    shutil.rmtree(home)
+
+
+def test_home_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    """Expect a domain error when the folder above cannot be made."""
+    (tmp_path / "home").write_text("")
+    with pytest.raises(EmbeddedDatabaseError, match="file exists") as caught:
+        embedded.ensure_running(tmp_path / "home" / "postgres")
+    assert caught.value.folder == str(tmp_path / "home" / "postgres")
+
+
+def test_data_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    """Expect a domain error, and the file to be left as it is."""
+    (tmp_path / "postgres").write_text("mine")
+    with pytest.raises(EmbeddedDatabaseError):
+        embedded.ensure_running(tmp_path / "postgres")
+    embedded.release(tmp_path / "postgres")
+    assert (tmp_path / "postgres").read_text() == "mine"
+
+
+def test_data_folder_with_somebodys_files_is_refused_and_left_alone(tmp_path: Path) -> None:
+    """Expect files that are no PostgreSQL data to survive, as the message promises."""
+    data = tmp_path / "postgres"
+    data.mkdir()
+    (data / "thesis.txt").write_text("three years of work")
+    with pytest.raises(EmbeddedDatabaseError, match="not empty"):
+        embedded.ensure_running(data)
+    embedded.release(data)
+    assert (data / "thesis.txt").read_text() == "three years of work"
+
+
+def test_broken_data_folder_is_refused_with_the_servers_reason(tmp_path: Path) -> None:
+    """Expect a data folder of another version to be named as such and left alone."""
+    data = tmp_path / "postgres"
+    data.mkdir(mode=0o700)
+    (data / "PG_VERSION").write_text("9.6\n")
+    with pytest.raises(EmbeddedDatabaseError):
+        embedded.ensure_running(data)
+    embedded.release(data)
+    assert (data / "PG_VERSION").read_text() == "9.6\n"

@@ -1,0 +1,94 @@
+"""Schema versions on Postgres: one line of widening schemas a job."""
+
+from functools import partial
+
+import pytest
+
+from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
+from batch_pipeline.inventory.database import Database
+from batch_pipeline_tests.concurrency import together
+from batch_pipeline_tests.factories import limits
+from batch_pipeline_tests.integration.seeds import query, register
+
+ID = Column(name="id", type=ColumnType.INTEGER)
+PRICE = Column(name="price", type=ColumnType.INTEGER)
+WIDE_PRICE = Column(name="price", type=ColumnType.NUMBER)
+
+
+@pytest.fixture(autouse=True)
+def _job(database: Database) -> None:
+    """A planned job, for versions belong to one."""
+    for name in ("orders", "clicks"):
+        register(database, 1, name=name)
+        database.batches.plan(name, limits(), drain=True)
+
+
+def test_latest_before_the_first_version_is_empty(database: Database) -> None:
+    """Expect version 0 without columns, also for a job that nobody knows."""
+    assert database.schemas.latest("orders") == (0, RecordSchema())
+    assert database.schemas.latest("nobody") == (0, RecordSchema())
+
+
+def test_widen_counts_versions_up_and_keeps_the_old_ones(database: Database) -> None:
+    """Expect version 2 to hold what version 1 held, first columns first."""
+    assert database.schemas.widen("orders", [ID, PRICE], text_source=True) == (
+        1,
+        RecordSchema((ID, PRICE)),
+    )
+    assert database.schemas.widen("orders", [WIDE_PRICE], text_source=True) == (
+        2,
+        RecordSchema((ID, WIDE_PRICE)),
+    )
+    assert database.schemas.latest("orders") == (2, RecordSchema((ID, WIDE_PRICE)))
+    stored = query(database, "SELECT version, columns FROM batch_pipeline.schema_version")
+    assert stored == [
+        (1, [["id", "integer"], ["price", "integer"]]),
+        (2, [["id", "integer"], ["price", "number"]]),
+    ]
+
+
+def test_widen_by_what_already_fits_gives_the_version_that_is_there(database: Database) -> None:
+    """Expect no new version for a narrower column or for none."""
+    database.schemas.widen("orders", [ID, WIDE_PRICE], text_source=True)
+    for seen in ([PRICE], [ID], []):
+        assert database.schemas.widen("orders", seen, text_source=True)[0] == 1
+
+
+def test_widen_by_nothing_makes_the_first_version(database: Database) -> None:
+    """Expect even a stream without columns to have a version that a manifest can name."""
+    assert database.schemas.widen("orders", [], text_source=True) == (1, RecordSchema())
+    assert database.schemas.widen("orders", [], text_source=True) == (1, RecordSchema())
+
+
+def test_widen_jobs_apart_shares_nothing(database: Database) -> None:
+    """Expect each job to count its own versions."""
+    database.schemas.widen("orders", [ID], text_source=True)
+    assert database.schemas.widen("clicks", [PRICE], text_source=True) == (
+        1,
+        RecordSchema((PRICE,)),
+    )
+
+
+def test_widen_mixed_types_depends_on_the_source(database: Database) -> None:
+    """Expect text cells to become strings and typed values to become anything."""
+    text = Column(name="id", type=ColumnType.STRING)
+    for name, text_source, expected in (
+        ("orders", True, ColumnType.STRING),
+        ("clicks", False, ColumnType.ANY),
+    ):
+        database.schemas.widen(name, [ID], text_source=text_source)
+        _, schema = database.schemas.widen(name, [text], text_source=text_source)
+        assert schema.types() == {"id": expected}
+
+
+def test_widen_by_two_at_once_forms_one_line(database: Database, rival: Database) -> None:
+    """Expect one version for each new column, and all of them in the newest."""
+
+    def widen(inventory: Database, name: str) -> None:
+        for number in range(10):
+            column = Column(name=f"{name}{number}", type=ColumnType.INTEGER)
+            inventory.schemas.widen("orders", [column], text_source=True)
+
+    assert together(partial(widen, database, "a"), partial(widen, rival, "b")) == [None, None]
+    version, schema = database.schemas.latest("orders")
+    assert (version, len(schema.columns)) == (20, 20)

@@ -1,0 +1,221 @@
+"""Listing a landing folder: what counts as landed, in which order, with which facts."""
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch_pipeline.domain.errors import LandingUnavailableError
+from batch_pipeline.domain.item import FoundFile
+from batch_pipeline.domain.location import to_path, to_uri
+from batch_pipeline.domain.stream import Source
+from batch_pipeline.files.landing import FolderLanding
+from batch_pipeline_tests.factories import stream
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+SECOND = 10**9
+
+
+def _landing(folder: Path, **source: Any) -> FolderLanding:
+    """The landing of a folder at two seconds past noon."""
+    described = Source(uri=to_uri(folder), **source)
+    return FolderLanding(
+        stream=stream(source=described), wait=False, now=lambda: NOON.timestamp() + 2
+    )
+
+
+def _land(path: Path, text: str = "a,b\n", seconds: float = 0) -> Path:
+    """Write a file that was last changed at noon, or that many seconds later."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    changed = int(NOON.timestamp()) * SECOND + int(seconds * SECOND)
+    os.utime(path, ns=(changed, changed))
+    return path
+
+
+def _names(landing: FolderLanding, folder: Path) -> list[str]:
+    return [
+        str(Path(to_path(found.location)).relative_to(folder)) for found in landing.found_files()
+    ]
+
+
+def test_found_file_tells_location_size_and_time(tmp_path: Path) -> None:
+    """Expect a percent-encoded location and the time cut to microseconds, never rounded up."""
+    path = _land(tmp_path / "a b.csv", "12345")
+    os.utime(path, ns=(0, int(NOON.timestamp()) * SECOND + 1_999))
+    assert list(_landing(tmp_path).found_files()) == [
+        FoundFile(
+            location=f"file://{tmp_path}/a%20b.csv",
+            size_bytes=5,
+            modified_at=NOON.replace(microsecond=1),
+        )
+    ]
+
+
+def test_found_files_come_in_order_from_all_folders(tmp_path: Path) -> None:
+    """Expect the order of names, whatever order the file system gives."""
+    for name in ("b.csv", "a/2.csv", "c/deep/er/1.csv", "a/1.csv", "a.csv"):
+        _land(tmp_path / name)
+    assert _names(_landing(tmp_path), tmp_path) == [
+        "a.csv",
+        "a/1.csv",
+        "a/2.csv",
+        "b.csv",
+        "c/deep/er/1.csv",
+    ]
+
+
+@pytest.mark.parametrize("name", [".a.csv", "a.csv.tmp", "a.csv.part", "a.csv~", ".hidden/a.csv"])
+def test_found_files_leave_unfinished_names_out(tmp_path: Path, name: str) -> None:
+    """Expect names that say "not yet" to be left out, also when a pattern asks for all."""
+    _land(tmp_path / name)
+    assert _names(_landing(tmp_path, include=("*",)), tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ({"include": ("*.csv",)}, ["a.csv", "sub/b.csv"]),
+        ({"include": ("*.CSV",)}, []),
+        ({"include": ("a.*", "*.txt")}, ["a.csv", "a.txt"]),
+        ({"exclude": ("*.txt",)}, ["a.csv", "sub/b.csv"]),
+        ({"include": ("sub/*",)}, ["sub/b.csv"]),
+        ({"exclude": ("sub/*",)}, ["a.csv", "a.txt"]),
+        ({"include": ("*.csv",), "exclude": ("a*",)}, ["sub/b.csv"]),
+        ({"include": ()}, []),
+    ],
+)
+def test_found_files_follow_include_and_exclude(
+    tmp_path: Path, source: dict[str, tuple[str, ...]], names: list[str]
+) -> None:
+    """Expect patterns with a slash to match the path, others the name, and exclude to win."""
+    for name in ("a.csv", "a.txt", "sub/b.csv"):
+        _land(tmp_path / name)
+    assert _names(_landing(tmp_path, **source), tmp_path) == names
+
+
+@pytest.mark.parametrize(("seconds", "rested"), [(0, True), (1, True), (1.001, False), (2, False)])
+def test_found_files_leave_young_files_to_the_next_listing(
+    tmp_path: Path, seconds: float, rested: bool
+) -> None:
+    """Expect a file to have rested when its last change is a second old."""
+    _land(tmp_path / "a.csv", seconds=seconds)
+    assert _names(_landing(tmp_path), tmp_path) == (["a.csv"] if rested else [])
+
+
+def test_found_files_take_a_file_from_the_future(tmp_path: Path) -> None:
+    """Expect the clock of a writer that is ahead not to hide a file for years."""
+    _land(tmp_path / "a.csv", seconds=3_600)
+    assert _names(_landing(tmp_path), tmp_path) == ["a.csv"]
+
+
+def _waiting(folder: Path, at_sleep: Callable[[], object]) -> tuple[FolderLanding, list[float]]:
+    """A waiting landing whose clock moves by what it sleeps, and its naps."""
+    clock = [NOON.timestamp() + 0.25]
+    naps: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        clock[0] += seconds
+        at_sleep()
+
+    described = stream(source=Source(uri=to_uri(folder)))
+    return FolderLanding(stream=described, wait=True, now=lambda: clock[0], sleep=sleep), naps
+
+
+def test_found_files_that_wait_take_a_young_file_once_it_has_rested(tmp_path: Path) -> None:
+    """Expect one nap of just what is missing to a second."""
+    _land(tmp_path / "a.csv")
+    landing, naps = _waiting(tmp_path, lambda: None)
+    assert _names(landing, tmp_path) == ["a.csv"]
+    assert naps == [pytest.approx(0.76)]
+
+
+def test_found_files_that_wait_see_what_was_written_meanwhile(tmp_path: Path) -> None:
+    """Expect a file that grows during the nap to be waited for again, and its last size."""
+    path = _land(tmp_path / "a.csv", "1")
+    sizes = iter(["12", "12"])
+    landing, naps = _waiting(tmp_path, lambda: _land(path, next(sizes), seconds=1))
+    assert [found.size_bytes for found in landing.found_files()] == [2]
+    assert len(naps) == 2
+
+
+def test_found_files_that_wait_let_a_deleted_file_go(tmp_path: Path) -> None:
+    """Expect a file that vanishes during the nap to be no error."""
+    path = _land(tmp_path / "a.csv")
+    landing, _ = _waiting(tmp_path, path.unlink)
+    assert list(landing.found_files()) == []
+
+
+def test_found_files_ignore_what_is_no_file(tmp_path: Path) -> None:
+    """Expect pipes, dangling and circular links to be passed over, and links to files taken."""
+    _land(tmp_path / "real" / "a.csv")
+    landing = tmp_path / "landing"
+    landing.mkdir()
+    os.mkfifo(landing / "pipe")
+    (landing / "dangling").symlink_to(tmp_path / "nothing")
+    (landing / "circle").symlink_to("circle")
+    (landing / "folder").symlink_to(tmp_path / "real")
+    (landing / "link.csv").symlink_to(tmp_path / "real" / "a.csv")
+    assert _names(_landing(landing), landing) == ["link.csv"]
+
+
+def test_found_files_of_a_name_that_is_no_text_survive(tmp_path: Path) -> None:
+    """Expect a name in an old encoding to be found under a location of plain ASCII."""
+    try:
+        (tmp_path / os.fsdecode(b"caf\xe9.csv")).write_text("a\n")
+    except OSError:
+        return  # a file system that refuses such names cannot land them
+    (found,) = _landing(tmp_path).found_files()
+    assert found.location == f"file://{tmp_path}/caf%E9.csv"
+
+
+def test_found_files_of_a_missing_folder_are_an_error(tmp_path: Path) -> None:
+    """Expect a landing that is not there to be told from an empty one."""
+    with pytest.raises(LandingUnavailableError, match="no such file or directory") as caught:
+        list(_landing(tmp_path / "nowhere").found_files())
+    assert caught.value.stream == "orders"
+
+
+def test_found_files_of_a_landing_that_is_a_file_are_an_error(tmp_path: Path) -> None:
+    """Expect a file in the place of the folder to be named as the problem."""
+    with pytest.raises(LandingUnavailableError, match="not a directory"):
+        list(_landing(_land(tmp_path / "a.csv")).found_files())
+
+
+def test_compare_tells_how_a_registered_file_stands_now(tmp_path: Path) -> None:
+    """Expect unchanged, changed and gone to be told apart."""
+    path = _land(tmp_path / "a.csv", "123")
+    landing = _landing(tmp_path)
+    (found,) = landing.found_files()
+    assert landing.compare(found) == "unchanged since"
+    _land(path, "1234")
+    assert landing.compare(found) == "changed since: now 4 bytes"
+    path.unlink()
+    assert landing.compare(found) == "now it cannot be read (no such file or directory)"
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [
+        ("a.csv", "there and not registered yet"),
+        ("sub/a.csv", "there and not registered yet"),
+        ("a.csv.tmp", "unfinished"),
+        (".hidden/a.csv", "unfinished"),
+        ("a.txt", "left out by"),
+        ("missing.csv", "no such file"),
+        ("../elsewhere.csv", "outside"),
+        ("../nowhere.csv", "outside"),
+    ],
+)
+def test_why_not_tells_what_keeps_a_file_out(tmp_path: Path, file: str, reason: str) -> None:
+    """Expect the reason for each, whether the file is named by path or by URI."""
+    root = tmp_path / "landing"
+    for name in ("a.csv", "sub/a.csv", "a.csv.tmp", ".hidden/a.csv", "a.txt", "../elsewhere.csv"):
+        _land(root / name)
+    landing = _landing(root, include=("*.csv", "*.tmp"))
+    assert reason in landing.why_not(file)
+    assert reason in landing.why_not(to_uri(Path(os.path.normpath(root / file))))
