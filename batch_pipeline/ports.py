@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
-from batch_pipeline.domain.batch import Attempt, Batch
+from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch
 from batch_pipeline.domain.item import FoundFile, Item, Registered
 from batch_pipeline.domain.manifest import ItemReport, Manifest, PartFile
 from batch_pipeline.domain.planning import Limits
@@ -99,8 +99,8 @@ class Attempts(Protocol):
         """Remember where the pointer file of a published manifest is."""
         ...
 
-    def fail(self, attempt: Attempt, error: str, *, cancelled: bool = False) -> bool:
-        """Close a running attempt as failed or cancelled and tell that it is not published."""
+    def fail(self, attempt: Attempt, error: str, status: AttemptStatus) -> bool:
+        """Close a running attempt with a status and tell that it is not published."""
         ...
 
 

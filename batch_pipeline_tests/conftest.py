@@ -11,8 +11,11 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from batch_pipeline.domain.batch import Batch
 from batch_pipeline.inventory import embedded
 from batch_pipeline.inventory.database import Database, open_database
+from batch_pipeline_tests.integration.encode_scene import Scene, open_scene
+from batch_pipeline_tests.integration.seeds import planned
 
 
 @pytest.fixture(scope="session")
@@ -73,6 +76,18 @@ def rival(database_url: str) -> Iterator[Database]:
     opened = open_database(database_url, migrated=False)
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def one(database: Database) -> Batch:
+    """The planned batch 1..3 of the inventory."""
+    return planned(database)[0]
+
+
+@pytest.fixture
+def scene(database: Database, tmp_path: Path) -> Scene:
+    """A planned batch of two items, and all that encoding it needs."""
+    return open_scene(database, tmp_path / "batches")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

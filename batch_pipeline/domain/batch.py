@@ -15,7 +15,7 @@ class AttemptStatus(StrEnum):
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
-    ABANDONED = "abandoned"  # its process ended without a word, or a newer attempt replaced it
+    ABANDONED = "abandoned"  # its process ended without a word, or the database or Spark was gone
     CANCELLED = "cancelled"
 
 

@@ -72,18 +72,11 @@ class FencedAttempts:
         with transaction(self.engine) as connection:
             connection.execute(update)
 
-    def fail(self, claimed: Attempt, error: str, *, cancelled: bool = False) -> bool:
-        """Close a running attempt as failed or cancelled and tell that it is not published."""
-        status = AttemptStatus.CANCELLED if cancelled else AttemptStatus.FAILED
+    def fail(self, claimed: Attempt, error: str, status: AttemptStatus) -> bool:
+        """Close a running attempt with a status and tell that it is not published."""
         with transaction(self.engine) as connection:
             _close(connection, attempt.c.token == claimed.token, status, error)
             return _status(connection, claimed) != AttemptStatus.SUCCEEDED
-
-    def fail_run(self, run_id: str, error: str, *, cancelled: bool) -> int:
-        """Close what a run that has ended left open; gives the number of attempts closed."""
-        status = AttemptStatus.CANCELLED if cancelled else AttemptStatus.FAILED
-        with transaction(self.engine) as connection:
-            return _close(connection, attempt.c.run_id == run_id, status, error)
 
     def close_dead(self, job_name: str) -> int:
         """Close running attempts of a job whose process is gone; gives their number."""

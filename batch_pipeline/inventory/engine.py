@@ -113,6 +113,9 @@ def transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
             yield connection
     except exc.DBAPIError as error:
         raise _domain_error(engine, error) from error
+    except exc.TimeoutError as error:
+        reason = "all connections of this process are in use"
+        raise DatabaseUnreachableError(location(engine), reason) from error
 
 
 def _domain_error(engine: sa.Engine, error: exc.DBAPIError) -> Exception:

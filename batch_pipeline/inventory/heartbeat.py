@@ -13,11 +13,12 @@ from batch_pipeline.domain.batch import AttemptStatus
 from batch_pipeline.inventory.locks import liveness_key
 from batch_pipeline.inventory.tables import attempt
 
+_RENEWAL_SECONDS = 15
 log = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Holds the liveness lock of one attempt and renews its lease every third of it.
+    """Holds the liveness lock of one attempt and renews its lease every 15 s, or third of it.
 
     The lock is a session lock of this connection: when the process dies, the server drops it at
     once and others need not wait for the lease. A lost connection is replaced at the next renewal.
@@ -56,7 +57,8 @@ class Heartbeat:
             self._connection = None
 
     def _renew_until_ended(self) -> None:
-        while not self._ended.wait(self._lease.total_seconds() / 3):
+        # Often enough that a lock lost with its connection is soon held again.
+        while not self._ended.wait(min(self._lease.total_seconds() / 3, _RENEWAL_SECONDS)):
             try:
                 if self._connection is None:
                     self.hold()

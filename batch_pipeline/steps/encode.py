@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
 
-from batch_pipeline.domain.batch import Attempt, Batch
+from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch
 from batch_pipeline.domain.errors import (
     BadFileError,
     InvariantError,
@@ -131,16 +131,22 @@ def _publish(workshop: Workshop, attempt: Attempt, encoded: Encoded) -> Manifest
 
 
 def _give_up(workshop: Workshop, attempt: Attempt, error: BaseException) -> None:
-    # An error that is no Exception is an interrupt: the operator's or Dagster's cancel.
-    cancelled = not isinstance(error, Exception)
     try:
-        unpublished = workshop.attempts.fail(attempt, _reason(error), cancelled=cancelled)
+        unpublished = workshop.attempts.fail(attempt, _reason(error), _status(error))
     except RetryableError:
         return  # nobody knows whether it was published: its files stay until the sweep
     if unpublished:
         # A storage that fails here too must not hide why the attempt failed.
         with suppress(StorageUnavailableError):
             workshop.storage.remove_attempt(attempt.stem)
+
+
+def _status(error: BaseException) -> AttemptStatus:
+    if not isinstance(error, Exception):
+        return AttemptStatus.CANCELLED  # an interrupt: the operator's or Dagster's cancel
+    # What passes by itself is tried again without a person, what is wrong with the data is not.
+    again = isinstance(error, RetryableError)
+    return AttemptStatus.ABANDONED if again else AttemptStatus.FAILED
 
 
 def _reason(error: BaseException) -> str:

@@ -1,7 +1,5 @@
 """Databases of users, beside the inventory."""
 
-import importlib.util
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,10 +7,16 @@ import pytest
 import sqlalchemy as sa
 
 from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
-from batch_pipeline_tests.integration.meta_tables import CREATE_FILES, FILES, execute, meta_engine
+from batch_pipeline_tests.integration.mariadb_server import mariadb_server
+from batch_pipeline_tests.integration.meta_tables import (
+    CREATE_FILES,
+    FILES,
+    MARIADB,
+    execute,
+    meta_engine,
+)
 
-_MARIADB = shutil.which("mariadbd") and importlib.util.find_spec("pymysql")
-collect_ignore = [] if _MARIADB else ["test_mariadb_meta_table.py"]
+collect_ignore = [] if MARIADB else ["test_mariadb_ceiling.py"]
 
 
 @pytest.fixture
@@ -36,6 +40,29 @@ def sqlite(tmp_path: Path) -> Iterator[sa.Engine]:
         yield engine
 
 
+@pytest.fixture(scope="session")
+def mariadb_url() -> Iterator[str]:
+    """URL of a MariaDB server that ends with the session."""
+    with mariadb_server() as url:
+        yield url
+
+
+@pytest.fixture
+def mariadb(mariadb_url: str) -> Iterator[sa.Engine]:
+    """A MariaDB database `meta` of a user with an empty table `files`."""
+    with meta_engine(mariadb_url) as server:
+        execute(server, "CREATE DATABASE meta")
+        with meta_engine(mariadb_url.replace("/mysql?", "/meta?")) as engine:
+            execute(
+                engine,
+                "CREATE TABLE files (id BIGINT AUTO_INCREMENT PRIMARY KEY, "
+                "file_location VARCHAR(500), size_in_bytes BIGINT, "
+                "imported TIMESTAMP(6) NULL DEFAULT CURRENT_TIMESTAMP(6)) ENGINE=InnoDB",
+            )
+            yield engine
+        execute(server, "DROP DATABASE meta")
+
+
 @pytest.fixture
 def files(postgres: sa.Engine) -> ReflectedMetaTable:
     """An empty table `ops.files` of a Postgres database."""
@@ -47,3 +74,9 @@ def files(postgres: sa.Engine) -> ReflectedMetaTable:
 def sqlite_files(sqlite: sa.Engine) -> ReflectedMetaTable:
     """The empty table `files` of a SQLite database."""
     return ReflectedMetaTable.open(sqlite, "files", FILES)
+
+
+@pytest.fixture
+def mariadb_files(mariadb: sa.Engine) -> ReflectedMetaTable:
+    """The empty table `files` of a MariaDB database."""
+    return ReflectedMetaTable.open(mariadb, "files", FILES)

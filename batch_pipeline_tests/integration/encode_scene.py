@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from batch_pipeline.domain.batch import Attempt, Batch
+from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch
 from batch_pipeline.domain.errors import (
     DatabaseUnreachableError,
     LockTimeoutError,
@@ -103,12 +103,12 @@ class LostReplies:
         """Pass on."""
         self.inner.pointed(manifest, uri)
 
-    def fail(self, attempt: Attempt, error: str, *, cancelled: bool = False) -> bool:
+    def fail(self, attempt: Attempt, error: str, status: AttemptStatus) -> bool:
         """Lose the request."""
         if self.failing:
             self.failing -= 1
             raise UNREACHABLE
-        return self.inner.fail(attempt, error, cancelled=cancelled)
+        return self.inner.fail(attempt, error, status)
 
 
 class UnreadableMetaTable:

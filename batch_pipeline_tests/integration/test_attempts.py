@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.domain.batch import Attempt, Batch, BatchState
+from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch, BatchState
 from batch_pipeline.domain.errors import AttemptRunningError, FencedError
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.locks import liveness_key
@@ -133,7 +133,7 @@ def test_claim_after_an_expired_lease_takes_over_though_the_process_lives(
             assert attempt.number == 2
             with pytest.raises(FencedError):
                 database.attempts.publish(stuck, encoded("stuck"), stream())
-            assert database.attempts.fail(stuck, "too late") is True
+            assert database.attempts.fail(stuck, "too late", AttemptStatus.FAILED) is True
             assert statuses(database) == ["abandoned", "running"]
 
 

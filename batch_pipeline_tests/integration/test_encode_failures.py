@@ -14,6 +14,7 @@ from batch_pipeline.domain.errors import (
     DatabaseUnreachableError,
     FencedError,
     LockTimeoutError,
+    SparkUnavailableError,
     StorageUnavailableError,
     TooManyBadRecordsError,
 )
@@ -22,6 +23,7 @@ from batch_pipeline.domain.location import to_uri
 from batch_pipeline.domain.manifest import Manifest, PartFile
 from batch_pipeline.domain.stream import OnBadFile
 from batch_pipeline.ports import BadRecord
+from batch_pipeline.steps.plan import due
 from batch_pipeline_tests.factories import encoded, item_report
 from batch_pipeline_tests.integration.encode_scene import (
     ID,
@@ -224,3 +226,12 @@ def test_encode_that_ends_before_its_pointer_is_published_all_the_same(
     assert scene.attempts() == [("succeeded", None, 1, 1)]
     assert (len(scene.parts()), scene.pointers()) == (1, [])
     assert len(list(scene.database.manifests.without_pointer("orders"))) == 1
+
+
+def test_encode_without_spark_leaves_the_batch_to_be_tried_again(scene: Scene) -> None:
+    """Expect a batch whose surroundings failed to wait for nobody, unlike one with bad data."""
+    scene.encoder.script = [SparkUnavailableError("the Connect server", "it is gone")]
+    fails(scene, SparkUnavailableError)
+    assert scene.attempts()[0][0] == "abandoned"
+    [status] = scene.database.batches.statuses("orders")
+    assert due([status], retry_failed=False) == [status]

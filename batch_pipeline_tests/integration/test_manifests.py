@@ -167,7 +167,7 @@ def test_inventory_view_row_of_a_published_attempt_reads_right(
 ) -> None:
     """Expect one row an attempt: what, when, with which result, and by which limits."""
     with claimed(database, one) as attempt:
-        database.attempts.fail(attempt, "line 3 is broken")
+        database.attempts.fail(attempt, "line 3 is broken", AttemptStatus.FAILED)
     parts = (part_file("b"), part_file("a", records=0))
     publish(database, one, encoded(part_files=parts))
     failed, published = query(database, "SELECT * FROM batch_pipeline.inventory ORDER BY id")
@@ -204,7 +204,7 @@ def test_history_of_an_item_tells_every_attempt_on_its_batch(
 ) -> None:
     """Expect attempts oldest first, with the item's counters where it was published."""
     with claimed(database, one) as attempt:
-        database.attempts.fail(attempt, "line 3 is broken")
+        database.attempts.fail(attempt, "line 3 is broken", AttemptStatus.FAILED)
     publish(database, one, encoded(items=(item_report(1), item_report(2, read=0, written=0))))
     failed, succeeded = database.history.of_item(one, 1)
     assert (failed.number, failed.status, failed.error) == (

@@ -2,13 +2,12 @@
 
 import signal
 from collections.abc import Callable
-from datetime import timedelta
 from functools import partial
 
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.domain.batch import Batch, BatchState
+from batch_pipeline.domain.batch import AttemptStatus, Batch, BatchState
 from batch_pipeline.domain.errors import FencedError
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.inventory.database import Database
@@ -101,7 +100,7 @@ def test_publish_behind_an_open_publish_waits_for_its_end(
 def test_fail_closes_the_attempt_with_its_reason(database: Database, one: Batch) -> None:
     """Expect status, reason and time to be kept, and the next attempt to be number 2."""
     with claimed(database, one) as attempt:
-        assert database.attempts.fail(attempt, "line 3 is broken") is True
+        assert database.attempts.fail(attempt, "line 3 is broken", AttemptStatus.FAILED) is True
     status = database.batches.statuses("orders")[0]
     assert (status.state, status.error) == (BatchState.FAILED, "line 3 is broken")
     assert status.finished_at is not None
@@ -111,7 +110,7 @@ def test_fail_closes_the_attempt_with_its_reason(database: Database, one: Batch)
 def test_fail_cancelled_leaves_the_batch_interrupted(database: Database, one: Batch) -> None:
     """Expect a cancelled attempt to be told apart from a failed one."""
     with claimed(database, one) as attempt:
-        assert database.attempts.fail(attempt, "KeyboardInterrupt", cancelled=True) is True
+        assert database.attempts.fail(attempt, "interrupted", AttemptStatus.CANCELLED) is True
     assert statuses(database) == ["cancelled"]
     assert database.batches.statuses("orders")[0].state is BatchState.INTERRUPTED
 
@@ -120,14 +119,14 @@ def test_fail_after_publish_says_that_it_is_published(database: Database, one: B
     """Expect a published attempt to stay so."""
     with claimed(database, one) as attempt:
         database.attempts.publish(attempt, encoded(), stream())
-        assert database.attempts.fail(attempt, "too late") is False
+        assert database.attempts.fail(attempt, "too late", AttemptStatus.FAILED) is False
     assert statuses(database) == ["succeeded"]
 
 
 def test_publish_after_fail_is_fenced(database: Database, one: Batch) -> None:
     """Expect a closed attempt to publish nothing."""
     with claimed(database, one) as attempt:
-        database.attempts.fail(attempt, "broken")
+        database.attempts.fail(attempt, "broken", AttemptStatus.FAILED)
         with pytest.raises(FencedError):
             database.attempts.publish(attempt, encoded(), stream())
     assert statuses(database) == ["failed"]
@@ -146,30 +145,15 @@ def test_fail_with_text_that_postgres_refuses_keeps_what_can_be_kept(
 ) -> None:
     """Expect long reasons to be cut, and NUL and lone surrogates to be spelled out."""
     with claimed(database, one) as attempt:
-        assert database.attempts.fail(attempt, error) is True
+        assert database.attempts.fail(attempt, error, AttemptStatus.FAILED) is True
     assert database.batches.statuses("orders")[0].error == kept
-
-
-def test_fail_run_closes_what_the_run_left_open(database: Database) -> None:
-    """Expect only running attempts of that run to be closed."""
-    first, second, third = planned(database, 3)
-    publish(database, first)
-    with (
-        claimed(database, second),
-        database.attempts.claim(third, run_id="run-2", lease=timedelta(minutes=5)),
-    ):
-        assert database.attempts.fail_run("run-1", "the run failed", cancelled=False) == 1
-        assert database.attempts.fail_run("run-1", "the run failed", cancelled=False) == 0
-        assert statuses(database) == ["succeeded", "failed", "running"]
-        assert database.attempts.fail_run("run-2", "stopped", cancelled=True) == 1
-    assert statuses(database) == ["succeeded", "failed", "cancelled"]
 
 
 def test_batch_with_a_failed_later_attempt_stays_published(database: Database, one: Batch) -> None:
     """Expect the newest generation to count, with the later attempt's error beside it."""
     publish(database, one)
     with claimed(database, one) as attempt:
-        database.attempts.fail(attempt, "broken")
+        database.attempts.fail(attempt, "broken", AttemptStatus.FAILED)
     status = database.batches.statuses("orders")[0]
     assert (status.state, status.generation, status.attempts, status.error) == (
         BatchState.PUBLISHED,

@@ -1,0 +1,156 @@
+"""A machine on which nothing is installed but this package: no Java, no Postgres, not root."""
+
+import json
+import os
+import pkgutil
+import re
+import shutil
+import subprocess
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+import batch_pipeline
+from batch_pipeline_tests.acceptance.conftest import Workplace, manifests, names, wait_until
+
+NOT_ON_A_FRESH_MACHINE = ("java*", "psql*", "pg_*", "postgres*", "mvn*", "node*", "go", "docker*")
+NOBODY = 65534
+MAY_READ_EVERYTHING = "+dac_read_search"  # the interpreter may lie in root's home folder
+
+# Running these is what importing them does: one is the command, the other is Alembic's.
+SCRIPTS = {"batch_pipeline.__main__", "batch_pipeline.inventory.migrations.env"}
+
+IMPORT_ALL = """
+import importlib, json, sys, threading
+import psutil
+for name in json.loads(sys.argv[1]):
+    importlib.import_module(name)
+from batch_pipeline.definitions import defs
+keys = sorted(key.to_user_string() for key in defs().resolve_all_asset_keys())
+me = psutil.Process()
+print(json.dumps({
+    "keys": keys,
+    "children": [child.name() for child in me.children(recursive=True)],
+    "connections": len(me.net_connections()),
+    "threads": [one.name for one in threading.enumerate() if one.name.startswith("batch")],
+}))
+"""
+
+
+@pytest.fixture
+def fresh(workplace: Workplace, tmp_path: Path) -> Workplace:
+    """A workplace with the bundled Java, a bare PATH, no user's settings and the C locale."""
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for folder in (Path("/usr/bin"), Path("/bin")):
+        for program in folder.iterdir():
+            unwanted = any(fnmatch(program.name, pattern) for pattern in NOT_ON_A_FRESH_MACHINE)
+            link = commands / program.name
+            if not unwanted and not link.is_symlink():
+                link.symlink_to(program)
+    localised = [name for name in os.environ if name.startswith("LC_")]
+    return workplace.given(
+        BATCH_PIPELINE_JAVA="bundled",
+        PATH=str(commands),
+        JAVA_HOME=None,
+        LANG=None,
+        LANGUAGE=None,
+        **dict.fromkeys(localised),
+        LC_ALL="C",
+    )
+
+
+def test_demo_works_without_java_postgres_and_locale(fresh: Workplace) -> None:
+    """Expect the demo's numbers from the bundled runtime, and nothing left running."""
+    assert shutil.which("java", path=fresh.environment["PATH"]) is None
+    assert shutil.which("psql", path=fresh.environment["PATH"]) is None
+    printed = fresh.done("demo")
+    written = [manifest["records"]["written"] for manifest in manifests(_storage(fresh))]
+    assert "6134 records read = 6133 written + 1 quarantined" in printed
+    assert (len(written), sum(written)) == (10, 6_133)
+    assert any((fresh.home / "java").glob("*/bin/java"))
+    wait_until(lambda: not fresh.processes(), "all processes end", seconds=15)
+    assert names(fresh.processes()) == []
+
+
+def test_command_without_a_terminal_prints_no_colours(fresh: Workplace) -> None:
+    """Expect plain text, in ASCII where the locale knows no more."""
+    ended = fresh.run("--help")
+    assert ended.returncode == 0
+    assert re.search(r"\x1b\[", ended.stdout) is None
+
+
+def test_importing_everything_opens_nothing(workplace: Workplace) -> None:
+    """Expect all modules and definitions to load without process, connection, thread or file."""
+    workplace.write_stream("orders")
+    found = pkgutil.walk_packages(batch_pipeline.__path__, "batch_pipeline.")
+    modules = sorted({module.name for module in found} - SCRIPTS)
+    imported = subprocess.run(
+        [sys.executable, "-c", IMPORT_ALL, json.dumps(modules)],
+        cwd=workplace.folder,
+        env=workplace.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert imported.returncode == 0, imported.stderr
+    assert json.loads(imported.stdout) == {
+        "keys": ["orders/batches", "orders/meta_table"],
+        "children": [],
+        "connections": 0,
+        "threads": [],
+    }
+    assert len(modules) > 50
+    assert not workplace.home.exists()
+    assert [path.name for path in workplace.folder.iterdir()] == ["streams"]
+
+
+if hasattr(os, "geteuid") and os.geteuid() == 0 and shutil.which("setpriv"):
+
+    def test_commands_work_for_a_user_without_rights(workplace: Workplace) -> None:
+        """Expect help, the embedded Postgres and a whole run for a user that is not root."""
+        place = _of_nobody(workplace)
+        place.write_stream("orders")
+        place.landing("orders").mkdir(parents=True)
+        (place.landing("orders") / "a.csv").write_text("id\n1\n2\n")
+        for path in (place.folder, *place.folder.rglob("*")):
+            os.chown(path, NOBODY, NOBODY)
+        assert "Files in" in _as_nobody(place, "--help")
+        [status] = json.loads(_as_nobody(place, "status", "--json"))["streams"]
+        [done] = json.loads(_as_nobody(place, "run", "--json"))["streams"]
+        assert status["batches"]["published"] == 0
+        assert [one["records"]["written"] for one in done["published"]] == [2]
+        assert {path.stat().st_uid for path in place.home.rglob("*")} == {NOBODY}
+
+
+def _storage(place: Workplace) -> Path:
+    return place.home / "demo" / "batches"
+
+
+def _of_nobody(workplace: Workplace) -> Workplace:
+    """Open the way to the workplace, and give its user a home and a folder for temporary files."""
+    for folder in workplace.folder.parents:
+        if folder.stat().st_uid == os.getuid() and str(folder).startswith("/tmp/"):  # noqa: S108
+            folder.chmod(0o755)
+    for name in ("user", "tmp"):
+        (workplace.folder / name).mkdir()
+    return workplace.given(
+        HOME=str(workplace.folder / "user"), TMPDIR=str(workplace.folder / "tmp"), USER="nobody"
+    )
+
+
+def _as_nobody(place: Workplace, *arguments: str) -> str:
+    become = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    become += [f"--inh-caps={MAY_READ_EVERYTHING}", f"--ambient-caps={MAY_READ_EVERYTHING}"]
+    ended = subprocess.run(
+        [*become, sys.executable, "-m", "batch_pipeline", *arguments],
+        cwd=place.folder,
+        env=place.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, f"{arguments}: {ended.stderr}"
+    return ended.stdout
