@@ -1,6 +1,7 @@
 """The demo: the main job on generated files, explained station by station."""
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -14,6 +15,14 @@ from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.stream_file import load_streams
 from batch_pipeline.singer.messages import batch_message
+
+_NEXT = (
+    ("demo", "again: there is nothing left to do"),
+    ("messages demo_orders", "SCHEMA, BATCH and STATE lines for a target"),
+    ("explain orders-2026-01-24.csv", "where one file is and what became of it"),
+    ("dev", "the same in Dagster's UI"),
+    ("demo --reset", "start over"),
+)
 
 
 @click.command()
@@ -65,8 +74,9 @@ def _print_next(*, nothing_new: bool) -> None:
     if nothing_new:
         say("Every file is published already, so there was nothing to do.")
     head("What to type next")
-    say("  batch-pipeline demo                          again: there is nothing left to do")
-    say("  batch-pipeline messages demo_orders          SCHEMA, BATCH and STATE lines for a target")
-    say("  batch-pipeline explain orders-2026-01-24.csv where one file is and what became of it")
-    say("  batch-pipeline dev                           the same in Dagster's UI")
-    say("  batch-pipeline demo --reset                  start over")
+    # `uv run` tells its child of itself; without it the command is on the PATH.
+    command = (
+        "uv run batch-pipeline" if "UV_RUN_RECURSION_DEPTH" in os.environ else "batch-pipeline"
+    )
+    for arguments, meaning in _NEXT:
+        say(f"  {command} {arguments:<32} {meaning}")
