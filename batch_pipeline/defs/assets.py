@@ -6,7 +6,11 @@ import dagster as dg
 
 from batch_pipeline.defs.discover import discover
 from batch_pipeline.defs.encode_partitions import encode_partitions
-from batch_pipeline.defs.metadata import discovery_metadata
+from batch_pipeline.defs.metadata import (
+    ENCODE_VERSION,
+    META_TABLE_VERSION,
+    discovery_metadata,
+)
 from batch_pipeline.defs.names import batches_key, identifier, meta_table_key, partitions
 from batch_pipeline.defs.resources import PipelineResource, SparkResource
 from batch_pipeline.domain.errors import PipelineError
@@ -35,7 +39,8 @@ def meta_table_asset(stream: Stream) -> dg.AssetsDefinition:
             context.log_event(event)
         waiting = parts.database.batches.backlog(stream.name)
         return dg.MaterializeResult(
-            metadata=discovery_metadata(found.registered, len(found.planned), *waiting)
+            metadata=discovery_metadata(found.registered, len(found.planned), *waiting),
+            data_version=dg.DataVersion(META_TABLE_VERSION),
         )
 
     return meta_table
@@ -50,6 +55,7 @@ def batches_asset(stream: Stream) -> dg.AssetsDefinition:
         partitions_def=partitions(stream),
         backfill_policy=dg.BackfillPolicy.multi_run(stream.partitions_per_run),
         output_required=False,
+        code_version=ENCODE_VERSION,
         group_name=identifier(stream),
         kinds={"spark", stream.encoding.format.value},
         description=f"BATCH files of {stream.name} in {stream.storage.root}, one manifest a batch.",

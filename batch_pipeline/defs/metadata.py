@@ -6,12 +6,17 @@ from typing import Any
 
 import dagster as dg
 
-from batch_pipeline.defs.names import batches_key
+from batch_pipeline.defs.names import batches_key, meta_table_key
 from batch_pipeline.domain.item import Registered
 from batch_pipeline.domain.location import to_path
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.singer.messages import batch_message
+
+# Dagster calls a partition stale when what it was made from has a newer version. New rows of the
+# meta table change nothing for batches that are planned, so its version never changes.
+META_TABLE_VERSION = "append-only"
+ENCODE_VERSION = "1"
 
 
 def batch_metadata(manifest: Manifest, pointer_uri: str, seconds: float | None) -> dict[str, Any]:
@@ -43,10 +48,30 @@ def batch_materialization(
     stream: Stream, manifest: Manifest, pointer_uri: str, seconds: float | None = None
 ) -> dg.AssetMaterialization:
     """The event that turns a batch's partition green."""
+    source = meta_table_key(stream).to_user_string()
     return dg.AssetMaterialization(
         asset_key=batches_key(stream),
         partition=manifest.batch.key,
         metadata=batch_metadata(manifest, pointer_uri, seconds),
+        tags={
+            "dagster/code_version": ENCODE_VERSION,
+            f"dagster/input_data_version/{source}": META_TABLE_VERSION,
+            f"dagster/input_event_pointer/{source}": "NULL",
+        },
+    )
+
+
+def discovery_materialization(
+    stream: Stream, metadata: Mapping[str, Any]
+) -> dg.AssetMaterialization:
+    """The event that tells of new items which no run registered."""
+    return dg.AssetMaterialization(
+        asset_key=meta_table_key(stream),
+        metadata=metadata,
+        tags={
+            "dagster/data_version": META_TABLE_VERSION,
+            "dagster/data_version_is_user_provided": "true",
+        },
     )
 
 

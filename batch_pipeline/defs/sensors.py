@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import dagster as dg
 
 from batch_pipeline.defs.discover import Discovered, discover
+from batch_pipeline.defs.metadata import discovery_materialization, discovery_metadata
 from batch_pipeline.defs.names import (
     LAUNCH_TAG,
     RANGE_END_TAG,
@@ -20,6 +21,7 @@ from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.domain.batch import BatchStatus
 from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.stream import Stream
+from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.steps.plan import MAX_ATTEMPTS, due, neighbours
 
 INTERVAL_SECONDS = 10
@@ -50,13 +52,26 @@ def new_files_sensor(stream: Stream) -> dg.SensorDefinition:
             found = discover(pipeline.pipeline, stream, context.instance, drain=False)
         except PipelineError as error:
             return dg.SkipReason(str(error))
-        return _requests(context, stream, found)
+        news = _news(pipeline.pipeline, stream, found)
+        return _requests(context, stream, found, news)
 
     return new_files
 
 
+def _news(pipeline: Pipeline, stream: Stream, found: Discovered) -> list[dg.AssetMaterialization]:
+    """Tell Dagster of new items, and of published batches that it has not heard of."""
+    if not found.registered.new_items:
+        return list(found.unseen)
+    waiting = pipeline.database.batches.backlog(stream.name)
+    facts = discovery_metadata(found.registered, len(found.planned), *waiting)
+    return [discovery_materialization(stream, facts), *found.unseen]
+
+
 def _requests(
-    context: dg.SensorEvaluationContext, stream: Stream, found: Discovered
+    context: dg.SensorEvaluationContext,
+    stream: Stream,
+    found: Discovered,
+    news: list[dg.AssetMaterialization],
 ) -> dg.SensorResult | dg.SkipReason:
     launches: dict[str, int] = json.loads(context.cursor) if context.cursor else {}
     waiting = _not_yet_launched(context, stream, found.statuses)
@@ -67,13 +82,13 @@ def _requests(
         status.batch.key: launches.get(status.batch.key, 0) + (status.batch.key in launched)
         for status in waiting
     }
-    if not (groups or found.new_keys or found.unseen):
+    if not (groups or found.new_keys or news):
         return dg.SkipReason(f"{found.registered.found} files known, nothing is due.")
     set_name = partitions(stream)
     return dg.SensorResult(
         run_requests=[_run_request(stream, group, counts) for group in groups],
         dynamic_partitions_requests=[set_name.build_add_request(list(found.new_keys))],
-        asset_events=list(found.unseen),
+        asset_events=news,
         cursor=json.dumps({key: count for key, count in counts.items() if count}),
     )
 

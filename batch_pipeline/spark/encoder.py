@@ -71,8 +71,8 @@ class SparkEncoder:
     def _reports(self, specs: Sequence[TaskSpec]) -> list[TaskReport]:
         session = self._session_factory()
         tag = f"encode-{uuid4().hex}"
-        # On a thread of its own, which is to say on a connection of its own to the JVM: an interrupt
-        # that breaks off the wait leaves no answer behind for the next call to take as its own.
+        # On a thread of its own, and so on its own connection to the JVM: an interrupt that breaks
+        # off the wait leaves no answer behind that the next call would take for its own.
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix=tag) as executor:
             encoding = executor.submit(_run_tasks, session, specs, tag)
             try:
