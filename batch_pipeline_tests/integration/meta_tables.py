@@ -1,5 +1,7 @@
 """Meta tables of users for tests: engines, rows, and the loop that consumes a table."""
 
+import importlib.util
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +12,7 @@ from batch_pipeline.domain.planning import Cut, Limits
 from batch_pipeline.inventory.column_roles import MetaColumns
 from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
 
+MARIADB = bool(shutil.which("mariadbd") and importlib.util.find_spec("pymysql"))
 FILES = MetaColumns(uid="id", item="file_location", weight="size_in_bytes")
 CREATE_FILES = """
 CREATE TABLE ops.files (

@@ -1,0 +1,194 @@
+"""Structured filters on a meta table: column, operator, value, joined by all and any.
+
+No SQL text is read or written here; the inventory turns a filter into bound expressions. A row
+whose column is NULL fits no operator but `is null`, as in SQL.
+"""
+
+import math
+from dataclasses import dataclass
+from datetime import date
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from batch_pipeline.domain.errors import InvalidValueError
+
+Scalar: TypeAlias = str | int | float | bool
+_MAX_DEPTH = 16
+_SHAPE = "a list of {column, operator, value}, {all: […]} or {any: […]}"
+
+
+class Operator(StrEnum):
+    """What a condition compares with."""
+
+    EQUAL = "="
+    NOT_EQUAL = "!="
+    LESS = "<"
+    LESS_OR_EQUAL = "<="
+    GREATER = ">"
+    GREATER_OR_EQUAL = ">="
+    IN = "in"
+    NOT_IN = "not in"
+    LIKE = "like"
+    IS_NULL = "is null"
+    IS_NOT_NULL = "is not null"
+
+
+_WITHOUT_VALUE = (Operator.IS_NULL, Operator.IS_NOT_NULL)
+_WITH_LIST = (Operator.IN, Operator.NOT_IN)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One comparison; `value` is a tuple for `in` and `not in`, None for the null tests.
+
+    Raises:
+        InvalidValueError: operator and value do not belong together.
+    """
+
+    column: str
+    operator: Operator
+    value: Scalar | tuple[Scalar, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.column or "\0" in self.column:
+            raise InvalidValueError("column", self.column, "the name of a column")
+        fits, expected = _fits(self.operator, self.value)
+        if not fits:
+            raise InvalidValueError(f"value of {self.operator.value!r}", self.value, expected)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns used."""
+        return (self.column,)
+
+    def to_json(self) -> dict[str, Any]:
+        """Write the condition as `parse_filter` reads it."""
+        written = {"column": self.column, "operator": self.operator.value}
+        if self.operator in _WITHOUT_VALUE:
+            return written
+        value = list(self.value) if isinstance(self.value, tuple) else self.value
+        return written | {"value": value}
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    """Rows that fit every part."""
+
+    parts: "tuple[Filter, ...]"
+
+    def __post_init__(self) -> None:
+        _check_parts("all", self.parts)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns used, in order, each once."""
+        return _columns(self.parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Write the filter as `parse_filter` reads it."""
+        return {"all": [part.to_json() for part in self.parts]}
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """Rows that fit at least one part."""
+
+    parts: "tuple[Filter, ...]"
+
+    def __post_init__(self) -> None:
+        _check_parts("any", self.parts)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns used, in order, each once."""
+        return _columns(self.parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Write the filter as `parse_filter` reads it."""
+        return {"any": [part.to_json() for part in self.parts]}
+
+
+Filter: TypeAlias = Condition | AllOf | AnyOf
+
+
+def parse_filter(value: object, place: str = "where") -> Filter:
+    """Read a filter from plain lists and dicts; a list means that all its conditions hold.
+
+    `place` is what messages call the outermost value. Dates and times, as YAML has them, become ISO
+    text.
+
+    Raises:
+        InvalidValueError: something is not of this shape; the message names the place.
+    """
+    return _parse(value, place, depth=0)
+
+
+def _parse(value: object, place: str, *, depth: int) -> Filter:
+    if depth > _MAX_DEPTH:
+        raise InvalidValueError(place, "(not shown)", f"at most {_MAX_DEPTH} levels of nesting")
+    if isinstance(value, list):
+        return AllOf(_parse_parts(value, place, depth=depth))
+    if not isinstance(value, dict):
+        raise InvalidValueError(place, value, _SHAPE)
+    for name, kind in (("all", AllOf), ("any", AnyOf)):
+        if set(value) == {name}:
+            return kind(_parse_parts(value[name], f"{place}.{name}", depth=depth))
+    return _parse_condition(value, place)
+
+
+def _parse_parts(value: object, place: str, *, depth: int) -> tuple[Filter, ...]:
+    if not isinstance(value, list) or not value:
+        raise InvalidValueError(place, value, "a list of at least one condition")
+    return tuple(
+        _parse(part, f"{place}[{position}]", depth=depth + 1) for position, part in enumerate(value)
+    )
+
+
+def _parse_condition(value: dict[Any, Any], place: str) -> Condition:
+    unknown = [key for key in value if key not in {"column", "operator", "value"}]
+    if unknown:
+        raise InvalidValueError(f"{place}.{unknown[0]}", value[unknown[0]], _SHAPE)
+    column, operator = value.get("column"), value.get("operator")
+    if not isinstance(column, str) or not column or "\0" in column:
+        raise InvalidValueError(f"{place}.column", column, "the name of a column")
+    if not isinstance(operator, str) or operator not in {known.value for known in Operator}:
+        known = ", ".join(f"'{known.value}'" for known in Operator)
+        raise InvalidValueError(f"{place}.operator", operator, f"one of {known}")
+    operand = _plain(value.get("value"))
+    fits, expected = _fits(Operator(operator), operand)
+    if not fits or ("value" in value and Operator(operator) in _WITHOUT_VALUE):
+        raise InvalidValueError(f"{place}.value", operand, f"{expected} with {operator!r}")
+    return Condition(column, Operator(operator), operand)
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, list):
+        return tuple(_plain(part) for part in value)
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def _fits(operator: Operator, value: object) -> tuple[bool, str]:
+    """Tell whether a value belongs to an operator, and what would."""
+    if operator in _WITHOUT_VALUE:
+        return value is None, "no value"
+    if operator in _WITH_LIST:
+        fits = isinstance(value, tuple) and bool(value) and all(map(_is_scalar, value))
+        return fits, "a list of at least one text, number or truth value"
+    if operator is Operator.LIKE:
+        return isinstance(value, str) and _is_scalar(value), "a pattern with % and _"
+    return _is_scalar(value), "a text, number or truth value ('is null' tests for NULL)"
+
+
+def _is_scalar(value: object) -> bool:
+    if isinstance(value, str):
+        return "\0" not in value
+    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _check_parts(name: str, parts: "tuple[Filter, ...]") -> None:
+    if not parts:
+        raise InvalidValueError(name, parts, "at least one condition")
+
+
+def _columns(parts: "tuple[Filter, ...]") -> tuple[str, ...]:
+    return tuple(dict.fromkeys(column for part in parts for column in part.columns))

@@ -1,0 +1,151 @@
+"""Structured filters as SQLAlchemy expressions: reflected columns, bound values, no SQL text."""
+
+import datetime as dt
+import operator
+import uuid
+from collections.abc import Callable, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any, assert_never
+
+import sqlalchemy as sa
+
+from batch_pipeline.domain.errors import InvalidValueError
+from batch_pipeline.domain.filter import AllOf, AnyOf, Condition, Filter, Operator, Scalar
+from batch_pipeline.domain.id_range import MAX_ID, MIN_ID
+
+_COMPARISONS: dict[Operator, Callable[[Any, Any], Any]] = {
+    Operator.EQUAL: operator.eq,
+    Operator.NOT_EQUAL: operator.ne,
+    Operator.LESS: operator.lt,
+    Operator.LESS_OR_EQUAL: operator.le,
+    Operator.GREATER: operator.gt,
+    Operator.GREATER_OR_EQUAL: operator.ge,
+}
+
+
+def clause(table: sa.Table, where: Filter) -> sa.ColumnElement[bool]:
+    """Give the expression of a filter whose columns the table has.
+
+    Raises:
+        InvalidValueError: a value cannot be compared with its column.
+    """
+    if isinstance(where, AllOf):
+        return sa.and_(*(clause(table, part) for part in where.parts))
+    if isinstance(where, AnyOf):
+        return sa.or_(*(clause(table, part) for part in where.parts))
+    return _condition(table.c[where.column], where)
+
+
+def _condition(column: sa.Column[Any], condition: Condition) -> sa.ColumnElement[bool]:
+    match condition.operator:
+        case Operator.IS_NULL:
+            return column.is_(None)
+        case Operator.IS_NOT_NULL:
+            return column.is_not(None)
+        case Operator.IN | Operator.NOT_IN:
+            found = column.in_([_bound(column, value) for value in _operands(condition)])
+            return sa.not_(found) if condition.operator is Operator.NOT_IN else found
+        case Operator.LIKE:
+            if not isinstance(column.type, sa.String | sa.types.NullType):
+                raise _mismatch(column, condition.value, "a column of text to use 'like' on")
+            return column.like(sa.literal(_operands(condition)[0], sa.String))
+        case (
+            Operator.EQUAL
+            | Operator.NOT_EQUAL
+            | Operator.LESS
+            | Operator.LESS_OR_EQUAL
+            | Operator.GREATER
+            | Operator.GREATER_OR_EQUAL
+        ):
+            compare = _COMPARISONS[condition.operator]
+            expression: sa.ColumnElement[bool] = compare(
+                column, _bound(column, _operands(condition)[0])
+            )
+            return expression
+        case _:
+            assert_never(condition.operator)
+
+
+def _operands(condition: Condition) -> tuple[Scalar, ...]:
+    value = condition.value
+    if isinstance(value, tuple):
+        return value
+    return () if value is None else (value,)
+
+
+def _bound(column: sa.Column[Any], value: Scalar) -> sa.ColumnElement[Any]:
+    """Bind a value as the column's type; integers as bigint, whatever the width of the column."""
+    kind = column.type
+    if isinstance(kind, sa.Boolean):
+        if not isinstance(value, bool):
+            raise _mismatch(column, value, "true or false")
+        return sa.literal(value, kind)
+    if isinstance(kind, sa.Integer):
+        if not isinstance(value, int) or not MIN_ID <= value <= MAX_ID:
+            raise _mismatch(column, value, "a 64-bit integer")
+        return sa.literal(int(value), sa.BigInteger)
+    if isinstance(kind, sa.Numeric):
+        return sa.literal(_decimal(column, value), sa.Numeric)
+    if isinstance(kind, sa.types.NullType):
+        return sa.literal(value)
+    return sa.literal(_parsed(column, value), kind)
+
+
+def _decimal(column: sa.Column[Any], value: Scalar) -> Decimal:
+    try:
+        number = Decimal(str(value))
+    except InvalidOperation:
+        raise _mismatch(column, value, "a number") from None
+    if not number.is_finite():
+        raise _mismatch(column, value, "a finite number")
+    return number
+
+
+def _parsed(column: sa.Column[Any], value: Scalar) -> object:
+    kind = column.type
+    if isinstance(kind, sa.DateTime):
+        return _read(column, value, _time(kind), "a time as in 2026-03-01T12:00:00+00:00")
+    if isinstance(kind, sa.Date):
+        return _read(column, value, dt.date.fromisoformat, "a date as in 2026-03-01")
+    if isinstance(kind, sa.Uuid):
+        return _read(column, value, uuid.UUID, "a UUID")
+    if isinstance(kind, sa.Enum):
+        return _read(column, value, _one_of(kind.enums), f"one of {', '.join(kind.enums)}")
+    if isinstance(kind, sa.String):
+        return _read(column, value, str, "a text")
+    raise _mismatch(column, value, f"no filter, since {kind!r} cannot be compared here")
+
+
+def _read(
+    column: sa.Column[Any], value: Scalar, reader: Callable[[str], object], expected: str
+) -> object:
+    if not isinstance(value, str):
+        raise _mismatch(column, value, expected)
+    try:
+        return reader(value)
+    except ValueError:
+        raise _mismatch(column, value, expected) from None
+
+
+def _time(kind: sa.DateTime) -> Callable[[str], dt.datetime]:
+    """Read a time; one without a zone is UTC, and a column without a zone is compared as UTC."""
+
+    def read(text: str) -> dt.datetime:
+        time = dt.datetime.fromisoformat(text)
+        aware = time.replace(tzinfo=dt.UTC) if time.tzinfo is None else time
+        return aware if kind.timezone else aware.astimezone(dt.UTC).replace(tzinfo=None)
+
+    return read
+
+
+def _one_of(names: Sequence[str]) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in names:
+            raise ValueError(text)
+        return text
+
+    return read
+
+
+def _mismatch(column: sa.Column[Any], value: object, expected: str) -> InvalidValueError:
+    return InvalidValueError(f"where: the value compared with {column.name!r}", value, expected)

@@ -1,0 +1,82 @@
+"""Connections to the database of a user's meta table: short reads, and names for what goes wrong.
+
+Nothing here writes, and nothing here touches the inventory: the two may be different servers.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from batch_pipeline.domain.errors import (
+    MetaBusyError,
+    MetaPermissionError,
+    MetaTableChangedError,
+    MetaUnreachableError,
+    PipelineError,
+)
+
+# By SQLSTATE on Postgres, by error number on MySQL and MariaDB, by text on SQLite.
+_DENIED = {"42501", 1142, 1143, 1370}
+_BUSY = {"55P03", "40P01", "40001", "57014", 1205, 1213, 1969, 3024, 3572}
+_GONE = {"42P01", "42703", "3F000", 1146, 1054}
+_REFUSED = {1040, 1042, 1043, 1044, 1045, 1049, 1053, 1129, 1130, 1203, 1226, 1927}
+NOT_YET = {1205, 3572}
+
+
+@contextmanager
+def reading(engine: sa.Engine, isolation: str | None = None) -> Iterator[sa.Connection]:
+    """Run a block in one transaction of its own; database errors leave as domain errors.
+
+    Raises:
+        MetaUnreachableError: the connection failed.
+        MetaPermissionError: the role may not read this.
+        MetaTableChangedError: the table or a column is gone.
+        MetaBusyError: a lock or a statement ran into its time limit.
+    """
+    try:
+        with engine.connect() as connection:
+            if isolation is not None:
+                connection.execution_options(isolation_level=isolation)
+            with connection.begin():
+                yield connection
+    except exc.DBAPIError as error:
+        raise _domain_error(engine, error) from error
+
+
+def place(engine: sa.Engine) -> str:
+    """Name the database for people: host, port and database, never user or password."""
+    url = engine.url
+    if engine.dialect.name == "sqlite":
+        return url.database or "an in-memory SQLite database"
+    host = url.host or url.query.get("host") or "the local socket"
+    port = f":{url.port}" if url.port else ""
+    return f"{host}{port}/{url.database}"
+
+
+def error_code(error: exc.DBAPIError) -> object:
+    """Give MySQL's error number or else the SQLSTATE; None where the driver tells neither."""
+    number = error.orig.args[0] if isinstance(error.orig, BaseException) and error.orig.args else 0
+    return number if isinstance(number, int) else getattr(error.orig, "sqlstate", None)
+
+
+def _domain_error(engine: sa.Engine, error: exc.DBAPIError) -> PipelineError | exc.DBAPIError:
+    code, reason = error_code(error), _reason(error.orig)
+    if code in _DENIED:
+        return MetaPermissionError(place(engine), reason)
+    if code in _GONE or reason.startswith(("no such table", "no such column")):
+        return MetaTableChangedError(place(engine), reason)
+    if code in _BUSY or reason.startswith("database is locked"):
+        return MetaBusyError(place(engine), reason)
+    refused = not isinstance(code, int) or code in _REFUSED or 2000 <= code < 3000
+    if error.connection_invalidated or (isinstance(error, exc.OperationalError) and refused):
+        return MetaUnreachableError(place(engine), reason)
+    return error
+
+
+def _reason(error: BaseException | None) -> str:
+    if error is not None and len(error.args) > 1 and isinstance(error.args[1], str):
+        return error.args[1].splitlines()[0]  # MySQL: number, text
+    text = str(error or "").strip()
+    return text.splitlines()[0] if text else "no reason given"

@@ -1,0 +1,239 @@
+"""The hole in front of everybody: many writers, and a planner that must lose nothing (G1).
+
+Writers keep transactions open, roll back, use savepoints and two-phase commit, while a planner
+consumes up to the ceiling and, beside it, a bookmark at `max(id)` shows what would be lost.
+"""
+
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from threading import Event
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from batch_pipeline.domain.id_range import IdRange
+from batch_pipeline.domain.planning import Limits
+from batch_pipeline.inventory import embedded
+from batch_pipeline.inventory.ceilings.ceiling import Ceiling, Strategy
+from batch_pipeline.inventory.ceilings.choose import choose_ceiling
+from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
+from batch_pipeline_tests.integration.meta_tables import CREATE_FILES, FILES, execute, meta_engine
+
+WRITERS = 12
+SECONDS = 4.0
+BATCH = Limits(max_weight=10_000, max_count=50)
+INSERT = "INSERT INTO ops.files (file_location, size_in_bytes) VALUES ('f', 1)"
+INSERT_MANY = f"{INSERT}, ('f', 2), ('f', 3)"
+COPY = "COPY ops.files (file_location, size_in_bytes) FROM STDIN"
+PATIENCE_SECONDS = 30.0
+
+
+@pytest.fixture(scope="module")
+def two_phase_folder() -> Iterator[Path]:
+    """The data folder of a running server of this module's own that allows two-phase commit."""
+    folder = Path(tempfile.mkdtemp(prefix="bp-"))
+    data = folder / "postgres"
+    with psycopg.connect(embedded.ensure_running(data), autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET max_prepared_transactions = 64")
+    embedded.release(data)
+    embedded.ensure_running(data)
+    yield data
+    embedded.release(data)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def files(two_phase_folder: Path) -> Iterator[ReflectedMetaTable]:
+    """An empty table `ops.files` on that server."""
+    with meta_engine(embedded.ensure_running(two_phase_folder)) as engine:
+        execute(engine, "CREATE SCHEMA ops", CREATE_FILES)
+        yield ReflectedMetaTable.open(engine, "ops.files", FILES)
+        execute(engine, "DROP SCHEMA ops CASCADE")
+
+
+class Writer:
+    """One client that writes transactions of every kind until it is told to stop."""
+
+    names = count(1)
+
+    def __init__(self, url: str, seed: int, stop: Event) -> None:
+        self.url, self.seed, self.stop = url, seed, stop
+        self.random = random.Random(seed)  # noqa: S311 - a repeatable workload
+
+    def run(self) -> int:
+        """Write and give the number of transactions."""
+        done = 0
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            while not self.stop.is_set():
+                self._transaction(connection)
+                done += 1
+        return done
+
+    def _transaction(self, connection: psycopg.Connection) -> None:
+        chance = self.random.random()
+        connection.execute("BEGIN")
+        for _ in range(self.random.randint(1, 4)):
+            self._rows(connection)
+        if chance < 0.05:
+            self._stay_open(0.8)
+        elif chance < 0.5:
+            self._stay_open(0.02)
+        if 0.05 < chance < 0.12:
+            connection.execute("ROLLBACK")
+        elif 0.12 < chance < 0.17:
+            name = f"writer_{next(self.names)}"
+            connection.execute(f"PREPARE TRANSACTION '{name}'".encode())
+            self._stay_open(0.3)
+            end = "ROLLBACK" if chance < 0.13 else "COMMIT"
+            connection.execute(f"{end} PREPARED '{name}'".encode())
+        else:
+            connection.execute("COMMIT")
+
+    def _rows(self, connection: psycopg.Connection) -> None:
+        kind = self.random.choice(["one", "one", "many", "copy", "savepoint", "conflict", "update"])
+        if kind == "copy":
+            with connection.cursor() as cursor, cursor.copy(COPY) as rows:
+                rows.write_row(("f", 4))
+                rows.write_row(("f", 5))
+        elif kind == "savepoint":
+            connection.execute("SAVEPOINT part")
+            connection.execute(INSERT)
+            undo = self.random.random() < 0.5
+            connection.execute("ROLLBACK TO part" if undo else "RELEASE part")
+        elif kind == "conflict":
+            connection.execute(f"{INSERT} ON CONFLICT (id) DO NOTHING".encode())
+        elif kind == "update":
+            connection.execute("UPDATE ops.files SET size_in_bytes = 1 WHERE id = %s", [self.seed])
+        else:
+            connection.execute((INSERT if kind == "one" else INSERT_MANY).encode())
+
+    def _stay_open(self, seconds: float) -> None:
+        self.stop.wait(self.random.uniform(0, seconds))
+
+
+@dataclass
+class Planner:
+    """Consumes a table batch by batch up to its ceiling, and once more by `max(id)` alone."""
+
+    table: ReflectedMetaTable
+    ceiling: Ceiling
+    bookmark: int = 0
+    taken: list[int] = field(default_factory=list)
+    naive_bookmark: int = 0
+    naively_taken: list[int] = field(default_factory=list)
+
+    def poll(self) -> int | None:
+        """Take what can be taken now, and give the ceiling."""
+        ceiling = self.ceiling.read().value
+        while ceiling is not None:
+            cut = self.table.next_cut(self.bookmark, ceiling, BATCH)
+            if cut is None:
+                break
+            found = self.table.ids(cut.id_range)
+            assert len(found) == cut.count
+            self.taken += found
+            self.bookmark = cut.id_range.last_id
+        self._poll_naively()
+        return ceiling
+
+    def _poll_naively(self) -> None:
+        highest = self.table.highest_id()
+        if highest is not None and highest > self.naive_bookmark:
+            above = IdRange(first_id=self.naive_bookmark + 1, last_id=highest)
+            self.naively_taken += self.table.ids(above)
+            self.naive_bookmark = highest
+
+
+def consume_under_writers(url: str, planner: Planner) -> int:
+    """Let the writers loose on the planner, then let it take the rest; gives transactions."""
+    stop = Event()
+    with ThreadPoolExecutor(WRITERS) as pool:
+        writers = [pool.submit(Writer(url, seed, stop).run) for seed in range(WRITERS)]
+        try:
+            poll_for(SECONDS, planner)
+        finally:
+            stop.set()
+        written = sum(writer.result(PATIENCE_SECONDS) for writer in writers)
+    assert planner.poll() == planner.table.highest_id()
+    return written
+
+
+def poll_for(seconds: float, planner: Planner) -> None:
+    """Poll every few milliseconds: the load that the test is about, not a wait for anything."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        planner.poll()
+        time.sleep(0.02)
+
+
+def test_planner_below_the_ceiling_loses_nothing_where_a_bookmark_does(
+    two_phase_folder: Path, files: ReflectedMetaTable
+) -> None:
+    """Expect every row once, though a bookmark at the highest id misses some in the same run."""
+    choice = choose_ceiling(files)
+    assert choice.strategy is Strategy.LOCKS
+    planner = Planner(files, choice.ceiling)
+    transactions = consume_under_writers(embedded.ensure_running(two_phase_folder), planner)
+    rows = files.ids(IdRange(first_id=1, last_id=10**9))
+    assert transactions > 200
+    assert len(rows) > 500
+    assert planner.taken == rows
+    missed = set(rows) - set(planner.naively_taken)
+    assert len(missed) > 0
+
+
+def test_prepared_transaction_holds_the_ceiling_until_it_ends(
+    two_phase_folder: Path, files: ReflectedMetaTable
+) -> None:
+    """Expect a transaction without a session to count, named by its own name."""
+    ceiling = choose_ceiling(files).ceiling
+    with psycopg.connect(embedded.ensure_running(two_phase_folder), autocommit=True) as writer:
+        writer.execute("BEGIN")
+        writer.execute(INSERT.encode())
+        execute(files.engine, INSERT)
+        assert ceiling.read().value is None
+        writer.execute("PREPARE TRANSACTION 'late'")
+        assert ceiling.read().value is None
+        (holder,) = ceiling.read().held_by
+        assert (holder.pid, holder.application) == (None, "prepared transaction late")
+        assert holder.age_seconds is not None
+        writer.execute("COMMIT PREPARED 'late'")
+    assert ceiling.read().value == 2
+    assert files.ids(IdRange(first_id=1, last_id=2)) == [1, 2]
+
+
+def test_prepared_transaction_holds_the_ceiling_over_a_restart(
+    two_phase_folder: Path, files: ReflectedMetaTable
+) -> None:
+    """Expect a server's restart, which renames the transaction, not to let it be forgotten."""
+    ceiling = choose_ceiling(files).ceiling
+    execute(files.engine, INSERT)
+    assert ceiling.read().value == 1
+    with psycopg.connect(embedded.ensure_running(two_phase_folder), autocommit=True) as writer:
+        writer.execute("BEGIN")
+        writer.execute(INSERT.encode())
+        writer.execute("PREPARE TRANSACTION 'late'")
+    execute(files.engine, INSERT)
+    assert ceiling.read().value == 1
+    files.engine.dispose()
+    embedded.release(two_phase_folder)
+    embedded.ensure_running(two_phase_folder)
+    assert ceiling.read().value is None
+    assert [holder.application for holder in ceiling.read().held_by] == [
+        "prepared transaction late"
+    ]
+    with files.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(sa.text("COMMIT PREPARED 'late'"))
+    highest = files.highest_id()
+    assert highest is not None
+    assert highest >= 3
+    assert ceiling.read().value == highest
+    assert len(files.ids(IdRange(first_id=1, last_id=highest))) == 3
