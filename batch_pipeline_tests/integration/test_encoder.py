@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,25 +20,17 @@ from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.domain.stream import OnBadFile, Source, Storage, Stream
 from batch_pipeline.ports import EncodeRequest, EncodeResult
 from batch_pipeline.spark.encoder import SparkEncoder, packed
+from batch_pipeline.spark.session import SparkSettings, close_session, open_session
 
 MIB = 2**20
 
 
 @pytest.fixture(scope="module")
-def session() -> Iterator[SparkSession]:
-    """A plain local session of two cores, in which each task may be tried several times."""
-    builder = SparkSession.builder.master("local[2, 4]").appName("encoder tests")
-    for key, value in {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.pyspark.python": sys.executable,
-    }.items():
-        builder = builder.config(key, value)
-    opened = builder.getOrCreate()
-    yield opened
-    opened.stop()
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local session of two cores, in which each task may be tried several times."""
+    home = tmp_path_factory.mktemp("spark")
+    yield open_session(SparkSettings(home=home, master="local[2, 4]"))
+    close_session()
 
 
 class Desk:

@@ -118,13 +118,18 @@ def command(program: str, home: Path) -> list[str]:
     return [sys.executable, "-W", "error", "-c", program, str(home)]
 
 
+def environment() -> dict[str, str]:
+    """Give the environment without what a session of this very process has left in it."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
+
+
 def run(program: str, home: Path, **variables: str) -> Any:
     """Run a program in an empty folder; it prints one JSON value and nothing else anywhere."""
     folder = home / "empty"
     folder.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
         command(COMMON + program, home),
-        env=os.environ | variables,
+        env=environment() | variables,
         cwd=folder,
         capture_output=True,
         text=True,
@@ -141,7 +146,7 @@ def killed(program: str, home: Path, java: str) -> list[int]:
     """Start a program that prints process ids, kill it by SIGKILL, give those that outlive it."""
     with subprocess.Popen(
         command(program, home),
-        env=os.environ | {"BATCH_PIPELINE_JAVA": java},
+        env=environment() | {"BATCH_PIPELINE_JAVA": java},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as owner:
