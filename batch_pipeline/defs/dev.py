@@ -1,7 +1,6 @@
 """Dagster's webserver and daemon as child processes of `batch-pipeline dev`."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import psutil
 from batch_pipeline.defs.instance import prepare_dagster_home
 from batch_pipeline.domain.errors import DagsterStartError, PortInUseError
 from batch_pipeline.settings.home import Home
+from batch_pipeline.spark.connect_server import GUARDIAN
 
 _START_SECONDS = 90
 _STOP_SECONDS = 15
@@ -59,14 +59,21 @@ class DagsterServers:
             "BATCH_PIPELINE_HOME": str(self._home.path),
             "BATCH_PIPELINE_SPARK_REMOTE": self._spark_remote,
         }
-        command = [sys.executable, "-m", "dagster", "dev"]
+        # The guardian ends Dagster when this process is gone, however it went.
+        command = [sys.executable, "-I", "-S", str(GUARDIAN)]
+        command += [sys.executable, "-m", "dagster", "dev"]
         command += ["--host", "127.0.0.1", "--port", str(self._port)]
         command += ["--module-name", "batch_pipeline.definitions"]
         with self.log.open("ab") as log:
             # A session of its own: Ctrl-C in the terminal reaches this process only, which then
             # stops the parts in order.
             self._process = subprocess.Popen(
-                command, env=environment, stdout=log, stderr=log, start_new_session=True
+                command,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         try:
             self._wait_until_it_answers()
@@ -109,15 +116,17 @@ class DagsterServers:
     def _stop(self) -> None:
         if self._process is None:
             return
+        family: list[psutil.Process] = []
         with suppress(psutil.NoSuchProcess):
             family = psutil.Process(self._process.pid).children(recursive=True)
-            self._process.send_signal(signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_STOP_SECONDS)
-            _, alive = psutil.wait_procs(family, timeout=3)
-            for process in alive:
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_STOP_SECONDS)
+        _, alive = psutil.wait_procs(family, timeout=3)
+        for process in alive:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()

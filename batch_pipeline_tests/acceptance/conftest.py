@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from batch_pipeline.domain.location import to_path
+from batch_pipeline.spark.connect_server import SparkConnectServer
 
 REGIONS_ARCHIVE = Path(__file__).parents[3] / "shared/data/italy-regions-daily.tar.gz"
 
@@ -46,6 +47,7 @@ class Workplace:
 
     folder: Path
     variables: Mapping[str, str | None] = field(default_factory=dict)
+    started: list["subprocess.Popen[str]"] = field(default_factory=list)
 
     @property
     def home(self) -> Path:
@@ -95,10 +97,14 @@ class Workplace:
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
         """Start the command as the leader of a process group; its output goes to `output`."""
+        return self.start_program(command(*arguments), self.folder)
+
+    def start_program(self, words: list[str], folder: Path) -> "subprocess.Popen[str]":
+        """Start any program as `start` does, in a folder."""
         with self.output.open("w") as output:
-            return subprocess.Popen(
-                command(*arguments),
-                cwd=self.folder,
+            process = subprocess.Popen(
+                words,
+                cwd=folder,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -106,6 +112,8 @@ class Workplace:
                 text=True,
                 start_new_session=True,
             )
+        self.started.append(process)
+        return process
 
     @property
     def output(self) -> Path:
@@ -146,6 +154,22 @@ class Workplace:
         for process in self.processes():
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+        for started in self.started:
+            started.wait(30)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interrupts_reach_commands() -> None:
+    """Undo that a shell gives programs in the background an interrupt that does nothing."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def warm_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a server that saves commands the start of a JVM where that is not the point."""
+    with SparkConnectServer(tmp_path_factory.mktemp("spark")) as server:
+        yield server.remote
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def _may_mount() -> bool:
     return bool(int(effective.split()[1], 16) >> CAP_SYS_ADMIN & 1)
 
 
-# Each stream: the second of its three files, a batch each, and words of the message about it.
+# Each a batch of its own, between good ones, with words of the message about it.
 BAD_FILES = {
     "stray_quote": (b'id,name\n1,one\n2,"t"wo\n', ["line 3"]),
     "open_quote": (b'id,name\n1,one\n2,"two\n', ["line 3"]),
@@ -70,29 +70,32 @@ class Mixed:
 
 
 @pytest.fixture(scope="module")
-def mixed(shared_workplace: Workplace) -> Iterator[Mixed]:
+def mixed(shared_workplace: Workplace, warm_spark: str) -> Iterator[Mixed]:
     """The workplace after both runs."""
-    place = shared_workplace
-    for name, (content, _) in BAD_FILES.items():
-        _land_three(place, name, content)
-    _land_three(place, "bad_file_set_aside", gzip.compress(GOOD * 500)[:-20], per_batch=100)
-    place.write_stream("bad_file_set_aside", on_bad_file="quarantine")
-    _land_three(place, "changed", GOOD)
-    _land_three(place, "removed", GOOD)
-    for name in ("changed", "removed"):
-        assert place.told("register", name)["items_registered"] == 3
-    (place.landing("changed") / "b.csv").write_bytes(b"id,name\n3,three\n")
-    (place.landing("removed") / "b.csv").unlink()
+    place = shared_workplace.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+    bad = {
+        f"{2 * number:02}-{kind}": content
+        for number, (kind, (content, _)) in enumerate(BAD_FILES.items(), start=1)
+    }
+    good = {f"{number:02}-good": GOOD for number in range(1, 2 * len(bad) + 2, 2)}
+    _land(place, "bad", good | bad)
+    truncated = BAD_FILES["truncated_gzip"][0]
+    _land(place, "set_aside", {"a": GOOD, "b": truncated, "c": GOOD}, per_batch=100)
+    place.write_stream("set_aside", on_bad_file="quarantine")
+    _land(place, "touched", dict.fromkeys(["a", "changed", "removed", "z"], GOOD))
+    assert place.told("register", "touched")["items_registered"] == 4
+    (place.landing("touched") / "changed.csv").write_bytes(b"id,name\n3,three\n")
+    (place.landing("touched") / "removed.csv").unlink()
     place.write_stream("no_landing")
-    _land_three(place, "root_is_a_file", GOOD)
+    _land(place, "root_is_a_file", {"a": GOOD})
     place.storage("root_is_a_file").parent.mkdir(exist_ok=True)
     place.storage("root_is_a_file").write_text("not a folder")
-    _land_three(place, "fine", GOOD)
+    _land(place, "fine", {"a": GOOD})
     (place.landing("fine") / "link.csv").symlink_to(place.folder / "nowhere.csv")
     with _full_disk(place, "full_disk"):
         first = place.run("run", "--json")
-        accepted = place.told("register", "changed", "--accept-changed")
-        second = place.run("run", "--json", "changed", "stray_quote")
+        accepted = place.told("register", "touched", "--accept-changed")
+        second = place.run("run", "--json", "touched")
         yield Mixed(place=place, first=first, accepted=accepted, second=second)
 
 
@@ -106,62 +109,71 @@ def test_run_with_errors_of_operators_exits_with_one(mixed: Mixed) -> None:
 def test_run_with_bad_batches_only_exits_with_three(mixed: Mixed) -> None:
     """Expect exit code 3 when some batches failed and the rest went on."""
     assert mixed.second.returncode == 3
-    assert mixed.result("stray_quote", of_second=True)["failed"][0]["attempts"] == 2
+    assert [one["attempts"] for one in mixed.result("touched", of_second=True)["failed"]] == [2]
 
 
-@pytest.mark.parametrize("stream", BAD_FILES)
-def test_bad_file_fails_its_batch_and_no_neighbour(mixed: Mixed, stream: str) -> None:
-    """Expect one failed batch whose message names file and reason, and the other two published."""
-    result = mixed.result(stream)
-    [failed] = result["failed"]
+@pytest.mark.parametrize(("number", "kind"), [*enumerate(BAD_FILES, start=1)])
+def test_bad_file_fails_its_batch_with_one_message(mixed: Mixed, number: int, kind: str) -> None:
+    """Expect a failed batch, and its message once, with file, reason and what to do."""
+    failed = {one["batch_id"]: one["error"] for one in mixed.result("bad")["failed"]}
+    error = failed[_key(2 * number)]
+    for words in (str(mixed.place.landing("bad") / f"{2 * number:02}-{kind}.csv"), "of this batch"):
+        assert words in error
+    for words in BAD_FILES[kind][1]:
+        assert words in error.partition(".csv")[2]
+    assert "register bad --accept-changed" in error
+    assert mixed.first.stderr.count(error) == 1
+
+
+def test_bad_files_do_not_touch_their_neighbours(mixed: Mixed) -> None:
+    """Expect every other batch to be published and every bad one to have failed."""
+    result = mixed.result("bad")
+    last = 2 * len(BAD_FILES) + 1
     assert result["error"] is None
-    assert [one["batch_id"] for one in result["published"]] == [_key(1), _key(3)]
-    assert failed["batch_id"] == _key(2)
-    for words in (str(mixed.place.landing(stream) / "b.csv"), *BAD_FILES[stream][1]):
-        assert words in failed["error"]
-    assert "Nothing of this batch was published" in failed["error"].replace("nothing", "Nothing")
-    assert f"register {stream} --accept-changed" in failed["error"]
-    assert mixed.first.stderr.count(failed["error"]) == 1
+    assert [one["batch_id"] for one in result["failed"]] == [_key(n) for n in range(2, last, 2)]
+    assert [one["batch_id"] for one in result["published"]] == [
+        _key(number) for number in range(1, last + 1, 2)
+    ]
 
 
-@pytest.mark.parametrize("stream", [*BAD_FILES, "removed", "bad_file_set_aside", "fine"])
+@pytest.mark.parametrize("stream", ["bad", "set_aside", "touched", "fine"])
 def test_bad_input_leaves_nothing_half_written(mixed: Mixed, stream: str) -> None:
     """Expect no file in storage that is not named by a manifest, no unfinished one either."""
+    assert manifests(mixed.place.storage(stream))
     assert unaccounted_files(mixed.place.storage(stream)) == []
 
 
 def test_bad_file_that_is_set_aside_does_not_fail_its_batch(mixed: Mixed) -> None:
     """Expect the records of the other files, and the bad file with its reason in quarantine."""
-    result = mixed.result("bad_file_set_aside")
+    result = mixed.result("set_aside")
     [published] = result["published"]
     [quarantine] = published["quarantine_files"]
     path = Path(quarantine["uri"].removeprefix("file://"))
     [kept] = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
     assert result["failed"] == []
     assert published["records"]["written"] == 4
-    assert kept["location"] == to_uri(mixed.place.landing("bad_file_set_aside") / "b.csv")
+    assert kept["location"] == to_uri(mixed.place.landing("set_aside") / "b.csv")
     assert (kept["item_id"], kept["line"], kept["raw"]) == (2, None, None)
     assert "gzip" in kept["reason"]
 
 
 def test_file_removed_after_registration_fails_its_batch(mixed: Mixed) -> None:
     """Expect the message to say that it is not there, and the neighbours published."""
-    result = mixed.result("removed")
-    [failed] = result["failed"]
-    assert "removed/b.csv: is not there" in failed["error"]
-    assert len(result["published"]) == 2
+    result = mixed.result("touched")
+    errors = {one["batch_id"]: one["error"] for one in result["failed"]}
+    assert "touched/removed.csv: is not there" in errors[_key(3)]
+    assert [one["batch_id"] for one in result["published"]] == [_key(1), _key(4)]
 
 
 def test_file_changed_after_registration_needs_a_word(mixed: Mixed) -> None:
     """Expect its batch to fail with old and new size, and to be published once accepted."""
-    first, second = mixed.result("changed"), mixed.result("changed", of_second=True)
-    [failed] = first["failed"]
+    first, second = mixed.result("touched"), mixed.result("touched", of_second=True)
+    errors = {one["batch_id"]: one["error"] for one in first["failed"]}
     [published] = second["published"]
-    names = [record["name"] for record in json_records(mixed.place.storage("changed"))]
+    names = [record["name"] for record in json_records(mixed.place.storage("touched"))]
     assert first["files_changed"] == 1
-    assert "changed since it was registered: size 20 -> 16 bytes" in failed["error"]
+    assert "changed since it was registered: size 20 -> 16 bytes" in errors[_key(2)]
     assert mixed.accepted["changes_accepted"] == 1
-    assert second["failed"] == []
     assert (published["batch_id"], published["attempt"]) == (_key(2), 2)
     assert names == ["one", "two", "three", "one", "two"]
 
@@ -173,7 +185,7 @@ def test_missing_landing_folder_ends_its_stream_only(mixed: Mixed) -> None:
     assert "no such file or directory" in error
     assert "Create it or correct `source.uri`" in error
     assert error in mixed.first.stderr
-    assert len(mixed.result("fine")["published"]) == 3
+    assert len(mixed.result("bad")["published"]) == len(BAD_FILES) + 1
 
 
 def test_storage_root_that_is_a_file_ends_its_stream_only(mixed: Mixed) -> None:
@@ -187,7 +199,7 @@ def test_storage_root_that_is_a_file_ends_its_stream_only(mixed: Mixed) -> None:
 
 def test_dangling_link_in_the_landing_is_no_file(mixed: Mixed) -> None:
     """Expect it to be left out like a file that is not there yet."""
-    assert mixed.result("fine")["files_found"] == 3
+    assert mixed.result("fine")["files_found"] == 1
 
 
 if _may_mount():
@@ -221,7 +233,7 @@ def test_file_size_limit_leaves_nothing_visible(workplace: Workplace, database_u
 
 def test_spark_that_is_not_there_is_told_soon(workplace: Workplace, database_url: str) -> None:
     """Expect exit code 75 within a minute, the address without its token, and no file."""
-    _land_three(workplace, "orders", GOOD)
+    _land(workplace, "orders", {"a": GOOD})
     place = workplace.given(
         BATCH_PIPELINE_INVENTORY_CONN=database_url,
         BATCH_PIPELINE_SPARK_REMOTE=f"sc://127.0.0.1:1/;token={SECRET}",
@@ -235,7 +247,7 @@ def test_spark_that_is_not_there_is_told_soon(workplace: Workplace, database_url
 
 def test_database_that_refuses_is_told_soon(workplace: Workplace) -> None:
     """Expect exit code 75, where it was looked for, and the password nowhere."""
-    _land_three(workplace, "orders", GOOD)
+    _land(workplace, "orders", {"a": GOOD})
     connection = f"postgresql://ann:{SECRET}@127.0.0.1:1/inventory"
     place = workplace.given(BATCH_PIPELINE_INVENTORY_CONN=connection)
     ended = place.run("run", timeout=30)
@@ -246,7 +258,7 @@ def test_database_that_refuses_is_told_soon(workplace: Workplace) -> None:
 
 def test_database_that_says_nothing_is_told_soon(workplace: Workplace) -> None:
     """Expect exit code 75 also when the port accepts and then nobody speaks."""
-    _land_three(workplace, "orders", GOOD)
+    _land(workplace, "orders", {"a": GOOD})
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -260,7 +272,7 @@ def test_database_that_says_nothing_is_told_soon(workplace: Workplace) -> None:
 
 def test_database_without_inventory_asks_for_migrate(workplace: Workplace, server_url: str) -> None:
     """Expect exit code 1 and an untouched database; after `migrate` the inventory can be used."""
-    _land_three(workplace, "orders", GOOD)
+    _land(workplace, "orders", {"a": GOOD})
     with _plain_database(server_url) as url:
         place = workplace.given(BATCH_PIPELINE_INVENTORY_CONN=url)
         ended = place.run("run")
@@ -323,14 +335,15 @@ def _check_refusal(ended: Ended, exit_code: int, *words: str) -> None:
         assert word in ended.stderr
 
 
-def _land_three(place: Workplace, name: str, second: bytes, *, per_batch: int = 1) -> None:
-    """Land a good file, the given one, and another good file; by default a batch each."""
+def _land(place: Workplace, name: str, files: dict[str, bytes], *, per_batch: int = 1) -> None:
+    """Write a stream and its files, whose names get `.csv`; by default a batch each."""
     place.write_stream(name, batch={"max_count": per_batch})
     landing = place.landing(name)
     landing.mkdir(parents=True)
-    for file_name, content in (("a.csv", GOOD), ("b.csv", second), ("c.csv", GOOD)):
-        (landing / file_name).write_bytes(content)
-        os.utime(landing / file_name, (1_750_000_000, 1_750_000_000))
+    for file_name, content in files.items():
+        path = landing / f"{file_name}.csv"
+        path.write_bytes(content)
+        os.utime(path, (1_750_000_000, 1_750_000_000))
 
 
 def _land_noise(place: Workplace, name: str) -> None:

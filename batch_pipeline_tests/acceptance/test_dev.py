@@ -20,6 +20,7 @@ from batch_pipeline.cli.demo_files import write_demo
 from batch_pipeline_tests.acceptance.conftest import (
     Ended,
     Workplace,
+    kill_group,
     manifests,
     names,
     wait_until,
@@ -187,6 +188,18 @@ def test_dev_ends_with_everything_it_started(story: Story) -> None:
     assert story.left == []
 
 
+def test_dev_that_is_killed_takes_everything_along(workplace: Workplace, warm_spark: str) -> None:
+    """Expect Dagster's servers and the database to end by themselves when `dev` cannot end them."""
+    workplace.write_stream("orders")
+    workplace.landing("orders").mkdir(parents=True)
+    place = workplace.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+    process = place.start("dev", "--port", str(_free_port()))
+    _wait_for_url(place, process)
+    assert len(place.processes()) > 4
+    kill_group(process)
+    wait_until(lambda: not place.processes(), "all processes end", seconds=60)
+
+
 def test_dev_on_a_taken_port_names_the_next_step(workplace: Workplace) -> None:
     """Expect exit code 1 before anything was started, and another port in the message."""
     with socket.socket() as taken:
@@ -205,17 +218,8 @@ def test_plain_dagster_dev_loads_the_project_and_stops(workplace: Workplace) -> 
     """Expect the workspace without errors, its storage in the embedded Postgres, a clean end."""
     write_demo(workplace.home / "demo")
     port = _free_port()
-    output = workplace.output.open("w")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dagster", "dev", "--port", str(port)],
-        cwd=PROJECT,
-        env=workplace.environment,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    output.close()
+    dagster = [sys.executable, "-m", "dagster", "dev", "--port", str(port)]
+    process = workplace.start_program(dagster, PROJECT)
     wait_until(lambda: _answers(port) or process.poll() is not None, "the webserver answers")
     [entry] = _ask(port, WORKSPACE, {})["workspaceOrError"]["locationEntries"]
     location = entry["locationOrLoadError"]

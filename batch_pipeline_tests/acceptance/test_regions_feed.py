@@ -76,14 +76,14 @@ def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def feed(shared_workplace: Workplace, landing: Path) -> Feed:
+def feed(shared_workplace: Workplace, landing: Path, warm_spark: str) -> Feed:
     """The feed after its three runs, once as jsonl and once as parquet."""
     place = shared_workplace
     held_back = (landing / LAST_DAY).rename(place.folder / LAST_DAY)
     _write_streams(place, landing)
     all_but_last = _by_stream(place.told("run"))
     held_back.rename(landing / LAST_DAY)
-    last_day = _by_stream(place.told("run"))
+    last_day = _by_stream(place.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark).told("run"))
     before = files_below(place.folder / "batches")
     nothing_new = _by_stream(place.told("run"))
     return Feed(
@@ -190,7 +190,9 @@ class Survivor:
 
 
 @pytest.fixture(scope="module")
-def survivor(tmp_path_factory: pytest.TempPathFactory, landing: Path) -> Iterator[Survivor]:
+def survivor(
+    tmp_path_factory: pytest.TempPathFactory, landing: Path, warm_spark: str
+) -> Iterator[Survivor]:
     """Kill a run half-way, interrupt two, kill more at named points, and let one finish."""
     place = Workplace(folder=tmp_path_factory.mktemp("killed"))
     _write_streams(place, landing, only="regions")
@@ -200,15 +202,16 @@ def survivor(tmp_path_factory: pytest.TempPathFactory, landing: Path) -> Iterato
     wait_until(lambda: not _besides_postgres(place), "JVM and workers end", seconds=30)
     interrupted = {}
     left: list[str] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        process = _started_run(place, until=len(manifests(place.storage("regions"))) + 1)
+    warm = place.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+    for number, there in ((signal.SIGINT, place), (signal.SIGTERM, warm)):
+        process = _started_run(there, until=len(manifests(place.storage("regions"))) + 1)
         process.send_signal(number)
         interrupted[number] = (process.wait(60), place.output.read_text())
         left += names(place.processes())
     for point in KILLED_AT:
-        ended = place.given(BATCH_PIPELINE_FAILPOINTS=f"{point}=kill").run("run")
+        ended = warm.given(BATCH_PIPELINE_FAILPOINTS=f"{point}=kill").run("run")
         assert ended.returncode == -signal.SIGKILL, f"{point}: {ended.returncode}\n{ended.stderr}"
-    done = _by_stream(place.told("run"))["regions"]
+    done = _by_stream(warm.told("run"))["regions"]
     assert (done["failed"], done["error"]) == ([], None)
     yield Survivor(place=place, interrupted=interrupted, left_by_interrupts=left)
     place.end_processes()
