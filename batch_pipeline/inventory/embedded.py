@@ -87,10 +87,10 @@ def _start(folder: Path) -> str:
     lock_path = folder.parent / f"{folder.name}.start"
     with lock_path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return _server(folder).url()
+        return _Server(folder).url()
 
 
-class _server:  # noqa: N801 - a private namespace around the library's class, imported late
+class _Server:
     """The library's server without its own counting of users, which a killed process upsets."""
 
     def __init__(self, folder: Path) -> None:
@@ -151,7 +151,7 @@ def _initialize(folder: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     try:
-        _server(aside).initialize()
+        _Server(aside).initialize()
         aside.rename(folder)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
