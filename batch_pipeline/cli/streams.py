@@ -85,17 +85,19 @@ def plan(stream: str, as_json: bool) -> None:
     from batch_pipeline.steps.plan import plan as plan_step
 
     with closing(Pipeline.from_environment()) as pipeline:
-        batches = plan_step(pipeline.database.batches, pipeline.stream(stream), drain=True)
+        one = pipeline.stream(stream)
+        batches = plan_step(pipeline.database.batches, one, drain=True)
     if as_json:
         rows = [
-            {"batch_id": one.key, "items": one.count, "weight_bytes": one.weight} for one in batches
+            {"batch_id": batch.key, "items": batch.count, "weight_bytes": batch.weight}
+            for batch in batches
         ]
         print_json({"stream": stream, "batches": rows})
         return
     say(f"{stream}: {len(batches)} batches planned.")
-    for one in batches:
-        flag = "  heavier than max_weight" if one.oversized else ""
-        say(f"  {one.key}  {one.count:>6} files  {format_bytes(one.weight):>10}{flag}")
+    for batch in batches:
+        flag = "  heavier than max_weight" if batch.oversized else ""
+        say(f"  {batch.key}  {batch.count:>6} files  {format_bytes(batch.weight):>10}{flag}")
 
 
 @click.command()

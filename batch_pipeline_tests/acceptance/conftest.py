@@ -1,161 +1,16 @@
-"""The real command in processes of its own, each workplace with its own home and streams."""
+"""Workplaces, and what many tests share: an archive to read, a warm Spark."""
 
-import copy
-import gzip
-import hashlib
-import json
-import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
-import psutil
 import pytest
-import yaml
 
-from batch_pipeline.domain.location import to_path
 from batch_pipeline.spark.connect_server import SparkConnectServer
-
-REGIONS_ARCHIVE = Path(__file__).parents[3] / "shared/data/italy-regions-daily.tar.gz"
+from batch_pipeline_tests.acceptance.regions import ARCHIVE
+from batch_pipeline_tests.acceptance.workplace import Workplace, new_workplace
 
 # Not a skip mark: where the archive is not beside the project there is nothing to test.
-collect_ignore = [] if REGIONS_ARCHIVE.exists() else ["test_regions_feed.py"]
-
-LONGEST_SECONDS = 300
-_PREFIXES = ("BATCH_PIPELINE_", "DAGSTER_", "SPARK_", "PYSPARK_", "PYTHON")
-_STREAM: dict[str, Any] = {
-    "source": {"include": ["*.csv*"], "format": "csv"},
-    "batch": {"max_weight": "64MiB", "max_count": 100},
-    "encoding": {"format": "jsonl", "compression": "gzip"},
-}
-
-Ended = subprocess.CompletedProcess[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workplace:
-    """A folder with a home and streams of its own, and the command that works there.
-
-    `variables` are added to an environment in which nothing of the product is set; None removes.
-    """
-
-    folder: Path
-    variables: Mapping[str, str | None] = field(default_factory=dict)
-    started: list["subprocess.Popen[str]"] = field(default_factory=list)
-
-    @property
-    def home(self) -> Path:
-        """The home folder."""
-        return self.folder / "home"
-
-    @property
-    def streams(self) -> Path:
-        """The folder of the stream files."""
-        return self.folder / "streams"
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """What the command finds in its environment."""
-        clean = {name: text for name, text in os.environ.items() if not name.startswith(_PREFIXES)}
-        mine = {"BATCH_PIPELINE_HOME": str(self.home)}
-        if self.streams.exists():
-            mine["BATCH_PIPELINE_STREAMS"] = str(self.streams)
-        merged = {**clean, **mine, **self.variables}
-        return {name: text for name, text in merged.items() if text is not None}
-
-    def given(self, **variables: str | None) -> "Workplace":
-        """Give the same place with more variables."""
-        return replace(self, variables={**self.variables, **variables})
-
-    def run(self, *arguments: str, **options: Any) -> Ended:
-        """Run the command to its end; `options` go to `subprocess.run`."""
-        settings: dict[str, Any] = {
-            "cwd": self.folder,
-            "env": self.environment,
-            "capture_output": True,
-            "text": True,
-            "timeout": LONGEST_SECONDS,
-            "stdin": subprocess.DEVNULL,
-        }
-        return subprocess.run(command(*arguments), check=False, **(settings | options))
-
-    def done(self, *arguments: str) -> str:
-        """Run the command, expect exit code 0, and give what it printed."""
-        ended = self.run(*arguments)
-        assert ended.returncode == 0, f"{arguments}: {ended.returncode}\n{ended.stderr}"
-        return ended.stdout
-
-    def told(self, *arguments: str) -> Any:
-        """Run the command with `--json`, expect exit code 0, and give the value it printed."""
-        return json.loads(self.done(*arguments, "--json"))
-
-    def start(self, *arguments: str) -> "subprocess.Popen[str]":
-        """Start the command as the leader of a process group; its output goes to `output`."""
-        return self.start_program(command(*arguments), self.folder)
-
-    def start_program(self, words: list[str], folder: Path) -> "subprocess.Popen[str]":
-        """Start any program as `start` does, in a folder."""
-        with self.output.open("w") as output:
-            process = subprocess.Popen(
-                words,
-                cwd=folder,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                text=True,
-                start_new_session=True,
-            )
-        self.started.append(process)
-        return process
-
-    @property
-    def output(self) -> Path:
-        """What the command started last has printed."""
-        return self.folder / "output.txt"
-
-    def write_stream(self, name: str, **attributes: Any) -> Path:
-        """Write a stream file; lands in `landing/<name>`, stored in `batches/<name>` if not told.
-
-        Keys of a section are added to those of the usual stream, other keys replace.
-        """
-        all_attributes: dict[str, Any] = {"stream": name, **copy.deepcopy(_STREAM)}
-        all_attributes["source"]["uri"] = str(self.landing(name))
-        all_attributes["storage"] = {"root": str(self.storage(name))}
-        for key, value in attributes.items():
-            both = isinstance(value, dict) and key in all_attributes
-            all_attributes[key] = {**all_attributes[key], **value} if both else value
-        path = self.streams / name / "defs.yaml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        document = {"type": "batch_pipeline.BatchStream", "attributes": all_attributes}
-        path.write_text(yaml.safe_dump(document, allow_unicode=True, sort_keys=False))
-        return path
-
-    def landing(self, name: str) -> Path:
-        """The landing folder of a stream."""
-        return self.folder / "landing" / name
-
-    def storage(self, name: str) -> Path:
-        """The storage root of a stream."""
-        return self.folder / "batches" / name
-
-    def processes(self) -> list[psutil.Process]:
-        """Find every process that works for this place, whoever its parent is."""
-        return [process for process in psutil.process_iter() if _belongs(process, self.home)]
-
-    def end_processes(self) -> None:
-        """Kill what a failed test left."""
-        for process in self.processes():
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        for started in self.started:
-            started.wait(30)
+collect_ignore = [] if ARCHIVE.exists() else ["test_regions_feed.py", "test_regions_interrupted.py"]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -173,108 +28,14 @@ def warm_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def workplace(tmp_path: Path) -> Iterator[Workplace]:
-    """An empty workplace, in which nothing runs any more after the test."""
-    place = Workplace(folder=tmp_path)
-    yield place
-    place.end_processes()
+def workplace() -> Iterator[Workplace]:
+    """A workplace of the test's own."""
+    with new_workplace() as place:
+        yield place
 
 
 @pytest.fixture(scope="module")
-def shared_workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
+def shared_workplace() -> Iterator[Workplace]:
     """A workplace for all tests of a module."""
-    place = Workplace(folder=tmp_path_factory.mktemp("shared"))
-    yield place
-    place.end_processes()
-
-
-def command(*arguments: str) -> list[str]:
-    """Give the command line."""
-    return [sys.executable, "-m", "batch_pipeline", *arguments]
-
-
-def wait_until(
-    holds: Callable[[], bool], what: str, *, seconds: float = 120, pause_seconds: float = 0.1
-) -> None:
-    """Look again and again until something holds, or fail."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            pytest.fail(f"waited {seconds} s for: {what}")
-        time.sleep(pause_seconds)
-
-
-def kill_group(process: "subprocess.Popen[str]") -> None:
-    """Kill a process that was started as a leader, and its group, as a power cut would."""
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait(30)
-
-
-def manifests(storage: Path) -> list[dict[str, Any]]:
-    """Read the pointer files of a storage root, in the order of their names."""
-    return [json.loads(path.read_text()) for path in sorted(storage.glob("manifests/*.json"))]
-
-
-def part_files(storage: Path) -> Iterator[tuple[dict[str, Any], Path]]:
-    """Give every part file that a manifest names, with its entry there."""
-    for manifest in manifests(storage):
-        for part in manifest["part_files"]:
-            yield part, Path(to_path(part["uri"]))
-
-
-def json_records(storage: Path) -> Iterator[dict[str, Any]]:
-    """Read the records of the part files that the manifests name."""
-    for _, path in part_files(storage):
-        with gzip.open(path, "rt", encoding="utf-8") as lines:
-            for line in lines:
-                yield json.loads(line)
-
-
-def sha256(path: Path) -> str:
-    """Give the digest of a file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def files_below(*folders: Path) -> dict[str, tuple[int, int]]:
-    """Give all files below folders with modification time and size."""
-    return {
-        str(path): (path.stat().st_mtime_ns, path.stat().st_size)
-        for folder in folders
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-
-
-def unaccounted_files(storage: Path) -> list[str]:
-    """Give the files of a storage root that are neither pointer files nor named by one."""
-    if not storage.is_dir():
-        return []
-    named = {path for _, path in part_files(storage)}
-    for manifest in manifests(storage):
-        named |= {Path(to_path(part["uri"])) for part in manifest["quarantine_files"]}
-    named |= set(storage.glob("manifests/*.json"))
-    return sorted(str(path) for path in storage.rglob("*") if path.is_file() and path not in named)
-
-
-def names(processes: Iterable[psutil.Process]) -> list[str]:
-    """Name processes for a message."""
-    told = []
-    for process in processes:
-        with suppress(psutil.Error):
-            told.append(f"{process.pid} {' '.join(process.cmdline())[:200]}")
-    return told
-
-
-def _belongs(process: psutil.Process, home: Path) -> bool:
-    # Postgres overwrites its environment with its title, and has its data folder as current one.
-    with suppress(psutil.Error, OSError):
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return False
-        if process.environ().get("BATCH_PIPELINE_HOME") == str(home):
-            return True
-    with suppress(psutil.Error, OSError):
-        if Path(process.cwd()).is_relative_to(home):
-            return True
-    with suppress(psutil.Error, OSError):
-        return any(str(home) in word for word in process.cmdline())
-    return False
+    with new_workplace() as place:
+        yield place

@@ -10,7 +10,7 @@ import pytest
 
 from batch_pipeline.cli.demo_files import DemoFiles, write_demo
 from batch_pipeline.domain.location import to_path, to_uri
-from batch_pipeline_tests.acceptance.conftest import (
+from batch_pipeline_tests.acceptance.workplace import (
     Workplace,
     files_below,
     json_records,

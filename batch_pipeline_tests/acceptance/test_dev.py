@@ -1,13 +1,10 @@
 """Everything up: what `dev` listens on, does by itself, refuses, and leaves behind."""
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +14,8 @@ import psutil
 import pytest
 
 from batch_pipeline.cli.demo_files import write_demo
-from batch_pipeline_tests.acceptance.conftest import (
+from batch_pipeline_tests.acceptance.graphql import BACKFILL, LAUNCH, RUNS, WORKSPACE, answers, ask
+from batch_pipeline_tests.acceptance.workplace import (
     Ended,
     Workplace,
     kill_group,
@@ -30,37 +28,6 @@ PROJECT = Path(__file__).parents[2]
 STREAM = "demo_orders"
 CHOSEN = ["000000000001-000000000007", "000000000040-000000000046"]
 ONE_MORE = "000000000061-000000000061"
-LAUNCH = """
-mutation Launch($parameters: LaunchBackfillParams!) {
-  launchPartitionBackfill(backfillParams: $parameters) {
-    __typename
-    ... on LaunchBackfillSuccess { backfillId }
-    ... on PythonError { message }
-  }
-}
-"""
-BACKFILL = """
-query Backfill($id: String!) {
-  partitionBackfillOrError(backfillId: $id) {
-    __typename
-    ... on PartitionBackfill { status }
-  }
-}
-"""
-WORKSPACE = """
-query Workspace {
-  workspaceOrError {
-    ... on Workspace {
-      locationEntries { name locationOrLoadError {
-        __typename
-        ... on RepositoryLocation { repositories { name assetNodes { assetKey { path } } } }
-        ... on PythonError { message }
-      } }
-    }
-  }
-}
-"""
-RUNS = "query Runs { runsOrError { ... on Runs { results { status } } } }"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +68,7 @@ def story(shared_workplace: Workplace) -> Story:
     one_more = storage / "manifests" / f"{STREAM}-{ONE_MORE}.g1.json"
     wait_until(one_more.exists, "the dropped file is published")
     listening = _listening(process.pid)
-    runs = {run["status"] for run in _ask(port, RUNS, {})["runsOrError"]["results"]}
+    runs = {run["status"] for run in ask(port, RUNS, {})["runsOrError"]["results"]}
     process.send_signal(signal.SIGINT)
     exit_code = process.wait(60)
     return Story(
@@ -220,8 +187,8 @@ def test_plain_dagster_dev_loads_the_project_and_stops(workplace: Workplace) -> 
     port = _free_port()
     dagster = [sys.executable, "-m", "dagster", "dev", "--port", str(port)]
     process = workplace.start_program(dagster, PROJECT)
-    wait_until(lambda: _answers(port) or process.poll() is not None, "the webserver answers")
-    [entry] = _ask(port, WORKSPACE, {})["workspaceOrError"]["locationEntries"]
+    wait_until(lambda: answers(port) or process.poll() is not None, "the webserver answers")
+    [entry] = ask(port, WORKSPACE, {})["workspaceOrError"]["locationEntries"]
     location = entry["locationOrLoadError"]
     assert location["__typename"] == "RepositoryLocation", location
     [repository] = location["repositories"]
@@ -252,7 +219,7 @@ def _launched_backfill(port: int) -> str:
         "assetSelection": [{"path": [STREAM, "batches"]}],
         "partitionNames": CHOSEN,
     }
-    launched = _ask(port, LAUNCH, {"parameters": parameters})["launchPartitionBackfill"]
+    launched = ask(port, LAUNCH, {"parameters": parameters})["launchPartitionBackfill"]
     assert launched["__typename"] == "LaunchBackfillSuccess", launched
     return str(launched["backfillId"])
 
@@ -261,7 +228,7 @@ def _ended_backfill(port: int, backfill_id: str) -> str:
     """Wait for a backfill's end and give its status."""
 
     def status() -> str:
-        answer = _ask(port, BACKFILL, {"id": backfill_id})
+        answer = ask(port, BACKFILL, {"id": backfill_id})
         return str(answer["partitionBackfillOrError"]["status"])
 
     on_the_way = {"REQUESTED", "COMPLETING", "FAILING", "CANCELING"}
@@ -269,25 +236,6 @@ def _ended_backfill(port: int, backfill_id: str) -> str:
         lambda: status() not in on_the_way, "the backfill ends", seconds=180, pause_seconds=1
     )
     return status()
-
-
-def _ask(port: int, query: str, variables: dict[str, Any]) -> dict[str, Any]:
-    body = json.dumps({"query": query, "variables": variables}).encode()
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/graphql", body, {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - http on the loopback interface
-        told = json.load(answer)
-    assert "errors" not in told, told
-    found: dict[str, Any] = told["data"]
-    return found
-
-
-def _answers(port: int) -> bool:
-    with suppress(urllib.error.URLError, OSError):
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info", timeout=5).close()
-        return True
-    return False
 
 
 def _listening(pid: int) -> set[str]:

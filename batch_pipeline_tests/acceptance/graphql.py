@@ -1,0 +1,60 @@
+"""Questions to Dagster's webserver."""
+
+import json
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from typing import Any
+
+LAUNCH = """
+mutation Launch($parameters: LaunchBackfillParams!) {
+  launchPartitionBackfill(backfillParams: $parameters) {
+    __typename
+    ... on LaunchBackfillSuccess { backfillId }
+    ... on PythonError { message }
+  }
+}
+"""
+BACKFILL = """
+query Backfill($id: String!) {
+  partitionBackfillOrError(backfillId: $id) {
+    __typename
+    ... on PartitionBackfill { status }
+  }
+}
+"""
+WORKSPACE = """
+query Workspace {
+  workspaceOrError {
+    ... on Workspace {
+      locationEntries { name locationOrLoadError {
+        __typename
+        ... on RepositoryLocation { repositories { name assetNodes { assetKey { path } } } }
+        ... on PythonError { message }
+      } }
+    }
+  }
+}
+"""
+RUNS = "query Runs { runsOrError { ... on Runs { results { status } } } }"
+
+
+def ask(port: int, query: str, variables: dict[str, Any]) -> dict[str, Any]:
+    """Send a query to the server on a port and give its data."""
+    body = json.dumps({"query": query, "variables": variables}).encode()
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/graphql", body, {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - http on the loopback interface
+        told = json.load(answer)
+    assert "errors" not in told, told
+    found: dict[str, Any] = told["data"]
+    return found
+
+
+def answers(port: int) -> bool:
+    """Tell whether a server is up on a port."""
+    with suppress(urllib.error.URLError, OSError):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info", timeout=5).close()
+        return True
+    return False

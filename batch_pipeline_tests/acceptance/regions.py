@@ -1,0 +1,43 @@
+"""The feed of Italy's regions: what is known about it, and how the tests describe it."""
+
+import tarfile
+from pathlib import Path
+from typing import Any
+
+from batch_pipeline_tests.acceptance.workplace import Workplace
+
+ARCHIVE = Path(__file__).parents[3] / "shared/data/italy-regions-daily.tar.gz"
+FILES = 1_781
+RECORDS = 37_401
+SUM_OF_POSITIVES = 646_987_571
+
+
+def unpack(folder: Path) -> None:
+    """Write the daily files into a folder."""
+    with tarfile.open(ARCHIVE) as archive:
+        for member in archive:
+            if member.isfile() and not member.name.endswith("-latest.csv"):
+                member.name = Path(member.name).name
+                archive.extract(member, folder, filter="data")
+
+
+def write_streams(place: Workplace, landing: Path, *, only: str | None = None) -> None:
+    """Describe the feed as `regions` (jsonl) and `regions_parquet`, 12 batches each."""
+    encodings = {
+        "regions": {"format": "jsonl", "compression": "gzip"},
+        "regions_parquet": {"format": "parquet", "compression": "zstd"},
+    }
+    for name, encoding in encodings.items():
+        if only in {None, name}:
+            place.write_stream(
+                name,
+                source={"uri": str(landing), "include": ["dpc-*.csv"]},
+                batch={"max_count": 150},
+                encoding=encoding,
+                key_properties=["data", "codice_regione"],
+            )
+
+
+def by_stream(printed: dict[str, Any]) -> dict[str, Any]:
+    """Give what `run --json` told, by stream."""
+    return {one["stream"]: one for one in printed["streams"]}

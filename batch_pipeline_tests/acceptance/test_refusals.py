@@ -1,0 +1,145 @@
+"""What a command refuses before it begins: one message, at once, with the next step."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from batch_pipeline_tests.acceptance.workplace import Ended, Workplace, manifests, unaccounted_files
+
+SECRET = "correct-horse-battery"  # noqa: S105 - a word to look for, it opens nothing
+
+
+def test_spark_that_is_not_there_is_told_soon(workplace: Workplace, database_url: str) -> None:
+    """Expect exit code 75 within a minute, the address without its token, and no file."""
+    _land_orders(workplace)
+    place = workplace.given(
+        BATCH_PIPELINE_INVENTORY_CONN=database_url,
+        BATCH_PIPELINE_SPARK_REMOTE=f"sc://127.0.0.1:1/;token={SECRET}",
+    )
+    ended = place.run("run", timeout=60)
+    _check_refusal(ended, 75, "sc://", "BATCH_PIPELINE_SPARK_REMOTE", "Connection refused")
+    assert SECRET not in ended.stdout + ended.stderr
+    assert manifests(place.storage("orders")) == []
+    assert unaccounted_files(place.storage("orders")) == []
+
+
+def test_database_that_refuses_is_told_soon(workplace: Workplace) -> None:
+    """Expect exit code 75, where it was looked for, and the password nowhere."""
+    _land_orders(workplace)
+    connection = f"postgresql://ann:{SECRET}@127.0.0.1:1/inventory"
+    place = workplace.given(BATCH_PIPELINE_INVENTORY_CONN=connection)
+    ended = place.run("run", timeout=30)
+    _check_refusal(ended, 75, "127.0.0.1:1/inventory", "BATCH_PIPELINE_INVENTORY_CONN")
+    assert SECRET not in ended.stdout + ended.stderr
+    assert not _mentions(place.home, SECRET)
+
+
+def test_database_that_says_nothing_is_told_soon(workplace: Workplace) -> None:
+    """Expect exit code 75 also when the port accepts and then nobody speaks."""
+    _land_orders(workplace)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        connection = f"postgresql://ann:{SECRET}@{address}/inventory"
+        place = workplace.given(BATCH_PIPELINE_INVENTORY_CONN=connection)
+        ended = place.run("status", timeout=30)
+    _check_refusal(ended, 75, address)
+    assert SECRET not in ended.stdout + ended.stderr
+
+
+def test_database_without_inventory_asks_for_migrate(workplace: Workplace, server_url: str) -> None:
+    """Expect exit code 1 and an untouched database; after `migrate` the inventory can be used."""
+    _land_orders(workplace)
+    with _plain_database(server_url) as url:
+        place = workplace.given(BATCH_PIPELINE_INVENTORY_CONN=url)
+        ended = place.run("run")
+        _check_refusal(ended, 1, "no inventory schema", "batch-pipeline migrate")
+        assert _tables(url) == 0
+        migrated = place.told("migrate")
+        assert migrated["before"] == "none"
+        assert place.told("migrate")["before"] == migrated["after"]
+        [status] = place.told("status")["streams"]
+        assert status["batches"]["published"] == 0
+
+
+def test_stream_file_with_a_typo_names_file_line_and_key(workplace: Workplace) -> None:
+    """Expect exit code 1, the place of the key, and the key that was meant."""
+    path = workplace.write_stream("orders")
+    text = path.read_text().replace("max_count", "max_cuont")
+    path.write_text(text)
+    line = text.split("max_cuont")[0].count("\n") + 1
+    _check_refusal(workplace.run("run"), 1, f"{path}:{line}:", "`max_cuont`", "`max_count`")
+
+
+def test_two_stream_files_with_one_name_name_each_other(workplace: Workplace) -> None:
+    """Expect exit code 1 and both files in the message."""
+    one = workplace.write_stream("orders")
+    other = workplace.streams / "other" / "defs.yaml"
+    other.parent.mkdir()
+    other.write_text(one.read_text())
+    _check_refusal(workplace.run("status"), 1, str(one), str(other), "orders")
+
+
+def test_no_streams_folder_says_what_to_write(workplace: Workplace) -> None:
+    """Expect exit code 1, the folder that was looked into, and the next steps."""
+    missing = workplace.folder / "none"
+    ended = workplace.given(BATCH_PIPELINE_STREAMS=str(missing)).run("run")
+    _check_refusal(ended, 1, str(missing), "BATCH_PIPELINE_STREAMS", "batch-pipeline demo")
+
+
+@pytest.mark.parametrize("command", ["run", "register", "plan", "status", "messages"])
+def test_unknown_stream_lists_the_known_ones(workplace: Workplace, command: str) -> None:
+    """Expect exit code 1 and the streams that there are."""
+    workplace.write_stream("orders")
+    workplace.write_stream("refunds")
+    ended = workplace.run(command, "order")
+    _check_refusal(ended, 1, "No stream 'order'", "orders, refunds")
+
+
+def test_home_that_is_a_file_is_refused(workplace: Workplace) -> None:
+    """Expect exit code 1, the path, and the variable to set."""
+    workplace.write_stream("orders")
+    workplace.home.write_text("not a folder")
+    _check_refusal(workplace.run("status"), 1, str(workplace.home), "BATCH_PIPELINE_HOME")
+
+
+def _check_refusal(ended: Ended, exit_code: int, *words: str) -> None:
+    """Check for one message that holds all words, no traceback, nothing on standard output."""
+    assert ended.returncode == exit_code, ended.stderr
+    assert ended.stderr.count("error: ") == 1
+    assert "Traceback" not in ended.stderr
+    for word in words:
+        assert word in ended.stderr
+
+
+def _land_orders(place: Workplace) -> None:
+    place.write_stream("orders")
+    place.land("orders", {"a.csv": b"id\n1\n"})
+
+
+@contextmanager
+def _plain_database(server_url: str) -> Iterator[str]:
+    name = sql.Identifier(f"plain_{uuid4().hex}")
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
+    yield server_url.replace("/postgres?", f"/{name.as_string(None).strip(chr(34))}?")
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+
+
+def _tables(url: str) -> int:
+    count = "SELECT count(*) FROM pg_tables WHERE schemaname !~ '^(pg_|information_schema)'"
+    with psycopg.connect(url) as connection:
+        [found] = connection.execute(count).fetchone() or (0,)
+        return int(found)
+
+
+def _mentions(folder: Path, word: str) -> bool:
+    return any(word.encode() in path.read_bytes() for path in folder.rglob("*") if path.is_file())

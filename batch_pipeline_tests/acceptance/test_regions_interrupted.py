@@ -1,0 +1,162 @@
+"""The real feed in runs that are killed and interrupted again and again, until one may finish."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from batch_pipeline.defs.instance import open_instance
+from batch_pipeline.defs.names import batches_key
+from batch_pipeline.inventory import embedded
+from batch_pipeline.settings.home import Home
+from batch_pipeline.settings.stream_file import read_stream_file
+from batch_pipeline_tests.acceptance.regions import (
+    RECORDS,
+    SUM_OF_POSITIVES,
+    by_stream,
+    unpack,
+    write_streams,
+)
+from batch_pipeline_tests.acceptance.workplace import (
+    Workplace,
+    json_records,
+    kill_group,
+    manifests,
+    names,
+    new_workplace,
+    wait_until,
+)
+
+KILLED_AT = ("claim.after_commit", "publish.before_commit", "pointer.before_link")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survivor:
+    """A home whose runs were killed and interrupted, and what the interrupted ones had to say."""
+
+    place: Workplace
+    interrupted: dict[signal.Signals, tuple[int, str]]
+    left_by_interrupts: list[str]
+
+    @property
+    def storage(self) -> Path:
+        """Where the batches are."""
+        return self.place.storage("regions")
+
+
+@pytest.fixture(scope="module")
+def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The whole feed in a folder."""
+    folder = tmp_path_factory.mktemp("feed")
+    unpack(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def survivor(landing: Path, warm_spark: str) -> Iterator[Survivor]:
+    """Kill a run half-way, interrupt two, kill more at named points, and let one finish."""
+    with new_workplace() as place:
+        yield _survivor(place, landing, warm_spark)
+
+
+def _survivor(place: Workplace, landing: Path, warm_spark: str) -> Survivor:
+    write_streams(place, landing, only="regions")
+    process = _started_run(place, until=2)
+    kill_group(process)
+    assert 2 <= len(manifests(place.storage("regions"))) < 12, place.output.read_text()
+    wait_until(lambda: not _besides_postgres(place), "JVM and workers end", seconds=30)
+    interrupted = {}
+    left: list[str] = []
+    warm = place.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+    for number, there in ((signal.SIGINT, place), (signal.SIGTERM, warm)):
+        process = _started_run(there, until=len(manifests(place.storage("regions"))) + 1)
+        process.send_signal(number)
+        interrupted[number] = (process.wait(60), place.output.read_text())
+        left += names(place.processes())
+    for point in KILLED_AT:
+        ended = warm.given(BATCH_PIPELINE_FAILPOINTS=f"{point}=kill").run("run")
+        assert ended.returncode == -signal.SIGKILL, f"{point}: {ended.returncode}\n{ended.stderr}"
+    done = by_stream(warm.told("run"))["regions"]
+    assert (done["failed"], done["error"]) == ([], None)
+    return Survivor(place=place, interrupted=interrupted, left_by_interrupts=left)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_run_says_how_to_go_on(survivor: Survivor, number: signal.Signals) -> None:
+    """Expect exit code 130 and one message, whether it was Ctrl-C or the end of a service."""
+    exit_code, output = survivor.interrupted[number]
+    assert exit_code == 130
+    assert "error: Interrupted. Open attempts were closed" in output
+    assert "Traceback" not in output
+
+
+def test_interrupted_run_leaves_no_process(survivor: Survivor) -> None:
+    """Expect database, JVM and workers to end with the command."""
+    assert survivor.left_by_interrupts == []
+
+
+def test_killed_run_ends_in_the_same_result(survivor: Survivor) -> None:
+    """Expect the records of an undisturbed run, each once."""
+    values = [record["totale_positivi"] for record in json_records(survivor.storage)]
+    assert (len(values), sum(values)) == (RECORDS, SUM_OF_POSITIVES)
+
+
+def test_killed_run_publishes_every_batch_exactly_once(survivor: Survivor) -> None:
+    """Expect 12 batches in one generation each, in the pointer files and in the messages."""
+    pointers = manifests(survivor.storage)
+    [status] = survivor.place.told("status")["streams"]
+    lines = [json.loads(line) for line in survivor.place.done("messages", "regions").splitlines()]
+    sent = [line["batch_id"] for line in lines if line["type"] == "BATCH"]
+    assert [manifest["generation"] for manifest in pointers] == [1] * 12
+    assert sorted(sent) == [manifest["batch_id"] for manifest in pointers]
+    assert len(set(sent)) == 12
+    assert status["batches"]["published"] == 12
+    assert status["unfinished"] == []
+    assert max(manifest["attempt"] for manifest in pointers) > 1
+
+
+def test_killed_run_leaves_no_process(survivor: Survivor) -> None:
+    """Expect nothing to run any more once the last run has ended: no JVM, worker or Postgres."""
+    wait_until(lambda: not survivor.place.processes(), "all processes end", seconds=15)
+    assert names(survivor.place.processes()) == []
+
+
+def test_killed_run_shows_every_partition_in_dagster(
+    survivor: Survivor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect all partitions materialized and no run that claims to be going on."""
+    monkeypatch.setenv("BATCH_PIPELINE_HOME", str(survivor.place.home))
+    stream = read_stream_file(survivor.place.streams / "regions" / "defs.yaml")
+    keys = {manifest["batch_id"] for manifest in manifests(survivor.storage)}
+    home = Home(path=survivor.place.home)
+    try:
+        with open_instance(home) as instance:
+            materialized = instance.get_materialized_partitions(batches_key(stream))
+            runs = instance.get_runs()
+    finally:
+        embedded.release(home.postgres)
+    finished = {dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE}
+    assert materialized == keys
+    assert {run.status for run in runs} == finished
+
+
+def _started_run(place: Workplace, *, until: int) -> "subprocess.Popen[str]":
+    """Start a run and wait until so many batches are published."""
+    process = place.start("run")
+    pointers = place.storage("regions") / "manifests"
+    wait_until(
+        lambda: len(list(pointers.glob("*.json"))) >= until or process.poll() is not None,
+        f"{until} batches are published",
+        pause_seconds=0.01,
+    )
+    assert process.poll() is None, place.output.read_text()
+    return process
+
+
+def _besides_postgres(place: Workplace) -> list[str]:
+    return [line for line in names(place.processes()) if "postgres" not in line.split()[1]]
