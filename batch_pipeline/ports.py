@@ -3,7 +3,7 @@
 Values in, values out; nothing here knows a database, a file system or an engine.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch
 from batch_pipeline.domain.item import FoundFile, Item, Registered
 from batch_pipeline.domain.manifest import ItemReport, Manifest, PartFile
-from batch_pipeline.domain.planning import Limits
+from batch_pipeline.domain.planning import Cut, Limits, Planned
 from batch_pipeline.domain.schema import Column, RecordSchema
 from batch_pipeline.domain.stream import Stream
 
@@ -27,6 +27,35 @@ class Landing(Protocol):
 
 class MetaTable(Protocol):
     """The table that lists a stream's items."""
+
+    @property
+    def stream(self) -> str:
+        """The stream that it feeds."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Its canonical name."""
+        ...
+
+    def ceiling(self) -> int | None:
+        """Give the highest id below which no row can still appear; None when nothing is known."""
+        ...
+
+    def cuts(self, after_id: int | None, ceiling: int, limits: Limits) -> Iterator[Cut]:
+        """Cut all items above an id (None: from the first row on) up to the ceiling, in one pass.
+
+        Gives what `domain.planning.cut` gives.
+        """
+        ...
+
+    def waited(self, after_id: int | None) -> timedelta | None:
+        """Tell how long the oldest item above an id has been there, where that is known."""
+        ...
+
+    def backlog(self, after_id: int | None) -> tuple[int, int]:
+        """Count the items above an id and their weight."""
+        ...
 
     def register(self, files: Iterable[FoundFile], *, accept_changed: bool) -> Registered:
         """Give ids, in commit order, to files that have none; a location is never added twice.
@@ -43,11 +72,11 @@ class MetaTable(Protocol):
 class Batches(Protocol):
     """The planned batches of all jobs. Each call is one transaction."""
 
-    def plan(self, job: str, limits: Limits, *, drain: bool) -> Sequence[Batch]:
+    def plan(self, table: MetaTable, limits: Limits, *, drain: bool) -> Planned:
         """Cut all items up to the ceiling; `drain` takes the last, small batch without waiting."""
         ...
 
-    def batch(self, job: str, key: str) -> Batch:
+    def batch(self, stream: str, key: str) -> Batch:
         """Find a planned batch by its partition key.
 
         Raises:
@@ -57,14 +86,14 @@ class Batches(Protocol):
 
 
 class Schemas(Protocol):
-    """The schema versions of all jobs, counted from 1."""
+    """The schema versions of all streams, counted from 1."""
 
-    def latest(self, job: str) -> tuple[int, RecordSchema]:
+    def latest(self, stream: str) -> tuple[int, RecordSchema]:
         """Read the newest version; `(0, empty)` before the first."""
         ...
 
     def widen(
-        self, job: str, seen: Sequence[Column], *, text_source: bool
+        self, stream: str, seen: Sequence[Column], *, text_source: bool
     ) -> tuple[int, RecordSchema]:
         """Widen the newest version by what was seen; the existing one serves if it fits."""
         ...

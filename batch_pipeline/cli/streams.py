@@ -55,7 +55,7 @@ def register(stream: str, accept_changed: bool, as_json: bool) -> None:
 
     with closing(Pipeline.from_environment()) as pipeline:
         one = pipeline.stream(stream)
-        meta_table = pipeline.database.meta_table(stream)
+        meta_table = pipeline.meta_table(one)
         landing = pipeline.landing(one, wait=True)
         result = register_step(landing, meta_table, accept_changed=accept_changed)
     if as_json:
@@ -86,16 +86,22 @@ def plan(stream: str, as_json: bool) -> None:
 
     with closing(Pipeline.from_environment()) as pipeline:
         one = pipeline.stream(stream)
-        batches = plan_step(pipeline.database.batches, one, drain=True)
+        batches = pipeline.database.batches
+        planned = plan_step(batches, pipeline.meta_table(one), one, drain=True)
+        new = [] if planned.ids is None else batches.statuses(stream, planned.ids)
     if as_json:
         rows = [
-            {"batch_id": batch.key, "items": batch.count, "weight_bytes": batch.weight}
-            for batch in batches
+            {
+                "batch_id": status.batch.key,
+                "items": status.batch.count,
+                "weight_bytes": status.batch.weight,
+            }
+            for status in new
         ]
         print_json({"stream": stream, "batches": rows})
         return
-    say(f"{stream}: {len(batches)} batches planned.")
-    for batch in batches:
+    say(f"{stream}: {planned.batches} batches planned.")
+    for batch in (status.batch for status in new):
         flag = "  heavier than max_weight" if batch.oversized else ""
         say(f"  {batch.key}  {batch.count:>6} files  {format_bytes(batch.weight):>10}{flag}")
 
@@ -155,7 +161,7 @@ def _chosen(pipeline: Pipeline, names: tuple[str, ...]) -> list[Stream]:
 
 def _status(pipeline: Pipeline, stream: Stream) -> dict[str, Any]:
     batches = pipeline.database.batches
-    waiting_items, waiting_bytes = batches.backlog(stream.name)
+    waiting_items, waiting_bytes = batches.backlog(pipeline.meta_table(stream))
     statuses = batches.statuses(stream.name)
     states = Counter(one.state for one in statuses)
     return {

@@ -37,9 +37,9 @@ def meta_table_asset(stream: Stream) -> dg.AssetsDefinition:
         context.instance.add_dynamic_partitions(str(partitions(stream).name), list(found.new_keys))
         for event in found.unseen:
             context.log_event(event)
-        waiting = parts.database.batches.backlog(stream.name)
+        waiting = parts.database.batches.backlog(parts.meta_table(stream))
         return dg.MaterializeResult(
-            metadata=discovery_metadata(found.registered, len(found.planned), *waiting),
+            metadata=discovery_metadata(found.registered, found.planned.batches, *waiting),
             data_version=dg.DataVersion(META_TABLE_VERSION),
         )
 

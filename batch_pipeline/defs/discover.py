@@ -7,8 +7,9 @@ import dagster as dg
 
 from batch_pipeline.defs.metadata import batch_materialization
 from batch_pipeline.defs.names import batches_key, partitions
-from batch_pipeline.domain.batch import Batch, BatchState, BatchStatus
+from batch_pipeline.domain.batch import BatchState, BatchStatus
 from batch_pipeline.domain.item import Registered
+from batch_pipeline.domain.planning import Planned
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.steps.plan import plan
@@ -25,7 +26,7 @@ class Discovered:
     """
 
     registered: Registered
-    planned: Sequence[Batch]
+    planned: Planned
     statuses: Sequence[BatchStatus]
     new_keys: Sequence[str]
     unseen: Sequence[dg.AssetMaterialization]
@@ -42,10 +43,11 @@ def discover(
     database = pipeline.database
     reconcile(stream.name, database.attempts, database.manifests, pipeline.storage(stream))
     landing = pipeline.landing(stream, wait=drain)
-    registered = register(landing, database.meta_table(stream.name))
-    planned = plan(database.batches, stream, drain=drain)
+    table = database.meta_table(stream.name)
+    registered = register(landing, table)
+    planned = plan(database.batches, table, stream, drain=drain)
     statuses = database.batches.statuses(stream.name)
-    known = set(instance.get_dynamic_partitions(f"{partitions(stream).name}"))
+    known = set(instance.get_dynamic_partitions(str(partitions(stream).name)))
     return Discovered(
         registered=registered,
         planned=planned,

@@ -62,8 +62,8 @@ def _news(pipeline: Pipeline, stream: Stream, found: Discovered) -> list[dg.Asse
     """Tell Dagster of new items, and of published batches that it has not heard of."""
     if not found.registered.new_items:
         return list(found.unseen)
-    waiting = pipeline.database.batches.backlog(stream.name)
-    facts = discovery_metadata(found.registered, len(found.planned), *waiting)
+    waiting = pipeline.database.batches.backlog(pipeline.meta_table(stream))
+    facts = discovery_metadata(found.registered, found.planned.batches, *waiting)
     return [discovery_materialization(stream, facts), *found.unseen]
 
 

@@ -26,12 +26,18 @@ class BatchState(StrEnum):
     RUNNING = "running"
     PUBLISHED = "published"
     FAILED = "failed"
-    INTERRUPTED = "interrupted"  # not published, and its last attempt was abandoned or cancelled
+    INTERRUPTED = "interrupted"  # not published, and its last attempt ended by no fault of the data
+    DEAD = "dead"  # tried as often as the job allows; waits for a person
+    CANCELLED = "cancelled"  # called off by a person
+    SUPERSEDED = "superseded"  # split into smaller batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """One planned id range of a job, unchanging. Weight in bytes, count in items."""
+    """One planned id range of a job, unchanging. Weight in bytes, count in items.
+
+    With `item_ids` only these ids of the range belong to it: late arrivals, or a list asked for.
+    """
 
     id: int
     job: str
@@ -39,11 +45,17 @@ class Batch:
     weight: int
     count: int
     oversized: bool = False
+    item_ids: tuple[int, ...] | None = None
 
     @property
     def key(self) -> str:
         """The partition key."""
         return partition_key(self.id_range)
+
+    @property
+    def label(self) -> str:
+        """What messages call the batch: its partition key, or its range where ids are negative."""
+        return str(self.id_range) if self.id_range.first_id < 0 else self.key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

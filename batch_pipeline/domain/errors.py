@@ -598,3 +598,64 @@ class MetaTableChangedError(ConfigurationError):
             f"The meta table at {self.location} is no longer what it was when it was opened "
             f"({self.reason}). Nothing was planned. Restore it, or start again with its new shape."
         )
+
+
+@dataclass(eq=False)
+class JobChangedError(ConfigurationError):
+    """A job exists and is not what was asked for."""
+
+    job: str
+    meta_table: str
+    problem: str
+
+    def sentence(self) -> str:
+        return (
+            f"Job {self.job!r} on {self.meta_table} exists, and {self.problem}. Nothing was done. "
+            f"Ids that it has passed would never be looked at again: take another name for the "
+            f"job, or ask for what it was made with."
+        )
+
+
+@dataclass(eq=False)
+class JobPausedError(RetryableError):
+    """A job hands out nothing until it is resumed."""
+
+    job: str
+    reason: str
+
+    def sentence(self) -> str:
+        why = f" ({self.reason})" if self.reason else ""
+        return (
+            f"Job {self.job!r} is paused{why}. Nothing was acquired. Resume it, or wait until "
+            f"somebody does."
+        )
+
+
+@dataclass(eq=False)
+class UnknownJobError(ConfigurationError):
+    """A job was asked for that the inventory does not know."""
+
+    job: str
+    known: tuple[str, ...]
+
+    def sentence(self) -> str:
+        known = ", ".join(self.known) or "none"
+        return f"There is no job {self.job!r} (jobs: {known}). Nothing was done. Check the name."
+
+
+@dataclass(eq=False)
+class MetaTableRestartedError(ConfigurationError):
+    """Ids of a meta table start again below what a job has already planned."""
+
+    job: str
+    meta_table: str
+    planned_up_to: int
+    next_id: int
+
+    def sentence(self) -> str:
+        return (
+            f"{self.meta_table} was truncated or replaced: job {self.job!r} has planned its ids up "
+            f"to {self.planned_up_to}, and the next id to be given is {self.next_id}. Nothing was "
+            f"acquired, and the new rows would not be. Take a new name for the job, or let the ids "
+            f"go on above {self.planned_up_to}."
+        )

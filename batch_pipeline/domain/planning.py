@@ -44,6 +44,36 @@ class Cut:
     closed: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What one planning did: batches, their items and weight, and the ids from first to last.
+
+    `ids` is None when there was nothing to plan.
+    """
+
+    batches: int = 0
+    items: int = 0
+    weight: int = 0
+    ids: IdRange | None = None
+
+    def and_then(self, other: "Planned") -> "Planned":
+        """Add what was planned above it."""
+        if self.ids is None or other.ids is None:
+            return other if self.ids is None else self
+        return Planned(
+            batches=self.batches + other.batches,
+            items=self.items + other.items,
+            weight=self.weight + other.weight,
+            ids=IdRange(first_id=self.ids.first_id, last_id=other.ids.last_id),
+        )
+
+    def with_cut(self, one: Cut) -> "Planned":
+        """Count one batch more; batches come in rising order."""
+        return self.and_then(
+            Planned(batches=1, items=one.count, weight=one.weight, ids=one.id_range)
+        )
+
+
 def cut(
     weighed_ids: Iterable[tuple[int, int]], *, after_id: int, ceiling: int, limits: Limits
 ) -> Iterator[Cut]:

@@ -1,9 +1,10 @@
 """The fenced attempt protocol: claim with a token and a lease, publish or fail by token only."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 import sqlalchemy as sa
@@ -12,15 +13,24 @@ from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch
 from batch_pipeline.domain.errors import AttemptRunningError, FencedError
 from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.domain.seen import Seen
 from batch_pipeline.domain.stream import Stream
+from batch_pipeline.inventory import batch_states
 from batch_pipeline.inventory.engine import transaction
 from batch_pipeline.inventory.heartbeat import Heartbeat
-from batch_pipeline.inventory.locks import OWNER_IS_GONE, liveness_key
+from batch_pipeline.inventory.locks import OWNER_IS_GONE
 from batch_pipeline.inventory.manifests import Manifests
-from batch_pipeline.inventory.tables import attempt, attempt_item, batch, job, part_file
+from batch_pipeline.inventory.tables import (
+    attempt,
+    attempt_item,
+    batch,
+    batch_state,
+    job,
+    part_file,
+)
 from batch_pipeline.ports import Encoded
 
-_MAX_ERROR = 4_000
+_MAX_TEXT = 4_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,29 +38,46 @@ class FencedAttempts:
     """The attempts of all batches. Lease arithmetic uses the database clock only."""
 
     engine: sa.Engine
+    heartbeat: Heartbeat
 
     @contextmanager
     def claim(self, one: Batch, *, run_id: str, lease: timedelta) -> Iterator[Attempt]:
         """Start attempt n+1 and keep its lease alive until the block ends.
 
-        Locks the batch's row while the attempt is written.
+        Locks the batch's state while the attempt is written.
         """
         token = uuid4()
-        heartbeat = Heartbeat(self.engine, token, lease)
         try:
             with transaction(self.engine) as connection:
-                lock = sa.select(batch.c.id).where(batch.c.id == one.id).with_for_update()
-                connection.execute(lock)
+                batch_states.lock(connection, one.id)
                 _close_dead(connection, attempt.c.batch_id == one.id)
                 _refuse_if_running(connection, one)
-                heartbeat.hold()
-                claimed = _insert(connection, one, token, run_id=run_id, lease=lease)
+                self.heartbeat.hold()
+                claimed = self.start(connection, one, token, run_id=run_id, lease=lease)
                 failpoint("claim.before_commit")
             failpoint("claim.after_commit")
-            heartbeat.start()
+            self.heartbeat.keep(token, lease)
             yield claimed
         finally:
-            heartbeat.end()
+            self.heartbeat.leave(token)
+
+    def start(
+        self, connection: sa.Connection, one: Batch, token: UUID, *, run_id: str, lease: timedelta
+    ) -> Attempt:
+        """Write attempt n+1 of a batch whose state the transaction has locked."""
+        number = batch_states.started(connection, one.id)
+        values = {
+            "batch_id": one.id,
+            "number": number,
+            "token": token,
+            "liveness_key": self.heartbeat.liveness_key,
+            "status": AttemptStatus.RUNNING.value,
+            "run_id": run_id,
+            "lease_until": sa.func.clock_timestamp() + lease,
+        }
+        insert = sa.insert(attempt).values(values).returning(attempt.c.id)
+        attempt_id: int = connection.execute(insert).scalar_one()
+        return Attempt(id=attempt_id, batch=one, number=number, token=token)
 
     def publish(self, claimed: Attempt, encoded: Encoded, stream: Stream) -> Manifest:
         """Make the attempt's files the batch's next generation in one transaction.
@@ -59,12 +86,47 @@ class FencedAttempts:
         """
         with transaction(self.engine) as connection:
             if _status(connection, claimed) != AttemptStatus.SUCCEEDED:
-                if not _mark_published(connection, claimed, encoded, stream):
-                    raise FencedError(stream.name, claimed.batch.key, claimed.number)
+                values = {
+                    "schema_version": encoded.schema_version,
+                    "encoding": {
+                        "format": stream.encoding.format.value,
+                        "compression": stream.encoding.compression.value,
+                    },
+                    "key_properties": list(stream.key_properties),
+                    "facts": encoded.facts(),
+                    "seen": _seen(claimed.batch, encoded),
+                }
+                _mark_published(connection, claimed, values)
                 _insert_files(connection, claimed, encoded)
                 failpoint("publish.before_commit")
         failpoint("publish.after_commit")
         return Manifests(self.engine).of_attempt(claimed.id)
+
+    def succeed(
+        self, claimed: Attempt, *, result: object = None, logging: str | None, seen: Seen | None
+    ) -> int:
+        """Publish an attempt whose work was done elsewhere, and give its generation.
+
+        `result` is what `json` made: it becomes the row's `job_result_item`. Asking again for the
+        same attempt changes nothing.
+
+        Raises:
+            FencedError: the attempt no longer holds the batch; nothing was changed.
+        """
+        with transaction(self.engine) as connection:
+            if _status(connection, claimed) != AttemptStatus.SUCCEEDED:
+                values = {
+                    "result": sa.null() if result is None else result,
+                    "logging": None if logging is None else storable(logging),
+                    "seen": sa.null() if seen is None else seen.to_json(),
+                }
+                _mark_published(connection, claimed, values)
+                failpoint("succeed.before_commit")
+            generation = sa.select(attempt.c.generation).where(attempt.c.id == claimed.id)
+            found: int = connection.execute(generation).scalar_one()
+        failpoint("succeed.after_commit")
+        self.heartbeat.end(claimed.token)
+        return found
 
     def pointed(self, manifest: Manifest, uri: str) -> None:
         """Remember where the pointer file of a published manifest is."""
@@ -72,17 +134,45 @@ class FencedAttempts:
         with transaction(self.engine) as connection:
             connection.execute(update)
 
-    def fail(self, claimed: Attempt, error: str, status: AttemptStatus) -> bool:
+    def fail(
+        self, claimed: Attempt, error: str, status: AttemptStatus, *, logging: str | None = None
+    ) -> bool:
         """Close a running attempt with a status and tell that it is not published."""
         with transaction(self.engine) as connection:
-            _close(connection, attempt.c.token == claimed.token, status, error)
-            return _status(connection, claimed) != AttemptStatus.SUCCEEDED
+            batch_states.lock(connection, claimed.batch.id)
+            mine = attempt.c.token == claimed.token
+            _close(connection, mine, status, error, logging=logging)
+            unpublished = _status(connection, claimed) != AttemptStatus.SUCCEEDED
+            failpoint("fail.before_commit")
+        failpoint("fail.after_commit")
+        self.heartbeat.end(claimed.token)
+        return unpublished
 
-    def close_dead(self, job_name: str) -> int:
-        """Close running attempts of a job whose process is gone; gives their number."""
-        of_job = sa.select(batch.c.id).join(job).where(job.c.name == job_name).scalar_subquery()
+    def close_dead(self, stream: str) -> int:
+        """Close running attempts of a stream whose process is gone; gives their number."""
         with transaction(self.engine) as connection:
-            return _close_dead(connection, attempt.c.batch_id.in_(of_job))
+            return close_dead(connection, job.c.stream == stream)
+
+
+def close_dead(connection: sa.Connection, which: sa.ColumnElement[bool]) -> int:
+    """Close running attempts of some jobs whose process is gone; gives their number.
+
+    Batches that somebody else is just starting or ending are left to them.
+    """
+    orphans = (
+        sa.select(batch_state.c.batch_id)
+        .join(job, job.c.id == batch_state.c.job_id)
+        .join(attempt, attempt.c.batch_id == batch_state.c.batch_id)
+        .where(
+            which,
+            batch_state.c.state == sa.literal_column("'running'"),
+            attempt.c.status == AttemptStatus.RUNNING,
+            OWNER_IS_GONE,
+        )
+        .with_for_update(of=batch_state, skip_locked=True)
+    )
+    batch_ids = list(connection.execute(orphans).scalars())
+    return _close_dead(connection, attempt.c.batch_id.in_(batch_ids)) if batch_ids else 0
 
 
 def _close_dead(connection: sa.Connection, which: sa.ColumnElement[bool]) -> int:
@@ -91,7 +181,12 @@ def _close_dead(connection: sa.Connection, which: sa.ColumnElement[bool]) -> int
 
 
 def _close(
-    connection: sa.Connection, which: sa.ColumnElement[bool], status: AttemptStatus, error: str
+    connection: sa.Connection,
+    which: sa.ColumnElement[bool],
+    status: AttemptStatus,
+    error: str,
+    *,
+    logging: str | None = None,
 ) -> int:
     closing = (
         sa.update(attempt)
@@ -99,10 +194,15 @@ def _close(
         .values(
             status=status.value,
             finished_at=sa.func.clock_timestamp(),
-            error=_storable(error)[:_MAX_ERROR],
+            error=storable(error)[:_MAX_TEXT],
+            logging=None if logging is None else storable(logging),
         )
+        .returning(attempt.c.id)
     )
-    return connection.execute(closing).rowcount
+    closed = list(connection.execute(closing).scalars())
+    if closed:
+        batch_states.ended(connection, closed)
+    return len(closed)
 
 
 def _refuse_if_running(connection: sa.Connection, one: Batch) -> None:
@@ -111,29 +211,7 @@ def _refuse_if_running(connection: sa.Connection, one: Batch) -> None:
     )
     row = connection.execute(query).one_or_none()
     if row is not None:
-        raise AttemptRunningError(one.job, one.key, row.number, row.run_id)
-
-
-def _insert(
-    connection: sa.Connection, one: Batch, token: UUID, *, run_id: str, lease: timedelta
-) -> Attempt:
-    earlier = sa.select(sa.func.coalesce(sa.func.max(attempt.c.number), 0)).where(
-        attempt.c.batch_id == one.id
-    )
-    row = connection.execute(
-        sa.insert(attempt)
-        .values(
-            batch_id=one.id,
-            number=earlier.scalar_subquery() + 1,
-            token=token,
-            liveness_key=liveness_key(token),
-            status=AttemptStatus.RUNNING.value,
-            run_id=run_id,
-            lease_until=sa.func.clock_timestamp() + lease,
-        )
-        .returning(attempt.c.id, attempt.c.number)
-    ).one()
-    return Attempt(id=row.id, batch=one, number=row.number, token=token)
+        raise AttemptRunningError(one.job, one.label, row.number, row.run_id)
 
 
 def _status(connection: sa.Connection, claimed: Attempt) -> str | None:
@@ -141,39 +219,32 @@ def _status(connection: sa.Connection, claimed: Attempt) -> str | None:
     return connection.execute(query).scalar_one_or_none()
 
 
-def _mark_published(
-    connection: sa.Connection, claimed: Attempt, encoded: Encoded, stream: Stream
-) -> bool:
+def _mark_published(connection: sa.Connection, claimed: Attempt, values: Mapping[str, Any]) -> None:
+    # The job's row first: who holds it commits before the next publish gets its number.
+    of_batch = sa.select(batch.c.job_id).where(batch.c.id == claimed.batch.id).scalar_subquery()
     counter = (
         sa.update(job)
-        .where(job.c.name == claimed.batch.job)
+        .where(job.c.id == of_batch)
         .values(publish_count=job.c.publish_count + 1)
         .returning(job.c.publish_count)
     )
     publish_number = connection.execute(counter).scalar_one()
-    mine = attempt.alias("mine")
-    generation = sa.select(sa.func.coalesce(sa.func.max(mine.c.generation), 0) + 1).where(
-        mine.c.batch_id == claimed.batch.id
-    )
-    encoding = {
-        "format": stream.encoding.format.value,
-        "compression": stream.encoding.compression.value,
+    batch_states.lock(connection, claimed.batch.id)
+    if _status(connection, claimed) != AttemptStatus.RUNNING:
+        raise FencedError(claimed.batch.job, claimed.batch.label, claimed.number)
+    published = {
+        "status": AttemptStatus.SUCCEEDED.value,
+        "finished_at": sa.func.clock_timestamp(),
+        "generation": batch_states.published(connection, claimed.batch.id),
+        "publish_number": publish_number,
     }
     update = (
         sa.update(attempt)
         .where(attempt.c.token == claimed.token, attempt.c.status == AttemptStatus.RUNNING)
-        .values(
-            status=AttemptStatus.SUCCEEDED.value,
-            finished_at=sa.func.clock_timestamp(),
-            generation=generation.scalar_subquery(),
-            publish_number=publish_number,
-            schema_version=encoded.schema_version,
-            encoding=encoding,
-            key_properties=list(stream.key_properties),
-            facts=encoded.facts(),
-        )
+        .values(published | dict(values))
     )
-    return connection.execute(update).rowcount == 1
+    if connection.execute(update).rowcount != 1:
+        raise FencedError(claimed.batch.job, claimed.batch.label, claimed.number)
 
 
 def _insert_files(connection: sa.Connection, claimed: Attempt, encoded: Encoded) -> None:
@@ -201,7 +272,7 @@ def _insert_files(connection: sa.Connection, claimed: Attempt, encoded: Encoded)
             "written": item.written,
             "filtered": item.filtered,
             "quarantined": item.quarantined,
-            "bad_file": None if item.bad_file is None else _storable(item.bad_file),
+            "bad_file": None if item.bad_file is None else storable(item.bad_file),
         }
         for item in encoded.result.items
     ]
@@ -211,6 +282,11 @@ def _insert_files(connection: sa.Connection, claimed: Attempt, encoded: Encoded)
         connection.execute(sa.insert(attempt_item), items)
 
 
-def _storable(text: str) -> str:
+def _seen(one: Batch, encoded: Encoded) -> dict[str, Any]:
+    ids = sorted(item.item_id for item in encoded.result.items)
+    return Seen.of(ids, weight=one.weight).to_json()
+
+
+def storable(text: str) -> str:
     """Spell out what Postgres cannot store in a text: NUL, and bytes of names that are no UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")

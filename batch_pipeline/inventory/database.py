@@ -6,10 +6,12 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from batch_pipeline.inventory import embedded
+from batch_pipeline.inventory.acquire import Acquisitions
 from batch_pipeline.inventory.attempts import FencedAttempts
 from batch_pipeline.inventory.batches import PlannedBatches
 from batch_pipeline.inventory.engine import location, open_engine
 from batch_pipeline.inventory.forget import forget
+from batch_pipeline.inventory.heartbeat import Heartbeat
 from batch_pipeline.inventory.history import History
 from batch_pipeline.inventory.manifests import Manifests
 from batch_pipeline.inventory.meta_table import OwnMetaTable
@@ -22,21 +24,27 @@ class Database:
     """An open inventory; each attribute is one of its tables' faces."""
 
     engine: sa.Engine
+    heartbeat: Heartbeat = field(init=False)
     batches: PlannedBatches = field(init=False)
     attempts: FencedAttempts = field(init=False)
+    acquisitions: Acquisitions = field(init=False)
     schemas: SchemaVersions = field(init=False)
     manifests: Manifests = field(init=False)
     history: History = field(init=False)
 
     def __post_init__(self) -> None:
+        heartbeat = Heartbeat(self.engine)
+        attempts = FencedAttempts(self.engine, heartbeat)
         for name, face in (
-            ("batches", PlannedBatches),
-            ("attempts", FencedAttempts),
-            ("schemas", SchemaVersions),
-            ("manifests", Manifests),
-            ("history", History),
+            ("heartbeat", heartbeat),
+            ("batches", PlannedBatches(self.engine)),
+            ("attempts", attempts),
+            ("acquisitions", Acquisitions(self.engine, attempts)),
+            ("schemas", SchemaVersions(self.engine)),
+            ("manifests", Manifests(self.engine)),
+            ("history", History(self.engine)),
         ):
-            object.__setattr__(self, name, face(self.engine))
+            object.__setattr__(self, name, face)
 
     @property
     def location(self) -> str:
@@ -57,6 +65,7 @@ class Database:
 
     def close(self) -> None:
         """Close all connections."""
+        self.heartbeat.close()
         self.engine.dispose()
 
 

@@ -7,6 +7,8 @@ from batch_pipeline.inventory.tables import (
     attempt,
     attempt_item,
     batch,
+    batch_state,
+    bookmark,
     item,
     job,
     part_file,
@@ -15,8 +17,8 @@ from batch_pipeline.inventory.tables import (
 
 
 def forget(engine: sa.Engine, stream: str) -> None:
-    """Delete a stream's items, job, batches, attempts and manifests in one transaction."""
-    jobs = sa.select(job.c.id).where(job.c.name == stream)
+    """Delete a stream's items, jobs, batches, attempts and manifests in one transaction."""
+    jobs = sa.select(job.c.id).where(job.c.stream == stream)
     batches = sa.select(batch.c.id).where(batch.c.job_id.in_(jobs))
     attempts = sa.select(attempt.c.id).where(attempt.c.batch_id.in_(batches))
     with transaction(engine) as connection:
@@ -25,8 +27,10 @@ def forget(engine: sa.Engine, stream: str) -> None:
             sa.delete(attempt_item).where(attempt_item.c.attempt_id.in_(attempts)),
             sa.delete(attempt).where(attempt.c.batch_id.in_(batches)),
             sa.delete(schema_version).where(schema_version.c.job_id.in_(jobs)),
+            sa.delete(batch_state).where(batch_state.c.job_id.in_(jobs)),
             sa.delete(batch).where(batch.c.job_id.in_(jobs)),
-            sa.delete(job).where(job.c.name == stream),
+            sa.delete(bookmark).where(bookmark.c.job_id.in_(jobs)),
+            sa.delete(job).where(job.c.stream == stream),
             sa.delete(item).where(item.c.stream == stream),
         ):
             connection.execute(delete)

@@ -1,80 +1,161 @@
-"""Keeps an attempt's lease alive from a connection and a thread of its own."""
+"""Keeps the leases of this process's attempts alive, from one connection and one thread."""
 
 import logging
+import secrets
+import select
 import threading
 from contextlib import suppress
 from datetime import timedelta
+from typing import cast
 from uuid import UUID
 
+import psycopg
 import sqlalchemy as sa
 from sqlalchemy import exc
 
 from batch_pipeline.domain.batch import AttemptStatus
-from batch_pipeline.inventory.locks import liveness_key
 from batch_pipeline.inventory.tables import attempt
 
-_RENEWAL_SECONDS = 15
+_RENEWAL_SECONDS = 15.0
 log = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Holds the liveness lock of one attempt and renews its lease every 15 s, or third of it.
+    """Holds a liveness lock for the process and renews the leases of its attempts.
 
-    The lock is a session lock of this connection: when the process dies, the server drops it at
-    once and others need not wait for the lease. A lost connection is replaced at the next renewal.
+    The lock is a session lock of one connection: when the process dies, the server drops it at once
+    and others need not wait for the leases. A lost connection is replaced at the next renewal,
+    every 15 s or third of the shortest lease.
     """
 
-    def __init__(self, engine: sa.Engine, token: UUID, lease: timedelta) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
+        self.liveness_key = secrets.randbits(63)
         self._engine = engine
-        self._token = token
-        self._lease = lease
+        self._mutex = threading.RLock()
         self._connection: sa.Connection | None = None
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._renew_until_ended, daemon=True)
+        self._leases: dict[UUID, timedelta] = {}
+        self._left: set[UUID] = set()
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._closed = False
 
     def hold(self) -> None:
-        """Take the liveness lock; must happen before the attempt's row is visible."""
-        # Detached from the pool, so that closing it really ends the session and drops the lock.
-        self._connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        self._connection.detach()
-        self._connection.execute(sa.select(sa.func.pg_advisory_lock(liveness_key(self._token))))
+        """Take the liveness lock unless it is held; must happen before an attempt is visible."""
+        with self._mutex:
+            if self._connection is not None and not self._is_broken(self._connection):
+                return
+            self._drop_connection()
+            # Detached from the pool, so that closing it really ends the session and its lock.
+            connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            connection.detach()
+            connection.execute(sa.select(sa.func.pg_advisory_lock(self.liveness_key)))
+            self._connection = connection
 
-    def start(self) -> None:
-        """Begin to renew."""
-        self._thread.start()
+    def keep(self, token: UUID, lease: timedelta) -> None:
+        """Renew the lease of an attempt from now on."""
+        with self._mutex:
+            self._leases[token] = lease
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._renew_until_closed, daemon=True)
+                self._thread.start()
+        if lease.total_seconds() / 3 < _RENEWAL_SECONDS:
+            self._wake.set()
 
-    def end(self) -> None:
+    def end(self, token: UUID) -> None:
+        """Stop renewing the lease of an attempt that is closed."""
+        with self._mutex:
+            self._leases.pop(token, None)
+
+    def leave(self, token: UUID) -> None:
+        """Let the lease of an attempt run out now, in case it was never closed."""
+        with self._mutex:
+            if self._leases.pop(token, None) is not None:
+                self._left.add(token)
+        self._beat()
+
+    def keeps(self, token: UUID) -> bool:
+        """Tell whether the attempt is still this process's, as far as is known."""
+        return token in self._leases
+
+    def close(self) -> None:
         """Stop renewing and drop the lock."""
-        self._ended.set()
-        if self._thread.is_alive():
+        self._closed = True
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-        self._close()
+        with self._mutex:
+            self._drop_connection()
 
-    def _close(self) -> None:
+    def _renew_until_closed(self) -> None:
+        while not self._closed:
+            shortest = min(
+                (one.total_seconds() / 3 for one in list(self._leases.values())), default=60
+            )
+            self._wake.wait(min(shortest, _RENEWAL_SECONDS))
+            self._wake.clear()
+            if not self._closed:
+                self._beat()
+
+    def _beat(self) -> None:
+        with self._mutex:
+            if not self._leases and not self._left:
+                return
+            try:
+                self.hold()
+                self._expire_left()
+                self._renew()
+            except exc.SQLAlchemyError as error:
+                log.warning("leases not renewed, trying again: %s", type(error).__name__)
+                self._drop_connection()
+
+    def _renew(self) -> None:
+        now = sa.func.clock_timestamp()
+        for lease in set(self._leases.values()):
+            tokens = [token for token, its in self._leases.items() if its == lease]
+            renewal = (
+                sa.update(attempt)
+                .where(_are(tokens), attempt.c.status == AttemptStatus.RUNNING)
+                .values(renewed_at=now, lease_until=now + lease)
+                .returning(attempt.c.token)
+            )
+            renewed = set(self._execute(renewal).scalars())
+            for token in set(tokens) - renewed:
+                del self._leases[token]  # fenced: publish will find out
+
+    def _expire_left(self) -> None:
+        if self._left:
+            expiry = (
+                sa.update(attempt)
+                .where(_are(list(self._left)), attempt.c.status == AttemptStatus.RUNNING)
+                .values(lease_until=sa.func.clock_timestamp() - timedelta(seconds=1))
+            )
+            self._execute(expiry)
+            self._left.clear()
+
+    def _execute(self, statement: sa.Executable) -> sa.CursorResult[tuple[UUID]]:
+        assert self._connection is not None  # noqa: S101 - every caller holds
+        return self._connection.execute(statement)
+
+    def _is_broken(self, connection: sa.Connection) -> bool:
+        """Tell whether the server has hung up; costs no round trip while it has nothing to say."""
+        # Of a detached connection, SQLAlchemy knows no driver_connection.
+        raw = cast("psycopg.Connection | None", connection.connection.dbapi_connection)
+        if raw is None or raw.closed:
+            return True
+        if not select.select([raw.fileno()], [], [], 0)[0]:
+            return False
+        try:
+            connection.execute(sa.select(1))
+        except exc.SQLAlchemyError:
+            return True
+        return False
+
+    def _drop_connection(self) -> None:
         if self._connection is not None:
             with suppress(exc.SQLAlchemyError):
                 self._connection.close()
             self._connection = None
 
-    def _renew_until_ended(self) -> None:
-        # Often enough that a lock lost with its connection is soon held again.
-        while not self._ended.wait(min(self._lease.total_seconds() / 3, _RENEWAL_SECONDS)):
-            try:
-                if self._connection is None:
-                    self.hold()
-                if not self._renew():
-                    return  # fenced: publish will find out
-            except exc.SQLAlchemyError as error:
-                log.warning("lease not renewed, trying again: %s", type(error).__name__)
-                self._close()
 
-    def _renew(self) -> bool:
-        if self._connection is None:
-            return True
-        now = sa.func.clock_timestamp()
-        renewal = (
-            sa.update(attempt)
-            .where(attempt.c.token == self._token, attempt.c.status == AttemptStatus.RUNNING)
-            .values(renewed_at=now, lease_until=now + self._lease)
-        )
-        return self._connection.execute(renewal).rowcount == 1
+def _are(tokens: list[UUID]) -> sa.ColumnElement[bool]:
+    return attempt.c.token == sa.any_(sa.cast(tokens, sa.ARRAY(attempt.c.token.type)))

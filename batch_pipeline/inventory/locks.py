@@ -3,7 +3,6 @@ the session) that took them.
 """
 
 from enum import IntEnum
-from uuid import UUID
 
 import sqlalchemy as sa
 
@@ -23,9 +22,16 @@ def lock_in_transaction(connection: sa.Connection, purpose: LockClass, name: str
     connection.execute(sa.select(lock))
 
 
-def liveness_key(token: UUID) -> int:
-    """Give the single-key lock that the process of an attempt holds while it lives."""
-    return int.from_bytes(token.bytes[:8], "big", signed=True)
+_PLANNING = sa.select(
+    sa.func.pg_advisory_xact_lock(
+        sa.literal(int(LockClass.PLAN), sa.Integer), sa.bindparam("job_id", type_=sa.Integer)
+    )
+)
+
+
+def lock_planning(connection: sa.Connection, job_id: int) -> None:
+    """Wait until nobody else cuts batches of a job, at most `lock_timeout`."""
+    connection.execute(_PLANNING, {"job_id": job_id})
 
 
 # Nobody works any more on a row of the attempt table whose lease ran out, or whose liveness lock is

@@ -12,6 +12,7 @@ from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.manifest import Manifest, PartFile
 from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.inventory.engine import transaction
+from batch_pipeline.inventory.jobs import of_stream
 from batch_pipeline.inventory.tables import attempt, batch, job, part_file, schema_version
 
 _PAGE = 200
@@ -43,11 +44,11 @@ class Manifests:
                 return None
             return _manifest(row, _files(connection, [row.attempt_id]).get(row.attempt_id, []))
 
-    def without_pointer(self, job_name: str) -> Iterator[Manifest]:
+    def without_pointer(self, stream: str) -> Iterator[Manifest]:
         """Read the manifests whose pointer file a crash left unwritten."""
         query = (
             _query()
-            .where(job.c.name == job_name, attempt.c.pointer_uri.is_(None))
+            .where(of_stream(stream), attempt.c.pointer_uri.is_(None))
             .order_by(attempt.c.publish_number)
         )
         with transaction(self.engine) as connection:
@@ -56,7 +57,7 @@ class Manifests:
         for row in rows:
             yield _manifest(row, files.get(row.attempt_id, []))
 
-    def published_after(self, job_name: str, publish_number: int) -> Iterator[tuple[int, Manifest]]:
+    def published_after(self, stream: str, publish_number: int) -> Iterator[tuple[int, Manifest]]:
         """Read manifests in publish order, `(publish number, manifest)`, starting after a number.
 
         Generations that a later one replaced are left out.
@@ -68,7 +69,7 @@ class Manifests:
         while True:
             query = (
                 _query()
-                .where(job.c.name == job_name, attempt.c.publish_number > publish_number, ~replaced)
+                .where(of_stream(stream), attempt.c.publish_number > publish_number, ~replaced)
                 .order_by(attempt.c.publish_number)
                 .limit(_PAGE)
             )
@@ -108,7 +109,7 @@ def _query() -> sa.Select[Any]:
         .outerjoin(
             schema_version,
             sa.and_(
-                schema_version.c.job_id == job.c.id,
+                schema_version.c.job_id == sa.func.coalesce(job.c.parent_id, job.c.id),
                 schema_version.c.version == attempt.c.schema_version,
             ),
         )

@@ -6,6 +6,7 @@ becomes visible only after all smaller ones and the ceiling is simply the larges
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -14,11 +15,13 @@ import sqlalchemy as sa
 from batch_pipeline.domain.batch import Batch
 from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.item import FoundFile, Item, Registered
+from batch_pipeline.domain.planning import Cut, Limits, cut
 from batch_pipeline.inventory.engine import transaction
 from batch_pipeline.inventory.locks import LockClass, lock_in_transaction
-from batch_pipeline.inventory.tables import item
+from batch_pipeline.inventory.tables import SCHEMA, item
 
 _CHUNK = 5_000
+_STREAM_ROWS = 10_000
 _Row = TypeVar("_Row")
 
 
@@ -48,6 +51,41 @@ class OwnMetaTable:
             found=found, new_items=new_items, changed=tuple(changed), accepted=accepted
         )
 
+    @property
+    def name(self) -> str:
+        """Its canonical name."""
+        return f"{SCHEMA}.{item.name}"
+
+    def ceiling(self) -> int | None:
+        """Give the highest id: ids become visible in their order here."""
+        highest = sa.select(sa.func.max(item.c.id)).where(item.c.stream == self.stream)
+        with transaction(self.engine) as connection:
+            found: int | None = connection.execute(highest).scalar_one()
+        return found
+
+    def cuts(self, after_id: int | None, ceiling: int, limits: Limits) -> Iterator[Cut]:
+        """Cut all items above an id up to the ceiling, in one pass."""
+        first = after_id or 0
+        yield from cut(
+            self._weights(first, ceiling), after_id=first, ceiling=ceiling, limits=limits
+        )
+
+    def waited(self, after_id: int | None) -> timedelta | None:
+        """Tell how long the oldest item above an id has been registered."""
+        oldest = sa.select(sa.func.min(item.c.registered_at)).where(*self._above(after_id))
+        waited = sa.select(sa.func.clock_timestamp() - oldest.scalar_subquery())
+        with transaction(self.engine) as connection:
+            found: timedelta | None = connection.execute(waited).scalar_one()
+        return found
+
+    def backlog(self, after_id: int | None) -> tuple[int, int]:
+        """Count the items above an id and their weight in bytes."""
+        weight = sa.func.coalesce(sa.func.sum(item.c.size_bytes), 0)
+        query = sa.select(sa.func.count(), weight).where(*self._above(after_id))
+        with transaction(self.engine) as connection:
+            count, total = connection.execute(query).one()
+        return int(count), int(total)
+
     def items(self, batch: Batch) -> Sequence[Item]:
         """Read the items of a batch in id order."""
         query = (
@@ -73,6 +111,20 @@ class OwnMetaTable:
         )
         with transaction(self.engine) as connection:
             return [_item(row) for row in connection.execute(query)]
+
+    def _weights(self, after_id: int, ceiling: int) -> Iterator[tuple[int, int]]:
+        query = (
+            sa.select(item.c.id, item.c.size_bytes)
+            .where(*self._above(after_id), item.c.id <= ceiling)
+            .order_by(item.c.id)
+            .execution_options(yield_per=_STREAM_ROWS)
+        )
+        with transaction(self.engine) as connection:
+            for row in connection.execute(query):
+                yield row.id, row.size_bytes
+
+    def _above(self, after_id: int | None) -> list[sa.ColumnElement[bool]]:
+        return [item.c.stream == self.stream, item.c.id > (after_id or 0)]
 
     def _compare(
         self, connection: sa.Connection, files: Sequence[FoundFile]

@@ -9,7 +9,7 @@ from batch_pipeline.inventory.engine import location, transaction
 from batch_pipeline.inventory.locks import LockClass, lock_in_transaction
 from batch_pipeline.inventory.tables import SCHEMA
 
-REVISION = "0001"
+REVISION = "0002"
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 

@@ -1,4 +1,4 @@
-"""Schema versions of a job's records."""
+"""Schema versions of a stream's records."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,31 +8,32 @@ import sqlalchemy as sa
 from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.schema import Column, RecordSchema
 from batch_pipeline.inventory.engine import transaction
+from batch_pipeline.inventory.jobs import of_stream
 from batch_pipeline.inventory.tables import job, schema_version
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersions:
-    """The schema versions of all jobs, counted from 1."""
+    """The schema versions of all streams, counted from 1; their backfills share them."""
 
     engine: sa.Engine
 
-    def latest(self, job_name: str) -> tuple[int, RecordSchema]:
+    def latest(self, stream: str) -> tuple[int, RecordSchema]:
         """Read the newest version; `(0, empty)` before the first."""
         with transaction(self.engine) as connection:
-            return _latest(connection, job_name)
+            return _latest(connection, stream)
 
     def widen(
-        self, job_name: str, seen: Sequence[Column], *, text_source: bool
+        self, stream: str, seen: Sequence[Column], *, text_source: bool
     ) -> tuple[int, RecordSchema]:
         """Add a version that also holds `seen`, unless the newest one already does.
 
         Locks the job's row, so versions of concurrent attempts form one line.
         """
         with transaction(self.engine) as connection:
-            lock = sa.select(job.c.id).where(job.c.name == job_name).with_for_update()
+            lock = sa.select(job.c.id).where(of_stream(stream)).with_for_update()
             job_id = connection.execute(lock).scalar_one()
-            version, schema = _latest(connection, job_name)
+            version, schema = _latest(connection, stream)
             wider = schema.widened(seen, text_source=text_source)
             if wider == schema and version:
                 return version, schema
@@ -42,11 +43,11 @@ class SchemaVersions:
             return version + 1, wider
 
 
-def _latest(connection: sa.Connection, job_name: str) -> tuple[int, RecordSchema]:
+def _latest(connection: sa.Connection, stream: str) -> tuple[int, RecordSchema]:
     query = (
         sa.select(schema_version.c.version, schema_version.c.columns)
         .join(job)
-        .where(job.c.name == job_name)
+        .where(of_stream(stream))
         .order_by(schema_version.c.version.desc())
         .limit(1)
     )

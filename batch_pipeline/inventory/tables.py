@@ -8,6 +8,7 @@ from sqlalchemy.dialects import postgresql as pg
 
 SCHEMA = "batch_pipeline"
 NON_OVERLAP = "batch_ranges_do_not_overlap"
+UNFINISHED = "state IN ('planned', 'failed', 'interrupted', 'dead')"
 
 metadata = sa.MetaData(
     schema=SCHEMA,
@@ -45,12 +46,40 @@ job = sa.Table(
     "job",
     metadata,
     sa.Column("id", sa.Integer, sa.Identity(always=True), primary_key=True),
-    sa.Column("name", sa.Text, nullable=False, unique=True),
+    sa.Column("name", sa.Text, nullable=False),
     sa.Column("meta_table", sa.Text, nullable=False),
-    sa.Column("last_id", sa.BigInteger, nullable=False, server_default=sa.text("0")),
     sa.Column("publish_count", sa.BigInteger, nullable=False, server_default=sa.text("0")),
     _time("created_at", nullable=False, server_default=_now),
-    comment="One bookmark over a meta table: everything up to last_id is planned.",
+    sa.Column("kind", sa.Text, nullable=False, server_default=sa.text("'incremental'")),
+    sa.Column("stream", sa.Text),
+    sa.Column("parent_id", sa.ForeignKey("batch_pipeline.job.id")),
+    sa.Column("config", pg.JSONB, nullable=False, server_default=sa.text("'{}'")),
+    sa.Column("max_attempts", sa.Integer, nullable=False, server_default=sa.text("3")),
+    sa.Column("bisect", sa.Boolean, nullable=False, server_default=sa.false()),
+    _time("paused_at"),
+    sa.Column("paused_reason", sa.Text),
+    sa.UniqueConstraint("name", "meta_table", name="job_name_meta_table_key"),
+    sa.CheckConstraint("kind IN ('incremental', 'backfill', 'late')", name="kind_known"),
+    sa.CheckConstraint("max_attempts > 0", name="max_attempts_positive"),
+    comment="A name for work on a meta table; no item is in two live batches of one job.",
+)
+sa.Index(
+    "job_one_per_stream",
+    job.c.stream,
+    unique=True,
+    postgresql_where=job.c.kind == "incremental",
+)
+
+sa.Index("job_parent_id_idx", job.c.parent_id)
+
+bookmark = sa.Table(
+    "bookmark",
+    metadata,
+    sa.Column("job_id", sa.ForeignKey(job.c.id), primary_key=True),
+    sa.Column("first_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("last_id", sa.BigInteger, nullable=False),
+    sa.CheckConstraint("first_id <= last_id", name="range_not_empty"),
+    comment="Runs of ids that are planned; only windows leave a job more than one.",
 )
 
 batch = sa.Table(
@@ -65,7 +94,9 @@ batch = sa.Table(
     sa.Column("oversized", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("config", pg.JSONB, nullable=False),
     _time("planned_at", nullable=False, server_default=_now),
-    sa.UniqueConstraint("job_id", "first_id"),
+    _time("superseded_at"),
+    sa.Column("parent_id", sa.ForeignKey("batch_pipeline.batch.id")),
+    sa.Column("item_ids", sa.ARRAY(sa.BigInteger)),
     sa.CheckConstraint("first_id <= last_id", name="range_not_empty"),
     # The largest bigint has no successor, so a range that ends there is written as unbounded.
     pg.ExcludeConstraint(
@@ -73,8 +104,38 @@ batch = sa.Table(
         (sa.text("int8range(first_id, nullif(last_id, 9223372036854775807), '[]')"), "&&"),
         name=NON_OVERLAP,
         using="gist",
+        where=sa.text("superseded_at IS NULL AND item_ids IS NULL"),
     ),
-    comment="Planned id ranges; never changed after planning.",
+    sa.Index("batch_job_id_first_id_idx", "job_id", "first_id"),
+    comment="Planned id ranges, or lists of ids; never changed after planning.",
+)
+
+batch_state = sa.Table(
+    "batch_state",
+    metadata,
+    sa.Column("batch_id", sa.ForeignKey(batch.c.id), primary_key=True, autoincrement=False),
+    sa.Column("job_id", sa.ForeignKey(job.c.id), nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False, server_default=sa.text("0")),
+    sa.Column("forgiven", sa.Integer, nullable=False, server_default=sa.text("0")),
+    sa.Column("generation", sa.Integer),
+    sa.CheckConstraint(
+        "state IN ('planned', 'running', 'published', 'failed', 'interrupted', 'dead', "
+        "'cancelled', 'superseded')",
+        name="state_known",
+    ),
+    comment="Where each batch stands: what its attempts say, kept for those who look for work.",
+)
+sa.Index(
+    "batch_state_unfinished",
+    batch_state.c.job_id,
+    batch_state.c.batch_id,
+    postgresql_where=sa.text(UNFINISHED),
+)
+sa.Index(
+    "batch_state_running",
+    batch_state.c.job_id,
+    postgresql_where=sa.text("state = 'running'"),
 )
 
 schema_version = sa.Table(
@@ -109,6 +170,9 @@ attempt = sa.Table(
     sa.Column("key_properties", pg.JSONB),
     sa.Column("facts", pg.JSONB),
     sa.Column("pointer_uri", sa.Text),
+    sa.Column("result", pg.JSONB),
+    sa.Column("logging", sa.Text),
+    sa.Column("seen", pg.JSONB),
     sa.UniqueConstraint("batch_id", "number"),
     sa.UniqueConstraint("batch_id", "generation"),
     sa.CheckConstraint(
@@ -154,4 +218,14 @@ attempt_item = sa.Table(
     sa.Column("bad_file", sa.Text),
     sa.CheckConstraint("read = written + filtered + quarantined", name="records_conserved"),
     comment="Where the records of each item went in a published attempt.",
+)
+
+ceiling_candidate = sa.Table(
+    "ceiling_candidate",
+    metadata,
+    sa.Column("scope", sa.Text, primary_key=True),
+    sa.Column("meta_table", sa.Text, primary_key=True),
+    sa.Column("state", pg.JSONB, nullable=False),
+    _time("saved_at", nullable=False, server_default=_now),
+    comment="What ceilings of users' meta tables remember between looks.",
 )

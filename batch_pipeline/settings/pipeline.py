@@ -14,6 +14,7 @@ from batch_pipeline.domain.stream import Stream
 from batch_pipeline.files.landing import FolderLanding
 from batch_pipeline.files.storage import FolderStorage
 from batch_pipeline.inventory.database import Database, database_url, open_database
+from batch_pipeline.inventory.meta_table import OwnMetaTable
 from batch_pipeline.settings.environment import Settings, load_settings
 from batch_pipeline.settings.home import Home
 from batch_pipeline.settings.stream_file import load_streams
@@ -88,6 +89,10 @@ class Pipeline:
             raise UnknownStreamError(name, known, str(self.settings.streams))
         return self.streams[name]
 
+    def meta_table(self, stream: Stream) -> OwnMetaTable:
+        """Give the table that lists a stream's items."""
+        return self.database.meta_table(stream.name)
+
     def landing(self, stream: Stream, *, wait: bool) -> FolderLanding:
         """Give the landing of a stream; `wait` waits for files that are being written."""
         return FolderLanding(stream=stream, wait=wait)
@@ -102,7 +107,7 @@ class Pipeline:
 
         return Workshop(
             stream=stream,
-            meta_table=self.database.meta_table(stream.name),
+            meta_table=self.meta_table(stream),
             schemas=self.database.schemas,
             attempts=self.database.attempts,
             encoder=SparkEncoder(session),

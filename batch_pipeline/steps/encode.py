@@ -87,7 +87,7 @@ def encode(
 
 def _encode_items(workshop: Workshop, attempt: Attempt) -> Encoded:
     items = workshop.meta_table.items(attempt.batch)
-    version, schema = workshop.schemas.latest(attempt.batch.job)
+    version, schema = workshop.schemas.latest(workshop.stream.name)
     for _ in range(_MAX_WIDENINGS):
         result = workshop.encoder.encode(
             EncodeRequest(stream=workshop.stream, items=items, schema=schema, stem=attempt.stem)
@@ -95,17 +95,17 @@ def _encode_items(workshop: Workshop, attempt: Attempt) -> Encoded:
         _check_bad_data(workshop.stream, result)
         if not result.misfits:
             check_batch_conservation(result.items, result.part_files)
-            version = version or _first_version(workshop, attempt, result)
+            version = version or _first_version(workshop, result)
             return Encoded(result=result, schema=schema, schema_version=version)
         version, schema = workshop.schemas.widen(
-            attempt.batch.job, result.misfits, text_source=result.text_source
+            workshop.stream.name, result.misfits, text_source=result.text_source
         )
     raise SchemaUnsettledError(workshop.stream.name, schema)
 
 
-def _first_version(workshop: Workshop, attempt: Attempt, result: EncodeResult) -> int:
+def _first_version(workshop: Workshop, result: EncodeResult) -> int:
     """Give even a stream that has shown no column yet a schema version to name."""
-    version, _ = workshop.schemas.widen(attempt.batch.job, (), text_source=result.text_source)
+    version, _ = workshop.schemas.widen(workshop.stream.name, (), text_source=result.text_source)
     return version
 
 
@@ -143,7 +143,7 @@ def _give_up(workshop: Workshop, attempt: Attempt, error: BaseException) -> None
 
 def _status(error: BaseException) -> AttemptStatus:
     if not isinstance(error, Exception):
-        return AttemptStatus.CANCELLED  # an interrupt: the operator's or Dagster's cancel
+        return AttemptStatus.ABANDONED  # an interrupt: the data is not to blame
     # What passes by itself is tried again without a person, what is wrong with the data is not.
     again = isinstance(error, RetryableError)
     return AttemptStatus.ABANDONED if again else AttemptStatus.FAILED

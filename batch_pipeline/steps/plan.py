@@ -2,31 +2,32 @@
 
 from collections.abc import Iterable, Sequence
 
-from batch_pipeline.domain.batch import Batch, BatchState, BatchStatus
+from batch_pipeline.domain.batch import BatchState, BatchStatus
+from batch_pipeline.domain.planning import Planned
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.ports import Batches
+from batch_pipeline.ports import Batches, MetaTable
 
 MAX_ATTEMPTS = 3
+_BY_ITSELF = {BatchState.PLANNED, BatchState.INTERRUPTED}
+_BY_HAND = {BatchState.FAILED, BatchState.DEAD, BatchState.CANCELLED}
 
 
-def plan(batches: Batches, stream: Stream, *, drain: bool = False) -> Sequence[Batch]:
+def plan(batches: Batches, table: MetaTable, stream: Stream, *, drain: bool = False) -> Planned:
     """Cut the stream's new items into batches; `drain` does not wait to fill the last one."""
-    return batches.plan(stream.name, stream.limits, drain=drain)
+    return batches.plan(table, stream.limits, drain=drain)
 
 
 def due(statuses: Iterable[BatchStatus], *, retry_failed: bool) -> list[BatchStatus]:
     """Choose the batches to encode now, in id order.
 
-    Planned ones, and interrupted ones until they were tried three times. A failed batch waits for a
-    person, which is what `retry_failed` says there is.
+    Planned ones, and interrupted ones until they were tried three times. A failed, dead or
+    cancelled batch waits for a person, which is what `retry_failed` says there is.
     """
-    chosen = []
-    for status in statuses:
-        again = status.state is BatchState.INTERRUPTED and status.attempts < MAX_ATTEMPTS
-        by_hand = retry_failed and status.state in {BatchState.FAILED, BatchState.INTERRUPTED}
-        if status.state is BatchState.PLANNED or again or by_hand:
-            chosen.append(status)
-    return chosen
+    return [
+        status
+        for status in statuses
+        if status.state in _BY_ITSELF or (retry_failed and status.state in _BY_HAND)
+    ]
 
 
 def neighbours(

@@ -24,7 +24,7 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.ports import Attempts, Encoded, EncodeRequest, EncodeResult
 from batch_pipeline.steps.encode import Workshop, encode
 from batch_pipeline_tests.factories import item_report, limits, stream
-from batch_pipeline_tests.integration.seeds import query, register
+from batch_pipeline_tests.integration.seeds import plan, query, register
 
 ID = Column(name="id", type=ColumnType.INTEGER)
 PRICE = Column(name="price", type=ColumnType.NUMBER)
@@ -159,7 +159,7 @@ class Scene:
 def open_scene(database: Database, root: Path) -> Scene:
     """Plan a batch of two items, without a schema version yet."""
     register(database, 2)
-    (batch,) = database.batches.plan("orders", limits(), drain=True)
+    (batch,) = plan(database, limits())
     storage = Storage(root=to_uri(root))
     encoder = TinyEncoder(root)
     workshop = Workshop(

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from batch_pipeline.domain.batch import Attempt, Batch
 from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.domain.planning import Limits
 from batch_pipeline.domain.schema import Column, ColumnType
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.ports import Encoded
@@ -47,9 +48,17 @@ def register(database: Database, count: int, *, first: int = 1, name: str = "ord
 def planned(database: Database, batches: int = 1, *, name: str = "orders") -> Sequence[Batch]:
     """Register three files a batch and plan them; schema version 1 has an order id."""
     register(database, 3 * batches, name=name)
-    found = database.batches.plan(name, limits(max_count=3), drain=True)
+    found = plan(database, limits(max_count=3), name=name)
     database.schemas.widen(name, [ORDER_ID], text_source=True)
     return found
+
+
+def plan(
+    database: Database, bounds: Limits, *, drain: bool = True, name: str = "orders"
+) -> list[Batch]:
+    """Plan what is registered and give the new batches."""
+    done = database.batches.plan(database.meta_table(name), bounds, drain=drain)
+    return [] if done.ids is None else [s.batch for s in database.batches.statuses(name, done.ids)]
 
 
 def publish(database: Database, one: Batch, what: Encoded | None = None) -> Manifest:

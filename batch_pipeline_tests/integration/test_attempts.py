@@ -11,7 +11,6 @@ import sqlalchemy as sa
 from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch, BatchState
 from batch_pipeline.domain.errors import AttemptRunningError, FencedError
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.locks import liveness_key
 from batch_pipeline_tests.concurrency import eventually, python, run_python, said, together
 from batch_pipeline_tests.factories import encoded, stream
 from batch_pipeline_tests.integration.seeds import (
@@ -30,6 +29,9 @@ INSERT_ATTEMPT = """
 INSERT INTO batch_pipeline.attempt
        (batch_id, number, token, liveness_key, status, run_id, lease_until)
 VALUES (:batch_id, 7, :token, :key, 'running', 'run-0', clock_timestamp() + interval '1 hour')
+"""
+RUNNING = """
+UPDATE batch_pipeline.batch_state SET state = 'running', attempts = 7 WHERE batch_id = :batch_id
 """
 HOLDERS = """
 SELECT pid FROM pg_locks JOIN batch_pipeline.attempt ON locktype = 'advisory' AND objsubid = 1
@@ -148,9 +150,8 @@ def test_publish_with_an_expired_lease_counts_while_nobody_took_over(
 
 def test_claim_left_open_by_its_block_is_taken_over(database: Database, one: Batch) -> None:
     """Expect a block that ended without a word to count as a process that is gone."""
-    with claimed(database, one) as first:
+    with claimed(database, one):
         pass
-    eventually(lambda: _holder(database, first) is None)
     with claimed(database, one) as second:
         assert second.number == 2
         assert statuses(database) == ["abandoned", "running"]
@@ -190,22 +191,23 @@ def test_heartbeat_whose_connection_is_cut_takes_a_new_one(database: Database, o
         assert database.attempts.publish(attempt, encoded(), stream()).generation == 1
 
 
-def test_heartbeat_ends_with_its_block(database: Database, one: Batch) -> None:
-    """Expect the liveness lock to be dropped when the claim's block ends."""
-    with claimed(database, one) as attempt:
+def test_liveness_lock_ends_with_its_inventory(
+    database: Database, rival: Database, one: Batch
+) -> None:
+    """Expect one lock for all attempts of a process, dropped when it closes the inventory."""
+    with claimed(rival, one) as attempt:
         assert _holder(database, attempt) is not None
-    eventually(lambda: _holder(database, attempt) is None)
+        rival.close()
+        assert _holder(database, attempt) is None
 
 
-@pytest.mark.parametrize(
-    "token", ["00000000-0000-4000-8000-000000000000", "f" * 32, "7" + "f" * 31]
-)
+@pytest.mark.parametrize("key", [0, 1, -1, 2**63 - 1, -(2**63), 2**32])
 def test_close_dead_sees_liveness_locks_of_any_key(
-    database: Database, rival: Database, one: Batch, token: str
+    database: Database, rival: Database, one: Batch, key: int
 ) -> None:
     """Expect keys that are zero, negative and largest to be found while held, and only then."""
-    key = liveness_key(UUID(token))
-    execute(database, INSERT_ATTEMPT, batch_id=one.id, token=UUID(token), key=key)
+    execute(database, INSERT_ATTEMPT, batch_id=one.id, token=UUID("f" * 32), key=key)
+    execute(database, RUNNING, batch_id=one.id)
     with rival.engine.connect() as connection:
         connection.execute(sa.select(sa.func.pg_advisory_lock(key)))
         assert database.attempts.close_dead("orders") == 0
@@ -220,7 +222,8 @@ def test_close_dead_after_a_server_restart_trusts_the_lease_until_a_renewal(
 ) -> None:
     """Expect an attempt last renewed before the server started to keep its lease without a lock."""
     token = UUID("f" * 32)
-    execute(database, INSERT_ATTEMPT, batch_id=one.id, token=token, key=liveness_key(token))
+    execute(database, INSERT_ATTEMPT, batch_id=one.id, token=token, key=17)
+    execute(database, RUNNING, batch_id=one.id)
     execute(
         database,
         "UPDATE batch_pipeline.attempt "

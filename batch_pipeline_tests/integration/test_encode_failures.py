@@ -134,11 +134,11 @@ def test_encode_whose_storage_goes_away_keeps_its_first_error(scene: Scene) -> N
     assert "no space left on device" in error
 
 
-def test_encode_that_is_interrupted_is_cancelled(scene: Scene) -> None:
+def test_encode_that_is_interrupted_is_abandoned(scene: Scene) -> None:
     """Expect Ctrl-C to close the attempt, to remove its files and to be passed on."""
     scene.encoder.script = [KeyboardInterrupt()]
     fails(scene, KeyboardInterrupt)
-    assert scene.attempts()[0][:2] == ("cancelled", "interrupted")
+    assert scene.attempts()[0][:2] == ("abandoned", "interrupted")
     assert scene.database.batches.statuses("orders")[0].state is BatchState.INTERRUPTED
     check_can_be_repeated(scene)
 

@@ -18,11 +18,11 @@ from batch_pipeline.domain.errors import (
 )
 from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.inventory.engine import check_version, normalized_url, open_engine, transaction
-from batch_pipeline.inventory.locks import LockClass, lock_in_transaction
+from batch_pipeline.inventory.locks import lock_planning
 from batch_pipeline.inventory.tables import item
 from batch_pipeline_tests.concurrency import eventually
 from batch_pipeline_tests.factories import NOON, found_file, limits
-from batch_pipeline_tests.integration.seeds import execute, query, register
+from batch_pipeline_tests.integration.seeds import execute, plan, query, register
 
 SECRET = "s3cr3t-w0rd"  # noqa: S105 - what must not be seen
 
@@ -138,6 +138,9 @@ def test_transaction_that_waits_too_long_for_a_lock_may_be_repeated(
 ) -> None:
     """Expect a planner behind a held lock to give up with a retryable error and no change."""
     register(database, 1)
+    plan(database, limits())
+    (job_id,) = query(database, "SELECT id FROM batch_pipeline.job")[0]
+    register(database, 1, first=2)
     impatient = open_database(database_url, migrated=None)
     sa.event.listen(
         impatient.engine,
@@ -145,10 +148,10 @@ def test_transaction_that_waits_too_long_for_a_lock_may_be_repeated(
         lambda connection: connection.exec_driver_sql("SET LOCAL lock_timeout = '50ms'"),
     )
     with transaction(database.engine) as holder:
-        lock_in_transaction(holder, LockClass.PLAN, "orders")
+        lock_planning(holder, job_id)
         with pytest.raises(LockTimeoutError, match="lock timeout"):
-            impatient.batches.plan("orders", limits(), drain=True)
-    assert len(impatient.batches.plan("orders", limits(), drain=True)) == 1
+            plan(impatient, limits())
+    assert len(plan(impatient, limits())) == 1
     impatient.close()
 
 
@@ -160,13 +163,13 @@ def test_role_that_may_only_read_is_told_so(
     execute(database, f"GRANT USAGE ON SCHEMA batch_pipeline TO {role}")
     execute(database, f"GRANT SELECT ON ALL TABLES IN SCHEMA batch_pipeline TO {role}")
     reader = open_database(_as(role, SECRET, database_url), migrated=False)
-    assert reader.batches.backlog("orders") == (1, 10)
+    assert reader.batches.backlog(reader.meta_table("orders")) == (1, 10)
     with pytest.raises(PermissionDeniedError, match="permission denied for table item"):
         reader.meta_table("orders").register([found_file(2)], accept_changed=False)
     with pytest.raises(PermissionDeniedError):
-        reader.batches.plan("orders", limits(), drain=True)
+        plan(reader, limits())
     reader.close()
-    assert database.batches.backlog("orders") == (1, 10)
+    assert database.batches.backlog(database.meta_table("orders")) == (1, 10)
 
 
 def test_server_that_only_reads_is_told_as_a_missing_right(
@@ -212,7 +215,7 @@ def test_pooled_connection_cut_while_idle_is_replaced_unnoticed(
         "WHERE datname = current_database() AND pid <> pg_backend_pid()",
     )
     register(database, 2)
-    assert database.batches.backlog("orders") == (2, 20)
+    assert database.batches.backlog(database.meta_table("orders")) == (2, 20)
 
 
 def test_other_database_errors_leave_as_they_are(database: Database) -> None:

@@ -19,7 +19,7 @@ from batch_pipeline_tests.integration.seeds import execute, planned, publish, qu
 
 CATALOGUE = {
     "columns": """
-        SELECT table_name, column_name, ordinal_position, data_type, is_nullable, column_default,
+        SELECT table_name, column_name, data_type, is_nullable, column_default,
                is_identity, identity_generation
           FROM information_schema.columns JOIN information_schema.tables
                USING (table_catalog, table_schema, table_name)

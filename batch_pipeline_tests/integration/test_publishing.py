@@ -107,12 +107,12 @@ def test_fail_closes_the_attempt_with_its_reason(database: Database, one: Batch)
     assert publish(database, one).attempt == 2
 
 
-def test_fail_cancelled_leaves_the_batch_interrupted(database: Database, one: Batch) -> None:
+def test_fail_cancelled_leaves_the_batch_cancelled(database: Database, one: Batch) -> None:
     """Expect a cancelled attempt to be told apart from a failed one."""
     with claimed(database, one) as attempt:
-        assert database.attempts.fail(attempt, "interrupted", AttemptStatus.CANCELLED) is True
+        assert database.attempts.fail(attempt, "called off", AttemptStatus.CANCELLED) is True
     assert statuses(database) == ["cancelled"]
-    assert database.batches.statuses("orders")[0].state is BatchState.INTERRUPTED
+    assert database.batches.statuses("orders")[0].state is BatchState.CANCELLED
 
 
 def test_fail_after_publish_says_that_it_is_published(database: Database, one: Batch) -> None:

@@ -8,7 +8,7 @@ from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import limits
-from batch_pipeline_tests.integration.seeds import query, register
+from batch_pipeline_tests.integration.seeds import plan, query, register
 
 ID = Column(name="id", type=ColumnType.INTEGER)
 PRICE = Column(name="price", type=ColumnType.INTEGER)
@@ -20,7 +20,7 @@ def _job(database: Database) -> None:
     """A planned job, for versions belong to one."""
     for name in ("orders", "clicks"):
         register(database, 1, name=name)
-        database.batches.plan(name, limits(), drain=True)
+        plan(database, limits(), name=name)
 
 
 def test_latest_before_the_first_version_is_empty(database: Database) -> None:

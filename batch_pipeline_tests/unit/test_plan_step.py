@@ -21,15 +21,15 @@ def _first_ids(statuses: list[BatchStatus]) -> list[int]:
         (BatchState.PUBLISHED, 1, False, False),
         (BatchState.FAILED, 1, False, True),
         (BatchState.INTERRUPTED, 1, True, True),
-        (BatchState.INTERRUPTED, 2, True, True),
-        (BatchState.INTERRUPTED, 3, False, True),
-        (BatchState.INTERRUPTED, 4, False, True),
+        (BatchState.DEAD, 3, False, True),
+        (BatchState.CANCELLED, 1, False, True),
+        (BatchState.SUPERSEDED, 3, False, False),
     ],
 )
-def test_due_of_a_state_depends_on_attempts_and_on_a_person(
+def test_due_of_a_state_depends_on_a_person(
     state: BatchState, attempts: int, by_itself: bool, by_hand: bool
 ) -> None:
-    """Expect interrupted batches three times by themselves, failed ones only by hand."""
+    """Expect interrupted batches by themselves; failed, dead, cancelled ones only by hand."""
     status = batch_status(1, state, attempts)
     assert due([status], retry_failed=False) == ([status] if by_itself else [])
     assert due([status], retry_failed=True) == ([status] if by_hand else [])

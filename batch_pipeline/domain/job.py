@@ -1,0 +1,62 @@
+"""Jobs: names for work on a meta table, each with its own bookmarks."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from batch_pipeline.domain.errors import InvalidValueError
+from batch_pipeline.domain.filter import Filter
+
+MAX_NAME = 200
+
+
+class JobKind(StrEnum):
+    """What a job is for."""
+
+    INCREMENTAL = "incremental"
+    BACKFILL = "backfill"  # history, planned at once
+    LATE = "late"  # items that appeared below a bookmark
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTerms:
+    """Who a job is (name and canonical name of its meta table) and how it goes about its work.
+
+    `stream` is set for jobs of a stream. A batch is tried at most `max_attempts` times; with
+    `bisect` it is then split until the item that fails is alone. The filter never changes.
+
+    Raises:
+        InvalidValueError: the name is empty, too long or not printable; `max_attempts` is below 1.
+    """
+
+    name: str
+    meta_table: str
+    kind: JobKind = JobKind.INCREMENTAL
+    stream: str | None = None
+    where: Filter | None = None
+    max_attempts: int = 3
+    bisect: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.name.strip() or len(self.name) > MAX_NAME or not self.name.isprintable():
+            raise InvalidValueError("job", self.name, f"1 to {MAX_NAME} printable characters")
+        if self.max_attempts < 1:
+            raise InvalidValueError("max_attempts", self.max_attempts, "at least 1")
+
+    def config(self) -> dict[str, Any]:
+        """Give what must never change in a job, as JSON."""
+        return {} if self.where is None else {"where": self.where.to_json()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job as the inventory knows it; `paused` tells why nothing of it is handed out."""
+
+    id: int
+    name: str
+    meta_table: str
+    kind: JobKind
+    stream: str | None
+    max_attempts: int
+    bisect: bool
+    paused: str | None
