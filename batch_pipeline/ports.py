@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch
+from batch_pipeline.domain.filter import Filter
 from batch_pipeline.domain.item import FoundFile, Item, Registered
 from batch_pipeline.domain.manifest import ItemReport, Manifest, PartFile
 from batch_pipeline.domain.planning import Cut, Limits, Planned
@@ -38,6 +39,11 @@ class MetaTable(Protocol):
         """Its canonical name."""
         ...
 
+    @property
+    def where(self) -> Filter | None:
+        """The filter that every read keeps to."""
+        ...
+
     def ceiling(self) -> int | None:
         """Give the highest id below which no row can still appear; None when nothing is known."""
         ...
@@ -57,15 +63,31 @@ class MetaTable(Protocol):
         """Count the items above an id and their weight."""
         ...
 
+    def check_not_restarted(self, planned_up_to: int) -> None:
+        """Check that ids still go on above what is planned.
+
+        Raises:
+            MetaTableRestartedError: they start again.
+        """
+        ...
+
+    def items(self, batch: Batch) -> Sequence[Item]:
+        """Read the items of a batch in id order.
+
+        Raises:
+            BatchDataError: a row cannot be an item.
+        """
+        ...
+
+
+class Registry(Protocol):
+    """A meta table that the product itself writes."""
+
     def register(self, files: Iterable[FoundFile], *, accept_changed: bool) -> Registered:
         """Give ids, in commit order, to files that have none; a location is never added twice.
 
         With `accept_changed`, rows of files that changed take the file's present facts.
         """
-        ...
-
-    def items(self, batch: Batch) -> Sequence[Item]:
-        """Read the items of a batch in id order."""
         ...
 
 
@@ -205,11 +227,15 @@ class PartStorage(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoded:
-    """A finished encode: result and the version of the schema it was written with."""
+    """A finished encode: result and the version of the schema it was written with.
+
+    `weight` is what the items weighed when they were read; None where nobody looked.
+    """
 
     result: EncodeResult
     schema: RecordSchema
     schema_version: int
+    weight: int | None = None
 
     def facts(self) -> dict[str, Any]:
         """Give the counters that are kept with the attempt."""

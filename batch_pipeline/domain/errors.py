@@ -287,8 +287,8 @@ class FencedError(ConflictError):
     def sentence(self) -> str:
         return (
             f"{self.stream}: attempt {self.number} of batch {self.key} lost its claim and "
-            f"published nothing; its files were removed. The attempt that replaced it goes on; no "
-            f"action is needed."
+            f"published nothing; its files were removed. Another attempt goes on in its place, or "
+            f"somebody cancelled it; no action is needed."
         )
 
 
@@ -330,14 +330,14 @@ class BadFileError(BatchDataError):
     location: str
     line: int | None
     reason: str
+    is_registered: bool = True
 
     def sentence(self) -> str:
         place = self.location if self.line is None else f"{self.location}, line {self.line}"
         return (
-            f"{self.stream}: {place}: {self.reason}. Nothing of this batch was published. Repair "
-            f"the file and register it with `batch-pipeline register {self.stream} "
-            f"--accept-changed`, or set `on_bad_file: quarantine` to publish the rest without it; "
-            f"then run again."
+            f"{self.stream}: {place}: {self.reason}. Nothing of this batch was published. "
+            f"{_repair(self.stream, is_registered=self.is_registered)}, or set "
+            f"`on_bad_file: quarantine` to publish the rest without it; then run again."
         )
 
 
@@ -351,14 +351,23 @@ class TooManyBadRecordsError(BatchDataError):
     reason: str
     bad_records: int
     max_bad_records: int
+    is_registered: bool = True
 
     def sentence(self) -> str:
         return (
             f"{self.stream}: {self.location}, line {self.line}: {self.reason}. {self.bad_records} "
             f"bad record(s), {self.max_bad_records} allowed; nothing of this batch was published. "
-            f"Repair the file and register it with `batch-pipeline register {self.stream} "
-            f"--accept-changed`, or raise `on_bad_record.max_bad_records`; then run again."
+            f"{_repair(self.stream, is_registered=self.is_registered)}, or raise "
+            f"`on_bad_record.max_bad_records`; then run again."
         )
+
+
+def _repair(stream: str, *, is_registered: bool) -> str:
+    """Say how a file is repaired: what a user's own table says of it is not compared with it."""
+    if not is_registered:
+        return "Repair the file"
+    command = f"`batch-pipeline register {stream} --accept-changed`"
+    return f"Repair the file and register it with {command}"
 
 
 @dataclass(eq=False)
@@ -626,8 +635,8 @@ class JobPausedError(RetryableError):
     def sentence(self) -> str:
         why = f" ({self.reason})" if self.reason else ""
         return (
-            f"Job {self.job!r} is paused{why}. Nothing was acquired. Resume it, or wait until "
-            f"somebody does."
+            f"Job {self.job!r} is paused{why}. Nothing was planned or handed out. "
+            f"`batch-pipeline resume {self.job}` lets it go on."
         )
 
 
@@ -659,3 +668,224 @@ class MetaTableRestartedError(ConfigurationError):
             f"acquired, and the new rows would not be. Take a new name for the job, or let the ids "
             f"go on above {self.planned_up_to}."
         )
+
+
+@dataclass(eq=False)
+class RoleRightsError(ConfigurationError):
+    """The login may not make the roles of the inventory, or not give them their rights."""
+
+    location: str
+    statement: str
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"The login used at {self.location} may not run `{self.statement}` ({self.reason}). "
+            f"Nothing was changed. Let an administrator of the server run it, or all that "
+            f"`batch-pipeline migrate --roles PREFIX --print` prints, then run this again."
+        )
+
+
+@dataclass(eq=False)
+class UnknownItemsError(ConfigurationError):
+    """Items were named one by one that the meta table does not have, or not for certain yet."""
+
+    meta_table: str
+    item_ids: tuple[int, ...]
+    ceiling: int | None
+
+    def sentence(self) -> str:
+        named = ", ".join(map(str, self.item_ids[:10]))
+        more = len(self.item_ids) - 10
+        others = f" and {more} more" if more > 0 else ""
+        below = "" if self.ceiling is None else f" up to its ceiling {self.ceiling}"
+        return (
+            f"{self.meta_table} has no items {named}{others}{below}. Nothing was planned. Leave "
+            f"these ids out; those that a filter hides, or above the ceiling, cannot be taken."
+        )
+
+
+@dataclass(eq=False)
+class AmbiguousJobError(ConfigurationError):
+    """Jobs of several meta tables have the name that was asked for."""
+
+    job: str
+    meta_tables: tuple[str, ...]
+
+    def sentence(self) -> str:
+        return (
+            f"There are jobs {self.job!r} on {', '.join(self.meta_tables)}. Nothing was done. Name "
+            f"the meta table too (`--meta-table {self.meta_tables[0]}`)."
+        )
+
+
+@dataclass(eq=False)
+class UnknownJobBatchError(ConfigurationError):
+    """A job has no live batch of the name or number that was asked for."""
+
+    job: str
+    batch: str
+
+    def sentence(self) -> str:
+        return (
+            f"Job {self.job!r} has no batch {self.batch!r}. Nothing was done. `batch-pipeline jobs "
+            f"{self.job}` lists those that are not finished, by name and number."
+        )
+
+
+@dataclass(eq=False)
+class BatchSupersededError(ConflictError):
+    """A batch was to be tried that has been split into smaller ones."""
+
+    job: str
+    label: str
+
+    def sentence(self) -> str:
+        return (
+            f"{self.job}: batch {self.label} was split into smaller batches. Nothing was claimed. "
+            f"Its halves are tried in its place; no action is needed."
+        )
+
+
+@dataclass(eq=False)
+class BatchIndivisibleError(ConfigurationError):
+    """A batch was to be split that cannot be."""
+
+    job: str
+    label: str
+    problem: str
+    next_step: str
+
+    def sentence(self) -> str:
+        return (
+            f"{self.job}: batch {self.label} cannot be split: {self.problem}. Nothing was changed. "
+            f"{self.next_step}"
+        )
+
+
+@dataclass(eq=False)
+class BatchReleasedError(ConflictError):
+    """A batch was to be released that has been."""
+
+    job: str
+    label: str
+    number: int
+    outcome: str
+
+    def sentence(self) -> str:
+        return (
+            f"{self.job}: attempt {self.number} of batch {self.label} has been released already, "
+            f"as {self.outcome}. That stays. Acquire again for the next batch."
+        )
+
+
+@dataclass(eq=False)
+class BatchElsewhereError(ConfigurationError):
+    """A batch was to be used outside of the process that acquired it."""
+
+    job: str
+    label: str
+    process_id: int
+
+    def sentence(self) -> str:
+        return (
+            f"{self.job}: batch {self.label} belongs to process {self.process_id} and can be "
+            f"neither copied, pickled nor released elsewhere. It is left as it was. Hand its items "
+            f"over, and release it where it was acquired; or acquire in the process that works."
+        )
+
+
+@dataclass(eq=False)
+class BadItemError(BatchDataError):
+    """A row of a user's meta table is none that a batch could be made of."""
+
+    table: str
+    item_id: int
+    problem: str
+
+    def sentence(self) -> str:
+        return (
+            f"{self.table}: {self.problem} (id {self.item_id}). Nothing of this batch was "
+            f"published. Correct the row and run again."
+        )
+
+
+@dataclass(eq=False)
+class StreamMovedError(ConfigurationError):
+    """A stream's job was made for another meta table than the one that the stream file names."""
+
+    stream: str
+    meta_table: str
+    asked: str
+
+    def sentence(self) -> str:
+        return (
+            f"{self.stream}: its items were listed by {self.meta_table} so far, and the stream "
+            f"file now names {self.asked}, whose ids are others. Nothing was planned. Correct "
+            f"`source`, or give the stream another name."
+        )
+
+
+@dataclass(eq=False)
+class UpstreamUnclearError(ConfigurationError):
+    """A job is to read what another job has published, and it is not clear which."""
+
+    job: str
+    problem: str
+
+    def sentence(self) -> str:
+        return (
+            f"Job {self.job!r} reads what other jobs have published, and {self.problem}. Nothing "
+            f"was acquired. Name exactly one, as in "
+            f'where=[{{"column": "job", "operator": "=", "value": "…"}}].'
+        )
+
+
+@dataclass(eq=False)
+class UpstreamAmbiguousError(ConfigurationError):
+    """A job is to read what another job has published, and several jobs have its name."""
+
+    job: str
+    upstream: str
+    meta_tables: tuple[str, ...]
+
+    def sentence(self) -> str:
+        return (
+            f"Job {self.job!r} is to read what {self.upstream!r} has published, and there are jobs "
+            f"of this name on {', '.join(self.meta_tables)}. Nothing was acquired. Say which: add "
+            f'{{"column": "meta_table", "operator": "=", "value": "{self.meta_tables[0]}"}} to '
+            f"`where`."
+        )
+
+
+@dataclass(eq=False)
+class ChainCycleError(ConfigurationError):
+    """Jobs would read, over however many others, what they have published themselves."""
+
+    jobs: tuple[str, ...]
+
+    def sentence(self) -> str:
+        chain = " reads ".join(repr(one) for one in self.jobs)
+        return (
+            f"Jobs would feed themselves for ever: {chain}. Nothing was acquired. Let one of them "
+            f"read another job or a meta table of its own."
+        )
+
+
+# What is wrong with one stream's meta table, or with how it is described: other streams go on.
+OF_ONE_META_TABLE: tuple[type[PipelineError], ...] = (
+    BadWeightError,
+    CeilingUnavailableError,
+    InvalidValueError,
+    JobChangedError,
+    MetaBusyError,
+    MetaColumnUnfitError,
+    MetaPermissionError,
+    MetaTableChangedError,
+    MetaTableRestartedError,
+    MetaUnreachableError,
+    SettingError,
+    StreamMovedError,
+    UnknownMetaColumnError,
+    UnknownMetaTableError,
+)

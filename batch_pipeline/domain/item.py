@@ -19,32 +19,45 @@ class FoundFile:
     """A file as the landing listing sees it.
 
     `location` is an absolute URI (`file:///…`); `modified_at` is UTC with microseconds; `etag` is
-    what the store says of the content's version, None where it says nothing.
+    what the store says of the content's version. None stands for what nobody has noted: a user's
+    meta table knows where a file is, and the file as it is found is the right one.
     """
 
     location: str
-    size_bytes: int
-    modified_at: datetime
+    size_bytes: int | None = None
+    modified_at: datetime | None = None
     etag: str | None = None
 
     def __post_init__(self) -> None:
-        if self.size_bytes < 0:
+        if self.size_bytes is not None and self.size_bytes < 0:
             raise InvalidValueError("size_bytes", self.size_bytes, "zero or more")
-        if self.modified_at.tzinfo is None:
+        if self.modified_at is not None and self.modified_at.tzinfo is None:
             raise InvalidValueError("modified_at", self.modified_at, "a time with a zone")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One row of a meta table = one file that landed, with the id that orders it in its stream."""
+    """One row of a meta table = one file that landed, with the id that orders it in its stream.
+
+    `row_weight` is what a user's table says that it weighs.
+
+    Raises:
+        InvalidValueError: nothing says what it weighs.
+    """
 
     id: int
     file: FoundFile
+    row_weight: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.row_weight is None and self.file.size_bytes is None:
+            raise InvalidValueError("row_weight", None, "a weight where the size is not known")
 
     @property
     def weight(self) -> int:
-        """What batch limits count: the file's size in bytes."""
-        return self.file.size_bytes
+        """What batch limits count: the row's weight, else the file's size in bytes."""
+        known = self.file.size_bytes if self.row_weight is None else self.row_weight
+        return known or 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

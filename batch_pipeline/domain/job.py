@@ -1,9 +1,11 @@
 """Jobs: names for work on a meta table, each with its own bookmarks."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from batch_pipeline.domain.batch import BatchState, BatchStatus
 from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.domain.filter import Filter
 
@@ -60,3 +62,44 @@ class Job:
     max_attempts: int
     bisect: bool
     paused: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReport:
+    """A job with its batches by state, and what waits to be handed out; weight in bytes.
+
+    Planned and interrupted batches wait; `parent` is the job whose late arrivals it takes.
+    """
+
+    job: Job
+    parent: str | None
+    publish_count: int
+    batches: Mapping[BatchState, int]
+    waiting_items: int
+    waiting_weight: int
+
+    @property
+    def waiting_batches(self) -> int:
+        """How many batches wait to be handed out."""
+        waiting = (BatchState.PLANNED, BatchState.INTERRUPTED)
+        return sum(self.batches.get(state, 0) for state in waiting)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """Where a job and its late arrivals stand.
+
+    `batches` counts by state; `unfinished` are those that are neither published nor split, in id
+    order. Items that are not planned yet are counted up to the end of the table, whatever their
+    weight; `ceiling` says up to which id they may be acquired, and what holds it back. `paused` is
+    the reason, maybe empty, None when the job is not paused.
+    """
+
+    name: str
+    meta_table: str
+    paused: str | None
+    batches: Mapping[BatchState, int]
+    unfinished: Sequence[BatchStatus]
+    items_not_planned: int
+    weight_not_planned: int
+    ceiling: str

@@ -22,6 +22,20 @@ def to_uri(path: PurePath | str) -> str:
     return "file://" + quote_from_bytes(b"/" + raw.lstrip(b"/"))
 
 
+def to_location(written: object) -> str:
+    """Give the file URI that a user's table means: by a file URI, or by an absolute path.
+
+    Raises:
+        InvalidValueError: it is neither.
+    """
+    if isinstance(written, str) and "\0" not in written:
+        if written.startswith("/"):
+            return to_uri(written)
+        if written.lower().startswith("file:///"):
+            return to_uri(to_path(written))
+    raise InvalidValueError("location", written, f"an absolute path, or {_EXPECTED}")
+
+
 def to_path(uri: str) -> str:
     """Give the absolute path that a file URI names; inverse of `to_uri`.
 

@@ -2,10 +2,14 @@
 
 import re
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import StrEnum
 
+from batch_pipeline.domain.ceiling import Strategy
 from batch_pipeline.domain.encoding import Encoding
 from batch_pipeline.domain.errors import InvalidValueError
+from batch_pipeline.domain.filter import Filter
+from batch_pipeline.domain.id_range import MAX_ID
 from batch_pipeline.domain.planning import Limits
 
 STREAM_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -44,14 +48,73 @@ class CsvOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Where files land: folder URI, name patterns (fnmatch), format."""
+class SourceFiles:
+    """How the files of a stream are read; the two kinds of source say where they are."""
+
+    format: SourceFormat = SourceFormat.AUTO
+    csv: CsvOptions = field(default_factory=CsvOptions)
+
+    @property
+    def place(self) -> str:
+        """What people call the place that the files come from."""
+        raise NotImplementedError  # pragma: no cover - each kind has its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source(SourceFiles):
+    """Where files land: folder URI, name patterns (fnmatch)."""
 
     uri: str
     include: tuple[str, ...] = ("*",)
     exclude: tuple[str, ...] = ()
-    format: SourceFormat = SourceFormat.AUTO
-    csv: CsvOptions = field(default_factory=CsvOptions)
+
+    @property
+    def place(self) -> str:
+        """The landing folder."""
+        return self.uri
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSource(SourceFiles):
+    """The user's own meta table, one row a file: where it is, and which columns play the roles.
+
+    `conn` is `$NAME` of an environment variable with a database URL, a URL without a password, or
+    None for the database of all meta tables. `imported` is the column of insert times; `ceiling` is
+    picked where it is None. Without a weight column every item weighs 0.
+
+    Raises:
+        InvalidValueError: values do not go together.
+    """
+
+    table: str
+    conn: str | None = None
+    uid: str = "uid"
+    item: str = "item"
+    weight: str | None = "weight"
+    where: Filter | None = None
+    imported: str | None = None
+    ceiling: Strategy | None = None
+    settle: timedelta | None = None
+    on_bad_weight: int | None = None
+
+    def __post_init__(self) -> None:
+        key = "source.meta_table"
+        if self.settle is not None and self.settle <= timedelta(0):
+            raise InvalidValueError(f"{key}.settle", str(self.settle), "more than 0 s")
+        if self.settle is not None and self.imported is None:
+            expected = f"none without `{key}.imported`, the column of insert times"
+            raise InvalidValueError(f"{key}.settle", str(self.settle), expected)
+        if self.ceiling is Strategy.SETTLE and self.imported is None:
+            expected = f"another one, or `{key}.imported`, the column of insert times"
+            raise InvalidValueError(f"{key}.ceiling", self.ceiling, expected)
+        if self.on_bad_weight is not None and not 0 <= self.on_bad_weight <= MAX_ID:
+            expected = "a whole number from 0 to 2^63 - 1"
+            raise InvalidValueError(f"{key}.on_bad_weight", self.on_bad_weight, expected)
+
+    @property
+    def place(self) -> str:
+        """The name of the table."""
+        return self.table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +148,7 @@ class Stream:
     """
 
     name: str
-    source: Source
+    source: SourceFiles
     limits: Limits
     encoding: Encoding
     storage: Storage
@@ -102,3 +165,12 @@ class Stream:
             raise InvalidValueError("max_bad_records", self.max_bad_records, "zero or more")
         if self.partitions_per_run < 1:
             raise InvalidValueError("partitions_per_run", self.partitions_per_run, "at least 1")
+        table = self.user_table
+        if table is not None and table.imported is None and self.limits.min_weight:
+            expected = "0 without `source.meta_table.imported`, which tells how long a row waits"
+            raise InvalidValueError("batch.min_weight", self.limits.min_weight, expected)
+
+    @property
+    def user_table(self) -> TableSource | None:
+        """The user's table whose rows are the items; None where files are registered here."""
+        return self.source if isinstance(self.source, TableSource) else None

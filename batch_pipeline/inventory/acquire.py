@@ -4,46 +4,61 @@ What an acquire reads of the meta table is the batch and one row more. Work that
 then the next new batch, then failed batches that may be tried again.
 """
 
+import json
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from math import inf
 from time import monotonic
 from typing import Any, Protocol
 from uuid import UUID, uuid4
 
 import sqlalchemy as sa
 
-from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch, BatchState
+from batch_pipeline.domain.batch import Attempt, Batch
 from batch_pipeline.domain.errors import JobPausedError
 from batch_pipeline.domain.failpoint import failpoint
-from batch_pipeline.domain.id_range import IdRange
+from batch_pipeline.domain.id_range import MAX_ID, IdRange
 from batch_pipeline.domain.job import Job, JobKind, JobTerms
 from batch_pipeline.domain.planning import Cut, Limits
+from batch_pipeline.inventory.acquire_in_server import Request, Turns
+from batch_pipeline.inventory.acquire_statements import INSERT, TAKE_ANY, TAKE_FIRST
 from batch_pipeline.inventory.attempts import FencedAttempts, close_dead
 from batch_pipeline.inventory.batches import batch_of
+from batch_pipeline.inventory.bisect import Divisible, halve_dead
 from batch_pipeline.inventory.bookmarks import (
     EVERYWHERE,
-    REACH,
     Gap,
     gaps,
     highest_planned,
     swallow,
 )
-from batch_pipeline.inventory.engine import transaction
-from batch_pipeline.inventory.jobs import open_job
+from batch_pipeline.inventory.engine import named_errors, transaction
+from batch_pipeline.inventory.jobs import job_to_acquire, with_late
 from batch_pipeline.inventory.locks import lock_planning
-from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, job
 
 _SECONDS_BETWEEN_SWEEPS = 5.0
 
 
-class Source(Protocol):
+class Source(Divisible, Protocol):
     """The meta table as acquiring needs it."""
 
     def next_cut(self, after_id: int | None, last_id: int, limits: Limits) -> Cut | None:
         """Cut the next batch above an id (None: from the first row on), up to one and the ceiling.
 
         None when no item is there below which no row can still appear.
+        """
+        ...
+
+    def known_ceiling(self) -> int | None:
+        """Give the ceiling of less than a second ago."""
+        ...
+
+    def cut_text(self, inventory: sa.Engine) -> str | None:
+        """Give the statement that cuts a batch, for the inventory's own connection to execute.
+
+        None where the table lives in another database, or may not be read from there.
         """
         ...
 
@@ -76,8 +91,11 @@ class Acquisitions:
 
     def __init__(self, engine: sa.Engine, attempts: FencedAttempts) -> None:
         self._engine = engine
+        self._turns = Turns(engine, attempts.heartbeat.disown)
         self._attempts = attempts
+        self._job_ids: dict[tuple[str, ...], int] = {}
         self._swept: dict[int, float] = {}
+        self._mutex = threading.Lock()
 
     def acquire(self, wish: Wish, source: Source) -> Attempt | None:
         """Start an attempt on the next batch, None when nothing is left.
@@ -92,24 +110,35 @@ class Acquisitions:
             MetaTableRestartedError: nothing is left since the table's ids start again.
         """
         token = uuid4()
-        self._attempts.heartbeat.hold()
+        with named_errors(self._engine):
+            self._attempts.heartbeat.hold()
+        try:
+            return self._acquire(wish, source, token)
+        except BaseException:
+            # The commit may have happened and only its reply been lost: nobody works on it then.
+            self._attempts.heartbeat.disown(token)
+            raise
+
+    def _acquire(self, wish: Wish, source: Source, token: UUID) -> Attempt | None:
+        job_id = self._job_ids.get(_key(wish.terms))
+        must_look = job_id is None or self._must_sweep(job_id)
+        acquired = None if must_look else self._in_server(wish, source, job_id)
+        if acquired is not None:
+            self._attempts.heartbeat.keep(acquired.token, wish.lease)
+            failpoint("acquire.after_commit")
+            return acquired
         with transaction(self._engine) as connection:
-            connection.execute(_WITHOUT_FLUSH)
-            one = open_job(connection, wish.terms)
-            if one.paused is not None:
-                raise JobPausedError(one.name, one.paused)
-            self._sweep(connection, one)
-            acquired = self._waiting(connection, one, wish, token, _FIRST)
-            if acquired is None:
+            one, acquired = self._look(connection, wish, token, sweeps=must_look)
+            grows = one.kind is not JobKind.BACKFILL  # which is complete as it was planned
+            if acquired is None and grows:
                 failpoint("acquire.before_lock")
                 lock_planning(connection, one.id)
                 acquired = self._next_new(connection, one, wish, source, token)
             if acquired is None:
-                self._sweep(connection, one, at_once=True)
-                acquired = self._waiting(connection, one, wish, token, _LAST)
+                acquired = self._once_more(connection, one, wish, source, token)
             if acquired is None:
                 planned = highest_planned(connection, one.id, wish.window)
-                if planned is not None:
+                if planned is not None and grows:
                     source.check_not_restarted(one.name, planned)
                 return None
             self._attempts.heartbeat.keep(token, wish.lease)
@@ -117,40 +146,85 @@ class Acquisitions:
         failpoint("acquire.after_commit")
         return acquired
 
-    def _sweep(self, connection: sa.Connection, one: Job, *, at_once: bool = False) -> None:
-        """Close attempts whose process is gone, now and then: it costs more than an acquire."""
-        now = monotonic()
-        if at_once or now - self._swept.get(one.id, -1e9) > _SECONDS_BETWEEN_SWEEPS:
-            self._swept[one.id] = now
-            close_dead(connection, _of_job_or_late(one))
-
-    def _waiting(
-        self,
-        connection: sa.Connection,
-        one: Job,
-        wish: Wish,
-        token: UUID,
-        states: sa.Select[Any],
-    ) -> Attempt | None:
-        bounds = {
-            "job_id": one.id,
-            "first_id": wish.window.first_id,
-            "last_id": wish.window.last_id,
-        }
-        row = connection.execute(states, bounds).one_or_none()
-        if row is None:
+    def _in_server(self, wish: Wish, source: Source, job_id: int | None) -> Attempt | None:
+        """Try the short way, which needs to know the job and a table in the same database."""
+        if job_id is None or wish.window.last_id != MAX_ID:
             return None
-        return self._attempts.start(
-            connection, batch_of(row), token, run_id=wish.run_id, lease=wish.lease
+        cut = source.cut_text(self._engine)
+        ceiling = None if cut is None else source.known_ceiling()
+        if cut is None or ceiling is None:
+            return None
+        return self._turns.acquire(
+            Request(
+                job_id=job_id,
+                terms=wish.terms,
+                limits=wish.limits,
+                window_first_id=wish.window.first_id,
+                ceiling=ceiling,
+                cut=cut,
+                config=json.dumps(dict(wish.config)),
+                liveness_key=self._attempts.heartbeat.liveness_key,
+                run_id=wish.run_id,
+                lease=wish.lease,
+            )
         )
 
+    def _must_sweep(self, job_id: int) -> bool:
+        """Tell one of the threads, now and then, that it should look for dead attempts."""
+        with self._mutex:
+            now = monotonic()
+            if now - self._swept.get(job_id, -inf) < _SECONDS_BETWEEN_SWEEPS:
+                return False
+            self._swept[job_id] = now
+            return True
+
+    def _look(
+        self, connection: sa.Connection, wish: Wish, token: UUID, *, sweeps: bool
+    ) -> tuple[Job, Attempt | None]:
+        """Find the job and start an attempt on a batch of it that waits, if there is one."""
+        job_id = self._job_ids.get(_key(wish.terms))
+        if job_id is None:
+            job_id = self._job_ids[_key(wish.terms)] = job_to_acquire(connection, wish.terms).id
+        if sweeps:
+            self._sweep(connection, job_id)
+        one, acquired = _take(connection, TAKE_FIRST, self._values(job_id, wish, token))
+        if one is None or not _meets(one, wish.terms):
+            one = job_to_acquire(connection, wish.terms)  # forgotten, or with other terms
+            self._job_ids[_key(wish.terms)] = one.id
+        if one.paused is not None:
+            raise JobPausedError(one.name, one.paused)
+        return one, acquired
+
+    def _once_more(
+        self, connection: sa.Connection, one: Job, wish: Wish, source: Source, token: UUID
+    ) -> Attempt | None:
+        """Take what was tried before: as it is, or in halves when it was tried often enough."""
+        self._sweep(connection, one.id)
+        values = self._values(one.id, wish, token)
+        acquired = _take(connection, TAKE_ANY, values)[1]
+        if acquired is not None or not one.bisect:
+            return acquired
+        halves = halve_dead(connection, one.id, wish.window, source)
+        return None if halves is None else _take(connection, TAKE_FIRST, values)[1]
+
+    def _values(self, job_id: int, wish: Wish, token: UUID) -> dict[str, Any]:
+        return {
+            "of_job": job_id,
+            "window_first_id": wish.window.first_id,
+            "window_last_id": wish.window.last_id,
+            "token": token,
+            "liveness_key": self._attempts.heartbeat.liveness_key,
+            "run_id": wish.run_id,
+            "lease": wish.lease,
+        }
+
+    def _sweep(self, connection: sa.Connection, job_id: int) -> None:
+        """Close attempts whose process is gone; costs more than an acquire."""
+        self._swept[job_id] = monotonic()
+        close_dead(connection, with_late(job_id))
+
     def _next_new(
-        self,
-        connection: sa.Connection,
-        one: Job,
-        wish: Wish,
-        source: Source,
-        token: UUID,
+        self, connection: sa.Connection, one: Job, wish: Wish, source: Source, token: UUID
     ) -> Attempt | None:
         for gap in gaps(connection, one.id, wish.window):
             cut = source.next_cut(gap.after_id, gap.ids.last_id, wish.limits)
@@ -163,7 +237,7 @@ class Acquisitions:
         self, connection: sa.Connection, one: Job, wish: Wish, gap: Gap, cut: Cut, token: UUID
     ) -> Attempt:
         run = gap.planned_up_to(cut.id_range.last_id)
-        values = {
+        values = self._values(one.id, wish, token) | {
             "job_id": one.id,
             "first_id": cut.id_range.first_id,
             "last_id": cut.id_range.last_id,
@@ -171,14 +245,10 @@ class Acquisitions:
             "item_count": cut.count,
             "oversized": cut.weight > wish.limits.max_weight,
             "config": dict(wish.config),
-            "token": token,
-            "liveness_key": self._attempts.heartbeat.liveness_key,
-            "run_id": wish.run_id,
-            "lease": wish.lease,
             "run_first_id": run.first_id,
             "run_last_id": run.last_id,
         }
-        row = connection.execute(_INSERT, values).one()
+        row = connection.execute(INSERT, values).one()
         swallow(connection, one.id, gap, cut.id_range.last_id)
         acquired = Batch(
             id=row.batch_id,
@@ -188,81 +258,35 @@ class Acquisitions:
             count=cut.count,
             oversized=cut.weight > wish.limits.max_weight,
         )
-        return Attempt(id=row.id, batch=acquired, number=1, token=token)
+        return Attempt(id=row.attempt_id, batch=acquired, number=1, token=token)
 
 
-# An acquisition that a crash of the server takes back harms nobody: its token is unknown then.
-_WITHOUT_FLUSH = sa.text("SET LOCAL synchronous_commit = off")
+def _key(terms: JobTerms) -> tuple[str, ...]:
+    # Filters as text, since 1 and true are equal here.
+    return terms.name, terms.meta_table, json.dumps(terms.config(), sort_keys=True)
 
 
-def _of_job_or_late(one: Job) -> sa.ColumnElement[bool]:
-    return sa.or_(
-        job.c.id == one.id, sa.and_(job.c.parent_id == one.id, job.c.kind == JobKind.LATE)
+def _meets(one: Job, terms: JobTerms) -> bool:
+    return (one.max_attempts, one.bisect) == (terms.max_attempts, terms.bisect)
+
+
+def _take(
+    connection: sa.Connection, statement: sa.Select[Any], values: dict[str, Any]
+) -> tuple[Job | None, Attempt | None]:
+    row = connection.execute(statement, values).one_or_none()
+    if row is None:
+        return None, None
+    one = Job(
+        id=values["of_job"],
+        name=row.job_name,
+        meta_table=row.meta_table,
+        kind=JobKind(row.kind),
+        stream=row.stream,
+        max_attempts=row.max_attempts,
+        bisect=row.bisect,
+        paused=None if row.paused_at is None else row.paused_reason or "",
     )
-
-
-def _waiting_in(*states: BatchState) -> sa.Select[Any]:
-    """Find the first batch in some states that nobody else is just taking, and lock its state."""
-    job_id = sa.bindparam("job_id", type_=sa.Integer)
-    late = sa.select(job.c.id).where(job.c.parent_id == job_id, job.c.kind == JobKind.LATE)
-    mine = sa.or_(batch_state.c.job_id == job_id, batch_state.c.job_id.in_(late))
-    return (
-        sa.select(batch, job.c.name)
-        .select_from(batch_state)
-        .join(batch, batch.c.id == batch_state.c.batch_id)
-        .join(job, job.c.id == batch.c.job_id)
-        .where(
-            mine,
-            sa.text(UNFINISHED),  # word for word as the partial index has it
-            batch_state.c.state.in_([state.value for state in states]),
-            batch.c.first_id >= sa.bindparam("first_id", type_=sa.BigInteger),
-            batch.c.last_id <= sa.bindparam("last_id", type_=sa.BigInteger),
-        )
-        .order_by(batch_state.c.batch_id)
-        .limit(1)
-        .with_for_update(of=batch_state, skip_locked=True)
-    )
-
-
-_FIRST = _waiting_in(BatchState.PLANNED, BatchState.INTERRUPTED)
-_LAST = _waiting_in(BatchState.PLANNED, BatchState.INTERRUPTED, BatchState.FAILED)
-
-
-def _insert_all() -> sa.Select[Any]:
-    """Write batch, state, attempt and bookmark in one statement."""
-    names = ("job_id", "first_id", "last_id", "weight", "item_count", "oversized", "config")
-    new = (
-        sa.insert(batch)
-        .values({name: sa.bindparam(name, type_=batch.c[name].type) for name in names})
-        .returning(batch.c.id)
-        .cte("new")
-    )
-    columns = ("batch_id", "job_id", "state", "attempts")
-    running = sa.literal(BatchState.RUNNING.value)
-    state = sa.select(new.c.id, sa.bindparam("job_id", type_=sa.Integer), running, sa.literal(1))
-    started = sa.insert(batch_state).from_select(columns, state).cte("started")
-    now = sa.func.clock_timestamp()
-    facts = {
-        "batch_id": new.c.id,
-        "number": sa.literal(1),
-        "token": sa.bindparam("token", type_=attempt.c.token.type),
-        "liveness_key": sa.bindparam("liveness_key", type_=sa.BigInteger),
-        "status": sa.literal(AttemptStatus.RUNNING.value),
-        "run_id": sa.bindparam("run_id", type_=sa.Text),
-        "lease_until": now + sa.bindparam("lease", type_=sa.Interval),
-    }
-    tried = (
-        sa.insert(attempt)
-        .from_select(list(facts), sa.select(*facts.values()))
-        .returning(attempt.c.id, attempt.c.batch_id)
-        .cte("tried")
-    )
-    run: dict[str, Any] = {
-        "first_id": sa.bindparam("run_first_id", type_=sa.BigInteger),
-        "last_id": sa.bindparam("run_last_id", type_=sa.BigInteger),
-    }
-    reached = REACH.values(run).cte("reached")
-    return sa.select(tried.c.id, tried.c.batch_id).add_cte(started, reached)
-
-
-_INSERT = _insert_all()
+    if row.attempt_id is None:
+        return one, None
+    taken = batch_of(row)
+    return one, Attempt(id=row.attempt_id, batch=taken, number=row.number, token=values["token"])

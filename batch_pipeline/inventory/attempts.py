@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import sqlalchemy as sa
 
 from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch
-from batch_pipeline.domain.errors import AttemptRunningError, FencedError
+from batch_pipeline.domain.errors import AttemptRunningError, ConflictError, FencedError
 from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.seen import Seen
@@ -20,10 +20,11 @@ from batch_pipeline.inventory.engine import transaction
 from batch_pipeline.inventory.heartbeat import Heartbeat
 from batch_pipeline.inventory.locks import OWNER_IS_GONE
 from batch_pipeline.inventory.manifests import Manifests
+from batch_pipeline.inventory.migrate import check_still
+from batch_pipeline.inventory.publish_statement import PUBLISH, publish_values
 from batch_pipeline.inventory.tables import (
     attempt,
     attempt_item,
-    batch,
     batch_state,
     job,
     part_file,
@@ -49,7 +50,9 @@ class FencedAttempts:
         token = uuid4()
         try:
             with transaction(self.engine) as connection:
+                check_still(connection)
                 batch_states.lock(connection, one.id)
+                batch_states.repair_locked(connection, [one.id])
                 _close_dead(connection, attempt.c.batch_id == one.id)
                 _refuse_if_running(connection, one)
                 self.heartbeat.hold()
@@ -57,6 +60,13 @@ class FencedAttempts:
                 failpoint("claim.before_commit")
             failpoint("claim.after_commit")
             self.heartbeat.keep(token, lease)
+        except ConflictError:
+            raise
+        except BaseException:
+            # The commit may have happened and only its reply been lost: nobody works on it then.
+            self.heartbeat.disown(token)
+            raise
+        try:
             yield claimed
         finally:
             self.heartbeat.leave(token)
@@ -65,7 +75,7 @@ class FencedAttempts:
         self, connection: sa.Connection, one: Batch, token: UUID, *, run_id: str, lease: timedelta
     ) -> Attempt:
         """Write attempt n+1 of a batch whose state the transaction has locked."""
-        number = batch_states.started(connection, one.id)
+        number = batch_states.started(connection, one)
         values = {
             "batch_id": one.id,
             "number": number,
@@ -84,21 +94,24 @@ class FencedAttempts:
 
         Takes the job's row lock, so publish numbers follow commit order.
         """
-        with transaction(self.engine) as connection:
-            if _status(connection, claimed) != AttemptStatus.SUCCEEDED:
-                values = {
-                    "schema_version": encoded.schema_version,
-                    "encoding": {
-                        "format": stream.encoding.format.value,
-                        "compression": stream.encoding.compression.value,
-                    },
-                    "key_properties": list(stream.key_properties),
-                    "facts": encoded.facts(),
-                    "seen": _seen(claimed.batch, encoded),
-                }
-                _mark_published(connection, claimed, values)
+        facts = {
+            "schema_version": encoded.schema_version,
+            "encoding": {
+                "format": stream.encoding.format.value,
+                "compression": stream.encoding.compression.value,
+            },
+            "key_properties": list(stream.key_properties),
+            "facts": encoded.facts(),
+            "seen": _seen(claimed.batch, encoded),
+        }
+        try:
+            with transaction(self.engine) as connection:
+                _publish(connection, claimed, facts)
                 _insert_files(connection, claimed, encoded)
                 failpoint("publish.before_commit")
+        except FencedError:
+            if self._generation(claimed) is None:
+                raise
         failpoint("publish.after_commit")
         return Manifests(self.engine).of_attempt(claimed.id)
 
@@ -113,19 +126,29 @@ class FencedAttempts:
         Raises:
             FencedError: the attempt no longer holds the batch; nothing was changed.
         """
-        with transaction(self.engine) as connection:
-            if _status(connection, claimed) != AttemptStatus.SUCCEEDED:
-                values = {
-                    "result": sa.null() if result is None else result,
-                    "logging": None if logging is None else storable(logging),
-                    "seen": sa.null() if seen is None else seen.to_json(),
-                }
-                _mark_published(connection, claimed, values)
+        facts = {
+            "result": result,
+            "logging": None if logging is None else storable(logging),
+            "seen": None if seen is None else seen.to_json(),
+        }
+        try:
+            with transaction(self.engine) as connection:
+                generation = _publish(connection, claimed, facts)
                 failpoint("succeed.before_commit")
-            generation = sa.select(attempt.c.generation).where(attempt.c.id == claimed.id)
-            found: int = connection.execute(generation).scalar_one()
+        except FencedError:
+            earlier = self._generation(claimed)
+            if earlier is None:
+                raise
+            generation = earlier
         failpoint("succeed.after_commit")
         self.heartbeat.end(claimed.token)
+        return generation
+
+    def _generation(self, claimed: Attempt) -> int | None:
+        """Give what an attempt was published as, None when it was not."""
+        query = sa.select(attempt.c.generation).where(attempt.c.token == claimed.token)
+        with transaction(self.engine) as connection:
+            found: int | None = connection.execute(query).scalar_one_or_none()
         return found
 
     def pointed(self, manifest: Manifest, uri: str) -> None:
@@ -141,7 +164,7 @@ class FencedAttempts:
         with transaction(self.engine) as connection:
             batch_states.lock(connection, claimed.batch.id)
             mine = attempt.c.token == claimed.token
-            _close(connection, mine, status, error, logging=logging)
+            close(connection, mine, status, error, logging=logging)
             unpublished = _status(connection, claimed) != AttemptStatus.SUCCEEDED
             failpoint("fail.before_commit")
         failpoint("fail.after_commit")
@@ -151,6 +174,7 @@ class FencedAttempts:
     def close_dead(self, stream: str) -> int:
         """Close running attempts of a stream whose process is gone; gives their number."""
         with transaction(self.engine) as connection:
+            batch_states.repair(connection, job.c.stream == stream)
             return close_dead(connection, job.c.stream == stream)
 
 
@@ -159,6 +183,7 @@ def close_dead(connection: sa.Connection, which: sa.ColumnElement[bool]) -> int:
 
     Batches that somebody else is just starting or ending are left to them.
     """
+    check_still(connection)
     orphans = (
         sa.select(batch_state.c.batch_id)
         .join(job, job.c.id == batch_state.c.job_id)
@@ -177,10 +202,10 @@ def close_dead(connection: sa.Connection, which: sa.ColumnElement[bool]) -> int:
 
 def _close_dead(connection: sa.Connection, which: sa.ColumnElement[bool]) -> int:
     reason = "its process ended without a word"
-    return _close(connection, sa.and_(which, OWNER_IS_GONE), AttemptStatus.ABANDONED, reason)
+    return close(connection, sa.and_(which, OWNER_IS_GONE), AttemptStatus.ABANDONED, reason)
 
 
-def _close(
+def close(
     connection: sa.Connection,
     which: sa.ColumnElement[bool],
     status: AttemptStatus,
@@ -188,6 +213,7 @@ def _close(
     *,
     logging: str | None = None,
 ) -> int:
+    """Close running attempts, which fences them; the states of their batches are locked already."""
     closing = (
         sa.update(attempt)
         .where(which, attempt.c.status == AttemptStatus.RUNNING)
@@ -219,32 +245,13 @@ def _status(connection: sa.Connection, claimed: Attempt) -> str | None:
     return connection.execute(query).scalar_one_or_none()
 
 
-def _mark_published(connection: sa.Connection, claimed: Attempt, values: Mapping[str, Any]) -> None:
-    # The job's row first: who holds it commits before the next publish gets its number.
-    of_batch = sa.select(batch.c.job_id).where(batch.c.id == claimed.batch.id).scalar_subquery()
-    counter = (
-        sa.update(job)
-        .where(job.c.id == of_batch)
-        .values(publish_count=job.c.publish_count + 1)
-        .returning(job.c.publish_count)
-    )
-    publish_number = connection.execute(counter).scalar_one()
-    batch_states.lock(connection, claimed.batch.id)
-    if _status(connection, claimed) != AttemptStatus.RUNNING:
+def _publish(connection: sa.Connection, claimed: Attempt, facts: Mapping[str, Any]) -> int:
+    """Publish a running attempt and give its generation."""
+    values = publish_values(claimed, facts)
+    generation: int | None = connection.execute(PUBLISH, values).scalar_one_or_none()
+    if generation is None:
         raise FencedError(claimed.batch.job, claimed.batch.label, claimed.number)
-    published = {
-        "status": AttemptStatus.SUCCEEDED.value,
-        "finished_at": sa.func.clock_timestamp(),
-        "generation": batch_states.published(connection, claimed.batch.id),
-        "publish_number": publish_number,
-    }
-    update = (
-        sa.update(attempt)
-        .where(attempt.c.token == claimed.token, attempt.c.status == AttemptStatus.RUNNING)
-        .values(published | dict(values))
-    )
-    if connection.execute(update).rowcount != 1:
-        raise FencedError(claimed.batch.job, claimed.batch.label, claimed.number)
+    return generation
 
 
 def _insert_files(connection: sa.Connection, claimed: Attempt, encoded: Encoded) -> None:
@@ -284,7 +291,8 @@ def _insert_files(connection: sa.Connection, claimed: Attempt, encoded: Encoded)
 
 def _seen(one: Batch, encoded: Encoded) -> dict[str, Any]:
     ids = sorted(item.item_id for item in encoded.result.items)
-    return Seen.of(ids, weight=one.weight).to_json()
+    weight = one.weight if encoded.weight is None else encoded.weight
+    return Seen.of(ids, weight=weight).to_json()
 
 
 def storable(text: str) -> str:

@@ -3,15 +3,17 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
 
+from batch_pipeline.domain.backfill import Estimate
 from batch_pipeline.domain.batch import Batch, BatchState, BatchStatus
-from batch_pipeline.domain.errors import InvalidValueError, UnknownBatchError
+from batch_pipeline.domain.errors import InvalidValueError, JobPausedError, UnknownBatchError
 from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.id_range import IdRange
-from batch_pipeline.domain.job import JobTerms
+from batch_pipeline.domain.job import JobKind, JobTerms
 from batch_pipeline.domain.partition_key import parse_partition_key
 from batch_pipeline.domain.planning import Cut, Limits, Planned
 from batch_pipeline.inventory import batch_states
@@ -19,6 +21,8 @@ from batch_pipeline.inventory.bookmarks import EVERYWHERE, Gap, advance, gaps, h
 from batch_pipeline.inventory.engine import transaction
 from batch_pipeline.inventory.jobs import of_stream, open_job
 from batch_pipeline.inventory.locks import lock_planning
+from batch_pipeline.inventory.migrate import check_still
+from batch_pipeline.inventory.paces import estimate, pace
 from batch_pipeline.inventory.tables import attempt, batch, batch_state, job
 from batch_pipeline.ports import MetaTable
 
@@ -38,11 +42,21 @@ class PlannedBatches:
         """Cut all items above the bookmark of a stream's job in one pass and one transaction.
 
         Holds the job's planning lock; a rival waits for it and then finds the rest.
+
+        Raises:
+            JobPausedError: the job is paused.
+            JobChangedError, StreamMovedError: it was planned with another filter or table.
+            MetaTableRestartedError: the table's ids start again.
         """
-        terms = JobTerms(name=table.stream, meta_table=table.name, stream=table.stream)
+        terms = JobTerms(
+            name=table.stream, meta_table=table.name, stream=table.stream, where=table.where
+        )
         config = {name: str(value) for name, value in asdict(limits).items()}
         with transaction(self.engine) as connection:
+            check_still(connection)
             one = open_job(connection, terms)
+            if one.paused is not None:
+                raise JobPausedError(one.name, one.paused)
             lock_planning(connection, one.id)
             failpoint("plan.locked")
             ceiling = table.ceiling()
@@ -55,9 +69,31 @@ class PlannedBatches:
                 if not drain and _is_young(table, gap, limits):
                     cuts = _without_short_tail(cuts, limits)
                 planned = planned.and_then(insert_cuts(connection, writing, gap, cuts))
+            if planned.ids is None:
+                planned_up_to = highest_planned(connection, one.id, EVERYWHERE)
+                if planned_up_to is not None:
+                    table.check_not_restarted(planned_up_to)
             failpoint("plan.before_commit")
         failpoint("plan.after_commit")
         return planned
+
+    def estimate(self, table: MetaTable, limits: Limits) -> Estimate:
+        """Tell what a draining `plan` would make, and how long one worker would take for it.
+
+        Nothing is written or locked. The pace is the one of the stream's job.
+        """
+        with transaction(self.engine) as connection:
+            query = sa.select(job.c.id).where(of_stream(table.stream))
+            # Nothing is planned of a job that is not there, as of job 0, which there never is.
+            job_id = connection.execute(query).scalar_one_or_none() or 0
+            known = pace(connection, job.c.id == job_id)
+            ceiling, found = table.ceiling(), list(gaps(connection, job_id))
+        cuts = (
+            table.cuts(gap.after_id, min(ceiling, gap.ids.last_id), limits)
+            for gap in found
+            if ceiling is not None and gap.ids.first_id <= ceiling
+        )
+        return estimate(chain.from_iterable(cuts), limits, known)
 
     def batch(self, stream: str, key: str) -> Batch:
         """Find a planned batch of a stream by its partition key."""
@@ -74,8 +110,20 @@ class PlannedBatches:
         return found
 
     def batch_of_item(self, stream: str, item_id: int) -> Batch | None:
-        """Find the batch of a stream whose range holds an item id."""
-        return self._one(
+        """Find the batch of a stream that has an item: a late one's list, or a range."""
+        late = (
+            sa.select(batch, job.c.name)
+            .join(job)
+            .where(
+                job.c.stream == stream,
+                job.c.kind == JobKind.LATE,
+                batch.c.superseded_at.is_(None),
+                batch.c.first_id <= item_id,
+                batch.c.last_id >= item_id,
+                sa.literal(item_id, sa.BigInteger) == sa.any_(batch.c.item_ids),
+            )
+        )
+        return self._one(late) or self._one(
             _live(stream)
             .where(batch.c.first_id <= item_id, batch.c.last_id >= item_id)
             .order_by(batch.c.first_id.desc())
@@ -84,13 +132,23 @@ class PlannedBatches:
 
     def statuses(self, stream: str, within: IdRange = EVERYWHERE) -> list[BatchStatus]:
         """Read all batches of a stream in id order, each with the facts of its latest attempt."""
-        query = _status_query().where(
+        query = status_query().where(
             of_stream(stream),
             batch.c.first_id >= within.first_id,
             batch.c.last_id <= within.last_id,
         )
         with transaction(self.engine) as connection:
-            return [_status(row) for row in connection.execute(query)]
+            return [status_of(row) for row in connection.execute(query)]
+
+    def late_statuses(self, stream: str) -> list[BatchStatus]:
+        """Read the batches of a stream's late arrivals that were not split, in id order."""
+        query = status_query().where(
+            job.c.stream == stream,
+            job.c.kind == JobKind.LATE,
+            batch.c.superseded_at.is_(None),
+        )
+        with transaction(self.engine) as connection:
+            return [status_of(row) for row in connection.execute(query)]
 
     def backlog(self, table: MetaTable) -> tuple[int, int]:
         """Count a stream's items above the bookmark and their weight in bytes."""
@@ -179,7 +237,8 @@ def _live(stream: str) -> sa.Select[Any]:
     )
 
 
-def _status_query() -> sa.Select[Any]:
+def status_query() -> sa.Select[Any]:
+    """Give the query of batches in id order, each with the facts of its latest attempt."""
     return (
         sa.select(
             batch,
@@ -201,7 +260,8 @@ def _status_query() -> sa.Select[Any]:
     )
 
 
-def _status(row: sa.Row[Any]) -> BatchStatus:
+def status_of(row: sa.Row[Any]) -> BatchStatus:
+    """Build a status from a row of `status_query`."""
     return BatchStatus(
         batch=batch_of(row),
         state=BatchState(row.state),

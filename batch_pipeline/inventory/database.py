@@ -8,11 +8,14 @@ import sqlalchemy as sa
 from batch_pipeline.inventory import embedded
 from batch_pipeline.inventory.acquire import Acquisitions
 from batch_pipeline.inventory.attempts import FencedAttempts
+from batch_pipeline.inventory.backfills import Backfills
 from batch_pipeline.inventory.batches import PlannedBatches
 from batch_pipeline.inventory.engine import location, open_engine
 from batch_pipeline.inventory.forget import forget
 from batch_pipeline.inventory.heartbeat import Heartbeat
 from batch_pipeline.inventory.history import History
+from batch_pipeline.inventory.job_control import JobControl
+from batch_pipeline.inventory.late_arrivals import LateArrivals
 from batch_pipeline.inventory.manifests import Manifests
 from batch_pipeline.inventory.meta_table import OwnMetaTable
 from batch_pipeline.inventory.migrate import check_revision, migrate
@@ -28,9 +31,12 @@ class Database:
     batches: PlannedBatches = field(init=False)
     attempts: FencedAttempts = field(init=False)
     acquisitions: Acquisitions = field(init=False)
+    backfills: Backfills = field(init=False)
     schemas: SchemaVersions = field(init=False)
     manifests: Manifests = field(init=False)
     history: History = field(init=False)
+    jobs: JobControl = field(init=False)
+    late_arrivals: LateArrivals = field(init=False)
 
     def __post_init__(self) -> None:
         heartbeat = Heartbeat(self.engine)
@@ -40,9 +46,12 @@ class Database:
             ("batches", PlannedBatches(self.engine)),
             ("attempts", attempts),
             ("acquisitions", Acquisitions(self.engine, attempts)),
+            ("backfills", Backfills(self.engine)),
             ("schemas", SchemaVersions(self.engine)),
             ("manifests", Manifests(self.engine)),
             ("history", History(self.engine)),
+            ("jobs", JobControl(self.engine)),
+            ("late_arrivals", LateArrivals(self.engine)),
         ):
             object.__setattr__(self, name, face)
 
@@ -55,9 +64,12 @@ class Database:
         """Give the items of a stream."""
         return OwnMetaTable(engine=self.engine, stream=stream)
 
-    def migrate(self) -> tuple[str, str]:
-        """Bring the schema to this release's revision; gives the revisions before and after."""
-        return migrate(self.engine)
+    def migrate(self, *, role_prefix: str | None = None) -> tuple[str, str]:
+        """Bring the schema to this release's revision; gives the revisions before and after.
+
+        With a prefix, the group roles of that name get the inventory and their rights.
+        """
+        return migrate(self.engine, role_prefix=role_prefix)
 
     def forget(self, stream: str) -> None:
         """Delete all rows of a stream."""

@@ -8,6 +8,7 @@ killed processes, so nothing stale is left to count.
 import atexit
 import contextlib
 import fcntl
+import functools
 import logging
 import os
 import shlex
@@ -51,6 +52,7 @@ def ensure_running(folder: Path) -> str:
     with _starting:
         try:
             if folder not in _used:
+                _mind_forks()
                 _used[folder] = _hold(folder)
                 atexit.register(release, folder)
             return _start(folder)
@@ -73,6 +75,21 @@ def release(folder: Path) -> None:
             _stop(folder)
         finally:
             os.close(descriptor)
+
+
+@functools.cache
+def _mind_forks() -> None:
+    os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def _leave_to_parent() -> None:
+    """Close the copies of the locks that a forked child has: at its exit it would stop the server.
+
+    A child that wants the server asks for it anew.
+    """
+    while _used:
+        _, descriptor = _used.popitem()
+        os.close(descriptor)
 
 
 def _hold(folder: Path) -> int:

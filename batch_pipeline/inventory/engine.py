@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psycopg
 import sqlalchemy as sa
 from sqlalchemy import exc
 
@@ -14,7 +15,10 @@ from batch_pipeline.domain.errors import (
     LockTimeoutError,
     OverlapError,
     PermissionDeniedError,
+    PipelineError,
 )
+from batch_pipeline.inventory.forks import leave_connections_to_parent
+from batch_pipeline.inventory.hang_ups import replace_dead_connections
 from batch_pipeline.inventory.tables import NON_OVERLAP
 
 MINIMUM_VERSION = (13, 0)
@@ -58,7 +62,6 @@ def open_engine(url: str) -> sa.Engine:
         normalized_url(url, driver="psycopg"),
         pool_size=4,
         max_overflow=12,
-        pool_pre_ping=True,
         connect_args={
             "connect_timeout": _CONNECT_SECONDS,
             "application_name": "batch-pipeline",
@@ -66,6 +69,8 @@ def open_engine(url: str) -> sa.Engine:
             "-c idle_in_transaction_session_timeout=60s",
         },
     )
+    replace_dead_connections(engine)
+    leave_connections_to_parent(engine)
     try:
         check_version(engine)
     except exc.ProgrammingError:
@@ -108,28 +113,38 @@ def transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
         OverlapError: a batch overlaps another one of its job.
         PermissionDeniedError: the role may not do this, or the server only reads.
     """
+    with named_errors(engine), engine.begin() as connection:
+        yield connection
+
+
+@contextmanager
+def named_errors(engine: sa.Engine) -> Iterator[None]:
+    """Let database errors of a block leave as domain errors, as `transaction` does."""
     try:
-        with engine.begin() as connection:
-            yield connection
+        yield
     except exc.DBAPIError as error:
-        raise _domain_error(engine, error) from error
+        lost = isinstance(error, exc.OperationalError) or error.connection_invalidated
+        raise _domain_error(engine, error.orig, lost=lost) or error from error
+    except psycopg.Error as error:  # of a COPY, which SQLAlchemy has nothing to do with
+        lost = isinstance(error, psycopg.OperationalError)
+        raise _domain_error(engine, error, lost=lost) or error from error
     except exc.TimeoutError as error:
         reason = "all connections of this process are in use"
         raise DatabaseUnreachableError(location(engine), reason) from error
 
 
-def _domain_error(engine: sa.Engine, error: exc.DBAPIError) -> Exception:
-    code = getattr(error.orig, "sqlstate", None)
-    reason = _first_line(error.orig)
-    if code == "23P01" and NON_OVERLAP in str(error.orig):
-        return OverlapError("inventory", _detail(error.orig))
+def _domain_error(
+    engine: sa.Engine, error: BaseException | None, *, lost: bool
+) -> PipelineError | None:
+    code = getattr(error, "sqlstate", None)
+    reason = _first_line(error)
+    if code == "23P01" and NON_OVERLAP in str(error):
+        return OverlapError("inventory", _detail(error))
     if code in {"42501", "25006"}:  # insufficient privilege, read-only transaction
         return PermissionDeniedError(location(engine), reason)
     if code in {"55P03", "40P01", "40001"}:
         return LockTimeoutError(location(engine), reason)
-    if isinstance(error, exc.OperationalError) or error.connection_invalidated:
-        return DatabaseUnreachableError(location(engine), reason)
-    return error
+    return DatabaseUnreachableError(location(engine), reason) if lost else None
 
 
 def _first_line(error: BaseException | None) -> str:

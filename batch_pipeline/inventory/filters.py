@@ -8,6 +8,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, assert_never
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
 
 from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.domain.filter import AllOf, AnyOf, Condition, Filter, Operator, Scalar
@@ -21,6 +22,7 @@ _COMPARISONS: dict[Operator, Callable[[Any, Any], Any]] = {
     Operator.GREATER: operator.gt,
     Operator.GREATER_OR_EQUAL: operator.ge,
 }
+_FROM_A_TIME_ON = (Operator.GREATER_OR_EQUAL, Operator.LESS)
 
 
 def clause(table: sa.Table, where: Filter) -> sa.ColumnElement[bool]:
@@ -58,9 +60,10 @@ def _condition(column: sa.Column[Any], condition: Condition) -> sa.ColumnElement
             | Operator.GREATER_OR_EQUAL
         ):
             compare = _COMPARISONS[condition.operator]
-            expression: sa.ColumnElement[bool] = compare(
-                column, _bound(column, _operands(condition)[0])
-            )
+            bound = _bound(column, _operands(condition)[0])
+            if condition.operator in _FROM_A_TIME_ON:
+                bound = _without_fraction(bound)
+            expression: sa.ColumnElement[bool] = compare(column, bound)
             return expression
         case _:
             assert_never(condition.operator)
@@ -73,7 +76,7 @@ def _operands(condition: Condition) -> tuple[Scalar, ...]:
     return () if value is None else (value,)
 
 
-def _bound(column: sa.Column[Any], value: Scalar) -> sa.ColumnElement[Any]:
+def _bound(column: sa.Column[Any], value: Scalar) -> sa.BindParameter[Any]:
     """Bind a value as the column's type; integers as bigint, whatever the width of the column."""
     kind = column.type
     if isinstance(kind, sa.Boolean):
@@ -89,6 +92,17 @@ def _bound(column: sa.Column[Any], value: Scalar) -> sa.ColumnElement[Any]:
     if isinstance(kind, sa.types.NullType):
         return sa.literal(value)
     return sa.literal(_parsed(column, value), kind)
+
+
+def _without_fraction(bound: sa.BindParameter[Any]) -> sa.BindParameter[Any]:
+    """Write a whole second so that it sorts before all of that second where times are texts.
+
+    SQLite has them with and without a fraction, and `12:00:00` is less than `12:00:00.000000`.
+    """
+    if not isinstance(bound.value, dt.datetime) or bound.value.microsecond:
+        return bound
+    shorter = sqlite.DATETIME(truncate_microseconds=True)  # type: ignore[no-untyped-call] # SQLAlchemy gives its constructor no types
+    return sa.literal(bound.value, bound.type.with_variant(shorter, "sqlite"))
 
 
 def _decimal(column: sa.Column[Any], value: Scalar) -> Decimal:

@@ -2,8 +2,8 @@
 
 import logging
 import secrets
-import select
 import threading
+from collections import deque
 from contextlib import suppress
 from datetime import timedelta
 from typing import cast
@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from batch_pipeline.domain.batch import AttemptStatus
+from batch_pipeline.inventory.hang_ups import is_hung_up
 from batch_pipeline.inventory.tables import attempt
 
 _RENEWAL_SECONDS = 15.0
@@ -35,6 +36,7 @@ class Heartbeat:
         self._connection: sa.Connection | None = None
         self._leases: dict[UUID, timedelta] = {}
         self._left: set[UUID] = set()
+        self._abandoned: deque[UUID] = deque()
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._closed = False
@@ -48,16 +50,18 @@ class Heartbeat:
             # Detached from the pool, so that closing it really ends the session and its lock.
             connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
             connection.detach()
-            connection.execute(sa.select(sa.func.pg_advisory_lock(self.liveness_key)))
+            try:
+                connection.execute(sa.select(sa.func.pg_advisory_lock(self.liveness_key)))
+            except BaseException:
+                connection.close()
+                raise
             self._connection = connection
 
     def keep(self, token: UUID, lease: timedelta) -> None:
         """Renew the lease of an attempt from now on."""
         with self._mutex:
             self._leases[token] = lease
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._renew_until_closed, daemon=True)
-                self._thread.start()
+            self._start()
         if lease.total_seconds() / 3 < _RENEWAL_SECONDS:
             self._wake.set()
 
@@ -73,6 +77,21 @@ class Heartbeat:
                 self._left.add(token)
         self._beat()
 
+    def disown(self, token: UUID) -> None:
+        """Let the lease of an attempt run out now, of which nobody knows whether it was written."""
+        with self._mutex:
+            self._leases.pop(token, None)
+            self._left.add(token)
+            self._start()
+        self._beat()
+
+    def abandon(self, token: UUID) -> None:
+        """Let the lease of an attempt run out at the next renewal.
+
+        Takes no lock and does not wait, so that the end of an object's life may call it.
+        """
+        self._abandoned.append(token)
+
     def keeps(self, token: UUID) -> bool:
         """Tell whether the attempt is still this process's, as far as is known."""
         return token in self._leases
@@ -86,6 +105,11 @@ class Heartbeat:
         with self._mutex:
             self._drop_connection()
 
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._renew_until_closed, daemon=True)
+            self._thread.start()
+
     def _renew_until_closed(self) -> None:
         while not self._closed:
             shortest = min(
@@ -98,6 +122,10 @@ class Heartbeat:
 
     def _beat(self) -> None:
         with self._mutex:
+            while self._abandoned:
+                token = self._abandoned.popleft()
+                self._leases.pop(token, None)
+                self._left.add(token)
             if not self._leases and not self._left:
                 return
             try:
@@ -137,18 +165,9 @@ class Heartbeat:
         return self._connection.execute(statement)
 
     def _is_broken(self, connection: sa.Connection) -> bool:
-        """Tell whether the server has hung up; costs no round trip while it has nothing to say."""
         # Of a detached connection, SQLAlchemy knows no driver_connection.
         raw = cast("psycopg.Connection | None", connection.connection.dbapi_connection)
-        if raw is None or raw.closed:
-            return True
-        if not select.select([raw.fileno()], [], [], 0)[0]:
-            return False
-        try:
-            connection.execute(sa.select(1))
-        except exc.SQLAlchemyError:
-            return True
-        return False
+        return raw is None or is_hung_up(raw)
 
     def _drop_connection(self) -> None:
         if self._connection is not None:

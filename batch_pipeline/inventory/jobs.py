@@ -1,9 +1,12 @@
 """Jobs: found by name and meta table, made on first use."""
 
+import json
+from typing import Any
+
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as pg
 
-from batch_pipeline.domain.errors import JobChangedError
+from batch_pipeline.domain.errors import JobChangedError, StreamMovedError, UnknownJobError
 from batch_pipeline.domain.job import Job, JobKind, JobTerms
 from batch_pipeline.inventory.tables import job
 
@@ -13,11 +16,24 @@ def of_stream(stream: str) -> sa.ColumnElement[bool]:
     return sa.and_(job.c.stream == stream, job.c.kind == JobKind.INCREMENTAL)
 
 
+def of_stream_or_late(stream: str) -> sa.ColumnElement[bool]:
+    """Pick the incremental job of a stream and the one of its late arrivals."""
+    return sa.and_(job.c.stream == stream, job.c.kind != JobKind.BACKFILL)
+
+
+def with_late(job_id: int) -> sa.ColumnElement[bool]:
+    """Pick a job and the one of its late arrivals."""
+    return sa.or_(
+        job.c.id == job_id, sa.and_(job.c.parent_id == job_id, job.c.kind == JobKind.LATE)
+    )
+
+
 def open_job(connection: sa.Connection, terms: JobTerms, *, parent_id: int | None = None) -> Job:
     """Find the job that the terms name, or make it; changed numbers of attempts are taken over.
 
     Raises:
         JobChangedError: it exists with another filter or for another purpose; nothing is changed.
+        StreamMovedError: the stream's job is for another table.
     """
     found = _find(connection, terms)
     if found is None:
@@ -33,12 +49,74 @@ def open_job(connection: sa.Connection, terms: JobTerms, *, parent_id: int | Non
         )
         connection.execute(insert.on_conflict_do_nothing())
         found = _find(connection, terms)
-        if found is None:
-            raise JobChangedError(terms.name, terms.meta_table, "another stream has this name")
-    if found.config != terms.config():
+        if found is None:  # only the rule of one incremental job a stream can have refused it
+            before = sa.select(job.c.meta_table).where(of_stream(terms.stream or ""))
+            moved_from = connection.execute(before).scalar_one()
+            raise StreamMovedError(terms.name, moved_from, terms.meta_table)
+    _check(found, terms)
+    return _taken_over(connection, found, terms)
+
+
+def job_to_acquire(connection: sa.Connection, terms: JobTerms) -> Job:
+    """Find the job that somebody wants batches of, or make it.
+
+    A backfill is found by its name and filter alone: what it takes was settled when it was planned.
+
+    Raises:
+        JobChangedError: it exists with another filter or for another purpose; nothing is changed.
+    """
+    found = _find(connection, terms)
+    if found is None or found.kind != JobKind.BACKFILL:
+        return open_job(connection, terms)
+    if found.config.get("where") != terms.config().get("where"):
         raise JobChangedError(terms.name, terms.meta_table, "its filter is another one")
+    return _taken_over(connection, found, terms)
+
+
+def known_job(connection: sa.Connection, terms: JobTerms) -> int | None:
+    """Give the id of the job that the terms name, None when there is none; nothing is written.
+
+    Raises:
+        JobChangedError: it exists with other terms.
+    """
+    found = _find(connection, terms)
+    if found is None:
+        return None
+    _check(found, terms)
+    found_id: int = found.id
+    return found_id
+
+
+def job_id_of(connection: sa.Connection, name: str, meta_table: str) -> int:
+    """Give the id of a job.
+
+    Raises:
+        UnknownJobError: there is none of this name on the table.
+    """
+    query = sa.select(job.c.name, job.c.id).where(job.c.meta_table == meta_table)
+    ids = {row.name: row.id for row in connection.execute(query.order_by(job.c.name))}
+    if name not in ids:
+        raise UnknownJobError(name, tuple(ids))
+    found: int = ids[name]
+    return found
+
+
+def _check(found: sa.Row[Any], terms: JobTerms) -> None:
     if (found.kind, found.stream) != (terms.kind, terms.stream):
-        raise JobChangedError(terms.name, terms.meta_table, f"it is there as a {found.kind} job")
+        raise JobChangedError(terms.name, terms.meta_table, f"its kind is {found.kind!r}")
+    for part, problem in (
+        ("where", "its filter is another one"),
+        ("selection", "it takes other items"),
+        ("limits", "it has other limits"),
+    ):
+        made_with = found.config.get(part)
+        if made_with != terms.config().get(part):
+            shown = f" ({json.dumps(made_with, sort_keys=True)})" if made_with else ""
+            raise JobChangedError(terms.name, terms.meta_table, f"{problem}{shown}")
+
+
+def _taken_over(connection: sa.Connection, found: sa.Row[Any], terms: JobTerms) -> Job:
+    """Give a job as it is, after taking over how often its batches are to be tried."""
     if (found.max_attempts, found.bisect) != (terms.max_attempts, terms.bisect):
         values = {"max_attempts": terms.max_attempts, "bisect": terms.bisect}
         connection.execute(sa.update(job).where(job.c.id == found.id).values(values))
@@ -46,14 +124,14 @@ def open_job(connection: sa.Connection, terms: JobTerms, *, parent_id: int | Non
         id=found.id,
         name=terms.name,
         meta_table=terms.meta_table,
-        kind=terms.kind,
-        stream=terms.stream,
+        kind=JobKind(found.kind),
+        stream=found.stream,
         max_attempts=terms.max_attempts,
         bisect=terms.bisect,
         paused=None if found.paused_at is None else found.paused_reason or "",
     )
 
 
-def _find(connection: sa.Connection, terms: JobTerms) -> sa.Row[tuple[object, ...]] | None:
+def _find(connection: sa.Connection, terms: JobTerms) -> sa.Row[Any] | None:
     query = sa.select(job).where(job.c.name == terms.name, job.c.meta_table == terms.meta_table)
     return connection.execute(query).one_or_none()

@@ -13,6 +13,7 @@ class LockClass(IntEnum):
     MIGRATE = 0x62700001
     PLAN = 0x62700002
     REGISTER = 0x62700003
+    SAME_DATABASE = 0x62700004
 
 
 def lock_in_transaction(connection: sa.Connection, purpose: LockClass, name: str) -> None:

@@ -12,7 +12,7 @@ from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.manifest import Manifest, PartFile
 from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.inventory.engine import transaction
-from batch_pipeline.inventory.jobs import of_stream
+from batch_pipeline.inventory.jobs import of_stream, of_stream_or_late
 from batch_pipeline.inventory.tables import attempt, batch, job, part_file, schema_version
 
 _PAGE = 200
@@ -48,8 +48,8 @@ class Manifests:
         """Read the manifests whose pointer file a crash left unwritten."""
         query = (
             _query()
-            .where(of_stream(stream), attempt.c.pointer_uri.is_(None))
-            .order_by(attempt.c.publish_number)
+            .where(of_stream_or_late(stream), attempt.c.pointer_uri.is_(None))
+            .order_by(job.c.id, attempt.c.publish_number)
         )
         with transaction(self.engine) as connection:
             rows = connection.execute(query).all()

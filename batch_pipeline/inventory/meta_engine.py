@@ -5,6 +5,7 @@ Nothing here writes, and nothing here touches the inventory: the two may be diff
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -20,7 +21,8 @@ from batch_pipeline.domain.errors import (
 # By SQLSTATE on Postgres, by error number on MySQL and MariaDB, by text on SQLite.
 _DENIED = {"42501", 1142, 1143, 1370}
 _BUSY = {"55P03", "40P01", "40001", "57014", 1205, 1213, 1969, 3024, 3572}
-_GONE = {"42P01", "42703", "3F000", 1146, 1054}
+# Also: a type that no longer fits, and a plan of psycopg's for the table as it was.
+_GONE = {"42P01", "42703", "3F000", "42804", "42883", "0A000", 1146, 1054}
 _REFUSED = {1040, 1042, 1043, 1044, 1045, 1049, 1053, 1129, 1130, 1203, 1226, 1927}
 NOT_YET = {1205, 3572}
 
@@ -45,11 +47,28 @@ def reading(engine: sa.Engine, isolation: str | None = None) -> Iterator[sa.Conn
         raise _domain_error(engine, error) from error
 
 
+@contextmanager
+def reading_once(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """Run a block that sends one statement; on Postgres in one round trip, without BEGIN, COMMIT.
+
+    Raises:
+        PipelineError: as from `reading`.
+    """
+    isolation = "AUTOCOMMIT" if engine.dialect.name == "postgresql" else None
+    with reading(engine, isolation) as connection:
+        driver: Any = connection.connection.driver_connection
+        if getattr(driver, "prepare_threshold", None) is not None:
+            # psycopg would keep a plan that knows neither the filter's values, without which no
+            # partial index fits, nor that the table has grown since: it could read all of it.
+            driver.prepare_threshold = None
+        yield connection
+
+
 def place(engine: sa.Engine) -> str:
     """Name the database for people: host, port and database, never user or password."""
     url = engine.url
     if engine.dialect.name == "sqlite":
-        return url.database or "an in-memory SQLite database"
+        return (url.database or "an in-memory SQLite database").removeprefix("file:")
     host = url.host or url.query.get("host") or "the local socket"
     port = f":{url.port}" if url.port else ""
     return f"{host}{port}/{url.database}"
@@ -69,8 +88,10 @@ def _domain_error(engine: sa.Engine, error: exc.DBAPIError) -> PipelineError | e
         return MetaTableChangedError(place(engine), reason)
     if code in _BUSY or reason.startswith("database is locked"):
         return MetaBusyError(place(engine), reason)
+    operational = isinstance(error, exc.OperationalError)
     refused = not isinstance(code, int) or code in _REFUSED or 2000 <= code < 3000
-    if error.connection_invalidated or (isinstance(error, exc.OperationalError) and refused):
+    never_connected = error.statement is None
+    if never_connected or error.connection_invalidated or (operational and refused):
         return MetaUnreachableError(place(engine), reason)
     return error
 

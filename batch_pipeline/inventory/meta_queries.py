@@ -1,4 +1,7 @@
-"""Expressions over a meta table that give the same numbers in every database."""
+"""The statements that read a meta table; expressions give the same numbers in every database.
+
+Nothing is sent from here.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,10 +9,26 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from batch_pipeline.domain.id_range import MAX_ID
-from batch_pipeline.domain.planning import Limits
+from batch_pipeline.domain.id_range import MAX_ID, IdRange
+from batch_pipeline.domain.planning import Cut, Limits
 
 _PRIME = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What an id range holds: rows, their weight, and a hash of the set of their ids."""
+
+    count: int
+    weight: int
+    fingerprint: int
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> "Facts":
+        """Read a row of `summed` that has no bad weight."""
+        count, upper, lower, hashed, _ = row
+        weight = (int(upper or 0) << 32) + int(lower or 0)
+        return cls(count=count, weight=weight, fingerprint=int(hashed or 0))
 
 
 def counted_weight(
@@ -25,7 +44,102 @@ def counted_weight(
     return sa.case((bad, counted), else_=sa.cast(column, sa.BigInteger)).label("weight")
 
 
-def fingerprint(uid: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
+@dataclass(frozen=True, slots=True)
+class BatchQueries:
+    """The statements that every batch of a table sends, built once and bound anew each time.
+
+    Building a statement and finding its compiled form costs more than running it does.
+    """
+
+    cut: sa.Select[Any]
+    first_cut: sa.Select[Any]
+    items: sa.Select[Any]
+    ids: sa.Select[Any]
+    facts: sa.Select[Any]
+
+    @classmethod
+    def build(
+        cls,
+        uid: sa.Column[Any],
+        item: sa.Column[Any],
+        weight: sa.Label[Any],
+        where: Sequence[sa.ColumnElement[bool]],
+    ) -> "BatchQueries":
+        """Build them; all bind `first_id` and `last_id`, cuts `max_weight` and `max_count` too."""
+        # Bound as bigint even where the column is narrower: a ceiling may lie beyond its type.
+        within = (uid >= _bound("first_id"), uid <= _bound("last_id"), *where)
+        rows = sa.select(uid.label("uid"), weight).where(*within).subquery()
+        cut = _cut(rows)
+        lowest = sa.select(sa.func.min(uid)).scalar_subquery().label("lowest")
+        return cls(
+            cut=cut,
+            first_cut=cut.add_columns(lowest),
+            items=sa.select(uid, item, weight).where(*within).order_by(uid),
+            ids=sa.select(uid).where(*within).order_by(uid),
+            facts=summed(rows),
+        )
+
+
+def cut_up_to(last: sa.Row[Any], first_id: int, ceiling: int, limits: Limits) -> Cut:
+    """Give the batch that ends with a row of `BatchQueries.cut`."""
+    rest_fits = last.next_uid is None
+    weight, count = int(last.total), last.position
+    full = not rest_fits or weight >= limits.max_weight or count == limits.max_count
+    last_id = ceiling if rest_fits else last.next_uid - 1
+    id_range = IdRange(first_id=first_id, last_id=last_id)
+    return Cut(id_range=id_range, weight=weight, count=count, closed=full)
+
+
+def _bound(name: str) -> sa.BindParameter[int]:
+    return sa.bindparam(name, type_=sa.BigInteger)
+
+
+def _cut(rows: sa.Subquery) -> sa.Select[Any]:
+    """Find the last row of the batch that starts with the first of the rows `uid, weight`.
+
+    Gives one row: `uid` and `weight` of the last item, `position` (how many there are), `total`
+    (what they weigh), `next_uid` and `next_weight` of the first row beyond, NULL when the rest
+    fits; no row when there are none. A row before one that is bad ends the batch, too: a weight
+    that is refused (NULL), or its own id once more.
+
+    Streams in the order of the id's index and looks one row ahead, so it has read the batch and one
+    row when it stops. All functions share one `ROWS` frame: `RANGE` would look for equals ahead.
+    """
+    row = rows.c
+
+    def over(function: sa.Function[Any]) -> sa.Over[Any]:
+        return function.over(order_by=row.uid, rows=(None, 0))
+
+    numbered = sa.select(
+        row.uid,
+        row.weight,
+        over(sa.func.row_number()).label("position"),
+        over(sa.func.sum(row.weight)).label("total"),
+        over(sa.func.lead(row.uid)).label("next_uid"),
+        over(sa.func.lead(row.weight)).label("next_weight"),
+    )
+    # Ordered inside: below an ORDER BY Postgres plans for all rows of a subquery and, in a table
+    # not analysed since it grew, sorts all of them instead of stopping early.
+    ordered = numbered.order_by(row.uid).subquery()
+    last = ordered.c
+    ends = sa.or_(
+        last.weight.is_(None),
+        last.next_weight.is_(None),  # bad, or there is no next row
+        last.position >= _bound("max_count"),
+        last.total > _bound("max_weight") - last.next_weight,
+        last.uid == last.next_uid,
+    )
+    return sa.select(ordered).where(ends).limit(sa.literal_column("1"))
+
+
+def summed(rows: sa.Subquery) -> sa.Select[Any]:
+    """Sum up rows `uid, weight`: how many, both halves of their weight, their hash, a bad id."""
+    uid, weight = rows.c
+    bad = sa.func.min(sa.case((weight.is_(None), uid)))
+    return sa.select(sa.func.count(), *_halves(weight), _fingerprint(uid), bad)
+
+
+def _fingerprint(uid: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
     """Give an aggregate that changes when the set of ids does: the sum of id^3 mod 2^31 - 1.
 
     The remainder has the sign of the id; the sum does not depend on the order of the rows.
@@ -35,52 +149,8 @@ def fingerprint(uid: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
     return sa.func.sum(rest * rest % prime * rest % prime)
 
 
-def halves(weight: sa.ColumnElement[Any]) -> tuple[sa.ColumnElement[Any], sa.ColumnElement[Any]]:
+def _halves(weight: sa.ColumnElement[Any]) -> tuple[sa.ColumnElement[Any], sa.ColumnElement[Any]]:
     """Give aggregates of the upper and of the lower 32 bits, whose sums overflow nowhere."""
     bits = sa.literal(32, sa.Integer)
     low = sa.literal(2**32 - 1, sa.BigInteger)
     return sa.func.sum(weight.bitwise_rshift(bits)), sa.func.sum(weight.bitwise_and(low))
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The rows that the next batch comes from, with what lies before each of them.
-
-    Streams in the order of the id's index and stops at the first row that no longer fits: with
-    `ROWS`, since `RANGE` looks for equals ahead. The frame ends before the current row, so no sum
-    goes beyond the batch, and none can overflow.
-    """
-
-    uid: sa.ColumnElement[Any]
-    weight: sa.Label[Any]
-    rows: Sequence[sa.ColumnElement[bool]]
-
-    def first_excluded(self, limits: Limits) -> sa.Select[Any]:
-        """Find the first row beyond the batch, or the first with a refused weight.
-
-        Gives one row `uid, weight, position, before` (position counts from 1, `before` is the
-        weight of all rows before it), or none when the rest fits.
-        """
-        before = sa.func.sum(self.weight).over(order_by=self.uid, rows=(None, -1))
-        numbered = (
-            sa.select(
-                self.uid.label("uid"),
-                self.weight,
-                sa.func.row_number().over(order_by=self.uid).label("position"),
-                before.label("before"),
-            )
-            .where(*self.rows)
-            .subquery()
-        )
-        row = numbered.c
-        room = sa.literal(limits.max_weight, sa.BigInteger) - row.weight
-        beyond = sa.or_(
-            row.weight.is_(None),
-            row.position > sa.literal(min(limits.max_count, MAX_ID), sa.BigInteger),
-            sa.and_(row.position > 1, row.before > room),
-        )
-        return sa.select(numbered).where(beyond).order_by(row.uid).limit(1)
-
-    def rest(self) -> sa.Select[int, int | None]:
-        """Count and weigh all rows."""
-        return sa.select(sa.func.count(), sa.func.sum(self.weight)).where(*self.rows)

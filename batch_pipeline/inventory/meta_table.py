@@ -14,10 +14,15 @@ import sqlalchemy as sa
 
 from batch_pipeline.domain.batch import Batch
 from batch_pipeline.domain.failpoint import failpoint
+from batch_pipeline.domain.filter import Condition, Operator
 from batch_pipeline.domain.item import FoundFile, Item, Registered
 from batch_pipeline.domain.planning import Cut, Limits, cut
+from batch_pipeline.inventory.ceilings.ceiling import CeilingReading, Strategy
+from batch_pipeline.inventory.column_roles import MetaColumns
 from batch_pipeline.inventory.engine import transaction
+from batch_pipeline.inventory.late_items import late_items
 from batch_pipeline.inventory.locks import LockClass, lock_in_transaction
+from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.tables import SCHEMA, item
 
 _CHUNK = 5_000
@@ -56,12 +61,37 @@ class OwnMetaTable:
         """Its canonical name."""
         return f"{SCHEMA}.{item.name}"
 
+    @property
+    def where(self) -> None:
+        """None: a stream has all its items."""
+        return None
+
+    def check_not_restarted(self, planned_up_to: int) -> None:
+        """Do nothing: ids are given by the highest one, and rows are never deleted."""
+
     def ceiling(self) -> int | None:
         """Give the highest id: ids become visible in their order here."""
         highest = sa.select(sa.func.max(item.c.id)).where(item.c.stream == self.stream)
         with transaction(self.engine) as connection:
             found: int | None = connection.execute(highest).scalar_one()
         return found
+
+    def reading(self) -> CeilingReading:
+        """Give the ceiling as those of users' tables are given."""
+        return CeilingReading(value=self.ceiling(), strategy=Strategy.REGISTRAR)
+
+    def reflected(self) -> ReflectedMetaTable:
+        """Give the items as a table that is read like users' tables are."""
+        return ReflectedMetaTable(
+            engine=self.engine,
+            table=item,
+            canonical_name=self.name,
+            is_view=False,
+            columns=MetaColumns(uid="id", item="location", weight="size_bytes"),
+            where=Condition("stream", Operator.EQUAL, self.stream),
+            on_bad_weight=None,
+            notes=(),
+        )
 
     def cuts(self, after_id: int | None, ceiling: int, limits: Limits) -> Iterator[Cut]:
         """Cut all items above an id up to the ceiling, in one pass."""
@@ -87,12 +117,15 @@ class OwnMetaTable:
         return int(count), int(total)
 
     def items(self, batch: Batch) -> Sequence[Item]:
-        """Read the items of a batch in id order."""
+        """Read the items of a batch in id order: those of its list, or those of its range that are
+        in no list of late arrivals.
+        """
         query = (
             sa.select(item)
             .where(
                 item.c.stream == self.stream,
                 item.c.id.between(batch.id_range.first_id, batch.id_range.last_id),
+                _belongs_to(batch),
             )
             .order_by(item.c.id)
         )
@@ -170,6 +203,12 @@ class OwnMetaTable:
                 .values(size_bytes=file.size_bytes, modified_at=file.modified_at, etag=file.etag)
             )
         return len(files)
+
+
+def _belongs_to(one: Batch) -> sa.ColumnElement[bool]:
+    if one.item_ids is not None:
+        return item.c.id == sa.any_(sa.cast(list(one.item_ids), sa.ARRAY(sa.BigInteger)))
+    return item.c.id.not_in(late_items(one))
 
 
 def _item(row: sa.Row[Any]) -> Item:

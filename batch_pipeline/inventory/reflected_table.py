@@ -3,29 +3,27 @@
 Every method opens a short transaction of its own on the meta engine; none knows the inventory.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
 
-from batch_pipeline.domain.errors import (
-    BadWeightError,
-    InvalidValueError,
-    MetaColumnUnfitError,
-)
+from batch_pipeline.domain.errors import BadWeightError, InvalidValueError, MetaColumnUnfitError
 from batch_pipeline.domain.filter import Filter
 from batch_pipeline.domain.id_range import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.domain.planning import Cut, Limits, cut
 from batch_pipeline.inventory.catalogue import find_table
 from batch_pipeline.inventory.column_roles import MetaColumns, checked_columns
 from batch_pipeline.inventory.filters import clause
-from batch_pipeline.inventory.meta_engine import reading
-from batch_pipeline.inventory.meta_queries import Window, counted_weight, fingerprint, halves
+from batch_pipeline.inventory.meta_engine import reading, reading_once
+from batch_pipeline.inventory.meta_queries import BatchQueries, Facts, counted_weight, cut_up_to
+from batch_pipeline.inventory.statement_text import text_of
 
 _STREAM_ROWS = 10_000
 _PAGE_ROWS = 128
 _LARGEST_PAGE_ROWS = 8_192
+_LISTED_IDS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,15 +33,6 @@ class MetaItem:
     id: int
     item: Any
     weight: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What an id range holds: rows, their weight, and a hash of the set of their ids."""
-
-    count: int
-    weight: int
-    fingerprint: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +51,11 @@ class ReflectedMetaTable:
     where: Filter | None
     on_bad_weight: int | None
     notes: tuple[str, ...]
+    queries: BatchQueries = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        roles = (self.uid, self.table.c[self.columns.item], self._weight())
+        object.__setattr__(self, "queries", BatchQueries.build(*roles, self._filter()))
 
     @classmethod
     def open(
@@ -116,7 +110,7 @@ class ReflectedMetaTable:
         """Cut the next batch above `after_id` (None: from the first row on) up to the ceiling.
 
         Gives what the first cut of `domain.planning.cut` is, None when no item is left. Reads the
-        batch and one row more on Postgres, the batch and at most a page more elsewhere.
+        batch and one row, in one round trip, on Postgres, the batch and at most a page elsewhere.
 
         Raises:
             BadWeightError: a row with a weight that is refused would belong to the batch.
@@ -125,32 +119,45 @@ class ReflectedMetaTable:
         """
         if limits.max_weight > MAX_ID:
             raise InvalidValueError("batch.max_weight", limits.max_weight, "at most 2^63 - 1")
+        if after_id is not None and after_id >= ceiling:
+            return None
+        if self.engine.dialect.name == "postgresql":
+            return self._window_cut(after_id, ceiling, limits)
         lowest = self.lowest_id() if after_id is None else after_id + 1
         if lowest is None or lowest > ceiling:
             return None
-        if self.engine.dialect.name == "postgresql":
-            return self._window_cut(lowest, ceiling, limits)
         # MariaDB and SQLite compute the whole window before its first row: pages stop early there.
         pages = self._pages(lowest, ceiling, limits.max_count)
         cuts = cut(pages, after_id=lowest - 1, ceiling=ceiling, limits=limits)
         return next(cuts, None)
+
+    def cut_text(self) -> str:
+        """Write the statement of `next_cut` as text, its bounds as $1 to $4: first id, last id,
+        weight, count. The driver writes the values of the filter.
+        """
+        return text_of(self.engine, self.queries.cut)
 
     def weights(self, after_id: int | None, ceiling: int) -> Iterator[tuple[int, int]]:
         """Stream `(id, weight)` in id order over one open cursor; memory is constant.
 
         Raises:
             BadWeightError: a row has a weight that is refused.
+            MetaColumnUnfitError: an id is there twice.
         """
+        last_id = None
         first_id = MIN_ID if after_id is None else after_id + 1
         if first_id > ceiling:
             return
-        query = self._weighed(first_id, ceiling).execution_options(yield_per=_STREAM_ROWS)
+        query = self.weighed(first_id, ceiling).execution_options(yield_per=_STREAM_ROWS)
         with reading(self.engine) as connection, connection.execute(query) as found:
             for rows in found.partitions():
                 for item_id, weight in rows:
                     if weight is None:
                         raise self._bad_weight(connection, item_id)
+                    if item_id == last_id:
+                        raise self._twice(item_id)
                     yield item_id, weight
+                    last_id = item_id
 
     def items(self, id_range: IdRange) -> list[MetaItem]:
         """Read the items of a range in id order.
@@ -158,28 +165,25 @@ class ReflectedMetaTable:
         Raises:
             BadWeightError: a row has a weight that is refused.
         """
-        query = (
-            sa.select(self.uid, self.table.c[self.columns.item], self._weight())
-            .where(*self._between(id_range.first_id, id_range.last_id))
-            .order_by(self.uid)
-        )
-        items = []
-        with reading(self.engine) as connection:
-            for item_id, item, weight in connection.execute(query):
-                if weight is None:
-                    raise self._bad_weight(connection, item_id)
-                items.append(MetaItem(id=item_id, item=item, weight=weight))
+        return self._items(self.queries.items, id_range)
+
+    def items_of(self, ids: Iterable[int]) -> list[MetaItem]:
+        """Read those items of a list that are there, in id order, 1,000 ids at a time.
+
+        Raises:
+            BadWeightError: a row has a weight that is refused.
+        """
+        rising, items = sorted(set(ids)), []
+        for at in range(0, len(rising), _LISTED_IDS):
+            chunk = rising[at : at + _LISTED_IDS]
+            query = self.queries.items.where(self.uid.in_(chunk))
+            items += self._items(query, IdRange(first_id=chunk[0], last_id=chunk[-1]))
         return items
 
     def ids(self, id_range: IdRange) -> list[int]:
         """Read the ids of a range in order."""
-        query = (
-            sa.select(self.uid)
-            .where(*self._between(id_range.first_id, id_range.last_id))
-            .order_by(self.uid)
-        )
-        with reading(self.engine) as connection:
-            return list(connection.execute(query).scalars())
+        with reading_once(self.engine) as connection:
+            return list(connection.execute(self.queries.ids, _bounds(id_range)).scalars())
 
     def facts(self, id_range: IdRange) -> Facts:
         """Sum up a range in the database, so that a later look can tell whether it changed.
@@ -187,22 +191,11 @@ class ReflectedMetaTable:
         Raises:
             BadWeightError: a row has a weight that is refused.
         """
-        rows = (
-            sa.select(self.uid.label("uid"), self._weight())
-            .where(*self._between(id_range.first_id, id_range.last_id))
-            .subquery()
-        )
-        high, low = halves(rows.c.weight)
-        query = sa.select(
-            sa.func.count(), sa.func.count(rows.c.weight), high, low, fingerprint(rows.c.uid)
-        ).select_from(rows)
-        with reading(self.engine) as connection:
-            count, weighed, upper, lower, hashed = connection.execute(query).one()
-            if weighed < count:
-                bad = sa.select(sa.func.min(rows.c.uid)).where(rows.c.weight.is_(None))
-                raise self._bad_weight(connection, connection.execute(bad).scalar_one())
-        weight = (int(upper or 0) << 32) + int(lower or 0)
-        return Facts(count=count, weight=weight, fingerprint=int(hashed or 0))
+        with reading_once(self.engine) as connection:
+            row = connection.execute(self.queries.facts, _bounds(id_range)).one()
+            if row[-1] is not None:
+                raise self._bad_weight(connection, row[-1])
+        return Facts.of(row)
 
     def _probe(self) -> None:
         """Touch every column that is used, for the rights on them, and the range of the ids."""
@@ -214,36 +207,46 @@ class ReflectedMetaTable:
             raise InvalidValueError(f"{self.canonical_name}.{self.columns.uid}", highest, "64 bits")
 
     def _edge(self, edge: sa.ColumnElement[Any]) -> int | None:
-        with reading(self.engine) as connection:
+        with reading_once(self.engine) as connection:
             found: int | None = connection.execute(sa.select(edge)).scalar_one()
         return found
 
-    def _window_cut(self, first_id: int, ceiling: int, limits: Limits) -> Cut | None:
-        window = Window(self.uid, self._weight(), self._between(first_id, ceiling))
-        with reading(self.engine, "REPEATABLE READ") as connection:
-            stop = connection.execute(window.first_excluded(limits)).one_or_none()
-            if stop is None:
-                count, total = connection.execute(window.rest()).one()
-                weight = total or 0
-            elif stop.weight is None and stop.position <= limits.max_count:
-                raise self._bad_weight(connection, stop.uid)
-            else:
-                count, weight = stop.position - 1, stop.before
-        if count == 0:
-            return None
-        last_id = ceiling if stop is None else stop.uid - 1
-        if last_id < first_id:
-            raise self._twice(first_id)
-        full = stop is not None or weight >= limits.max_weight or count == limits.max_count
-        id_range = IdRange(first_id=first_id, last_id=last_id)
-        return Cut(id_range=id_range, weight=int(weight), count=count, closed=full)
+    def _items(self, query: sa.Select[Any], id_range: IdRange) -> list[MetaItem]:
+        with reading_once(self.engine) as connection:
+            rows = connection.execute(query, _bounds(id_range)).all()
+            bad = next((item_id for item_id, _, weight in rows if weight is None), None)
+            if bad is not None:
+                raise self._bad_weight(connection, bad)
+        return [MetaItem(id=row[0], item=row[1], weight=row[2]) for row in rows]
+
+    def _window_cut(self, after_id: int | None, ceiling: int, limits: Limits) -> Cut | None:
+        values = {
+            "first_id": MIN_ID if after_id is None else after_id + 1,
+            "last_id": ceiling,
+            "max_weight": limits.max_weight,
+            "max_count": min(limits.max_count, MAX_ID),
+        }
+        query = self.queries.first_cut if after_id is None else self.queries.cut
+        with reading_once(self.engine) as connection:
+            last = connection.execute(query, values).one_or_none()
+            if last is None:
+                return None
+            if last.weight is None:
+                raise self._bad_weight(connection, last.uid)
+            if last.uid == last.next_uid:
+                raise self._twice(last.uid)
+            beyond = last.position >= limits.max_count
+            if last.next_uid is not None and last.next_weight is None and not beyond:
+                raise self._bad_weight(connection, last.next_uid)
+        first_id = last.lowest if after_id is None else after_id + 1
+        return cut_up_to(last, first_id, ceiling, limits)
 
     def _pages(self, first_id: int, ceiling: int, max_count: int) -> Iterator[tuple[int, int]]:
         """Give `(id, weight)` page by page, so that who stops early has read little."""
         last_id, full, position, size = None, True, 0, min(max_count + 1, _PAGE_ROWS)
         while full:
             with reading(self.engine) as connection:
-                page = connection.execute(self._weighed(first_id, ceiling).limit(size)).all()
+                page = connection.execute(self.weighed(first_id, ceiling).limit(size)).all()
                 bad = next((item_id for item_id, weight in page if weight is None), None)
                 error = None if bad is None else self._bad_weight(connection, bad)
             # A page starts with the last row of the one before: an id that is there twice shows.
@@ -258,9 +261,10 @@ class ReflectedMetaTable:
             full, first_id = len(page) == size, page[-1][0] if page else first_id
             size = min(4 * size, _LARGEST_PAGE_ROWS)
 
-    def _weighed(self, first_id: int, ceiling: int) -> sa.Select[Any]:
+    def weighed(self, first_id: int, ceiling: int) -> sa.Select[Any]:
+        """Give the query of `(uid, weight)` in id order; a refused weight is NULL."""
         return (
-            sa.select(self.uid, self._weight())
+            sa.select(self.uid.label("uid"), self._weight())
             .where(*self._between(first_id, ceiling))
             .order_by(self.uid)
         )
@@ -284,10 +288,13 @@ class ReflectedMetaTable:
 
     def _twice(self, item_id: int) -> MetaColumnUnfitError:
         problem, step = f"id {item_id} is there twice", "Let the view give every id once."
-        name = self.canonical_name
-        return MetaColumnUnfitError(name, self.columns.uid, "uid", problem, step)
+        return MetaColumnUnfitError(self.canonical_name, self.columns.uid, "uid", problem, step)
 
     def _bad_weight(self, connection: sa.Connection, item_id: int) -> BadWeightError:
         raw = self.table.c[self.columns.weight or self.columns.uid]
         query = sa.select(raw).where(self.uid == sa.literal(item_id, sa.BigInteger)).limit(1)
         return BadWeightError(self.canonical_name, item_id, connection.execute(query).scalar())
+
+
+def _bounds(id_range: IdRange) -> dict[str, int]:
+    return {"first_id": id_range.first_id, "last_id": id_range.last_id}

@@ -31,7 +31,9 @@ class SchemaVersions:
         Locks the job's row, so versions of concurrent attempts form one line.
         """
         with transaction(self.engine) as connection:
-            lock = sa.select(job.c.id).where(of_stream(stream)).with_for_update()
+            # Not the key: planning holds a share of that as long as it lasts.
+            row = sa.select(job.c.id).where(of_stream(stream))
+            lock = row.with_for_update(key_share=True)
             job_id = connection.execute(lock).scalar_one()
             version, schema = _latest(connection, stream)
             wider = schema.widened(seen, text_source=text_source)

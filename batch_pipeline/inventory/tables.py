@@ -129,6 +129,7 @@ batch_state = sa.Table(
 sa.Index(
     "batch_state_unfinished",
     batch_state.c.job_id,
+    batch_state.c.state,
     batch_state.c.batch_id,
     postgresql_where=sa.text(UNFINISHED),
 )
@@ -192,6 +193,8 @@ sa.Index(
     unique=True,
     postgresql_where=attempt.c.status == "running",
 )
+
+sa.Index("attempt_publish_number_idx", attempt.c.publish_number)
 
 part_file = sa.Table(
     "part_file",

@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from batch_pipeline import library
+from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
+from batch_pipeline_tests.integration.library_tables import CREATE_META_TABLE
+from batch_pipeline_tests.integration.logins import Logins, copied, logins_to, make_logins, name_of
 from batch_pipeline_tests.integration.mariadb_server import mariadb_server
 from batch_pipeline_tests.integration.meta_tables import (
     CREATE_FILES,
@@ -16,7 +20,7 @@ from batch_pipeline_tests.integration.meta_tables import (
     meta_engine,
 )
 
-collect_ignore = [] if MARIADB else ["test_mariadb_ceiling.py"]
+collect_ignore = [] if MARIADB else ["test_library_mariadb.py", "test_mariadb_ceiling.py"]
 
 
 @pytest.fixture
@@ -80,3 +84,40 @@ def sqlite_files(sqlite: sa.Engine) -> ReflectedMetaTable:
 def mariadb_files(mariadb: sa.Engine) -> ReflectedMetaTable:
     """The empty table `files` of a MariaDB database."""
     return ReflectedMetaTable.open(mariadb, "files", FILES)
+
+
+@pytest.fixture(scope="session")
+def granted_template(server_url: str, template: str) -> Iterator[str]:
+    """Name of a migrated database in which the group roles have their rights."""
+    with copied(server_url, template) as url:
+        make_logins(url)
+        yield name_of(url)
+
+
+@pytest.fixture
+def granted_url(server_url: str, granted_template: str) -> Iterator[str]:
+    """URL of a fresh inventory in which the group roles have their rights."""
+    with copied(server_url, granted_template) as url:
+        yield url
+
+
+@pytest.fixture
+def logins(granted_url: str) -> Iterator[Logins]:
+    """Everybody who may log in to a fresh inventory."""
+    with logins_to(granted_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def configured(database_url: str, tmp_path: Path) -> Iterator[None]:
+    """The library on a fresh inventory whose database has the meta tables too."""
+    library.configure(settings={"inventory_conn": database_url, "home": tmp_path / "home"})
+    yield
+    library.close()
+
+
+@pytest.fixture
+def meta_table(configured: None, database: Database) -> Database:
+    """An empty table `meta_table` in the inventory's own database."""
+    execute(database.engine, CREATE_META_TABLE)
+    return database

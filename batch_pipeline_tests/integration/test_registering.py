@@ -1,6 +1,7 @@
 """Registering on Postgres: who gets which id, and what a rival or a crash can do to that."""
 
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 
 import sqlalchemy as sa
@@ -11,7 +12,7 @@ from batch_pipeline.domain.item import Item, Registered
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.locks import LockClass, lock_in_transaction
 from batch_pipeline_tests.concurrency import eventually, run_python, together
-from batch_pipeline_tests.factories import batch, found_file
+from batch_pipeline_tests.factories import NOON, batch, found_file
 from batch_pipeline_tests.integration.seeds import query, register, somebody_waits
 
 EVERYTHING: Batch = batch(id_range=IdRange(first_id=0, last_id=MAX_ID))
@@ -152,7 +153,7 @@ def test_register_changed_file_is_reported_and_left_alone(database: Database) ->
     changed = [
         files[0],
         replace(files[1], size_bytes=11),
-        replace(files[2], modified_at=files[2].modified_at.replace(microsecond=1)),
+        replace(files[2], modified_at=NOON + timedelta(seconds=3, microseconds=1)),
         replace(files[3], etag="v2"),
     ]
     registered = database.meta_table("orders").register(changed, accept_changed=False)

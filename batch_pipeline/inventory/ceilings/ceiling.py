@@ -4,20 +4,26 @@ No database is known here.
 """
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, assert_never
+
+from batch_pipeline.domain.ceiling import Strategy
+
+__all__ = [
+    "MAX_CANDIDATES",
+    "Candidate",
+    "CandidateStore",
+    "Candidates",
+    "CandidatesInMemory",
+    "Ceiling",
+    "CeilingReading",
+    "Holder",
+    "Strategy",
+    "describe",
+    "recalled",
+]
 
 MAX_CANDIDATES = 64
-
-
-class Strategy(StrEnum):
-    """How a ceiling is found."""
-
-    LOCKS = "locks"  # Postgres: who held the table locked when the highest id was read
-    LOCKING_READ = "locking_read"  # MySQL, MariaDB: a read that meets open inserts
-    SQLITE = "sqlite"  # one writer at a time: the highest id
-    REGISTRAR = "registrar"  # ids are given in commit order: the highest id
-    SETTLE = "settle"  # rows younger than a delay are left alone
+_LONGEST_NAME = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +48,40 @@ class CeilingReading:
     value: int | None
     strategy: Strategy
     held_by: tuple[Holder, ...] = ()
+
+
+def describe(reading: CeilingReading) -> str:
+    """Say in one line what the ceiling is and what holds it back.
+
+    Names of applications and of prepared transactions are other people's text: what cannot be
+    printed is left out of them, and of a long one the end.
+    """
+    height = "no ceiling yet" if reading.value is None else f"ceiling {reading.value}"
+    return f"{height} ({reading.strategy}); {_cause(reading)}"
+
+
+def _cause(reading: CeilingReading) -> str:
+    if reading.held_by:
+        oldest, others = _named(reading.held_by[0]), len(reading.held_by) - 1
+        return f"held back by {oldest}" + (f", and {others} more" if others else "")
+    match reading.strategy:
+        case Strategy.LOCKS | Strategy.SQLITE | Strategy.REGISTRAR:
+            return "nothing holds it back"
+        case Strategy.LOCKING_READ:
+            return "the database does not name who may hold it back"
+        case Strategy.SETTLE:
+            return "rows younger than its delay are left alone"
+        case _:
+            assert_never(reading.strategy)
+
+
+def _named(holder: Holder) -> str:
+    # A prepared transaction has no process: its application says what it is.
+    printable = "".join(one for one in holder.application if one.isprintable()).strip()
+    name = printable if len(printable) <= _LONGEST_NAME else f"{printable[:_LONGEST_NAME]}…"
+    if holder.pid is not None:
+        name = f"pid {holder.pid} ({name})" if name else f"pid {holder.pid}"
+    return name if holder.age_seconds is None else f"{name} for {max(holder.age_seconds, 0):.0f} s"
 
 
 class Ceiling(Protocol):

@@ -32,8 +32,11 @@ class LockingReadCeiling:
 
     def read(self) -> CeilingReading:
         """Read on from the last ceiling to each candidate until an open insert is met."""
-        name, highest = self.table.canonical_name, self.table.highest_id()
-        state = recalled(self.store, name, Strategy.LOCKING_READ, "").limited_to(highest)
+        name = self.table.canonical_name
+        # Before looking: what somebody saves meanwhile may lie above what is seen here.
+        state = recalled(self.store, name, Strategy.LOCKING_READ, "")
+        highest = self.table.highest_id()
+        state = state.limited_to(highest)
         if highest is not None:
             state = state.with_candidate(Candidate(highest))
         for candidate in state.waiting:

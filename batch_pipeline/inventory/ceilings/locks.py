@@ -79,10 +79,11 @@ class LocksCeiling:
             reflected = self.table.table
             names = {"table": reflected.name, "schema": reflected.schema}
             epoch, relation = connection.execute(_EPOCH, names).one()
+            # Before looking: what somebody saves meanwhile may lie above what is seen here.
+            before = recalled(self.store, name, Strategy.LOCKS, epoch)
             highest = connection.execute(sa.select(sa.func.max(self.table.uid))).scalar_one()
             found = connection.execute(_HOLDERS, {"relation": relation})
             holders = frozenset(found.scalars())
-            before = recalled(self.store, name, Strategy.LOCKS, epoch)
             state = advanced(before, highest, holders)
             held_by = _held_by(connection, state, holders)
         self.store.save(name, state)

@@ -71,10 +71,12 @@ class SettleCeiling:
         """Give the highest id below the first row that is younger than the delay or has no time."""
         table = self.table
         time: sa.Column[Any] = table.table.c[self.settle_by.column]
-        state = recalled(self.store, table.canonical_name, Strategy.SETTLE, "")
+        # Another stream may look at the same table with a shorter delay, or by another column.
+        epoch = f"{self.settle_by.column} {self.settle_by.delay}"
+        state = recalled(self.store, table.canonical_name, Strategy.SETTLE, epoch)
         state = state.limited_to(table.highest_id())
         with reading(table.engine) as connection:
-            settled_until = _now(connection, time) - self.settle_by.delay
+            settled_until = database_time(connection, time) - self.settle_by.delay
             unsettled = sa.or_(time.is_(None), time > sa.literal(settled_until, time.type))
             if state.released is not None:
                 unsettled = sa.and_(
@@ -91,8 +93,8 @@ class SettleCeiling:
         return CeilingReading(value=state.released, strategy=Strategy.SETTLE)
 
 
-def _now(connection: sa.Connection, column: sa.Column[Any]) -> datetime:
-    """Ask the database for its time, in the form that the column has."""
+def database_time(connection: sa.Connection, column: sa.Column[Any]) -> datetime:
+    """Ask the database for its time, in the form that a column of times has."""
     if connection.dialect.name == "sqlite":
         text = connection.execute(sa.select(sa.func.datetime("now"))).scalar_one()
         return datetime.fromisoformat(text)

@@ -75,7 +75,7 @@ CREATE TABLE batch_pipeline.batch_state (
         state IN ('planned', 'running', 'published', 'failed', 'interrupted', 'dead',
                   'cancelled', 'superseded'))
 );
-CREATE INDEX batch_state_unfinished ON batch_pipeline.batch_state (job_id, batch_id)
+CREATE INDEX batch_state_unfinished ON batch_pipeline.batch_state (job_id, state, batch_id)
     WHERE state IN ('planned', 'failed', 'interrupted', 'dead');
 CREATE INDEX batch_state_running ON batch_pipeline.batch_state (job_id) WHERE state = 'running';
 COMMENT ON TABLE batch_pipeline.batch_state IS
@@ -131,6 +131,35 @@ SELECT attempt.id,
   FROM batch_pipeline.attempt
   JOIN batch_pipeline.batch ON batch.id = attempt.batch_id
   JOIN batch_pipeline.job ON job.id = batch.job_id;
+
+CREATE INDEX attempt_publish_number_idx ON batch_pipeline.attempt (publish_number);
+CREATE VIEW batch_pipeline.published AS
+SELECT origin.job,
+       attempt.publish_number,
+       coalesce(attempt.result::json, (
+           SELECT json_agg(part_file.uri ORDER BY part_file.position)
+             FROM batch_pipeline.part_file
+            WHERE part_file.attempt_id = attempt.id AND NOT part_file.quarantine
+       ), '[]'::json) AS job_result_item,
+       origin.batch_weight,
+       origin.batch_count,
+       origin.batch_id_start,
+       origin.batch_id_end,
+       attempt.generation,
+       attempt.finished_at AS published_at,
+       origin.meta_table
+  FROM batch_pipeline.attempt
+ CROSS JOIN LATERAL (
+        SELECT job.name AS job, batch.weight AS batch_weight, batch.item_count AS batch_count,
+               batch.first_id AS batch_id_start, batch.last_id AS batch_id_end, job.meta_table
+          FROM batch_pipeline.batch
+          JOIN batch_pipeline.job ON job.id = batch.job_id
+         WHERE batch.id = attempt.batch_id
+        OFFSET 0 -- else the planner may begin with all batches of a job instead of the numbers
+       ) origin
+ WHERE attempt.publish_number IS NOT NULL;
+COMMENT ON VIEW batch_pipeline.published IS
+    'What each job has published, in publish order: the meta table of jobs that go on from there.';
 """
 
 

@@ -1,0 +1,82 @@
+"""Batches that are lists of ids: writing them, and what ids of a job are listed already.
+
+Lists are outside the exclusion constraint and move no bookmark: who writes them holds the planning
+lock and leaves out what is listed already.
+"""
+
+import json
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+
+import sqlalchemy as sa
+
+from batch_pipeline.domain.backfill import cut_lists
+from batch_pipeline.domain.planning import Planned
+from batch_pipeline.inventory import batch_states
+from batch_pipeline.inventory.batches import Writing
+from batch_pipeline.inventory.engine import transaction
+from batch_pipeline.inventory.tables import batch
+
+_COPY = (
+    "COPY batch_pipeline.batch "
+    "(job_id, first_id, last_id, weight, item_count, oversized, config, item_ids) FROM STDIN"
+)
+_STREAM_ROWS = 10_000
+
+
+def insert_lists(
+    connection: sa.Connection, writing: Writing, weighed_ids: Iterable[tuple[int, int]]
+) -> Planned:
+    """Cut `(id, weight)` pairs in rising order into lists and write them as batches.
+
+    Memory is one batch. The caller holds the planning lock.
+    """
+    job_id, limits = writing.job_id, writing.limits
+    highest = sa.select(sa.func.coalesce(sa.func.max(batch.c.id), 0)).where(
+        batch.c.job_id == job_id
+    )
+    after_batch_id = connection.execute(highest).scalar_one()
+    planned = Planned()
+    raw = connection.connection.driver_connection
+    assert raw is not None  # noqa: S101 - the connection is open
+    written = json.dumps(dict(writing.config))
+    with raw.cursor() as cursor, cursor.copy(_COPY) as rows:
+        for one, item_ids in cut_lists(weighed_ids, limits):
+            ids, oversized = one.id_range, one.weight > limits.max_weight
+            facts = (ids.first_id, ids.last_id, one.weight, one.count, oversized, written)
+            rows.write_row((job_id, *facts, list(item_ids)))
+            planned = planned.with_cut(one)
+    if planned.batches:
+        batch_states.planned(connection, job_id, after_batch_id)
+    return planned
+
+
+def not_listed(
+    engine: sa.Engine, job_id: int | None, weighed_ids: Iterable[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """Leave out the ids that a committed list of a job has; both sides are streamed in id order."""
+    with closing(_listed(engine, job_id)) as listed:
+        known = next(listed, None)
+        for item_id, weight in weighed_ids:
+            while known is not None and known < item_id:
+                known = next(listed, None)
+            if known != item_id:
+                yield item_id, weight
+
+
+def _listed(engine: sa.Engine, job_id: int | None) -> Generator[int, None, None]:
+    if job_id is None:
+        return
+    item_id = sa.func.unnest(batch.c.item_ids).label("item_id")
+    query = (
+        sa.select(item_id)
+        .where(
+            batch.c.job_id == job_id,
+            batch.c.superseded_at.is_(None),
+            batch.c.item_ids.is_not(None),
+        )
+        .order_by(item_id)
+        .execution_options(yield_per=_STREAM_ROWS)
+    )
+    with transaction(engine) as connection, connection.execute(query) as found:
+        yield from found.scalars()

@@ -1,0 +1,111 @@
+"""A job on a user's meta table for tests of the audit: consumed, audited, consumed again."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from batch_pipeline.domain.audit import Audit
+from batch_pipeline.domain.batch import Attempt, Batch
+from batch_pipeline.domain.id_range import IdRange
+from batch_pipeline.domain.job import JobTerms
+from batch_pipeline.domain.planning import Limits
+from batch_pipeline.domain.seen import Seen
+from batch_pipeline.inventory.acquire import Wish
+from batch_pipeline.inventory.bisect import listed
+from batch_pipeline.inventory.bookmarks import EVERYWHERE
+from batch_pipeline.inventory.ceilings.ceiling import Strategy
+from batch_pipeline.inventory.ceilings.choose import choose_ceiling
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.inventory.meta_source import MetaSource
+from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
+from batch_pipeline_tests.factories import limits
+from batch_pipeline_tests.integration.meta_tables import insert
+from batch_pipeline_tests.integration.seeds import query
+
+
+@dataclass
+class Feed:
+    """The job `job` on a table; `taken` are the ids of all batches that succeeded."""
+
+    database: Database
+    table: ReflectedMetaTable
+    bounds: Limits = field(default_factory=lambda: limits(max_count=3))
+    taken: list[int] = field(default_factory=list)
+    source: MetaSource = field(init=False)
+
+    def __post_init__(self) -> None:
+        # The highest id, as everybody has it who knows no better.
+        choice = choose_ceiling(self.table, Strategy.REGISTRAR)
+        self.source = MetaSource(table=self.table, choice=choice)
+
+    def wish(self, window: IdRange = EVERYWHERE) -> Wish:
+        """Ask for the next batch."""
+        terms = JobTerms(name="job", meta_table=self.table.canonical_name, where=self.table.where)
+        config: dict[str, Any] = {"batch_id_min": None, "batch_id_max": None}
+        if window != EVERYWHERE:
+            config = {"batch_id_min": window.first_id, "batch_id_max": window.last_id}
+        config |= {"batch_weight": self.bounds.max_weight, "batch_count": self.bounds.max_count}
+        return Wish(terms=terms, limits=self.bounds, config=config, window=window)
+
+    def acquire(self, window: IdRange = EVERYWHERE) -> Attempt | None:
+        """Start an attempt on the next batch."""
+        return self.database.acquisitions.acquire(self.wish(window), self.source)
+
+    def succeed(self, attempt: Attempt) -> list[int]:
+        """End an attempt as done and give the ids of its items."""
+        items = listed(self.table, attempt.batch)
+        seen = Seen.of((item.id for item in items), weight=sum(item.weight for item in items))
+        self.database.attempts.succeed(attempt, logging=None, seen=seen)
+        ids = [item.id for item in items]
+        self.taken += ids
+        return ids
+
+    def drain(self, window: IdRange = EVERYWHERE) -> list[list[int]]:
+        """Acquire and end batch after batch; give the ids of each."""
+        batches = []
+        while (attempt := self.acquire(window)) is not None:
+            batches.append(self.succeed(attempt))
+        return batches
+
+    def audit(self, **how: Any) -> Audit:
+        """Audit the job."""
+        return self.database.late_arrivals.audit("job", self.table, **how)
+
+    def batch(self, first_id: int) -> Batch:
+        """Find the batch of the job that starts with an id."""
+        [(batch_id, last_id)] = query(
+            self.database,
+            "SELECT b.id, b.last_id FROM batch_pipeline.batch b JOIN batch_pipeline.job j "
+            "ON j.id = b.job_id WHERE j.name = 'job' AND b.first_id = :first_id",
+            first_id=first_id,
+        )
+        ids = IdRange(first_id=first_id, last_id=last_id)
+        return Batch(id=batch_id, job="job", id_range=ids, weight=0, count=0)
+
+
+def row_counts(database: Database) -> list[tuple[Any, ...]]:
+    """Count the rows of what an audit may write."""
+    return query(
+        database,
+        "SELECT (SELECT count(*) FROM batch_pipeline.job), "
+        "(SELECT count(*) FROM batch_pipeline.batch), "
+        "(SELECT count(*) FROM batch_pipeline.batch_state), "
+        "(SELECT count(*) FROM batch_pipeline.attempt), "
+        "(SELECT count(*) FROM batch_pipeline.bookmark)",
+    )
+
+
+def lists(database: Database) -> list[list[int]]:
+    """Read the lists of all late batches, oldest first."""
+    rows = query(
+        database,
+        "SELECT b.item_ids FROM batch_pipeline.batch b JOIN batch_pipeline.job j ON j.id = b.job_id"
+        " WHERE j.name = 'job.late' ORDER BY b.id",
+    )
+    return [list(ids) for (ids,) in rows]
+
+
+def taken_even_ids(feed: Feed) -> Feed:
+    """Fill a table and consume it."""
+    insert(feed.table, dict.fromkeys(range(2, 19, 2), 10))
+    assert feed.drain() == [[2, 4, 6], [8, 10, 12], [14, 16, 18]]
+    return feed

@@ -1,0 +1,89 @@
+"""Logins of the group roles, and databases in which these groups have their rights."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from uuid import uuid4
+
+import psycopg
+from psycopg import sql
+
+from batch_pipeline.inventory.database import Database, open_database
+from batch_pipeline.inventory.rights import Role
+
+PREFIX = "bp"
+GROUPS = {
+    "olga": (Role.OWNER,),
+    "paul": (Role.PLANNER,),
+    "wanda": (Role.WORKER,),
+    "rita": (Role.READER,),
+    "lib": (Role.PLANNER, Role.WORKER),  # a program that acquires plans as well as works
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Logins:
+    """Who may log in to a database with an inventory; each is opened once."""
+
+    url: str
+    _opened: ExitStack
+    _databases: dict[str, Database]
+
+    def of(self, name: str) -> Database:
+        """The inventory as one login sees it."""
+        if name not in self._databases:
+            opened = open_database(url_of(self.url, name), migrated=False)
+            self._databases[name] = self._opened.enter_context(closing(opened))
+        return self._databases[name]
+
+
+@contextmanager
+def logins_to(url: str) -> Iterator[Logins]:
+    """Open the inventory at the server's own URL for its logins."""
+    with ExitStack() as opened:
+        yield Logins(url, opened, {})
+
+
+def make_logins(url: str) -> None:
+    """Grant the groups their rights and make a login of each, all with no search path at all."""
+    with closing(open_database(url, migrated=None)) as database:
+        database.migrate(role_prefix=PREFIX)
+    for name, roles in GROUPS.items():
+        create_login(url, name, [role.named(PREFIX) for role in roles])
+        no_path = sql.SQL("ALTER ROLE {} SET search_path = ''").format(sql.Identifier(name))
+        run(url, no_path)
+
+
+def create_login(url: str, name: str, groups: Sequence[str] = (), *, rights: str = "") -> None:
+    """Make a role that may log in, a member of some groups, with rights of its own."""
+    create = sql.SQL("CREATE ROLE {} LOGIN " + rights).format(sql.Identifier(name))
+    run(url, create)
+    for group in groups:
+        grant = sql.SQL("GRANT {} TO {}").format(sql.Identifier(group), sql.Identifier(name))
+        run(url, grant)
+
+
+@contextmanager
+def copied(server_url: str, template: str) -> Iterator[str]:
+    """Give the URL of a copy of a database, which is dropped at the end."""
+    name = f"copy_{uuid4().hex}"
+    create = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY")
+    run(server_url, create.format(sql.Identifier(name), sql.Identifier(template)))
+    yield server_url.replace("/postgres?", f"/{name}?")
+    run(server_url, sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def url_of(url: str, login: str) -> str:
+    """Give the URL of the same database for another login."""
+    return url.replace("//postgres@", f"//{login}@")
+
+
+def name_of(url: str) -> str:
+    """Give the name of the database."""
+    return url.split("?", maxsplit=1)[0].rsplit("/", 1)[1]
+
+
+def run(url: str, statement: sql.SQL | sql.Composed | str) -> None:
+    """Run one statement as whom the URL names."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(statement.encode() if isinstance(statement, str) else statement)

@@ -1,0 +1,362 @@
+"""The group roles: each does its work with the rights it has, and nothing else."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import pytest
+import sqlalchemy as sa
+
+from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch, BatchState
+from batch_pipeline.domain.errors import MetaPermissionError, PermissionDeniedError
+from batch_pipeline.domain.job import JobTerms
+from batch_pipeline.domain.schema import Column, ColumnType
+from batch_pipeline.inventory.acquire import Wish
+from batch_pipeline.inventory.all_cuts import all_cuts
+from batch_pipeline.inventory.ceiling_candidates import StoredCandidates
+from batch_pipeline.inventory.ceilings.ceiling import Candidates, Strategy
+from batch_pipeline.inventory.ceilings.choose import choose_ceiling
+from batch_pipeline.inventory.database import Database, open_database
+from batch_pipeline.inventory.engine import transaction
+from batch_pipeline.inventory.meta_source import MetaSource
+from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.rights import RIGHTS, Role
+from batch_pipeline.inventory.tables import metadata
+from batch_pipeline_tests.factories import encoded, found_file, limits, stream
+from batch_pipeline_tests.integration.logins import Logins, run, url_of
+from batch_pipeline_tests.integration.meta_tables import CREATE_FILES, FILES, meta_engine
+from batch_pipeline_tests.integration.seeds import (
+    ORDER_ID,
+    claimed,
+    expire,
+    plan,
+    publish,
+    query,
+    register,
+)
+
+TABLES = sorted(metadata.tables.values(), key=lambda table: table.name)
+PRIVILEGES = r"""
+SELECT grantee, table_name, privilege_type FROM information_schema.table_privileges
+ WHERE table_schema = 'batch_pipeline' AND grantee LIKE 'bp\_%' AND grantee <> 'bp_owner'
+UNION
+SELECT grantee, table_name, 'UPDATE ' || column_name FROM information_schema.column_privileges
+ WHERE table_schema = 'batch_pipeline' AND privilege_type = 'UPDATE'
+   AND grantee LIKE 'bp\_%' AND grantee <> 'bp_owner'
+ ORDER BY 1, 2, 3
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """A published batch, one that is being tried, and an item that is not planned."""
+
+    logins: Logins
+    published: Batch
+    attempt: Attempt
+
+
+@pytest.fixture
+def scene(logins: Logins) -> Iterator[Scene]:
+    """A scene that planner and worker have made, each with no more than its own rights."""
+    planner, worker = logins.of("paul"), logins.of("wanda")
+    register(planner, 6)
+    first, second = plan(planner, limits(max_count=3))
+    register(planner, 1, first=7)
+    worker.schemas.widen("orders", [ORDER_ID], text_source=True)
+    publish(worker, first)
+    with claimed(worker, second) as attempt:
+        yield Scene(logins=logins, published=first, attempt=attempt)
+
+
+@pytest.fixture
+def admin(granted_url: str) -> Iterator[Database]:
+    """The inventory as the server's superuser sees it."""
+    with closing(open_database(granted_url, migrated=False)) as opened:
+        yield opened
+
+
+def test_rights_name_every_table_and_somebody_who_fills_it() -> None:
+    """Expect a new table to be missed here until it is said who reads and who writes it."""
+    read = {table for right in RIGHTS if Role.READER in right.roles for table in right.selects}
+    assert {table for right in RIGHTS for table in right.inserts} == set(TABLES)
+    assert {getattr(table, "name", "") for table in read} == {
+        *(table.name for table in TABLES),
+        "alembic_version",
+        "inventory",
+        "published",
+    }
+
+
+def test_grants_are_no_more_than_what_is_said_here(admin: Database) -> None:
+    """Expect only bookmarks to be deleted from, and updates column by column."""
+    rows = query(admin, PRIVILEGES)
+    verbs = {verb for _, _, verb in rows if not verb.startswith("UPDATE ")}
+    assert verbs == {"SELECT", "INSERT", "DELETE"}
+    assert [row[:2] for row in rows if row[2] == "DELETE"] == [("bp_planner", "bookmark")]
+    assert {verb for who, _, verb in rows if who == "bp_reader"} == {"SELECT"}
+    inserts = [row[:2] for row in rows if row[2] == "INSERT"]
+    assert [table for who, table in inserts if who == "bp_worker"] == [
+        *("attempt", "attempt_item", "part_file", "schema_version")
+    ]
+    assert [table for who, table in inserts if who == "bp_planner"] == [
+        *("batch", "batch_state", "bookmark", "ceiling_candidate", "item", "job")
+    ]
+    updates = [row[1:] for row in rows if row[0] == "bp_worker" and row[2].startswith("UPDATE ")]
+    assert [(table, column) for table, column in updates if table != "attempt"] == [
+        ("batch_state", "UPDATE attempts"),
+        ("batch_state", "UPDATE generation"),
+        ("batch_state", "UPDATE state"),
+        ("job", "UPDATE publish_count"),
+    ]
+    planner = {row[2] for row in rows if row[:2] == ("bp_planner", "attempt")}
+    assert planner == {
+        "SELECT",
+        *(f"UPDATE {name}" for name in ("status", "finished_at", "error", "logging")),
+    }
+    never = {"id", "batch_id", "number", "token", "liveness_key", "run_id", "started_at"}
+    assert not never & {column.split()[1] for table, column in updates if table == "attempt"}
+
+
+def test_planner_registers_plans_and_controls_jobs(logins: Logins) -> None:
+    """Expect all of a planner's work to need none of a worker's rights."""
+    planner = logins.of("paul")
+    register(planner, 6)
+    changed = [found_file(1, size_bytes=20)]
+    assert planner.meta_table("orders").register(changed, accept_changed=True).accepted == 1
+    whole, _ = plan(planner, limits(max_count=3))
+    register(planner, 3, first=7)
+    assert len(plan(planner, limits(max_count=3))) == 1
+    planner.jobs.pause("orders", "stocktaking")
+    planner.jobs.resume("orders")
+    halves = planner.jobs.bisect("orders", whole.id, planner.meta_table("orders"))
+    assert planner.jobs.cancel_batch("orders", halves[0].id).batches == 1
+    assert planner.jobs.retry("orders", batches=[halves[0].id]) == 1
+    _save(planner)
+
+
+def test_planner_cancels_what_a_worker_tries(scene: Scene) -> None:
+    """Expect the attempt to be closed, so that its worker is fenced."""
+    assert scene.logins.of("paul").jobs.cancel("orders").attempts == 1
+    states = [one.state for one in scene.logins.of("rita").batches.statuses("orders")]
+    assert states == [BatchState.PUBLISHED, BatchState.CANCELLED]
+
+
+def test_worker_claims_publishes_fails_and_takes_over(scene: Scene) -> None:
+    """Expect all of a worker's work to need none of a planner's rights."""
+    worker, attempt = scene.logins.of("wanda"), scene.attempt
+    assert worker.attempts.fail(attempt, "no more paper", AttemptStatus.FAILED)
+    with claimed(worker, attempt.batch) as second:
+        expire(worker, second)
+        assert worker.attempts.close_dead("orders") == 1
+    with claimed(worker, attempt.batch) as third:
+        assert worker.attempts.succeed(third, result={"rows": 1}, logging="done", seen=None) == 1
+    again = publish(worker, scene.published)
+    worker.attempts.pointed(again, "file:///batches/pointer.json")
+    assert [one.state for one in worker.batches.statuses("orders")] == [BatchState.PUBLISHED] * 2
+    assert worker.manifests.of_batch(scene.published) == again
+
+
+def test_reader_reads_every_table_and_the_view(scene: Scene) -> None:
+    """Expect everything that is asked in SQL or by a command to be answered."""
+    reader = scene.logins.of("rita")
+    for table in TABLES:
+        with reader.engine.begin() as connection:
+            connection.execute(sa.select(table)).all()
+    statuses = query(reader, "SELECT job, status FROM batch_pipeline.inventory ORDER BY id")
+    assert statuses == [("orders", "succeeded"), ("orders", "running")]
+    assert reader.manifests.of_batch(scene.published) is not None
+    assert len(reader.history.of_item(scene.published, 1)) == 1
+    assert reader.schemas.latest("orders")[0] == 1
+    assert reader.batches.backlog(reader.meta_table("orders")) == (1, 10)
+    assert [report.publish_count for report in reader.jobs.jobs()] == [1]
+
+
+def _register(database: Database, scene: Scene) -> None:
+    database.meta_table("orders").register([found_file(99)], accept_changed=False)
+
+
+def _accept(database: Database, scene: Scene) -> None:
+    database.meta_table("orders").register([found_file(1, size_bytes=9)], accept_changed=True)
+
+
+def _plan(database: Database, scene: Scene) -> None:
+    plan(database, limits())
+
+
+def _pause(database: Database, scene: Scene) -> None:
+    database.jobs.pause("orders")
+
+
+def _retry(database: Database, scene: Scene) -> None:
+    database.jobs.retry("orders")
+
+
+def _save(database: Database, scene: Scene | None = None) -> None:
+    state = Candidates(strategy=Strategy.LOCKS, epoch="")
+    StoredCandidates(database.engine, "here").save("ops.files", state)
+
+
+def _claim(database: Database, scene: Scene) -> None:
+    with claimed(database, scene.published):
+        pytest.fail("it was claimed")
+
+
+def _publish(database: Database, scene: Scene) -> None:
+    database.attempts.publish(scene.attempt, encoded("forged"), stream())
+
+
+def _succeed(database: Database, scene: Scene) -> None:
+    database.attempts.succeed(scene.attempt, result=None, logging=None, seen=None)
+
+
+def _fail(database: Database, scene: Scene) -> None:
+    database.attempts.fail(scene.attempt, "forged", AttemptStatus.FAILED)
+
+
+def _widen(database: Database, scene: Scene) -> None:
+    amount = Column(name="amount", type=ColumnType.NUMBER)
+    database.schemas.widen("orders", [amount], text_source=True)
+
+
+def _forget(database: Database, scene: Scene) -> None:
+    database.forget("orders")
+
+
+def _runs(statement: str) -> Callable[[Database, Scene], None]:
+    def runs(database: Database, scene: Scene) -> None:
+        with transaction(database.engine) as connection:
+            connection.execute(sa.text(statement))
+
+    return runs
+
+
+_renew = _runs("UPDATE batch_pipeline.attempt SET lease_until = lease_until + interval '1 hour'")
+DESTRUCTION = (
+    _forget,
+    _runs("DELETE FROM batch_pipeline.attempt_item"),
+    _runs("UPDATE batch_pipeline.batch SET last_id = last_id"),
+    _runs("UPDATE batch_pipeline.attempt SET token = gen_random_uuid()"),
+    _runs("TRUNCATE batch_pipeline.part_file"),
+    _runs("ALTER TABLE batch_pipeline.job ADD own text"),
+    _runs("CREATE TABLE batch_pipeline.own ()"),
+    _runs("DROP VIEW batch_pipeline.inventory"),
+)
+FORBIDDEN: dict[str, tuple[Callable[[Database, Scene], None], ...]] = {
+    "paul": (_claim, _publish, _succeed, _renew, _widen, *DESTRUCTION),
+    "wanda": (_register, _accept, _plan, _pause, _retry, _save, *DESTRUCTION),
+    "rita": (
+        *(_register, _accept, _plan, _pause, _retry, _save),
+        *(_claim, _publish, _succeed, _fail, _renew, _widen),
+        *DESTRUCTION,
+    ),
+}
+
+
+@pytest.mark.parametrize("login", FORBIDDEN)
+def test_role_is_refused_what_is_not_its_work(scene: Scene, admin: Database, login: str) -> None:
+    """Expect every call and statement of others to be refused, and nothing to be changed by it."""
+    before = _all_rows(admin)
+    for operation in FORBIDDEN[login]:
+        with pytest.raises(PermissionDeniedError) as caught:
+            operation(scene.logins.of(login), scene)
+        assert "permission denied" in caught.value.reason or "must be owner" in caught.value.reason
+    assert _all_rows(admin) == before
+    publish_by_its_worker = scene.logins.of("wanda").attempts.publish
+    assert publish_by_its_worker(scene.attempt, encoded(), stream()).generation == 1
+
+
+def _all_rows(database: Database) -> dict[str, list[str]]:
+    """Read everything but what the heartbeat renews by itself."""
+    renewed = {"renewed_at", "lease_until"}
+    with database.engine.begin() as connection:
+        rows = {
+            table.name: connection.execute(
+                sa.select(*(column for column in table.c if column.name not in renewed))
+            ).all()
+            for table in TABLES
+        }
+    return {name: sorted(map(repr, found)) for name, found in rows.items()}
+
+
+def test_owner_deletes_a_stream(scene: Scene) -> None:
+    """Expect nothing to be left of it."""
+    owner = scene.logins.of("olga")
+    owner.forget("orders")
+    assert [query(owner, "SELECT FROM batch_pipeline.item, batch_pipeline.job")] == [[]]
+
+
+def test_library_worker_acquires_as_planner_and_worker(logins: Logins, granted_url: str) -> None:
+    """Expect both groups to suffice for acquiring, with nothing but SELECT on the meta table."""
+    _make_files(granted_url, "lib")
+    database = logins.of("lib")
+    with meta_engine(url_of(granted_url, "lib")) as engine:
+        source = _source(engine)
+        assert source.choice.strategy is Strategy.LOCKS
+        terms = JobTerms(name="orders", meta_table=source.name)
+        wish = Wish(terms=terms, limits=limits(max_count=4), config={})
+        ranges = []
+        while (attempt := database.acquisitions.acquire(wish, source)) is not None:
+            ranges.append(str(attempt.batch.id_range))
+            database.attempts.succeed(attempt, logging=None, seen=None)
+        store = StoredCandidates(database.engine, "here")
+        choose_ceiling(source.table, store=store).ceiling.read()
+        table = source.table
+        cuts = [str(cut.id_range) for cut in all_cuts(table, None, 10, limits(max_count=4))]
+    assert [one.split("..")[1] for one in ranges] == ["4", "8", "10"]
+    assert cuts == ["1..4", "5..8", "9..10"]
+
+
+@pytest.mark.parametrize("login", ["paul", "wanda"])
+def test_library_worker_with_one_of_both_groups_is_refused(
+    logins: Logins, granted_url: str, admin: Database, login: str
+) -> None:
+    """Expect neither half to acquire, and nothing to be left of the try."""
+    _make_files(granted_url, login)
+    with meta_engine(url_of(granted_url, login)) as engine:
+        source = _source(engine)
+        wish = Wish(
+            terms=JobTerms(name="orders", meta_table=source.name), limits=limits(), config={}
+        )
+        before = _all_rows(admin)
+        with pytest.raises(PermissionDeniedError):
+            logins.of(login).acquisitions.acquire(wish, source)
+    assert _all_rows(admin) == before
+
+
+def test_meta_table_without_select_is_refused(logins: Logins, granted_url: str) -> None:
+    """Expect the missing right to be named as one on the meta table."""
+    _make_files(granted_url, "paul")
+    with meta_engine(url_of(granted_url, "wanda")) as engine, pytest.raises(MetaPermissionError):
+        _source(engine).reading()
+
+
+def test_library_worker_without_temporary_objects_acquires(
+    logins: Logins, granted_url: str
+) -> None:
+    """Expect a database where nobody may make temporary objects to be worked with all the same."""
+    _make_files(granted_url, "lib")
+    name = granted_url.rsplit("/", 1)[1].split("?", maxsplit=1)[0]
+    run(granted_url, f"REVOKE TEMPORARY ON DATABASE {name} FROM PUBLIC")
+    database = logins.of("lib")
+    with meta_engine(url_of(granted_url, "lib")) as engine:
+        source = _source(engine)
+        terms = JobTerms(name="orders", meta_table=source.name)
+        wish = Wish(terms=terms, limits=limits(max_count=2), config={})
+        acquired = [database.acquisitions.acquire(wish, source) for _ in range(6)]
+        assert [one is None for one in acquired] == [False] * 5 + [True]
+        assert len(list(all_cuts(source.table, None, 10, limits(max_count=4)))) == 3
+
+
+def _make_files(url: str, reader: str) -> None:
+    """Make a meta table of ten files that a login may read and no more."""
+    run(url, "CREATE SCHEMA ops")
+    run(url, CREATE_FILES)
+    run(url, "INSERT INTO ops.files (size_in_bytes) SELECT 1 FROM generate_series(1, 10)")
+    run(url, f"GRANT USAGE ON SCHEMA ops TO {reader}")
+    run(url, f"GRANT SELECT ON ops.files TO {reader}")
+
+
+def _source(engine: sa.Engine) -> MetaSource:
+    table = ReflectedMetaTable.open(engine, "ops.files", FILES)
+    return MetaSource(table=table, choice=choose_ceiling(table))

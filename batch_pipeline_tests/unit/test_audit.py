@@ -1,0 +1,71 @@
+"""Comparing what batches saw with what is there, and saying what was found."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batch_pipeline.domain.audit import Audit, Comparison, Noted
+
+IDS = st.sets(st.integers(-30, 30))
+
+
+@given(seen=IDS, present=IDS)
+def test_comparison_of_any_two_sets_finds_both_differences(
+    seen: set[int], present: set[int]
+) -> None:
+    """Expect the surplus with its weights, the missing ids, and the weight of what both have."""
+    comparison = Comparison(seen=sorted(seen), rows=[(uid, 100 + uid) for uid in sorted(present)])
+    assert list(comparison.surplus()) == [(uid, 100 + uid) for uid in sorted(present - seen)]
+    missing = sorted(seen - present)
+    assert comparison.missing == Noted(count=len(missing), first=tuple(missing[:20]))
+    assert comparison.weight == sum(100 + uid for uid in seen & present)
+
+
+def test_comparison_counts_a_row_that_a_view_gives_twice_once() -> None:
+    """Expect no second arrival, and no second weight."""
+    comparison = Comparison(seen=[1], rows=[(1, 5), (1, 5), (2, 7), (2, 7)])
+    assert list(comparison.surplus()) == [(2, 7)]
+    assert (comparison.weight, comparison.missing.count) == (5, 0)
+
+
+def test_noted_names_the_first_twenty_only() -> None:
+    """Expect the count to go on where the names end."""
+    noted = Noted().and_also(range(15)).plus(Noted().and_also(range(15, 30)))
+    assert (noted.count, noted.first) == (30, tuple(range(20)))
+    assert str(noted).endswith("18, 19, …")
+    assert str(Noted().and_also([3, 4])) == "3, 4"
+
+
+def test_sentence_of_a_clean_audit_is_short() -> None:
+    """Expect one line that says so."""
+    audit = Audit(job="orders", late_job="orders.late", batches=12)
+    assert audit.is_clean
+    assert audit.sentence() == (
+        "orders: 12 published batch(es) compared with the meta table. Nothing is late, gone or "
+        "changed."
+    )
+
+
+def test_sentences_name_everything_that_was_found() -> None:
+    """Expect what is late, known, refused, gone, changed and left out, each with what follows."""
+    audit = Audit(
+        job="orders",
+        late_job="orders.late",
+        batches=3,
+        left_out=1,
+        refused=Noted(count=1, first=(9,)),
+        missing=Noted(count=2, first=(4, 5)),
+        changed=Noted(count=1, first=("000000000007-000000000009",)),
+    ).with_late([17, 18], batches=1, known=5)
+    assert not audit.is_clean
+    assert audit.sentence() == (
+        "orders: 3 published batch(es) compared with the meta table. "
+        "2 item(s) arrived late (ids 17, 18): planned as 1 batch(es) of job 'orders.late'. "
+        "5 late item(s) were planned by earlier audits. "
+        "1 late item(s) with a weight that cannot be counted (ids 9): correct it, and the next "
+        "audit plans them. "
+        "2 item(s) are gone since they were published (ids 4, 5); what was published of them "
+        "stays. "
+        "1 batch(es) weigh something else than when they were published "
+        "(000000000007-000000000009); what was published of them stays. "
+        "1 published batch(es) left out: what they saw was not kept, or they run again just now."
+    )

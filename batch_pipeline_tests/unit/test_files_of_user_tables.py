@@ -1,0 +1,136 @@
+"""Files of which nothing is noted but where they are, as a user's own table lists them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from batch_pipeline.domain.errors import BadFileError, InvalidValueError, TooManyBadRecordsError
+from batch_pipeline.domain.item import FoundFile, Item
+from batch_pipeline.domain.location import to_location, to_uri
+from batch_pipeline.files.landing import compare
+from batch_pipeline.spark.sources import open_source
+from batch_pipeline_tests.factories import found_file, stream
+
+
+@pytest.fixture
+def landed(tmp_path: Path) -> Path:
+    """A file of three lines."""
+    path = tmp_path / "orders.csv"
+    path.write_text("id\n1\n2\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("written", "location"),
+    [
+        ("/data/orders.csv", "file:///data/orders.csv"),
+        ("/data/my orders 100%.csv", "file:///data/my%20orders%20100%25.csv"),
+        ("/data/a%20b.csv", "file:///data/a%2520b.csv"),
+        ("/data/commandé.csv", "file:///data/command%C3%A9.csv"),
+        ("//data/orders.csv", "file:///data/orders.csv"),
+        ("file:///data/orders.csv", "file:///data/orders.csv"),
+        ("file:///data/a%20b.csv", "file:///data/a%20b.csv"),
+        ("file:///data/a b.csv", "file:///data/a%20b.csv"),
+        ("FILE:///data/orders.csv", "file:///data/orders.csv"),
+        ("file:///data/a?b#c.csv", "file:///data/a%3Fb%23c.csv"),
+    ],
+)
+def test_location_of_a_path_or_a_uri_is_the_uri_of_the_file(written: str, location: str) -> None:
+    """Expect a percent sign to be itself in a path, and to be read as an escape in a URI."""
+    assert to_location(written) == location
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "",
+        "orders.csv",
+        "./a.csv",
+        "~/a.csv",
+        "s3://bucket/a.csv",
+        "file://host/a.csv",
+        "file:/a.csv",
+        "C:\\a.csv",
+        "/a\0b",
+        " /a.csv",
+        None,
+        7,
+        b"/a.csv",
+    ],
+)
+def test_location_of_anything_else_is_refused(written: object) -> None:
+    """Expect nothing to be guessed: where a relative path starts is not known."""
+    with pytest.raises(InvalidValueError, match="expected an absolute path, or an absolute file"):
+        to_location(written)
+
+
+def test_item_weighs_what_its_row_says() -> None:
+    """Expect the row's weight before the size, and neither of them to be an error."""
+    assert Item(id=1, file=FoundFile(location="file:///a"), row_weight=7).weight == 7
+    assert Item(id=1, file=FoundFile(location="file:///a"), row_weight=0).weight == 0
+    assert Item(id=1, file=found_file(size_bytes=10)).weight == 10
+    with pytest.raises(InvalidValueError, match="row_weight is None"):
+        Item(id=1, file=FoundFile(location="file:///a"))
+
+
+def test_file_without_noted_facts_is_read_as_it_is_found(landed: Path) -> None:
+    """Expect no size and no time to be compared with."""
+    with open_source(FoundFile(location=to_uri(landed)), stream()) as source:
+        assert source.read(1_000) == b"id\n1\n2\n"
+
+
+def test_file_with_noted_facts_is_still_compared_with_them(landed: Path) -> None:
+    """Expect a registered file's size to be checked as before."""
+    found = found_file(location=to_uri(landed), size_bytes=3)
+    with (
+        pytest.raises(BadFileError, match="changed since it was registered: size 3 -> 7 bytes"),
+        open_source(found, stream()),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("content", ["id\n1\n2\n3\n", "id\n1\n2\n"])
+def test_file_that_changes_while_it_is_read_is_bad(landed: Path, content: str) -> None:
+    """Expect records of two contents never to be mixed, though nobody noted the first one."""
+
+    def read_while_it_is_written() -> None:
+        with open_source(FoundFile(location=to_uri(landed)), stream()) as source:
+            source.read(1_000)
+            landed.write_text(content)
+            os.utime(landed, (1_000_000_000, 1_000_000_000))
+
+    with pytest.raises(BadFileError, match="changed while it was read"):
+        read_while_it_is_written()
+
+
+@pytest.mark.parametrize(
+    ("location", "reason"),
+    [
+        ("relative.csv", "is not an absolute file URI"),
+        ("file:///no/such/file.csv", "is not there"),
+        ("file:///", "is not a regular file"),
+    ],
+)
+def test_location_that_names_no_file_is_a_bad_file(location: str, reason: str) -> None:
+    """Expect what can be set aside for itself, whatever stands in the row."""
+    file = FoundFile(location=location)
+    with pytest.raises(BadFileError, match=reason), open_source(file, stream()):
+        pass
+
+
+def test_file_without_noted_facts_is_shown_as_it_stands(landed: Path) -> None:
+    """Expect size and time of now, and no claim that it is unchanged."""
+    os.utime(landed, (1_750_000_000, 1_750_000_000))
+    told = compare(FoundFile(location=to_uri(landed)))
+    assert told == "now 7 bytes, modified 2025-06-15T15:06:40+00:00"
+    assert compare(FoundFile(location="relative.csv")).startswith("which is not an absolute")
+
+
+def test_bad_files_of_user_tables_need_no_registering() -> None:
+    """Expect the next step to be one that such a stream has."""
+    told = str(BadFileError("orders", "file:///a.csv", 3, "is bad", is_registered=False))
+    assert "Repair the file, or set `on_bad_file: quarantine`" in told
+    many = TooManyBadRecordsError("orders", "file:///a", 3, "is bad", 2, 1, is_registered=False)
+    assert "Repair the file, or raise `on_bad_record.max_bad_records`" in str(many)
+    assert "--accept-changed" in str(BadFileError("orders", "file:///a.csv", 3, "is bad"))
