@@ -21,4 +21,50 @@ Where do I go to …
 - change when batches are launched?       defs/sensors.py, steps/plan.py
 - add a command?                          cli/
 - name a new failure?                     domain/errors.py
+- acquire batches without Dagster?        library/
+- let one job read another's results?     inventory/published.py
 """
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from batch_pipeline.library import (
+        Batch,
+        acquire_batch,
+        acquire_batches,
+        audit_job,
+        cancel_job,
+        configure,
+        estimate_backfill,
+        job_status,
+        jobs,
+        pause_job,
+        plan_backfill,
+        resume_job,
+        retry_job,
+    )
+
+__all__ = [
+    "Batch",
+    "acquire_batch",
+    "acquire_batches",
+    "audit_job",
+    "cancel_job",
+    "configure",
+    "estimate_backfill",
+    "job_status",
+    "jobs",
+    "pause_job",
+    "plan_backfill",
+    "resume_job",
+    "retry_job",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Load the library when one of its names is first asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from batch_pipeline import library
+
+    return getattr(library, name)
