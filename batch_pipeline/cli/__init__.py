@@ -11,7 +11,7 @@ import sys
 
 import click
 
-from batch_pipeline.cli import demo, dev, explain, streams
+from batch_pipeline.cli import audit, demo, dev, doctor, explain, jobs, plan, streams
 from batch_pipeline.cli.console import complain
 from batch_pipeline.cli.exits import EXIT_INTERRUPTED, exit_code
 from batch_pipeline.domain.errors import PipelineError
@@ -32,10 +32,18 @@ for command in (
     dev.dev,
     streams.run,
     streams.register,
-    streams.plan,
+    plan.plan,
     streams.status,
     streams.messages,
     explain.explain,
+    audit.audit,
+    jobs.jobs,
+    jobs.pause,
+    jobs.resume,
+    jobs.cancel,
+    jobs.retry,
+    jobs.bisect,
+    doctor.doctor,
     streams.migrate,
 ):
     cli.add_command(command)

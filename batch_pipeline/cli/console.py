@@ -29,6 +29,11 @@ def complain(text: str) -> None:
     err.print(f"error: {text}", style="red", markup=False)
 
 
+def note(text: str) -> None:
+    """Print what somebody should know although nothing is wrong."""
+    err.print(f"note: {text}", style="yellow", markup=False)
+
+
 def print_json(value: Any) -> None:
     """Print a value for programs."""
     click.echo(json.dumps(value, ensure_ascii=False, default=str))

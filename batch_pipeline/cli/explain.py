@@ -8,11 +8,13 @@ from typing import Any
 
 import click
 
-from batch_pipeline.cli.console import head, print_json, say
+from batch_pipeline.cli.console import head, note, print_json, say
 from batch_pipeline.cli.streams import as_json
+from batch_pipeline.domain.errors import OF_ONE_META_TABLE
 from batch_pipeline.domain.item import Item
 from batch_pipeline.domain.location import to_path, to_uri
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.domain.stream import Source, Stream
+from batch_pipeline.files.landing import compare
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.units import format_bytes
 
@@ -26,7 +28,7 @@ def explain(file: str, as_json: bool) -> None:
         found = [
             (stream, item)
             for stream in pipeline.streams.values()
-            for item in pipeline.database.meta_table(stream.name).find(_location(file))
+            for item in _found(pipeline, stream, _location(file))
         ]
         stories = [_story(pipeline, stream, item) for stream, item in found]
         missing = [] if stories else _why_not(pipeline, file)
@@ -40,6 +42,14 @@ def explain(file: str, as_json: bool) -> None:
         sys.exit(1)
 
 
+def _found(pipeline: Pipeline, stream: Stream, what: str) -> list[Item]:
+    try:
+        return pipeline.meta_table(stream).find(what)
+    except OF_ONE_META_TABLE as error:  # the file may be in another stream
+        note(str(error))
+        return []
+
+
 def _location(file: str) -> str:
     """Give the URI of what looks like a path to a file; names and ids stay as they are."""
     if "://" in file or ("/" not in file and not Path(file).exists()):
@@ -48,7 +58,7 @@ def _location(file: str) -> str:
 
 
 def _story(pipeline: Pipeline, stream: Stream, item: Item) -> dict[str, Any]:
-    database = pipeline.database
+    database, modified_at = pipeline.database, item.file.modified_at
     batch = database.batches.batch_of_item(stream.name, item.id)
     manifest = None if batch is None else database.manifests.of_batch(batch)
     attempts = [] if batch is None else database.history.of_item(batch, item.id)
@@ -56,10 +66,13 @@ def _story(pipeline: Pipeline, stream: Stream, item: Item) -> dict[str, Any]:
         "stream": stream.name,
         "location": item.file.location,
         "size_bytes": item.file.size_bytes,
-        "modified_at": item.file.modified_at.isoformat(),
-        "now": pipeline.landing(stream, wait=False).compare(item.file),
+        "weight": item.weight,
+        "modified_at": modified_at.isoformat() if modified_at else None,
+        "now": compare(item.file),
+        "meta_table": None if stream.user_table is None else stream.user_table.table,
         "item_id": item.id,
         "batch_id": None if batch is None else batch.key,
+        "is_late": batch is not None and batch.item_ids is not None,
         "batch_items": None if batch is None else batch.count,
         "batch_weight_bytes": None if batch is None else batch.weight,
         "attempts": [asdict(one) for one in attempts],
@@ -74,22 +87,26 @@ def _story(pipeline: Pipeline, stream: Stream, item: Item) -> dict[str, Any]:
 def _why_not(pipeline: Pipeline, file: str) -> list[str]:
     lines = [f"{file} is no registered item of any stream. The streams look here:"]
     for stream in pipeline.streams.values():
-        reason = pipeline.landing(stream, wait=False).why_not(file)
-        lines.append(f"  {stream.name}: {to_path(stream.source.uri)}: {reason}")
+        if isinstance(stream.source, Source):
+            reason = pipeline.landing(stream, wait=False).why_not(file)
+            lines.append(f"  {stream.name}: {to_path(stream.source.uri)}: {reason}")
+        else:
+            lines.append(f"  {stream.name}: {stream.source.place}: no such row")
     return lines
 
 
 def _print_story(story: dict[str, Any]) -> None:
     head(story["location"])
-    size = format_bytes(story["size_bytes"])
-    say(f"  1 arrive    {size}, modified {story['modified_at']}; {story['now']}")
-    say(f"  2 register  item {story['item_id']} of stream {story['stream']}")
+    _print_arrival(story)
     if story["batch_id"] is None:
         say("  3 plan      not planned yet: `batch-pipeline run` plans and encodes it")
         return
     weight = format_bytes(story["batch_weight_bytes"])
     say(f"  3 plan      batch of {story['batch_items']} items, {weight}")
-    say(f"  4 name      partition {story['batch_id']}")
+    if story["is_late"]:
+        say("  4 name      outside the partitions, since it came late")
+    else:
+        say(f"  4 name      partition {story['batch_id']}")
     for one in story["attempts"]:
         _print_attempt(one)
     if story["generation"] is None:
@@ -102,8 +119,20 @@ def _print_story(story: dict[str, Any]) -> None:
         say("              what was set aside, with line and reason, is in")
         for uri in story["quarantine_files"]:
             say(f"              {uri}")
+    if story["is_late"]:
+        return
     say(f"  8 say       `batch-pipeline messages {story['stream']}` sends it")
     say("  9 load      by the Singer target that reads those messages")
+
+
+def _print_arrival(story: dict[str, Any]) -> None:
+    if story["meta_table"] is None:
+        size = format_bytes(story["size_bytes"])
+        say(f"  1 arrive    {size}, modified {story['modified_at']}; {story['now']}")
+        say(f"  2 register  item {story['item_id']} of stream {story['stream']}")
+        return
+    say(f"  1 arrive    weight {format_bytes(story['weight'])}; {story['now']}")
+    say(f"  2 register  by you: id {story['item_id']} of {story['meta_table']}")
 
 
 def _print_attempt(one: dict[str, Any]) -> None:

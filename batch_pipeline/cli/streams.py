@@ -1,18 +1,23 @@
-"""Commands on streams: run, register, plan, status, messages, migrate."""
+"""Commands on streams: run, register, status, messages, migrate."""
 
 import sys
 from collections import Counter
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 
 from batch_pipeline.cli.console import head, print_json, progress, say
+from batch_pipeline.domain.backfill import Progress
 from batch_pipeline.domain.batch import BatchState, BatchStatus
+from batch_pipeline.domain.errors import OF_ONE_META_TABLE
+from batch_pipeline.domain.item import Registered
 from batch_pipeline.domain.stream import Stream
+from batch_pipeline.inventory.ceilings.ceiling import describe
 from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.settings.units import format_bytes
+from batch_pipeline.settings.units import format_bytes, format_duration
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
@@ -55,13 +60,17 @@ def register(stream: str, accept_changed: bool, as_json: bool) -> None:
 
     with closing(Pipeline.from_environment()) as pipeline:
         one = pipeline.stream(stream)
-        meta_table = pipeline.meta_table(one)
-        landing = pipeline.landing(one, wait=True)
-        result = register_step(landing, meta_table, accept_changed=accept_changed)
+        if one.user_table is not None:
+            result = Registered(found=0, new_items=0)
+        else:
+            registry = pipeline.database.meta_table(one.name)
+            landing = pipeline.landing(one, wait=True)
+            result = register_step(landing, registry, accept_changed=accept_changed)
     if as_json:
         print_json(
             {
                 "stream": stream,
+                "meta_table": None if one.user_table is None else one.user_table.table,
                 "files_found": result.found,
                 "items_registered": result.new_items,
                 "files_changed": list(result.changed),
@@ -69,41 +78,16 @@ def register(stream: str, accept_changed: bool, as_json: bool) -> None:
             }
         )
         return
+    if one.user_table is not None:
+        say(f"{stream}: {one.user_table.table} is a meta table of your own. Its rows are the")
+        say(f"items, and nothing is registered. `batch-pipeline plan {stream}` plans them.")
+        return
     say(f"{stream}: {result.found} files found, {result.new_items} registered.")
     if result.accepted:
         say(f"{result.accepted} changed file(s) accepted. Batches that were published with the")
         say("earlier content keep it until their partition is materialized again.")
     for location in result.changed:
         say(f"changed after it was registered: {location} (see --accept-changed)")
-
-
-@click.command()
-@click.argument("stream")
-@as_json
-def plan(stream: str, as_json: bool) -> None:
-    """Cut the registered items of STREAM into batches (station 3)."""
-    from batch_pipeline.steps.plan import plan as plan_step
-
-    with closing(Pipeline.from_environment()) as pipeline:
-        one = pipeline.stream(stream)
-        batches = pipeline.database.batches
-        planned = plan_step(batches, pipeline.meta_table(one), one, drain=True)
-        new = [] if planned.ids is None else batches.statuses(stream, planned.ids)
-    if as_json:
-        rows = [
-            {
-                "batch_id": status.batch.key,
-                "items": status.batch.count,
-                "weight_bytes": status.batch.weight,
-            }
-            for status in new
-        ]
-        print_json({"stream": stream, "batches": rows})
-        return
-    say(f"{stream}: {planned.batches} batches planned.")
-    for batch in (status.batch for status in new):
-        flag = "  heavier than max_weight" if batch.oversized else ""
-        say(f"  {batch.key}  {batch.count:>6} files  {format_bytes(batch.weight):>10}{flag}")
 
 
 @click.command()
@@ -142,17 +126,35 @@ def messages(stream: str, state: Path | None) -> None:
 
 
 @click.command()
+@click.option("--roles", metavar="PREFIX", help="Make the group roles PREFIX_owner, … and grant.")
+@click.option("--print", "print_only", is_flag=True, help="Only print the SQL of --roles.")
 @as_json
-def migrate(as_json: bool) -> None:
-    """Bring the inventory schema to this release's revision."""
+def migrate(roles: str | None, print_only: bool, as_json: bool) -> None:
+    """Bring the inventory schema to this release's revision.
+
+    With --roles PREFIX, also make the group roles PREFIX_owner, PREFIX_planner, PREFIX_worker and
+    PREFIX_reader where they are missing, and give each the rights it needs and no others.
+    """
+    if print_only:
+        from batch_pipeline.inventory.roles import script
+
+        if roles is None:
+            raise click.UsageError("--print needs --roles PREFIX.")
+        click.echo(script(roles), nl=False)
+        return
     with closing(Pipeline.from_environment()) as pipeline:
-        before, after, place = pipeline.migrate()
+        before, after, place = pipeline.migrate(role_prefix=roles)
     if as_json:
-        print_json({"database": place, "before": before, "after": after})
-    elif before == after:
+        print_json({"database": place, "before": before, "after": after, "roles": roles})
+        return
+    if before == after:
         say(f"The inventory at {place} is at revision {after} already.")
     else:
         say(f"The inventory at {place} went from revision {before} to {after}.")
+    if roles is not None:
+        say(
+            f"Rights are granted to {roles}_owner, {roles}_planner, {roles}_worker, {roles}_reader."
+        )
 
 
 def _chosen(pipeline: Pipeline, names: tuple[str, ...]) -> list[Stream]:
@@ -161,18 +163,43 @@ def _chosen(pipeline: Pipeline, names: tuple[str, ...]) -> list[Stream]:
 
 def _status(pipeline: Pipeline, stream: Stream) -> dict[str, Any]:
     batches = pipeline.database.batches
-    waiting_items, waiting_bytes = batches.backlog(pipeline.meta_table(stream))
+    problem = ceiling = waiting_items = waiting_bytes = None
+    try:
+        meta_table = pipeline.meta_table(stream)
+        ceiling = describe(meta_table.reading())
+        waiting_items, waiting_bytes = batches.backlog(meta_table)
+    except OF_ONE_META_TABLE as error:  # the inventory still tells the rest
+        problem = str(error)
     statuses = batches.statuses(stream.name)
     states = Counter(one.state for one in statuses)
     return {
         "stream": stream.name,
-        "source": stream.source.uri,
+        "source": stream.source.place,
+        "meta_table": None if stream.user_table is None else stream.user_table.table,
+        "problem": problem,
+        "ceiling": ceiling,
+        "paused": pipeline.database.jobs.paused(stream.name),
         "items_waiting": waiting_items,
         "bytes_waiting": waiting_bytes,
         "batches": {state.value: states.get(state, 0) for state in BatchState},
         "unfinished": [
-            _unfinished(one) for one in statuses if one.state is not BatchState.PUBLISHED
+            _unfinished(one)
+            for one in statuses
+            if one.state not in {BatchState.PUBLISHED, BatchState.SUPERSEDED}
         ],
+        "backfills": [_backfill(one) for one in pipeline.database.backfills.of_stream(stream.name)],
+    }
+
+
+def _backfill(one: Progress) -> dict[str, Any]:
+    return {
+        "job": one.job,
+        "batches": {state.value: one.states.get(state, 0) for state in BatchState},
+        "items": one.items,
+        "items_done": one.items_done,
+        "weight_bytes": one.weight,
+        "weight_bytes_done": one.weight_done,
+        "seconds_left": None if one.remaining is None else one.remaining.total_seconds(),
     }
 
 
@@ -187,14 +214,33 @@ def _unfinished(one: BatchStatus) -> dict[str, Any]:
 
 def _print_status(report: dict[str, Any]) -> None:
     head(report["stream"])
-    say(f"  source   {report['source']}")
-    waiting = f"{report['items_waiting']} items, {format_bytes(report['bytes_waiting'])}"
-    say(f"  waiting  {waiting} registered and not planned")
-    counts = ", ".join(f"{count} {state}" for state, count in report["batches"].items() if count)
-    say(f"  batches  {counts or 'none'}")
+    kind = "folder" if report["meta_table"] is None else "meta table"
+    say(f"  source   {kind} {report['source']}")
+    say(f"  {report['ceiling'] or report['problem']}")
+    if report["paused"] is not None:
+        say(f"  paused   {report['paused'] or 'no reason given'}")
+    if report["problem"] is None:
+        waiting = f"{report['items_waiting']} items, {format_bytes(report['bytes_waiting'])}"
+        say(f"  waiting  {waiting} not planned yet")
+    say(f"  batches  {_counts(report['batches'])}")
     for one in report["unfinished"][:10]:
         reason = f": {one['error']}" if one["error"] else ""
         say(f"    {one['batch_id']} {one['state']} after {one['attempts']} attempt(s){reason}")
     left = len(report["unfinished"]) - 10
     if left > 0:
         say(f"    … and {left} more (--json lists all)")
+    for backfill in report["backfills"]:
+        _print_backfill(backfill)
+
+
+def _counts(batches: dict[str, int]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in batches.items() if count) or "none"
+
+
+def _print_backfill(backfill: dict[str, Any]) -> None:
+    say(f"  backfill {backfill['job']}: {_counts(backfill['batches'])}")
+    weight, done = format_bytes(backfill["weight_bytes"]), backfill["weight_bytes_done"]
+    items = f"{backfill['items_done']} of {backfill['items']} items"
+    left = backfill["seconds_left"]
+    rest = f", {format_duration(timedelta(seconds=left))} left at the pace so far" if left else ""
+    say(f"    {items}, {format_bytes(done)} of {weight} done{rest}")

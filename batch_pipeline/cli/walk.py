@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from batch_pipeline.cli.console import complain, head, say
+from batch_pipeline.cli.console import complain, head, note, say
 from batch_pipeline.cli.exits import EXIT_SOME_FAILED, exit_code
 from batch_pipeline.defs.drain import Drained, drain
 from batch_pipeline.defs.instance import open_instance
+from batch_pipeline.domain.errors import JobPausedError
 from batch_pipeline.domain.location import to_path
 from batch_pipeline.domain.manifest import Manifest
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.domain.stream import Source, Stream
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.units import format_bytes
 from batch_pipeline.spark.session import close_session
@@ -37,9 +38,13 @@ def manifests(pipeline: Pipeline, drained: Drained) -> list[Manifest]:
 
 
 def complain_of(results: Sequence[Drained]) -> int:
-    """Tell each batch and stream that failed, and give the exit code."""
+    """Tell each batch and stream that failed, and give the exit code.
+
+    A paused stream is no error: its code is left only where nothing is wrong with the others.
+    """
     failed = [one for result in results for one in result.failed]
-    errors = [result.error for result in results if result.error is not None]
+    ended = [result.error for result in results if result.error is not None]
+    errors = [error for error in ended if not isinstance(error, JobPausedError)]
     told = [str(error) for error in errors]
     for one in failed:
         reason = one.error or f"{one.batch.job}: batch {one.batch.key} is {one.state}."
@@ -47,9 +52,12 @@ def complain_of(results: Sequence[Drained]) -> int:
             told.append(reason)
     for reason in told:
         complain(reason)
+    paused = [error for error in ended if isinstance(error, JobPausedError)]
+    for error in paused:
+        note(str(error))
     if errors:
         return exit_code(errors)
-    return EXIT_SOME_FAILED if failed else 0
+    return EXIT_SOME_FAILED if failed else exit_code(paused) if paused else 0
 
 
 def drained_json(pipeline: Pipeline, drained: Drained) -> dict[str, Any]:
@@ -73,11 +81,13 @@ def print_drained(pipeline: Pipeline, stream: Stream, drained: Drained) -> None:
     """Print what a drain did, station by station."""
     head(drained.stream)
     _print_arrivals(stream, drained)
-    if drained.error is not None:
+    if isinstance(drained.error, JobPausedError):
+        say("  stopped     since the job is paused")
+    elif drained.error is not None:
         say("  stopped     by an error, which is told at the end")
-    elif not drained.tried:
+    elif not (drained.tried or drained.tried_late):
         say("  nothing left to encode")
-    if not drained.tried:
+    if not (drained.tried or drained.tried_late):
         return
     done = manifests(pipeline, drained)
     _print_plan(drained)
@@ -89,6 +99,9 @@ def print_drained(pipeline: Pipeline, stream: Stream, drained: Drained) -> None:
 
 
 def _print_arrivals(stream: Stream, drained: Drained) -> None:
+    if not isinstance(stream.source, Source):
+        say(f"  1 arrive    rows of {stream.source.place}, a meta table of your own")
+        return
     say(f"  1 arrive    {drained.files_found} files in {to_path(stream.source.uri)}")
     say(f"  2 register  {drained.items_registered} new items")
     if drained.files_changed:
@@ -106,6 +119,8 @@ def _print_plan(drained: Drained) -> None:
         say(f"              {one.batch.key}  {one.batch.count:>4} files  {weight:>10}")
     if len(shown) < len(drained.statuses):
         say(f"              … and {len(drained.statuses) - len(shown)} more")
+    if drained.tried_late:
+        say(f"              {len(drained.tried_late)} of them hold items that came late")
     say("  4 name      each batch is a partition of the Dagster asset of that key")
 
 

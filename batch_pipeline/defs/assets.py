@@ -18,13 +18,19 @@ from batch_pipeline.domain.stream import Stream
 
 
 def meta_table_asset(stream: Stream) -> dg.AssetsDefinition:
-    """The items of a stream. Materializing it registers new files and plans them."""
+    """The items of a stream. Materializing it registers new files and plans them.
+
+    A table of the user's own is only read: there is nothing to register.
+    """
+    is_own = stream.user_table is None
+    files = f"Files that landed in {stream.source.place}, one row each, in order of arrival."
+    rows = f"Rows of {stream.source.place}, one for each file; the table is the user's own."
 
     @dg.asset(
         key=meta_table_key(stream),
         group_name=identifier(stream),
-        kinds={"postgres"},
-        description=f"Files that landed in {stream.source.uri}, one row each, in order of arrival.",
+        kinds={"postgres"} if is_own else {"table"},
+        description=files if is_own else rows,
     )
     def meta_table(
         context: dg.AssetExecutionContext, pipeline: PipelineResource

@@ -5,10 +5,13 @@ from collections.abc import Iterable
 import dagster as dg
 
 from batch_pipeline.defs.assets import batches_asset, meta_table_asset
+from batch_pipeline.defs.late import late_asset, late_sensor
 from batch_pipeline.defs.names import (
     STREAM_TAG,
     batches_job,
     batches_key,
+    late_job,
+    late_key,
     meta_table_job,
     meta_table_key,
 )
@@ -28,7 +31,7 @@ def build_definitions(streams: Iterable[Stream]) -> dg.Definitions:
 
 
 def _stream_definitions(stream: Stream) -> dg.Definitions:
-    assets = [meta_table_asset(stream), batches_asset(stream)]
+    assets = [meta_table_asset(stream), batches_asset(stream), late_asset(stream)]
     tags = {STREAM_TAG: stream.name}
     jobs = [
         dg.define_asset_job(
@@ -43,5 +46,12 @@ def _stream_definitions(stream: Stream) -> dg.Definitions:
             tags=tags,
             description=f"Encodes and publishes batches of {stream.name}.",
         ),
+        dg.define_asset_job(
+            late_job(stream),
+            selection=[late_key(stream)],
+            tags=tags,
+            description=f"Encodes and publishes late arrivals of {stream.name}.",
+        ),
     ]
-    return dg.Definitions(assets=assets, jobs=jobs, sensors=[new_files_sensor(stream)])
+    sensors = [new_files_sensor(stream), late_sensor(stream)]
+    return dg.Definitions(assets=assets, jobs=jobs, sensors=sensors)

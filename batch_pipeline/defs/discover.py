@@ -11,6 +11,7 @@ from batch_pipeline.domain.batch import BatchState, BatchStatus
 from batch_pipeline.domain.item import Registered
 from batch_pipeline.domain.planning import Planned
 from batch_pipeline.domain.stream import Stream
+from batch_pipeline.inventory.user_meta_table import UserMetaTable
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.steps.plan import plan
 from batch_pipeline.steps.reconcile import reconcile
@@ -37,14 +38,16 @@ def discover(
 ) -> Discovered:
     """Look for new files, plan them, and compare the inventory with what Dagster knows.
 
-    Changes the inventory only; the caller adds partitions and reports events. `drain` waits for
-    files that are being written and plans even a small last batch.
+    Changes the inventory only, never a user's own meta table; the caller adds partitions and
+    reports events. `drain` waits for files that are being written and plans even a small last
+    batch.
     """
     database = pipeline.database
     reconcile(stream.name, database.attempts, database.manifests, pipeline.storage(stream))
-    landing = pipeline.landing(stream, wait=drain)
-    table = database.meta_table(stream.name)
-    registered = register(landing, table)
+    table = pipeline.meta_table(stream)
+    registered = Registered(found=0, new_items=0)
+    if not isinstance(table, UserMetaTable):  # the rows of a user's table are the items
+        registered = register(pipeline.landing(stream, wait=drain), table)
     planned = plan(database.batches, table, stream, drain=drain)
     statuses = database.batches.statuses(stream.name)
     known = set(instance.get_dynamic_partitions(str(partitions(stream).name)))
@@ -52,7 +55,11 @@ def discover(
         registered=registered,
         planned=planned,
         statuses=statuses,
-        new_keys=[status.batch.key for status in statuses if status.batch.key not in known],
+        new_keys=[
+            status.batch.key
+            for status in statuses
+            if status.batch.key not in known and status.state is not BatchState.SUPERSEDED
+        ],
         unseen=_unseen(pipeline, stream, instance, statuses),
     )
 

@@ -11,9 +11,11 @@ import dagster as dg
 
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.left_runs import close_left_runs, drain_tags
-from batch_pipeline.defs.names import batches_job, meta_table_job, run_tags
+from batch_pipeline.defs.names import batches_job, late_job, meta_table_job, run_tags
 from batch_pipeline.domain.batch import BatchState, BatchStatus
 from batch_pipeline.domain.errors import (
+    OF_ONE_META_TABLE,
+    JobPausedError,
     LandingUnavailableError,
     PipelineError,
     RetryableError,
@@ -24,7 +26,12 @@ from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.steps.plan import due, neighbours
 
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-_OF_ONE_STREAM = (LandingUnavailableError, StorageUnavailableError)
+_OF_ONE_STREAM = (
+    JobPausedError,
+    LandingUnavailableError,
+    StorageUnavailableError,
+    *OF_ONE_META_TABLE,
+)
 progress = logging.getLogger("batch_pipeline.progress")
 
 
@@ -32,6 +39,7 @@ progress = logging.getLogger("batch_pipeline.progress")
 class Drained:
     """What draining one stream did; `tried` are the partition keys of this call in order.
 
+    `tried_late` are the numbers of the batches of late arrivals that it tried.
     `error` is what ended the drain before its time.
     """
 
@@ -41,6 +49,7 @@ class Drained:
     files_changed: int = 0
     batches_planned: int = 0
     tried: list[str] = field(default_factory=list)
+    tried_late: list[int] = field(default_factory=list)
     statuses: list[BatchStatus] = field(default_factory=list)
     error: PipelineError | None = None
 
@@ -61,8 +70,8 @@ def drain(
 ) -> Iterator[Drained]:
     """Register, plan, encode and publish stream by stream until nothing is left.
 
-    Failed and interrupted batches of earlier calls are tried once more. What is wrong with the
-    landing or the storage of one stream ends that stream only; after any other error (no database,
+    Failed and interrupted batches of earlier calls are tried once more. A stream that is paused, or
+    whose landing, table or storage is not in order, ends alone; after any other error (no database,
     no Spark) nothing more is tried. Errors are given, not raised.
     """
     with _quiet_dagster():
@@ -90,16 +99,24 @@ def _drain_stream(
 ) -> None:
     register_job = definitions.resolve_job_def(meta_table_job(stream))
     encode_job = definitions.resolve_job_def(batches_job(stream))
+    encode_late_job = definitions.resolve_job_def(late_job(stream))
     home = drain_tags(pipeline)
+    jobs = pipeline.database.jobs
     while True:
+        jobs.check_not_paused(stream.name)
         progress.info("looking for files", extra={"stream": stream.name})
         _note_arrivals(drained, _run(register_job, instance, tags=home))
         statuses = pipeline.database.batches.statuses(stream.name)
         left = [s for s in due(statuses, retry_failed=True) if s.batch.key not in drained.tried]
+        late = due(pipeline.database.batches.late_statuses(stream.name), retry_failed=True)
+        if late and not drained.tried_late:
+            drained.tried_late += [status.batch.id for status in late]
+            _run(encode_late_job, instance, tags=home)
         if not left:
             break
         progress.info("encoding", extra={"stream": stream.name, "total": len(left)})
         for group in neighbours(left, statuses, most=stream.partitions_per_run):
+            jobs.check_not_paused(stream.name)
             drained.tried += [status.batch.key for status in group]
             tags = home | run_tags(stream, group[0].batch.key, group[-1].batch.key)
             _run(encode_job, instance, tags=tags)
@@ -127,7 +144,9 @@ def _run(
 def _note_statuses(drained: Drained, pipeline: Pipeline) -> None:
     tried = set(drained.tried)
     statuses = pipeline.database.batches.statuses(drained.stream)
+    late = pipeline.database.batches.late_statuses(drained.stream)
     drained.statuses = [status for status in statuses if status.batch.key in tried]
+    drained.statuses += [status for status in late if status.batch.id in drained.tried_late]
 
 
 def _note_arrivals(drained: Drained, result: dg.ExecuteInProcessResult | None) -> None:

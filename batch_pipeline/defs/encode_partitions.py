@@ -1,11 +1,12 @@
 """Several partitions in one run: each with its own attempt, materialization and failure."""
 
 import logging
+from collections.abc import Mapping
 
 import dagster as dg
 
 from batch_pipeline.defs.metadata import batch_materialization
-from batch_pipeline.defs.names import LAUNCH_TAG
+from batch_pipeline.defs.names import DRAIN_TAG, LAUNCH_TAG
 from batch_pipeline.domain.errors import ConfigurationError, PipelineError, RetryableError
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.steps.encode import Workshop, encode
@@ -34,10 +35,19 @@ def encode_partitions(
             context.log.warning(str(error))
             progress.warning("%s: failed", key, extra={"key": key})
             failures[key] = error
+    raise_failures(failures, len(context.partition_keys))
+
+
+def raise_failures(failures: Mapping[str, PipelineError], tried: int) -> None:
+    """Fail the run when some of its batches did.
+
+    Raises:
+        Failure: with the reasons by batch.
+    """
     if failures:
         raise dg.Failure(
-            f"{len(failures)} of {len(context.partition_keys)} batches failed, the others are "
-            f"published: {'; '.join(str(error) for error in failures.values())}",
+            f"{len(failures)} of {tried} batches failed, the others are published: "
+            f"{'; '.join(str(error) for error in failures.values())}",
             metadata={key: str(error) for key, error in failures.items()},
             allow_retries=False,
         )
@@ -48,6 +58,11 @@ def _encode_partition(
 ) -> None:
     stream = workshop.stream
     batch = database.batches.batch(stream.name, key)
+    called_off = database.jobs.called_off(batch)
+    if called_off is not None and not {DRAIN_TAG, LAUNCH_TAG}.isdisjoint(context.run.tags):
+        # Whoever picked the partition by hand means it; this run was launched before.
+        context.log.warning("%s is left alone: %s", key, called_off)
+        return
     only_new = context.run.tags.get(LAUNCH_TAG) == "new"
     earlier = database.manifests.of_batch(batch) if only_new else None
     if earlier is not None:

@@ -28,6 +28,11 @@ def batches_key(stream: Stream) -> dg.AssetKey:
     return dg.AssetKey([stream.name, "batches"])
 
 
+def late_key(stream: Stream) -> dg.AssetKey:
+    """Key of the asset that stands for the stream's late arrivals."""
+    return dg.AssetKey([stream.name, "late"])
+
+
 def partitions(stream: Stream) -> dg.DynamicPartitionsDefinition:
     """The partition set: a projection of the inventory, added to in id order, never taken from."""
     return dg.DynamicPartitionsDefinition(name=f"{stream.name}.batches")
@@ -41,6 +46,11 @@ def meta_table_job(stream: Stream) -> str:
 def batches_job(stream: Stream) -> str:
     """Name of the Dagster job that encodes batches."""
     return f"{identifier(stream)}_encode"
+
+
+def late_job(stream: Stream) -> str:
+    """Name of the Dagster job that encodes batches of late arrivals."""
+    return f"{identifier(stream)}_late"
 
 
 def run_tags(stream: Stream, first_key: str, last_key: str) -> dict[str, str]:

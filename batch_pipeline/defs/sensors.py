@@ -43,7 +43,7 @@ def new_files_sensor(stream: Stream) -> dg.SensorDefinition:
         job_name=batches_job(stream),
         minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Registers, plans and launches what lands in {stream.source.uri}.",
+        description=_description(stream),
     )
     def new_files(
         context: dg.SensorEvaluationContext, pipeline: PipelineResource
@@ -58,9 +58,16 @@ def new_files_sensor(stream: Stream) -> dg.SensorDefinition:
     return new_files
 
 
+def _description(stream: Stream) -> str:
+    if stream.user_table is not None:
+        return f"Plans and launches what the table {stream.source.place} lists."
+    return f"Registers, plans and launches what lands in {stream.source.place}."
+
+
 def _news(pipeline: Pipeline, stream: Stream, found: Discovered) -> list[dg.AssetMaterialization]:
     """Tell Dagster of new items, and of published batches that it has not heard of."""
-    if not found.registered.new_items:
+    has_news = found.registered.new_items if stream.user_table is None else found.planned.batches
+    if not has_news:
         return list(found.unseen)
     waiting = pipeline.database.batches.backlog(pipeline.meta_table(stream))
     facts = discovery_metadata(found.registered, found.planned.batches, *waiting)
@@ -83,7 +90,8 @@ def _requests(
         for status in waiting
     }
     if not (groups or found.new_keys or news):
-        return dg.SkipReason(f"{found.registered.found} files known, nothing is due.")
+        files = f"{found.registered.found} files known, " if stream.user_table is None else ""
+        return dg.SkipReason(f"{files}nothing is due.")
     set_name = partitions(stream)
     return dg.SensorResult(
         run_requests=[_run_request(stream, group, counts) for group in groups],

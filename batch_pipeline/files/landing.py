@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from batch_pipeline.domain.errors import LandingUnavailableError
+from batch_pipeline.domain.errors import InvalidValueError, LandingUnavailableError
 from batch_pipeline.domain.item import FoundFile, modified_at
 from batch_pipeline.domain.location import to_path, to_uri
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.domain.stream import Source, Stream
 
 UNFINISHED = (".*", "*.tmp", "*.part", "*~")
 REST_SECONDS = 1.0
@@ -40,14 +40,12 @@ class FolderLanding:
         Raises:
             LandingUnavailableError: the folder is not there or cannot be read.
         """
-        root = Path(to_path(self.stream.source.uri))
+        root = Path(to_path(self._source.uri))
         try:
             paths = sorted(self._paths(root))
         except OSError as error:
             reason = (error.strerror or "unknown error").lower()
-            raise LandingUnavailableError(
-                self.stream.name, self.stream.source.uri, reason
-            ) from error
+            raise LandingUnavailableError(self.stream.name, self._source.uri, reason) from error
         for path in paths:
             found = self._rested(path)
             if found is not None:
@@ -55,16 +53,11 @@ class FolderLanding:
 
     def compare(self, registered: FoundFile) -> str:
         """Say in words how the file of an item stands now."""
-        try:
-            stat = Path(to_path(registered.location)).stat()
-        except OSError as error:
-            return f"now it cannot be read ({(error.strerror or 'unknown error').lower()})"
-        same = (stat.st_size, modified_at(stat)) == (registered.size_bytes, registered.modified_at)
-        return "unchanged since" if same else f"changed since: now {stat.st_size} bytes"
+        return compare(registered)
 
     def why_not(self, file: str) -> str:
         """Say in words why a file is not, or not yet, one that this landing lists."""
-        root = Path(to_path(self.stream.source.uri))
+        root = Path(to_path(self._source.uri))
         path = Path(to_path(file)) if file.startswith("file:") else Path(file)
         path = Path(os.path.normpath(path.absolute() if path.exists() else root / path))
         if not path.is_relative_to(root):
@@ -79,6 +72,13 @@ class FolderLanding:
             return "left out by `source.include` and `source.exclude`"
         return "there and not registered yet: `batch-pipeline run` takes it"
 
+    @property
+    def _source(self) -> Source:
+        source = self.stream.source
+        if not isinstance(source, Source):
+            raise InvalidValueError("source", source.place, "a landing folder")
+        return source
+
     def _paths(self, folder: Path, below: str = "") -> Iterator[str]:
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -90,7 +90,7 @@ class FolderLanding:
                     yield entry.path
 
     def _is_wanted(self, name: str, relative: str) -> bool:
-        source = self.stream.source
+        source = self._source
         if any(fnmatchcase(name, pattern) for pattern in UNFINISHED):
             return False
         if any(_matches(name, relative, pattern) for pattern in source.exclude):
@@ -112,6 +112,20 @@ class FolderLanding:
             if not self.wait:
                 return None
             self.sleep(REST_SECONDS - age + 0.01)
+
+
+def compare(file: FoundFile) -> str:
+    """Say in words how a file stands now, beside what was noted of it."""
+    try:
+        stat = Path(to_path(file.location)).stat()
+    except InvalidValueError as error:
+        return f"which is not {error.expected}"
+    except OSError as error:
+        return f"now it cannot be read ({(error.strerror or 'unknown error').lower()})"
+    if file.size_bytes is None:
+        return f"now {stat.st_size} bytes, modified {modified_at(stat).isoformat()}"
+    same = (stat.st_size, modified_at(stat)) == (file.size_bytes, file.modified_at)
+    return "unchanged since" if same else f"changed since: now {stat.st_size} bytes"
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:

@@ -5,16 +5,22 @@ Nothing is opened before it is asked for.
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from batch_pipeline.domain.errors import UnknownStreamError
+from batch_pipeline.domain.errors import SettingError, UnknownStreamError
+from batch_pipeline.domain.job import Job
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.files.landing import FolderLanding
 from batch_pipeline.files.storage import FolderStorage
 from batch_pipeline.inventory.database import Database, database_url, open_database
+from batch_pipeline.inventory.job_tables import terms_of_job
+from batch_pipeline.inventory.meta_connection import open_meta_engine
+from batch_pipeline.inventory.meta_sources import MetaSources
 from batch_pipeline.inventory.meta_table import OwnMetaTable
+from batch_pipeline.inventory.published import PublishedSources, is_published
+from batch_pipeline.inventory.user_meta_table import UserMetaTable
 from batch_pipeline.settings.environment import Settings, load_settings
 from batch_pipeline.settings.home import Home
 from batch_pipeline.settings.stream_file import load_streams
@@ -23,18 +29,26 @@ from batch_pipeline.steps.encode import Workshop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from sqlalchemy import Engine
+
+    from batch_pipeline.inventory.bisect import ItemTable
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The parts of one home, opened on first use and closed together."""
+    """The parts of one home, opened on first use and closed together.
+
+    `environment` is where stream files find the variables that they name.
+    """
 
     settings: Settings
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Pipeline":
         """Read the settings from the process's environment."""
-        return cls(load_settings(environment=os.environ if environment is None else environment))
+        given = dict(os.environ if environment is None else environment)
+        return cls(load_settings(environment=given), given)
 
     @cached_property
     def home(self) -> Home:
@@ -61,6 +75,33 @@ class Pipeline:
         return open_database(self.database_url, migrated=self.settings.inventory_conn is None)
 
     @cached_property
+    def meta_engine(self) -> "Engine":
+        """Connections to the database of users' meta tables; the inventory's server if not set."""
+        configured = self.settings.meta_conn
+        secret = None if configured is None else configured.get_secret_value()
+        return open_meta_engine(secret or self.database_url)
+
+    @cached_property
+    def meta_sources(self) -> MetaSources:
+        """Users' meta tables, opened by name."""
+        return MetaSources(self.meta_engine, self.database.engine)
+
+    @cached_property
+    def published_sources(self) -> PublishedSources:
+        """What jobs have published; always on the inventory's own server."""
+        own = self.settings.meta_conn is None
+        engine = self.meta_engine if own else open_meta_engine(self.database_url)
+        return PublishedSources(engine, self.database.engine)
+
+    def sources_of(self, meta_table: str) -> MetaSources:
+        """Give the open tables among which a meta table of this name is.
+
+        Raises:
+            InvalidValueError: the name is not `table` or `schema.table`.
+        """
+        return self.published_sources if is_published(meta_table) else self.meta_sources
+
+    @cached_property
     def spark(self) -> SparkSettings:
         """How to get a Spark session."""
         remote = self.settings.spark_remote
@@ -70,11 +111,11 @@ class Pipeline:
             master=self.settings.spark_master,
         )
 
-    def migrate(self) -> tuple[str, str, str]:
+    def migrate(self, *, role_prefix: str | None = None) -> tuple[str, str, str]:
         """Bring the inventory to this release's revision; gives before, after and where."""
         database = open_database(self.database_url, migrated=None)
         try:
-            return *database.migrate(), database.location
+            return *database.migrate(role_prefix=role_prefix), database.location
         finally:
             database.close()
 
@@ -89,9 +130,31 @@ class Pipeline:
             raise UnknownStreamError(name, known, str(self.settings.streams))
         return self.streams[name]
 
-    def meta_table(self, stream: Stream) -> OwnMetaTable:
-        """Give the table that lists a stream's items."""
-        return self.database.meta_table(stream.name)
+    def meta_table(self, stream: Stream) -> OwnMetaTable | UserMetaTable:
+        """Give the table that lists a stream's items: the product's own, or the user's.
+
+        Raises:
+            SettingError: the variable that names the user's database is not set or no URL.
+        """
+        described = stream.user_table
+        if described is None:
+            return self.database.meta_table(stream.name)
+        sources = self._sources_at(stream, described.conn)
+        return UserMetaTable.of(stream, described, inventory=self.database.engine, sources=sources)
+
+    def items_of(self, one: Job) -> "ItemTable":
+        """Give the table that lists the items of a job: a stream's own, or a user's.
+
+        Raises:
+            PipelineError: the user's table cannot be read.
+        """
+        if one.stream is not None:
+            own = self.database.meta_table(one.stream)
+            if one.meta_table == own.name:
+                return own
+            return self.meta_table(self.stream(one.stream)).reflected()
+        terms = terms_of_job(self.database.engine, one)
+        return self.sources_of(one.meta_table).table(terms)
 
     def landing(self, stream: Stream, *, wait: bool) -> FolderLanding:
         """Give the landing of a stream; `wait` waits for files that are being written."""
@@ -118,3 +181,34 @@ class Pipeline:
         """Close what was opened; the embedded server stops with its last process."""
         if "database" in self.__dict__:
             self.database.close()
+        for engine, _ in self._named_sources.values():
+            engine.dispose()
+        for name in ("meta_sources", "published_sources"):
+            if name in self.__dict__:
+                self.__dict__[name].close()
+        if "meta_engine" in self.__dict__:
+            self.meta_engine.dispose()
+
+    @cached_property
+    def _named_sources(self) -> "dict[str, tuple[Engine, MetaSources]]":
+        return {}
+
+    def _sources_at(self, stream: Stream, conn: str | None) -> MetaSources:
+        """Give the open tables of the database that a stream file names."""
+        if conn is None:
+            return self.meta_sources
+        if conn not in self._named_sources:
+            name = conn[1:] if conn.startswith("$") else "source.meta_table.conn"
+            engine = open_meta_engine(self._url(stream, conn), given_as=name)
+            self._named_sources[conn] = engine, MetaSources(engine, self.database.engine)
+        return self._named_sources[conn][1]
+
+    def _url(self, stream: Stream, conn: str) -> str:
+        if not conn.startswith("$"):
+            return conn
+        url = self.environment.get(conn[1:])
+        if not url:
+            where = f"source.meta_table.conn of the stream {stream.name}"
+            step = "Set it to the URL of the database that has the table, then run again."
+            raise SettingError(conn[1:], where, "this variable is not set", step)
+        return url

@@ -5,24 +5,24 @@ read: `to_stream` only needs to know the folder that relative paths start at.
 """
 
 from datetime import timedelta
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from batch_pipeline.domain.encoding import Compression, Encoding, Format
-from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.domain.planning import Limits
 from batch_pipeline.domain.stream import (
     CsvOptions,
     OnBadFile,
     PartLimits,
     Source,
+    SourceFiles,
     SourceFormat,
     Storage,
     Stream,
 )
+from batch_pipeline.settings.section import Section
 from batch_pipeline.settings.stream_values import (
     Count,
     Duration,
@@ -33,25 +33,7 @@ from batch_pipeline.settings.stream_values import (
     refusal,
     stream_name,
 )
-
-
-class Section(BaseModel):
-    """A mapping in a stream file; unknown keys are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-    @model_validator(mode="after")
-    def _fits_the_domain(self) -> Self:
-        try:
-            self.check()
-        except InvalidValueError as error:
-            shown = error.value.value if isinstance(error.value, Enum) else error.value
-            problem = f"is {shown!r:.80}; expected {error.expected}"
-            raise refusal(problem, key=error.name) from error
-        return self
-
-    def check(self) -> None:
-        """Build the domain value, whose own checks then speak for this section."""
+from batch_pipeline.settings.table_attributes import TableAttributes
 
 
 class CsvAttributes(Section):
@@ -71,10 +53,13 @@ class CsvAttributes(Section):
 
 
 class SourceAttributes(Section):
-    """Where files land and how they are read."""
+    """Where files land, or the table of your own that lists them, and how they are read."""
 
-    uri: Location = Field(
-        description="Landing folder: a file:///… URI, or a path, relative to the stream file."
+    uri: Location | None = Field(
+        None, description="Landing folder: a file:///… URI, or a path, relative to the stream file."
+    )
+    meta_table: TableAttributes | None = Field(
+        None, description="In place of uri: a table of your own, one row for each file."
     )
     include: Annotated[tuple[Text, ...], Field(min_length=1)] = Field(
         ("*",), description="Patterns (*, ?, [abc]); a file is read if its name matches one."
@@ -88,10 +73,24 @@ class SourceAttributes(Section):
     )
     options: CsvAttributes = Field(CsvAttributes(), description="How csv files are written.")
 
-    def to_domain(self, base: Path) -> Source:
+    def check(self) -> None:
+        if self.meta_table is None and self.uri is None:
+            raise refusal("is missing; expected it, or `source.meta_table`", key="source.uri")
+        if self.meta_table is None:
+            return
+        for key in ("uri", "include", "exclude"):
+            if key in self.model_fields_set:
+                choice = "`source.meta_table.where` chooses rows" if key != "uri" else "one of them"
+                problem = f"cannot stand beside `source.meta_table`; expected {choice}"
+                raise refusal(problem, key=f"source.{key}")
+
+    def to_domain(self, base: Path) -> SourceFiles:
         """Give the domain's form, with relative paths starting at `base`."""
+        if self.meta_table is not None:
+            read_as = {"format": self.format, "csv": self.options.to_domain()}
+            return self.meta_table.to_domain(base, **read_as)
         return Source(
-            uri=absolute_uri(self.uri, base),
+            uri=absolute_uri(self.uri or ".", base),  # never None here: `check` has refused that
             include=self.include,
             exclude=self.exclude,
             format=self.format,
@@ -229,6 +228,9 @@ class StreamAttributes(Section):
     dagster: DagsterAttributes = Field(
         DagsterAttributes(), description="How Dagster runs the stream."
     )
+
+    def check(self) -> None:
+        self.to_stream(Path("/"))
 
     def to_stream(self, base: Path) -> Stream:
         """Give the domain's stream; `base` is the folder of the stream file."""

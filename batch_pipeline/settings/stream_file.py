@@ -5,6 +5,7 @@ folders that they name exist is found out by who uses them.
 """
 
 import difflib
+import re
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -29,6 +30,7 @@ __all__ = [
 FILE_NAME = "defs.yaml"
 COMPONENT = "batch_pipeline.BatchStream"
 _SHOWN_PROBLEMS = 10
+_KEYS = re.compile(r"([^.\[\]]+)|\[([0-9]+)\]")
 _NEXT_STEP = "The stream was not loaded. Correct the file and run again."
 _EXPECTED = {
     "string_type": "text (in quotes where YAML takes it for something else)",
@@ -160,13 +162,18 @@ def _problem(document: Document, error: ErrorDetails) -> Problem:
         return Problem(line=document.line(path[:-1], of_key=True), text=text)
     if error["type"] == REFUSAL:
         if context["key"]:
-            path = ("attributes", *context["key"].split("."))
+            path = ("attributes", *_keys(context["key"]))
         return Problem(line=document.line(path), text=f"{_dotted(path)} {context['problem']}")
     usual = context.get("expected") or error["msg"].removeprefix("Input should be ")
     expected = _EXPECTED.get(error["type"], usual).format_map(context)
     text = f"{_dotted(path)} is {_shown(error['input'])}; expected {expected}"
     of_key = error["input"] is None
     return Problem(line=document.line(path, of_key=of_key), text=text)
+
+
+def _keys(dotted: str) -> list[Hashable]:
+    """Split `a.b[0].c` into its keys; entries are counted from 0."""
+    return [int(index) if index else key for key, index in _KEYS.findall(dotted)]
 
 
 def _unknown_key(path: tuple[Hashable, ...]) -> str:

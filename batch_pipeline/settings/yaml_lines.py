@@ -42,7 +42,9 @@ class Document:
         """Give the line of a value (or its key), or of its nearest ancestor that is in the text."""
         lines = self.key_lines if of_key else self.value_lines
         while path and path not in lines:
-            path, lines = path[:-1], self.key_lines
+            path = path[:-1]
+            is_entry = bool(path) and isinstance(path[-1], int)  # of a list, which has no key
+            lines = self.value_lines if is_entry else self.key_lines
         return lines.get(path, 1)
 
 

@@ -12,7 +12,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from batch_pipeline.domain.errors import BadFileError
+from batch_pipeline.domain.errors import BadFileError, InvalidValueError
 from batch_pipeline.domain.item import FoundFile, modified_at
 from batch_pipeline.domain.location import to_path
 from batch_pipeline.domain.stream import SourceFormat, Stream
@@ -81,38 +81,49 @@ class TextSource:
 def open_source(file: FoundFile, stream: Stream) -> Iterator[TextSource]:
     """Open a file for reading; that it is still the registered one is checked before and after.
 
+    Of what was never noted, at least that it stays as it was while it is read.
+
     Raises:
         BadFileError: the file is not there, is not the one that was registered, or cannot be read.
     """
-    path = Path(to_path(file.location))
 
     def bad_file(reason: str) -> BadFileError:
         return BadFileError(stream.name, file.location, None, reason)
 
-    def check_unchanged() -> None:
+    def checked() -> os.stat_result:
         try:
-            reason = _change(file, path.stat())
+            status = path.stat()
         except OSError as error:
             raise bad_file(_unreadable(error)) from error
+        reason = _change(file, status)
         if reason is not None:
             raise bad_file(reason)
+        return status
 
-    check_unchanged()  # before it is opened: opening a pipe would wait for ever
+    try:
+        path = Path(to_path(file.location))
+    except InvalidValueError as error:
+        raise bad_file(f"is not {error.expected}") from error
+    before = checked()  # before it is opened: opening a pipe would wait for ever
     try:
         raw = path.open("rb")
     except OSError as error:
         raise bad_file(_unreadable(error)) from error
     with raw:
         yield TextSource(raw, stream, file.location)
-    check_unchanged()
+    after = checked()
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise bad_file("changed while it was read")
 
 
 def _change(file: FoundFile, status: os.stat_result) -> str | None:
     changed = "changed since it was registered"
     if not stat.S_ISREG(status.st_mode):
         return "is not a regular file"
-    if status.st_size != file.size_bytes:
+    if file.size_bytes not in {None, status.st_size}:
         return f"{changed}: size {file.size_bytes} -> {status.st_size} bytes"
+    if file.modified_at is None:
+        return None
     before, now = file.modified_at.astimezone(UTC), modified_at(status)
     if before != now:
         return f"{changed}: modified {before.isoformat()} -> {now.isoformat()}"

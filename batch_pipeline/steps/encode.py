@@ -96,7 +96,8 @@ def _encode_items(workshop: Workshop, attempt: Attempt) -> Encoded:
         if not result.misfits:
             check_batch_conservation(result.items, result.part_files)
             version = version or _first_version(workshop, result)
-            return Encoded(result=result, schema=schema, schema_version=version)
+            weight = sum(item.weight for item in items)
+            return Encoded(result=result, schema=schema, schema_version=version, weight=weight)
         version, schema = workshop.schemas.widen(
             workshop.stream.name, result.misfits, text_source=result.text_source
         )
@@ -110,15 +111,20 @@ def _first_version(workshop: Workshop, result: EncodeResult) -> int:
 
 
 def _check_bad_data(stream: Stream, result: EncodeResult) -> None:
+    is_registered = stream.user_table is None
     if stream.on_bad_file is OnBadFile.FAIL:
         for item in result.items:
             if item.bad_file is not None:
-                raise BadFileError(stream.name, item.location, None, item.bad_file)
+                raise BadFileError(
+                    stream.name, item.location, None, item.bad_file, is_registered=is_registered
+                )
     bad = sum(item.quarantined for item in result.items)
     if bad > stream.max_bad_records:
         first = result.bad_records[0]
         raise TooManyBadRecordsError(
-            stream.name, first.location, first.line, first.reason, bad, stream.max_bad_records
+            *(stream.name, first.location, first.line, first.reason),
+            *(bad, stream.max_bad_records),
+            is_registered=is_registered,
         )
 
 

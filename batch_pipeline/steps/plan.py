@@ -9,7 +9,7 @@ from batch_pipeline.ports import Batches, MetaTable
 
 MAX_ATTEMPTS = 3
 _BY_ITSELF = {BatchState.PLANNED, BatchState.INTERRUPTED}
-_BY_HAND = {BatchState.FAILED, BatchState.DEAD, BatchState.CANCELLED}
+_BY_HAND = {BatchState.FAILED, BatchState.DEAD}
 
 
 def plan(batches: Batches, table: MetaTable, stream: Stream, *, drain: bool = False) -> Planned:
@@ -20,8 +20,9 @@ def plan(batches: Batches, table: MetaTable, stream: Stream, *, drain: bool = Fa
 def due(statuses: Iterable[BatchStatus], *, retry_failed: bool) -> list[BatchStatus]:
     """Choose the batches to encode now, in id order.
 
-    Planned ones, and interrupted ones until they were tried three times. A failed, dead or
-    cancelled batch waits for a person, which is what `retry_failed` says there is.
+    Planned ones, and interrupted ones until they were tried three times. A failed or dead batch
+    waits for a person, which is what `retry_failed` says there is; a cancelled one stays called off
+    until its retry is asked for.
     """
     return [
         status
@@ -36,13 +37,16 @@ def neighbours(
     """Group chosen batches for runs: at most `most`, with no other batch of the job between them.
 
     A run over several partitions is a range to Dagster, which would take in whatever lies between.
+    It keeps them in the order in which they were added: halves of a batch come after later batches.
     """
-    position = {status.batch.key: index for index, status in enumerate(statuses)}
+    by_range = {status.batch.id: index for index, status in enumerate(statuses)}
+    by_age = {batch_id: index for index, batch_id in enumerate(sorted(by_range))}
     groups: list[list[BatchStatus]] = []
     for status in chosen:
         last = groups[-1] if groups else []
-        here = position[status.batch.key]
-        if last and len(last) < most and position[last[-1].batch.key] == here - 1:
+        here, before = status.batch.id, last[-1].batch.id if last else status.batch.id
+        follows = by_range[here] - by_range[before] == by_age[here] - by_age[before] == 1
+        if follows and len(last) < most:
             last.append(status)
         else:
             groups.append([status])

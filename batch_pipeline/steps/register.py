@@ -1,15 +1,13 @@
 """Stations 1 and 2: what landed becomes items."""
 
 from batch_pipeline.domain.item import Registered
-from batch_pipeline.ports import Landing, MetaTable
+from batch_pipeline.ports import Landing, Registry
 
 
-def register(
-    landing: Landing, meta_table: MetaTable, *, accept_changed: bool = False
-) -> Registered:
+def register(landing: Landing, registry: Registry, *, accept_changed: bool = False) -> Registered:
     """Give every landed file an id; files that have one keep it. Safe to repeat and to interrupt.
 
     Raises:
         LandingUnavailableError: the landing cannot be listed.
     """
-    return meta_table.register(landing.found_files(), accept_changed=accept_changed)
+    return registry.register(landing.found_files(), accept_changed=accept_changed)

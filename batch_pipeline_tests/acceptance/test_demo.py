@@ -240,12 +240,8 @@ def test_status_counts_the_demo(demo: Demo) -> None:
     """Expect ten published batches and nothing that waits."""
     [status] = demo.place.told("status")["streams"]
     assert (status["stream"], status["items_waiting"], status["unfinished"]) == (STREAM, 0, [])
-    assert status["batches"] == {
-        "planned": 0,
-        "running": 0,
-        "published": 10,
-        "failed": 0,
-        "interrupted": 0,
+    assert {state: count for state, count in status["batches"].items() if count} == {
+        "published": 10
     }
 
 

@@ -100,7 +100,7 @@ def test_demo_stream_cuts_its_files_into_ten_or_so_batches(demo: DemoFiles) -> N
 def test_demo_stream_points_at_its_own_folders(demo: DemoFiles) -> None:
     """A demo works wherever it is: its stream file names folders relative to itself."""
     stream = load_streams(demo.streams)["demo_orders"]
-    assert stream.source.uri == to_uri(demo.landing)
+    assert stream.source.place == to_uri(demo.landing)
     assert stream.storage.root == to_uri(demo.folder / "batches")
     assert (stream.key_properties, stream.max_bad_records) == (("order_id",), 10)
 

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,15 @@ from batch_pipeline.spark.parquet_writer import (
     batch_of_rows,
 )
 from batch_pipeline.spark.part_writer import LinePartWriter, PartNames
+from batch_pipeline_tests.concurrency import run_python
+
+WRITE_ONE_PART = """
+import sys
+from pathlib import Path
+from batch_pipeline.domain.location import to_path
+from batch_pipeline_tests.unit.test_part_writer import PartLimits, written
+written(Path(to_path(sys.argv[1])), [b"{}"], PartLimits())
+"""
 
 texts = st.text(
     alphabet=st.one_of(
@@ -304,3 +314,12 @@ def test_parquet_writer_when_aborted_leaves_nothing(tmp_path: Path) -> None:
     writer.abort()
 
     assert in_folder(tmp_path) == []
+
+
+def test_line_writer_killed_before_the_file_has_its_name_leaves_no_part_file(
+    tmp_path: Path,
+) -> None:
+    """Expect what a killed process wrote to be hidden."""
+    killed = run_python(WRITE_ONE_PART, to_uri(tmp_path), failpoints="encode.before_rename=kill")
+    assert killed == -signal.SIGKILL
+    assert in_folder(tmp_path) == [".orders-1-00030000-00c0ffee.jsonl.gz.tmp"]

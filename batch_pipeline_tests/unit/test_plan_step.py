@@ -4,7 +4,7 @@ import pytest
 
 from batch_pipeline.domain.batch import BatchState, BatchStatus
 from batch_pipeline.steps.plan import due, neighbours
-from batch_pipeline_tests.factories import batch_status
+from batch_pipeline_tests.factories import batch, batch_status
 
 STATUSES = [batch_status(first_id, BatchState.PLANNED) for first_id in range(1, 100, 10)]
 
@@ -22,14 +22,14 @@ def _first_ids(statuses: list[BatchStatus]) -> list[int]:
         (BatchState.FAILED, 1, False, True),
         (BatchState.INTERRUPTED, 1, True, True),
         (BatchState.DEAD, 3, False, True),
-        (BatchState.CANCELLED, 1, False, True),
+        (BatchState.CANCELLED, 1, False, False),
         (BatchState.SUPERSEDED, 3, False, False),
     ],
 )
 def test_due_of_a_state_depends_on_a_person(
     state: BatchState, attempts: int, by_itself: bool, by_hand: bool
 ) -> None:
-    """Expect interrupted batches by themselves; failed, dead, cancelled ones only by hand."""
+    """Expect interrupted batches by themselves; failed and dead ones only by hand."""
     status = batch_status(1, state, attempts)
     assert due([status], retry_failed=False) == ([status] if by_itself else [])
     assert due([status], retry_failed=True) == ([status] if by_hand else [])
@@ -61,3 +61,15 @@ def test_neighbours_of_one_each_stay_alone() -> None:
     """Expect one batch a group when one is the most, and no group of none."""
     assert neighbours(STATUSES[:2], STATUSES, most=1) == [[STATUSES[0]], [STATUSES[1]]]
     assert neighbours([], STATUSES, most=16) == []
+
+
+def test_neighbours_leave_halves_of_a_batch_to_runs_of_their_own() -> None:
+    """Expect no group across the place where a later batch stands between in Dagster's order."""
+    before, parent, after, new = STATUSES[0], STATUSES[1], STATUSES[2], STATUSES[4]
+    left, right = (
+        BatchStatus(batch=batch(first, first + 4, id=number), state=BatchState.PLANNED, attempts=0)
+        for first, number in ((11, 33), (16, 34))
+    )
+    statuses = [before, parent, left, right, after, new]
+    groups = neighbours([before, left, right, after, new], statuses, most=16)
+    assert [_first_ids(group) for group in groups] == [[1], [11, 16], [21], [41]]

@@ -152,7 +152,7 @@ def test_stream_file_location_becomes_an_absolute_uri(
     monkeypatch.setenv("HOME", "/users/zoe")
     text = MINIMAL.replace("./landing", f'"{written}"')
     expected = uri.format(folder=tmp_path, parent=tmp_path.parent)
-    assert read_stream_file(stream_file(tmp_path, text)).source.uri == expected
+    assert read_stream_file(stream_file(tmp_path, text)).source.place == expected
 
 
 def test_stream_file_named_by_relative_path_gives_absolute_uris(
@@ -162,7 +162,7 @@ def test_stream_file_named_by_relative_path_gives_absolute_uris(
     stream_file(tmp_path)
     monkeypatch.chdir(tmp_path)
     stream = read_stream_file(Path("orders/defs.yaml"))
-    assert stream.source.uri == f"file://{Path.cwd()}/orders/landing"
+    assert stream.source.place == f"file://{Path.cwd()}/orders/landing"
 
 
 def test_stream_file_with_byte_order_mark_is_read(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_stream_file_with_anchors_is_read(tmp_path: Path) -> None:
     """Shared parts may be written once."""
     text = MINIMAL.replace("./landing", "&here ./both") + "  storage: {root: *here}\n"
     stream = read_stream_file(stream_file(tmp_path, text))
-    assert stream.source.uri == stream.storage.root == f"file://{tmp_path}/orders/both"
+    assert stream.source.place == stream.storage.root == f"file://{tmp_path}/orders/both"
 
 
 def test_stream_file_that_does_not_exist_is_refused(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_stream_attributes_alone_give_a_stream_relative_to_a_base() -> None:
     """The model works without a file, as a component's attributes."""
     attributes = StreamAttributes.model_validate({"stream": "orders", "source": {"uri": "in"}})
     stream = attributes.to_stream(Path("/base"))
-    assert (stream.source.uri, stream.storage.root) == ("file:///base/in", "file:///base/batches")
+    assert (stream.source.place, stream.storage.root) == ("file:///base/in", "file:///base/batches")
 
 
 def test_stream_attributes_refuse_unknown_keys() -> None:
@@ -263,5 +263,5 @@ def test_stream_attributes_describe_every_key() -> None:
         for model in (schema, *models.values())
         for name, key in model.get("properties", {}).items()
     ]
-    assert len(keys) == 29
+    assert len(keys) == 40
     assert [name for name, description in keys if not description.endswith(".")] == []

@@ -1,0 +1,145 @@
+"""What works and what does not: the inventory, this login's rights, users' meta tables."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import click
+
+from batch_pipeline.cli.console import out, print_json
+from batch_pipeline.cli.exits import EXIT_OPERATOR
+from batch_pipeline.cli.streams import as_json
+from batch_pipeline.domain.ceiling import Strategy
+from batch_pipeline.domain.errors import InvalidValueError, NoStreamsError
+from batch_pipeline.domain.filter import parse_filter
+from batch_pipeline.domain.stream import Stream
+from batch_pipeline.inventory.ceilings.settle import SettleBy
+from batch_pipeline.inventory.checkup import (
+    Finding,
+    Level,
+    attempted,
+    check_inventory,
+    check_source,
+)
+from batch_pipeline.inventory.column_roles import MetaColumns
+from batch_pipeline.inventory.database import open_database
+from batch_pipeline.inventory.meta_sources import SourceTerms
+from batch_pipeline.inventory.published import PUBLISHED_COLUMNS, is_published
+from batch_pipeline.inventory.user_meta_table import UserMetaTable
+from batch_pipeline.settings.pipeline import Pipeline
+
+_STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
+_ONLY_WITH_META_TABLE = ("job", "uid", "item", "weight", "where", "ceiling", "settle_by")
+
+
+@click.command(short_help="Tell what works and what does not, and what to do.")
+@click.option("--meta-table", metavar="TABLE", help="Look at this table, as the library reads it.")
+@click.option("--job", metavar="NAME", help="The job that acquires from it.")
+@click.option("--uid", metavar="COLUMN", help="Its column of ids.")
+@click.option("--item", metavar="COLUMN", help="Its column of items.")
+@click.option("--weight", metavar="COLUMN", help="Its column of weights; 'none' if it has none.")
+@click.option("--where", metavar="JSON", help="Its filter.")
+@click.option("--ceiling", type=click.Choice(list(Strategy)), help="How its ceiling is found.")
+@click.option("--settle-by", metavar="COLUMN", help="Its column of insert times.")
+@as_json
+def doctor(meta_table: str | None, as_json: bool, **table: str | None) -> None:
+    """Look at the inventory, the rights of this login, and the meta tables of all streams.
+
+    With --meta-table, at that table in place of the streams' tables. One line for each finding: ok,
+    warn (it works; somebody should know) or fail (it does not). Meta tables are only read, at most
+    100,000 rows of each. The exit code is 1 when something fails.
+    """
+    given = [name for name in _ONLY_WITH_META_TABLE if table[name] is not None]
+    if meta_table is None and given:
+        raise click.UsageError(f"--{given[0].replace('_', '-')} needs --meta-table.")
+    asked = None if meta_table is None else _terms(meta_table, table)
+    with closing(Pipeline.from_environment()) as pipeline:
+        findings = list(_findings(pipeline, asked, _job(table)))
+    is_well = not any(one.level is Level.FAIL for one in findings)
+    if as_json:
+        told = [
+            {"subject": one.subject, "level": one.level.value, "text": one.text} for one in findings
+        ]
+        print_json({"ok": is_well, "findings": told})
+    else:
+        for one in findings:
+            out.print(f"{one.level.value:<5}", style=_STYLES[one.level], end="")
+            out.print(f"{one.subject}: {one.text}", markup=False)
+    if not is_well:
+        sys.exit(EXIT_OPERATOR)
+
+
+def _findings(pipeline: Pipeline, asked: SourceTerms | None, job: str) -> Iterator[Finding]:
+    of_inventory = list(attempted("inventory", lambda: _inventory(pipeline)))
+    yield from of_inventory
+    if any(one.level is Level.FAIL for one in of_inventory):
+        text = "not looked at: the inventory comes first."
+        yield Finding(subject="meta tables", level=Level.WARN, text=text)
+    elif asked is not None:
+        yield from attempted(asked.name, lambda: _table(pipeline, asked, job))
+    else:
+        yield from attempted("streams", lambda: _streams(pipeline))
+
+
+def _inventory(pipeline: Pipeline) -> Iterator[Finding]:
+    is_own = pipeline.settings.inventory_conn is None
+    with closing(open_database(pipeline.database_url, migrated=None)) as database:
+        yield from check_inventory(database.engine, is_own=is_own)
+
+
+def _streams(pipeline: Pipeline) -> Iterator[Finding]:
+    try:
+        streams = list(pipeline.streams.values())
+    except NoStreamsError as error:
+        yield Finding(subject="streams", level=Level.WARN, text=str(error))
+        return
+    for stream in streams:
+        yield from attempted(stream.name, partial(_stream, pipeline, stream))
+
+
+def _stream(pipeline: Pipeline, stream: Stream) -> Iterator[Finding]:
+    meta_table = pipeline.meta_table(stream)
+    if not isinstance(meta_table, UserMetaTable):
+        text = "its files are registered here, with ids in commit order."
+        yield Finding(subject=stream.name, level=Level.OK, text=text)
+        return
+    inventory = pipeline.database.engine
+    yield from check_source(stream.name, inventory, meta_table.source, stream.name)
+
+
+def _table(pipeline: Pipeline, terms: SourceTerms, job: str) -> Iterator[Finding]:
+    inventory, sources = pipeline.database.engine, pipeline.sources_of(terms.name)
+    yield from sources.use(
+        terms, lambda source: list(check_source(source.name, inventory, source, job))
+    )
+
+
+def _terms(meta_table: str, table: dict[str, Any]) -> SourceTerms:
+    columns = {role: table[role] for role in ("uid", "item", "weight") if table[role] is not None}
+    if columns.get("weight") == "none":
+        columns["weight"] = None
+    usual = PUBLISHED_COLUMNS if is_published(meta_table) else MetaColumns()
+    return SourceTerms(
+        name=meta_table,
+        columns=replace(usual, **columns),
+        where=None if table["where"] is None else parse_filter(_parsed(table["where"]), "--where"),
+        ceiling=None if table["ceiling"] is None else Strategy(table["ceiling"]),
+        settle_by=None if table["settle_by"] is None else SettleBy(table["settle_by"]),
+        reader=_job(table) if is_published(meta_table) else None,
+    )
+
+
+def _job(table: dict[str, Any]) -> str:
+    return table["job"] or "doctor"
+
+
+def _parsed(where: str) -> object:
+    try:
+        return json.loads(where)
+    except ValueError as error:
+        expected = f'JSON such as [{{"column": "kind", "operator": "=", "value": "a"}}] ({error})'
+        raise InvalidValueError("--where", where, expected) from error

@@ -1,0 +1,225 @@
+"""Commands on jobs: jobs, pause, resume, cancel, retry, bisect."""
+
+from contextlib import closing
+from typing import Any
+
+import click
+
+from batch_pipeline.cli.console import head, note, print_json, say
+from batch_pipeline.cli.streams import as_json
+from batch_pipeline.domain.batch import Batch, BatchState, BatchStatus
+from batch_pipeline.domain.job import Job, JobReport
+from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.settings.units import format_bytes
+
+_SHOWN = 20
+on_table = click.option(
+    "--meta-table", metavar="TABLE", help="Whose job it is, where several tables have one."
+)
+
+
+@click.command(short_help="Show jobs, what waits in them, and what is not finished.")
+@click.argument("job", required=False)
+@on_table
+@as_json
+def jobs(job: str | None, meta_table: str | None, as_json: bool) -> None:
+    """Show all jobs, or JOB with its batches that are not finished.
+
+    Every stream has a job of its name; its backfills, its late arrivals and jobs that were made
+    through the library have theirs.
+    """
+    with closing(Pipeline.from_environment()) as pipeline:
+        control = pipeline.database.jobs
+        reports = control.jobs()
+        unfinished: list[BatchStatus] = []
+        if job is not None:
+            chosen = control.find(job, meta_table)
+            reports = [report for report in reports if report.job.id == chosen.id]
+            unfinished = control.unfinished(job, chosen.meta_table)
+    if as_json:
+        told: dict[str, Any] = {"jobs": [_report(report) for report in reports]}
+        if job is not None:
+            told["unfinished"] = [_status(one) for one in unfinished]
+        print_json(told)
+        return
+    for report in reports:
+        _print_report(report)
+    if not reports:
+        say("No jobs yet: `batch-pipeline run` makes one for each stream.")
+    for one in unfinished[:_SHOWN]:
+        _print_status(one)
+    if len(unfinished) > _SHOWN:
+        say(f"    … and {len(unfinished) - _SHOWN} more (--json lists all)")
+
+
+@click.command(short_help="Let nothing of a job be planned or started.")
+@click.argument("job")
+@click.option("--reason", default="", help="Why; whoever meets the paused job is told.")
+@on_table
+@as_json
+def pause(job: str, reason: str, meta_table: str | None, as_json: bool) -> None:
+    """Let nothing of JOB be planned or started until it is resumed.
+
+    Attempts that are running go on, and partitions can still be materialized by hand in Dagster.
+    """
+    with closing(Pipeline.from_environment()) as pipeline:
+        one = pipeline.database.jobs.pause(job, reason, meta_table)
+    if as_json:
+        print_json(_job(one))
+        return
+    why = f" ({one.paused})" if one.paused else ""
+    say(f"{job} is paused{why}. `batch-pipeline resume {job}` lets it go on.")
+
+
+@click.command(short_help="Let a paused job go on.")
+@click.argument("job")
+@on_table
+@as_json
+def resume(job: str, meta_table: str | None, as_json: bool) -> None:
+    """Let JOB go on after a pause."""
+    with closing(Pipeline.from_environment()) as pipeline:
+        one = pipeline.database.jobs.resume(job, meta_table)
+    if as_json:
+        print_json(_job(one))
+        return
+    say(f"{job} goes on.")
+
+
+@click.command(short_help="Call off batches, also those that are being tried.")
+@click.argument("job")
+@click.option("--batch", metavar="LABEL", help="Only this one: partition key, range or number.")
+@on_table
+@as_json
+def cancel(job: str, batch: str | None, meta_table: str | None, as_json: bool) -> None:
+    """Call off all batches of JOB that are not published, or one of them.
+
+    An attempt that is running can no longer publish. What is published stays, and new items are
+    planned as before: to stop those too, pause the job first.
+    """
+    with closing(Pipeline.from_environment()) as pipeline:
+        control = pipeline.database.jobs
+        if batch is None:
+            done = control.cancel(job, meta_table)
+        else:
+            done = control.cancel_batch(job, batch, meta_table)
+    if as_json:
+        print_json({"job": job, "batches": done.batches, "attempts": done.attempts})
+    elif not done.batches:
+        say(f"{job}: nothing to cancel.")
+    else:
+        say(f"{job}: {done.batches} batch(es) cancelled, {done.attempts} of them while running.")
+        say(f"`batch-pipeline retry {job}` takes them up again.")
+
+
+@click.command(short_help="Let failed, dead and cancelled batches be tried again.")
+@click.argument("job")
+@click.option(
+    "--batch",
+    metavar="LABEL",
+    multiple=True,
+    help="Only this one: partition key, range or number; can be given several times.",
+)
+@on_table
+@as_json
+def retry(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: bool) -> None:
+    """Let failed, dead and cancelled batches of JOB be tried again, their attempts counted anew.
+
+    They are not started here: a sensor, `batch-pipeline run` or the job's workers take them before
+    new ones. Published batches are left alone.
+    """
+    with closing(Pipeline.from_environment()) as pipeline:
+        control = pipeline.database.jobs
+        one = control.find(job, meta_table)
+        count = control.retry(job, batches=batch or None, meta_table=one.meta_table)
+    if as_json:
+        print_json({"job": job, "batches": count})
+        return
+    say(f"{job}: {count} batch(es) will be tried again." if count else f"{job}: nothing to retry.")
+    if one.paused is not None and count:
+        note(f"{job} is paused; `batch-pipeline resume {job}` lets them be tried.")
+
+
+@click.command(short_help="Split a batch that fails, to find the bad item.")
+@click.argument("job")
+@click.option(
+    "--batch", metavar="LABEL", required=True, help="Which: partition key, range or number."
+)
+@on_table
+@as_json
+def bisect(job: str, batch: str, meta_table: str | None, as_json: bool) -> None:
+    """Split an unpublished batch of JOB in the middle of its items; the halves are tried next."""
+    with closing(Pipeline.from_environment()) as pipeline:
+        control = pipeline.database.jobs
+        one = control.find(job, meta_table)
+        number = control.batch(job, batch, one.meta_table).id  # before a table is opened for it
+        halves = control.bisect(job, number, pipeline.items_of(one), one.meta_table)
+    if as_json:
+        print_json({"job": job, "halves": [_batch(half) for half in halves]})
+        return
+    say(f"{job}: two batches took the place of {batch}:")
+    for half in halves:
+        weight = format_bytes(half.weight)
+        say(f"  {half.label}  {half.count:>6} items  {weight:>10}  number {half.id}")
+
+
+def _job(one: Job) -> dict[str, Any]:
+    return {
+        "job": one.name,
+        "meta_table": one.meta_table,
+        "kind": one.kind.value,
+        "stream": one.stream,
+        "paused": one.paused,
+    }
+
+
+def _report(report: JobReport) -> dict[str, Any]:
+    return {
+        **_job(report.job),
+        "parent": report.parent,
+        "max_attempts": report.job.max_attempts,
+        "bisect": report.job.bisect,
+        "publish_count": report.publish_count,
+        "batches": {state.value: report.batches.get(state, 0) for state in BatchState},
+        "waiting": {
+            "batches": report.waiting_batches,
+            "items": report.waiting_items,
+            "weight": report.waiting_weight,
+        },
+    }
+
+
+def _batch(one: Batch) -> dict[str, Any]:
+    return {
+        "number": one.id,
+        "batch_id": one.label,
+        "first_id": one.id_range.first_id,
+        "last_id": one.id_range.last_id,
+        "items": one.count,
+        "weight": one.weight,
+    }
+
+
+def _status(one: BatchStatus) -> dict[str, Any]:
+    facts = {"state": one.state.value, "attempts": one.attempts, "error": one.error}
+    return {**_batch(one.batch), "job": one.batch.job, **facts}
+
+
+def _print_report(report: JobReport) -> None:
+    one = report.job
+    of = f"late arrivals of {report.parent}" if one.kind == "late" else f"{one.kind} job"
+    head(one.name)
+    say(f"  {of} on {one.meta_table}")
+    if one.paused is not None:
+        say(f"  paused   {one.paused or 'no reason given'}")
+    weight = format_bytes(report.waiting_weight)
+    say(f"  waiting  {report.waiting_batches} batches, {report.waiting_items} items, {weight}")
+    counts = [
+        f"{report.batches[state]} {state.value}" for state in BatchState if state in report.batches
+    ]
+    say(f"  batches  {', '.join(counts) or 'none'}")
+
+
+def _print_status(one: BatchStatus) -> None:
+    reason = f": {one.error}" if one.error else ""
+    label = f"{one.batch.label} (number {one.batch.id})"
+    say(f"    {label} {one.state} after {one.attempts} attempt(s){reason}")

@@ -1,0 +1,168 @@
+"""Planning: new items of a stream, a part of its past once more, and what either would cost."""
+
+from contextlib import closing
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+
+from batch_pipeline.cli.console import print_json, say
+from batch_pipeline.cli.streams import as_json
+from batch_pipeline.domain.backfill import Backfill, Estimate, Pace, Selection
+from batch_pipeline.domain.batch import Batch
+from batch_pipeline.domain.id_range import MAX_ID, MIN_ID, IdRange
+from batch_pipeline.domain.planning import Limits, Planned
+from batch_pipeline.domain.stream import Stream
+from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.settings.times import parse_time
+from batch_pipeline.settings.units import format_bytes, format_duration, parse_bytes
+
+_SHOWN = 20
+_ONLY_WITH_BACKFILL = {
+    "first_id": "--first-id",
+    "last_id": "--last-id",
+    "since": "--since",
+    "until": "--until",
+    "item": "--item",
+    "failed_only": "--failed-only",
+    "max_weight": "--max-weight",
+    "max_count": "--max-count",
+}
+_UNSET: tuple[object, ...] = (None, False, ())
+_ID = click.IntRange(min=1)
+
+
+@click.command()
+@click.argument("stream")
+@click.option("--dry-run", is_flag=True, help="Only tell what would be planned; store nothing.")
+@click.option("--backfill", metavar="NAME", help="Plan a part of the past once more, as NAME.")
+@click.option("--first-id", type=_ID, help="Backfill: the lowest item id.")
+@click.option("--last-id", type=_ID, help="Backfill: the highest item id.")
+@click.option("--since", metavar="TIME", help="Backfill: registered at this time or later.")
+@click.option("--until", metavar="TIME", help="Backfill: registered before this time.")
+@click.option("--item", type=_ID, multiple=True, help="Backfill: this item; may be repeated.")
+@click.option("--failed-only", is_flag=True, help="Backfill: items of failed and dead batches.")
+@click.option("--max-weight", metavar="SIZE", help="Backfill: another limit of a batch: 64MiB.")
+@click.option("--max-count", type=click.IntRange(min=1), help="Backfill: at most so many items.")
+@as_json
+def plan(stream: str, dry_run: bool, backfill: str | None, as_json: bool, **asked: Any) -> None:
+    """Cut the registered items of STREAM into batches (station 3).
+
+    With --backfill NAME, items of the past are planned once more, beside the batches they are in:
+    all of them, or those that the other options name together. Planning the same again adds what
+    has come since. Times are ISO 8601 with a zone; a date is its first moment in UTC.
+    """
+    alone = [option for name, option in _ONLY_WITH_BACKFILL.items() if asked[name] not in _UNSET]
+    if backfill is None and alone:
+        raise click.UsageError(f"{alone[0]} needs --backfill NAME.")
+    with closing(Pipeline.from_environment()) as pipeline:
+        one = pipeline.stream(stream)
+        request = None if backfill is None else _request(one, backfill, asked)
+        job = stream if request is None else request.name
+        if dry_run:
+            told = _estimate(pipeline, one, request)
+        else:
+            done, new = _plan(pipeline, one, request)
+    if dry_run:
+        _tell_estimate(stream, job, told, as_json=as_json)
+    else:
+        _tell_planned(stream, job, done, new, as_json=as_json)
+
+
+def _request(stream: Stream, name: str, asked: dict[str, Any]) -> Backfill:
+    first_id = asked["first_id"] or MIN_ID
+    selection = Selection(
+        ids=IdRange(first_id=first_id, last_id=asked["last_id"] or MAX_ID),
+        since=_time(asked, "since"),
+        until=_time(asked, "until"),
+        item_ids=asked["item"] or None,
+        failed_only=asked["failed_only"],
+    )
+    limits = stream.limits
+    weight = asked["max_weight"]
+    limits = Limits(
+        max_weight=limits.max_weight if weight is None else parse_bytes(weight, name="max-weight"),
+        max_count=asked["max_count"] or limits.max_count,
+    )
+    return Backfill.of_stream(stream.name, name, selection, limits)
+
+
+def _time(asked: dict[str, Any], name: str) -> datetime | None:
+    return None if asked[name] is None else parse_time(asked[name], name=name)
+
+
+def _estimate(pipeline: Pipeline, stream: Stream, request: Backfill | None) -> Estimate:
+    table = pipeline.meta_table(stream)
+    if request is None:
+        return pipeline.database.batches.estimate(table, stream.limits)
+    return pipeline.database.backfills.estimate(request, table)
+
+
+def _plan(
+    pipeline: Pipeline, stream: Stream, request: Backfill | None
+) -> tuple[Planned, list[Batch]]:
+    """Plan, and give what was done and the new batches in id order."""
+    from batch_pipeline.steps.plan import plan as plan_step
+
+    table, database = pipeline.meta_table(stream), pipeline.database
+    if request is None:
+        done = plan_step(database.batches, table, stream, drain=True)
+        if done.ids is None:
+            return done, []
+        return done, [one.batch for one in database.batches.statuses(stream.name, done.ids)]
+    done = database.backfills.plan(request, table)
+    if done.ids is None:
+        return done, []
+    mine = [one.batch for one in database.backfills.statuses(request.name, table.name)]
+    newest = sorted(one.id for one in mine)[-done.batches :]
+    return done, [one for one in mine if one.id >= newest[0]]
+
+
+def _tell_planned(stream: str, job: str, done: Planned, new: list[Batch], *, as_json: bool) -> None:
+    if as_json:
+        rows = [
+            {"batch_id": one.key, "items": one.count, "weight_bytes": one.weight} for one in new
+        ]
+        print_json({"stream": stream, "job": job, "batches": rows})
+        return
+    say(f"{job}: {done.batches} batches planned.")
+    for one in new[:_SHOWN]:
+        flag = "  heavier than max_weight" if one.oversized else ""
+        say(f"  {one.key}  {one.count:>6} files  {format_bytes(one.weight):>10}{flag}")
+    if len(new) > _SHOWN:
+        say(f"  … and {len(new) - _SHOWN} more (--json lists all)")
+
+
+def _tell_estimate(stream: str, job: str, told: Estimate, *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "stream": stream,
+                "job": job,
+                "dry_run": True,
+                "batches": told.batches,
+                "items": told.items,
+                "weight_bytes": told.weight,
+                "oversized": told.oversized,
+                "seconds": told.seconds,
+                "pace": None if told.pace is None else asdict(told.pace),
+            }
+        )
+        return
+    say(f"{job}: {told.batches} batches would be planned; nothing was stored.")
+    heavy = f", {told.oversized} batches heavier than max_weight" if told.oversized else ""
+    say(f"  {told.items} items, {format_bytes(told.weight)}{heavy}")
+    if told.pace is None or told.seconds is None:
+        say("  how long they would take is not known: no attempt has succeeded yet")
+        return
+    seconds = format_duration(timedelta(seconds=told.seconds))
+    usual = format_duration(timedelta(seconds=told.pace.seconds_per_batch))
+    say(f"  about {seconds} for one worker, by the last {told.pace.attempts} attempts of")
+    say(f"  {told.pace.job} that succeeded: {_speed(told.pace)}{usual} a batch (medians)")
+
+
+def _speed(pace: Pace) -> str:
+    if pace.weight_per_second is None:
+        return ""
+    return f"{format_bytes(round(pace.weight_per_second))}/s, "

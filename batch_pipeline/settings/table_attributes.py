@@ -1,0 +1,125 @@
+"""The keys of `source.meta_table` in a stream file: the user's own table of files."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+from batch_pipeline.domain.ceiling import Strategy
+from batch_pipeline.domain.errors import InvalidValueError
+from batch_pipeline.domain.filter import Filter, parse_filter
+from batch_pipeline.domain.id_range import MAX_ID
+from batch_pipeline.domain.stream import TableSource
+from batch_pipeline.settings.section import Section
+from batch_pipeline.settings.stream_values import Duration, Text, refusal
+
+_KEY = "source.meta_table"
+_VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
+_URL = re.compile(r"[a-z][a-z0-9_]*(\+[a-z0-9_]+)?://.*")
+_SQLITE_FILE = re.compile(r"(sqlite(?:\+[a-z0-9_]+)?:///)([^/:?][^?]*)(.*)")
+_SECRETS = ("password", "passwd", "pwd", "passfile", "secret", "token")
+_ADVICE = (
+    "expected $NAME of an environment variable that holds the database URL, or a URL without a "
+    "password"
+)
+
+
+def _connection(text: str) -> str:
+    """Check where the database is; the text is never repeated, for it may hold a password."""
+    match = _VARIABLE.fullmatch(text)
+    if match is not None:
+        return f"${match[1] or match[2]}"
+    if not _URL.fullmatch(text):
+        raise refusal(f"is no variable and no database URL; {_ADVICE}")
+    try:
+        parts = urlsplit(text)
+        has_password = parts.password is not None
+    except ValueError as error:
+        raise refusal(f"is no database URL; {_ADVICE}") from error
+    asked = [name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
+    if has_password or any(secret in name for name in asked for secret in _SECRETS):
+        raise refusal(f"holds a password, which a stream file must not; {_ADVICE}")
+    return text
+
+
+def _filter(value: Any) -> Filter:
+    try:
+        return parse_filter(value, f"{_KEY}.where")
+    except InvalidValueError as error:
+        problem = f"is {error.value!r:.80}; expected {error.expected}"
+        raise refusal(problem, key=error.name) from error
+
+
+_FILTER_SCHEMA = {"anyOf": [{"type": "array"}, {"type": "object"}, {"type": "null"}]}
+Where = Annotated[Any, BeforeValidator(_filter), WithJsonSchema(_FILTER_SCHEMA)]
+
+
+class TableAttributes(Section):
+    """A meta table of your own: one row for each file, with an id that grows."""
+
+    table: Text = Field(description="Its name; another schema's table as schema.table.")
+    conn: Annotated[Text, AfterValidator(_connection)] | None = Field(
+        None,
+        description="$NAME of an environment variable with the URL of its database, or a URL "
+        "without a password (default: BATCH_PIPELINE_META_CONN, else the inventory's database).",
+    )
+    uid: Text = Field("uid", description="Column of ids: unique, never used again (default uid).")
+    item: Text = Field(
+        "item",
+        description="Column of locations: absolute paths or file:///… URIs (default item).",
+    )
+    weight: Text | None = Field(
+        "weight",
+        description="Column of what batch limits count, in bytes as a rule (default weight); null: "
+        "every file weighs 0.",
+    )
+    where: Where = Field(
+        None, description="Which rows: a list of {column, operator, value}, {all: […]}, {any: […]}."
+    )
+    imported: Text | None = Field(
+        None, description="Column of the times at which rows were inserted (default: none)."
+    )
+    ceiling: Strategy | None = Field(
+        None,
+        description="How it is known that no row can still appear below an id (default: the exact "
+        "way of the database, else settle): locks, locking_read, sqlite, registrar or settle.",
+    )
+    settle: Duration | None = Field(
+        None,
+        description="Settle: how long a row is left alone after it was imported (seconds, or with "
+        "a unit; default 15m).",
+    )
+    on_bad_weight: Annotated[int, Field(strict=True, ge=0, le=MAX_ID)] | None = Field(
+        None,
+        description="What a row counts whose weight is NULL, negative or no whole number (default: "
+        "such rows are refused).",
+    )
+
+    def check(self) -> None:
+        self.to_domain(Path("/"))
+
+    def to_domain(self, base: Path, **read_as: Any) -> TableSource:
+        """Give the domain's form, with a relative SQLite file starting at `base`."""
+        return TableSource(
+            table=self.table,
+            conn=None if self.conn is None else _with_base(self.conn, base),
+            uid=self.uid,
+            item=self.item,
+            weight=self.weight,
+            where=self.where,
+            imported=self.imported,
+            ceiling=self.ceiling,
+            settle=self.settle,
+            on_bad_weight=self.on_bad_weight,
+            **read_as,
+        )
+
+
+def _with_base(conn: str, base: Path) -> str:
+    match = _SQLITE_FILE.fullmatch(conn)
+    if match is None:
+        return conn
+    path = quote(str(base.absolute() / unquote(match[2])))
+    return f"{match[1]}{path}{match[3]}"

@@ -1,0 +1,207 @@
+"""Commands on jobs as people type them: pause, resume, cancel, retry, bisect; what they show."""
+
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from batch_pipeline.defs.build import build_definitions
+from batch_pipeline.defs.names import LAUNCH_TAG, batches_job, partitions, run_tags
+from batch_pipeline.defs.resources import PipelineResource
+from batch_pipeline.defs.sensors import new_files_sensor
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline_tests.acceptance.workplace import Workplace, manifests
+from batch_pipeline_tests.integration.invariants import check_invariants
+from batch_pipeline_tests.integration.seeds import query
+
+FIRST, SECOND = "000000000001-000000000002", "000000000003-000000000004"
+
+
+@pytest.fixture
+def place(workplace: Workplace, database_url: str) -> Workplace:
+    """A stream `orders` whose four files are two planned batches."""
+    workplace.write_stream("orders", batch={"max_count": 2})
+    workplace.land("orders", {f"{number}.csv": b"id\n1\n" for number in range(1, 5)})
+    given = workplace.given(BATCH_PIPELINE_INVENTORY_CONN=database_url)
+    given.done("register", "orders")
+    given.done("plan", "orders")
+    return given
+
+
+def _states(place: Workplace) -> dict[str, int]:
+    [one] = place.told("jobs", "orders")["jobs"]
+    return {state: count for state, count in one["batches"].items() if count}
+
+
+def test_paused_and_cancelled_work_waits_while_the_rest_is_done(
+    place: Workplace, warm_spark: str, database: Database
+) -> None:
+    """Expect 75 and a note while paused, then all but the cancelled batch, which waits again."""
+    place.write_stream("refunds")
+    place.land("refunds", {"a.csv": b"id\n1\n"})
+    warm = place.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+    assert "paused (disk full)" in place.done("pause", "orders", "--reason", "disk full")
+    for ended in (warm.run("run"), place.run("plan", "orders")):
+        assert ended.returncode == 75, ended.stderr
+        assert "Job 'orders' is paused (disk full)" in ended.stderr
+        assert "`batch-pipeline resume orders`" in ended.stderr
+    assert len(manifests(place.storage("refunds"))) == 1
+    assert manifests(place.storage("orders")) == []
+    [status] = place.told("status", "orders")["streams"]
+    assert (status["paused"], status["batches"]["planned"]) == ("disk full", 2)
+    assert "disk full" in place.done("status")
+    assert "disk full" in place.done("jobs", "orders")
+
+    assert place.told("resume", "orders")["paused"] is None
+    cancelled = place.told("cancel", "orders", "--batch", SECOND)
+    assert (cancelled["batches"], cancelled["attempts"]) == (1, 0)
+    warm.done("run")
+    assert _states(place) == {"published": 1, "cancelled": 1}
+    [left] = place.told("jobs", "orders")["unfinished"]
+    assert (left["batch_id"], left["state"], left["items"]) == (SECOND, "cancelled", 2)
+    assert place.told("retry", "orders")["batches"] == 1
+    assert _states(place) == {"published": 1, "planned": 1}
+    assert "nothing to retry" in place.done("retry", "orders")
+    check_invariants(database)
+
+
+# Dagster looks at its resources with names that pydantic wants to give up.
+@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
+def test_sensor_of_a_paused_stream_says_so_and_launches_nothing(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect files to be registered still, and launches to come back after `resume`."""
+    for name, text in place.environment.items():
+        monkeypatch.setenv(name, text)
+    pipeline = Pipeline.from_environment(place.environment)
+    sensor = new_files_sensor(pipeline.stream("orders"))
+    place.land("orders", {"5.csv": b"id\n1\n"})
+    pipeline.database.jobs.pause("orders", "disk full")
+    try:
+        skipped = _tick(sensor)
+        assert isinstance(skipped, dg.SkipReason)
+        assert "Job 'orders' is paused (disk full)" in str(skipped.skip_message)
+        assert query(pipeline.database, "SELECT count(*) FROM batch_pipeline.item") == [(5,)]
+        pipeline.database.jobs.resume("orders")
+        result = _tick(sensor)
+        assert isinstance(result, dg.SensorResult)
+        assert len(result.run_requests or []) == 1
+    finally:
+        pipeline.close()
+
+
+@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
+@pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
+def test_run_that_was_launched_before_leaves_alone_what_was_called_off(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch, database: Database
+) -> None:
+    """Expect no attempt on a cancelled batch, nor on any while the job is paused."""
+    for name, text in place.environment.items():
+        monkeypatch.setenv(name, text)
+    one = Pipeline.from_environment(place.environment).stream("orders")
+    encode = build_definitions([one]).resolve_job_def(batches_job(one))
+    tags = {LAUNCH_TAG: "new", **run_tags(one, FIRST, SECOND)}
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions(str(partitions(one).name), [FIRST, SECOND])
+        for called_off in (database.jobs.pause, database.jobs.cancel):
+            called_off("orders")
+            assert encode.execute_in_process(instance=instance, tags=tags).success
+            assert query(database, "SELECT count(*) FROM batch_pipeline.attempt") == [(0,)]
+            database.jobs.resume("orders")
+
+
+def test_bisect_leaves_the_bad_file_alone(
+    workplace: Workplace, database_url: str, database: Database, warm_spark: str
+) -> None:
+    """Expect three of four files published, and the message to name the fourth."""
+    workplace.write_stream("orders")
+    files = {f"{number}.csv": b"id\n1\n" for number in range(1, 5)}
+    workplace.land("orders", files | {"3.csv": b'id\n"1\n'})
+    place = workplace.given(BATCH_PIPELINE_INVENTORY_CONN=database_url)
+    place.done("register", "orders")
+    place.done("plan", "orders")
+    halves = place.told("bisect", "orders", "--batch", "000000000001-000000000004")["halves"]
+    assert [half["batch_id"] for half in halves] == [FIRST, SECOND]
+    place.done("bisect", "orders", "--batch", SECOND)
+    assert place.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark).run("run").returncode == 3
+    assert _states(place) == {"published": 2, "failed": 1, "superseded": 2}
+    [left] = place.told("jobs", "orders")["unfinished"]
+    assert left["items"] == 1
+    assert "3.csv" in left["error"]
+    refused = place.run("bisect", "orders", "--batch", str(left["number"]))
+    assert refused.returncode == 1
+    assert "one item, 3 (" in refused.stderr
+    assert "3.csv" in refused.stderr
+    assert len(manifests(place.storage("orders"))) == 2
+    check_invariants(database)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["pause", "order"], ["no job 'order'", "jobs: orders"]),
+        (["resume", "order"], ["no job 'order'"]),
+        (["cancel", "order"], ["no job 'order'"]),
+        (["retry", "orders", "--batch", "1-2"], ["no batch '1-2'", "batch-pipeline jobs orders"]),
+        (["cancel", "orders", "--batch", "7"], ["no batch '7'"]),
+        (["bisect", "orders", "--batch", "x"], ["no batch 'x'"]),
+        (["jobs", "orders", "--meta-table", "ops.files"], ["no job 'orders'"]),
+    ],
+)
+def test_names_that_are_not_there_are_one_message(
+    refusing_place: Workplace, arguments: list[str], words: list[str]
+) -> None:
+    """Expect exit code 1, what there is instead, and no traceback."""
+    ended = refusing_place.run(*arguments)
+    assert ended.returncode == 1
+    assert ended.stderr.count("error: ") == 1
+    assert "Traceback" not in ended.stderr
+    for word in words:
+        assert word in ended.stderr
+
+
+@pytest.fixture
+def refusing_place(workplace: Workplace, database_url: str, database: Database) -> Workplace:
+    """An inventory with a job `orders` and nothing planned; no stream file is needed."""
+    with database.engine.begin() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO batch_pipeline.job (name, meta_table) VALUES ('orders', 'ops.orders')"
+        )
+    return workplace.given(BATCH_PIPELINE_INVENTORY_CONN=database_url)
+
+
+def test_job_on_a_table_of_the_user_is_bisected_as_it_was_read(
+    refusing_place: Workplace, database: Database, tmp_path: Path
+) -> None:
+    """Expect columns and filter that the batch was cut with to be used again."""
+    with database.engine.begin() as connection:
+        for statement in (
+            "CREATE SCHEMA ops",
+            "CREATE TABLE ops.orders (nr bigint PRIMARY KEY, path text, bytes bigint, good bool)",
+            "INSERT INTO ops.orders SELECT n, 'f' || n, 10, n > 2 FROM generate_series(1, 6) n",
+            "INSERT INTO batch_pipeline.bookmark VALUES (1, 1, 6)",
+            """UPDATE batch_pipeline.job
+                SET config = '{"where": {"column": "good", "operator": "=", "value": true}}'""",
+            """INSERT INTO batch_pipeline.batch
+               (job_id, first_id, last_id, weight, item_count, config) VALUES (1, 1, 6, 40, 4,
+               '{"meta_table": {"cols": {"uid": "nr", "item": "path", "weight": "bytes"}}}')""",
+            "INSERT INTO batch_pipeline.batch_state VALUES (1, 1, 'planned')",
+        ):
+            connection.exec_driver_sql(statement)
+    halves: list[dict[str, Any]] = refusing_place.told("bisect", "orders", "--batch", "1..6")[
+        "halves"
+    ]
+    assert [(half["first_id"], half["last_id"], half["items"]) for half in halves] == [
+        (1, 4, 2),
+        (5, 6, 2),
+    ]
+    check_invariants(database)
+
+
+def _tick(sensor: dg.SensorDefinition) -> object:
+    with dg.DagsterInstance.ephemeral() as instance:
+        resources = {"pipeline": PipelineResource()}
+        with dg.build_sensor_context(instance=instance, resources=resources) as context:
+            return sensor(context)

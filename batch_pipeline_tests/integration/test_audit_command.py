@@ -1,0 +1,138 @@
+"""The command `audit` and the ceiling in `status`, run in this process on a real server."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from batch_pipeline.cli import cli
+from batch_pipeline.domain.errors import UnknownStreamError
+from batch_pipeline.inventory.database import Database
+from batch_pipeline_tests.factories import encoded, item_report, stream
+from batch_pipeline_tests.integration.seeds import claimed, execute, planned, query, register
+
+Run = Callable[..., Result]
+ROW = (
+    "INSERT INTO batch_pipeline.item (stream, id, location, size_bytes, modified_at) "
+    "VALUES ('orders', :id, 'file:///landing/late.csv', 10, now())"
+)
+
+
+@pytest.fixture
+def run(database_url: str, tmp_path: Path) -> Run:
+    """The command with two streams, of which `idle` has no files."""
+    for name in ("orders", "idle"):
+        attributes = {
+            "stream": name,
+            "source": {"uri": str(tmp_path)},
+            "batch": {"max_weight": "1KiB", "max_count": 3},
+        }
+        path = tmp_path / "streams" / name / "defs.yaml"
+        path.parent.mkdir(parents=True)
+        path.write_text(
+            yaml.safe_dump({"type": "batch_pipeline.BatchStream", "attributes": attributes})
+        )
+    environment = {
+        "BATCH_PIPELINE_HOME": str(tmp_path / "home"),
+        "BATCH_PIPELINE_STREAMS": str(tmp_path / "streams"),
+        "BATCH_PIPELINE_INVENTORY_CONN": database_url,
+    }
+    return lambda *words: CliRunner().invoke(cli, words, env=environment)
+
+
+@pytest.fixture
+def gap(database: Database) -> Database:
+    """A published batch of `orders` that saw the ids 1 and 3."""
+    [one] = planned(database)
+    execute(database, "DELETE FROM batch_pipeline.item WHERE id = 2")
+    with claimed(database, one) as attempt:
+        reports = (item_report(1), item_report(3))
+        database.attempts.publish(attempt, encoded(attempt.stem, items=reports), stream())
+    execute(
+        database,
+        """UPDATE batch_pipeline.attempt SET seen = seen || '{"weight": 20}'""",
+    )
+    return database
+
+
+def told(run: Run, *words: str) -> Any:
+    """Run with `--json`, expect exit code 0, and read what was printed."""
+    ended = run(*words, "--json")
+    assert ended.exit_code == 0, ended.output
+    return json.loads(ended.stdout)
+
+
+def test_audit_of_all_streams_finds_nothing_and_ends_well(gap: Database, run: Run) -> None:
+    """Expect a line for each stream, also for one of which nothing was planned."""
+    ended = run("audit")
+    assert (ended.exit_code, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines() == [
+        "idle",
+        "  Nothing is planned yet.",
+        "orders",
+        "  1 published batch(es) compared with the meta table.",
+        "  Nothing is late, gone or changed.",
+    ]
+
+
+def test_audit_plans_a_late_item_and_says_so(gap: Database, run: Run) -> None:
+    """Expect exit code 0, the id, and the job that has it now; then that it is known."""
+    execute(gap, ROW, id=2)
+    ended = run("audit", "orders")
+    assert ended.exit_code == 0
+    assert "1 item(s) arrived late (ids 2): planned as 1 batch(es) of job 'orders.late'." in (
+        ended.stdout
+    )
+    lists = query(gap, "SELECT item_ids FROM batch_pipeline.batch WHERE item_ids IS NOT NULL")
+    assert lists == [([2],)]
+    assert "1 late item(s) were planned by earlier audits." in run("audit", "orders").stdout
+
+
+def test_audit_tells_programs_what_it_found(gap: Database, run: Run) -> None:
+    """Expect counts and first ids as JSON."""
+    execute(gap, ROW, id=2)
+    execute(gap, "DELETE FROM batch_pipeline.item WHERE id = 3")
+    [idle, orders] = told(run, "audit")["streams"]
+    assert idle == {"stream": "idle", "planned": False}
+    assert orders == {
+        "stream": "orders",
+        "planned": True,
+        "clean": False,
+        "late_job": "orders.late",
+        "batches": 1,
+        "left_out": 0,
+        "late": {"count": 1, "first": [2]},
+        "late_batches": 1,
+        "known": 0,
+        "refused": {"count": 0, "first": []},
+        "missing": {"count": 1, "first": [3]},
+        "changed": {"count": 0, "first": []},
+    }
+
+
+def test_audit_looks_back_as_far_as_it_is_asked_to(gap: Database, run: Run) -> None:
+    """Expect a batch of nine days ago to be left alone, unless more days or all are asked for."""
+    execute(gap, "UPDATE batch_pipeline.attempt SET finished_at = finished_at - interval '9 days'")
+    compared = [
+        told(run, "audit", "orders", *option)["streams"][0]["batches"]
+        for option in ([], ["--days", "10"], ["--all"])
+    ]
+    assert compared == [0, 1, 1]
+
+
+def test_audit_of_an_unknown_stream_is_an_error(gap: Database, run: Run) -> None:
+    """Expect the streams that there are to be named."""
+    assert isinstance(run("audit", "nope").exception, UnknownStreamError)
+
+
+def test_status_tells_the_ceiling_and_what_holds_it_back(database: Database, run: Run) -> None:
+    """Expect the highest registered id, which nothing holds back."""
+    register(database, 5)
+    [idle, orders] = told(run, "status")["streams"]
+    assert idle["ceiling"] == "no ceiling yet (registrar); nothing holds it back"
+    assert orders["ceiling"] == "ceiling 5 (registrar); nothing holds it back"
+    assert "\n  ceiling 5 (registrar); nothing holds it back\n" in run("status", "orders").stdout

@@ -1,0 +1,154 @@
+"""The command `plan` and what `status` says of backfills, run in this process on a real server."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from batch_pipeline.cli import cli
+from batch_pipeline.domain.errors import InvalidValueError, JobChangedError, UnknownItemsError
+from batch_pipeline.inventory.database import Database
+from batch_pipeline_tests.integration.seeds import publish, query, register
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(database_url: str, tmp_path: Path) -> Run:
+    """The command with a stream `orders` of at most four files a batch."""
+    attributes = {
+        "stream": "orders",
+        "source": {"uri": str(tmp_path), "format": "csv"},
+        "batch": {"max_weight": "1KiB", "max_count": 4},
+        "encoding": {"format": "jsonl", "compression": "gzip"},
+        "storage": {"root": str(tmp_path / "batches")},
+    }
+    path = tmp_path / "streams" / "orders" / "defs.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        yaml.safe_dump({"type": "batch_pipeline.BatchStream", "attributes": attributes})
+    )
+    environment = {
+        "BATCH_PIPELINE_HOME": str(tmp_path / "home"),
+        "BATCH_PIPELINE_STREAMS": str(path.parents[1]),
+        "BATCH_PIPELINE_INVENTORY_CONN": database_url,
+    }
+    return lambda *words: CliRunner().invoke(cli, words, env=environment)
+
+
+def told(run: Run, *words: str) -> Any:
+    """Run with `--json`, expect exit code 0, and read what was printed."""
+    ended = run(*words, "--json")
+    assert ended.exit_code == 0, ended.output
+    return json.loads(ended.stdout)
+
+
+def rows(database: Database) -> list[tuple[Any, ...]]:
+    """All jobs and how many batches each has."""
+    return query(
+        database,
+        "SELECT name, (SELECT count(*) FROM batch_pipeline.batch WHERE job_id = job.id) "
+        "FROM batch_pipeline.job ORDER BY id",
+    )
+
+
+def test_plan_dry_run_tells_what_planning_then_does(database: Database, run: Run) -> None:
+    """Expect the same number of batches, and nothing stored before they are planned."""
+    register(database, 10)
+    dry = told(run, "plan", "orders", "--dry-run")
+    assert (dry["batches"], dry["items"], dry["weight_bytes"], dry["seconds"]) == (3, 10, 100, None)
+    assert rows(database) == []
+    assert len(told(run, "plan", "orders")["batches"]) == 3
+    assert "0 batches would be planned" in run("plan", "orders", "--dry-run").stdout
+
+
+def test_plan_backfill_cuts_the_window_by_its_own_limits(database: Database, run: Run) -> None:
+    """Expect batches of the window, none the second time, and the stream as it was."""
+    register(database, 10)
+    run("plan", "orders")
+    words = ("plan", "orders", "--backfill", "b", "--first-id", "2", "--last-id", "7")
+    dry = told(run, *words, "--max-count", "5", "--dry-run")
+    assert (dry["job"], dry["batches"], dry["items"]) == ("orders.b", 2, 6)
+    done = told(run, *words, "--max-count", "5")
+    assert [one["batch_id"] for one in done["batches"]] == [
+        "000000000002-000000000006",
+        "000000000007-000000000007",
+    ]
+    assert told(run, *words, "--max-count", "5")["batches"] == []
+    assert rows(database) == [("orders", 3), ("orders.b", 2)]
+
+
+def test_plan_backfill_takes_sizes_times_and_items(database: Database, run: Run) -> None:
+    """Expect units, ISO times and repeated items to be understood."""
+    register(database, 10)
+    by_size = told(run, "plan", "orders", "--backfill", "size", "--max-weight", "20B")
+    assert len(by_size["batches"]) == 5
+    words = ("plan", "orders", "--backfill", "time", "--until", "2020-01-01T00:00:00+01:00")
+    assert told(run, *words)["batches"] == []
+    words = ("plan", "orders", "--backfill", "time", "--since", "2020-01-01")
+    assert sum(one["items"] for one in told(run, *words)["batches"]) == 10
+    by_item = told(run, "plan", "orders", "--backfill", "items", "--item", "9", "--item", "2")
+    assert by_item["batches"] == [
+        {"batch_id": "000000000002-000000000009", "items": 2, "weight_bytes": 20}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("--item", "11"), UnknownItemsError),
+        (("--item", "9223372036854775808"), InvalidValueError),
+        (("--first-id", "9", "--last-id", "8"), InvalidValueError),
+        (("--since", "yesterday"), InvalidValueError),
+        (("--max-weight", "much"), InvalidValueError),
+    ],
+)
+def test_plan_backfill_of_what_cannot_be_is_refused(
+    database: Database, run: Run, words: tuple[str, ...], error: type[Exception]
+) -> None:
+    """Expect a domain error and no backfill."""
+    register(database, 10)
+    run("plan", "orders")
+    ended = run("plan", "orders", "--backfill", "b", *words)
+    assert isinstance(ended.exception, error)
+    assert rows(database) == [("orders", 3)]
+
+
+def test_plan_backfill_by_another_selection_is_refused(database: Database, run: Run) -> None:
+    """Expect the name to stand for what it was planned with."""
+    register(database, 10)
+    run("plan", "orders", "--backfill", "b", "--last-id", "5")
+    ended = run("plan", "orders", "--backfill", "b", "--last-id", "6")
+    assert isinstance(ended.exception, JobChangedError)
+
+
+def test_plan_with_options_of_a_backfill_needs_its_name(run: Run) -> None:
+    """Expect a mistake of usage that names the option."""
+    ended = run("plan", "orders", "--since", "2026-01-01")
+    assert ended.exit_code == 2
+    assert "--since needs --backfill NAME" in ended.stderr
+
+
+def test_status_shows_backfills_beside_the_stream(database: Database, run: Run) -> None:
+    """Expect their progress, and counts of the stream that do not have their batches."""
+    register(database, 10)
+    run("plan", "orders")
+    run("plan", "orders", "--backfill", "b", "--max-count", "5")
+    first = database.backfills.statuses("orders.b", database.meta_table("orders").name)[0].batch
+    publish(database, first)
+    (report,) = told(run, "status", "orders")["streams"]
+    assert report["batches"]["planned"] == 3
+    (backfill,) = report["backfills"]
+    assert backfill["job"] == "orders.b"
+    assert (backfill["batches"]["published"], backfill["batches"]["planned"]) == (1, 1)
+    assert (backfill["items"], backfill["items_done"], backfill["weight_bytes_done"]) == (10, 5, 50)
+    assert backfill["seconds_left"] is not None
+    printed = run("status", "orders").stdout
+    assert "backfill orders.b: 1 planned, 1 published" in printed
+    assert "5 of 10 items, 50 B of 100 B done" in printed
+    run("messages", "orders")
+    assert "orders.b" not in run("messages", "orders").stdout
