@@ -1,0 +1,32 @@
+"""Run benchmarks one after the other: all of them, or the ones named.
+
+`python -m batch_pipeline_tests.benchmarks [ceiling|workers|plan|acquire …]`
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+_MODULES = Path(__file__).parent.glob("bench_*.py")
+KNOWN = sorted(path.stem.removeprefix("bench_") for path in _MODULES)
+
+
+def main() -> int:
+    """Run each in a process of its own; give 1 when one of them failed."""
+    chosen = sys.argv[1:] or KNOWN
+    unknown = [name for name in chosen if name not in KNOWN]
+    if unknown:
+        sys.stderr.write(f"no benchmark {unknown[0]!r}; there are {', '.join(KNOWN)}\n")
+        return 2
+    failed = False
+    for name in chosen:
+        sys.stdout.write(f"== {name} ==\n")
+        sys.stdout.flush()
+        module = f"{__package__}.bench_{name}"
+        failed |= subprocess.run([sys.executable, "-m", module], check=False).returncode != 0
+        sys.stdout.write("\n")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
