@@ -3,13 +3,14 @@
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from importlib.resources import files as files_of
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline import Batch, acquire_batch, library
+from batch_pipeline import Batch, acquire_batch, inventory, library
 from batch_pipeline.domain.errors import (
     CeilingUnavailableError,
     ChainCycleError,
@@ -31,6 +32,8 @@ from batch_pipeline_tests.integration.library_tables import acquired, files, fil
 from batch_pipeline_tests.integration.logins import Logins
 from batch_pipeline_tests.integration.meta_tables import recorded
 from batch_pipeline_tests.integration.seeds import execute, planned, publish, query
+
+FUNCTION = (files_of(inventory) / "acquire_in_server.sql").read_text(encoding="utf-8")
 
 
 def equals(column: str, value: object) -> dict[str, object]:
@@ -129,6 +132,22 @@ def test_batch_without_a_result_is_delivered_as_an_empty_list(ten: Database) -> 
     for result in results:
         acquired("up", batch_count=1).succeeded(result=result)
     assert taken("down", "up") == [[[], [], {"a": None}, "text", 2**60]]
+
+
+def test_chained_batch_takes_the_short_way_in_the_server(ten: Database) -> None:
+    """Expect one function call and no statement that writes, from the second batch on."""
+    for number in range(4):
+        acquired("up", batch_count=1).succeeded(result=number)
+    first = read("down", "up", batch_count=1)
+    assert first is not None
+    engine = library._sessions.current().database.engine
+    with recorded(engine) as statements:
+        second = read("down", "up", batch_count=1)
+    assert second is not None
+    assert second.items == [1]
+    sent = " ".join(statement for statement, _ in statements)
+    assert "pg_temp.batch_pipeline_acquire(" in sent
+    assert "INSERT INTO batch_pipeline.attempt" not in sent.replace(FUNCTION, "")
 
 
 def test_jobs_that_publish_more_do_not_move_the_bookmark(ten: Database) -> None:
