@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 from psycopg import sql
 
 from batch_pipeline.domain.batch import Batch
@@ -16,6 +17,15 @@ from batch_pipeline.inventory import embedded
 from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline_tests.integration.encode_scene import Scene, open_scene
 from batch_pipeline_tests.integration.seeds import planned
+
+# For `pytest --hypothesis-profile=nightly`: much more of the same.
+settings.register_profile(
+    "nightly",
+    max_examples=800,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 
 
 @pytest.fixture(scope="session")
