@@ -109,7 +109,9 @@ def _take_waiting(*states: BatchState) -> sa.Select[Any]:
 
 
 # An acquisition that a crash of the server takes back harms nobody: its token is unknown then.
-_WITHOUT_FLUSH: sa.Label[str] = sa.literal_column("set_config('synchronous_commit', 'off', true)").label("flush")
+_WITHOUT_FLUSH: sa.Label[str] = sa.literal_column(
+    "set_config('synchronous_commit', 'off', true)"
+).label("flush")
 _JOB_FACTS = (
     "meta_table",
     "kind",
