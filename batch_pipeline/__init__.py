@@ -21,7 +21,13 @@ Where do I go to …
 - change when batches are launched?       defs/sensors.py, steps/plan.py
 - add a command?                          cli/
 - name a new failure?                     domain/errors.py
-- acquire batches without Dagster?        library/
+- acquire batches without Dagster?        library/, then inventory/acquire.py
+- read a user's table another way?        inventory/reflected_table.py, inventory/meta_queries.py
+- know better which ids may still come?   inventory/ceilings/
+- take history once more?                 inventory/backfills.py
+- find what came too late?                inventory/late_arrivals.py
+- move a batch to another state?          inventory/batch_states.py, the only place that does
+- give a role a right?                    inventory/rights.py
 - let one job read another's results?     inventory/published.py
 """
 
