@@ -20,6 +20,7 @@ from batch_pipeline.defs.names import (
     meta_table_key,
 )
 from batch_pipeline.defs.resources import PipelineResource, SparkResource
+from batch_pipeline.defs.sensors import UNFINISHED
 from batch_pipeline.domain.batch import BatchStatus
 from batch_pipeline.domain.errors import ConfigurationError, PipelineError, RetryableError
 from batch_pipeline.domain.stream import Stream
@@ -28,13 +29,6 @@ from batch_pipeline.steps.encode import Workshop, encode
 from batch_pipeline.steps.plan import MAX_ATTEMPTS, due
 
 _INTERVAL_SECONDS = 30
-_UNFINISHED = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
 
 
 def late_asset(stream: Stream) -> dg.AssetsDefinition:
@@ -108,7 +102,7 @@ def late_sensor(stream: Stream) -> dg.SensorDefinition:
         except PipelineError as error:
             return dg.SkipReason(str(error))
         tried_less = [status for status in waiting if status.attempts < MAX_ATTEMPTS]
-        runs = dg.RunsFilter(job_name=late_job(stream), statuses=_UNFINISHED)
+        runs = dg.RunsFilter(job_name=late_job(stream), statuses=UNFINISHED)
         if not tried_less or context.instance.get_runs(runs, limit=1):
             return dg.SkipReason("nothing that came late waits to be launched.")
         return dg.RunRequest(

@@ -26,7 +26,7 @@ from batch_pipeline.steps.plan import MAX_ATTEMPTS, due, neighbours
 
 INTERVAL_SECONDS = 10
 _RUNS_PER_TICK = 10
-_UNFINISHED = [
+UNFINISHED = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
     dg.DagsterRunStatus.STARTING,
@@ -106,7 +106,7 @@ def _not_yet_launched(
 ) -> list[BatchStatus]:
     """Choose the due batches that no queued or running run of the stream covers."""
     runs = context.instance.get_runs(
-        dg.RunsFilter(tags={STREAM_TAG: stream.name}, statuses=_UNFINISHED)
+        dg.RunsFilter(tags={STREAM_TAG: stream.name}, statuses=UNFINISHED)
     )
     ranges = [
         (run.tags[RANGE_START_TAG], run.tags[RANGE_END_TAG])

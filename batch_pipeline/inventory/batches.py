@@ -1,7 +1,7 @@
 """Planned batches: cutting all new ones of a job, and finding old ones."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any
@@ -28,7 +28,7 @@ from batch_pipeline.ports import MetaTable
 
 _COPY = (
     "COPY batch_pipeline.batch "
-    "(job_id, first_id, last_id, weight, item_count, oversized, config) FROM STDIN"
+    "(job_id, first_id, last_id, weight, item_count, oversized, config, item_ids) FROM STDIN"
 )
 
 
@@ -180,25 +180,38 @@ def insert_cuts(
 
     The caller holds the planning lock.
     """
+    planned = insert_batches(connection, writing, ((one, None) for one in cuts))
+    if planned.ids is not None:
+        advance(connection, writing.job_id, gap, planned.ids.last_id)
+    return planned
+
+
+def insert_batches(
+    connection: sa.Connection,
+    writing: Writing,
+    batches: Iterable[tuple[Cut, Sequence[int] | None]],
+) -> Planned:
+    """Write batches, each with its list of ids or None for all of its range.
+
+    Memory is one batch. The caller holds the planning lock; bookmarks are its business.
+    """
     job_id, limits = writing.job_id, writing.limits
     highest = sa.select(sa.func.coalesce(sa.func.max(batch.c.id), 0)).where(
         batch.c.job_id == job_id
     )
     after_batch_id = connection.execute(highest).scalar_one()
-    planned, last_id = Planned(), None
+    planned = Planned()
     raw = connection.connection.driver_connection
     assert raw is not None  # noqa: S101 - the connection is open
     written = json.dumps(dict(writing.config))
     with raw.cursor() as cursor, cursor.copy(_COPY) as rows:
-        for one in cuts:
+        for one, item_ids in batches:
             ids, oversized = one.id_range, one.weight > limits.max_weight
-            rows.write_row(
-                (job_id, ids.first_id, ids.last_id, one.weight, one.count, oversized, written)
-            )
-            planned, last_id = planned.with_cut(one), ids.last_id
-    if last_id is not None:
+            facts = (ids.first_id, ids.last_id, one.weight, one.count, oversized, written)
+            rows.write_row((job_id, *facts, None if item_ids is None else list(item_ids)))
+            planned = planned.with_cut(one)
+    if planned.batches:
         batch_states.planned(connection, job_id, after_batch_id)
-        advance(connection, job_id, gap, last_id)
     return planned
 
 

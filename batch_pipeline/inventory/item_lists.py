@@ -4,7 +4,6 @@ Lists are outside the exclusion constraint and move no bookmark: who writes them
 lock and leaves out what is listed already.
 """
 
-import json
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 
@@ -12,15 +11,10 @@ import sqlalchemy as sa
 
 from batch_pipeline.domain.backfill import cut_lists
 from batch_pipeline.domain.planning import Planned
-from batch_pipeline.inventory import batch_states
-from batch_pipeline.inventory.batches import Writing
+from batch_pipeline.inventory.batches import Writing, insert_batches
 from batch_pipeline.inventory.engine import transaction
 from batch_pipeline.inventory.tables import batch
 
-_COPY = (
-    "COPY batch_pipeline.batch "
-    "(job_id, first_id, last_id, weight, item_count, oversized, config, item_ids) FROM STDIN"
-)
 _STREAM_ROWS = 10_000
 
 
@@ -31,24 +25,7 @@ def insert_lists(
 
     Memory is one batch. The caller holds the planning lock.
     """
-    job_id, limits = writing.job_id, writing.limits
-    highest = sa.select(sa.func.coalesce(sa.func.max(batch.c.id), 0)).where(
-        batch.c.job_id == job_id
-    )
-    after_batch_id = connection.execute(highest).scalar_one()
-    planned = Planned()
-    raw = connection.connection.driver_connection
-    assert raw is not None  # noqa: S101 - the connection is open
-    written = json.dumps(dict(writing.config))
-    with raw.cursor() as cursor, cursor.copy(_COPY) as rows:
-        for one, item_ids in cut_lists(weighed_ids, limits):
-            ids, oversized = one.id_range, one.weight > limits.max_weight
-            facts = (ids.first_id, ids.last_id, one.weight, one.count, oversized, written)
-            rows.write_row((job_id, *facts, list(item_ids)))
-            planned = planned.with_cut(one)
-    if planned.batches:
-        batch_states.planned(connection, job_id, after_batch_id)
-    return planned
+    return insert_batches(connection, writing, cut_lists(weighed_ids, writing.limits))
 
 
 def not_listed(

@@ -20,8 +20,8 @@ from batch_pipeline.inventory.attempts import close
 from batch_pipeline.inventory.batches import status_of, status_query
 from batch_pipeline.inventory.bisect import BadItem, ItemTable, bad_items, bisect
 from batch_pipeline.inventory.engine import transaction
-from batch_pipeline.inventory.jobs import of_stream, with_late
-from batch_pipeline.inventory.names import find_batch, find_job, job_of
+from batch_pipeline.inventory.jobs import job_of, of_stream, with_late
+from batch_pipeline.inventory.names import find_batch, find_job
 from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, job
 
 RETRIED = (BatchState.FAILED, BatchState.DEAD, BatchState.CANCELLED)

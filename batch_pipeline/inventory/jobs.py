@@ -1,6 +1,7 @@
 """Jobs: found by name and meta table, made on first use."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -101,6 +102,20 @@ def job_id_of(connection: sa.Connection, name: str, meta_table: str) -> int:
     return found
 
 
+def job_of(row: sa.Row[Any]) -> Job:
+    """Build a job from a row of its table."""
+    return Job(
+        id=row.id,
+        name=row.name,
+        meta_table=row.meta_table,
+        kind=JobKind(row.kind),
+        stream=row.stream,
+        max_attempts=row.max_attempts,
+        bisect=row.bisect,
+        paused=None if row.paused_at is None else row.paused_reason or "",
+    )
+
+
 def _check(found: sa.Row[Any], terms: JobTerms) -> None:
     if (found.kind, found.stream) != (terms.kind, terms.stream):
         raise JobChangedError(terms.name, terms.meta_table, f"its kind is {found.kind!r}")
@@ -120,16 +135,7 @@ def _taken_over(connection: sa.Connection, found: sa.Row[Any], terms: JobTerms) 
     if (found.max_attempts, found.bisect) != (terms.max_attempts, terms.bisect):
         values = {"max_attempts": terms.max_attempts, "bisect": terms.bisect}
         connection.execute(sa.update(job).where(job.c.id == found.id).values(values))
-    return Job(
-        id=found.id,
-        name=terms.name,
-        meta_table=terms.meta_table,
-        kind=JobKind(found.kind),
-        stream=found.stream,
-        max_attempts=terms.max_attempts,
-        bisect=terms.bisect,
-        paused=None if found.paused_at is None else found.paused_reason or "",
-    )
+    return replace(job_of(found), max_attempts=terms.max_attempts, bisect=terms.bisect)
 
 
 def _find(connection: sa.Connection, terms: JobTerms) -> sa.Row[Any] | None:

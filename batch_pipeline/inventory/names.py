@@ -5,7 +5,6 @@ ids have instead of a key. Nothing is locked or changed here.
 """
 
 import re
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -17,10 +16,10 @@ from batch_pipeline.domain.errors import (
     UnknownJobError,
 )
 from batch_pipeline.domain.id_range import MAX_ID, IdRange
-from batch_pipeline.domain.job import Job, JobKind
+from batch_pipeline.domain.job import Job
 from batch_pipeline.domain.partition_key import parse_partition_key
 from batch_pipeline.inventory.batches import batch_of
-from batch_pipeline.inventory.jobs import with_late
+from batch_pipeline.inventory.jobs import job_of, with_late
 from batch_pipeline.inventory.tables import batch, job
 
 _RANGE = re.compile(r"(-?[0-9]+)\.\.(-?[0-9]+)")
@@ -41,20 +40,6 @@ def find_job(connection: sa.Connection, name: str, meta_table: str | None) -> Jo
     if len(found) > 1:
         raise AmbiguousJobError(name, tuple(sorted(row.meta_table for row in found)))
     return job_of(found[0])
-
-
-def job_of(row: sa.Row[Any]) -> Job:
-    """Build a job from a row of its table."""
-    return Job(
-        id=row.id,
-        name=row.name,
-        meta_table=row.meta_table,
-        kind=JobKind(row.kind),
-        stream=row.stream,
-        max_attempts=row.max_attempts,
-        bisect=row.bisect,
-        paused=None if row.paused_at is None else row.paused_reason or "",
-    )
 
 
 def find_batch(connection: sa.Connection, one: Job, which: int | str) -> Batch:

@@ -50,8 +50,6 @@ __all__ = [
     "retry_job",
 ]
 
-_sessions = SESSIONS
-
 
 def configure(
     dot_env: str | Path | None = None, settings: Mapping[str, object] | None = None
@@ -70,7 +68,7 @@ def configure(
         settings=None if settings is None else own_names(settings),
         environment=os.environ,
     )
-    _sessions.replace(loaded)
+    SESSIONS.replace(loaded)
 
 
 def acquire_batch(  # noqa: PLR0913, PLR0917 - a call with names, of which two are needed
@@ -122,7 +120,7 @@ def acquire_batch(  # noqa: PLR0913, PLR0917 - a call with names, of which two a
         RetryableError: a database does not answer, or the job is paused. Nothing was acquired.
     """
     asked = Asked(**locals())
-    return _sessions.current().acquire(asked)
+    return SESSIONS.current().acquire(asked)
 
 
 def acquire_batches(  # noqa: PLR0913, PLR0917 - as acquire_batch
@@ -158,7 +156,7 @@ def acquire_batches(  # noqa: PLR0913, PLR0917 - as acquire_batch
 def _acquired(asked: Asked, iterations: int | None) -> Iterator[Batch]:
     count = 0
     while iterations is None or count < iterations:
-        batch = _sessions.current().acquire(asked)
+        batch = SESSIONS.current().acquire(asked)
         if batch is None:
             return
         count += 1
@@ -168,4 +166,4 @@ def _acquired(asked: Asked, iterations: int | None) -> Iterator[Batch]:
 
 def close() -> None:
     """Close all connections; the next use configures itself from the environment."""
-    _sessions.close()
+    SESSIONS.close()

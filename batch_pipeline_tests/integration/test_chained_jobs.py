@@ -26,6 +26,7 @@ from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_sources import SourceTerms
 from batch_pipeline.inventory.published import PUBLISHED_COLUMNS, PublishedSources
+from batch_pipeline.library.session import SESSIONS
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.library_tables import acquired, files, fill_evenly
@@ -140,7 +141,7 @@ def test_chained_batch_takes_the_short_way_in_the_server(ten: Database) -> None:
         acquired("up", batch_count=1).succeeded(result=number)
     first = read("down", "up", batch_count=1)
     assert first is not None
-    engine = library._sessions.current().database.engine
+    engine = SESSIONS.current().database.engine
     with recorded(engine) as statements:
         second = read("down", "up", batch_count=1)
     assert second is not None

@@ -86,7 +86,7 @@ EMBEDDED = """
 import os, sys
 from batch_pipeline import configure, library
 configure(settings={"home": sys.argv[1]})
-database = library._sessions.current()._pipeline.database
+database = library.SESSIONS.current()._pipeline.database
 if os.fork() == 0:
     sys.exit(0)
 os.wait()
