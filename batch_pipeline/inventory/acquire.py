@@ -141,8 +141,9 @@ class Acquisitions:
                 if planned is not None and grows:
                     source.check_not_restarted(one.name, planned)
                 return None
-            self._attempts.heartbeat.keep(token, wish.lease)
             failpoint("acquire.before_commit")
+        # Not before the commit: a renewal that does not see the row takes the lease for lost.
+        self._attempts.heartbeat.keep(token, wish.lease)
         failpoint("acquire.after_commit")
         return acquired
 
