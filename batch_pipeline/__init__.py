@@ -14,7 +14,7 @@ The walk of the data, and the room where each station is:
 Where do I go to …
 
 - change what a stream file may say?      settings/stream_attributes.py
-- read another file format?               spark/sources.py, then a reader beside csv_reader.py
+- read another file format?               spark/read/sources.py, then a reader beside csv_reader.py
 - write another encoding?                 domain/encoding.py, then a writer beside parquet_writer.py
 - add a column to the inventory?          inventory/tables.py, inventory/migrations/versions/
 - change what people see in Dagster?      defs/metadata.py, defs/assets.py

@@ -53,9 +53,14 @@ def dev(port: int) -> None:
 
 def _spark(pipeline: Pipeline, stack: ExitStack) -> str:
     """Give the address of the Spark that runs share: the configured one, or a server of ours."""
-    from batch_pipeline.spark.archive_maker import BackgroundArchive
-    from batch_pipeline.spark.connect_server import SparkConnectServer
-    from batch_pipeline.spark.session import SparkSettings, close_session, open_session, warm_up
+    from batch_pipeline.spark.sessions.archive_maker import BackgroundArchive
+    from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
+    from batch_pipeline.spark.sessions.session import (
+        SparkSettings,
+        close_session,
+        open_session,
+        warm_up,
+    )
 
     if pipeline.settings.spark_remote is not None:
         return pipeline.settings.spark_remote.get_secret_value()

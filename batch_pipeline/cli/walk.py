@@ -13,7 +13,7 @@ from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.stream import Source, Stream
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.units import format_bytes
-from batch_pipeline.spark.session import close_session
+from batch_pipeline.spark.sessions.session import close_session
 
 
 def drain_streams(pipeline: Pipeline, streams: Sequence[Stream], *, command: str) -> list[Drained]:

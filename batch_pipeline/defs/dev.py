@@ -18,7 +18,7 @@ import psutil
 from batch_pipeline.defs.instance import prepare_dagster_home
 from batch_pipeline.domain.errors import DagsterStartError, PortInUseError
 from batch_pipeline.settings.home import Home
-from batch_pipeline.spark.connect_server import GUARDIAN
+from batch_pipeline.spark.sessions.connect_server import GUARDIAN
 
 _START_SECONDS = 90
 _STOP_SECONDS = 15

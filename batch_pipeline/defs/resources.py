@@ -7,7 +7,7 @@ from dagster_pyspark import LazyPySparkResource
 from pydantic import Field, PrivateAttr
 
 from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.spark.session import open_session
+from batch_pipeline.spark.sessions.session import open_session
 
 
 class PipelineResource(dg.ConfigurableResource[Any]):

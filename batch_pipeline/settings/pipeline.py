@@ -24,7 +24,7 @@ from batch_pipeline.inventory.user_meta_table import UserMetaTable
 from batch_pipeline.settings.environment import Settings, load_settings
 from batch_pipeline.settings.home import Home
 from batch_pipeline.settings.stream_file import load_streams
-from batch_pipeline.spark.session import SparkSettings
+from batch_pipeline.spark.sessions.session import SparkSettings
 from batch_pipeline.steps.encode import Workshop
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from batch_pipeline.domain.item import Item
 from batch_pipeline.domain.schema import Column, RecordSchema
 from batch_pipeline.domain.stream import OnBadFile, SourceFormat, Stream
 from batch_pipeline.ports import EncodeRequest, EncodeResult
-from batch_pipeline.spark.part_writer import remove
-from batch_pipeline.spark.profile import narrowed
+from batch_pipeline.spark.check.profile import narrowed
 from batch_pipeline.spark.task import TaskReport, TaskSpec, run_tasks, without_files
+from batch_pipeline.spark.write.part_writer import remove
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,13 +15,13 @@ from batch_pipeline.domain.manifest import ItemReport, PartFile
 from batch_pipeline.domain.schema import Column, RecordSchema
 from batch_pipeline.domain.stream import OnBadFile, SourceFormat, Stream
 from batch_pipeline.ports import BadRecord
-from batch_pipeline.spark.csv_reader import CsvReader
-from batch_pipeline.spark.csv_strict import BadText
-from batch_pipeline.spark.jsonl_reader import JsonlReader
-from batch_pipeline.spark.outputs import QUARANTINE_FOLDER, Quarantine, open_output
-from batch_pipeline.spark.part_writer import PartNames
-from batch_pipeline.spark.profile import Profile
-from batch_pipeline.spark.sources import BLOCK_BYTES, TextSource, open_source
+from batch_pipeline.spark.check.profile import Profile
+from batch_pipeline.spark.read.csv_reader import CsvReader
+from batch_pipeline.spark.read.csv_strict import BadText
+from batch_pipeline.spark.read.jsonl_reader import JsonlReader
+from batch_pipeline.spark.read.sources import BLOCK_BYTES, TextSource, open_source
+from batch_pipeline.spark.write.outputs import QUARANTINE_FOLDER, Quarantine, open_output
+from batch_pipeline.spark.write.part_writer import PartNames
 
 MAX_REPORTED_BAD_RECORDS = 20
 

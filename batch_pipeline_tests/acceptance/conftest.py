@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from batch_pipeline.spark.connect_server import SparkConnectServer
+from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
 from batch_pipeline_tests.acceptance.regions import ARCHIVE
 from batch_pipeline_tests.acceptance.workplace import Workplace, new_workplace
 

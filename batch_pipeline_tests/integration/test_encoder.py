@@ -20,7 +20,7 @@ from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.domain.stream import OnBadFile, Source, Storage, Stream
 from batch_pipeline.ports import EncodeRequest, EncodeResult
 from batch_pipeline.spark.encoder import SparkEncoder, packed
-from batch_pipeline.spark.session import SparkSettings, close_session, open_session
+from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
 
 MIB = 2**20
 

@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 from batch_pipeline.domain.errors import PortInUseError, SparkUnavailableError
-from batch_pipeline.spark.class_data import archive
-from batch_pipeline.spark.connect_server import SparkConnectServer
-from batch_pipeline.spark.java import java_home
+from batch_pipeline.spark.sessions.class_data import archive
+from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
+from batch_pipeline.spark.sessions.java import java_home
 
 # Not a skip mark: where there is no system Java there is nothing to test.
 both_javas = pytest.mark.parametrize(
@@ -32,7 +32,12 @@ import json, os, sys
 from pathlib import Path
 import psutil
 from batch_pipeline.domain.errors import PipelineError
-from batch_pipeline.spark.session import SparkSettings, close_session, open_session, warm_up
+from batch_pipeline.spark.sessions.session import (
+    SparkSettings,
+    close_session,
+    open_session,
+    warm_up,
+)
 
 def doubled(batches):
     import sys
@@ -103,7 +108,7 @@ SERVER_HELD_OPEN = """
 import json, sys
 from pathlib import Path
 import psutil
-from batch_pipeline.spark.connect_server import SparkConnectServer
+from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
 SparkConnectServer(Path(sys.argv[1])).start()
 family = psutil.Process().children(recursive=True)
 print(json.dumps([process.pid for process in family]), flush=True)

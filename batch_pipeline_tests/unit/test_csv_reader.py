@@ -11,9 +11,9 @@ from batch_pipeline.domain.encoding import Compression, Encoding, Format
 from batch_pipeline.domain.errors import BadFileError
 from batch_pipeline.domain.planning import Limits
 from batch_pipeline.domain.stream import CsvOptions, Source, Storage, Stream
-from batch_pipeline.spark.csv_reader import CsvReader, end_of_records
-from batch_pipeline.spark.csv_strict import BadText, CsvRecord, CsvScanner
-from batch_pipeline.spark.sources import TextSource
+from batch_pipeline.spark.read.csv_reader import CsvReader, end_of_records
+from batch_pipeline.spark.read.csv_strict import BadText, CsvRecord, CsvScanner
+from batch_pipeline.spark.read.sources import TextSource
 
 STREAM = Stream(
     name="orders",

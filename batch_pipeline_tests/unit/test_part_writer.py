@@ -20,14 +20,14 @@ from batch_pipeline.domain.location import to_path, to_uri
 from batch_pipeline.domain.manifest import PartFile
 from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.domain.stream import PartLimits
-from batch_pipeline.spark.json_lines import Lines, json_lines
-from batch_pipeline.spark.parquet_writer import (
+from batch_pipeline.spark.write.json_lines import Lines, json_lines
+from batch_pipeline.spark.write.parquet_writer import (
     ParquetPartWriter,
     arrow_schema,
     batch_of_cells,
     batch_of_rows,
 )
-from batch_pipeline.spark.part_writer import LinePartWriter, PartNames
+from batch_pipeline.spark.write.part_writer import LinePartWriter, PartNames
 from batch_pipeline_tests.concurrency import run_python
 
 WRITE_ONE_PART = """

@@ -34,8 +34,8 @@ from batch_pipeline.domain.stream import (
     Storage,
     Stream,
 )
-from batch_pipeline.spark.profile import Profile
-from batch_pipeline.spark.sources import open_source
+from batch_pipeline.spark.check.profile import Profile
+from batch_pipeline.spark.read.sources import open_source
 from batch_pipeline.spark.task import TaskReport, TaskSpec, encode_items, run_tasks
 
 

@@ -10,11 +10,11 @@ from typing import Self
 
 import psutil
 
-from batch_pipeline.spark import launch
-from batch_pipeline.spark.class_data import archive, make_option
-from batch_pipeline.spark.java import java_home
-from batch_pipeline.spark.local_session import LocalSession
-from batch_pipeline.spark.session import warm_up
+from batch_pipeline.spark.sessions import launch
+from batch_pipeline.spark.sessions.class_data import archive, make_option
+from batch_pipeline.spark.sessions.java import java_home
+from batch_pipeline.spark.sessions.local_session import LocalSession
+from batch_pipeline.spark.sessions.session import warm_up
 
 
 def make_archive(home: Path) -> bool:
@@ -59,7 +59,12 @@ class BackgroundArchive:
 
     def __enter__(self) -> Self:
         if not archive(self._home, java_home(self._home, os.environ)).exists():
-            command = [sys.executable, "-m", "batch_pipeline.spark.archive_maker", str(self._home)]
+            command = [
+                sys.executable,
+                "-m",
+                "batch_pipeline.spark.sessions.archive_maker",
+                str(self._home),
+            ]
             with launch.log_file(self._home, "class-data.log").open("ab") as log:
                 self._process = subprocess.Popen(
                     command,

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batch_pipeline.domain.errors import SparkSessionOpenError
-from batch_pipeline.spark.connect_session import ConnectSession
-from batch_pipeline.spark.local_session import LocalSession
+from batch_pipeline.spark.sessions.connect_session import ConnectSession
+from batch_pipeline.spark.sessions.local_session import LocalSession
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from batch_pipeline.domain.errors import InvalidValueError, SparkUnavailableError
-from batch_pipeline.spark import launch
+from batch_pipeline.spark.sessions import launch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,9 +20,9 @@ from typing import Self
 import psutil
 
 from batch_pipeline.domain.errors import PortInUseError, SparkUnavailableError
-from batch_pipeline.spark import connect_session, launch
-from batch_pipeline.spark.class_data import archive_options
-from batch_pipeline.spark.java import java_home
+from batch_pipeline.spark.sessions import connect_session, launch
+from batch_pipeline.spark.sessions.class_data import archive_options
+from batch_pipeline.spark.sessions.java import java_home
 
 SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 GUARDIAN = Path(__file__).with_name("guardian.py")

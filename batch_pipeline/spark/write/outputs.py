@@ -9,16 +9,16 @@ from batch_pipeline.domain.encoding import Compression, Format
 from batch_pipeline.domain.manifest import PartFile
 from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.domain.stream import PartLimits, Stream
-from batch_pipeline.spark.csv_strict import BadText
-from batch_pipeline.spark.json_lines import Lines, json_lines
-from batch_pipeline.spark.jsonl_reader import JsonChunk
-from batch_pipeline.spark.parquet_writer import (
+from batch_pipeline.spark.read.csv_strict import BadText
+from batch_pipeline.spark.read.jsonl_reader import JsonChunk
+from batch_pipeline.spark.write.json_lines import Lines, json_lines
+from batch_pipeline.spark.write.parquet_writer import (
     ParquetPartWriter,
     arrow_schema,
     batch_of_cells,
     batch_of_rows,
 )
-from batch_pipeline.spark.part_writer import LinePartWriter, PartNames, storage_errors
+from batch_pipeline.spark.write.part_writer import LinePartWriter, PartNames, storage_errors
 
 QUARANTINE_FOLDER = "quarantine"
 MAX_RAW_BYTES = 64 * 2**10

@@ -19,7 +19,7 @@ from batch_pipeline.domain.location import to_path, to_uri
 from batch_pipeline.domain.manifest import PartFile
 from batch_pipeline.domain.stream import PartLimits
 from batch_pipeline.spark.gzip_codec import new_compressor
-from batch_pipeline.spark.json_lines import Lines
+from batch_pipeline.spark.write.json_lines import Lines
 
 _PIECE_BYTES = 2**20
 

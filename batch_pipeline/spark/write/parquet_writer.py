@@ -11,8 +11,8 @@ from batch_pipeline.domain.encoding import Compression
 from batch_pipeline.domain.manifest import PartFile
 from batch_pipeline.domain.schema import ColumnType, RecordSchema
 from batch_pipeline.domain.stream import PartLimits
-from batch_pipeline.spark.json_lines import quoted
-from batch_pipeline.spark.part_writer import OpenPart, PartFiles, PartNames
+from batch_pipeline.spark.write.json_lines import quoted
+from batch_pipeline.spark.write.part_writer import OpenPart, PartFiles, PartNames
 
 _ROW_GROUP_BYTES = 32 * 2**20
 _ARROW_TYPES = {

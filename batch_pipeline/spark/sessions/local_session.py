@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from batch_pipeline.domain.errors import SparkUnavailableError
-from batch_pipeline.spark import launch
-from batch_pipeline.spark.class_data import archive_options
-from batch_pipeline.spark.java import java_home
+from batch_pipeline.spark.sessions import launch
+from batch_pipeline.spark.sessions.class_data import archive_options
+from batch_pipeline.spark.sessions.java import java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

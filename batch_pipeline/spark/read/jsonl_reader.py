@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import msgspec
 
 from batch_pipeline.domain.schema import ColumnType
-from batch_pipeline.spark.csv_strict import BadText
-from batch_pipeline.spark.profile import Profile
-from batch_pipeline.spark.sources import BLOCK_BYTES, MAX_RECORD_BYTES, TextSource
+from batch_pipeline.spark.check.profile import Profile
+from batch_pipeline.spark.read.csv_strict import BadText
+from batch_pipeline.spark.read.sources import BLOCK_BYTES, MAX_RECORD_BYTES, TextSource
 
 _BLANKS = b" \t\r\n"
 _DOUBLE_EXACT = 2**53  # a double holds every integer up to here

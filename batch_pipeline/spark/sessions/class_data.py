@@ -8,8 +8,8 @@ import hashlib
 import os
 from pathlib import Path
 
-from batch_pipeline.spark import launch
-from batch_pipeline.spark.java import java_version
+from batch_pipeline.spark.sessions import launch
+from batch_pipeline.spark.sessions.java import java_version
 
 # From here on archives need no base archive, which slimmed runtimes such as the bundled one lack.
 AOT_CACHE_VERSION = 25

@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyarrow import csv
 
 from batch_pipeline.domain.stream import CsvOptions
-from batch_pipeline.spark.csv_strict import BadText, Cells, CsvRecord, CsvScanner
-from batch_pipeline.spark.sources import BLOCK_BYTES, MAX_RECORD_BYTES, TextSource
+from batch_pipeline.spark.read.csv_strict import BadText, Cells, CsvRecord, CsvScanner
+from batch_pipeline.spark.read.sources import BLOCK_BYTES, MAX_RECORD_BYTES, TextSource
 
 _NEWLINE, _RETURN = b"\n", b"\r"
 

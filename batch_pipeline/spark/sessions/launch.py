@@ -17,7 +17,7 @@ from batch_pipeline.domain.errors import SparkUnavailableError
 
 APP_NAME = "batch-pipeline"
 LOOPBACK = "127.0.0.1"
-DAEMON_MODULE = "batch_pipeline.spark.worker_daemon"
+DAEMON_MODULE = "batch_pipeline.spark.sessions.worker_daemon"
 LOG_LIMIT_BYTES = 10_000_000
 
 # Short work in the JVM (records stay in Python): the quick compiler and the plain collector start

@@ -1,0 +1,1 @@
+"""Whether records fit the schema, and what does not."""

@@ -1,0 +1,1 @@
+"""From the bytes of a landed file to chunks of records."""

@@ -1,0 +1,1 @@
+"""From chunks of records to part files."""
