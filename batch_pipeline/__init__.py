@@ -3,10 +3,10 @@
 The walk of the data, and the room where each station is:
 
 1. arrive    a landing listing finds a file            files/landing.py
-2. register  the file becomes an item with an id       inventory/meta_table.py
+2. register  the file becomes an item with an id       inventory/meta/meta_table.py
 3. plan      items become batches of bounded weight    domain/planning.py
 4. name      a batch becomes a partition in Dagster    domain/partition_key.py, defs/
-5. claim     an attempt starts, with token and lease   inventory/attempts.py
+5. claim     an attempt starts, with token and lease   inventory/work/attempts.py
 6. encode    the items' records become part files      spark/task.py
 7. publish   the attempt's row makes them count        steps/encode.py
 8. say       SCHEMA, BATCH and STATE lines             singer/messages.py
@@ -16,19 +16,19 @@ Where do I go to …
 - change what a stream file may say?      settings/stream_attributes.py
 - read another file format?               spark/read/sources.py, then a reader beside csv_reader.py
 - write another encoding?                 domain/encoding.py, then a writer beside parquet_writer.py
-- add a column to the inventory?          inventory/tables.py, inventory/migrations/versions/
+- add a column to the inventory?          inventory/tables.py, inventory/upkeep/migrations/versions/
 - change what people see in Dagster?      defs/metadata.py, defs/assets.py
 - change when batches are launched?       defs/sensors.py, steps/plan.py
 - add a command?                          cli/
 - name a new failure?                     domain/errors.py
-- acquire batches without Dagster?        library/, then inventory/acquire.py
-- read a user's table another way?        inventory/reflected_table.py, inventory/meta_queries.py
-- know better which ids may still come?   inventory/ceilings/
-- take history once more?                 inventory/backfills.py
-- find what came too late?                inventory/late_arrivals.py
-- move a batch to another state?          inventory/batch_states.py, the only place that does
-- give a role a right?                    inventory/rights.py
-- let one job read another's results?     inventory/published.py
+- acquire batches without Dagster?        library/, then inventory/work/acquire.py
+- read a user's table another way?        inventory/meta/reflected_table.py
+- know better which ids may still come?   inventory/meta/ceilings/
+- take history once more?                 inventory/jobs/backfills.py
+- find what came too late?                inventory/jobs/late_arrivals.py
+- move a batch to another state?          inventory/work/batch_states.py, the only place that does
+- give a role a right?                    inventory/upkeep/rights.py
+- let one job read another's results?     inventory/meta/published.py
 """
 
 from typing import TYPE_CHECKING

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from psycopg import sql
 
 from batch_pipeline.domain.batch import Batch
-from batch_pipeline.inventory import embedded
 from batch_pipeline.inventory.database import Database, open_database
+from batch_pipeline.inventory.server import embedded
 from batch_pipeline_tests.integration.encode_scene import Scene, open_scene
 from batch_pipeline_tests.integration.seeds import planned
 

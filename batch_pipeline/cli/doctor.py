@@ -17,19 +17,19 @@ from batch_pipeline.domain.ceiling import Strategy
 from batch_pipeline.domain.errors import InvalidValueError, NoStreamsError
 from batch_pipeline.domain.filter import parse_filter
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.inventory.ceilings.settle import SettleBy
-from batch_pipeline.inventory.checkup import (
+from batch_pipeline.inventory.database import open_database
+from batch_pipeline.inventory.meta.ceilings.settle import SettleBy
+from batch_pipeline.inventory.meta.column_roles import MetaColumns
+from batch_pipeline.inventory.meta.meta_sources import SourceTerms
+from batch_pipeline.inventory.meta.published import PUBLISHED_COLUMNS, is_published
+from batch_pipeline.inventory.meta.user_meta_table import UserMetaTable
+from batch_pipeline.inventory.upkeep.checkup import (
     Finding,
     Level,
     attempted,
     check_inventory,
     check_source,
 )
-from batch_pipeline.inventory.column_roles import MetaColumns
-from batch_pipeline.inventory.database import open_database
-from batch_pipeline.inventory.meta_sources import SourceTerms
-from batch_pipeline.inventory.published import PUBLISHED_COLUMNS, is_published
-from batch_pipeline.inventory.user_meta_table import UserMetaTable
 from batch_pipeline.settings.pipeline import Pipeline
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}

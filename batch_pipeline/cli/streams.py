@@ -15,7 +15,7 @@ from batch_pipeline.domain.batch import BatchState, BatchStatus
 from batch_pipeline.domain.errors import OF_ONE_META_TABLE
 from batch_pipeline.domain.item import Registered
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.inventory.ceilings.ceiling import describe
+from batch_pipeline.inventory.meta.ceilings.ceiling import describe
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.units import format_bytes, format_duration
 
@@ -136,7 +136,7 @@ def migrate(roles: str | None, print_only: bool, as_json: bool) -> None:
     PREFIX_reader where they are missing, and give each the rights it needs and no others.
     """
     if print_only:
-        from batch_pipeline.inventory.roles import script
+        from batch_pipeline.inventory.upkeep.roles import script
 
         if roles is None:
             raise click.UsageError("--print needs --roles PREFIX.")

@@ -11,7 +11,7 @@ from batch_pipeline.domain.batch import BatchState, BatchStatus
 from batch_pipeline.domain.item import Registered
 from batch_pipeline.domain.planning import Planned
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.inventory.user_meta_table import UserMetaTable
+from batch_pipeline.inventory.meta.user_meta_table import UserMetaTable
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.steps.plan import plan
 from batch_pipeline.steps.reconcile import reconcile

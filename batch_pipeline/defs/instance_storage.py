@@ -6,7 +6,7 @@ Loaded by name from `dagster.yaml`.
 from dagster._serdes import ConfigurableClassData
 from dagster_postgres import DagsterPostgresStorage
 
-from batch_pipeline.inventory.engine import normalized_url
+from batch_pipeline.inventory.server.engine import normalized_url
 from batch_pipeline.settings.pipeline import Pipeline
 
 

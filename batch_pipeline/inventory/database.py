@@ -5,21 +5,21 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from batch_pipeline.inventory import embedded
-from batch_pipeline.inventory.acquire import Acquisitions
-from batch_pipeline.inventory.attempts import FencedAttempts
-from batch_pipeline.inventory.backfills import Backfills
-from batch_pipeline.inventory.batches import PlannedBatches
-from batch_pipeline.inventory.engine import location, open_engine
 from batch_pipeline.inventory.forget import forget
-from batch_pipeline.inventory.heartbeat import Heartbeat
-from batch_pipeline.inventory.history import History
-from batch_pipeline.inventory.job_control import JobControl
-from batch_pipeline.inventory.late_arrivals import LateArrivals
-from batch_pipeline.inventory.manifests import Manifests
-from batch_pipeline.inventory.meta_table import OwnMetaTable
-from batch_pipeline.inventory.migrate import check_revision, migrate
-from batch_pipeline.inventory.schemas import SchemaVersions
+from batch_pipeline.inventory.jobs.backfills import Backfills
+from batch_pipeline.inventory.jobs.job_control import JobControl
+from batch_pipeline.inventory.jobs.late_arrivals import LateArrivals
+from batch_pipeline.inventory.meta.meta_table import OwnMetaTable
+from batch_pipeline.inventory.server import embedded
+from batch_pipeline.inventory.server.engine import location, open_engine
+from batch_pipeline.inventory.upkeep.migrate import check_revision, migrate
+from batch_pipeline.inventory.work.acquire import Acquisitions
+from batch_pipeline.inventory.work.attempts import FencedAttempts
+from batch_pipeline.inventory.work.batches import PlannedBatches
+from batch_pipeline.inventory.work.heartbeat import Heartbeat
+from batch_pipeline.inventory.work.history import History
+from batch_pipeline.inventory.work.manifests import Manifests
+from batch_pipeline.inventory.work.schemas import SchemaVersions
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.engine import transaction
+from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import (
     attempt,
     attempt_item,

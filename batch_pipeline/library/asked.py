@@ -15,13 +15,13 @@ from batch_pipeline.domain.filter import parse_filter
 from batch_pipeline.domain.id_range import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.domain.job import JobTerms
 from batch_pipeline.domain.planning import Limits
-from batch_pipeline.inventory.acquire import Wish
-from batch_pipeline.inventory.ceilings.ceiling import Strategy
-from batch_pipeline.inventory.ceilings.settle import SettleBy
-from batch_pipeline.inventory.column_roles import MetaColumns
-from batch_pipeline.inventory.meta_source import MetaSource
-from batch_pipeline.inventory.meta_sources import SourceTerms
-from batch_pipeline.inventory.published import PUBLISHED_COLUMNS, is_published
+from batch_pipeline.inventory.meta.ceilings.ceiling import Strategy
+from batch_pipeline.inventory.meta.ceilings.settle import SettleBy
+from batch_pipeline.inventory.meta.column_roles import MetaColumns
+from batch_pipeline.inventory.meta.meta_source import MetaSource
+from batch_pipeline.inventory.meta.meta_sources import SourceTerms
+from batch_pipeline.inventory.meta.published import PUBLISHED_COLUMNS, is_published
+from batch_pipeline.inventory.work.acquire import Wish
 
 LEASE = timedelta(minutes=5)
 _ROLES = ("uid", "item", "weight")

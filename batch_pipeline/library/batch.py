@@ -21,8 +21,8 @@ from batch_pipeline.domain.errors import (
 )
 from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.seen import Seen
-from batch_pipeline.inventory.attempts import FencedAttempts
-from batch_pipeline.inventory.reflected_table import MetaItem
+from batch_pipeline.inventory.meta.reflected_table import MetaItem
+from batch_pipeline.inventory.work.attempts import FencedAttempts
 
 _TRACEBACK_FRAMES = 5
 _MAX_MESSAGE = 2_000

@@ -10,8 +10,8 @@ from typing import Any
 from batch_pipeline.domain.audit import Audit
 from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.domain.job import JobReport, JobStatus
-from batch_pipeline.inventory.job_control import Cancelled
-from batch_pipeline.inventory.standing import standing
+from batch_pipeline.inventory.jobs.job_control import Cancelled
+from batch_pipeline.inventory.jobs.standing import standing
 from batch_pipeline.library.asked import Asked
 from batch_pipeline.library.session import SESSIONS
 

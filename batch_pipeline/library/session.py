@@ -9,12 +9,12 @@ from typing import TypeVar
 from batch_pipeline.domain.batch import Batch as PlannedBatch
 from batch_pipeline.domain.errors import InvalidValueError, UnknownJobError
 from batch_pipeline.domain.job import Job
-from batch_pipeline.inventory.bisect import listed
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta_source import MetaSource
-from batch_pipeline.inventory.meta_sources import MetaSources
-from batch_pipeline.inventory.meta_table import OwnMetaTable
-from batch_pipeline.inventory.reflected_table import MetaItem, ReflectedMetaTable
+from batch_pipeline.inventory.meta.meta_source import MetaSource
+from batch_pipeline.inventory.meta.meta_sources import MetaSources
+from batch_pipeline.inventory.meta.meta_table import OwnMetaTable
+from batch_pipeline.inventory.meta.reflected_table import MetaItem, ReflectedMetaTable
+from batch_pipeline.inventory.work.bisect import listed
 from batch_pipeline.library.asked import Asked
 from batch_pipeline.library.batch import Batch
 from batch_pipeline.settings.environment import Settings, load_settings

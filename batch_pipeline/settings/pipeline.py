@@ -15,12 +15,12 @@ from batch_pipeline.domain.stream import Stream
 from batch_pipeline.files.landing import FolderLanding
 from batch_pipeline.files.storage import FolderStorage
 from batch_pipeline.inventory.database import Database, database_url, open_database
-from batch_pipeline.inventory.job_tables import terms_of_job
-from batch_pipeline.inventory.meta_connection import open_meta_engine
-from batch_pipeline.inventory.meta_sources import MetaSources
-from batch_pipeline.inventory.meta_table import OwnMetaTable
-from batch_pipeline.inventory.published import PublishedSources, is_published
-from batch_pipeline.inventory.user_meta_table import UserMetaTable
+from batch_pipeline.inventory.meta.job_tables import terms_of_job
+from batch_pipeline.inventory.meta.meta_connection import open_meta_engine
+from batch_pipeline.inventory.meta.meta_sources import MetaSources
+from batch_pipeline.inventory.meta.meta_table import OwnMetaTable
+from batch_pipeline.inventory.meta.published import PublishedSources, is_published
+from batch_pipeline.inventory.meta.user_meta_table import UserMetaTable
 from batch_pipeline.settings.environment import Settings, load_settings
 from batch_pipeline.settings.home import Home
 from batch_pipeline.settings.stream_file import load_streams
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from sqlalchemy import Engine
 
-    from batch_pipeline.inventory.bisect import ItemTable
+    from batch_pipeline.inventory.work.bisect import ItemTable
 
 
 @dataclass(frozen=True)

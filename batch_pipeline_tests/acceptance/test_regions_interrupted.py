@@ -12,7 +12,7 @@ import pytest
 
 from batch_pipeline.defs.instance import open_instance
 from batch_pipeline.defs.names import batches_key
-from batch_pipeline.inventory import embedded
+from batch_pipeline.inventory.server import embedded
 from batch_pipeline.settings.home import Home
 from batch_pipeline.settings.stream_file import read_stream_file
 from batch_pipeline_tests.acceptance.regions import (

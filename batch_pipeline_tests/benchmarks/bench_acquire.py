@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from batch_pipeline.domain.planning import Limits
-from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
 from batch_pipeline_tests.benchmarks.server import server
 from batch_pipeline_tests.integration.meta_tables import (
     FILES,

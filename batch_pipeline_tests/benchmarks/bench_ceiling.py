@@ -25,10 +25,10 @@ import sqlalchemy as sa
 
 from batch_pipeline.domain.id_range import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.domain.planning import Limits
-from batch_pipeline.inventory import embedded
-from batch_pipeline.inventory.ceilings.ceiling import Ceiling
-from batch_pipeline.inventory.ceilings.choose import choose_ceiling
-from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta.ceilings.ceiling import Ceiling
+from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
+from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.server import embedded
 from batch_pipeline_tests.benchmarks.ceiling_writers import Writers, Written, running_writers
 from batch_pipeline_tests.integration.meta_tables import CREATE_FILES, FILES, execute, meta_engine
 

@@ -21,9 +21,9 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from batch_pipeline.domain.planning import Limits, cut
-from batch_pipeline.inventory import embedded
-from batch_pipeline.inventory.all_cuts import all_cuts
-from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta.all_cuts import all_cuts
+from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.server import embedded
 from batch_pipeline_tests.integration.meta_tables import (
     CREATE_FILES,
     FILES,

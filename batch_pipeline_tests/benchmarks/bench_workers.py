@@ -22,13 +22,13 @@ import psycopg
 
 from batch_pipeline.domain.job import JobTerms
 from batch_pipeline.domain.planning import Limits
-from batch_pipeline.inventory.acquire import Wish
-from batch_pipeline.inventory.ceilings.choose import choose_ceiling
-from batch_pipeline.inventory.column_roles import MetaColumns
 from batch_pipeline.inventory.database import open_database
-from batch_pipeline.inventory.engine import open_engine
-from batch_pipeline.inventory.meta_source import MetaSource
-from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
+from batch_pipeline.inventory.meta.column_roles import MetaColumns
+from batch_pipeline.inventory.meta.meta_source import MetaSource
+from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.server.engine import open_engine
+from batch_pipeline.inventory.work.acquire import Wish
 from batch_pipeline_tests.benchmarks.bench_ceiling import milliseconds, say
 from batch_pipeline_tests.benchmarks.server import server
 

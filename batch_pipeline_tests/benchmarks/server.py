@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psycopg
 
-from batch_pipeline.inventory import embedded
+from batch_pipeline.inventory.server import embedded
 
 
 @contextmanager

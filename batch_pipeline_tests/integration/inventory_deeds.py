@@ -14,9 +14,9 @@ from batch_pipeline.domain.errors import (
     BatchSupersededError,
     FencedError,
 )
-from batch_pipeline.inventory.attempts import FencedAttempts
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.work.attempts import FencedAttempts
 from batch_pipeline_tests.integration.inventory_model import (
     Held,
     Job,

@@ -13,11 +13,11 @@ from batch_pipeline.domain.id_range import MAX_ID, IdRange
 from batch_pipeline.domain.job import JobTerms
 from batch_pipeline.domain.planning import Limits
 from batch_pipeline.domain.seen import Seen
-from batch_pipeline.inventory.acquire import Wish
-from batch_pipeline.inventory.bisect import listed
-from batch_pipeline.inventory.bookmarks import EVERYWHERE
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta_connection import open_meta_engine
+from batch_pipeline.inventory.jobs.bookmarks import EVERYWHERE
+from batch_pipeline.inventory.meta.meta_connection import open_meta_engine
+from batch_pipeline.inventory.work.acquire import Wish
+from batch_pipeline.inventory.work.bisect import listed
 from batch_pipeline_tests.concurrency import eventually
 from batch_pipeline_tests.factories import encoded, found_file, item_report, limits, stream
 from batch_pipeline_tests.integration.seeds import LEASE, ORDER_ID, execute, query

@@ -16,14 +16,14 @@ from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.job import JobTerms
 from batch_pipeline.domain.planning import Limits
 from batch_pipeline.domain.seen import Seen
-from batch_pipeline.inventory.acquire import Wish, _key
-from batch_pipeline.inventory.bisect import ItemTable, listed
-from batch_pipeline.inventory.ceiling_candidates import StoredCandidates
-from batch_pipeline.inventory.ceilings.choose import choose_ceiling
-from batch_pipeline.inventory.column_roles import MetaColumns
 from batch_pipeline.inventory.database import Database, open_database
-from batch_pipeline.inventory.meta_source import MetaSource
-from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta.ceiling_candidates import StoredCandidates
+from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
+from batch_pipeline.inventory.meta.column_roles import MetaColumns
+from batch_pipeline.inventory.meta.meta_source import MetaSource
+from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.work.acquire import Wish, _key
+from batch_pipeline.inventory.work.bisect import ItemTable, listed
 from batch_pipeline_tests.concurrency import eventually
 from batch_pipeline_tests.integration.inventory_model import EVERYWHERE, Job, Row
 from batch_pipeline_tests.integration.seeds import query

@@ -9,7 +9,7 @@ import psycopg
 from psycopg import sql
 
 from batch_pipeline.inventory.database import Database, open_database
-from batch_pipeline.inventory.rights import Role
+from batch_pipeline.inventory.upkeep.rights import Role
 
 PREFIX = "bp"
 GROUPS = {

@@ -20,12 +20,12 @@ from batch_pipeline.domain.filter import Condition, Operator
 from batch_pipeline.domain.id_range import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.domain.job import JobTerms
 from batch_pipeline.domain.planning import Limits, cut
-from batch_pipeline.inventory.acquire import Wish
-from batch_pipeline.inventory.ceilings.choose import choose_ceiling
-from batch_pipeline.inventory.column_roles import MetaColumns
 from batch_pipeline.inventory.database import Database, open_database
-from batch_pipeline.inventory.meta_source import MetaSource
-from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
+from batch_pipeline.inventory.meta.column_roles import MetaColumns
+from batch_pipeline.inventory.meta.meta_source import MetaSource
+from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.work.acquire import Wish
 from batch_pipeline_tests.concurrency import python, run_python, together
 from batch_pipeline_tests.integration.invariants import check_invariants
 from batch_pipeline_tests.integration.meta_tables import meta_engine

@@ -12,8 +12,8 @@ from batch_pipeline.domain.errors import MetaColumnUnfitError
 from batch_pipeline.domain.filter import parse_filter
 from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.planning import Cut
-from batch_pipeline.inventory.column_roles import MetaColumns
-from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta.column_roles import MetaColumns
+from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.meta_tables import (
     CREATE_FILES,

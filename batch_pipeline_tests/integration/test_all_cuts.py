@@ -19,9 +19,9 @@ from batch_pipeline.domain.errors import (
 from batch_pipeline.domain.filter import parse_filter
 from batch_pipeline.domain.id_range import MAX_ID, MIN_ID
 from batch_pipeline.domain.planning import Cut, Limits, cut
-from batch_pipeline.inventory.all_cuts import all_cuts
-from batch_pipeline.inventory.column_roles import MetaColumns
-from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta.all_cuts import all_cuts
+from batch_pipeline.inventory.meta.column_roles import MetaColumns
+from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.meta_tables import (
     FILES,

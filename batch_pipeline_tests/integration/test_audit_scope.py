@@ -10,10 +10,10 @@ from batch_pipeline.domain.batch import AttemptStatus
 from batch_pipeline.domain.filter import Condition, Operator
 from batch_pipeline.domain.id_range import MIN_ID, IdRange
 from batch_pipeline.domain.job import JobKind
-from batch_pipeline.inventory import audited
-from batch_pipeline.inventory.bisect import bisect
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.jobs import audited
+from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.work.bisect import bisect
 from batch_pipeline_tests.integration.audit_scene import Feed, lists, taken_even_ids
 from batch_pipeline_tests.integration.invariants import check_invariants
 from batch_pipeline_tests.integration.meta_tables import FILES, insert

@@ -18,7 +18,7 @@ from batch_pipeline.domain.errors import (
 from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.planning import Limits, Planned
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta_table import OwnMetaTable
+from batch_pipeline.inventory.meta.meta_table import OwnMetaTable
 from batch_pipeline_tests.concurrency import run_python, together
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.encode_scene import Scene

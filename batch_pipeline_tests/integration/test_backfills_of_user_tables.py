@@ -19,11 +19,11 @@ from batch_pipeline.domain.filter import Condition, Filter, Operator
 from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.job import JobTerms
 from batch_pipeline.domain.planning import Planned
-from batch_pipeline.inventory.acquire import Wish
-from batch_pipeline.inventory.ceilings.choose import choose_ceiling
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta_source import MetaSource
-from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
+from batch_pipeline.inventory.meta.meta_source import MetaSource
+from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.work.acquire import Wish
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.invariants import check_invariants
 from batch_pipeline_tests.integration.meta_tables import CREATE_FILES, FILES, execute, insert

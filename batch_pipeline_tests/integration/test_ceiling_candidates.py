@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from batch_pipeline.domain.errors import DatabaseUnreachableError
 from batch_pipeline.domain.id_range import MAX_ID, MIN_ID
-from batch_pipeline.inventory.ceiling_candidates import StoredCandidates, _formed, _parsed
-from batch_pipeline.inventory.ceilings.ceiling import (
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.inventory.meta.ceiling_candidates import StoredCandidates, _formed, _parsed
+from batch_pipeline.inventory.meta.ceilings.ceiling import (
     MAX_CANDIDATES,
     Candidate,
     Candidates,
     Strategy,
 )
-from batch_pipeline.inventory.ceilings.choose import choose_ceiling
-from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.engine import open_engine
-from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
+from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.server.engine import open_engine
 from batch_pipeline_tests.concurrency import python, said
 from batch_pipeline_tests.integration.meta_tables import execute
 from batch_pipeline_tests.integration.seeds import execute as execute_in
@@ -42,10 +42,10 @@ NEVER_SAVED = Candidates(strategy=Strategy.SETTLE, epoch="")
 READ_CEILING = """
 import sys
 import sqlalchemy as sa
-from batch_pipeline.inventory.ceiling_candidates import StoredCandidates
-from batch_pipeline.inventory.ceilings.choose import choose_ceiling
-from batch_pipeline.inventory.engine import open_engine
-from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta.ceiling_candidates import StoredCandidates
+from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
+from batch_pipeline.inventory.server.engine import open_engine
+from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
 from batch_pipeline_tests.integration.meta_tables import FILES, meta_engine
 with meta_engine(sys.argv[1]) as engine:
     table = ReflectedMetaTable.open(engine, "ops.files", FILES)

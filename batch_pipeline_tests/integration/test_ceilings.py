@@ -16,11 +16,11 @@ from batch_pipeline.domain.errors import (
     UnknownMetaColumnError,
 )
 from batch_pipeline.domain.filter import parse_filter
-from batch_pipeline.inventory.ceilings.ceiling import CandidatesInMemory, Ceiling, Strategy
-from batch_pipeline.inventory.ceilings.choose import choose_ceiling
-from batch_pipeline.inventory.ceilings.settle import SettleBy
-from batch_pipeline.inventory.column_roles import MetaColumns
-from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta.ceilings.ceiling import CandidatesInMemory, Ceiling, Strategy
+from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
+from batch_pipeline.inventory.meta.ceilings.settle import SettleBy
+from batch_pipeline.inventory.meta.column_roles import MetaColumns
+from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
 from batch_pipeline_tests.concurrency import eventually, together
 from batch_pipeline_tests.integration.meta_tables import (
     CREATE_FILES,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline import Batch, acquire_batch, inventory, library
+from batch_pipeline import Batch, acquire_batch, library
 from batch_pipeline.domain.errors import (
     CeilingUnavailableError,
     ChainCycleError,
@@ -23,9 +23,10 @@ from batch_pipeline.domain.errors import (
 )
 from batch_pipeline.domain.filter import parse_filter
 from batch_pipeline.domain.id_range import IdRange
+from batch_pipeline.inventory import work
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta_sources import SourceTerms
-from batch_pipeline.inventory.published import PUBLISHED_COLUMNS, PublishedSources
+from batch_pipeline.inventory.meta.meta_sources import SourceTerms
+from batch_pipeline.inventory.meta.published import PUBLISHED_COLUMNS, PublishedSources
 from batch_pipeline.library.session import SESSIONS
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import limits
@@ -34,7 +35,7 @@ from batch_pipeline_tests.integration.logins import Logins
 from batch_pipeline_tests.integration.meta_tables import recorded
 from batch_pipeline_tests.integration.seeds import execute, planned, publish, query
 
-FUNCTION = (files_of(inventory) / "acquire_in_server.sql").read_text(encoding="utf-8")
+FUNCTION = (files_of(work) / "acquire_in_server.sql").read_text(encoding="utf-8")
 
 
 def equals(column: str, value: object) -> dict[str, object]:

@@ -14,14 +14,14 @@ import psycopg
 import pytest
 
 from batch_pipeline.domain.errors import EmbeddedDatabaseError
-from batch_pipeline.inventory import embedded
+from batch_pipeline.inventory.server import embedded
 from batch_pipeline_tests.concurrency import python, said
 
 USE = """
 import sys
 from pathlib import Path
 import psycopg
-from batch_pipeline.inventory import embedded
+from batch_pipeline.inventory.server import embedded
 with psycopg.connect(embedded.ensure_running(Path(sys.argv[1]))) as connection:
     found = connection.execute("SHOW data_directory").fetchone()
 print(*found)

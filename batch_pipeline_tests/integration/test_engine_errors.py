@@ -17,8 +17,13 @@ from batch_pipeline.domain.errors import (
     PermissionDeniedError,
 )
 from batch_pipeline.inventory.database import Database, open_database
-from batch_pipeline.inventory.engine import check_version, normalized_url, open_engine, transaction
 from batch_pipeline.inventory.locks import lock_planning
+from batch_pipeline.inventory.server.engine import (
+    check_version,
+    normalized_url,
+    open_engine,
+    transaction,
+)
 from batch_pipeline.inventory.tables import item
 from batch_pipeline_tests.concurrency import eventually
 from batch_pipeline_tests.factories import NOON, found_file, limits

@@ -14,8 +14,8 @@ from batch_pipeline.domain.errors import (
     RoleRightsError,
 )
 from batch_pipeline.inventory.database import Database, open_database
-from batch_pipeline.inventory.migrate import REVISION
-from batch_pipeline.inventory.roles import script
+from batch_pipeline.inventory.upkeep.migrate import REVISION
+from batch_pipeline.inventory.upkeep.roles import script
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.logins import create_login, name_of, run, url_of
 from batch_pipeline_tests.integration.seeds import plan, query, register

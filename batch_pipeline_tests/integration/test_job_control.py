@@ -16,11 +16,11 @@ from batch_pipeline.domain.errors import (
     UnknownJobError,
 )
 from batch_pipeline.domain.job import JobTerms
-from batch_pipeline.inventory.acquire import Wish
-from batch_pipeline.inventory.ceilings.choose import choose_ceiling
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta_source import MetaSource
-from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
+from batch_pipeline.inventory.meta.meta_source import MetaSource
+from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.work.acquire import Wish
 from batch_pipeline_tests.concurrency import eventually, run_python, together
 from batch_pipeline_tests.factories import encoded, limits, stream
 from batch_pipeline_tests.integration.invariants import check_invariants

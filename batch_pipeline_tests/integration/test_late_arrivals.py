@@ -9,12 +9,12 @@ import sqlalchemy as sa
 
 from batch_pipeline.domain.audit import Audit, Noted
 from batch_pipeline.domain.errors import JobChangedError, UnknownJobError
-from batch_pipeline.inventory.ceilings.ceiling import Strategy
-from batch_pipeline.inventory.ceilings.choose import choose_ceiling
-from batch_pipeline.inventory.ceilings.settle import SettleBy
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta_source import MetaSource
-from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta.ceilings.ceiling import Strategy
+from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
+from batch_pipeline.inventory.meta.ceilings.settle import SettleBy
+from batch_pipeline.inventory.meta.meta_source import MetaSource
+from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
 from batch_pipeline_tests.concurrency import run_python, together
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.audit_scene import Feed, lists, row_counts, taken_even_ids
@@ -28,7 +28,7 @@ AUDIT = """
 import sys
 import sqlalchemy as sa
 from batch_pipeline.inventory.database import open_database
-from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
 from batch_pipeline_tests.integration.meta_tables import FILES
 database = open_database(sys.argv[1], migrated=None)
 table = ReflectedMetaTable.open(sa.create_engine(sys.argv[2]), "ops.files", FILES)

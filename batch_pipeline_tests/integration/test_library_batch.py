@@ -18,7 +18,7 @@ from batch_pipeline.domain.errors import (
     UnknownMetaColumnError,
 )
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.heartbeat import Heartbeat
+from batch_pipeline.inventory.work.heartbeat import Heartbeat
 from batch_pipeline.library.session import SESSIONS
 from batch_pipeline_tests.concurrency import eventually, together
 from batch_pipeline_tests.integration.library_tables import (

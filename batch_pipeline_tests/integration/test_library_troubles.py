@@ -16,8 +16,8 @@ from batch_pipeline.domain.errors import (
     MetaUnreachableError,
     RetryableError,
 )
-from batch_pipeline.inventory import embedded
 from batch_pipeline.inventory.database import Database, open_database
+from batch_pipeline.inventory.server import embedded
 from batch_pipeline.library.session import SESSIONS
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.integration.library_tables import (

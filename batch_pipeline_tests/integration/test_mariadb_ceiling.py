@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from batch_pipeline.domain.errors import CeilingUnavailableError
 from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.planning import Limits
-from batch_pipeline.inventory.ceilings.ceiling import Ceiling, Strategy
-from batch_pipeline.inventory.ceilings.choose import choose_ceiling
-from batch_pipeline.inventory.ceilings.settle import SettleBy
-from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta.ceilings.ceiling import Ceiling, Strategy
+from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
+from batch_pipeline.inventory.meta.ceilings.settle import SettleBy
+from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
 from batch_pipeline_tests.integration.meta_tables import FILES, execute
 
 INSERT = "INSERT INTO files (file_location, size_in_bytes) VALUES ('f', 1)"

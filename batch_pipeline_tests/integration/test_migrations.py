@@ -10,10 +10,10 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 
 from batch_pipeline.domain.errors import SchemaRevisionError
-from batch_pipeline.inventory import migrate as migration
 from batch_pipeline.inventory.database import Database, open_database
-from batch_pipeline.inventory.migrate import REVISION, check_revision
 from batch_pipeline.inventory.tables import SCHEMA, metadata
+from batch_pipeline.inventory.upkeep import migrate as migration
+from batch_pipeline.inventory.upkeep.migrate import REVISION, check_revision
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.integration.seeds import execute, planned, publish, query
 

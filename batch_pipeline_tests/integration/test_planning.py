@@ -14,7 +14,7 @@ from batch_pipeline.domain.errors import OverlapError, UnknownBatchError
 from batch_pipeline.domain.id_range import MAX_ID
 from batch_pipeline.domain.planning import Limits
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.engine import transaction
+from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline_tests.concurrency import run_python, together
 from batch_pipeline_tests.factories import found_file, limits
 from batch_pipeline_tests.integration.seeds import execute, plan, query, register

@@ -23,8 +23,8 @@ from batch_pipeline.domain.errors import (
 from batch_pipeline.domain.filter import parse_filter
 from batch_pipeline.domain.id_range import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.domain.planning import Cut, Limits, cut
-from batch_pipeline.inventory.column_roles import MetaColumns
-from batch_pipeline.inventory.reflected_table import MetaItem, ReflectedMetaTable
+from batch_pipeline.inventory.meta.column_roles import MetaColumns
+from batch_pipeline.inventory.meta.reflected_table import MetaItem, ReflectedMetaTable
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.meta_tables import (
     CREATE_FILES,

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 
 from batch_pipeline.domain.errors import MetaTableRestartedError
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.restarted import check_not_restarted
+from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta.restarted import check_not_restarted
 from batch_pipeline_tests.integration.library_tables import (
     CREATE_META_TABLE,
     acquire_or_none,

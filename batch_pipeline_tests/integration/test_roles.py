@@ -11,17 +11,17 @@ from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch, BatchStat
 from batch_pipeline.domain.errors import MetaPermissionError, PermissionDeniedError
 from batch_pipeline.domain.job import JobTerms
 from batch_pipeline.domain.schema import Column, ColumnType
-from batch_pipeline.inventory.acquire import Wish
-from batch_pipeline.inventory.all_cuts import all_cuts
-from batch_pipeline.inventory.ceiling_candidates import StoredCandidates
-from batch_pipeline.inventory.ceilings.ceiling import Candidates, Strategy
-from batch_pipeline.inventory.ceilings.choose import choose_ceiling
 from batch_pipeline.inventory.database import Database, open_database
-from batch_pipeline.inventory.engine import transaction
-from batch_pipeline.inventory.meta_source import MetaSource
-from batch_pipeline.inventory.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.rights import RIGHTS, Role
+from batch_pipeline.inventory.meta.all_cuts import all_cuts
+from batch_pipeline.inventory.meta.ceiling_candidates import StoredCandidates
+from batch_pipeline.inventory.meta.ceilings.ceiling import Candidates, Strategy
+from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
+from batch_pipeline.inventory.meta.meta_source import MetaSource
+from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import metadata
+from batch_pipeline.inventory.upkeep.rights import RIGHTS, Role
+from batch_pipeline.inventory.work.acquire import Wish
 from batch_pipeline_tests.factories import encoded, found_file, limits, stream
 from batch_pipeline_tests.integration.logins import Logins, run, url_of
 from batch_pipeline_tests.integration.meta_tables import CREATE_FILES, FILES, meta_engine

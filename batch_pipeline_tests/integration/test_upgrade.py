@@ -19,8 +19,8 @@ from batch_pipeline.domain.errors import (
 )
 from batch_pipeline.domain.id_range import MIN_ID
 from batch_pipeline.inventory.database import Database, open_database
-from batch_pipeline.inventory.migrate import REVISION, migrate, upgrade
-from batch_pipeline.inventory.migration_lock import lock_migration
+from batch_pipeline.inventory.upkeep.migrate import REVISION, migrate, upgrade
+from batch_pipeline.inventory.upkeep.migration_lock import lock_migration
 from batch_pipeline_tests.concurrency import eventually, together
 from batch_pipeline_tests.factories import encoded, limits, stream
 from batch_pipeline_tests.integration.logins import create_login, name_of, run, url_of

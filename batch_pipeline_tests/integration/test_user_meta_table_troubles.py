@@ -21,8 +21,8 @@ from batch_pipeline.domain.errors import (
 from batch_pipeline.domain.filter import parse_filter
 from batch_pipeline.domain.stream import OnBadFile
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta_sources import MetaSources
-from batch_pipeline.inventory.user_meta_table import UserMetaTable
+from batch_pipeline.inventory.meta.meta_sources import MetaSources
+from batch_pipeline.inventory.meta.user_meta_table import UserMetaTable
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.invariants import check_invariants
 from batch_pipeline_tests.integration.user_table_scene import (

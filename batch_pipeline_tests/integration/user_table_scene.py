@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from batch_pipeline.domain.batch import Batch
 from batch_pipeline.domain.stream import TableSource
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta_sources import MetaSources
-from batch_pipeline.inventory.user_meta_table import UserMetaTable
+from batch_pipeline.inventory.meta.meta_sources import MetaSources
+from batch_pipeline.inventory.meta.user_meta_table import UserMetaTable
 from batch_pipeline_tests.factories import encoded, item_report, limits, stream
 from batch_pipeline_tests.integration.meta_tables import CREATE_FILES, MARIADB, execute
 from batch_pipeline_tests.integration.seeds import claimed

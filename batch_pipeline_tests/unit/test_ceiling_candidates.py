@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_pipeline.inventory.ceilings.ceiling import (
+from batch_pipeline.inventory.meta.ceilings.ceiling import (
     MAX_CANDIDATES,
     Candidate,
     Candidates,
@@ -11,7 +11,7 @@ from batch_pipeline.inventory.ceilings.ceiling import (
     Strategy,
     recalled,
 )
-from batch_pipeline.inventory.ceilings.locks import advanced
+from batch_pipeline.inventory.meta.ceilings.locks import advanced
 
 NOTHING = Candidates(strategy=Strategy.LOCKS, epoch="1")
 

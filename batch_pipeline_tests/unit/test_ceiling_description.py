@@ -2,7 +2,12 @@
 
 import pytest
 
-from batch_pipeline.inventory.ceilings.ceiling import CeilingReading, Holder, Strategy, describe
+from batch_pipeline.inventory.meta.ceilings.ceiling import (
+    CeilingReading,
+    Holder,
+    Strategy,
+    describe,
+)
 
 
 def locks(value: int | None, *held_by: Holder) -> CeilingReading:

@@ -4,7 +4,7 @@ import pytest
 import sqlalchemy as sa
 
 from batch_pipeline.domain.errors import SettingError
-from batch_pipeline.inventory.meta_connection import open_meta_engine
+from batch_pipeline.inventory.meta.meta_connection import open_meta_engine
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,131 @@
+"""Planning everything at once: all cuts of a meta table in one pass, as near to the rows as it can.
+
+On Postgres the pass runs in the server, and only cuts come here; nothing is left behind there.
+What may not be in this module: SQL that is put together from names or values, and any write.
+"""
+
+from collections.abc import Generator, Iterator
+from importlib import resources
+from typing import Any
+
+import sqlalchemy as sa
+
+from batch_pipeline.domain.errors import InvalidValueError
+from batch_pipeline.domain.id_range import MAX_ID, IdRange
+from batch_pipeline.domain.planning import Cut, Limits, cut
+from batch_pipeline.inventory.meta.meta_engine import reading
+from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+
+_PAGE_ROWS = 50_000
+
+
+def all_cuts(
+    table: ReflectedMetaTable,
+    after_id: int | None,
+    ceiling: int,
+    limits: Limits,
+    *,
+    page_rows: int = _PAGE_ROWS,
+) -> Iterator[Cut]:
+    """Cut everything above `after_id` (None: from the first row on) up to the ceiling.
+
+    Gives what `domain.planning.cut` makes of `table.weights`, and holds one read transaction open
+    until the last cut is taken. Memory is bounded by `page_rows` in the server and by the cuts of
+    a page here. Views, other databases than Postgres, and roles that may not make temporary
+    objects have their rows streamed instead, which is slower.
+
+    Raises:
+        BadWeightError: a row has a weight that is refused; the batches before it were given.
+        InvalidValueError: the weight limit is no 64-bit integer.
+        MetaColumnUnfitError: an id is there twice.
+    """
+    if limits.max_weight > MAX_ID:
+        raise InvalidValueError("batch.max_weight", limits.max_weight, "at most 2^63 - 1")
+    first_id = table.lowest_id() if after_id is None else after_id + 1
+    if first_id is None or first_id > ceiling:
+        return
+    if _is_for_server(table):
+        first_id = yield from _cuts_in_server(table, first_id, ceiling, limits, page_rows)
+    if first_id is not None:
+        weights = table.weights(first_id - 1, ceiling)
+        yield from cut(weights, after_id=first_id - 1, ceiling=ceiling, limits=limits)
+
+
+def _is_for_server(table: ReflectedMetaTable) -> bool:
+    # A note says that ids are unique on trust only, and the server does not look for doubles. A
+    # view, which always has one, might also compute all its rows anew for every page.
+    return table.engine.dialect.name == "postgresql" and not table.notes
+
+
+def _cuts_in_server(
+    table: ReflectedMetaTable, first_id: int, ceiling: int, limits: Limits, page_rows: int
+) -> Generator[Cut, None, int | None]:
+    """Give the cuts that the server can make, and where to go on without it; None when done."""
+    next_id, weight, count = first_id, 0, 0
+    with (
+        reading(table.engine, "REPEATABLE READ") as connection,
+        connection.begin_nested() as scratch,
+    ):
+        if not _defines_function(connection):
+            scratch.rollback()
+            return first_id
+        query = _cuts_of_a_page(table, IdRange(first_id=first_id, last_id=ceiling), limits)
+        while next_id <= ceiling:
+            state = {"next_id": next_id, "open_weight": weight, "open_items": count}
+            *closed, last = connection.execute(query, state | {"page_rows": page_rows}).all()
+            for row in closed:
+                id_range = IdRange(first_id=first_id, last_id=row.id - 1)
+                yield Cut(id_range=id_range, weight=row.weight, count=row.items, closed=True)
+                first_id = row.id
+            if last.state == "unfit":
+                scratch.rollback()
+                return first_id
+            weight, count = last.weight, last.items
+            next_id = last.id + 1 if last.rows == page_rows else ceiling + 1
+        scratch.rollback()  # the function goes, as if it had never been
+    if count:
+        full = weight >= limits.max_weight or count == limits.max_count
+        id_range = IdRange(first_id=first_id, last_id=ceiling)
+        yield Cut(id_range=id_range, weight=weight, count=count, closed=full)
+    return None
+
+
+def _defines_function(connection: sa.Connection) -> bool:
+    """Make the function for this transaction; a standby or a missing right refuses it."""
+    text = resources.files(__package__).joinpath("all_cuts.sql").read_text()
+    try:
+        connection.exec_driver_sql(text)
+    except sa.exc.DBAPIError as error:
+        if error.connection_invalidated:
+            raise
+        return False
+    return True
+
+
+def _cuts_of_a_page(table: ReflectedMetaTable, within: IdRange, limits: Limits) -> sa.Select[Any]:
+    """Give the query of a page's cuts; built once, since building takes as long as a page does."""
+    page = (
+        table.weighed(within.first_id, within.last_id)
+        .where(table.uid >= _bound("next_id"))
+        .limit(_bound("page_rows"))
+        .subquery()
+    )
+    arrays = sa.select(
+        sa.func.array_agg(sa.cast(page.c.uid, sa.BigInteger)).label("ids"),
+        sa.func.array_agg(page.c.weight).label("weights"),
+        sa.func.count().label("rows"),
+    ).subquery()
+    cuts = sa.func.pg_temp.batch_pipeline_cuts(
+        arrays.c.ids,
+        arrays.c.weights,
+        _bound("open_weight"),
+        _bound("open_items"),
+        sa.literal(limits.max_weight, sa.BigInteger),
+        sa.literal(min(limits.max_count, MAX_ID), sa.BigInteger),
+    )
+    found = cuts.table_valued("state", "id", "weight", "items").lateral()
+    return sa.select(found, arrays.c.rows).select_from(arrays.join(found, sa.true()))
+
+
+def _bound(name: str) -> sa.BindParameter[int]:
+    return sa.bindparam(name, type_=sa.BigInteger)

@@ -1,0 +1,99 @@
+"""A user's meta table with its ceiling: what batches of it are cut from."""
+
+from dataclasses import dataclass, field
+from time import monotonic
+
+import sqlalchemy as sa
+
+from batch_pipeline.domain.batch import Batch
+from batch_pipeline.domain.halves import Half
+from batch_pipeline.domain.planning import Cut, Limits
+from batch_pipeline.inventory.meta.ceilings.ceiling import CeilingReading
+from batch_pipeline.inventory.meta.ceilings.choose import Choice
+from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta.restarted import check_not_restarted
+from batch_pipeline.inventory.server.engine import transaction
+from batch_pipeline.inventory.work.acquire_in_server import share_a_database
+from batch_pipeline.inventory.work.bisect import halves_of
+
+_SECONDS_KNOWN = 1.0
+_MAY_READ = sa.text("""
+SELECT has_table_privilege(
+           format('%I.%I', CAST(:schema AS text), CAST(:table AS text)), 'SELECT')
+   AND has_database_privilege(current_database(), 'TEMPORARY')
+""")
+
+
+@dataclass(slots=True, kw_only=True)
+class MetaSource:
+    """Cuts batches of a reflected table below its ceiling.
+
+    A ceiling stays true once it was read, so it is read again only when a batch would end there,
+    and every second, since a table may be truncated.
+    """
+
+    table: ReflectedMetaTable
+    choice: Choice
+    _known: int | None = field(default=None, init=False)
+    _known_until: float = field(default=0.0, init=False)
+    _cut_text: str | None = field(default=None, init=False)
+
+    @property
+    def name(self) -> str:
+        """The table's canonical name."""
+        return self.table.canonical_name
+
+    def reading(self) -> CeilingReading:
+        """Look at the ceiling once."""
+        found = self.choice.ceiling.read()
+        self._known, self._known_until = found.value, monotonic() + _SECONDS_KNOWN
+        return found
+
+    def known_ceiling(self) -> int | None:
+        """Give the ceiling of less than a second ago."""
+        return self._known if monotonic() < self._known_until else self.reading().value
+
+    def cut_text(self, inventory: sa.Engine) -> str | None:
+        """Give the statement that cuts a batch, for the inventory's own connection to execute.
+
+        None where the table lives in another database, or may not be read from there.
+        """
+        if self._cut_text is None:
+            self._cut_text = self._readable_cut_text(inventory)
+        return self._cut_text or None
+
+    def _readable_cut_text(self, inventory: sa.Engine) -> str:
+        if not share_a_database(inventory, self.table.engine):
+            return ""
+        reflected = self.table.table
+        names = {"schema": reflected.schema, "table": reflected.name}
+        with transaction(inventory) as connection:
+            may = connection.execute(_MAY_READ, names).scalar_one()
+        return self.table.cut_text() if may else ""
+
+    def next_cut(self, after_id: int | None, last_id: int, limits: Limits) -> Cut | None:
+        """Cut the next batch above an id (None: from the first row on), up to one and the ceiling.
+
+        None when no item is there below which no row can still appear.
+        """
+        known = self._known
+        if known is not None and monotonic() < self._known_until:
+            cut = self.table.next_cut(after_id, min(known, last_id), limits)
+            if cut is not None and (cut.closed or known >= last_id):
+                return cut
+        ceiling = self.reading().value
+        if ceiling is None:
+            return None
+        return self.table.next_cut(after_id, min(ceiling, last_id), limits)
+
+    def halves(self, one: Batch) -> tuple[Half, Half] | None:
+        """Split a batch in the middle of its items; None when less than two are left."""
+        return halves_of(self.table, one)
+
+    def check_not_restarted(self, job: str, planned_up_to: int) -> None:
+        """Check that ids still go on above what is planned.
+
+        Raises:
+            MetaTableRestartedError: they start again.
+        """
+        check_not_restarted(self.table, job, planned_up_to)

@@ -1,0 +1,75 @@
+-- Acquires the next new batches of a job whose meta table lives in the inventory's own database,
+-- one for each token.
+--
+-- Only the ordinary case: one unbroken run of planned ids, nothing that waits, batches that end
+-- before the ceiling. For a token that meets another case no row is given and nothing is changed:
+-- the statements of acquire.py, of which this is the short form, then decide. `cut` is the text of
+-- the statement that finds the last item of a batch; it takes first id, last id, weight and count.
+CREATE OR REPLACE FUNCTION pg_temp.batch_pipeline_acquire(
+    planning integer, of_job integer, attempts_allowed integer, is_bisected boolean,
+    window_first_id bigint, highest_id bigint, weight_allowed bigint, count_allowed bigint,
+    cut text, batch_config jsonb, tokens uuid[], its_liveness_key bigint, its_run_id text,
+    its_lease interval
+) RETURNS TABLE (token uuid, attempt_id bigint, batch_id bigint, first_id bigint, last_id bigint,
+                 weight bigint, item_count bigint)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    one record;
+    run record;
+    final record;
+    next_id bigint;
+BEGIN
+    SELECT j.kind, j.max_attempts, j.bisect, j.paused_at INTO one
+      FROM batch_pipeline.job j WHERE j.id = of_job;
+    IF NOT FOUND OR one.kind = 'backfill' OR one.paused_at IS NOT NULL
+       OR one.max_attempts <> attempts_allowed OR one.bisect <> is_bisected THEN
+        RETURN;
+    END IF;
+    PERFORM FROM batch_pipeline.job kin
+            JOIN batch_pipeline.batch_state s ON s.job_id = kin.id
+      WHERE (kin.id = of_job OR kin.parent_id = of_job AND kin.kind = 'late')
+        AND s.state IN ('planned', 'interrupted')
+        AND s.state IN ('planned', 'failed', 'interrupted', 'dead')
+      LIMIT 1;
+    IF FOUND THEN
+        RETURN;
+    END IF;
+    -- An acquisition that a crash of the server takes back harms nobody: its token is unknown then.
+    PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
+    PERFORM pg_catalog.pg_advisory_xact_lock(planning, of_job);
+    SELECT count(*) AS runs, min(b.first_id) AS first_id, max(b.last_id) AS last_id INTO run
+      FROM batch_pipeline.bookmark b WHERE b.job_id = of_job;
+    IF run.runs <> 1 OR run.first_id <> window_first_id OR run.last_id >= highest_id THEN
+        RETURN;
+    END IF;
+    next_id := run.last_id + 1;
+    FOREACH token IN ARRAY tokens LOOP
+        EXECUTE cut INTO final USING next_id, highest_id, weight_allowed, count_allowed;
+        EXIT WHEN final IS NULL OR final.weight IS NULL OR final.next_uid IS NULL
+               OR final.next_uid = final.uid
+               OR final.next_weight IS NULL AND final.position < count_allowed;
+        first_id := next_id;
+        last_id := final.next_uid - 1;
+        weight := final.total;
+        item_count := final.position;
+        INSERT INTO batch_pipeline.batch
+               (job_id, first_id, last_id, weight, item_count, oversized, config)
+        VALUES (of_job, batch_pipeline_acquire.first_id, batch_pipeline_acquire.last_id,
+                batch_pipeline_acquire.weight, batch_pipeline_acquire.item_count,
+                batch_pipeline_acquire.weight > weight_allowed, batch_config)
+        RETURNING id INTO batch_id;
+        INSERT INTO batch_pipeline.batch_state (batch_id, job_id, state, attempts)
+        VALUES (batch_pipeline_acquire.batch_id, of_job, 'running', 1);
+        INSERT INTO batch_pipeline.attempt
+               (batch_id, number, token, liveness_key, status, run_id, lease_until)
+        VALUES (batch_pipeline_acquire.batch_id, 1, batch_pipeline_acquire.token,
+                its_liveness_key, 'running', its_run_id, clock_timestamp() + its_lease)
+        RETURNING id INTO attempt_id;
+        next_id := final.next_uid;
+        RETURN NEXT;
+    END LOOP;
+    UPDATE batch_pipeline.bookmark SET last_id = next_id - 1
+     WHERE job_id = of_job AND first_id = window_first_id AND next_id - 1 > last_id;
+END
+$$

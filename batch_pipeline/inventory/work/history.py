@@ -1,0 +1,68 @@
+"""What happened to one item: the attempts on its batch and where its records went."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from batch_pipeline.domain.batch import AttemptStatus, Batch
+from batch_pipeline.inventory.server.engine import transaction
+from batch_pipeline.inventory.tables import attempt, attempt_item
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRecord:
+    """One attempt on a batch, with the counters of one of its items once it is published."""
+
+    number: int
+    status: AttemptStatus
+    run_id: str
+    started_at: datetime
+    finished_at: datetime | None
+    error: str | None
+    generation: int | None
+    pointer_uri: str | None
+    read: int | None
+    written: int | None
+    quarantined: int | None
+    bad_file: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The past of items."""
+
+    engine: sa.Engine
+
+    def of_item(self, batch: Batch, item_id: int) -> Sequence[AttemptRecord]:
+        """Read the attempts on an item's batch, oldest first."""
+        query = (
+            sa.select(
+                attempt.c.number,
+                attempt.c.status,
+                attempt.c.run_id,
+                attempt.c.started_at,
+                attempt.c.finished_at,
+                attempt.c.error,
+                attempt.c.generation,
+                attempt.c.pointer_uri,
+                attempt_item.c.read,
+                attempt_item.c.written,
+                attempt_item.c.quarantined,
+                attempt_item.c.bad_file,
+            )
+            .outerjoin(
+                attempt_item,
+                sa.and_(
+                    attempt_item.c.attempt_id == attempt.c.id, attempt_item.c.item_id == item_id
+                ),
+            )
+            .where(attempt.c.batch_id == batch.id)
+            .order_by(attempt.c.number)
+        )
+        with transaction(self.engine) as connection:
+            rows = connection.execute(query).mappings()
+            return [
+                AttemptRecord(**{**row, "status": AttemptStatus(row["status"])}) for row in rows
+            ]

@@ -1,0 +1,164 @@
+"""Reading published manifests back from the inventory."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from batch_pipeline.domain.batch import AttemptStatus, Batch
+from batch_pipeline.domain.encoding import Compression, Encoding, Format
+from batch_pipeline.domain.id_range import IdRange
+from batch_pipeline.domain.manifest import Manifest, PartFile
+from batch_pipeline.domain.schema import RecordSchema
+from batch_pipeline.inventory.jobs.jobs import of_stream, of_stream_or_late
+from batch_pipeline.inventory.server.engine import transaction
+from batch_pipeline.inventory.tables import attempt, batch, job, part_file, schema_version
+
+_PAGE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Manifests:
+    """The published attempts of all jobs."""
+
+    engine: sa.Engine
+
+    def of_attempt(self, attempt_id: int) -> Manifest:
+        """Read the manifest of one published attempt."""
+        with transaction(self.engine) as connection:
+            row = connection.execute(_query().where(attempt.c.id == attempt_id)).one()
+            return _manifest(row, _files(connection, [attempt_id]).get(attempt_id, []))
+
+    def of_batch(self, one: Batch) -> Manifest | None:
+        """Read the newest generation of a batch, None when it has none."""
+        query = (
+            _query()
+            .where(attempt.c.batch_id == one.id)
+            .order_by(attempt.c.generation.desc())
+            .limit(1)
+        )
+        with transaction(self.engine) as connection:
+            row = connection.execute(query).one_or_none()
+            if row is None:
+                return None
+            return _manifest(row, _files(connection, [row.attempt_id]).get(row.attempt_id, []))
+
+    def without_pointer(self, stream: str) -> Iterator[Manifest]:
+        """Read the manifests whose pointer file a crash left unwritten."""
+        query = (
+            _query()
+            .where(of_stream_or_late(stream), attempt.c.pointer_uri.is_(None))
+            .order_by(job.c.id, attempt.c.publish_number)
+        )
+        with transaction(self.engine) as connection:
+            rows = connection.execute(query).all()
+            files = _files(connection, [row.attempt_id for row in rows])
+        for row in rows:
+            yield _manifest(row, files.get(row.attempt_id, []))
+
+    def published_after(self, stream: str, publish_number: int) -> Iterator[tuple[int, Manifest]]:
+        """Read manifests in publish order, `(publish number, manifest)`, starting after a number.
+
+        Generations that a later one replaced are left out.
+        """
+        newer = attempt.alias("newer")
+        replaced = sa.exists().where(
+            newer.c.batch_id == attempt.c.batch_id, newer.c.generation > attempt.c.generation
+        )
+        while True:
+            query = (
+                _query()
+                .where(of_stream(stream), attempt.c.publish_number > publish_number, ~replaced)
+                .order_by(attempt.c.publish_number)
+                .limit(_PAGE)
+            )
+            with transaction(self.engine) as connection:
+                rows = connection.execute(query).all()
+                files = _files(connection, [row.attempt_id for row in rows])
+            for row in rows:
+                publish_number = row.publish_number
+                yield publish_number, _manifest(row, files.get(row.attempt_id, []))
+            if len(rows) < _PAGE:
+                return
+
+
+def _query() -> sa.Select[Any]:
+    return (
+        sa.select(
+            attempt.c.id.label("attempt_id"),
+            attempt.c.number,
+            attempt.c.token,
+            attempt.c.generation,
+            attempt.c.publish_number,
+            attempt.c.encoding,
+            attempt.c.key_properties,
+            attempt.c.facts,
+            attempt.c.schema_version,
+            schema_version.c.columns,
+            batch.c.id.label("batch_id"),
+            batch.c.first_id,
+            batch.c.last_id,
+            batch.c.weight,
+            batch.c.item_count,
+            batch.c.oversized,
+            job.c.name.label("job"),
+        )
+        .join(batch, attempt.c.batch_id == batch.c.id)
+        .join(job, batch.c.job_id == job.c.id)
+        .outerjoin(
+            schema_version,
+            sa.and_(
+                schema_version.c.job_id == sa.func.coalesce(job.c.parent_id, job.c.id),
+                schema_version.c.version == attempt.c.schema_version,
+            ),
+        )
+        .where(attempt.c.status == AttemptStatus.SUCCEEDED)
+    )
+
+
+def _files(connection: sa.Connection, attempt_ids: list[int]) -> dict[int, list[sa.Row[Any]]]:
+    query = (
+        sa.select(part_file)
+        .where(part_file.c.attempt_id.in_(attempt_ids))
+        .order_by(part_file.c.attempt_id, part_file.c.quarantine, part_file.c.position)
+    )
+    files: dict[int, list[sa.Row[Any]]] = {}
+    for row in connection.execute(query):
+        files.setdefault(row.attempt_id, []).append(row)
+    return files
+
+
+def _manifest(row: sa.Row[Any], files: list[sa.Row[Any]]) -> Manifest:
+    id_range = IdRange(first_id=row.first_id, last_id=row.last_id)
+    return Manifest(
+        stream=row.job,
+        batch=Batch(
+            id=row.batch_id,
+            job=row.job,
+            id_range=id_range,
+            weight=row.weight,
+            count=row.item_count,
+            oversized=row.oversized,
+        ),
+        attempt=row.number,
+        token=row.token,
+        generation=row.generation,
+        encoding=Encoding(
+            format=Format(row.encoding["format"]),
+            compression=Compression(row.encoding["compression"]),
+        ),
+        schema=RecordSchema.from_json(row.columns or []),
+        schema_version=row.schema_version,
+        key_properties=tuple(row.key_properties),
+        part_files=tuple(_part(file) for file in files if not file.quarantine),
+        quarantine_files=tuple(_part(file) for file in files if file.quarantine),
+        items=row.facts["items"],
+        records_read=row.facts["read"],
+        records_filtered=row.facts["filtered"],
+        records_quarantined=row.facts["quarantined"],
+    )
+
+
+def _part(row: sa.Row[Any]) -> PartFile:
+    return PartFile(uri=row.uri, records=row.records, size_bytes=row.size_bytes, sha256=row.sha256)
