@@ -5,16 +5,17 @@ Values in, values out; nothing here knows a database, a file system or an engine
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Protocol
 
 from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch
+from batch_pipeline.domain.encode import Encoded, EncodeRequest, EncodeResult
 from batch_pipeline.domain.filter import Filter
 from batch_pipeline.domain.item import FoundFile, Item, Registered
-from batch_pipeline.domain.manifest import ItemReport, Manifest, PartFile
+from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.planning import Cut, Limits, Planned
 from batch_pipeline.domain.schema import Column, RecordSchema
+from batch_pipeline.domain.schema_change import Misfit
 from batch_pipeline.domain.stream import Stream
 
 
@@ -115,9 +116,22 @@ class Schemas(Protocol):
         ...
 
     def widen(
-        self, stream: str, seen: Sequence[Column], *, text_source: bool
+        self,
+        stream: str,
+        seen: Sequence[Column],
+        *,
+        text_source: bool,
+        because: Sequence[Misfit] = (),
     ) -> tuple[int, RecordSchema]:
-        """Widen the newest version by what was seen; the existing one serves if it fits."""
+        """Widen the newest version by what was seen, unless it fits; keep who showed it."""
+        ...
+
+    def declare(self, stream: str, declared: RecordSchema) -> tuple[int, RecordSchema]:
+        """Widen the newest version by what is declared; the existing one serves if it fits.
+
+        Raises:
+            SchemaDeclarationError: the declaration narrows or contradicts what is there.
+        """
         ...
 
 
@@ -134,6 +148,10 @@ class Attempts(Protocol):
         Raises:
             AttemptRunningError: a live attempt works on the batch.
         """
+        ...
+
+    def holds(self, attempt: Attempt) -> bool:
+        """Tell whether the attempt is still this process's, as far as is known; asks nobody."""
         ...
 
     def publish(self, attempt: Attempt, encoded: "Encoded", stream: Stream) -> Manifest:
@@ -155,43 +173,6 @@ class Attempts(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodeRequest:
-    """All that an encoder needs: items in id order, the schema to write, the files' name stem."""
-
-    stream: Stream
-    items: Sequence[Item]
-    schema: RecordSchema
-    stem: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BadRecord:
-    """A record that could not be read: `line` is the line its text starts at, counted from 1."""
-
-    item_id: int
-    location: str
-    line: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodeResult:
-    """What the tasks reported.
-
-    `misfits` lists columns, in order of appearance, that the requested schema cannot hold; when
-    there are any, no part file is valid and the request must be repeated with a wider schema.
-    `text_source` tells that the values were text cells: a column with no common type stays text.
-    """
-
-    part_files: tuple[PartFile, ...]
-    quarantine_files: tuple[PartFile, ...]
-    items: tuple[ItemReport, ...]
-    misfits: tuple[Column, ...]
-    bad_records: tuple[BadRecord, ...]
-    text_source: bool
-
-
 class Encoder(Protocol):
     """The engine that turns items into part files."""
 
@@ -199,6 +180,7 @@ class Encoder(Protocol):
         """Encode the items; bad records and files are reported, never raised.
 
         Raises:
+            EncodeStoppedError: the request's watch called it off; its files are removed.
             StorageUnavailableError: part files cannot be written.
             SparkUnavailableError: the engine is gone.
         """
@@ -223,27 +205,3 @@ class PartStorage(Protocol):
     def point_to(self, manifest: Manifest) -> str:
         """Write the pointer file of a published manifest unless it is there; give its URI."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Encoded:
-    """A finished encode: result and the version of the schema it was written with.
-
-    `weight` is what the items weighed when they were read; None where nobody looked.
-    """
-
-    result: EncodeResult
-    schema: RecordSchema
-    schema_version: int
-    weight: int | None = None
-
-    def facts(self) -> dict[str, Any]:
-        """Give the counters that are kept with the attempt."""
-        items = self.result.items
-        return {
-            "items": len(items),
-            "read": sum(item.read for item in items),
-            "written": sum(item.written for item in items),
-            "filtered": sum(item.filtered for item in items),
-            "quarantined": sum(item.quarantined for item in items),
-        }

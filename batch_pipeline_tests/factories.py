@@ -5,16 +5,18 @@ from typing import Any
 from uuid import UUID
 
 from batch_pipeline.domain.batch import Batch, BatchState, BatchStatus
+from batch_pipeline.domain.encode import Encoded, EncodeResult
 from batch_pipeline.domain.encoding import Compression, Encoding, Format
 from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.item import FoundFile, Item
 from batch_pipeline.domain.manifest import ItemReport, Manifest, PartFile
 from batch_pipeline.domain.planning import Limits
+from batch_pipeline.domain.record_rules import LineageContext
 from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.domain.stream import Source, Storage, Stream
-from batch_pipeline.ports import Encoded, EncodeResult
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+CONTEXT = LineageContext(batch_key="000000000001-000000000002", attempt=1, started_at=NOON)
 
 
 def found_file(number: int = 1, **overrides: Any) -> FoundFile:

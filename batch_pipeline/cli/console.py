@@ -55,6 +55,9 @@ class _ProgressHandler(logging.Handler):
             what = f"{facts['stream']}: {text}"
             self._bar.reset(self._task, total=total, description=what)
             return
+        if "tasks" in facts:
+            self._bar.update(self._task, description=text)
+            return
         self._bar.update(self._task, advance=1)
         self._bar.console.print(f"  {text}", markup=False)
 

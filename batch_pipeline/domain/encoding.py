@@ -11,10 +11,11 @@ class Format(StrEnum):
 
     JSONL = "jsonl"
     PARQUET = "parquet"
+    ARROW = "arrow"
 
 
 class Compression(StrEnum):
-    """Compressions of BATCH files; parquet compresses its pages, jsonl the whole file."""
+    """Compressions of BATCH files; jsonl compresses the whole file, the others what is in it."""
 
     GZIP = "gzip"
     SNAPPY = "snappy"
@@ -24,24 +25,31 @@ class Compression(StrEnum):
 
 _SUFFIXES = {
     (Format.JSONL, Compression.GZIP): "jsonl.gz",
+    (Format.JSONL, Compression.ZSTD): "jsonl.zst",
     (Format.JSONL, Compression.NONE): "jsonl",
     (Format.PARQUET, Compression.GZIP): "parquet",
     (Format.PARQUET, Compression.SNAPPY): "parquet",
     (Format.PARQUET, Compression.ZSTD): "parquet",
     (Format.PARQUET, Compression.NONE): "parquet",
+    (Format.ARROW, Compression.NONE): "arrow",
+    (Format.ARROW, Compression.ZSTD): "arrow",
 }
+_LEVELS = {Compression.GZIP: range(10), Compression.ZSTD: range(1, 20)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
     """A pair of format and compression that readers exist for.
 
+    `level` is how hard to compress, None for the fastest that is worth it.
+
     Raises:
-        InvalidValueError: the pair cannot be written.
+        InvalidValueError: the pair cannot be written, or has no such level.
     """
 
     format: Format
     compression: Compression
+    level: int | None = None
 
     def __post_init__(self) -> None:
         if (self.format, self.compression) not in _SUFFIXES:
@@ -49,6 +57,10 @@ class Encoding:
             raise InvalidValueError(
                 "encoding.compression", str(self.compression), " or ".join(allowed)
             )
+        levels = _LEVELS.get(self.compression, range(0))
+        if self.level is not None and self.level not in levels:
+            expected = f"{levels[0]} to {levels[-1]}" if levels else "none for this compression"
+            raise InvalidValueError("encoding.level", self.level, expected)
 
     @property
     def suffix(self) -> str:

@@ -331,6 +331,7 @@ class BadFileError(BatchDataError):
     line: int | None
     reason: str
     is_registered: bool = True
+    kind: str = "corrupt"  # a BadFileKind
 
     def sentence(self) -> str:
         place = self.location if self.line is None else f"{self.location}, line {self.line}"
@@ -350,15 +351,58 @@ class TooManyBadRecordsError(BatchDataError):
     line: int
     reason: str
     bad_records: int
-    max_bad_records: int
+    allowed: str
     is_registered: bool = True
 
     def sentence(self) -> str:
         return (
             f"{self.stream}: {self.location}, line {self.line}: {self.reason}. {self.bad_records} "
-            f"bad record(s), {self.max_bad_records} allowed; nothing of this batch was published. "
-            f"{_repair(self.stream, is_registered=self.is_registered)}, or raise "
-            f"`on_bad_record.max_bad_records`; then run again."
+            f"bad record(s), {self.allowed} allowed; nothing of this batch was published. "
+            f"{_repair(self.stream, is_registered=self.is_registered)}, or raise the limits of "
+            f"`on_bad_record`; then run again."
+        )
+
+
+@dataclass(eq=False)
+class SchemaMisfitError(BatchDataError):
+    """Records do not fit the schema, which the stream file does not let change."""
+
+    stream: str
+    version: int
+    column: str
+    seen: str
+    known: str | None
+    location: str
+    line: int | None
+    columns: int = 1
+    is_registered: bool = True
+
+    def sentence(self) -> str:
+        place = self.location if self.line is None else f"{self.location}, line {self.line}"
+        known = "has no such column" if self.known is None else f"has {self.known}"
+        more = "" if self.columns == 1 else f" ({self.columns - 1} more column(s) do not fit)"
+        return (
+            f"{self.stream}: {place}: column {self.column} holds {self.seen}, schema version "
+            f"{self.version} {known}{more}; `schema.evolution` is `fail`, so nothing of this batch "
+            f"was published. {_repair(self.stream, is_registered=self.is_registered)}, declare the "
+            f"column wide enough, or set `evolution: add` or `rescue`; then run again."
+        )
+
+
+@dataclass(eq=False)
+class SchemaDeclarationError(ConfigurationError):
+    """A declared column does not go with what the schema has become."""
+
+    stream: str
+    column: str
+    declared: str
+    known: str
+
+    def sentence(self) -> str:
+        return (
+            f"{self.stream}: column {self.column} is declared {self.declared}, but {self.known}, "
+            f"and types are only ever widened. Nothing was changed. Declare a type that holds "
+            f"both, or start a new stream."
         )
 
 
@@ -453,6 +497,56 @@ class TaskFailedError(InvariantError):
         return (
             f"{self.stream}: task {self.task} of the encode failed unexpectedly. Its files were "
             f"removed and nothing was published. Please report this: {self.detail.strip()}"
+        )
+
+
+@dataclass(eq=False)
+class EncodeStoppedError(ConflictError):
+    """An encode was called off while its tasks ran; `stem` starts the names of its files."""
+
+    stem: str
+
+    def sentence(self) -> str:
+        return (
+            f"{self.stem}: the encode was called off while it ran: another attempt took its batch "
+            f"over, or somebody cancelled it. Its tasks ended and their files were removed; "
+            f"nothing was published, and no action is needed."
+        )
+
+
+@dataclass(eq=False)
+class TransformUnusableError(ConfigurationError):
+    """What a stream file names as its transform is no function that can be used."""
+
+    stream: str
+    transform: str
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"{self.stream}: the transform {self.transform} cannot be used ({self.reason}). "
+            f"Nothing was published. `transform` takes `package.module:function`, the function "
+            f"takes a DataFrame and gives one; its package must be installed wherever the pipeline "
+            f"and Spark's Python workers run. Correct it, then run again."
+        )
+
+
+@dataclass(eq=False)
+class TransformError(BatchDataError):
+    """A user's transform failed on the records of a batch; `place` is its line, where known."""
+
+    stream: str
+    transform: str
+    batch_key: str
+    reason: str
+    place: str | None = None
+
+    def sentence(self) -> str:
+        place = "" if self.place is None else f" at {self.place}"
+        return (
+            f"{self.stream}: the transform {self.transform} failed on batch {self.batch_key}"
+            f"{place} ({self.reason}). Nothing of the batch was published, other batches are not "
+            f"affected. Correct the function or the files, then encode the batch again."
         )
 
 
@@ -739,11 +833,19 @@ class BatchSupersededError(ConflictError):
 
     job: str
     label: str
+    parts: tuple[str, ...] = ()  # partition keys of what took its place, where somebody looked
 
     def sentence(self) -> str:
+        if not self.parts:
+            return (
+                f"{self.job}: batch {self.label} was split into smaller batches. Nothing was "
+                f"claimed. Its halves are tried in its place; no action is needed."
+            )
+        more = f" and {len(self.parts) - 8} more" if len(self.parts) > 8 else ""
         return (
             f"{self.job}: batch {self.label} was split into smaller batches. Nothing was claimed. "
-            f"Its halves are tried in its place; no action is needed."
+            f"They are tried in its place by themselves; to encode its items by hand, materialize "
+            f"the partitions {', '.join(self.parts[:8])}{more} instead."
         )
 
 

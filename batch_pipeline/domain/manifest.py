@@ -8,6 +8,7 @@ from uuid import UUID
 from batch_pipeline.domain.batch import Batch
 from batch_pipeline.domain.encoding import Encoding
 from batch_pipeline.domain.errors import ConservationError
+from batch_pipeline.domain.record_rules import BadFileKind
 from batch_pipeline.domain.schema import RecordSchema
 
 
@@ -25,7 +26,9 @@ class PartFile:
 class ItemReport:
     """Where the records of one item went.
 
-    `bad_file` is the reason why the whole file was set aside, None for a file that was read.
+    `rescued` are those among the written ones with values in `_rescued_data`. `bad_file` is the
+    reason why the whole file was set aside, None for a file that was read;
+    `bad_kind` is then the kind of trouble.
     """
 
     item_id: int
@@ -34,7 +37,9 @@ class ItemReport:
     written: int
     quarantined: int
     filtered: int = 0
+    rescued: int = 0
     bad_file: str | None = None
+    bad_kind: BadFileKind | None = None
 
     def check_conservation(self) -> None:
         """Check that every record read ended in exactly one place.
@@ -52,7 +57,8 @@ class Manifest:
     """The list of files that one attempt produced, in record order, with its counters.
 
     `generation` counts the published attempts of the batch from 1; the manifest of a batch that
-    holds no record lists no part file.
+    holds no record lists no part file. `records_transformed` are those that the transform of a
+    transformed stream was given; None without one.
     """
 
     stream: str
@@ -70,6 +76,7 @@ class Manifest:
     records_read: int
     records_filtered: int
     records_quarantined: int
+    records_transformed: int | None = None
 
     @property
     def records(self) -> int:
@@ -83,6 +90,8 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         """Write the manifest as the pointer file holds it."""
+        given = self.records_transformed
+        transformed = {} if given is None else {"transformed": given}
         return {
             "stream": self.stream,
             "batch_id": self.batch.key,
@@ -102,6 +111,7 @@ class Manifest:
                 "written": self.records,
                 "filtered": self.records_filtered,
                 "quarantined": self.records_quarantined,
+                **transformed,
             },
             "part_files": [_part_json(part) for part in self.part_files],
             "quarantine_files": [_part_json(part) for part in self.quarantine_files],

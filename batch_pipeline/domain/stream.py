@@ -11,6 +11,15 @@ from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.domain.filter import Filter
 from batch_pipeline.domain.id_range import MAX_ID
 from batch_pipeline.domain.planning import Limits
+from batch_pipeline.domain.record_rules import (
+    BadFileRules,
+    BadRecordRules,
+    LineageColumn,
+    OnNonfinite,
+    ReadLimits,
+    RecordMapping,
+    SchemaRules,
+)
 
 STREAM_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
@@ -21,38 +30,84 @@ class SourceFormat(StrEnum):
     AUTO = "auto"
     CSV = "csv"
     JSONL = "jsonl"
-
-
-class OnBadFile(StrEnum):
-    """What becomes of a batch with a file that cannot be read at all."""
-
-    FAIL = "fail"
-    QUARANTINE = "quarantine"
+    JSON = "json"
+    PARQUET = "parquet"
+    AVRO = "avro"
+    TEXT = "text"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvOptions:
-    """How csv files of a stream are written: one-character delimiter and quote."""
+    """How csv files of a stream are written: one-character delimiter, quote and escape.
+
+    Without an escape a quote inside of a cell is doubled. `names` are the columns of files whose
+    first record is data; where they are empty the first record is the header.
+    """
 
     delimiter: str = ","
     quote: str = '"'
+    escape: str | None = None
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, value in (("delimiter", self.delimiter), ("quote", self.quote)):
+        given = {"delimiter": self.delimiter, "quote": self.quote}
+        if self.escape is not None:
+            given["escape"] = self.escape
+        for name, value in given.items():
             if len(value) != 1 or ord(value) > 127 or value in "\r\n\0":
                 raise InvalidValueError(f"source.options.{name}", value, "one ASCII character")
         if self.delimiter == self.quote:
             raise InvalidValueError(
                 "source.options.quote", self.quote, "another than the delimiter"
             )
+        if self.escape in {self.delimiter, self.quote}:
+            expected = "another than delimiter and quote"
+            raise InvalidValueError("source.options.escape", self.escape, expected)
+        if len(set(self.names)) < len(self.names) or "" in self.names:
+            raise InvalidValueError("source.options.names", list(self.names), "names, each once")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedColumn:
+    """A column of fixed-width text: `start` counts characters from 1."""
+
+    name: str
+    start: int
+    width: int
+
+    def __post_init__(self) -> None:
+        if self.start < 1 or self.width < 1 or not self.name:
+            shown = f"{self.name}: {self.start}, {self.width}"
+            expected = "a name, and start and width of 1 or more"
+            raise InvalidValueError("source.options.columns", shown, expected)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextOptions:
+    """How text files become records, one a line: fixed-width columns, blanks at their ends cut.
+
+    Without columns the line as a whole is the one column `line`.
+    """
+
+    columns: tuple[FixedColumn, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        if len(set(names)) < len(names):
+            raise InvalidValueError("source.options.columns", names, "names, each once")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFiles:
-    """How the files of a stream are read; the two kinds of source say where they are."""
+    """How the files of a stream are read; the two kinds of source say where they are.
+
+    `charset` is that of csv, text and JSON files, a name that Python knows.
+    """
 
     format: SourceFormat = SourceFormat.AUTO
     csv: CsvOptions = field(default_factory=CsvOptions)
+    text: TextOptions = field(default_factory=TextOptions)
+    charset: str = "utf-8"
 
     @property
     def place(self) -> str:
@@ -143,6 +198,9 @@ class PartLimits:
 class Stream:
     """One named sequence of records with everything its stations need to know.
 
+    `alias` and `mapped_keys` are name and key properties after the mapping, None where it leaves
+    them as they are.
+
     Raises:
         InvalidValueError: the name would not be safe in a file name or a partition key.
     """
@@ -153,22 +211,41 @@ class Stream:
     encoding: Encoding
     storage: Storage
     key_properties: tuple[str, ...] = ()
-    max_bad_records: int = 0
-    on_bad_file: OnBadFile = OnBadFile.FAIL
+    schema: SchemaRules = field(default_factory=SchemaRules)
+    on_bad_record: BadRecordRules = field(default_factory=BadRecordRules)
+    on_bad_file: BadFileRules = field(default_factory=BadFileRules)
+    on_nonfinite: OnNonfinite = OnNonfinite.QUARANTINE
+    mapping: RecordMapping = field(default_factory=RecordMapping)
+    transform: str | None = None
+    lineage: tuple[LineageColumn, ...] = ()
+    read_limits: ReadLimits = field(default_factory=ReadLimits)
     part_limits: PartLimits = field(default_factory=PartLimits)
     partitions_per_run: int = 16
+    alias: str | None = None
+    mapped_keys: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if not STREAM_NAME.fullmatch(self.name):
             raise InvalidValueError("stream", self.name, f"to match {STREAM_NAME.pattern}")
-        if self.max_bad_records < 0:
-            raise InvalidValueError("max_bad_records", self.max_bad_records, "zero or more")
+        if len(set(self.lineage)) < len(self.lineage):
+            shown = [name.value for name in self.lineage]
+            raise InvalidValueError("lineage", shown, "names, each once")
         if self.partitions_per_run < 1:
             raise InvalidValueError("partitions_per_run", self.partitions_per_run, "at least 1")
         table = self.user_table
         if table is not None and table.imported is None and self.limits.min_weight:
             expected = "0 without `source.meta_table.imported`, which tells how long a row waits"
             raise InvalidValueError("batch.min_weight", self.limits.min_weight, expected)
+
+    @property
+    def message_name(self) -> str:
+        """The name of the stream in messages."""
+        return self.alias or self.name
+
+    @property
+    def message_keys(self) -> tuple[str, ...]:
+        """The key properties of the records that are written."""
+        return self.key_properties if self.mapped_keys is None else self.mapped_keys
 
     @property
     def user_table(self) -> TableSource | None:

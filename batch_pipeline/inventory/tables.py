@@ -146,6 +146,11 @@ schema_version = sa.Table(
     sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("columns", pg.JSONB, nullable=False),
     _time("created_at", nullable=False, server_default=_now),
+    sa.Column("item_id", sa.BigInteger),
+    sa.Column("location", sa.Text),
+    sa.Column("line", sa.BigInteger),
+    sa.Column("changes", pg.JSONB),
+    sa.Column("declared", pg.JSONB),
     comment="The columns of a stream's records, widening from version to version.",
 )
 

@@ -4,6 +4,7 @@ Shape, units and defaults live here; which values go together is the domain's to
 read: `to_stream` only needs to know the folder that relative paths start at.
 """
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -12,17 +13,19 @@ from pydantic import AfterValidator, Field
 
 from batch_pipeline.domain.encoding import Compression, Encoding, Format
 from batch_pipeline.domain.planning import Limits
-from batch_pipeline.domain.stream import (
-    CsvOptions,
-    OnBadFile,
-    PartLimits,
-    Source,
-    SourceFiles,
-    SourceFormat,
-    Storage,
-    Stream,
+from batch_pipeline.domain.record_rules import OnNonfinite
+from batch_pipeline.domain.stream import PartLimits, Storage, Stream
+from batch_pipeline.settings.record_attributes import (
+    LineageValue,
+    MappingAttributes,
+    OnBadFileAttributes,
+    OnBadFileValue,
+    OnBadRecordAttributes,
+    ReadLimitAttributes,
+    SchemaAttributes,
 )
 from batch_pipeline.settings.section import Section
+from batch_pipeline.settings.source_attributes import SourceAttributes
 from batch_pipeline.settings.stream_values import (
     Count,
     Duration,
@@ -30,72 +33,8 @@ from batch_pipeline.settings.stream_values import (
     Size,
     Text,
     absolute_uri,
-    refusal,
     stream_name,
 )
-from batch_pipeline.settings.table_attributes import TableAttributes
-
-
-class CsvAttributes(Section):
-    """How csv files are written."""
-
-    delimiter: str = Field(",", description="One ASCII character between cells.")
-    quote: str = Field(
-        '"', description="One ASCII character around cells; inside a cell it is doubled."
-    )
-
-    def check(self) -> None:
-        self.to_domain()
-
-    def to_domain(self) -> CsvOptions:
-        """Give the domain's form."""
-        return CsvOptions(delimiter=self.delimiter, quote=self.quote)
-
-
-class SourceAttributes(Section):
-    """Where files land, or the table of your own that lists them, and how they are read."""
-
-    uri: Location | None = Field(
-        None, description="Landing folder: a file:///… URI, or a path, relative to the stream file."
-    )
-    meta_table: TableAttributes | None = Field(
-        None, description="In place of uri: a table of your own, one row for each file."
-    )
-    include: Annotated[tuple[Text, ...], Field(min_length=1)] = Field(
-        ("*",), description="Patterns (*, ?, [abc]); a file is read if its name matches one."
-    )
-    exclude: tuple[Text, ...] = Field(
-        (), description="Patterns; a file whose name matches one is left out."
-    )
-    format: SourceFormat = Field(
-        SourceFormat.AUTO,
-        description="What the files contain: csv, jsonl, or auto (decided file by file).",
-    )
-    options: CsvAttributes = Field(CsvAttributes(), description="How csv files are written.")
-
-    def check(self) -> None:
-        if self.meta_table is None and self.uri is None:
-            raise refusal("is missing; expected it, or `source.meta_table`", key="source.uri")
-        if self.meta_table is None:
-            return
-        for key in ("uri", "include", "exclude"):
-            if key in self.model_fields_set:
-                choice = "`source.meta_table.where` chooses rows" if key != "uri" else "one of them"
-                problem = f"cannot stand beside `source.meta_table`; expected {choice}"
-                raise refusal(problem, key=f"source.{key}")
-
-    def to_domain(self, base: Path) -> SourceFiles:
-        """Give the domain's form, with relative paths starting at `base`."""
-        if self.meta_table is not None:
-            read_as = {"format": self.format, "csv": self.options.to_domain()}
-            return self.meta_table.to_domain(base, **read_as)
-        return Source(
-            uri=absolute_uri(self.uri or ".", base),  # never None here: `check` has refused that
-            include=self.include,
-            exclude=self.exclude,
-            format=self.format,
-            csv=self.options.to_domain(),
-        )
 
 
 class BatchAttributes(Section):
@@ -131,13 +70,24 @@ class BatchAttributes(Section):
         )
 
 
+_USUAL = {
+    Format.JSONL: Compression.GZIP,
+    Format.PARQUET: Compression.SNAPPY,
+    Format.ARROW: Compression.NONE,
+}
+
+
 class EncodingAttributes(Section):
     """What BATCH files are; Singer's `batch_config.encoding`."""
 
-    format: Format = Field(Format.JSONL, description="jsonl (default) or parquet.")
+    format: Format = Field(Format.JSONL, description="jsonl (default), parquet or arrow.")
     compression: Compression | None = Field(
         None,
-        description="jsonl: gzip (default) or none; parquet: snappy (default), zstd, gzip or none.",
+        description="jsonl: gzip (default), zstd or none; parquet: snappy (default), zstd, gzip or "
+        "none; arrow: none (default) or zstd.",
+    )
+    level: Annotated[int, Field(strict=True)] | None = Field(
+        None, description="gzip 0 to 9, zstd 1 to 19 (default: the fastest that is worth it)."
     )
 
     def check(self) -> None:
@@ -145,8 +95,8 @@ class EncodingAttributes(Section):
 
     def to_domain(self) -> Encoding:
         """Give the domain's form."""
-        usual = Compression.SNAPPY if self.format is Format.PARQUET else Compression.GZIP
-        return Encoding(format=self.format, compression=self.compression or usual)
+        compression = self.compression or _USUAL[self.format]
+        return Encoding(format=self.format, compression=compression, level=self.level)
 
 
 class StorageAttributes(Section):
@@ -167,18 +117,6 @@ class StorageAttributes(Section):
         return Storage(root=absolute_uri(self.root, base), prefix=self.prefix)
 
 
-class OnBadRecordAttributes(Section):
-    """What becomes of malformed records."""
-
-    max_bad_records: int = Field(
-        0,
-        strict=True,
-        ge=0,
-        description="Malformed records per batch that are set aside in a quarantine file; one more "
-        "fails the batch (default 0).",
-    )
-
-
 class PartFilesAttributes(Section):
     """Bounds of one part file."""
 
@@ -197,7 +135,7 @@ class DagsterAttributes(Section):
     )
 
 
-class StreamAttributes(Section):
+class StreamAttributes(MappingAttributes):
     """One stream: where its files land, how they are cut into batches, what is written where."""
 
     stream: Annotated[str, AfterValidator(stream_name)] = Field(
@@ -214,13 +152,30 @@ class StreamAttributes(Section):
     storage: StorageAttributes = Field(
         StorageAttributes(), description="Where part files go (default ./batches)."
     )
-    on_bad_record: OnBadRecordAttributes = Field(
-        OnBadRecordAttributes(), description="What becomes of malformed records."
+    schema_: SchemaAttributes = Field(
+        SchemaAttributes(), alias="schema", description="The columns, and how they may change."
     )
-    on_bad_file: OnBadFile = Field(
-        OnBadFile.FAIL,
-        description="A file that cannot be read at all: fail its batch (default), or quarantine it "
-        "and publish the rest.",
+    on_bad_record: OnBadRecordAttributes = Field(
+        OnBadRecordAttributes(), description="How many malformed records a batch may have."
+    )
+    on_bad_file: OnBadFileValue = Field(
+        OnBadFileAttributes(),
+        description="A file that cannot be used: fail its batch (default), or skip or quarantine "
+        "it and publish the rest; one word, or one each for missing, changed and corrupt.",
+    )
+    on_nonfinite: OnNonfinite = Field(
+        OnNonfinite.QUARANTINE,
+        description="NaN and infinities where JSON is written: quarantine the record (default), or "
+        "write null or a string.",
+    )
+    transform: Text | None = Field(
+        None, description="package.module:function of yours, DataFrame to DataFrame, run on Spark."
+    )
+    lineage: LineageValue = Field(
+        (), description="Columns added to each record; true for those that Singer targets expect."
+    )
+    read_limits: ReadLimitAttributes = Field(
+        ReadLimitAttributes(), description="What a task is willing to read."
     )
     part_files: PartFilesAttributes = Field(
         PartFilesAttributes(), description="Bounds of one part file."
@@ -230,21 +185,46 @@ class StreamAttributes(Section):
     )
 
     def check(self) -> None:
-        self.to_stream(Path("/"))
+        if self.schema_.file is None:
+            self.to_stream(Path("/"))  # else the file stays closed until its folder is known
 
     def to_stream(self, base: Path) -> Stream:
         """Give the domain's stream; `base` is the folder of the stream file."""
-        return Stream(
+        stream = Stream(
             name=self.stream,
             source=self.source.to_domain(base),
             limits=self.batch.to_domain(),
             encoding=self.encoding.to_domain(),
             storage=self.storage.to_domain(base),
             key_properties=self.key_properties,
-            max_bad_records=self.on_bad_record.max_bad_records,
-            on_bad_file=self.on_bad_file,
+            schema=self.schema_.to_domain(base),
+            on_bad_record=self.on_bad_record.to_domain(),
+            on_bad_file=self.on_bad_file.to_domain(),
+            on_nonfinite=self.on_nonfinite,
+            mapping=self.mapping(),
+            transform=self.transform,
+            lineage=self.lineage,
+            read_limits=self.read_limits.to_domain(),
             part_limits=PartLimits(
                 max_records=self.part_files.max_records, max_bytes=self.part_files.max_bytes
             ),
             partitions_per_run=self.dagster.partitions_per_run,
         )
+        return stream if stream.mapping.is_identity else _mapped(stream)
+
+
+def _mapped(stream: Stream) -> Stream:
+    """Check the mapping, and keep what it makes of name and keys.
+
+    Raises:
+        InvalidValueError: the mapping is not valid.
+    """
+    from batch_pipeline.spark.map.mapper import Mapper  # loads Arrow
+
+    mapper = Mapper.of(stream)
+    if mapper is None:
+        return stream
+    keys = mapper.key_properties(stream.key_properties)
+    alias = None if mapper.alias == stream.name else mapper.alias
+    mapped_keys = None if keys == stream.key_properties else keys
+    return replace(stream, alias=alias, mapped_keys=mapped_keys)

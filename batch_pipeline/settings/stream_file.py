@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from batch_pipeline.domain.errors import InvalidValueError, NoStreamsError, StreamFileError
@@ -134,7 +135,8 @@ def _read(path: Path) -> tuple[Stream, int]:
     try:
         return file.attributes.to_stream(path.absolute().parent), name_line
     except InvalidValueError as error:
-        raise _error(path, [Problem(line=name_line, text=str(error).rstrip("."))]) from error
+        line = document.line(("attributes", *_keys(error.name)))
+        raise _error(path, [Problem(line=line, text=str(error).rstrip("."))]) from error
 
 
 def _error(path: Path, problems: list[Problem]) -> StreamFileError:
@@ -178,23 +180,34 @@ def _keys(dotted: str) -> list[Hashable]:
 
 def _unknown_key(path: tuple[Hashable, ...]) -> str:
     name, place = str(path[-1]), f" in {_dotted(path[:-1])}" if path[:-1] else ""
-    alike = [key for key in _model_at(path[:-1]).model_fields if abs(len(key) - len(name)) <= 2]
+    alike = [key for key in _fields_at(path[:-1]) if abs(len(key) - len(name)) <= 2]
     close = difflib.get_close_matches(name, alike, n=1, cutoff=0.6)
     hint = f"did you mean `{close[0]}`?" if close else _known_keys(path[:-1])
     return f"unknown key `{name}`{place}; {hint}"
 
 
 def _known_keys(path: tuple[Hashable, ...]) -> str:
-    return f"known keys: {', '.join(_model_at(path).model_fields)}"
+    return f"known keys: {', '.join(_fields_at(path))}"
 
 
-def _model_at(path: tuple[Hashable, ...]) -> type[BaseModel]:
-    model: type[BaseModel] = StreamFile
+def _fields_at(path: tuple[Hashable, ...]) -> dict[str, FieldInfo]:
+    """Find the fields of the section at a place, by their keys in the file."""
+    fields = _fields(StreamFile)
     for key in path:
-        annotation = model.model_fields[str(key)].annotation
-        candidates = (annotation, *get_args(annotation))
-        model = next(c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel))
-    return model
+        if isinstance(key, int):
+            continue  # an entry of a list: its section is that of the list
+        fields = _fields(_model_in(fields[str(key)].annotation))
+    return fields
+
+
+def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    return {field.alias or name: field for name, field in model.model_fields.items()}
+
+
+def _model_in(annotation: Any) -> type[BaseModel]:
+    """Find the section that an annotation holds, alone or as the entries of a list."""
+    candidates = [annotation, *get_args(annotation)]
+    return next(c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel))
 
 
 def _dotted(path: tuple[Hashable, ...]) -> str:

@@ -64,22 +64,25 @@ def read_bookmark(path: Path, stream: str) -> Bookmark:
     return Bookmark(publish_number=number)
 
 
-def schema_message(manifest: Manifest) -> dict[str, Any]:
-    """Announce the shape of the records that follow."""
+def schema_message(manifest: Manifest, *, name: str | None = None) -> dict[str, Any]:
+    """Announce the shape of the records that follow; `name` stands in for the stream's."""
     return {
         "type": "SCHEMA",
-        "stream": manifest.stream,
+        "stream": name or manifest.stream,
         "schema": manifest.schema.json_schema(),
         "key_properties": list(manifest.key_properties),
     }
 
 
-def batch_message(manifest: Manifest) -> dict[str, Any]:
-    """Carry the manifest: absolute URIs of its part files in record order."""
+def batch_message(manifest: Manifest, *, name: str | None = None) -> dict[str, Any]:
+    """Carry the manifest: absolute URIs of its part files in record order.
+
+    `name` stands in for the stream's.
+    """
     encoding = manifest.encoding
     return {
         "type": "BATCH",
-        "stream": manifest.stream,
+        "stream": name or manifest.stream,
         "encoding": {"format": encoding.format.value, "compression": encoding.compression.value},
         "manifest": [_plain_uri(part.uri) for part in manifest.part_files],
         "batch_id": manifest.batch.key,
@@ -107,19 +110,22 @@ def state_message(manifest: Manifest, publish_number: int) -> dict[str, Any]:
     return {"type": "STATE", "value": {"bookmarks": {manifest.stream: bookmark}}}
 
 
-def messages(published: Iterable[tuple[int, Manifest]]) -> Iterator[Mapping[str, Any]]:
+def messages(
+    published: Iterable[tuple[int, Manifest]], *, name: str | None = None
+) -> Iterator[Mapping[str, Any]]:
     """Give SCHEMA (first, and whenever its version changes), then BATCH and STATE per manifest.
 
-    A manifest without records moves the state but sends no BATCH.
+    `name` stands in for the stream's, but in bookmarks, which are ours to read. A manifest without
+    records moves the state but sends no BATCH.
     """
     announced: tuple[int, tuple[str, ...]] | None = None
     for publish_number, manifest in published:
         shape = (manifest.schema_version, manifest.key_properties)
         if manifest.part_files and shape != announced:
-            yield schema_message(manifest)
+            yield schema_message(manifest, name=name)
             announced = shape
         if manifest.part_files:
-            yield batch_message(manifest)
+            yield batch_message(manifest, name=name)
         yield state_message(manifest, publish_number)
 
 

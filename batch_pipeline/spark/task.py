@@ -3,60 +3,36 @@
 import secrets
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 import pyarrow as pa
 
+from batch_pipeline.domain.encode import BadRecord
 from batch_pipeline.domain.encoding import Format
 from batch_pipeline.domain.errors import BadFileError, StorageUnavailableError
 from batch_pipeline.domain.item import Item
-from batch_pipeline.domain.manifest import ItemReport, PartFile
-from batch_pipeline.domain.schema import Column, RecordSchema
-from batch_pipeline.domain.stream import OnBadFile, SourceFormat, Stream
-from batch_pipeline.ports import BadRecord
+from batch_pipeline.domain.manifest import ItemReport
+from batch_pipeline.domain.record_rules import BadFileKind, OnBadFile
+from batch_pipeline.domain.schema import RecordSchema
+from batch_pipeline.domain.stream import SourceFormat
+from batch_pipeline.spark.check.check import Check
 from batch_pipeline.spark.check.profile import Profile
-from batch_pipeline.spark.read.csv_reader import CsvReader
-from batch_pipeline.spark.read.csv_strict import BadText
-from batch_pipeline.spark.read.jsonl_reader import JsonlReader
-from batch_pipeline.spark.read.sources import BLOCK_BYTES, TextSource, open_source
-from batch_pipeline.spark.write.outputs import QUARANTINE_FOLDER, Quarantine, open_output
-from batch_pipeline.spark.write.part_writer import PartNames
+from batch_pipeline.spark.chunks import BadText, Chunk
+from batch_pipeline.spark.item_reports import BadFile, counted, unread, without_files
+from batch_pipeline.spark.kept_output import NoOutput
+from batch_pipeline.spark.lineage import Lineage
+from batch_pipeline.spark.map.mapper import Mapper
+from batch_pipeline.spark.read.csv_slices import CsvSliceReader, SliceRefusedError
+from batch_pipeline.spark.read.readers import Reader, open_reader
+from batch_pipeline.spark.read.sources import BLOCK_BYTES, OpenSource, open_source
+from batch_pipeline.spark.stop_mark import StopCheck
+from batch_pipeline.spark.task_values import TaskReport, TaskSpec
+from batch_pipeline.spark.worker_memory import peak_bytes
+from batch_pipeline.spark.write.outputs import QUARANTINE_FOLDER, Output, Quarantine, open_output
+from batch_pipeline.spark.write.part_files import PartNames
 
 MAX_REPORTED_BAD_RECORDS = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskSpec:
-    """What a task must do: encode the items, in order, with this schema."""
-
-    number: int
-    stem: str
-    stream: Stream
-    schema: RecordSchema
-    items: tuple[Item, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskReport:
-    """What a task did, with one item report per item.
-
-    There are no files when `misfits` are there, when a bad file must not be, or when there are too
-    many bad records; then no record counts as written, and only the quarantined ones as read.
-    `formats` are those of the files that were read; `wide` are the integer columns too long for a
-    double. `storage_error` and `failure` (a traceback) tell that the task ended before its time.
-    """
-
-    number: int
-    part_files: tuple[PartFile, ...] = ()
-    quarantine_files: tuple[PartFile, ...] = ()
-    items: tuple[ItemReport, ...] = ()
-    misfits: tuple[Column, ...] = ()
-    wide: tuple[str, ...] = ()
-    bad_records: tuple[BadRecord, ...] = ()
-    formats: tuple[SourceFormat, ...] = ()
-    storage_error: str | None = None
-    failure: str | None = None
 
 
 def run_tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -71,6 +47,7 @@ def run_tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 report = encode_items(spec, execution=secrets.token_hex(4))
             except Exception:  # noqa: BLE001 - whatever it is, the driver raises it
                 report = TaskReport(number=spec.number, failure=traceback.format_exc())
+            report = replace(report, peak_bytes=peak_bytes())
             columns = [pa.array([spec.number], pa.int32()), pa.array([msgspec.json.encode(report)])]
             yield pa.RecordBatch.from_arrays(columns, ["number", "report"])
 
@@ -81,16 +58,19 @@ def encode_items(spec: TaskSpec, *, execution: str) -> TaskReport:
     Bad records, bad files and storage that cannot be written are reported. After an exception no
     file is left.
     """
-    bad_files: dict[int, str] = {}
+    bad_files: dict[int, BadFile] = {}
     while True:
-        run = _Run(spec, execution, bad_files)
+        run = TaskRun(spec, execution, bad_files)
         try:
             return run.report()
         except _SpoiledError as spoiled:
             # Records of a file that turned out bad are written already: all over again without it.
             run.abort()
-            bad_files |= {spoiled.item.id: spoiled.reason}
+            bad_files |= {spoiled.item.id: spoiled.bad}
             bad_files |= _unreadable(spec, behind=spoiled.item)
+        except SliceRefusedError as error:
+            run.abort()
+            return TaskReport(number=spec.number, refused=str(error))
         except StorageUnavailableError as error:
             run.abort()
             return TaskReport(number=spec.number, storage_error=error.reason)
@@ -102,16 +82,22 @@ def encode_items(spec: TaskSpec, *, execution: str) -> TaskReport:
 class _SpoiledError(Exception):
     """A file turned out to be bad after some of its records were used."""
 
-    def __init__(self, item: Item, reason: str) -> None:
-        super().__init__(reason)
+    def __init__(self, item: Item, bad: BadFile) -> None:
+        super().__init__(bad.reason)
         self.item = item
-        self.reason = reason
+        self.bad = bad
 
 
-class _Run:
+class TaskRun:
     """One pass over the items of a task."""
 
-    def __init__(self, spec: TaskSpec, execution: str, bad_files: dict[int, str]) -> None:
+    def __init__(
+        self,
+        spec: TaskSpec,
+        execution: str,
+        bad_files: dict[int, BadFile],
+        output: Output | None = None,
+    ) -> None:
         stream = spec.stream
         names = PartNames(
             root=stream.storage.root,
@@ -123,28 +109,41 @@ class _Run:
         self._spec = spec
         self._stream = stream
         self._bad_files = bad_files
-        self._profile = Profile(spec.schema)
-        self._output = open_output(names, stream, spec.schema)
+        added = tuple(lineage.column for lineage in stream.lineage)
+        own = tuple(column for column in spec.schema.columns if column not in added)
+        self._profile = Profile(RecordSchema(own))
+        self._mapper = Mapper.of(stream)
+        self._check = Check(self._profile, stream)
+        self._output: Output = NoOutput()
+        if output is not None:
+            self._output = output
+        elif not spec.checks_only:
+            self._output = open_output(names, stream, RecordSchema(own + added))
         self._quarantine = Quarantine(replace(names, folder=QUARANTINE_FOLDER, suffix="jsonl.gz"))
         self._items: list[ItemReport] = []
         self._bad_records: list[BadRecord] = []
         self._bad_count = 0
+        self._profiled = 0  # records looked at since the first misfit: nothing is written any more
         self._formats: set[SourceFormat] = set()
         self._writing = True
+        self._stop = StopCheck(spec.stop_mark)
 
     def report(self) -> TaskReport:
         """Encode all items, as far as that makes sense, and report."""
         for item in self._spec.items:
-            counted = self._encoded(item)
-            self._items.append(counted)
-            if counted.bad_file is not None:
-                if self._stream.on_bad_file is OnBadFile.FAIL:
+            report = self._encoded(item)
+            self._items.append(report)
+            if report.bad_file is not None and report.bad_kind is not None:
+                rule = self._stream.on_bad_file.of(report.bad_kind)
+                if rule is OnBadFile.FAIL:
                     self._stop_writing()
                     break
-                if self._writing:
-                    self._quarantine.add(item.id, item.file.location, counted.bad_file)
+                if rule is OnBadFile.QUARANTINE and self._writing:
+                    self._quarantine.add(item.id, item.file.location, report.bad_file)
             if self._too_many_bad:
                 self._stop_writing()
+                break
+            if self._saw_enough:
                 break
         return self._final()
 
@@ -155,47 +154,52 @@ class _Run:
 
     @property
     def _too_many_bad(self) -> bool:
-        return self._bad_count > self._stream.max_bad_records
+        most = self._stream.on_bad_record.most
+        return most is not None and self._bad_count > most
+
+    @property
+    def _saw_enough(self) -> bool:
+        most = self._stream.schema.sample_records
+        return most is not None and self._profiled >= most
 
     def _encoded(self, item: Item) -> ItemReport:
+        self._stop.check()
         if item.id in self._bad_files:
-            return _counted(item, bad_file=self._bad_files[item.id])
-        good = bad = 0
+            return unread(item, self._bad_files[item.id])
+        self._check.begin(item)
+        good = bad = filtered = rescued = 0
         used = False
+        stream, context = self._stream, self._spec.context
         try:
-            with open_source(item.file, self._stream) as source:
+            with open_source(item.file, self._stream, self._spec.part) as source:
                 self._formats.add(source.format)
-                for good_here, bad_here in self._chunks(source):
+                for chunk in self.chunks(source, Lineage(stream.lineage, item, context)):
                     used = True
-                    self._set_aside(item, bad_here)
-                    good, bad = good + good_here, bad + len(bad_here)
-                    if self._too_many_bad:
+                    self._stop.check()
+                    self._set_aside(item, chunk.bad)
+                    good, bad = good + chunk.good, bad + len(chunk.bad)
+                    filtered, rescued = filtered + chunk.filtered, rescued + chunk.rescued
+                    if self._too_many_bad or self._saw_enough:
                         break
         except BadFileError as error:
-            reason = error.reason if error.line is None else f"line {error.line}: {error.reason}"
+            bad_file = BadFile.of(error)
             if used:
-                raise _SpoiledError(item, reason) from error
-            return _counted(item, bad_file=reason)
-        return _counted(item, good=good, bad=bad)
+                raise _SpoiledError(item, bad_file) from error
+            return unread(item, bad_file)
+        return counted(item, good=good, bad=bad, filtered=filtered, rescued=rescued)
 
-    def _chunks(self, source: TextSource) -> Iterator[tuple[int, tuple[BadText, ...]]]:
-        """Take the records of a file chunk by chunk; gives the number of good ones, and the bad."""
-        if source.format is SourceFormat.JSONL:
-            values = self._stream.encoding.format is Format.PARQUET
-            for lines in JsonlReader(source, self._profile, values=values).chunks():
-                if self._goes_on_writing() and lines.lines:
-                    self._output.write_json(lines)
-                yield len(lines.lines), lines.bad
-            return
-        reader = CsvReader(source, self._stream.source.csv)
-        for chunk in reader.chunks():
-            self._profile.see_cells(chunk.cells)
-            if self._goes_on_writing() and chunk.cells.num_rows:
-                self._output.write_cells(chunk.cells)
-            yield chunk.cells.num_rows, chunk.bad
-        self._profile.see_names(reader.header)  # a file may have a header only
-        self._goes_on_writing()
-        yield 0, ()
+    def chunks(self, source: OpenSource, lineage: Lineage) -> Iterator[Chunk]:
+        """Take the records of a file chunk by chunk through all stations."""
+        for chunk in _reader(source, self._spec).chunks():
+            mapped = chunk if self._mapper is None else self._mapper.mapped(chunk)
+            checked = self._check.checked(mapped)
+            if taken := lineage.conflicts(self._profile.columns):
+                raise source.bad_file(f"has the column {taken[0]}, which `lineage` adds")
+            if self._goes_on_writing() and checked.good:
+                self._output.write(lineage.added(checked))
+            elif not self._profile.fits:
+                self._profiled += checked.good
+            yield checked
 
     def _set_aside(self, item: Item, bad: tuple[BadText, ...]) -> None:
         self._bad_count += len(bad)
@@ -225,18 +229,18 @@ class _Run:
         # Known only at the end: a later record may bring the first column.
         if self._spec.schema.columns or self._stream.encoding.format is not Format.PARQUET:
             return
-        for item, counted in zip(self._spec.items, self._items, strict=False):
-            if counted.written:
+        for item, report in zip(self._spec.items, self._items, strict=False):
+            if report.written:
                 reason = "its records have no columns, so parquet cannot hold them"
-                raise _SpoiledError(item, reason)
+                raise _SpoiledError(item, BadFile(kind=BadFileKind.CORRUPT, reason=reason))
 
     def _final(self) -> TaskReport:
         if self._writing:
             self._refuse_records_without_columns()
         part_files = self._output.close() if self._writing else ()
         quarantine_files = self._quarantine.close() if self._writing else ()
-        unread = self._spec.items[len(self._items) :]
-        items = (*self._items, *(_counted(item) for item in unread))
+        not_reached = self._spec.items[len(self._items) :]
+        items = (*self._items, *(counted(item) for item in not_reached))
         if not self._writing:
             items = tuple(without_files(item) for item in items)
         return TaskReport(
@@ -251,30 +255,22 @@ class _Run:
         )
 
 
-def without_files(item: ItemReport) -> ItemReport:
-    """Give what is left of a report when the part files are gone: nothing counts as written."""
-    return replace(item, read=item.quarantined + item.filtered, written=0)
+def _reader(source: OpenSource, spec: TaskSpec) -> Reader:
+    csv_slice, stream = spec.csv_slice, spec.stream
+    if csv_slice is None:
+        return open_reader(source, stream)
+    options, limits = stream.source.csv, stream.read_limits
+    return CsvSliceReader(source.file, csv_slice, options, limits, source.bad_file)
 
 
-def _counted(item: Item, *, good: int = 0, bad: int = 0, bad_file: str | None = None) -> ItemReport:
-    return ItemReport(
-        item_id=item.id,
-        location=item.file.location,
-        read=good + bad,
-        written=good,
-        quarantined=bad,
-        bad_file=bad_file,
-    )
-
-
-def _unreadable(spec: TaskSpec, *, behind: Item) -> dict[int, str]:
+def _unreadable(spec: TaskSpec, *, behind: Item) -> dict[int, BadFile]:
     """Find the bad files among the later items by reading them, so that they spoil no other run."""
-    found: dict[int, str] = {}
+    found: dict[int, BadFile] = {}
     for item in spec.items[spec.items.index(behind) + 1 :]:
         try:
             with open_source(item.file, spec.stream) as source:
                 while source.read(BLOCK_BYTES):
                     pass
         except BadFileError as error:
-            found[item.id] = error.reason
+            found[item.id] = BadFile.of(error)
     return found

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
-from time import monotonic
+from datetime import UTC, datetime, timedelta
 
 from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch
+from batch_pipeline.domain.encode import Encoded, EncodeRequest, EncodeResult, Watch
 from batch_pipeline.domain.errors import (
     BadFileError,
     InvariantError,
@@ -15,19 +15,13 @@ from batch_pipeline.domain.errors import (
     TooManyBadRecordsError,
 )
 from batch_pipeline.domain.failpoint import failpoint
-from batch_pipeline.domain.manifest import Manifest, check_batch_conservation
+from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.domain.record_rules import LineageContext, OnBadFile
 from batch_pipeline.domain.schema import RecordSchema
-from batch_pipeline.domain.stream import OnBadFile, Stream
-from batch_pipeline.ports import (
-    Attempts,
-    Encoded,
-    Encoder,
-    EncodeRequest,
-    EncodeResult,
-    MetaTable,
-    PartStorage,
-    Schemas,
-)
+from batch_pipeline.domain.schema_change import SchemaChange, changes_between
+from batch_pipeline.domain.stream import Stream
+from batch_pipeline.ports import Attempts, Encoder, MetaTable, PartStorage, Schemas
+from batch_pipeline.steps.evolve import check_evolution, evolution_of, for_look, known_schema
 
 LEASE = timedelta(minutes=5)
 _MAX_WIDENINGS = 4
@@ -47,15 +41,23 @@ class Workshop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A published batch: manifest, URI of its pointer file, seconds from claim to pointer."""
+    """A published batch: manifest, URI of its pointer file, seconds from claim to pointer.
+
+    `schema_changes` are what its records changed in the schema.
+    """
 
     manifest: Manifest
     pointer_uri: str
     seconds: float
+    schema_changes: tuple[SchemaChange, ...] = ()
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
 
 
 def encode(
-    workshop: Workshop, batch: Batch, *, run_id: str, clock: Callable[[], float] = monotonic
+    workshop: Workshop, batch: Batch, *, run_id: str, now: Callable[[], datetime] = _utc_now
 ) -> Published:
     """Make one attempt on a batch and publish it.
 
@@ -68,12 +70,12 @@ def encode(
         FencedError: another attempt replaced this one.
         ConfigurationError, RetryableError: the surroundings failed.
     """
-    started = clock()
+    started_at = now()
     workshop.storage.prepare()
     with workshop.attempts.claim(batch, run_id=run_id, lease=LEASE) as attempt:
         try:
             failpoint("encode.after_claim")
-            encoded = _encode_items(workshop, attempt)
+            encoded = _encode_items(workshop, attempt, started_at)
             failpoint("encode.before_publish")
             manifest = _publish(workshop, attempt, encoded)
         except BaseException as error:
@@ -82,25 +84,55 @@ def encode(
     failpoint("encode.before_pointer")
     pointer_uri = workshop.storage.point_to(manifest)
     workshop.attempts.pointed(manifest, pointer_uri)
-    return Published(manifest=manifest, pointer_uri=pointer_uri, seconds=clock() - started)
+    seconds = (now() - started_at).total_seconds()
+    return Published(
+        manifest=manifest,
+        pointer_uri=pointer_uri,
+        seconds=seconds,
+        schema_changes=encoded.schema_changes,
+    )
 
 
-def _encode_items(workshop: Workshop, attempt: Attempt) -> Encoded:
+def _encode_items(workshop: Workshop, attempt: Attempt, started_at: datetime) -> Encoded:
+    context = LineageContext(
+        batch_key=attempt.batch.key, attempt=attempt.number, started_at=started_at
+    )
     items = workshop.meta_table.items(attempt.batch)
-    version, schema = workshop.schemas.latest(workshop.stream.name)
-    for _ in range(_MAX_WIDENINGS):
+    version, schema = known_schema(workshop.schemas, workshop.stream)
+    evolution = evolution_of(workshop.stream, schema)
+    changes: tuple[SchemaChange, ...] = ()
+    for look in range(_MAX_WIDENINGS):
         result = workshop.encoder.encode(
-            EncodeRequest(stream=workshop.stream, items=items, schema=schema, stem=attempt.stem)
+            EncodeRequest(
+                stream=for_look(workshop.stream, evolution, look),
+                items=items,
+                schema=schema,
+                stem=attempt.stem,
+                context=context,
+                watch=Watch(is_called_off=lambda: not workshop.attempts.holds(attempt)),
+            )
         )
         _check_bad_data(workshop.stream, result)
         if not result.misfits:
-            check_batch_conservation(result.items, result.part_files)
+            result.check_conservation()
             version = version or _first_version(workshop, result)
             weight = sum(item.weight for item in items)
-            return Encoded(result=result, schema=schema, schema_version=version, weight=weight)
+            return Encoded(
+                result=result,
+                schema=schema,
+                schema_version=version,
+                schema_changes=changes,
+                weight=weight,
+            )
+        check_evolution(workshop.stream, evolution, result.misfits, (version, schema))
+        before = schema
         version, schema = workshop.schemas.widen(
-            workshop.stream.name, result.misfits, text_source=result.text_source
+            workshop.stream.name,
+            [misfit.column for misfit in result.misfits],
+            text_source=result.text_source,
+            because=result.misfits,
         )
+        changes += changes_between(before, schema, result.misfits)
     raise SchemaUnsettledError(workshop.stream.name, schema)
 
 
@@ -112,18 +144,18 @@ def _first_version(workshop: Workshop, result: EncodeResult) -> int:
 
 def _check_bad_data(stream: Stream, result: EncodeResult) -> None:
     is_registered = stream.user_table is None
-    if stream.on_bad_file is OnBadFile.FAIL:
-        for item in result.items:
-            if item.bad_file is not None:
-                raise BadFileError(
-                    stream.name, item.location, None, item.bad_file, is_registered=is_registered
-                )
+    for item in result.items:
+        kind = item.bad_kind
+        if kind is not None and stream.on_bad_file.of(kind) is OnBadFile.FAIL:
+            place = (stream.name, item.location, None, item.bad_file or kind)
+            raise BadFileError(*place, is_registered=is_registered, kind=kind)
     bad = sum(item.quarantined for item in result.items)
-    if bad > stream.max_bad_records:
+    read = sum(item.read for item in result.items)
+    if not stream.on_bad_record.allow(bad=bad, read=read):
         first = result.bad_records[0]
         raise TooManyBadRecordsError(
             *(stream.name, first.location, first.line, first.reason),
-            *(bad, stream.max_bad_records),
+            *(bad, stream.on_bad_record.sentence),
             is_registered=is_registered,
         )
 

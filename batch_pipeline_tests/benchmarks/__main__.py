@@ -1,10 +1,11 @@
-"""Run benchmarks one after the other: all of them, or the ones named.
+"""Run benchmarks one after the other: all of them, or the ones named; options go to each.
 
-`python -m batch_pipeline_tests.benchmarks [ceiling|workers|plan|acquire …]`
+`python -m batch_pipeline_tests.benchmarks [ceiling|workers|plan|acquire|encode|memory …] [--…]`
 """
 
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 _MODULES = Path(__file__).parent.glob("bench_*.py")
@@ -13,7 +14,9 @@ KNOWN = sorted(path.stem.removeprefix("bench_") for path in _MODULES)
 
 def main() -> int:
     """Run each in a process of its own; give 1 when one of them failed."""
-    chosen = sys.argv[1:] or KNOWN
+    given = sys.argv[1:]
+    names = list(takewhile(lambda word: not word.startswith("-"), given))
+    chosen, options = names or KNOWN, given[len(names) :]
     unknown = [name for name in chosen if name not in KNOWN]
     if unknown:
         sys.stderr.write(f"no benchmark {unknown[0]!r}; there are {', '.join(KNOWN)}\n")
@@ -23,7 +26,8 @@ def main() -> int:
         sys.stdout.write(f"== {name} ==\n")
         sys.stdout.flush()
         module = f"{__package__}.bench_{name}"
-        failed |= subprocess.run([sys.executable, "-m", module], check=False).returncode != 0
+        command = [sys.executable, "-m", module, *options]
+        failed |= subprocess.run(command, check=False).returncode != 0
         sys.stdout.write("\n")
     return int(failed)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch
+from batch_pipeline.domain.encode import Encoded, EncodeRequest, EncodeResult
 from batch_pipeline.domain.errors import (
     DatabaseUnreachableError,
     LockTimeoutError,
@@ -18,16 +19,18 @@ from batch_pipeline.domain.item import Item, Registered
 from batch_pipeline.domain.location import to_uri
 from batch_pipeline.domain.manifest import Manifest, PartFile
 from batch_pipeline.domain.schema import Column, ColumnType
+from batch_pipeline.domain.schema_change import Misfit
 from batch_pipeline.domain.stream import Storage, Stream
 from batch_pipeline.files.storage import FolderStorage
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.ports import Attempts, Encoded, EncodeRequest, EncodeResult
+from batch_pipeline.ports import Attempts
 from batch_pipeline.steps.encode import Workshop, encode
 from batch_pipeline_tests.factories import item_report, limits, stream
 from batch_pipeline_tests.integration.seeds import plan, query, register
 
 ID = Column(name="id", type=ColumnType.INTEGER)
 PRICE = Column(name="price", type=ColumnType.NUMBER)
+PLACE = "file:///landing/orders-1.csv"
 UNREACHABLE = DatabaseUnreachableError("db/inventory", "the connection was cut")
 
 Step = dict[str, Any] | BaseException | Callable[[], object]
@@ -171,6 +174,12 @@ def open_scene(database: Database, root: Path) -> Scene:
         storage=FolderStorage(storage),
     )
     return Scene(database, root, encoder, workshop, batch)
+
+
+def misfit(column: Column, *, seen: str = "", line: int | None = 3) -> Misfit:
+    """A column that the schema cannot hold, first seen in line 3 of item 1."""
+    seen = seen or column.type_text
+    return Misfit(column=column, item_id=1, location=PLACE, line=line, seen=seen)
 
 
 def fails(scene: Scene, error: type[BaseException], **changes: Any) -> BaseException:

@@ -8,11 +8,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from batch_pipeline.domain.batch import Attempt, Batch
+from batch_pipeline.domain.encode import Encoded
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.planning import Limits
 from batch_pipeline.domain.schema import Column, ColumnType
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.ports import Encoded
 from batch_pipeline_tests.factories import encoded, found_file, limits, stream
 
 CLAIM_AND_WAIT = """

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from batch_pipeline.domain.batch import Attempt, BatchState
+from batch_pipeline.domain.encode import BadRecord
 from batch_pipeline.domain.errors import (
     AttemptRunningError,
     BadFileError,
@@ -21,8 +22,7 @@ from batch_pipeline.domain.errors import (
 from batch_pipeline.domain.failpoint import VARIABLE, FailpointError
 from batch_pipeline.domain.location import to_uri
 from batch_pipeline.domain.manifest import Manifest, PartFile
-from batch_pipeline.domain.stream import OnBadFile
-from batch_pipeline.ports import BadRecord
+from batch_pipeline.domain.record_rules import BadFileRules, BadRecordRules, OnBadFile
 from batch_pipeline.steps.plan import due
 from batch_pipeline_tests.factories import encoded, item_report
 from batch_pipeline_tests.integration.encode_scene import (
@@ -55,7 +55,9 @@ def test_encode_of_a_bad_file_that_may_be_set_aside_publishes_the_rest(scene: Sc
         return {"items": (item_report(1), bad), "part_files": (part,)}
 
     scene.encoder.script = [one_file()]
-    manifest = scene.encode(stream=replace(scene.workshop.stream, on_bad_file=OnBadFile.QUARANTINE))
+    manifest = scene.encode(
+        stream=replace(scene.workshop.stream, on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE))
+    )
     assert (manifest.items, manifest.records) == (2, 5)
     assert scene.database.history.of_item(scene.batch, 2)[0].bad_file == "it is no gzip file"
 
@@ -72,7 +74,9 @@ def test_encode_with_too_many_bad_records_fails_the_batch(scene: Scene) -> None:
     """Expect the first of them to be named, and both numbers."""
     scene.encoder.script = [_with_bad_records(4)]
     error = fails(
-        scene, TooManyBadRecordsError, stream=replace(scene.workshop.stream, max_bad_records=3)
+        scene,
+        TooManyBadRecordsError,
+        stream=replace(scene.workshop.stream, on_bad_record=BadRecordRules(max_bad_records=3)),
     )
     assert "orders-0001.csv, line 3: 2 cells, expected 3. 4 bad record(s), 3 allowed" in str(error)
     check_can_be_repeated(scene)
@@ -81,7 +85,9 @@ def test_encode_with_too_many_bad_records_fails_the_batch(scene: Scene) -> None:
 def test_encode_with_as_many_bad_records_as_allowed_publishes(scene: Scene) -> None:
     """Expect the limit itself to pass, and the bad records to be counted."""
     scene.encoder.script = [_with_bad_records(3)]
-    manifest = scene.encode(stream=replace(scene.workshop.stream, max_bad_records=3))
+    manifest = scene.encode(
+        stream=replace(scene.workshop.stream, on_bad_record=BadRecordRules(max_bad_records=3))
+    )
     assert (manifest.records, manifest.records_quarantined, manifest.records_read) == (10, 3, 13)
 
 

@@ -1,6 +1,7 @@
 """The encode step that succeeds: from claim to pointer on a real inventory and folder."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,15 +12,15 @@ from batch_pipeline.domain.location import to_path
 from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.steps.encode import SchemaUnsettledError, encode
-from batch_pipeline_tests.integration.encode_scene import ID, PRICE, Scene
+from batch_pipeline_tests.integration.encode_scene import ID, PRICE, Scene, misfit
 
 
 def test_encode_of_a_planned_batch_publishes_it(scene: Scene) -> None:
     """Expect manifest, files, pointer and counters, and the time by the clock given."""
-    ticks = iter([10.0, 12.5])
-    published = encode(scene.workshop, scene.batch, run_id="run-1", clock=lambda: next(ticks))
+    ticks = iter(datetime(2026, 1, 31, 12, 0, second, tzinfo=UTC) for second in (10, 13))
+    published = encode(scene.workshop, scene.batch, run_id="run-1", now=lambda: next(ticks))
     manifest = published.manifest
-    assert published.seconds == 2.5
+    assert published.seconds == 3
     assert (manifest.batch, manifest.attempt, manifest.generation) == (scene.batch, 1, 1)
     assert (manifest.items, manifest.records_read, manifest.records) == (2, 10, 10)
     assert scene.database.manifests.of_batch(scene.batch) == manifest
@@ -44,7 +45,7 @@ def test_encode_asks_for_the_batchs_items_and_the_newest_schema(scene: Scene) ->
 
 def test_encode_with_misfits_repeats_with_a_wider_schema(scene: Scene) -> None:
     """Expect each round to see what the round before was missing, and the last one to count."""
-    scene.encoder.script = [{"misfits": (ID,)}, {"misfits": (PRICE,)}, {}]
+    scene.encoder.script = [{"misfits": (misfit(ID),)}, {"misfits": (misfit(PRICE),)}, {}]
     manifest = scene.encode()
     schemas = [request.schema for request in scene.encoder.requests]
     assert schemas == [RecordSchema(), RecordSchema((ID,)), RecordSchema((ID, PRICE))]
@@ -60,7 +61,7 @@ def test_encode_without_any_column_names_a_schema_version_all_the_same(scene: Sc
 def test_encode_whose_schema_never_settles_fails(scene: Scene) -> None:
     """Expect an encoder that is never content to be stopped after four rounds."""
     scene.encoder.script = [
-        {"misfits": (Column(name=f"c{n}", type=ColumnType.STRING),)} for n in range(9)
+        {"misfits": (misfit(Column(name=f"c{n}", type=ColumnType.STRING)),)} for n in range(9)
     ]
     with pytest.raises(SchemaUnsettledError, match="after 4 widenings"):
         scene.encode()

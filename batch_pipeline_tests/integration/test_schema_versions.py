@@ -1,10 +1,13 @@
 """Schema versions on Postgres: one line of widening schemas a job."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 
+from batch_pipeline.domain.errors import SchemaDeclarationError
 from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
+from batch_pipeline.domain.schema_change import Misfit
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import limits
@@ -78,7 +81,7 @@ def test_widen_mixed_types_depends_on_the_source(database: Database) -> None:
     ):
         database.schemas.widen(name, [ID], text_source=text_source)
         _, schema = database.schemas.widen(name, [text], text_source=text_source)
-        assert schema.types() == {"id": expected}
+        assert schema.columns == (Column(name="id", type=expected),)
 
 
 def test_widen_by_two_at_once_forms_one_line(database: Database, rival: Database) -> None:
@@ -92,3 +95,70 @@ def test_widen_by_two_at_once_forms_one_line(database: Database, rival: Database
     assert together(partial(widen, database, "a"), partial(widen, rival, "b")) == [None, None]
     version, schema = database.schemas.latest("orders")
     assert (version, len(schema.columns)) == (20, 20)
+
+
+def test_widen_keeps_with_the_version_what_changed_and_where(database: Database) -> None:
+    """Expect the first record that showed a column, and all changes of the version."""
+    discount = Column(name="discount", type=ColumnType.NUMBER)
+    place: dict[str, Any] = {"item_id": 7, "location": "file:///landing/b.csv", "line": 3}
+    because = [
+        Misfit(column=WIDE_PRICE, **place),
+        Misfit(column=discount, item_id=8, location="file:///landing/c.csv", line=None),
+    ]
+    database.schemas.widen("orders", [ID, PRICE], text_source=True)
+
+    seen = [misfit.column for misfit in because]
+    database.schemas.widen("orders", seen, text_source=True, because=because)
+
+    kept = "SELECT item_id, location, line, changes, declared FROM batch_pipeline.schema_version"
+    first, second = query(database, f"{kept} ORDER BY version")
+    assert first[:3] == (None, None, None)
+    assert [change["column"] for change in first[3]] == ["id", "price"]
+    assert second[:3] == (7, "file:///landing/b.csv", 3)
+    assert second[3] == [
+        {"column": "price", "before": "integer", "after": "number", **place},
+        {
+            "column": "discount",
+            "before": None,
+            "after": "number",
+            "item_id": 8,
+            "location": "file:///landing/c.csv",
+            "line": None,
+        },
+    ]
+    assert second[4] is None
+
+
+def test_declare_makes_the_first_version_and_then_none(database: Database) -> None:
+    """Expect the declaration to be version 1, and to serve as long as it stays the same."""
+    declared = RecordSchema((ID, PRICE))
+    for _ in range(2):
+        assert database.schemas.declare("orders", declared) == (1, declared)
+    assert database.schemas.declare("clicks", RecordSchema()) == (1, RecordSchema())
+    kept = query(database, "SELECT declared, location FROM batch_pipeline.schema_version")
+    assert kept == [([["id", "integer"], ["price", "integer"]], None), ([], None)]
+
+
+def test_declare_wider_than_before_makes_a_version(database: Database) -> None:
+    """Expect the wider type, and columns that records brought to stay."""
+    database.schemas.declare("orders", RecordSchema((PRICE,)))
+    database.schemas.widen("orders", [ID], text_source=False)
+    expected = (3, RecordSchema((WIDE_PRICE, ID)))
+    assert database.schemas.declare("orders", RecordSchema((WIDE_PRICE,))) == expected
+
+
+def test_declare_what_records_have_outgrown_changes_nothing(database: Database) -> None:
+    """Expect an unchanged declaration to go on serving beside the wider type."""
+    declared = RecordSchema((PRICE,))
+    database.schemas.declare("orders", declared)
+    wider = database.schemas.widen("orders", [WIDE_PRICE], text_source=False)
+    assert database.schemas.declare("orders", declared) == wider
+
+
+def test_declare_narrower_than_before_is_refused(database: Database) -> None:
+    """Expect the present version to stay and the operator to learn which column it is."""
+    declared = RecordSchema((WIDE_PRICE,))
+    database.schemas.declare("orders", declared)
+    with pytest.raises(SchemaDeclarationError, match="column price is declared integer"):
+        database.schemas.declare("orders", RecordSchema((PRICE,)))
+    assert database.schemas.latest("orders") == (1, declared)

@@ -18,6 +18,7 @@ from batch_pipeline.domain.errors import (
     SchemaRevisionError,
 )
 from batch_pipeline.domain.id_range import MIN_ID
+from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.inventory.upkeep.migrate import REVISION, migrate, upgrade
 from batch_pipeline.inventory.upkeep.migration_lock import lock_migration
@@ -324,3 +325,19 @@ def test_upgrade_by_a_member_of_the_owner_belongs_to_the_owner(old: Database, ol
     with closing(open_database(url_of(old_url, dev), migrated=None)) as opened:
         assert opened.migrate() == ("0001", REVISION)
     assert {owner for (owner,) in query(old, OWNERS)} == {group}
+
+
+def test_upgrade_from_revision_0002_keeps_the_schema_versions(old: Database) -> None:
+    """Expect versions of before to say nothing of where they come from, and to widen as ever."""
+    with old.engine.begin() as connection:
+        upgrade(connection, "0002")
+    known = (1, RecordSchema.from_json([("order_id", "integer")]))
+
+    assert old.migrate() == ("0002", REVISION)
+
+    assert old.schemas.latest("orders") == known
+    kept = "SELECT item_id, location, line, changes, declared FROM batch_pipeline.schema_version"
+    assert query(old, kept) == [(None,) * 5]
+    assert old.schemas.declare("orders", known[1]) == known
+    seen = Column(name="amount", type=ColumnType.NUMBER)
+    assert old.schemas.widen("orders", [seen], text_source=False)[0] == 2

@@ -19,7 +19,7 @@ from batch_pipeline.domain.errors import (
     UnknownMetaTableError,
 )
 from batch_pipeline.domain.filter import parse_filter
-from batch_pipeline.domain.stream import OnBadFile
+from batch_pipeline.domain.record_rules import OnBadFile
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta.meta_sources import MetaSources
 from batch_pipeline.inventory.meta.user_meta_table import UserMetaTable

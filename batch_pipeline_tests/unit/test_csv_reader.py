@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 from batch_pipeline.domain.encoding import Compression, Encoding, Format
 from batch_pipeline.domain.errors import BadFileError
 from batch_pipeline.domain.planning import Limits
+from batch_pipeline.domain.record_rules import ReadLimits
 from batch_pipeline.domain.stream import CsvOptions, Source, Storage, Stream
-from batch_pipeline.spark.read.csv_reader import CsvReader, end_of_records
-from batch_pipeline.spark.read.csv_strict import BadText, CsvRecord, CsvScanner
-from batch_pipeline.spark.read.sources import TextSource
+from batch_pipeline.spark.chunks import BadText
+from batch_pipeline.spark.read.csv_bounds import end_of_records
+from batch_pipeline.spark.read.csv_reader import CsvReader
+from batch_pipeline.spark.read.csv_strict import CsvRecord, CsvScanner
+from batch_pipeline.spark.read.sources import OpenSource
 
 STREAM = Stream(
     name="orders",
@@ -36,11 +39,11 @@ line_ends = st.sampled_from(["\n", "\r\n", "\r"])
 
 def read(data: bytes, options: CsvOptions = COMMA) -> tuple[Rows, list[BadText]]:
     """Read a whole file: its good records and its bad ones."""
-    source = TextSource(io.BufferedReader(io.BytesIO(data)), STREAM, "file:///orders.csv")
+    source = OpenSource(io.BufferedReader(io.BytesIO(data)), STREAM, "file:///orders.csv")
     rows: Rows = []
     bad: list[BadText] = []
-    for chunk in CsvReader(source, options).chunks():
-        rows += [tuple(row.values()) for row in chunk.cells.to_pylist()]
+    for chunk in CsvReader(source, options, ReadLimits()).chunks():
+        rows += [tuple(row.values()) for row in chunk.batch.to_pylist()]
         bad += chunk.bad
     return rows, bad
 

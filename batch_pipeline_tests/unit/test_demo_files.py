@@ -102,7 +102,7 @@ def test_demo_stream_points_at_its_own_folders(demo: DemoFiles) -> None:
     stream = load_streams(demo.streams)["demo_orders"]
     assert stream.source.place == to_uri(demo.landing)
     assert stream.storage.root == to_uri(demo.folder / "batches")
-    assert (stream.key_properties, stream.max_bad_records) == (("order_id",), 10)
+    assert (stream.key_properties, stream.on_bad_record.most) == (("order_id",), 10)
 
 
 def test_demo_written_again_touches_nothing(demo: DemoFiles) -> None:

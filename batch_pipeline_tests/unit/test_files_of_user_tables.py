@@ -131,6 +131,6 @@ def test_bad_files_of_user_tables_need_no_registering() -> None:
     """Expect the next step to be one that such a stream has."""
     told = str(BadFileError("orders", "file:///a.csv", 3, "is bad", is_registered=False))
     assert "Repair the file, or set `on_bad_file: quarantine`" in told
-    many = TooManyBadRecordsError("orders", "file:///a", 3, "is bad", 2, 1, is_registered=False)
-    assert "Repair the file, or raise `on_bad_record.max_bad_records`" in str(many)
+    many = TooManyBadRecordsError("orders", "file:///a", 3, "is bad", 2, "1", is_registered=False)
+    assert "Repair the file, or raise the limits of `on_bad_record`" in str(many)
     assert "--accept-changed" in str(BadFileError("orders", "file:///a.csv", 3, "is bad"))

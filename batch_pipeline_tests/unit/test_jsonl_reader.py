@@ -1,182 +1,172 @@
-"""Reading JSON lines: what is taken as it stands, what is bad, and what widens the columns."""
+"""Reading JSON lines: each line once, as it stands, with its place, whole files and parts."""
 
-import io
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from batch_pipeline.domain.encoding import Compression, Encoding, Format
-from batch_pipeline.domain.planning import Limits
-from batch_pipeline.domain.schema import RecordSchema
-from batch_pipeline.domain.stream import Source, Storage, Stream
-from batch_pipeline.spark.check.profile import Profile
-from batch_pipeline.spark.read.jsonl_reader import JsonChunk, JsonlReader
-from batch_pipeline.spark.read.sources import TextSource
-
-STREAM = Stream(
-    name="orders",
-    source=Source(uri="file:///landing"),
-    limits=Limits(max_weight=1, max_count=1),
-    encoding=Encoding(format=Format.JSONL, compression=Compression.GZIP),
-    storage=Storage(root="file:///batches"),
+from batch_pipeline.domain.errors import BadFileError
+from batch_pipeline.domain.item import FoundFile
+from batch_pipeline.domain.stream import SourceFormat
+from batch_pipeline.spark.chunks import JsonRecords
+from batch_pipeline.spark.read.jsonl_reader import JsonlReader
+from batch_pipeline.spark.read.slices import ByteRange
+from batch_pipeline.spark.read.sources import open_source
+from batch_pipeline_tests.unit.landed_files import (
+    fault_of,
+    in_memory,
+    landed,
+    numbers,
+    places,
+    stream_of,
+    texts,
 )
 
-
-def schema(**types: str) -> RecordSchema:
-    """Make a schema of columns given as name=type."""
-    return RecordSchema.from_json(list(types.items()))
+JSONL = stream_of(SourceFormat.JSONL)
 
 
-def read(
-    data: bytes, known: RecordSchema, *, values: bool = False
-) -> tuple[list[JsonChunk], Profile]:
-    """Read a whole file: its chunks and what was seen of its columns."""
-    source = TextSource(io.BufferedReader(io.BytesIO(data)), STREAM, "file:///orders.jsonl")
-    profile = Profile(known)
-    return list(JsonlReader(source, profile, values=values).chunks()), profile
+def read(data: bytes, *, block_bytes: int = 2**21) -> list[JsonRecords]:
+    """Read a whole file."""
+    return list(JsonlReader(in_memory(data, JSONL), block_bytes=block_bytes).chunks())
 
 
-def misfits(data: bytes, known: RecordSchema, *, values: bool = False) -> list[tuple[str, str]]:
-    """Give the columns that a file needs wider or new."""
-    _, profile = read(data, known, values=values)
-    return [(column.name, column.type.value) for column in profile.misfits()]
+def read_part(
+    file: FoundFile, start: int, stop: int, block_bytes: int = 2**21
+) -> list[JsonRecords]:
+    """Read a part of a file; all numbers are asked for while it is open."""
+    with open_source(file, JSONL, ByteRange(start, stop)) as source:
+        chunks = list(JsonlReader(source, block_bytes=block_bytes).chunks())
+        assert len(places(chunks)) == len(numbers(chunks)) == len(texts(chunks))
+    return chunks
 
 
-def test_jsonl_reader_with_fitting_lines_gives_them_unchanged() -> None:
-    """Key order, big integers, nulls, absent keys and number text survive; blanks around do not."""
-    lines = [
-        b'{"b":"x","a":123456789012345678901234567890}',
-        b'{ "a" : null }',
-        b"{}",
-        b'{"c":1.50,"a":-0,"b":"\\u00e9\\ud83d\\ude00\xe2\x80\xa8"}',
-    ]
-    data = b"\xef\xbb\xbf" + b"  \r\n\n".join(lines)
+@pytest.mark.parametrize("block_bytes", [1, 7, 2**21])
+def test_jsonl_reader_with_lines_of_all_kinds_gives_them_as_they_stand(block_bytes: int) -> None:
+    """Blanks around go, blank lines are skipped; NUL bytes and nonsense are for the check."""
+    data = b'\xef\xbb\xbf{"b": 1.50,"a":null} \r\n\n \t\r\n\0\n  nonsense\n{"c":\r1}'
 
-    [chunk], profile = read(data, schema(a="integer", b="string", c="number"))
+    chunks = read(data, block_bytes=block_bytes)
 
-    assert chunk.lines == lines
-    assert chunk.bad == ()
-    assert profile.fits
+    assert texts(chunks) == [b'{"b": 1.50,"a":null}', b"\0", b"nonsense", b'{"c":\r1}']
+    assert places(chunks) == [1, 4, 5, 6]
+    assert numbers(chunks) == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        (b'{"a":1', "is not valid JSON (Input data was truncated)"),
-        (b'{"a":NaN}', "is not valid JSON (JSON is malformed: invalid character (byte 5))"),
-        (b"[1]", "is not a JSON object but array"),
-        (b"7", "is not a JSON object but integer"),
-        (b"null", "is not a JSON object but unknown"),
-        (b'{"a":"\xff"}', "is not UTF-8"),
-        (b'{"x":{"y":"\xff"}}', "is not UTF-8"),
-        (b'{"a":1e999}', "is not valid JSON (Number out of range - at `$[...]`)"),
-        (b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}", "is nested too deeply"),
-    ],
-)
-def test_jsonl_reader_with_a_bad_line_tells_its_number(line: bytes, reason: str) -> None:
-    """A line that is no JSON object is bad; the lines around it are read."""
-    data = b'{"a":1}\n\n' + line + b'\n{"a":2}\n'
-
-    [chunk], profile = read(data, schema(a="integer"))
-
-    assert chunk.lines == [b'{"a":1}', b'{"a":2}']
-    assert [(bad.line, bad.reason, bad.raw) for bad in chunk.bad] == [(3, reason, line)]
-    assert profile.fits
-
-
-def test_jsonl_reader_with_unknown_columns_finds_their_types() -> None:
-    """Without a schema the columns appear in order, each as wide as its values need."""
-    data = b"""
-{"i":1,"n":1,"s":"x","o":{},"l":[],"u":null,"m":1}
-{"b":true,"n":1.5,"m":"x","i":-3}
-"""
-
-    assert misfits(data, schema()) == [
-        ("i", "integer"),
-        ("n", "number"),
-        ("s", "string"),
-        ("o", "object"),
-        ("l", "array"),
-        ("u", "unknown"),
-        ("m", "any"),
-        ("b", "boolean"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("line", "needed"),
-    [
-        (b'{"i":1.5}', [("i", "number")]),
-        (b'{"n":1}', []),
-        (b'{"i":true}', [("i", "any")]),
-        (b'{"s":1}', [("s", "any")]),
-        (b'{"u":"x"}', [("u", "string")]),
-        (b'{"new":null}', [("new", "unknown")]),
-        (b'{"quo\\"te":1}', [('quo"te', "integer")]),
-    ],
-)
-def test_jsonl_reader_with_a_value_of_another_type_widens_its_column(
-    line: bytes, needed: list[tuple[str, str]]
-) -> None:
-    """A column takes the narrowest type that holds old and new values; others stay."""
-    assert misfits(line, schema(i="integer", n="number", s="string", u="unknown")) == needed
-
-
-def test_jsonl_reader_with_a_name_that_json_escapes_reads_its_values() -> None:
-    """Column names with quotes, backslashes or control characters are names like any other."""
-    known = RecordSchema.from_json([('a"b\\c\nd', "integer")])
-    line = b'{"a\\"b\\\\c\\nd":5}'
-
-    [chunk], profile = read(line, known, values=True)
-
-    assert (chunk.lines, chunk.rows, profile.fits) == ([line], [(5,)], True)
-
-
-def test_jsonl_reader_with_values_asked_gives_a_row_per_line() -> None:
-    """Rows follow the schema; objects, arrays and mixtures are the JSON text as it stood."""
-    known = schema(a="any", o="object", l="array", i="integer", s="string")
-    data = b"""{"o":{"x": 1.50},"a":12345678901234567890.12,"i":9007199254740992}
-{"l":[1, 2],"a":"t","o":null,"s":"x"}"""
-
-    [chunk], profile = read(data, known, values=True)
-
-    assert chunk.rows == [
-        ("12345678901234567890.12", '{"x": 1.50}', None, 9007199254740992, None),
-        ('"t"', None, "[1, 2]", None, "x"),
-    ]
-    assert profile.fits
-
-
-@pytest.mark.parametrize(
-    ("data", "known", "needed"),
-    [
-        (b'{"i":9223372036854775808}', {"i": "integer"}, [("i", "any")]),
-        (b'{"i":9223372036854775807}', {"i": "integer"}, []),
-        (b'{"n":9007199254740993}', {"n": "number"}, [("n", "any")]),
-        (b'{"i":9007199254740993}\n{"i":0.5}', {"i": "integer"}, [("i", "any")]),
-        (b'{"i":9007199254740992}\n{"i":0.5}', {"i": "integer"}, [("i", "number")]),
-        (b'{"o":[]}', {"o": "object"}, [("o", "any")]),
-    ],
-)
-def test_jsonl_reader_with_values_a_column_would_round_makes_it_any(
-    data: bytes, known: dict[str, str], needed: list[tuple[str, str]]
-) -> None:
-    """Integers that 64 bits or a double cannot hold are kept as JSON text instead of rounded."""
-    assert misfits(data, schema(**known), values=True) == needed
+@pytest.mark.parametrize("data", [b"", b"\n", b"\xef\xbb\xbf", b" \r\n\r\n"])
+def test_jsonl_reader_with_blank_lines_only_gives_no_records(data: bytes) -> None:
+    """A file without records is fine."""
+    assert read(data) == []
 
 
 def test_jsonl_reader_with_many_blocks_reads_every_line_once() -> None:
     """Lines that cross the borders of blocks are whole, and numbers are counted over them."""
     lines = [b'{"a":%d,"s":"%s"}' % (number, b"x" * 1000) for number in range(6000)]  # 6 MB
-    data = b"\n".join([*lines, b"oops"])
 
-    chunks, _ = read(data, schema(a="integer", s="string"))
+    chunks = read(b"\n".join(lines))
 
-    assert [line for chunk in chunks for line in chunk.lines] == lines
-    assert [bad.line for chunk in chunks for bad in chunk.bad] == [6001]
+    assert len(chunks) > 1
+    assert texts(chunks) == lines
+    assert places(chunks) == numbers(chunks) == list(range(1, 6001))
 
 
-def test_jsonl_reader_with_returns_between_values_leaves_one_line() -> None:
-    """A carriage return inside of a record becomes a space: no reader can end the line there."""
-    [chunk], _ = read(b'{"a":1,\r"b":2}\r\n', schema(a="integer", b="integer"))
+@pytest.mark.parametrize("end", [b"", b"\r", b"\n"])
+def test_jsonl_reader_with_line_ends_of_returns_only_refuses_the_file(end: bytes) -> None:
+    """Where all records would be one line, the reason is clear, and what to do."""
+    with pytest.raises(BadFileError) as error:
+        read(b'{"a":1}\r\r{"a":2}\r{"a":3}' + end)
 
-    assert chunk.lines == [b'{"a":1, "b":2}']
+    assert fault_of(error) == (
+        None,
+        (
+            "its lines end with a return alone, and JSON lines end with a line feed; "
+            "`source.format: json` reads them"
+        ),
+    )
+
+
+@pytest.mark.parametrize("block_bytes", [1, 13, 2**21])
+@pytest.mark.parametrize("end", [b"", b"\n", b"\n{}\n"])
+def test_jsonl_reader_with_a_line_that_is_too_long_names_it(block_bytes: int, end: bytes) -> None:
+    """A line above the limit ends the file, whether its end is in sight or not."""
+    stream = stream_of(SourceFormat.JSONL, max_record_bytes=100)
+    data = b"{}\n\n" + b"x" * 101 + end
+
+    with pytest.raises(BadFileError) as error:
+        list(JsonlReader(in_memory(data, stream), block_bytes=block_bytes).chunks())
+
+    reason = "a line is longer than 100 bytes, more than `read_limits.max_record_bytes` allows"
+    assert fault_of(error) == (3, reason)
+
+
+def test_jsonl_reader_with_a_part_gives_the_lines_that_start_in_it(tmp_path: Path) -> None:
+    """The line that crosses the end of a part belongs to it, the one that crosses its start not."""
+    file = landed(tmp_path, b"11\n\n22\n33\n44")
+
+    assert texts(read_part(file, 0, 1)) == [b"11"]
+    assert texts(read_part(file, 0, 3)) == [b"11"]
+    assert texts(read_part(file, 0, 5)) == [b"11", b"22"]
+    assert texts(read_part(file, 1, 5)) == [b"22"]
+    assert texts(read_part(file, 4, 5)) == [b"22"]
+    assert texts(read_part(file, 5, 7)) == []
+    assert texts(read_part(file, 5, 8)) == [b"33"]
+    assert texts(read_part(file, 10, 99)) == [b"44"]
+    assert texts(read_part(file, 11, 99)) == []
+    assert texts(read_part(file, 99, 100)) == []
+    assert texts(read_part(file, 4, 4)) == []
+    assert places(read_part(file, 5, 99)) == [4, 5]
+    assert numbers(read_part(file, 5, 99)) == [3, 4]
+
+
+pieces = st.lists(
+    st.sampled_from([b"\n", b"\r\n", b" \n", b'{"a":1}\n', b"x\n", b"\0\n", b"a long line\n", b"y"])
+)
+
+
+@given(pieces, st.booleans(), st.lists(st.integers(0, 60), max_size=5), st.integers(1, 30))
+@example([b"\n", b"x\n"], True, [1, 2, 3, 4], 1)
+@example([b"\0\n", b"\0\n"], False, [2], 1)
+def test_jsonl_reader_with_any_cut_of_a_file_gives_the_same(
+    tmp_path_factory: pytest.TempPathFactory,
+    lines: list[bytes],
+    has_mark: bool,
+    cuts: list[int],
+    block_bytes: int,
+) -> None:
+    """Parts together give each record once, with the line and the number that it has."""
+    data = b"\xef\xbb\xbf" * has_mark + b"".join(lines)
+    file = landed(tmp_path_factory.mktemp("landing"), data)
+    bounds = sorted({0, *(cut for cut in cuts if cut < len(data)), len(data) + 1})
+    whole = read(data)
+
+    parts = [chunk for bound in pairwise(bounds) for chunk in read_part(file, *bound, block_bytes)]
+
+    assert texts(parts) == texts(whole)
+    assert places(parts) == places(whole)
+    assert numbers(parts) == numbers(whole)
+
+
+def test_jsonl_reader_with_a_part_that_has_a_long_line_names_it(tmp_path: Path) -> None:
+    """Lines are counted from the start of the file."""
+    stream = stream_of(SourceFormat.JSONL, max_record_bytes=100)
+    file = landed(tmp_path, b"{}\n" * 1000 + b"x" * 101)
+
+    part = ByteRange(1500, 4000)
+
+    with pytest.raises(BadFileError) as error, open_source(file, stream, part) as source:
+        list(JsonlReader(source).chunks())
+    assert fault_of(error)[0] == 1001
+
+
+def test_jsonl_reader_with_a_part_counts_only_when_asked(tmp_path: Path) -> None:
+    """What is in front of a part is not read for records that nobody asks the place of."""
+    file = landed(tmp_path, b"{}\n" * 1000)
+
+    with open_source(file, JSONL, ByteRange(1500, 4000)) as source:
+        [chunk] = JsonlReader(source).chunks()
+    (tmp_path / "orders").unlink()
+
+    assert len(chunk.places) == len(chunk.numbers) == chunk.good == 500
+    with pytest.raises(BadFileError, match="is not there"):
+        chunk.places[0]

@@ -9,14 +9,27 @@ from pydantic import ValidationError
 from batch_pipeline.domain.encoding import Compression, Encoding, Format
 from batch_pipeline.domain.errors import NoStreamsError, StreamFileError
 from batch_pipeline.domain.planning import Limits
+from batch_pipeline.domain.record_rules import (
+    BadFileRules,
+    BadRecordRules,
+    Evolution,
+    LineageColumn,
+    OnBadFile,
+    OnNonfinite,
+    ReadLimits,
+    RecordMapping,
+    SchemaRules,
+)
+from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.domain.stream import (
     CsvOptions,
-    OnBadFile,
+    FixedColumn,
     PartLimits,
     Source,
     SourceFormat,
     Storage,
     Stream,
+    TextOptions,
 )
 from batch_pipeline.settings.stream_file import (
     StreamAttributes,
@@ -42,13 +55,24 @@ attributes:
     include: ["orders-*.csv", "late-*.csv"]
     exclude: ["*.tmp"]
     format: csv
-    options: {delimiter: ";", quote: "'"}
+    options: {delimiter: ";", quote: "'", escape: '\\', names: [a, b], charset: cp1252}
   batch: {max_weight: 1.5GiB, max_count: 7, max_wait: 1h, min_weight: 10MB}
   key_properties: [order_id, line]
   encoding: {format: parquet, compression: zstd}
   storage: {root: /data/batches, prefix: p_}
-  on_bad_record: {max_bad_records: 3}
-  on_bad_file: quarantine
+  on_bad_record: {max_bad_records: 3, max_bad_ratio: 0.01}
+  on_bad_file: {missing: skip, corrupt: quarantine}
+  on_nonfinite: string
+  schema: {file: columns.json, evolution: rescue, sample_records: 10}
+  select: ["*", "!email"]
+  stream_maps: {orders.v2: {total: "price * 2"}}
+  stream_map_config: {hash_seed: x}
+  flattening_enabled: true
+  flattening_max_depth: 2
+  flattening_separator: "_"
+  transform: my.module:function
+  lineage: [_item_id, _sdc_batched_at]
+  read_limits: {max_record_bytes: 1MiB, max_expansion: 9, max_columns: 100}
   part_files: {max_records: 5000, max_bytes: 1MiB}
   dagster: {partitions_per_run: 4}
 """
@@ -84,8 +108,8 @@ def test_stream_file_with_required_keys_only_takes_the_defaults(tmp_path: Path) 
         encoding=Encoding(format=Format.JSONL, compression=Compression.GZIP),
         storage=Storage(root=f"file://{tmp_path}/orders/batches", prefix=""),
         key_properties=(),
-        max_bad_records=0,
-        on_bad_file=OnBadFile.FAIL,
+        on_bad_record=BadRecordRules(),
+        on_bad_file=BadFileRules(),
         part_limits=PartLimits(max_records=100_000, max_bytes=134_217_728),
         partitions_per_run=16,
     )
@@ -93,14 +117,17 @@ def test_stream_file_with_required_keys_only_takes_the_defaults(tmp_path: Path) 
 
 def test_stream_file_with_every_key_gives_all_of_them(tmp_path: Path) -> None:
     """No key is read and then dropped."""
-    assert read_stream_file(stream_file(tmp_path, FULL)) == Stream(
+    file = stream_file(tmp_path, FULL)
+    file.with_name("columns.json").write_text('{"properties": {"a": {"type": "integer"}}}')
+    assert read_stream_file(file) == Stream(
         name="orders.v2",
         source=Source(
             uri="file:///data/caf%C3%A9",
             include=("orders-*.csv", "late-*.csv"),
             exclude=("*.tmp",),
             format=SourceFormat.CSV,
-            csv=CsvOptions(delimiter=";", quote="'"),
+            csv=CsvOptions(delimiter=";", quote="'", escape="\\", names=("a", "b")),
+            charset="cp1252",
         ),
         limits=Limits(
             max_weight=1_610_612_736,
@@ -111,8 +138,25 @@ def test_stream_file_with_every_key_gives_all_of_them(tmp_path: Path) -> None:
         encoding=Encoding(format=Format.PARQUET, compression=Compression.ZSTD),
         storage=Storage(root="file:///data/batches", prefix="p_"),
         key_properties=("order_id", "line"),
-        max_bad_records=3,
-        on_bad_file=OnBadFile.QUARANTINE,
+        schema=SchemaRules(
+            declared=RecordSchema((Column(name="a", type=ColumnType.INTEGER),)),
+            evolution=Evolution.RESCUE,
+            sample_records=10,
+        ),
+        on_bad_record=BadRecordRules(max_bad_records=3, max_bad_ratio=0.01),
+        on_bad_file=BadFileRules(missing=OnBadFile.SKIP, corrupt=OnBadFile.QUARANTINE),
+        on_nonfinite=OnNonfinite.STRING,
+        mapping=RecordMapping(
+            stream_maps={"orders.v2": {"total": "price * 2"}},
+            stream_map_config={"hash_seed": "x"},
+            flattening_enabled=True,
+            flattening_max_depth=2,
+            flattening_separator="_",
+            select=("*", "!email"),
+        ),
+        transform="my.module:function",
+        lineage=(LineageColumn.ITEM_ID, LineageColumn.BATCHED_AT),
+        read_limits=ReadLimits(max_record_bytes=2**20, max_expansion=9, max_columns=100),
         part_limits=PartLimits(max_records=5_000, max_bytes=1_048_576),
         partitions_per_run=4,
     )
@@ -263,5 +307,20 @@ def test_stream_attributes_describe_every_key() -> None:
         for model in (schema, *models.values())
         for name, key in model.get("properties", {}).items()
     ]
-    assert len(keys) == 40
+    assert len(keys) == 70
     assert [name for name, description in keys if not description.endswith(".")] == []
+
+
+def test_stream_file_with_text_columns_gives_them(tmp_path: Path) -> None:
+    """Columns of fixed width have a name, a start and a width."""
+    options = "options: {columns: [{name: id, start: 1, width: 8}]}"
+    text = MINIMAL.replace("uri: ./landing", f"uri: ./landing, {options}")
+    source = read_stream_file(stream_file(tmp_path, text)).source
+    assert source.text == TextOptions(columns=(FixedColumn(name="id", start=1, width=8),))
+
+
+def test_stream_file_with_lineage_true_takes_the_columns_of_singer(tmp_path: Path) -> None:
+    """The seven columns that targets of the Singer SDK expect, and none of our own."""
+    lineage = read_stream_file(stream_file(tmp_path, with_lines("lineage: true"))).lineage
+    assert len(lineage) == 7
+    assert all(column.value.startswith("_sdc_") for column in lineage)

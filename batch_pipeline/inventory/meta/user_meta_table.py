@@ -24,7 +24,8 @@ from batch_pipeline.domain.id_range import MAX_ID, MIN_ID
 from batch_pipeline.domain.item import FoundFile, Item
 from batch_pipeline.domain.location import to_location, to_path
 from batch_pipeline.domain.planning import Cut, Limits
-from batch_pipeline.domain.stream import OnBadFile, Stream, TableSource
+from batch_pipeline.domain.record_rules import OnBadFile
+from batch_pipeline.domain.stream import Stream, TableSource
 from batch_pipeline.inventory.jobs.late_items import late_items
 from batch_pipeline.inventory.meta.ceilings.ceiling import CeilingReading
 from batch_pipeline.inventory.meta.ceilings.settle import SettleBy, database_time
@@ -58,7 +59,8 @@ class UserMetaTable:
     @classmethod
     def of(cls, stream: Stream, described: TableSource, **parts: Any) -> "UserMetaTable":
         """Give the table of a stream; `parts` are the inventory and the open tables."""
-        return cls(stream=stream.name, described=described, on_bad_file=stream.on_bad_file, **parts)
+        rule = stream.on_bad_file.missing
+        return cls(stream=stream.name, described=described, on_bad_file=rule, **parts)
 
     @property
     def name(self) -> str:

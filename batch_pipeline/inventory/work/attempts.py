@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 import sqlalchemy as sa
 
 from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch
+from batch_pipeline.domain.encode import Encoded
 from batch_pipeline.domain.errors import AttemptRunningError, ConflictError, FencedError
 from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.manifest import Manifest
@@ -19,17 +20,16 @@ from batch_pipeline.inventory.locks import OWNER_IS_GONE
 from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import (
     attempt,
-    attempt_item,
     batch_state,
     job,
-    part_file,
 )
 from batch_pipeline.inventory.upkeep.migrate import check_still
 from batch_pipeline.inventory.work import batch_states
+from batch_pipeline.inventory.work.encoded_rows import insert_files, seen_of
 from batch_pipeline.inventory.work.heartbeat import Heartbeat
 from batch_pipeline.inventory.work.manifests import Manifests
 from batch_pipeline.inventory.work.publish_statement import PUBLISH, publish_values
-from batch_pipeline.ports import Encoded
+from batch_pipeline.inventory.work.stored_text import storable
 
 _MAX_TEXT = 4_000
 
@@ -89,6 +89,10 @@ class FencedAttempts:
         attempt_id: int = connection.execute(insert).scalar_one()
         return Attempt(id=attempt_id, batch=one, number=number, token=token)
 
+    def holds(self, claimed: Attempt) -> bool:
+        """Tell whether the attempt is still this process's, as far as is known; asks nobody."""
+        return self.heartbeat.keeps(claimed.token)
+
     def publish(self, claimed: Attempt, encoded: Encoded, stream: Stream) -> Manifest:
         """Make the attempt's files the batch's next generation in one transaction.
 
@@ -100,14 +104,14 @@ class FencedAttempts:
                 "format": stream.encoding.format.value,
                 "compression": stream.encoding.compression.value,
             },
-            "key_properties": list(stream.key_properties),
+            "key_properties": list(stream.message_keys),
             "facts": encoded.facts(),
-            "seen": _seen(claimed.batch, encoded),
+            "seen": seen_of(claimed.batch, encoded),
         }
         try:
             with transaction(self.engine) as connection:
                 _publish(connection, claimed, facts)
-                _insert_files(connection, claimed, encoded)
+                insert_files(connection, claimed, encoded)
                 failpoint("publish.before_commit")
         except FencedError:
             if self._generation(claimed) is None:
@@ -252,49 +256,3 @@ def _publish(connection: sa.Connection, claimed: Attempt, facts: Mapping[str, An
     if generation is None:
         raise FencedError(claimed.batch.job, claimed.batch.label, claimed.number)
     return generation
-
-
-def _insert_files(connection: sa.Connection, claimed: Attempt, encoded: Encoded) -> None:
-    files = [
-        {
-            "attempt_id": claimed.id,
-            "quarantine": quarantine,
-            "position": position,
-            "uri": part.uri,
-            "records": part.records,
-            "size_bytes": part.size_bytes,
-            "sha256": part.sha256,
-        }
-        for quarantine, parts in (
-            (False, encoded.result.part_files),
-            (True, encoded.result.quarantine_files),
-        )
-        for position, part in enumerate(parts)
-    ]
-    items = [
-        {
-            "attempt_id": claimed.id,
-            "item_id": item.item_id,
-            "read": item.read,
-            "written": item.written,
-            "filtered": item.filtered,
-            "quarantined": item.quarantined,
-            "bad_file": None if item.bad_file is None else storable(item.bad_file),
-        }
-        for item in encoded.result.items
-    ]
-    if files:
-        connection.execute(sa.insert(part_file), files)
-    if items:
-        connection.execute(sa.insert(attempt_item), items)
-
-
-def _seen(one: Batch, encoded: Encoded) -> dict[str, Any]:
-    ids = sorted(item.item_id for item in encoded.result.items)
-    weight = one.weight if encoded.weight is None else encoded.weight
-    return Seen.of(ids, weight=weight).to_json()
-
-
-def storable(text: str) -> str:
-    """Spell out what Postgres cannot store in a text: NUL, and bytes of names that are no UTF-8."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")

@@ -11,7 +11,7 @@ from batch_pipeline.domain.encoding import Compression, Encoding, Format
 from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.manifest import Manifest, PartFile
 from batch_pipeline.domain.schema import RecordSchema
-from batch_pipeline.inventory.jobs.jobs import of_stream, of_stream_or_late
+from batch_pipeline.inventory.jobs.jobs import of_stream
 from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import attempt, batch, job, part_file, schema_version
 
@@ -48,7 +48,7 @@ class Manifests:
         """Read the manifests whose pointer file a crash left unwritten."""
         query = (
             _query()
-            .where(of_stream_or_late(stream), attempt.c.pointer_uri.is_(None))
+            .where(job.c.stream == stream, attempt.c.pointer_uri.is_(None))
             .order_by(job.c.id, attempt.c.publish_number)
         )
         with transaction(self.engine) as connection:
@@ -113,7 +113,8 @@ def _query() -> sa.Select[Any]:
                 schema_version.c.version == attempt.c.schema_version,
             ),
         )
-        .where(attempt.c.status == AttemptStatus.SUCCEEDED)
+        # What a worker of the library published has a result of its own instead of files.
+        .where(attempt.c.status == AttemptStatus.SUCCEEDED, attempt.c.encoding.is_not(None))
     )
 
 
@@ -157,6 +158,7 @@ def _manifest(row: sa.Row[Any], files: list[sa.Row[Any]]) -> Manifest:
         records_read=row.facts["read"],
         records_filtered=row.facts["filtered"],
         records_quarantined=row.facts["quarantined"],
+        records_transformed=row.facts.get("given_to_transform"),
     )
 
 

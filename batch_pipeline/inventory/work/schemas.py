@@ -1,12 +1,14 @@
-"""Schema versions of a stream's records."""
+"""Schema versions of a stream's records, each with what changed and why."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
 from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.schema import Column, RecordSchema
+from batch_pipeline.domain.schema_change import Misfit, changes_between, with_declared
 from batch_pipeline.inventory.jobs.jobs import of_stream
 from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import job, schema_version
@@ -24,25 +26,83 @@ class SchemaVersions:
             return _latest(connection, stream)
 
     def widen(
-        self, stream: str, seen: Sequence[Column], *, text_source: bool
+        self,
+        stream: str,
+        seen: Sequence[Column],
+        *,
+        text_source: bool,
+        because: Sequence[Misfit] = (),
     ) -> tuple[int, RecordSchema]:
         """Add a version that also holds `seen`, unless the newest one already does.
 
-        Locks the job's row, so versions of concurrent attempts form one line.
+        What changed is kept with it, and of `because` the records that showed it. Locks the job's
+        row, so versions of concurrent attempts form one line.
         """
         with transaction(self.engine) as connection:
-            # Not the key: planning holds a share of that as long as it lasts.
-            row = sa.select(job.c.id).where(of_stream(stream))
-            lock = row.with_for_update(key_share=True)
-            job_id = connection.execute(lock).scalar_one()
+            return _added(
+                connection,
+                stream,
+                lambda schema: schema.widened(seen, text_source=text_source),
+                because=because,
+            )
+
+    def declare(self, stream: str, declared: RecordSchema) -> tuple[int, RecordSchema]:
+        """Add a version that also holds what is declared, unless the newest one already does.
+
+        The declaration is kept with the version that it makes, and the next one compared with it.
+
+        Raises:
+            SchemaDeclarationError: a column is declared narrower than it was, or with a type that
+                contradicts what records have shown.
+        """
+        with transaction(self.engine) as connection:
             version, schema = _latest(connection, stream)
-            wider = schema.widened(seen, text_source=text_source)
-            if wider == schema and version:
-                return version, schema
-            values = {"job_id": job_id, "version": version + 1, "columns": wider.to_json()}
-            connection.execute(sa.insert(schema_version).values(values))
-            failpoint("schema.before_commit")
-            return version + 1, wider
+            earlier = _declared(connection, stream)
+            if version and with_declared(stream, schema, earlier, declared) == schema:
+                return version, schema  # without a lock: so it is for nearly every batch
+            return _added(
+                connection,
+                stream,
+                lambda schema: with_declared(stream, schema, earlier, declared),
+                declared=declared,
+            )
+
+
+def _added(
+    connection: sa.Connection,
+    stream: str,
+    widened: Callable[[RecordSchema], RecordSchema],
+    *,
+    because: Sequence[Misfit] = (),
+    declared: RecordSchema | None = None,
+) -> tuple[int, RecordSchema]:
+    # Not the key: planning holds a share of that as long as it lasts.
+    lock = sa.select(job.c.id).where(of_stream(stream)).with_for_update(key_share=True)
+    job_id = connection.execute(lock).scalar_one()
+    version, schema = _latest(connection, stream)
+    wider = widened(schema)
+    if wider == schema and version:
+        return version, schema
+    changes = changes_between(schema, wider, because)
+    values: dict[str, Any] = {
+        "job_id": job_id,
+        "version": version + 1,
+        "columns": wider.to_json(),
+        "changes": [change.to_json() for change in changes],
+    }
+    for change in changes:
+        if change.location is not None:
+            values |= {
+                "item_id": change.item_id,
+                "location": change.location,
+                "line": change.line,
+            }
+            break
+    if declared is not None:
+        values["declared"] = declared.to_json()
+    connection.execute(sa.insert(schema_version).values(values))
+    failpoint("schema.before_commit")
+    return version + 1, wider
 
 
 def _latest(connection: sa.Connection, stream: str) -> tuple[int, RecordSchema]:
@@ -57,3 +117,16 @@ def _latest(connection: sa.Connection, stream: str) -> tuple[int, RecordSchema]:
     return (
         (0, RecordSchema()) if row is None else (row.version, RecordSchema.from_json(row.columns))
     )
+
+
+def _declared(connection: sa.Connection, stream: str) -> RecordSchema | None:
+    """Read the declaration that made the newest version of those that one made."""
+    query = (
+        sa.select(schema_version.c.declared)
+        .join(job)
+        .where(of_stream(stream), schema_version.c.declared.is_not(None))
+        .order_by(schema_version.c.version.desc())
+        .limit(1)
+    )
+    columns = connection.execute(query).scalar_one_or_none()
+    return None if columns is None else RecordSchema.from_json(columns)

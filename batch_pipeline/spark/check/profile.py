@@ -1,154 +1,103 @@
-"""Keeps track of the columns that a task has seen, and of those that the schema cannot hold."""
+"""Keeps track of what a task has seen of its columns, and of what the schema cannot hold.
+
+What a value is, the checks find out; how types widen, the domain knows.
+"""
 
 from collections.abc import Iterable
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema, widen
-
-EXACT_DIGITS = 15  # a double holds every decimal number of so many digits
-MAX_INTEGER_DIGITS = 18  # every integer of so many digits fits 64 bits
-
-_NUMBER_CELL = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?$"
-_NOT_SIGNIFICANT = r"^-?0*\.?0*|\.|[eE].*$"
-_LONGEST_NUMBER = 64  # so that no number leaves the range of a double
-_MINUS, _POINT, _ZERO = b"-.0"
+from batch_pipeline.domain.item import Item
+from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema, joined, needed
+from batch_pipeline.domain.schema_change import Misfit
 
 
 class Profile:
-    """The schema widened by what was seen.
+    """The schema widened by what was seen, whatever the order.
 
-    `wide` are the integer columns with values that a double cannot hold: such a column does not
-    become a number when a fraction turns up.
+    `columns` are what a schema needs to hold all of it. `wide` are the integer columns with values
+    that a double cannot hold: such a column does not become a number when a fraction turns up.
+    `item` is the one that is being read; misfits keep it with the line of the first such value.
     """
 
     def __init__(self, schema: RecordSchema) -> None:
-        self.types: dict[str, ColumnType] = schema.types()
+        self.columns: dict[str, Column] = schema.by_name()
         self.wide: set[str] = set()
-        self._schema = dict(self.types)
+        self.item: Item | None = None
+        self._schema = dict(self.columns)
+        self._seen: dict[str, _Sights] = {}
+        self._places: dict[str, tuple[Item | None, int | None, str]] = {}
 
     @property
     def fits(self) -> bool:
         """Tell whether the schema holds all that was seen."""
-        return self.types == self._schema
+        return not self._places
 
-    def misfits(self) -> tuple[Column, ...]:
-        """Give the columns that the schema lacks or must widen, with the types that they need."""
-        return tuple(
-            Column(name=name, type=kind)
-            for name, kind in self.types.items()
-            if self._schema.get(name) is not kind
-        )
+    def known(self, name: str) -> Column | None:
+        """Give a column as the schema has it."""
+        return self._schema.get(name)
 
-    def see(self, name: str, seen: ColumnType, *, text: bool, wide: bool = False) -> None:
-        """Take in that column `name` held a `seen`; `text` tells that it was a text cell."""
+    def misfits(self) -> tuple[Misfit, ...]:
+        """Give the columns that the schema lacks or must widen, as they need to be."""
+        found = []
+        for name in self.columns:
+            if name in self._places:
+                item, line, seen = self._places[name]
+                found.append(
+                    Misfit(
+                        column=self.columns[name],
+                        item_id=0 if item is None else item.id,
+                        location="" if item is None else item.file.location,
+                        line=line,
+                        seen=seen,
+                    )
+                )
+        return tuple(found)
+
+    def takes(self, seen: Column, *, text: bool, wide: bool = False) -> bool:
+        """Tell whether a value stays: the schema holds it, or its column was nothing but nulls."""
+        known = self._schema.get(seen.name)
+        is_open = known is not None and known.type is ColumnType.UNKNOWN
+        return is_open or self.holds(seen, text=text, wide=wide)
+
+    def holds(self, seen: Column, *, text: bool, wide: bool = False) -> bool:
+        """Tell whether the schema holds a value as it is."""
+        known = self._schema.get(seen.name)
+        return known is not None and known == needed(known, seen, wide=wide, text_source=text)
+
+    def see(self, seen: Column, *, text: bool, wide: bool = False, line: int | None = None) -> None:
+        """Take in what a column held; `text` tells that it was a text cell, `line` where."""
+        name = seen.name
         if wide:
             self.wide.add(name)
-        kind = widen(self.types.get(name, ColumnType.UNKNOWN), seen, text_source=text)
-        self.types[name] = narrowed(kind, wide=name in self.wide, text_source=text)
+        sights = self._seen.get(name)
+        sights = self._seen[name] = _Sights(seen) if sights is None else sights.joined_with(seen)
+        sights.typed = sights.typed or not text
+        known = self._schema.get(name)
+        column = needed(known, sights.column, wide=name in self.wide, text_source=not sights.typed)
+        self.columns[name] = column
+        if column != known:
+            self._places.setdefault(name, (self.item, line, seen.type_text))
 
-    def see_names(self, names: Iterable[str]) -> None:
-        """Take in the columns of a header."""
+    def see_names(self, names: Iterable[str], *, line: int | None = None) -> None:
+        """Take in the columns of a header, of which no value was seen."""
         for name in names:
-            self.types.setdefault(name, ColumnType.UNKNOWN)
-
-    def see_cells(self, cells: pa.RecordBatch) -> None:
-        """Take in text cells, a string column per name."""
-        for name, column in zip(cells.schema.names, cells.columns, strict=True):
-            known = self.types.get(name, ColumnType.UNKNOWN)
-            if known in (ColumnType.STRING, ColumnType.ANY):
-                continue
-            if column.null_count == len(column):
-                self.see(name, ColumnType.UNKNOWN, text=True)
-                continue
-            numeric = _Digits(column)
-            if known is ColumnType.NUMBER and numeric.are_numbers():
-                continue
-            if numeric.are_integers():
-                wide = numeric.longest > EXACT_DIGITS
-                self.see(name, ColumnType.INTEGER, text=True, wide=wide)
-            elif numeric.are_numbers():
-                self.see(name, ColumnType.NUMBER, text=True)
-            else:
-                self.see(name, ColumnType.STRING, text=True)
+            if name not in self.columns:
+                self.columns[name] = Column(name=name, type=ColumnType.UNKNOWN)
+                self._places[name] = (self.item, line, ColumnType.UNKNOWN.value)
 
 
-def narrowed(kind: ColumnType, *, wide: bool, text_source: bool) -> ColumnType:
-    """Keep a column exact: with integers too long for a double it cannot be a number."""
-    if kind is ColumnType.NUMBER and wide:
-        return ColumnType.STRING if text_source else ColumnType.ANY
-    return kind
+class _Sights:
+    """What was seen of a column: joined as text cells and as typed values, for both may come."""
 
+    def __init__(self, seen: Column) -> None:
+        self.typed = False
+        self._as_text = self._as_typed = seen
 
-class _Digits:
-    """Tells whether all cells of a column that are not null are written as numbers.
+    @property
+    def column(self) -> Column:
+        """The join that is true of what came so far."""
+        return self._as_typed if self.typed else self._as_text
 
-    Looks at the column's bytes as a whole: some 50 times faster than a pattern match for each cell.
-    """
-
-    def __init__(self, column: pa.StringArray) -> None:
-        self._cells = column.drop_null() if column.null_count else column
-        _, offsets, octets = self._cells.buffers()
-        first, count = self._cells.offset, len(self._cells)
-        bounds = np.frombuffer(offsets, np.int32)[first : first + count + 1]
-        self._starts, self._ends = bounds[:-1], bounds[1:]
-        self._octets = np.frombuffer(octets or b"", np.uint8)
-        used = self._octets[bounds[0] : bounds[-1]].tobytes()
-        self._strange = used.translate(None, b"0123456789-")
-        self._minuses = used.count(b"-")
-        self._plain = bool((self._ends > self._starts).all())
-        self.longest = 0
-
-    def are_integers(self) -> bool:
-        """Match `-?(0|[1-9][0-9]{0,17})`; `longest` is then the number of digits of the longest."""
-        if self._strange or not self._plain:
-            return False
-        leading, digits = self._without_sign()
-        if leading is None:
-            return False
-        self.longest = int(digits.max())
-        padded = (self._octets[leading] == _ZERO) & (digits > 1)
-        return self.longest <= MAX_INTEGER_DIGITS and not padded.any()
-
-    def are_numbers(self) -> bool:
-        """Match JSON's numbers, of at most 15 significant digits and two digits of exponent."""
-        if not self._plain or self._strange.translate(None, b".eE+"):
-            return False
-        if not self._strange.translate(None, b".") and self._are_short_decimals():
-            return True
-        shaped = pc.match_substring_regex(self._cells, _NUMBER_CELL)
-        significant = pc.replace_substring_regex(self._cells, _NOT_SIGNIFICANT, "")
-        exact = pc.less_equal(pc.binary_length(significant), EXACT_DIGITS)
-        short = pc.less_equal(pc.binary_length(self._cells), _LONGEST_NUMBER)
-        return bool(pc.all(pc.and_(shaped, pc.and_(exact, short))).as_py())
-
-    def _are_short_decimals(self) -> bool:
-        leading, digits = self._without_sign()
-        if leading is None:
-            return False
-        points = np.flatnonzero(self._octets == _POINT)
-        points = points[(points >= self._starts[0]) & (points < self._ends[-1])]
-        cells = np.searchsorted(self._ends, points, side="right")
-        if len(points) > 1 and not np.diff(cells).all():
-            return False
-        if (points == leading[cells]).any() or (points == self._ends[cells] - 1).any():
-            return False
-        second = self._octets[np.minimum(leading + 1, len(self._octets) - 1)]
-        padded = (self._octets[leading] == _ZERO) & (digits > 1) & (second != _POINT)
-        digits[cells] -= 1
-        return bool((digits <= EXACT_DIGITS).all()) and not bool(padded.any())
-
-    def _without_sign(
-        self,
-    ) -> tuple[npt.NDArray[np.int32] | None, npt.NDArray[np.int32]]:
-        """Give where the cells start behind the sign and how long they are from there."""
-        lengths = self._ends - self._starts
-        if not self._minuses:
-            return self._starts, lengths
-        negative = self._octets[self._starts] == _MINUS
-        if int(negative.sum()) != self._minuses or (lengths <= negative).any():
-            return None, lengths
-        return self._starts + negative, lengths - negative
+    def joined_with(self, seen: Column) -> "_Sights":
+        self._as_text = joined(self._as_text, seen, text_source=True)
+        self._as_typed = joined(self._as_typed, seen, text_source=False)
+        return self

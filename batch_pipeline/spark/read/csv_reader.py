@@ -4,117 +4,212 @@ Arrow is lenient about quotes (it closes an open one at the end and takes text b
 so a block goes to it only when its quotes are proven to follow the rules.
 """
 
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Sequence
+from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import csv
 
+from batch_pipeline.domain.errors import BadFileError
+from batch_pipeline.domain.record_rules import ReadLimits
 from batch_pipeline.domain.stream import CsvOptions
-from batch_pipeline.spark.read.csv_strict import BadText, Cells, CsvRecord, CsvScanner
-from batch_pipeline.spark.read.sources import BLOCK_BYTES, MAX_RECORD_BYTES, TextSource
+from batch_pipeline.spark.chunks import BadText, Table
+from batch_pipeline.spark.read.csv_bounds import (
+    NEWLINE,
+    RETURN,
+    count_lines,
+    double_lone_escapes,
+    end_of_records,
+    hide_escaped,
+    longest_record,
+)
+from batch_pipeline.spark.read.csv_places import CsvPlaces
+from batch_pipeline.spark.read.csv_strict import Cells, CsvRecord, CsvScanner
 
-_NEWLINE, _RETURN = b"\n", b"\r"
+_BLOCK_BYTES = 2 * 2**20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CsvChunk:
-    """Some consecutive records.
+class TextBlocks(Protocol):
+    """The bytes of a text file, uncompressed, UTF-8, without a byte order mark."""
 
-    `cells` has one string column per header name; an empty cell without quotes is null.
-    """
+    def read(self, size_bytes: int) -> bytes:
+        """Read exactly `size_bytes`, fewer only at the end of the file."""
+        ...
 
-    cells: pa.RecordBatch
-    bad: tuple[BadText, ...] = ()
+    def bad_file(self, reason: str, *, line: int | None = None) -> BadFileError:
+        """Make the error that says that this whole file is bad."""
+        ...
 
 
 class CsvReader:
-    """The records of one csv file; `header` is known once the first chunk was asked for."""
+    """The records of one csv file, or of a part of it that starts at a record.
 
-    def __init__(self, source: TextSource, options: CsvOptions) -> None:
-        self.header: tuple[str, ...] = ()
+    `header` are the names of the columns. Where they are not given, by the options or for a part by
+    the start of the file, the first record holds them: they are known once the first chunk was
+    asked for. `first_line` is the number of the line that the text starts with, `line` of the one
+    to read next. `is_regular` tells that so far all records were good and all quotes where they may
+    be.
+    """
+
+    def __init__(
+        self,
+        source: TextBlocks,
+        options: CsvOptions,
+        limits: ReadLimits,
+        *,
+        header: tuple[str, ...] = (),
+        first_line: int = 1,
+    ) -> None:
+        self.header = header or options.names
         self._source = source
         self._options = options
-        self._line = 1
+        self._limits = limits
+        self.line = first_line
+        self.is_regular = True
+        self._number = 1
+        self._carry = b""
+        self._eof = False
 
-    def chunks(self) -> Iterator[CsvChunk]:
-        """Give the records in order, a few MiB at a time.
+    def chunks(self) -> Iterator[Table]:
+        """Give the records in order, a few MiB at a time; a file with a header only gives no rows.
 
         Raises:
-            BadFileError: the file or its header cannot be read, or a record has no end in sight.
+            BadFileError: the file or its header cannot be read, or a record is too long.
         """
-        carry, eof = b"", False
-        while not eof:
-            wanted = max(BLOCK_BYTES, len(carry))  # grows when a record outgrows the block
-            block = self._source.read(wanted)
-            eof = len(block) < wanted
-            carry += block
-            if not self.header:
-                carry = carry[self._read_header(carry, eof=eof) :]
-            if self.header and carry:
-                carry = yield from self._records(carry, eof=eof)
-            if len(carry) > MAX_RECORD_BYTES:
-                reason = f"a record is longer than {MAX_RECORD_BYTES >> 20} MiB (an open quote?)"
-                raise self._source.bad_file(reason, line=self._line)
+        self.read_header()
+        while True:
+            if self.header and self._carry:
+                self._carry = yield from self._records(self._carry, eof=self._eof)
+            self._refuse_too_long(len(self._carry), self.line)
+            if self._eof:
+                break
+            self._read_on()
+        if self.header and self._number == 1:
+            yield self._table(self._batch([]), ())
 
-    def _records(self, data: bytes, *, eof: bool) -> Generator[CsvChunk, None, bytes]:
+    def read_header(self) -> int:
+        """Find the names of the columns, and give how many bytes were taken up until then.
+
+        Raises:
+            BadFileError: the file or its header cannot be read.
+        """
+        taken = 0
+        while not self.header and not self._eof:
+            self._read_on()
+            used = self._header_size(self._carry, eof=self._eof)
+            self._carry = self._carry[used:]
+            taken += used
+            self._refuse_too_long(0 if self.header else len(self._carry), self.line)
+        return taken
+
+    def _read_on(self) -> None:
+        wanted = max(_BLOCK_BYTES, len(self._carry))  # grows when a record outgrows the block
+        block = self._source.read(wanted)
+        self._eof = len(block) < wanted
+        self._carry += block
+
+    def _records(self, data: bytes, *, eof: bool) -> Generator[Table, None, bytes]:
         """Give the whole records of `data`, return what is left."""
-        end = end_of_records(data, self._options, eof=eof)
+        hidden = hide_escaped(data, self._options)
+        end = end_of_records(hidden, self._options, eof=eof)
         if end is None:
             return data[(yield from self._scanned(data, eof=eof)) :]
         if end:
-            whole = data[:end]
-            # Without a line end Arrow takes an empty last cell behind a quoted one for empty text.
-            ended = whole if whole.endswith((_NEWLINE, _RETURN)) else whole + _NEWLINE
-            try:
-                cells = self._parsed(ended)
-            except pa.ArrowInvalid:
-                yield from self._scanned(whole, eof=True)
+            cells = self._parsed(data, hidden, end)
+            if cells is None:
+                yield from self._scanned(data[:end], eof=True)
             else:
-                self._line += _count_lines(whole)
+                places = CsvPlaces(data, end, self._options, self.line, cells.num_rows)
+                self.line += count_lines(data, end)
                 if cells.num_rows:
-                    yield CsvChunk(cells=cells)
+                    yield self._table(cells, places)
         return data[end:]
 
-    def _parsed(self, data: bytes) -> pa.RecordBatch:
-        table = csv.read_csv(
-            pa.BufferReader(data),
-            read_options=csv.ReadOptions(
-                column_names=self.header, block_size=len(data) + 1, use_threads=False
-            ),
-            parse_options=csv.ParseOptions(
-                delimiter=self._options.delimiter,
-                quote_char=self._options.quote,
-                newlines_in_values=True,
-            ),
-            convert_options=csv.ConvertOptions(
-                column_types=dict.fromkeys(self.header, pa.string()),
-                null_values=[""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-            ),
-        )
-        columns = [column.combine_chunks() for column in table.columns]
+    def _parsed(self, data: bytes, hidden: bytes, end: int) -> pa.RecordBatch | None:
+        """Take the whole records up to `end` apart, None when Arrow finds something wrong."""
+        limit = self._limits.max_record_bytes
+        if end > limit and longest_record(hidden[:end], self._options) > limit:
+            return None
+        text: bytes | pa.Buffer = pa.py_buffer(data)[:end]
+        if hidden is not data:
+            escaped = double_lone_escapes(data[:end], self._options)
+            if escaped is None:
+                return None
+            text = escaped
+        if hidden[end - 1 : end] not in (NEWLINE, RETURN):
+            # Without one Arrow takes an empty last cell behind a quoted one for empty text.
+            text = bytes(text) + NEWLINE
+        try:
+            table = csv.read_csv(
+                pa.BufferReader(text),
+                read_options=csv.ReadOptions(
+                    column_names=self.header, block_size=len(text) + 1, use_threads=False
+                ),
+                parse_options=csv.ParseOptions(
+                    delimiter=self._options.delimiter,
+                    quote_char=self._options.quote,
+                    escape_char=self._options.escape or False,
+                    newlines_in_values=False,
+                ),
+                convert_options=csv.ConvertOptions(
+                    column_types=dict.fromkeys(self.header, pa.string()),
+                    null_values=[""],
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=False,
+                ),
+            )
+        except pa.ArrowInvalid:
+            return None
+        if not table.num_rows:
+            return self._batch([])
+        columns = [column.chunk(0) for column in table.columns]  # the block is one, so is the chunk
         return pa.RecordBatch.from_arrays(columns, list(self.header))
 
-    def _scanned(self, data: bytes, *, eof: bool) -> Generator[CsvChunk, None, int]:
+    def _scanned(self, data: bytes, *, eof: bool) -> Generator[Table, None, int]:
         """Give the records of `data` by the strict scanner, return how many bytes they took."""
-        scanner = CsvScanner(data, self._options, first_line=self._line, eof=eof)
+        self.is_regular = False
+        scanner = CsvScanner(data, self._options, first_line=self.line, eof=eof)
         good: list[Cells] = []
         bad: list[BadText] = []
-        for found in scanner:
+        places: list[int] = []
+        numbers: list[int] = []
+        for number, found in enumerate(scanner, start=self._number):
+            self._refuse_too_long(scanner.size_bytes, found.line)
             if isinstance(found, BadText):
                 bad.append(found)
             elif reason := self._fault(found):
                 bad.append(BadText(line=found.line, reason=reason, raw=found.raw))
             else:
                 good.append(found.cells)
-        self._line = scanner.line
+                places.append(found.line)
+                numbers.append(number)
+        self.line = scanner.line
         if good or bad:
-            yield CsvChunk(cells=self._batch(good), bad=tuple(bad))
+            yield self._table(self._batch(good), places, numbers, tuple(bad))
         return scanner.consumed
+
+    def _table(
+        self,
+        cells: pa.RecordBatch,
+        places: Sequence[int],
+        numbers: Sequence[int] | None = None,
+        bad: tuple[BadText, ...] = (),
+    ) -> Table:
+        first = self._number
+        self._number += cells.num_rows + len(bad)
+        return Table(
+            batch=cells,
+            places=places,
+            numbers=range(first, self._number) if numbers is None else numbers,
+            text=frozenset(self.header),
+            bad=bad,
+        )
+
+    def _refuse_too_long(self, size_bytes: int, line: int) -> None:
+        limit = self._limits.max_record_bytes
+        if size_bytes > limit:
+            reason = f"a record is longer than {size_text(limit)} (an open quote?)"
+            raise self._source.bad_file(reason, line=line)
 
     def _fault(self, record: CsvRecord) -> str | None:
         if not _is_utf8(record.raw):
@@ -129,84 +224,36 @@ class CsvReader:
         arrays = [pa.array(column, pa.binary()).cast(pa.string()) for column in columns]
         return pa.RecordBatch.from_arrays(arrays, list(self.header))
 
-    def _read_header(self, data: bytes, *, eof: bool) -> int:
+    def _header_size(self, data: bytes, *, eof: bool) -> int:
         """Find the column names and give the number of bytes that they take, 0 if they go on."""
-        scanner = CsvScanner(data, self._options, first_line=self._line, eof=eof)
+        scanner = CsvScanner(data, self._options, first_line=self.line, eof=eof)
         records = iter(scanner)
         first = next(records, None)
         if first is None:
-            self._line = scanner.line
+            self.line = scanner.line
             return scanner.consumed
         if isinstance(first, BadText):
             raise self._source.bad_file(f"header: {first.reason}", line=first.line)
-        if reason := _header_fault(first):
+        if reason := _header_fault(first, self._limits.max_columns):
             raise self._source.bad_file(f"header: {reason}", line=first.line)
         self.header = tuple(str(cell or b"", "utf-8") for cell in first.cells)
-        self._line = scanner.line
+        quotes = end_of_records(hide_escaped(first.raw, self._options), self._options, eof=True)
+        self.is_regular = quotes is not None
+        self.line = scanner.line
         return scanner.consumed
 
 
-def end_of_records(data: bytes, options: CsvOptions, *, eof: bool) -> int | None:
-    """Give where the last whole record of `data` ends, 0 if there is none.
-
-    None tells that a quote stands where the rules allow none, so that Arrow and the strict scanner
-    may not agree. `data` starts at a record.
-    """
-    quote = options.quote.encode()
-    if quote not in data:
-        return len(data) if eof else _last_line_end(data, np.empty(0, np.int64))
-    octets = np.frombuffer(data, np.uint8)
-    quotes = np.flatnonzero(octets == ord(quote))
-    if not _quotes_follow_rules(octets, quotes, options):
-        return None
-    if eof:
-        return len(data) if len(quotes) % 2 == 0 else None
-    return _last_line_end(data, quotes)
+def size_text(size_bytes: int) -> str:
+    """Write a limit the way that people set it."""
+    return f"{size_bytes >> 20} MiB" if size_bytes % 2**20 == 0 else f"{size_bytes} bytes"
 
 
-def _quotes_follow_rules(
-    octets: npt.NDArray[np.uint8], quotes: npt.NDArray[np.int64], options: CsvOptions
-) -> bool:
-    """Check that quotes open at the start of a cell, close at its end, and are doubled within.
-
-    Counted from the first, the odd ones open and the even ones close; a doubled one closes and
-    opens again. As long as no quote breaks this, the count alone tells inside from outside.
-    """
-    edge = np.zeros(256, np.bool_)
-    edge[[ord(options.quote), ord(options.delimiter), *b"\r\n"]] = True
-    opening, closing = quotes[0::2], quotes[1::2]
-    before = edge[octets[opening - 1]] | (opening == 0)
-    at_end = closing == len(octets) - 1
-    behind = edge[octets[np.where(at_end, closing, closing + 1)]]
-    return bool(before.all() and behind.all())
-
-
-def _last_line_end(data: bytes, quotes: npt.NDArray[np.int64]) -> int:
-    """Find the end of the last line that ends outside of quotes."""
-    last_quote = int(quotes[-1]) if len(quotes) else -1
-    end = data.rfind(_NEWLINE) + 1
-    if len(quotes) % 2 == 0 and end > last_quote + 1:
-        return end
-    octets = np.frombuffer(data, np.uint8)
-    for line_end in (_NEWLINE, _RETURN):
-        # A return at the very end may be half of a line end.
-        ends = np.flatnonzero(octets[: len(data) - (line_end == _RETURN)] == ord(line_end))
-        outside = ends[np.searchsorted(quotes, ends) % 2 == 0]
-        if len(outside):
-            return int(outside[-1]) + 1
-    return 0
-
-
-def _count_lines(data: bytes) -> int:
-    line_feeds = data.count(_NEWLINE)
-    if _RETURN not in data:
-        return line_feeds
-    return line_feeds + data.count(_RETURN) - data.count(_RETURN + _NEWLINE)
-
-
-def _header_fault(record: CsvRecord) -> str | None:
+def _header_fault(record: CsvRecord, max_columns: int) -> str | None:
     if not _is_utf8(record.raw):
         return "is not UTF-8"
+    if len(record.cells) > max_columns:
+        limit = "`read_limits.max_columns`"
+        return f"has {len(record.cells)} columns, more than {limit} allows ({max_columns})"
     seen: set[bytes] = set()
     for number, cell in enumerate(record.cells, start=1):
         if not cell:

@@ -6,19 +6,13 @@ The slow half of the csv reader: used for the blocks that the fast half refuses.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 from batch_pipeline.domain.stream import CsvOptions
+from batch_pipeline.spark.chunks import BadText
+from batch_pipeline.spark.read.csv_bounds import count_lines, hide_escaped, special_bytes
 
 Cells = list[bytes | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BadText:
-    """Text that is no record: `line` is where it starts, counted from 1; `raw` has no line end."""
-
-    line: int
-    reason: str
-    raw: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +28,12 @@ class CsvScanner:
     """The records of one block, which starts at a record; blank lines are skipped.
 
     `consumed` tells how many bytes the records given so far took up, `line` the number of the line
-    after them. Unless `eof`, a record that may go on behind the block is left unread.
+    after them, `size_bytes` how long the last one was without its line end. Unless `eof`, a record
+    that may go on behind the block is left unread.
     """
 
     def __init__(self, data: bytes, options: CsvOptions, *, first_line: int, eof: bool) -> None:
-        self.consumed = 0
+        self.consumed = self.size_bytes = 0
         self.line = first_line
         self._eof = eof
         self._delimiter = options.delimiter.encode()
@@ -47,7 +42,14 @@ class CsvScanner:
         self._closing = re.compile(
             b"[^%b]*(?:%b%b[^%b]*)*%b(?!%b)" % (quote, quote, quote, quote, quote, quote)
         )
-        self._lines = data.splitlines(keepends=True)
+        hidden = hide_escaped(data, options)
+        self._texts = self._lines = hidden.splitlines(keepends=True)
+        self._has_escapes = hidden is not data
+        if self._has_escapes:  # `_lines` tell where what ends, `_texts` are what stands there
+            ends = list(accumulate(map(len, self._lines)))
+            starts = [0, *ends]
+            self._texts = [data[a:b] for a, b in zip(starts, ends, strict=False)]
+            self._escaped = _Escapes(options)
         if self._lines and not eof and not self._lines[-1].endswith(b"\n"):
             self._lines.pop()
 
@@ -65,21 +67,28 @@ class CsvScanner:
                 used, found = scanned
             elif body:
                 cells: Cells = [cell or None for cell in body.split(self._delimiter)]
-                found = [CsvRecord(line=self.line, raw=body, cells=cells)]
-            self.consumed += sum(map(len, self._lines[index : index + used]))
-            self.line += used
+                raw = self._texts[index][: len(body)]
+                if self._has_escapes:
+                    cells = self._unescaped(raw, cells)
+                found = [CsvRecord(line=self.line, raw=raw, cells=cells)]
+            taken = sum(map(len, self._lines[index : index + used]))
+            last = self._lines[index + used - 1]
+            self.size_bytes = taken - len(last) + len(last.rstrip(b"\r\n"))
+            self.consumed += taken
+            self.line += self._lines_of(index, used)
             index += used
             yield from found
 
     def _quoted(self, first: int) -> tuple[int, list[CsvRecord | BadText]] | None:
         """Read a record with quotes: the number of its lines and what it is, None if it goes on."""
         text = bytearray(self._lines[first])
+        spans: list[tuple[int, int]] = []
         used, position = 1, 0
-        cells: Cells = []
         while True:
             if text[position : position + 1] != self._quote:
-                cell, position, last = self._plain_cell(text, position)
-                cells.append(cell or None)
+                end, last = self._plain_cell(text, position)
+                spans.append((position, end))
+                position = end + 1
             else:
                 scan_from = position + 1
                 while (match := self._closing.match(text, scan_from)) is None:
@@ -90,8 +99,7 @@ class CsvScanner:
                     scan_from = len(text)
                     text += self._lines[first + used]
                     used += 1
-                value = bytes(text[position + 1 : match.end() - 1])
-                cells.append(value.replace(self._quote * 2, self._quote))
+                spans.append((position, match.end()))
                 position = match.end()
                 behind = bytes(text[position : position + 1])
                 last = behind in (b"", b"\r", b"\n")
@@ -99,23 +107,70 @@ class CsvScanner:
                     return used, self._broken(first, used, "text follows a closing quote")
                 position += 1
             if last:
-                raw = bytes(text).rstrip(b"\r\n")
+                size = len(text.rstrip(b"\r\n"))
+                raw = b"".join(self._texts[first : first + used])[:size]
+                cells = [self._cell(raw[start:end]) for start, end in spans]
                 return used, [CsvRecord(line=self.line, raw=raw, cells=cells)]
 
-    def _plain_cell(self, text: bytearray, position: int) -> tuple[bytes, int, bool]:
-        """Read a cell without quotes: its text, where the next one starts, is it the last."""
+    def _plain_cell(self, text: bytearray, position: int) -> tuple[int, bool]:
+        """Find the end of a cell without quotes, and tell whether it is the last."""
         end = text.find(self._delimiter, position)
-        if end < 0:
-            return bytes(text[position:]).rstrip(b"\r\n"), len(text), True
-        return bytes(text[position:end]), end + 1, False
+        return (len(text.rstrip(b"\r\n")), True) if end < 0 else (end, False)
+
+    def _cell(self, text: bytes) -> bytes | None:
+        """Give the value of a cell from its text."""
+        quote = self._quote
+        if not text.startswith(quote):
+            if self._has_escapes:
+                text = self._escaped.plain(text)
+            return text or None
+        if self._has_escapes:
+            return self._escaped.quoted(text[1:-1])
+        return text[1:-1].replace(quote * 2, quote)
+
+    def _unescaped(self, raw: bytes, hidden: Cells) -> Cells:
+        """Take the escapes out of a record without quotes; `hidden` shows where its cells end."""
+        cells: Cells = []
+        start = 0
+        for cell in hidden:
+            end = start + len(cell or b"")
+            cells.append(self._escaped.plain(raw[start:end]) or None)
+            start = end + 1
+        return cells
+
+    def _lines_of(self, first: int, used: int) -> int:
+        if not self._has_escapes:
+            return used
+        text = b"".join(self._texts[first : first + used])
+        return count_lines(text) + (not text.endswith((b"\r", b"\n")))
 
     def _broken(self, first: int, used: int, reason: str) -> list[CsvRecord | BadText]:
         # Where the quote should have ended nobody knows: no line of the span is taken for a record,
         # and each counts as a bad one, so that a limit on bad records sees how much is lost.
         bad: list[CsvRecord | BadText] = []
         for offset in range(used):
-            raw = self._lines[first + offset].rstrip(b"\r\n")
+            line = self.line + self._lines_of(first, offset) if offset else self.line
+            size = len(self._lines[first + offset].rstrip(b"\r\n"))
+            raw = self._texts[first + offset][:size]
             told = reason if offset == 0 else f"stands behind an open quote of line {self.line}"
             if raw:
-                bad.append(BadText(line=self.line + offset, reason=told, raw=raw))
+                bad.append(BadText(line=line, reason=told, raw=raw))
         return bad
+
+
+class _Escapes:
+    """Takes escapes and doubled quotes out of cells."""
+
+    def __init__(self, options: CsvOptions) -> None:
+        escape = re.escape((options.escape or "").encode())
+        quote = options.quote.encode()
+        special = re.escape(special_bytes(options))
+        self._quote = quote
+        self._plain = re.compile(b"%b([%b])" % (escape, special))
+        self._quoted = re.compile(b"%b([%b])|%b" % (escape, special, re.escape(quote * 2)))
+
+    def plain(self, text: bytes) -> bytes:
+        return self._plain.sub(rb"\1", text)
+
+    def quoted(self, text: bytes) -> bytes:
+        return self._quoted.sub(lambda match: match[1] or self._quote, text)

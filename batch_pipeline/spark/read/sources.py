@@ -5,80 +5,178 @@ Every way in which a file cannot be read becomes a `BadFileError`; nothing is pa
 
 import os
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC
 from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from batch_pipeline.domain.errors import BadFileError, InvalidValueError
 from batch_pipeline.domain.item import FoundFile, modified_at
 from batch_pipeline.domain.location import to_path
+from batch_pipeline.domain.record_rules import BadFileKind
 from batch_pipeline.domain.stream import SourceFormat, Stream
-from batch_pipeline.spark.gzip_codec import DAMAGE, GZIP_MAGIC, damage_reason, open_gzip
+from batch_pipeline.spark.read.charsets import UndecodableError, Utf8Text, charset_of
+from batch_pipeline.spark.read.compression import Unpacked, UnpackError, packing_of
+from batch_pipeline.spark.read.formats import binary_format, refusal, text_format
+from batch_pipeline.spark.read.slices import SLICEABLE, ByteRange
 
 BLOCK_BYTES = 2 * 2**20
-MAX_RECORD_BYTES = 64 * 2**20  # a record is held in memory while it is read
 
-_UTF8_MARK = b"\xef\xbb\xbf"
-_REFUSED = {
-    b"BZh": "is compressed with bzip2; csv and jsonl may be plain or gzip",
-    b"\x28\xb5\x2f\xfd": "is compressed with zstd; csv and jsonl may be plain or gzip",
-    b"\xfd7zXZ\0": "is compressed with xz; csv and jsonl may be plain or gzip",
-    b"PK\x03\x04": "is a zip archive; csv and jsonl may be plain or gzip",
-    b"PAR1": "is a parquet file; csv or jsonl is expected",
-    b"\xff\xfe": "is UTF-16 text; UTF-8 is expected",
-    b"\xfe\xff": "is UTF-16 text; UTF-8 is expected",
-}
-_BZIP2_BLOCK = b"1AY&SY"  # text may well start with "BZh"; bzip2 data goes on like this
+_START_BYTES = 256 * 2**10  # enough to tell one format from another
+_BINARY = frozenset({SourceFormat.PARQUET, SourceFormat.AVRO})
+_Found = TypeVar("_Found")
 
 
-class TextSource:
-    """An open file: uncompressed bytes without a byte order mark, and what they contain."""
+class OpenSource:
+    """An open file: uncompressed bytes and what they contain; UTF-8 without a mark if it is text.
 
-    def __init__(self, raw: BufferedReader, stream: Stream, location: str) -> None:
-        self._stream = stream.name
+    `part` is what of the file is wanted, None for all of it; it is up to the reader to keep to it.
+    Read either by `read` or through `file`: they share one position.
+    """
+
+    def __init__(
+        self, raw: BufferedReader, stream: Stream, location: str, part: ByteRange | None = None
+    ) -> None:
+        self.part = part
+        self.limits = stream.read_limits
+        self.text_start = 0  # the byte behind a byte order mark
+        self._stream = stream
         self._location = location
-        self._bytes_in: BinaryIO = raw
-        start = self._call(lambda: raw.peek(len(GZIP_MAGIC)))
-        if start.startswith(GZIP_MAGIC):
-            self._bytes_in = open_gzip(raw)
-        start = self._read(BLOCK_BYTES)
-        if reason := _refusal(start):
-            raise self.bad_file(reason)
-        self._start = start.removeprefix(_UTF8_MARK)
-        self.format = _format(self._start, stream.source.format)
+        self._raw = raw
+        self._temporary: BinaryIO | None = None
+        self._bytes_in: BufferedReader | Unpacked | Utf8Text = raw
+        self._start = b""
+        self._is_packed = self._unpack()
+        self._is_utf8 = True
+        self.format = self._binary_format() or self._text_format()
 
-    def read(self, size_bytes: int) -> bytes:
-        """Read exactly `size_bytes`, fewer only at the end of the file; at least `BLOCK_BYTES`.
+    @property
+    def can_split(self) -> bool:
+        """Tell whether parts of it can be read: it is plain and its records can be found."""
+        return not self._is_packed and self._is_utf8 and self.format in SLICEABLE
+
+    @property
+    def file(self) -> BinaryIO:
+        """Give a file to seek in, at its start: the landed file if it is not compressed.
+
+        Of a compressed one a temporary file with what `read` gives.
 
         Raises:
-            BadFileError: the file cannot be read to its end, or gzip data is damaged.
+            BadFileError: the file cannot be read, or compressed data is damaged.
         """
-        start, self._start = self._start, b""
+        if not self._is_packed:
+            self._raw.seek(0)
+            return self._raw
+        if self._temporary is None:
+            self._temporary = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the source
+            while block := self.read(BLOCK_BYTES):
+                self._temporary.write(block)
+        self._temporary.seek(0)
+        return self._temporary
+
+    def read(self, size_bytes: int) -> bytes:
+        """Read exactly `size_bytes`, fewer only at the end of the file.
+
+        Raises:
+            BadFileError: the file cannot be read to its end, or compressed data is damaged.
+        """
+        start, self._start = self._start[:size_bytes], self._start[size_bytes:]
         return start + self._read(size_bytes - len(start))
 
-    def bad_file(self, reason: str, *, line: int | None = None) -> BadFileError:
+    def seek(self, position: int) -> None:
+        """Let `read` go on at a byte of the file as it stands; only for files that can be split."""
+        self._start = b""
+        self._raw.seek(position)
+
+    def reopened(self) -> BinaryIO:
+        """Open the file once more, as it stands, to look something up.
+
+        Raises:
+            BadFileError: it cannot be opened any more.
+        """
+        return self._call(lambda: Path(to_path(self._location)).open("rb"))
+
+    def bad_file(
+        self,
+        reason: str,
+        *,
+        line: int | None = None,
+        kind: BadFileKind = BadFileKind.CORRUPT,
+    ) -> BadFileError:
         """Make the error that says that this whole file is bad."""
-        return BadFileError(self._stream, self._location, line, reason)
+        return _bad_file(self._stream, self._location, reason, line=line, kind=kind)
+
+    def too_long(self, what: str, *, line: int) -> BadFileError:
+        """Make the error that says that a record is longer than allowed."""
+        limit = self.limits.max_record_bytes
+        shown = f"{limit >> 20} MiB" if limit % 2**20 == 0 else f"{limit} bytes"
+        reason = f"{what} is longer than {shown}, more than `read_limits.max_record_bytes` allows"
+        return self.bad_file(reason, line=line)
+
+    def close(self) -> None:
+        """Remove what is temporary."""
+        if self._temporary is not None:
+            self._temporary.close()
+
+    def _unpack(self) -> bool:
+        """Take off the compression, read the start, tell whether there was one."""
+        start = self._call(lambda: self._raw.peek(1))
+        packing = packing_of(start)
+        if packing is not None:
+            limit = self.limits.max_expansion
+            self._bytes_in = Unpacked(self._raw, packing, max_expansion=limit)
+        self._start = self._read(_START_BYTES)
+        if packing is not None and (inner := packing_of(self._start)):
+            raise self.bad_file(f"is compressed twice, with {packing} and {inner}")
+        if reason := refusal(self._start):
+            raise self.bad_file(reason)
+        return packing is not None
+
+    def _binary_format(self) -> SourceFormat | None:
+        declared, found = self._stream.source.format, binary_format(self._start)
+        if found is not None and declared not in {SourceFormat.AUTO, found}:
+            raise self.bad_file(f"is a file of format {found}, but `source.format` is {declared}")
+        if found is None and declared in _BINARY:
+            raise self.bad_file(f"is no file of format {declared}, which `source.format` says")
+        return found
+
+    def _text_format(self) -> SourceFormat:
+        source = self._stream.source
+        start = self._start
+        charset, mark = self._call(lambda: charset_of(start, source.charset))
+        self._start, self.text_start = start[mark:], mark
+        if charset != "utf-8":
+            self._is_utf8 = False
+            below, rest = self._bytes_in, [self._start]
+
+            def read(size_bytes: int) -> bytes:
+                first = rest.pop() if rest else b""
+                return first + below.read(size_bytes - len(first))
+
+            self._start = b""
+            self._bytes_in = Utf8Text(read, charset, offset=mark)
+            self._start = self._read(_START_BYTES)
+        return text_format(self._start) if source.format is SourceFormat.AUTO else source.format
 
     def _read(self, size_bytes: int) -> bytes:
-        return self._call(lambda: self._bytes_in.read(size_bytes))
+        return self._call(lambda: self._bytes_in.read(size_bytes)) if size_bytes > 0 else b""
 
-    def _call(self, read: Callable[[], bytes]) -> bytes:
+    def _call(self, read: Callable[[], _Found]) -> _Found:
         try:
             return read()
-        except DAMAGE as error:
-            raise self.bad_file(damage_reason(error)) from error
+        except (UnpackError, UndecodableError) as error:
+            raise self.bad_file(str(error)) from error
         except OSError as error:
-            if error.errno is None:  # gzip.BadGzipFile
-                raise self.bad_file(damage_reason(error)) from error
-            raise self.bad_file(_unreadable(error)) from error
+            raise _unreadable(self._stream, self._location, error) from error
 
 
 @contextmanager
-def open_source(file: FoundFile, stream: Stream) -> Iterator[TextSource]:
+def open_source(
+    file: FoundFile, stream: Stream, part: ByteRange | None = None
+) -> Iterator[OpenSource]:
     """Open a file for reading; that it is still the registered one is checked before and after.
 
     Of what was never noted, at least that it stays as it was while it is read.
@@ -86,64 +184,71 @@ def open_source(file: FoundFile, stream: Stream) -> Iterator[TextSource]:
     Raises:
         BadFileError: the file is not there, is not the one that was registered, or cannot be read.
     """
-
-    def bad_file(reason: str) -> BadFileError:
-        return BadFileError(stream.name, file.location, None, reason)
-
-    def checked() -> os.stat_result:
-        try:
-            status = path.stat()
-        except OSError as error:
-            raise bad_file(_unreadable(error)) from error
-        reason = _change(file, status)
-        if reason is not None:
-            raise bad_file(reason)
-        return status
-
     try:
         path = Path(to_path(file.location))
     except InvalidValueError as error:
-        raise bad_file(f"is not {error.expected}") from error
-    before = checked()  # before it is opened: opening a pipe would wait for ever
+        raise _bad_file(stream, file.location, f"is not {error.expected}") from error
+    before = _checked(path, file, stream)  # before opening: opening a pipe would wait for ever
     try:
         raw = path.open("rb")
     except OSError as error:
-        raise bad_file(_unreadable(error)) from error
+        raise _unreadable(stream, file.location, error) from error
     with raw:
-        yield TextSource(raw, stream, file.location)
-    after = checked()
+        try:
+            source = OpenSource(raw, stream, file.location, part)
+            try:
+                yield source
+            finally:
+                source.close()
+        except BadFileError:
+            # Half of another file is easily taken for a damaged one.
+            _check_unchanged(path, file, stream, before)
+            raise
+    _check_unchanged(path, file, stream, before)
+
+
+def _check_unchanged(path: Path, file: FoundFile, stream: Stream, before: os.stat_result) -> None:
+    after = _checked(path, file, stream)
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise bad_file("changed while it was read")
+        reason = "changed while it was read"
+        raise _bad_file(stream, file.location, reason, kind=BadFileKind.CHANGED)
+
+
+def _checked(path: Path, file: FoundFile, stream: Stream) -> os.stat_result:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise _unreadable(stream, file.location, error) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise _bad_file(stream, file.location, "is not a regular file")
+    if change := _change(file, status):
+        reason = f"changed since it was registered: {change}"
+        raise _bad_file(stream, file.location, reason, kind=BadFileKind.CHANGED)
+    return status
 
 
 def _change(file: FoundFile, status: os.stat_result) -> str | None:
-    changed = "changed since it was registered"
-    if not stat.S_ISREG(status.st_mode):
-        return "is not a regular file"
     if file.size_bytes not in {None, status.st_size}:
-        return f"{changed}: size {file.size_bytes} -> {status.st_size} bytes"
+        return f"size {file.size_bytes} -> {status.st_size} bytes"
     if file.modified_at is None:
         return None
     before, now = file.modified_at.astimezone(UTC), modified_at(status)
-    if before != now:
-        return f"{changed}: modified {before.isoformat()} -> {now.isoformat()}"
-    return None
+    return f"modified {before.isoformat()} -> {now.isoformat()}" if before != now else None
 
 
-def _unreadable(error: OSError) -> str:
+def _unreadable(stream: Stream, location: str, error: OSError) -> BadFileError:
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        return "is not there"
-    return f"cannot be read ({(error.strerror or str(error)).lower()})"
+        return _bad_file(stream, location, "is not there", kind=BadFileKind.MISSING)
+    reason = f"cannot be read ({(error.strerror or str(error)).lower()})"
+    return _bad_file(stream, location, reason)
 
 
-def _refusal(start: bytes) -> str | None:
-    for magic, reason in _REFUSED.items():
-        if start.startswith(magic) and (magic != b"BZh" or start[4:10] == _BZIP2_BLOCK):
-            return reason
-    return None
-
-
-def _format(start: bytes, wanted: SourceFormat) -> SourceFormat:
-    if wanted is not SourceFormat.AUTO:
-        return wanted
-    return SourceFormat.JSONL if start.lstrip(b" \t\r\n")[:1] == b"{" else SourceFormat.CSV
+def _bad_file(
+    stream: Stream,
+    location: str,
+    reason: str,
+    *,
+    line: int | None = None,
+    kind: BadFileKind = BadFileKind.CORRUPT,
+) -> BadFileError:
+    return BadFileError(stream.name, location, line, reason, kind=kind)

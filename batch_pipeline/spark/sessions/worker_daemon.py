@@ -10,7 +10,14 @@ import signal
 import sys
 from types import FrameType
 
-MODULES = ("pyarrow.csv", "pyarrow.parquet", "pyspark.worker", "batch_pipeline.spark.task")
+MODULES = (
+    "pyarrow.csv",
+    "pyarrow.parquet",
+    "pyspark.worker",
+    "batch_pipeline.spark.frame_tasks",
+    "batch_pipeline.spark.splitting",
+    "batch_pipeline.spark.task",
+)
 LOOK_SECONDS = 60
 IDLE_LOOKS = 2
 

@@ -1,93 +1,75 @@
-"""Writes text cells as JSON lines, column by column in Arrow, without a Python step per record."""
+"""Writes tables as JSON lines, column by column in Arrow, without a Python step per record."""
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batch_pipeline.domain.schema import ColumnType, RecordSchema
+from batch_pipeline.domain.record_rules import OnNonfinite
+from batch_pipeline.domain.schema import Column, RecordSchema
+from batch_pipeline.spark.chunks import Table
+from batch_pipeline.spark.write.json_cells import (
+    Cells,
+    cells_of_json,
+    cells_of_text,
+    cells_of_values,
+)
+from batch_pipeline.spark.write.line_parts import Lines
 
-_NAMES_PER_SLICE_BYTES = 32 * 2**20  # repeated names make JSON of short cells many times longer
-_ESCAPED = {chr(code): f"\\u{code:04x}" for code in range(32)} | {
-    "\n": "\\n",
-    "\r": "\\r",
-    "\t": "\\t",
-    '"': '\\"',
-}
-_HARMLESS = bytes(set(range(256)) - {ord(char) for char in _ESCAPED} - {ord("\\")})
-
-
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """Whole lines: their text, each with its line feed, and where each one ends in it."""
-
-    text: bytes | memoryview
-    ends: npt.NDArray[np.int64]
-
-    @classmethod
-    def of(cls, records: list[bytes]) -> "Lines":
-        """Join records, which have no line feed."""
-        sizes = np.fromiter(map(len, records), np.int64, len(records))
-        return cls(b"\n".join([*records, b""]), np.cumsum(sizes + 1))
+_TEXT = pa.string()
+_SLICE_BYTES = 32 * 2**20  # repeated names make JSON of short cells many times longer
 
 
-def json_lines(cells: pa.RecordBatch, schema: RecordSchema) -> Iterator[Lines]:
+def json_lines(table: Table, schema: RecordSchema, on_nonfinite: OnNonfinite) -> Iterator[Lines]:
     """Write each record as one JSON object with all columns of the schema, in its order.
 
-    Cells of integer and number columns are written as they stand; their form was checked before.
-    A column that the cells lack is null.
+    A value is written by what it is, text cells by the type of their column. A column that the
+    table lacks is null.
     """
+    if not table.good:
+        return
     names_bytes = sum(len(name) + 8 for name in schema.names)
-    step = max(1, _NAMES_PER_SLICE_BYTES // (names_bytes + 1))
-    for start in range(0, cells.num_rows, step):
-        yield _lines(cells.slice(start, step), schema)
+    step = max(1, _SLICE_BYTES // (names_bytes + table.batch.nbytes // table.good + 1))
+    for start in range(0, table.good, step):
+        yield _lines(table, table.batch.slice(start, step), schema, on_nonfinite)
 
 
-def quoted(column: pa.StringArray) -> pa.StringArray:
-    """Write each cell as a JSON string; nulls stay null."""
-    mark = pa.scalar('"')
-    return pc.binary_join_element_wise(mark, escaped(column), mark, pa.scalar(""))
+def cells_of(table: Table, array: pa.Array, column: Column, on_nonfinite: OnNonfinite) -> Cells:
+    """Write the values of a table's column as JSON."""
+    if column.name in table.text:
+        return cells_of_text(array, column)
+    if column.name in table.json:
+        return cells_of_json(array)
+    return cells_of_values(array, on_nonfinite)
 
 
-def escaped(column: pa.StringArray) -> pa.StringArray:
-    """Escape what JSON does not allow inside of a string."""
-    octets = column.buffers()[2]
-    strange = set((octets.to_pybytes() if octets else b"").translate(None, _HARMLESS))
-    if ord("\\") in strange:
-        column = pc.replace_substring(column, "\\", "\\\\")
-    for char, written in _ESCAPED.items():
-        if ord(char) in strange:
-            column = pc.replace_substring(column, char, written)
-    return column
-
-
-def _lines(cells: pa.RecordBatch, schema: RecordSchema) -> Lines:
-    present = set(cells.schema.names)
+def _lines(
+    table: Table, batch: pa.RecordBatch, schema: RecordSchema, on_nonfinite: OnNonfinite
+) -> Lines:
+    present = {name: index for index, name in enumerate(batch.schema.names)}
     parts: list[pa.Scalar | pa.StringArray] = []
     literal = "{"
     for number, column in enumerate(schema.columns):
         literal += f"{',' * (number > 0)}{json.dumps(column.name, ensure_ascii=False)}:"
-        values = cells.column(column.name) if column.name in present else None
-        if values is None or values.null_count == len(values):
+        index = present.get(column.name)
+        array = None if index is None else batch.column(index)
+        if array is None or array.null_count == batch.num_rows:
             literal += "null"
-        elif column.type in (ColumnType.INTEGER, ColumnType.NUMBER):
-            parts += [pa.scalar(literal), values]
-            literal = ""
-        elif values.null_count:
-            parts += [pa.scalar(literal), quoted(values)]
+            continue
+        cells = cells_of(table, array, column, on_nonfinite)
+        if cells.text.null_count:
+            parts += [pa.scalar(literal, _TEXT), cells.whole()]
             literal = ""
         else:
-            parts += [pa.scalar(literal + '"'), escaped(values)]
-            literal = '"'
+            parts += [pa.scalar(literal + cells.before, _TEXT), cells.text]
+            literal = cells.after
     literal += "}\n"
     if not parts:
-        return Lines.of([literal.rstrip("\n").encode()] * cells.num_rows)
+        return Lines.of([literal.rstrip("\n").encode()] * batch.num_rows)
     joined = pc.binary_join_element_wise(
-        *parts, pa.scalar(literal), "", null_handling="replace", null_replacement="null"
+        *parts, pa.scalar(literal, _TEXT), "", null_handling="replace", null_replacement="null"
     )
     return _lines_of(joined)
 

@@ -1,24 +1,20 @@
-"""The two kinds of part files behind one face, and the quarantine beside them."""
+"""The kinds of part files behind one face, and the quarantine beside them."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
 import msgspec
-import pyarrow as pa
 
 from batch_pipeline.domain.encoding import Compression, Format
 from batch_pipeline.domain.manifest import PartFile
 from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.domain.stream import PartLimits, Stream
-from batch_pipeline.spark.read.csv_strict import BadText
-from batch_pipeline.spark.read.jsonl_reader import JsonChunk
-from batch_pipeline.spark.write.json_lines import Lines, json_lines
-from batch_pipeline.spark.write.parquet_writer import (
-    ParquetPartWriter,
-    arrow_schema,
-    batch_of_cells,
-    batch_of_rows,
-)
-from batch_pipeline.spark.write.part_writer import LinePartWriter, PartNames, storage_errors
+from batch_pipeline.spark.chunks import BadText, Chunk, JsonRecords
+from batch_pipeline.spark.write.columns import batch_of_rows, batch_of_table, output_schema
+from batch_pipeline.spark.write.json_lines import json_lines
+from batch_pipeline.spark.write.line_parts import Lines, line_writer
+from batch_pipeline.spark.write.part_files import PartNames, storage_errors
+from batch_pipeline.spark.write.table_parts import table_writer
+from batch_pipeline.spark.write.table_rows import TableRows
 
 QUARANTINE_FOLDER = "quarantine"
 MAX_RAW_BYTES = 64 * 2**10
@@ -29,12 +25,8 @@ _ENDLESS = PartLimits(max_records=2**62, max_bytes=2**62)
 class Output(Protocol):
     """Where the records of a task go; all calls raise `StorageUnavailableError` when they fail."""
 
-    def write_cells(self, cells: pa.RecordBatch) -> None:
-        """Write text cells, whose form fits the schema."""
-        ...
-
-    def write_json(self, chunk: JsonChunk) -> None:
-        """Write JSON records that fit the schema."""
+    def write(self, chunk: Chunk) -> None:
+        """Write checked records, which fit the schema."""
         ...
 
     def close(self) -> tuple[PartFile, ...]:
@@ -51,16 +43,17 @@ class JsonlOutput:
 
     def __init__(self, names: PartNames, stream: Stream, schema: RecordSchema) -> None:
         self._schema = schema
-        self._parts = LinePartWriter(names, stream.encoding.compression, stream.part_limits)
+        self._on_nonfinite = stream.on_nonfinite
+        encoding = stream.encoding
+        self._parts = line_writer(names, stream.part_limits, encoding.compression, encoding.level)
 
-    def write_cells(self, cells: pa.RecordBatch) -> None:
-        """Write text cells, whose form fits the schema."""
-        for lines in json_lines(cells, self._schema):
+    def write(self, chunk: Chunk) -> None:
+        """Write checked records, which fit the schema."""
+        if isinstance(chunk, JsonRecords):
+            self._parts.append(Lines.of(chunk.lines))
+            return
+        for lines in json_lines(chunk, self._schema, self._on_nonfinite):
             self._parts.append(lines)
-
-    def write_json(self, chunk: JsonChunk) -> None:
-        """Write JSON records that fit the schema."""
-        self._parts.append(Lines.of(chunk.lines))
 
     def close(self) -> tuple[PartFile, ...]:
         """Finish the part files and give them in order."""
@@ -71,22 +64,22 @@ class JsonlOutput:
         self._parts.abort()
 
 
-class ParquetOutput:
-    """Part files of parquet, with the columns of the schema."""
+class TableOutput:
+    """Part files of parquet or Arrow, with the columns of the schema."""
 
     def __init__(self, names: PartNames, stream: Stream, schema: RecordSchema) -> None:
         self._schema = schema
-        self._parts = ParquetPartWriter(
-            names, stream.encoding.compression, stream.part_limits, arrow_schema(schema)
-        )
+        self._arrow_schema = output_schema(schema, stream.encoding.format)
+        self._on_nonfinite = stream.on_nonfinite
+        self._parts = table_writer(names, stream.part_limits, stream.encoding)
 
-    def write_cells(self, cells: pa.RecordBatch) -> None:
-        """Write text cells, whose form fits the schema."""
-        self._parts.append(batch_of_cells(cells, self._schema))
-
-    def write_json(self, chunk: JsonChunk) -> None:
-        """Write JSON records that fit the schema."""
-        self._parts.append(batch_of_rows(chunk.rows, self._schema))
+    def write(self, chunk: Chunk) -> None:
+        """Write checked records, which fit the schema."""
+        if isinstance(chunk, JsonRecords):
+            batch = batch_of_rows(chunk.rows or [], self._schema, self._arrow_schema)
+        else:
+            batch = batch_of_table(chunk, self._schema, self._arrow_schema, self._on_nonfinite)
+        self._parts.append(TableRows.of(batch))
 
     def close(self) -> tuple[PartFile, ...]:
         """Finish the part files and give them in order."""
@@ -99,9 +92,13 @@ class ParquetOutput:
 
 def open_output(names: PartNames, stream: Stream, schema: RecordSchema) -> Output:
     """Make the output for the stream's encoding; no file is created before the first record."""
-    if stream.encoding.format is Format.PARQUET:
-        return ParquetOutput(names, stream, schema)
-    return JsonlOutput(names, stream, schema)
+    match stream.encoding.format:
+        case Format.JSONL:
+            return JsonlOutput(names, stream, schema)
+        case Format.PARQUET | Format.ARROW:
+            return TableOutput(names, stream, schema)
+        case _:
+            assert_never(stream.encoding.format)
 
 
 class Quarantine:
@@ -113,7 +110,7 @@ class Quarantine:
 
     def __init__(self, names: PartNames) -> None:
         self._names = names
-        self._parts = LinePartWriter(names, Compression.GZIP, _ENDLESS)
+        self._parts = line_writer(names, _ENDLESS, Compression.GZIP)
 
     def add(self, item_id: int, location: str, bad: BadText | str) -> None:
         """Keep a bad record, or the reason why a whole file is bad.

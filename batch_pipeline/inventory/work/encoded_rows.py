@@ -1,0 +1,54 @@
+"""Writes what an encode produced: rows of part files, and of items with their counters."""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from batch_pipeline.domain.batch import Attempt, Batch
+from batch_pipeline.domain.encode import Encoded
+from batch_pipeline.domain.seen import Seen
+from batch_pipeline.inventory.tables import attempt_item, part_file
+from batch_pipeline.inventory.work.stored_text import storable
+
+
+def insert_files(connection: sa.Connection, claimed: Attempt, encoded: Encoded) -> None:
+    """Keep the part files of an attempt in their order, and where each item's records went."""
+    files = [
+        {
+            "attempt_id": claimed.id,
+            "quarantine": quarantine,
+            "position": position,
+            "uri": part.uri,
+            "records": part.records,
+            "size_bytes": part.size_bytes,
+            "sha256": part.sha256,
+        }
+        for quarantine, parts in (
+            (False, encoded.result.part_files),
+            (True, encoded.result.quarantine_files),
+        )
+        for position, part in enumerate(parts)
+    ]
+    items = [
+        {
+            "attempt_id": claimed.id,
+            "item_id": item.item_id,
+            "read": item.read,
+            "written": item.written,
+            "filtered": item.filtered,
+            "quarantined": item.quarantined,
+            "bad_file": None if item.bad_file is None else storable(item.bad_file),
+        }
+        for item in encoded.result.items
+    ]
+    if files:
+        connection.execute(sa.insert(part_file), files)
+    if items:
+        connection.execute(sa.insert(attempt_item), items)
+
+
+def seen_of(one: Batch, encoded: Encoded) -> dict[str, Any]:
+    """Give what the attempt saw of its batch, for later audits."""
+    ids = sorted(item.item_id for item in encoded.result.items)
+    weight = one.weight if encoded.weight is None else encoded.weight
+    return Seen.of(ids, weight=weight).to_json()

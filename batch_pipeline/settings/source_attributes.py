@@ -1,0 +1,123 @@
+"""The keys of a stream file below `source`: where files land and how they are read."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from batch_pipeline.domain.stream import (
+    CsvOptions,
+    FixedColumn,
+    Source,
+    SourceFiles,
+    SourceFormat,
+    TextOptions,
+)
+from batch_pipeline.settings.section import Section
+from batch_pipeline.settings.stream_values import Count, Location, Text, absolute_uri, refusal
+from batch_pipeline.settings.table_attributes import TableAttributes
+
+
+class FixedColumnAttributes(Section):
+    """A column of fixed-width text."""
+
+    name: Text = Field(description="Name of the column.")
+    start: Count = Field(description="Its first character, counted from 1.")
+    width: Count = Field(description="Its width in characters.")
+
+    def to_domain(self) -> FixedColumn:
+        """Give the domain's form."""
+        return FixedColumn(name=self.name, start=self.start, width=self.width)
+
+
+class OptionAttributes(Section):
+    """How text files are written."""
+
+    delimiter: str = Field(",", description="csv: one ASCII character between cells.")
+    quote: str = Field('"', description="csv: one ASCII character around cells.")
+    escape: str | None = Field(
+        None,
+        description="csv: one ASCII character that takes the meaning from the next one (default: "
+        "none; a quote inside of a cell is doubled).",
+    )
+    names: tuple[Text, ...] = Field(
+        (), description="csv: columns of files without a header (default: the first record)."
+    )
+    columns: tuple[FixedColumnAttributes, ...] = Field(
+        (), description="text: columns of fixed width (default: the line is the column `line`)."
+    )
+    charset: str = Field(
+        "utf-8", description="csv, text and JSON: a charset that Python knows (default utf-8)."
+    )
+
+    def check(self) -> None:
+        try:
+            "".encode(self.charset)  # also refuses codecs that give no text
+        except LookupError as error:
+            problem = f"is {self.charset!r:.80}; expected a charset that Python knows"
+            raise refusal(problem, key="source.options.charset") from error
+        self.csv()
+        self.text()
+
+    def csv(self) -> CsvOptions:
+        """Give the domain's form of what concerns csv."""
+        return CsvOptions(
+            delimiter=self.delimiter, quote=self.quote, escape=self.escape, names=self.names
+        )
+
+    def text(self) -> TextOptions:
+        """Give the domain's form of what concerns text."""
+        return TextOptions(columns=tuple(column.to_domain() for column in self.columns))
+
+
+class SourceAttributes(Section):
+    """Where files land, or the table of your own that lists them, and how they are read."""
+
+    uri: Location | None = Field(
+        None, description="Landing folder: a file:///… URI, or a path, relative to the stream file."
+    )
+    meta_table: TableAttributes | None = Field(
+        None, description="In place of uri: a table of your own, one row for each file."
+    )
+    include: Annotated[tuple[Text, ...], Field(min_length=1)] = Field(
+        ("*",), description="Patterns (*, ?, [abc]); a file is read if its name matches one."
+    )
+    exclude: tuple[Text, ...] = Field(
+        (), description="Patterns; a file whose name matches one is left out."
+    )
+    format: SourceFormat = Field(
+        SourceFormat.AUTO,
+        description="What the files contain: csv, jsonl, json (an array, or documents), parquet, "
+        "avro, text, or auto (decided file by file; never text).",
+    )
+    options: OptionAttributes = Field(OptionAttributes(), description="How text files are written.")
+
+    def check(self) -> None:
+        if self.meta_table is None and self.uri is None:
+            raise refusal("is missing; expected it, or `source.meta_table`", key="source.uri")
+        if self.meta_table is None:
+            return
+        for key in ("uri", "include", "exclude"):
+            if key in self.model_fields_set:
+                choice = "`source.meta_table.where` chooses rows" if key != "uri" else "one of them"
+                problem = f"cannot stand beside `source.meta_table`; expected {choice}"
+                raise refusal(problem, key=f"source.{key}")
+
+    def to_domain(self, base: Path) -> SourceFiles:
+        """Give the domain's form, with relative paths starting at `base`."""
+        if self.meta_table is not None:
+            return self.meta_table.to_domain(base, **self._read_as())
+        return Source(
+            uri=absolute_uri(self.uri or ".", base),  # never None here: `check` has refused that
+            include=self.include,
+            exclude=self.exclude,
+            **self._read_as(),
+        )
+
+    def _read_as(self) -> dict[str, Any]:
+        return {
+            "format": self.format,
+            "csv": self.options.csv(),
+            "text": self.options.text(),
+            "charset": self.options.charset,
+        }

@@ -1,0 +1,54 @@
+"""Reads text cells as doubles, if the doubles are just the numbers that were written.
+
+Whole columns at a time, by a round trip: a double written as short as reads back the same has the
+digits of the text. What columns become of it is not known here.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batch_pipeline.spark.check.digits import Digits
+from batch_pipeline.spark.check.number_text import DOUBLE_EXACT, doubles_of
+
+NUMBER = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?$"
+
+
+@dataclass(frozen=True, slots=True)
+class DoubleCells:
+    """The nearest doubles, null where cells are, and the positions of those that are not exact."""
+
+    values: pa.DoubleArray
+    inexact: npt.NDArray[np.int64]
+
+
+def doubles_in(cells: pa.StringArray) -> DoubleCells | None:
+    """Read cells that are all written as JSON writes numbers; None where one is not.
+
+    Integers beyond 2^53 count as inexact, for a double holds but some of them.
+    """
+    if Digits(cells).are_short_decimals():
+        return DoubleCells(pc.cast(cells, pa.float64()), np.empty(0, np.int64))
+    try:
+        values = pc.cast(cells, pa.float64())
+    except pa.ArrowInvalid:
+        return None
+    written = pc.cast(values, pa.string())
+    numbers = values.to_numpy(zero_copy_only=False)  # null is NaN
+    unsure = ~(np.abs(numbers) <= DOUBLE_EXACT)
+    if not written.equals(cells):
+        same = pc.fill_null(pc.equal(written, cells), fill_value=False)
+        unsure |= ~same.to_numpy(zero_copy_only=False)
+    if cells.null_count:
+        unsure &= cells.is_valid().to_numpy(zero_copy_only=False)
+    positions = np.flatnonzero(unsure)
+    if not len(positions):
+        return DoubleCells(values, positions)
+    rest = cells.take(pa.array(positions))
+    if not pc.all(pc.match_substring_regex(rest, NUMBER)).as_py():
+        return None
+    _, inexact = doubles_of(rest.cast(pa.binary()).to_pylist())
+    return DoubleCells(values, positions[np.array(inexact, np.int64)])

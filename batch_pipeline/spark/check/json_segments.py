@@ -1,0 +1,265 @@
+"""Reads the JSON records of a chunk in runs for which one decoder serves, the fast way if it can.
+
+Proves on the way that no key is there twice; what does not fit goes to the close look.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import pyarrow as pa
+from msgspec import UNSET, Struct
+from msgspec.structs import astuple
+
+from batch_pipeline.domain.schema import ColumnType
+from batch_pipeline.domain.stream import Stream
+from batch_pipeline.spark.arrow_types import JSON_TYPES
+from batch_pipeline.spark.check.examined import Examiner
+from batch_pipeline.spark.check.json_columns import LOOKED_AT, Columns, check_columns, columns_of
+from batch_pipeline.spark.check.json_faults import BadRecordError, fields_of, key_marks
+from batch_pipeline.spark.check.number_text import may_be_inexact
+from batch_pipeline.spark.check.profile import Profile
+from batch_pipeline.spark.check.record_decoder import RecordDecoder
+from batch_pipeline.spark.chunks import JsonRecords
+
+_DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_PIECE_BYTES = 96 * 2**10
+_OFTEN = 8  # one record of so many without some key: the fast way is not worth a try
+
+
+class Found:
+    """What has been found out about the records of a chunk, by their positions."""
+
+    def __init__(self, chunk: JsonRecords) -> None:
+        self.chunk = chunk
+        self.good: list[int] = []
+        self.bad: dict[int, str] = {}
+        self.changed: dict[int, bytes] = {}
+        self.arrays: list[list[pa.Array]] = []
+        self.rescued = 0
+        self.has_returns = any(b"\r" in line for line in chunk.lines)
+
+    def lines(self) -> list[bytes]:
+        """Give the text of the good records, each on one line for every reader."""
+        lines = self.chunk.lines
+        if self.bad or self.changed:
+            lines = [self.changed.get(at) or lines[at] for at in self.good]
+        if not self.has_returns:
+            return lines
+        # Between two values some readers would end the line at a return.
+        return [line.replace(b"\r", b" ") for line in lines]
+
+
+@dataclass(slots=True)
+class _Segment:
+    """Some records in a row, read by one decoder: positions of the good ones, what they hold."""
+
+    at: list[int]
+    records: list[Struct | None]
+    nonfinite: dict[int, dict[str, float]] = field(default_factory=dict)
+    sparse: bool = False
+
+
+class Segments:
+    """Reads the records of a chunk up to the first one that changes the profile."""
+
+    def __init__(
+        self, profile: Profile, stream: Stream, added: frozenset[str], *, values: bool
+    ) -> None:
+        self._profile = profile
+        self._examiner = Examiner(profile, stream, values=values)
+        self._values = values
+        self._added = added
+        self._decoders: dict[bool, RecordDecoder] = {}
+        self._set_columns()
+
+    def read(self, found: Found, start: int) -> int:
+        """Read on, tell what was found, and give where to go on."""
+        if self._is_outdated():
+            self._set_columns()
+        lines = found.chunk.lines[start:] if start else found.chunk.lines
+        is_exact = self._values and self._has_numbers
+        decoder = self._decoder(exact=is_exact and any(map(may_be_inexact, _pieces(lines))))
+        records = None if self._sparse else self._quick(lines, decoder)
+        stop = len(found.chunk.lines)
+        if records is None:
+            segment, stop = self._slow(found, start, decoder)
+        else:
+            segment = _Segment(list(range(start, stop)), [*records])
+        if self._values or self._looked_at:
+            self._look(segment, found, decoder)
+        found.good += segment.at
+        return stop
+
+    def _is_outdated(self) -> bool:
+        profile = self._profile
+        return self._columns != profile.columns or len(self._wide) < len(profile.wide)
+
+    def _set_columns(self) -> None:
+        self._columns = dict(self._profile.columns)
+        self._wide = frozenset(self._profile.wide)
+        self._decoders = {}
+        self._sparse = False
+        kinds = {column.type for column in self._columns.values()}
+        self._has_numbers = ColumnType.NUMBER in kinds
+        self._looked_at = bool(kinds & LOOKED_AT)
+        self._nested = bool(kinds & JSON_TYPES)
+
+    def _decoder(self, *, exact: bool) -> RecordDecoder:
+        if exact not in self._decoders:
+            self._decoders[exact] = RecordDecoder(
+                self._columns.values(),
+                values=self._values,
+                exact=exact,
+                optional=self._added,
+                wide=self._wide,
+            )
+        return self._decoders[exact]
+
+    def _quick(self, lines: Sequence[bytes], decoder: RecordDecoder) -> list[Struct] | None:
+        """Read records that all have all columns and fit; None where one may not."""
+        try:
+            if self._values or self._looked_at or self._nested:
+                records = list(map(decoder.full, lines))
+            else:
+                records = []
+                deque(map(decoder.full, lines), maxlen=0)
+        except _DECODE_ERRORS:
+            return None
+        keys = decoder.required * len(lines) + self._nested_marks(records, decoder)
+        marks = 0
+        for piece in _pieces(lines):
+            if self._nested and not self._values and b"\\u0022" in piece:
+                return None  # a quote that is written otherwise when it is counted
+            marks += key_marks(piece)
+        return records if marks == keys else None
+
+    def _nested_marks(self, records: Sequence[Struct], decoder: RecordDecoder) -> int:
+        nested = decoder.getter(JSON_TYPES)
+        if nested is None:
+            return 0
+        values = list(map(nested, records))
+        if not self._values:
+            return key_marks(msgspec.json.encode(values))
+        if isinstance(values[0], tuple):
+            values = [value for several in values for value in several]
+        return key_marks(b",".join(values))
+
+    def _slow(self, found: Found, start: int, decoder: RecordDecoder) -> tuple[_Segment, int]:
+        """Read record by record, up to the end or behind one that changes the profile."""
+        segment = _Segment([], [], sparse=True)
+        fitting: list[int] = []
+        stop = start
+        for stop, line in enumerate(found.chunk.lines[start:], start=start + 1):
+            try:
+                segment.records.append(decoder.lenient(line))
+            except _DECODE_ERRORS:
+                self._examine(found, segment, stop - 1, decoder)
+                if self._is_outdated():
+                    break
+            else:
+                segment.at.append(stop - 1)
+                fitting.append(len(segment.at) - 1)
+        self._refuse_twins(found, segment, fitting)
+        return segment, stop
+
+    def _refuse_twins(self, found: Found, segment: _Segment, fitting: list[int]) -> None:
+        """Set aside the records, of those that fit, that have a key twice."""
+        rows = [segment.records[index] for index in fitting]
+        lines = [found.chunk.lines[segment.at[index]] for index in fitting]
+        absent = [astuple(row).count(UNSET) for row in rows if row is not None]
+        missing = sum(count > len(self._added) for count in absent)
+        self._sparse = missing * _OFTEN > len(rows)
+        if not self._nested:
+            keys = len(self._columns) * len(rows) - sum(absent)
+            if sum(map(key_marks, _pieces(lines))) == keys:
+                return
+        for index, row, line in zip(
+            reversed(fitting), reversed(rows), reversed(lines), strict=True
+        ):
+            if b"\\u0022" not in line and key_marks(msgspec.json.encode(row)) == key_marks(line):
+                continue
+            try:
+                fields_of(line)
+            except BadRecordError as error:
+                found.bad[segment.at[index]] = str(error)
+                del segment.at[index], segment.records[index]
+
+    def _examine(self, found: Found, segment: _Segment, at: int, decoder: RecordDecoder) -> None:
+        """Look closely at a record and put it, if it is one, at the end of the segment."""
+        line = found.chunk.lines[at]
+        try:
+            examined = self._examiner.examined(line, decoder, place=found.chunk.places[at])
+        except BadRecordError as error:
+            found.bad[at] = str(error)
+            return
+        if examined.line != line:
+            found.changed[at] = examined.line
+        found.rescued += examined.rescued
+        segment.at.append(at)
+        segment.records.append(examined.record)
+        if examined.nonfinite:
+            segment.nonfinite[at] = examined.nonfinite
+
+    def _look(self, segment: _Segment, found: Found, decoder: RecordDecoder) -> None:
+        """Find values that the decoder let through, and keep the columns of those that fit."""
+        columns = self._columns_of(segment, decoder)
+        if columns.unfit:
+            unfit = columns.unfit
+            again = _Segment([], [], sparse=True, nonfinite=segment.nonfinite)
+            for row, (at, record) in enumerate(zip(segment.at, segment.records, strict=True)):
+                if row in unfit:
+                    self._examine(found, again, at, decoder)
+                else:
+                    again.at.append(at)
+                    again.records.append(record)
+            segment.at, segment.records, segment.sparse = again.at, again.records, True
+            if self._profile.fits:
+                columns = self._columns_of(segment, decoder)
+                self._refuse(segment, found, columns.unfit)
+                if columns.unfit:
+                    columns = self._columns_of(segment, decoder)
+        if self._profile.fits and segment.at and columns.arrays:
+            found.arrays.append(_with_nonfinite(columns.arrays, segment, decoder))
+
+    def _columns_of(self, segment: _Segment, decoder: RecordDecoder) -> Columns:
+        """Make columns of the records; positions are those in the segment."""
+        rows = [row for row, record in enumerate(segment.records) if record is not None]
+        records = [record for record in segment.records if record is not None]
+        if not records:
+            return Columns()
+        if self._values:
+            columns = columns_of(records, decoder, sparse=segment.sparse)
+        else:
+            columns = check_columns(records, decoder)
+        columns.unfit = {rows[position] for position in columns.unfit}
+        return columns
+
+    def _refuse(self, segment: _Segment, found: Found, unfit: set[int]) -> None:
+        # The close look took them: they must not be written as something else.
+        for row in sorted(unfit, reverse=True):
+            found.bad[segment.at[row]] = "has a value that its column cannot hold"
+            del segment.at[row], segment.records[row]
+
+
+def _pieces(lines: Sequence[bytes]) -> Iterator[bytes]:
+    """Join lines to pieces that stay in the cache while they are looked at."""
+    if lines:
+        step = max(1, _PIECE_BYTES // (len(lines[0]) + len(lines[-1]) + 1) * 2)
+        for start in range(0, len(lines), step):
+            yield b"\n".join(lines[start : start + step])
+
+
+def _with_nonfinite(
+    arrays: list[pa.Array], segment: _Segment, decoder: RecordDecoder
+) -> list[pa.Array]:
+    for at, values in segment.nonfinite.items():
+        if at in segment.at:
+            row = segment.at.index(at)
+            for index, column in enumerate(decoder.columns):
+                if column.name in values:
+                    cells = arrays[index].to_pylist()
+                    cells[row] = values[column.name]
+                    arrays[index] = pa.array(cells, arrays[index].type)
+    return arrays

@@ -1,0 +1,77 @@
+"""Cuts items into the pieces of work that tasks get: files packed together, or a part of one file.
+
+Pure arithmetic on names and weights, the same on every machine; no file is opened here.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from batch_pipeline.domain.item import Item
+from batch_pipeline.spark.read.csv_slices import CsvSlice
+from batch_pipeline.spark.read.slices import ByteRange
+
+# Fixed, whatever the number of cores: the same items give the same part files on every machine.
+SLICE_BYTES = 32 * 2**20
+TASK_WORK = 32 * 2**20
+TASK_ITEMS = 200
+ITEM_WORK = 64 * 2**10  # what opening and closing a file costs, in bytes read
+
+# How many bytes of JSON lines come out of one byte of such a file, about.
+_GROWTH = {".gz": 6, ".bz2": 8, ".xz": 8, ".zst": 6, ".zip": 6, ".parquet": 3, ".avro": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one task reads: whole items in order, or one part of one item.
+
+    `csv_slice` tells of a part of a csv file what stands in front of it.
+    """
+
+    items: tuple[Item, ...]
+    part: ByteRange | None = None
+    csv_slice: CsvSlice | None = None
+
+    @property
+    def weight(self) -> int:
+        """About what it costs to read, in bytes of JSON lines."""
+        whole = sum(work_of(item) for item in self.items)
+        return whole if self.part is None else min(whole, self.part.stop - self.part.start)
+
+
+def work_of(item: Item) -> int:
+    """Estimate what an item costs to read, in bytes of JSON lines."""
+    name = item.file.location.rpartition("/")[2].lower()
+    growth = next((grown for ending, grown in _GROWTH.items() if name.endswith(ending)), 1)
+    return ITEM_WORK + item.weight * growth
+
+
+def packed(items: Iterable[Item], parts: Mapping[int, Sequence[Work]]) -> Iterator[Work]:
+    """Cut items, in their order, into tasks of at most 32 MiB of work and 200 items.
+
+    An item of more work is a task of its own; one whose id is in `parts` has the tasks given there.
+    """
+    task: list[Item] = []
+    work = 0
+    for item in items:
+        more = work_of(item)
+        is_full = work + more > TASK_WORK or len(task) == TASK_ITEMS
+        if task and (is_full or item.id in parts):
+            yield Work(items=tuple(task))
+            task, work = [], 0
+        if item.id in parts:
+            yield from parts[item.id]
+            continue
+        task.append(item)
+        work += more
+    if task:
+        yield Work(items=tuple(task))
+
+
+def byte_ranges(size_bytes: int) -> list[ByteRange]:
+    """Cut a file into ranges of 32 MiB; the last one holds up to half as much again."""
+    count = max(1, (size_bytes + SLICE_BYTES // 2) // SLICE_BYTES)
+    starts = [number * SLICE_BYTES for number in range(count)]
+    return [
+        ByteRange(start, stop)
+        for start, stop in zip(starts, [*starts[1:], size_bytes], strict=True)
+    ]

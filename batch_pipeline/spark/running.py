@@ -1,0 +1,136 @@
+"""Runs one Spark job to its end: on a thread of its own, with progress, stopped when called off.
+
+Knows sessions, tags and engine errors; what the tasks do is up to the caller.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, TypeVar
+from uuid import uuid4
+
+import pyarrow as pa
+
+from batch_pipeline.domain.encode import Watch
+from batch_pipeline.domain.errors import EncodeStoppedError, SparkUnavailableError
+from batch_pipeline.domain.stream import Storage
+from batch_pipeline.spark.progress import TaskCount, Teller, followed
+from batch_pipeline.spark.stop_mark import StopMark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+WAIT_SECONDS = 0.2
+STOP_SECONDS = 10.0
+
+_Given = TypeVar("_Given")
+TaskFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+class SparkJobs:
+    """Runs the jobs of one encode on the session that the factory gives."""
+
+    def __init__(
+        self,
+        session_factory: "Callable[[], SparkSession]",
+        storage: Storage,
+        stem: str,
+        watch: Watch,
+    ) -> None:
+        self._session_factory = session_factory
+        self._stem = stem
+        self._watch = watch
+        self._tag = f"encode-{uuid4().hex}"
+        self.stop_mark = StopMark.of(storage, stem, self._tag[-8:])
+
+    def run(self, job: "Callable[[SparkSession], _Given]", *, tasks: int) -> _Given:
+        """Give what `job` gives when called with the session; `tasks` is how many it has, about.
+
+        Where it is called off or interrupted, its tasks are told to end, and have ended when this
+        raises, except when they do not within ten seconds: then Spark kills them.
+
+        Raises:
+            EncodeStoppedError: it was called off.
+            SparkUnavailableError: the engine is gone.
+        """
+        session = self._session_factory()
+        count = TaskCount(tasks)
+        # On a thread of its own, and so on its own connection to the JVM: an interrupt that breaks
+        # off the wait leaves no answer behind that the next call would take for its own.
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._tag) as executor:
+            running = executor.submit(self._run, session, job, count)
+            try:
+                self._wait(running, count)
+            except BaseException:  # called off, or an interrupt; Dagster has its own class
+                self._end(session, running)
+                raise
+        try:
+            return running.result()
+        except engine_errors() as error:
+            raise SparkUnavailableError(_target(session), reason_of(error)) from error
+
+    def _run(
+        self, session: "SparkSession", job: "Callable[[SparkSession], _Given]", count: TaskCount
+    ) -> _Given:
+        session.addTag(self._tag)  # counts for this thread, which ends with the job
+        with followed(session, self._tag, count):
+            return job(session)
+
+    def _wait(self, running: "Future[_Given]", count: TaskCount) -> None:
+        teller = None if self._watch.tell is None else Teller(self._watch.tell)
+        is_called_off = self._watch.is_called_off
+        while not wait([running], timeout=WAIT_SECONDS).done:
+            if is_called_off is not None and is_called_off():
+                raise EncodeStoppedError(self._stem)
+            if teller is not None:
+                teller.look(count)
+
+    def _end(self, session: "SparkSession", running: "Future[_Given]") -> None:
+        try:
+            if self.stop_mark.set() and wait([running], timeout=STOP_SECONDS).done:
+                self.stop_mark.clear()
+        finally:
+            if not running.done():
+                with suppress(*engine_errors()):
+                    session.interruptTag(self._tag)  # else the tasks would write on
+
+
+def payload_frame(session: "SparkSession", payloads: list[bytes]) -> "DataFrame":
+    """Make a frame of columns `number, spec` with one row in each partition, in order."""
+    numbers = pa.array(range(len(payloads)), pa.int32())
+    rows = pa.table({"number": numbers, "spec": pa.array(payloads, pa.binary())})
+    return session.createDataFrame(rows).repartitionById(len(payloads), "number")
+
+
+def engine_errors() -> tuple[type[Exception], ...]:
+    """Give what pyspark raises when its engine fails or is gone."""
+    from pyspark.errors import PySparkException
+
+    gateway_error: type[Exception] = import_module("py4j.protocol").Py4JError
+    return PySparkException, gateway_error, OSError, AttributeError  # the last: it was stopped
+
+
+def is_engine_gone(error: Exception) -> bool:
+    """Tell an engine that is gone from a plan that it cannot run."""
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+
+    gone = {SparkConnectGrpcException, *SparkConnectGrpcException.__bases__}
+    py4j = import_module("py4j.protocol")
+    is_call = isinstance(error, py4j.Py4JError) and not isinstance(error, py4j.Py4JJavaError)
+    return is_call or type(error) in gone or isinstance(error, (OSError, AttributeError))
+
+
+def reason_of(error: Exception) -> str:
+    """Find the one line of an engine's report, stack traces included, that says what happened."""
+    text = str(error).strip()
+    raised = re.findall(r"^[: ]*((?:\w+\.)*\w*(?:Error|Exception): .+?)\.?$", text, re.MULTILINE)
+    return raised[-1] if raised else text.partition("\n")[0] or type(error).__name__
+
+
+def _target(session: "SparkSession") -> str:
+    """Name the engine; the address of a server is left out, for it holds a token."""
+    if ".connect." in type(session).__module__:
+        return "the Connect server"
+    return str(session.sparkContext.master)

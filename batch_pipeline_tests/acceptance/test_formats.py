@@ -1,0 +1,219 @@
+"""Every format that lands and every format that goes out, through one run of the real command."""
+
+import bz2
+import gzip
+import io
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from batch_pipeline_tests.acceptance.workplace import (
+    Workplace,
+    json_records,
+    manifests,
+    part_files,
+    unaccounted_files,
+)
+
+RECORDS = [{"id": number, "name": f"Zoë {number}"} for number in range(1, 21)]
+OUTPUTS: dict[str, dict[str, Any]] = {
+    "as_jsonl_gzip": {"format": "jsonl", "compression": "gzip", "level": 9},
+    "as_jsonl_zstd": {"format": "jsonl", "compression": "zstd"},
+    "as_jsonl_plain": {"format": "jsonl", "compression": "none"},
+    "as_parquet_snappy": {"format": "parquet", "compression": "snappy"},
+    "as_parquet_zstd": {"format": "parquet", "compression": "zstd"},
+    "as_parquet_gzip": {"format": "parquet", "compression": "gzip"},
+    "as_parquet_plain": {"format": "parquet", "compression": "none"},
+    "as_arrow": {"format": "arrow", "compression": "none"},
+    "as_arrow_zstd": {"format": "arrow", "compression": "zstd"},
+}
+ORDER_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer"},
+        "price": {"type": ["null", "number"], "multipleOf": 0.01},
+        "at": {"type": ["null", "string"], "format": "date-time"},
+    },
+}
+ORDER = b'{"id":1,"price":12345678901234567890.12,"at":"2026-01-31T12:00:00.123456+01:00"}\n'
+
+
+def csv(records: list[dict[str, Any]]) -> bytes:
+    """Write records as csv."""
+    return "".join(
+        ["id,name\n", *(f"{record['id']},{record['name']}\n" for record in records)]
+    ).encode()
+
+
+def jsonl(records: list[dict[str, Any]]) -> bytes:
+    """Write records as JSON lines."""
+    return "".join(json.dumps(record) + "\n" for record in records).encode()
+
+
+def parquet(records: list[dict[str, Any]]) -> bytes:
+    """Write records as parquet."""
+    target = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(records), target)
+    return target.getvalue()
+
+
+def avro(records: list[dict[str, Any]]) -> bytes:
+    """Write records as avro."""
+    target = io.BytesIO()
+    fields = [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}]
+    schema = {"type": "record", "name": "person", "fields": fields}
+    fastavro.writer(target, schema, records, codec="deflate")
+    return target.getvalue()
+
+
+def landed() -> dict[str, bytes]:
+    """Write two records into each of ten files, whose names say nothing of what is in them."""
+    pairs = iter([RECORDS[first : first + 2] for first in range(0, 20, 2)])
+    many = next(pairs)
+    files = [
+        csv(next(pairs)),
+        gzip.compress(csv(next(pairs))),
+        jsonl(next(pairs)),
+        bz2.compress(jsonl(next(pairs))),
+        zstandard.compress(jsonl(next(pairs))),
+        json.dumps(next(pairs), indent=2).encode(),
+        "\n".join(json.dumps(record, indent=2) for record in next(pairs)).encode(),
+        parquet(next(pairs)),
+        avro(next(pairs)),
+        gzip.compress(jsonl(many[:1])) + gzip.compress(jsonl(many[1:])),
+    ]
+    return {f"export-{number:02d}": content for number, content in enumerate(files)}
+
+
+@pytest.fixture(scope="module")
+def place(shared_workplace: Workplace) -> Workplace:
+    """One run over all streams of this module."""
+    workplace = shared_workplace
+    for name, encoding in OUTPUTS.items():
+        workplace.write_stream(
+            name, source={"format": "auto", "include": ["export-*"]}, encoding=encoding
+        )
+        workplace.land(name, landed())
+    declared = workplace.write_stream(
+        "declared",
+        source={"format": "jsonl", "include": ["*"]},
+        encoding={"format": "parquet", "compression": "snappy"},
+        schema={"file": "order.json", "evolution": "rescue"},
+    )
+    declared.with_name("order.json").write_text(json.dumps(ORDER_SCHEMA))
+    workplace.land("declared", {"a.jsonl": ORDER + b'{"id":"two","colour":"red"}\n'})
+    workplace.write_stream(
+        "mapped",
+        source={"format": "csv"},
+        select=["*", "!secret"],
+        stream_maps={"mapped": {"email": "md5(email)", "__filter__": "id != '2'"}},
+        lineage=["_item_id", "_source_file", "_record_number", "_batch_id", "_attempt"],
+    )
+    people = b"id,email,secret\n1,zoe@example.org,hunter2\n2,a@example.org,hunter3\n"
+    workplace.land("mapped", {"people.csv": people})
+    workplace.write_stream(
+        "fixed",
+        source={
+            "format": "text",
+            "include": ["*"],
+            "options": {
+                "columns": [
+                    {"name": "id", "start": 1, "width": 3},
+                    {"name": "city", "start": 4, "width": 8},
+                ],
+                "charset": "cp1252",
+            },
+        },
+    )
+    workplace.land("fixed", {"cities.txt": "001Zürich  \n002Genève  \n".encode("cp1252")})
+    workplace.done("run")
+    return workplace
+
+
+def records_of(place: Workplace, stream: str) -> Iterator[dict[str, Any]]:
+    """Read the part files of a stream as independent readers do."""
+    for _, path in part_files(place.storage(stream)):
+        if stream.startswith("as_parquet") or stream == "declared":
+            yield from pq.read_table(path).to_pylist()
+        elif stream.startswith("as_arrow"):
+            yield from read_arrow(path).to_pylist()
+        else:
+            yield from map(json.loads, read_text(path).splitlines())
+
+
+def read_text(path: Path) -> str:
+    """Uncompress a text by its suffix."""
+    content = path.read_bytes()
+    if path.suffix == ".gz":
+        return gzip.decompress(content).decode()
+    if path.suffix == ".zst":
+        return zstandard.ZstdDecompressor().decompressobj().decompress(content).decode()
+    return content.decode()
+
+
+def read_arrow(path: Path) -> pa.Table:
+    """Read Arrow IPC."""
+    with pa.memory_map(str(path)) as source:
+        return pa.ipc.open_file(source).read_all()
+
+
+@pytest.mark.parametrize("stream", OUTPUTS)
+def test_files_of_every_format_come_out_as_asked(place: Workplace, stream: str) -> None:
+    """All twenty records of ten kinds of files, each value as it was, in the order of the files."""
+    records = list(records_of(place, stream))
+    assert sorted(records, key=lambda record: record["id"]) == RECORDS
+    [manifest] = manifests(place.storage(stream))
+    assert manifest["records"] == {"read": 20, "written": 20, "filtered": 0, "quarantined": 0}
+    assert manifest["encoding"]["format"] == OUTPUTS[stream]["format"]
+    assert unaccounted_files(place.storage(stream)) == []
+
+
+def test_declared_types_are_written_and_what_does_not_fit_is_rescued(place: Workplace) -> None:
+    """A decimal keeps its digits, an instant its microseconds, a stray value its place aside."""
+    first, second = records_of(place, "declared")
+    assert first["price"] == Decimal("12345678901234567890.12")
+    assert first["at"].isoformat() == "2026-01-31T11:00:00.123456+00:00"
+    assert first["_rescued_data"] is None
+    assert second["id"] is None
+    assert json.loads(second["_rescued_data"]) == {"id": "two", "colour": "red"}
+
+
+def test_masked_and_deselected_values_are_in_no_file(place: Workplace) -> None:
+    """The hash is there, the address and the secret are nowhere below the storage root."""
+    [record] = json_records(place.storage("mapped"))
+    assert record["email"] == "710c98997fe6293238987eee67b9d7dd"  # md5 of the address
+    assert list(record)[:2] == ["id", "email"]
+    [manifest] = manifests(place.storage("mapped"))
+    assert manifest["records"] == {"read": 2, "written": 1, "filtered": 1, "quarantined": 0}
+    for path in place.storage("mapped").rglob("*"):
+        if path.is_file():
+            packed = path.read_bytes()
+            content = gzip.decompress(packed) if path.suffix == ".gz" else packed
+            assert b"zoe@example.org" not in content
+            assert b"hunter" not in content
+
+
+def test_lineage_says_where_each_record_came_from(place: Workplace) -> None:
+    """Item, file, number of the record in it, batch and attempt."""
+    [record] = json_records(place.storage("mapped"))
+    assert record["_item_id"] == 1
+    assert record["_source_file"].endswith("/landing/mapped/people.csv")
+    assert record["_record_number"] == 1
+    assert record["_batch_id"] == "000000000001-000000000001"
+    assert record["_attempt"] == 1
+
+
+def test_fixed_width_text_in_a_charset_becomes_columns(place: Workplace) -> None:
+    """Cells are cut by characters, not bytes; leading zeros stay."""
+    assert list(records_of(place, "fixed")) == [
+        {"id": "001", "city": "Zürich"},
+        {"id": "002", "city": "Genève"},
+    ]

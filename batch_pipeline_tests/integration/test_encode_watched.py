@@ -1,0 +1,143 @@
+"""Progress of a running encode, and what is left when it is called off in the middle."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from batch_pipeline.domain.encode import Watch
+from batch_pipeline.domain.errors import EncodeStoppedError
+from batch_pipeline.domain.schema import RecordSchema
+from batch_pipeline.spark import packing, progress, running
+from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
+from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
+from batch_pipeline_tests.integration.encode_desk import Desk
+
+TASKS = 12
+
+
+@pytest.fixture(scope="module", params=["local", "connect"])
+def session(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
+    """A session of two cores: in this process, then on a Connect server."""
+    home = tmp_path_factory.mktemp("spark")
+    if request.param == "local":
+        yield open_session(SparkSettings(home=home, master="local[2]"))
+        close_session()
+        return
+    conf = {"spark.master": "local[2]", "spark.connect.progress.reportInterval": "100ms"}
+    with SparkConnectServer(home, conf=conf) as server:
+        yield open_session(SparkSettings(home=home, remote=server.remote))
+        close_session()
+
+
+@pytest.fixture
+def desk(tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """Files for twelve tasks, each with some work to do."""
+    monkeypatch.setattr(packing, "TASK_ITEMS", 1)
+    desk = Desk(tmp_path, session)
+    lines = [json.dumps({"id": number} | {f"c{n}": n for n in range(100)}) for number in range(100)]
+    data = "\n".join([*lines * 80, ""]).encode()
+    for _ in range(TASKS):
+        desk.land(data)
+    return desk
+
+
+def stopped_by(desk: Desk, call_off: Callable[[], bool]) -> type[BaseException]:
+    """Encode with a watch that calls it off, and give what is raised."""
+    desk.watch = Watch(is_called_off=call_off)
+    with pytest.raises((EncodeStoppedError, KeyboardInterrupt)) as raised:
+        desk.settled()
+    return raised.type
+
+
+def test_encode_that_is_called_off_ends_its_tasks_and_leaves_no_file(desk: Desk) -> None:
+    """The call comes while tasks write; when it is raised none of them is left to write more."""
+    schema, first = desk.settled()
+    for path in desk.root.iterdir():
+        path.unlink()
+    desk.root.joinpath("kept").write_bytes(b"")
+
+    def is_called_off() -> bool:
+        return any(path.suffix == ".tmp" for path in desk.root.iterdir())
+
+    desk.watch = Watch(is_called_off=is_called_off)
+    with pytest.raises(EncodeStoppedError) as raised:
+        desk.encode_as(schema)
+    left = desk.files()
+    desk.watch = Watch()
+    again = desk.encode_as(schema)
+
+    assert left == ["kept"]
+    assert "orders-1: the encode was called off while it ran" in str(raised.value)
+    assert [part.sha256 for part in again.part_files] == [p.sha256 for p in first.part_files]
+
+
+@pytest.mark.parametrize("function", ["unchanged", "shuffled"])
+def test_encode_with_a_transform_that_is_called_off_leaves_no_file(
+    desk: Desk, function: str
+) -> None:
+    """Reading and writing tasks end alike, whether or not all is read before any is written."""
+    module = "batch_pipeline_tests.integration.transforms"
+    desk.stream = replace(desk.stream, transform=f"{module}:{function}")
+    schema = RecordSchema.from_json(
+        [("id", "integer"), *((f"c{n}", "integer") for n in range(100))]
+    )
+
+    def is_called_off() -> bool:
+        return any(path.suffix in {".tmp", ".gz"} for path in desk.root.iterdir())
+
+    desk.watch = Watch(is_called_off=is_called_off)
+    with pytest.raises(EncodeStoppedError):
+        desk.encode_as(schema)
+
+    assert desk.files() == []
+
+
+def test_encode_that_is_interrupted_ends_its_tasks_and_leaves_no_file(desk: Desk) -> None:
+    """Ctrl-C, or Dagster's own interrupt, in the middle of the wait."""
+
+    def interrupt() -> bool:
+        if any(path.suffix == ".gz" for path in desk.root.iterdir()):
+            raise KeyboardInterrupt
+        return False
+
+    raised = stopped_by(desk, interrupt)
+
+    assert raised is KeyboardInterrupt
+    assert desk.files() == []
+
+
+def test_encode_that_is_called_off_where_nothing_can_be_written_is_killed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks that cannot be told to end are interrupted by Spark, and the session goes on."""
+    schema, first = desk.settled()
+    monkeypatch.setattr(running, "STOP_SECONDS", 0.0)  # as if none of them had heard it
+
+    raised = stopped_by(desk, lambda: True)
+    desk.watch = Watch()
+    again = desk.encode_as(schema)
+
+    assert raised is EncodeStoppedError
+    assert [part.sha256 for part in again.part_files] == [p.sha256 for p in first.part_files]
+
+
+def test_encode_that_takes_long_tells_how_many_tasks_are_done(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each line is news, of all tasks, and the count only grows."""
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "LOOK_SECONDS", 0.05)
+    told: list[tuple[int, int]] = []
+    desk.watch = Watch(tell=lambda done, total: told.append((done, total)))
+
+    desk.encode()
+
+    assert told
+    assert {total for _, total in told} == {TASKS}
+    assert told == sorted(set(told))

@@ -1,0 +1,99 @@
+"""Transforms as a user may write them, good and bad ones."""
+
+from collections.abc import Iterator
+
+import pandas as pd
+from pyspark.sql import DataFrame, functions
+
+NUMBER = 7
+
+
+def keep_even(frame: DataFrame) -> DataFrame:
+    """Keep the even records, with a column more."""
+    return frame.filter("id % 2 = 0").withColumn("twice", functions.col("id") * 2)
+
+
+def unchanged(frame: DataFrame) -> DataFrame:
+    """Give what came."""
+    return frame
+
+
+def shuffled(frame: DataFrame) -> DataFrame:
+    """Give what came in another order, which takes all of it first."""
+    return frame.repartition(4)
+
+
+def summed(frame: DataFrame) -> DataFrame:
+    """Make one record a customer of many; looks at the frame on the way."""
+    if frame.count() == 0:
+        return frame
+    return frame.groupBy("customer").agg(functions.sum("amount").alias("total")).orderBy("customer")
+
+
+def computed(frame: DataFrame) -> DataFrame:
+    """Make values of Spark's own types."""
+    return frame.select(
+        "id",
+        functions.struct(
+            functions.col("id").alias("n"), functions.lit(None).cast("string").alias("nothing")
+        ).alias("s"),
+        functions.array(functions.col("id"), functions.lit(None)).alias("a"),
+        functions.create_map(functions.lit("k"), functions.col("id")).alias("m"),
+        functions.lit("2026-01-31").cast("date").alias("day"),
+        functions.upper(functions.lit("x")).alias("text"),
+    )
+
+
+def renamed(frame: DataFrame) -> DataFrame:
+    """Rename a column of JSON, and write another one as text in which it is no JSON any more."""
+    return frame.select(
+        functions.col("`a.b`").alias("kept"), functions.upper(functions.col("`a.b`")).alias("text")
+    )
+
+
+def in_pandas(frame: DataFrame) -> DataFrame:
+    """Call Python on the workers."""
+
+    def add(parts: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for part in parts:
+            yield part.assign(id=part["id"] + 1)
+
+    return frame.mapInPandas(add, frame.schema)
+
+
+def wrong_column(frame: DataFrame) -> DataFrame:
+    """Ask for a column that is not there."""
+    return frame.select(functions.col("nope"))
+
+
+def raises(frame: DataFrame) -> DataFrame:
+    """Fail on the driver."""
+    raise ValueError(f"no {NUMBER} columns in {len(frame.columns)}")
+
+
+def raises_on_workers(frame: DataFrame) -> DataFrame:
+    """Fail where Python runs on the workers."""
+
+    half = functions.udf(lambda number: number // (number - number), "long")
+    return frame.withColumn("half", half("id"))
+
+
+def bad_cast(frame: DataFrame) -> DataFrame:
+    """Fail in Spark's own code."""
+    return frame.select(
+        functions.concat(functions.lit("x"), functions.col("id")).cast("int").alias("n")
+    )
+
+
+def twice_named(frame: DataFrame) -> DataFrame:
+    """Give two columns of one name."""
+    return frame.select("id", "id")
+
+
+def not_a_number(frame: DataFrame) -> DataFrame:
+    """Give what JSON cannot say."""
+    return frame.select(functions.lit(float("nan")).alias("n"))
+
+
+def nothing(frame: DataFrame) -> None:
+    """Forget to give anything."""

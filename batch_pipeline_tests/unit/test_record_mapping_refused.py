@@ -1,0 +1,88 @@
+"""Mappings that are refused before any record, and what a mapping makes of its expressions."""
+
+from typing import Any
+
+import pytest
+
+from batch_pipeline.domain.errors import InvalidValueError
+from batch_pipeline.domain.record_rules import RecordMapping
+from batch_pipeline.spark.map.expression import Expression
+from batch_pipeline.spark.map.expression_text import parse
+from batch_pipeline.spark.map.mapper import check_mapping
+from batch_pipeline.spark.map.record_plan import RecordPlan
+from batch_pipeline_tests.unit.record_mappings import mapping
+
+
+@pytest.mark.parametrize(
+    ("maps", "key", "words"),
+    [
+        ({"orders": None}, "stream_maps.orders", "keeps 'orders'"),
+        ({"*": "__NULL__"}, "stream_maps.*", "keeps 'orders'"),
+        ({"a": {}, "__else__": None}, "stream_maps.__else__", "keeps 'orders'"),
+        ({"c": {"__source__": "orders"}}, "stream_maps.c.__source__", "make a stream file"),
+        ({"orders": {"x": "f(1)"}}, "stream_maps.orders.x", "no function 'f'"),
+        ({"orders": {"x": "a; b"}}, "stream_maps.orders.x", "more than one"),
+        ({"orders": {"x": "a = 1"}}, "stream_maps.orders.x", "this is none"),
+        ({"orders": {"x": "fake.name()"}}, "stream_maps.orders.x", "not installed"),
+        ({"orders": {"__alias__": "5"}}, "stream_maps.orders.__alias__", "it gives 5"),
+        (
+            {"orders": {"__key_properties__": "id"}},
+            "stream_maps.orders.__key_properties__",
+            "a list of properties",
+        ),
+    ],
+)
+def test_stream_maps_that_one_stream_cannot_have_are_refused(
+    maps: dict[str, Any], key: str, words: str
+) -> None:
+    """Expect the setting's name and what would be right."""
+    with pytest.raises(InvalidValueError) as caught:
+        check_mapping("orders", RecordMapping(stream_maps=maps))
+    assert caught.value.name == key
+    assert words in caught.value.expected
+
+
+@pytest.mark.parametrize("select", [(), ("",), ("*", "!"), ("*", "!id")])
+def test_selection_that_cannot_be_meant_is_refused(select: tuple[str, ...]) -> None:
+    """Expect patterns, and none that takes a key of the stream away by name."""
+    with pytest.raises(InvalidValueError) as caught:
+        check_mapping("orders", RecordMapping(select=select), ("id",))
+    assert caught.value.name == "select"
+
+
+@pytest.mark.parametrize("depth", [None, -1])
+def test_flattening_without_a_depth_is_refused(depth: int | None) -> None:
+    """Expect a number of levels to be asked for."""
+    how = RecordMapping(flattening_enabled=True, flattening_max_depth=depth)
+    with pytest.raises(InvalidValueError) as caught:
+        check_mapping("orders", how)
+    assert caught.value.name == "flattening_max_depth"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("email", "'x'", "qty > 1 and status == 'paid'", "qty * 2 + 1", "name.lower().strip()"),
+        *("md5(email)", "str(a)", "int(a)", "float(a)", "'a' if b else None", "a + '-' + b"),
+        *(
+            "a in ['x', 'y']",
+            "a is None",
+            "record['a']",
+            "record.get('a')",
+            "a[0:3]",
+            "address.city",
+        ),
+        *("config['seed'] + email", "__stream_name__", "self"),
+    ],
+)
+def test_common_expression_is_compiled(text: str) -> None:
+    """Expect no evaluation of a tree for each record."""
+    fixed = {"config": {"seed": "s"}, "__stream_name__": "orders"}
+    assert Expression(parse(text, "stream_maps.orders.x"), fixed, "x").is_compiled
+
+
+def test_plan_reads_only_the_columns_that_expressions_name() -> None:
+    """Expect copies, removals and constants to read nothing."""
+    plan = RecordPlan.of("orders", mapping(a="b", c=None, d="'x'", e="f + record['g']"), ())
+    assert plan is not None
+    assert (set(plan.reads), plan.reads_all) == ({"f", "g"}, False)

@@ -1,0 +1,140 @@
+"""A task over files of every format, from the landed bytes to the part files."""
+
+import io
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from batch_pipeline.domain.record_rules import BadRecordRules
+from batch_pipeline.domain.stream import CsvOptions, FixedColumn, SourceFormat, TextOptions
+from batch_pipeline_tests.unit.test_task import Desk, counts, records
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    """An empty landing folder and an empty storage."""
+    return Desk(tmp_path)
+
+
+def types_found(desk: Desk) -> dict[str, str]:
+    """Give the columns that a first pass finds, with their types."""
+    return {found.column.name: found.column.type_text for found in desk.encode().misfits}
+
+
+def in_two_passes(desk: Desk) -> list[dict[str, object]]:
+    """Find the schema with a first pass, write with a second."""
+    second = desk.encode(**types_found(desk))
+    assert second.misfits == ()
+    return records(second.part_files)
+
+
+def test_task_with_headers_that_differ_matches_columns_by_name(desk: Desk) -> None:
+    """New columns are added, missing ones are null, and the order of a header does not matter."""
+    desk.land(b"id,name\n1,Ann\n")
+    desk.land(b"name,id,city\nBo,2,Rome\n")
+    desk.land(b"city\nOslo\n")
+
+    assert in_two_passes(desk) == [
+        {"id": 1, "name": "Ann", "city": None},
+        {"id": 2, "name": "Bo", "city": "Rome"},
+        {"id": None, "name": None, "city": "Oslo"},
+    ]
+
+
+def test_task_with_csv_of_another_dialect_uses_the_options(desk: Desk) -> None:
+    """Names, delimiter, quote and escape are those of the stream file."""
+    options = CsvOptions(delimiter=";", quote="'", escape="\\", names=("a", "b"))
+    desk.stream = replace(
+        desk.stream,
+        source=replace(desk.stream.source, csv=options, format=SourceFormat.CSV),
+    )
+    desk.land(b"x\\;y;'it\\'s'\n1;\\N\n")
+
+    assert in_two_passes(desk) == [{"a": "x;y", "b": "it's"}, {"a": "1", "b": "\\N"}]
+
+
+def test_task_with_text_reads_lines_or_columns(desk: Desk) -> None:
+    """A line is text whatever it looks like; cells of columns get their types."""
+    as_text = replace(desk.stream.source, format=SourceFormat.TEXT)
+    desk.stream = replace(desk.stream, source=as_text)
+    desk.land(b"12Ann\n 3Bo\n")
+
+    assert in_two_passes(desk) == [{"line": "12Ann"}, {"line": " 3Bo"}]
+
+    id_column = FixedColumn(name="id", start=1, width=2)
+    name_column = FixedColumn(name="name", start=3, width=5)
+    cut = replace(as_text, text=TextOptions(columns=(id_column, name_column)))
+    desk.stream = replace(desk.stream, source=cut)
+
+    assert in_two_passes(desk) == [{"id": 12, "name": "Ann"}, {"id": 3, "name": "Bo"}]
+
+
+TABLE = pa.table(
+    {
+        "i": pa.array([1, 2]),
+        "d": pa.array([Decimal("1.10"), None], pa.decimal128(9, 2)),
+        "day": pa.array([date(2026, 1, 31), None]),
+        "at": pa.array([1_000, 2_001], pa.timestamp("ns", "UTC")),
+        "o": pa.array([{"a": [1, None]}, None]),
+    }
+)
+
+
+def test_task_with_parquet_writes_its_records_and_quarantines_what_does_not_fit(
+    desk: Desk,
+) -> None:
+    """Types come from the file; a time that is too fine spoils its record alone."""
+    file = io.BytesIO()
+    pq.write_table(TABLE, file)
+    desk.stream = replace(desk.stream, on_bad_record=BadRecordRules(max_bad_records=1))
+    desk.land(file.getvalue())
+
+    types = types_found(desk)
+    second = desk.encode(**types)
+
+    assert types == {
+        "i": "integer",
+        "d": "decimal(9,2)",
+        "day": "date",
+        "at": "timestamp",
+        "o": "object",
+    }
+    assert records(second.part_files) == [
+        {
+            "i": 1,
+            "d": 1.1,
+            "day": "2026-01-31",
+            "at": "1970-01-01T00:00:00.000001Z",
+            "o": {"a": [1, None]},
+        }
+    ]
+    assert counts(second) == [(2, 1, 1)]
+    (bad,) = second.bad_records
+    assert (bad.line, bad.reason.split(" in whole")[0]) == (2, "column 'at' is not")
+
+
+def test_task_with_avro_writes_its_records(desk: Desk) -> None:
+    """Logical types and unions arrive as what they mean."""
+    fields = [
+        {"name": "i", "type": "long"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "u", "type": ["null", "string", "long"]},
+    ]
+    file = io.BytesIO()
+    rows = [
+        {"i": 1, "at": datetime(2026, 1, 1, 0, 0, 0, 1000, tzinfo=UTC), "u": "x"},
+        {"i": 2, "at": datetime(2026, 1, 2, 0, 0, 0, 2000, tzinfo=UTC), "u": 5},
+    ]
+    fastavro.writer(file, {"type": "record", "name": "r", "fields": fields}, rows, codec="deflate")
+    desk.land(file.getvalue())
+
+    assert in_two_passes(desk) == [
+        {"i": 1, "at": "2026-01-01T00:00:00.001000Z", "u": "x"},
+        {"i": 2, "at": "2026-01-02T00:00:00.002000Z", "u": 5},
+    ]
