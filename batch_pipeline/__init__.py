@@ -14,8 +14,10 @@ The walk of the data, and the room where each station is:
 Where do I go to …
 
 - change what a stream file may say?      settings/stream_attributes.py
-- read another file format?               spark/read/sources.py, then a reader beside csv_reader.py
-- write another encoding?                 domain/encoding.py, then a writer beside parquet_writer.py
+- read another file format?               spark/read/formats.py, then a reader for readers.py
+- write another encoding?                 domain/encoding.py, then spark/write/outputs.py
+- change what a record may be?            spark/check/, domain/schema.py
+- change how records are mapped?          spark/map/
 - add a column to the inventory?          inventory/tables.py, inventory/upkeep/migrations/versions/
 - change what people see in Dagster?      defs/metadata.py, defs/assets.py
 - change when batches are launched?       defs/sensors.py, steps/plan.py
@@ -24,7 +26,8 @@ Where do I go to …
 - acquire batches without Dagster?        library/, then inventory/work/acquire.py
 - read a user's table another way?        inventory/meta/reflected_table.py
 - know better which ids may still come?   inventory/meta/ceilings/
-- take history once more?                 inventory/jobs/backfills.py
+- take history once more?                 inventory/jobs/backfills.py, defs/backfill.py
+- know what a cancelled run means?        inventory/jobs/run_ends.py, defs/run_ends.py
 - find what came too late?                inventory/jobs/late_arrivals.py
 - move a batch to another state?          inventory/work/batch_states.py, the only place that does
 - give a role a right?                    inventory/upkeep/rights.py

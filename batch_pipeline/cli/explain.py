@@ -10,6 +10,9 @@ import click
 
 from batch_pipeline.cli.console import head, note, print_json, say
 from batch_pipeline.cli.streams import as_json
+from batch_pipeline.domain.backfill import backfill_name
+from batch_pipeline.domain.backfill_key import backfill_key
+from batch_pipeline.domain.batch import BatchStatus
 from batch_pipeline.domain.errors import OF_ONE_META_TABLE
 from batch_pipeline.domain.item import Item
 from batch_pipeline.domain.location import to_path, to_uri
@@ -62,6 +65,7 @@ def _story(pipeline: Pipeline, stream: Stream, item: Item) -> dict[str, Any]:
     batch = database.batches.batch_of_item(stream.name, item.id)
     manifest = None if batch is None else database.manifests.of_batch(batch)
     attempts = [] if batch is None else database.history.of_item(batch, item.id)
+    again = database.backfills.of_item(stream.name, item.id)
     return {
         "stream": stream.name,
         "location": item.file.location,
@@ -81,6 +85,22 @@ def _story(pipeline: Pipeline, stream: Stream, item: Item) -> dict[str, Any]:
         "quarantine_files": (
             [] if manifest is None else [part.uri for part in manifest.quarantine_files]
         ),
+        "backfills": [_backfill(pipeline, stream, item, one) for one in again],
+    }
+
+
+def _backfill(pipeline: Pipeline, stream: Stream, item: Item, one: BatchStatus) -> dict[str, Any]:
+    """Tell of a batch of a backfill that has an item."""
+    manifest = pipeline.database.manifests.of_batch(one.batch)
+    name = backfill_name(stream.name, one.batch.job)
+    attempts = pipeline.database.history.of_item(one.batch, item.id)
+    return {
+        "job": one.batch.job,
+        "partition": backfill_key(name, one.batch.id_range),
+        "state": one.state.value,
+        "generation": one.generation,
+        "attempts": [asdict(each) for each in attempts],
+        "part_files": [] if manifest is None else [part.uri for part in manifest.part_files],
     }
 
 
@@ -98,6 +118,12 @@ def _why_not(pipeline: Pipeline, file: str) -> list[str]:
 def _print_story(story: dict[str, Any]) -> None:
     head(story["location"])
     _print_arrival(story)
+    _print_batch(story)
+    for one in story["backfills"]:
+        _print_backfill(story, one)
+
+
+def _print_batch(story: dict[str, Any]) -> None:
     if story["batch_id"] is None:
         say("  3 plan      not planned yet: `batch-pipeline run` plans and encodes it")
         return
@@ -123,6 +149,16 @@ def _print_story(story: dict[str, Any]) -> None:
         return
     say(f"  8 say       `batch-pipeline messages {story['stream']}` sends it")
     say("  9 load      by the Singer target that reads those messages")
+
+
+def _print_backfill(story: dict[str, Any], one: dict[str, Any]) -> None:
+    generation = "" if one["generation"] is None else f", generation {one['generation']}"
+    say(f"  once more   by the backfill {one['job']}: {one['state']}{generation}")
+    say(f"  4 name      partition {one['partition']} of {story['stream']}/backfill")
+    for attempt in one["attempts"]:
+        _print_attempt(attempt)
+    for uri in one["part_files"]:
+        say(f"              {uri}")
 
 
 def _print_arrival(story: dict[str, Any]) -> None:

@@ -179,6 +179,7 @@ def _report(report: JobReport) -> dict[str, Any]:
         "max_attempts": report.job.max_attempts,
         "bisect": report.job.bisect,
         "publish_count": report.publish_count,
+        "finished": report.is_finished,
         "batches": {state.value: report.batches.get(state, 0) for state in BatchState},
         "waiting": {
             "batches": report.waiting_batches,
@@ -216,7 +217,8 @@ def _print_report(report: JobReport) -> None:
     counts = [
         f"{report.batches[state]} {state.value}" for state in BatchState if state in report.batches
     ]
-    say(f"  batches  {', '.join(counts) or 'none'}")
+    end = " (finished)" if report.is_finished else ""
+    say(f"  batches  {', '.join(counts) or 'none'}{end}")
 
 
 def _print_status(one: BatchStatus) -> None:

@@ -2,21 +2,20 @@
 
 from contextlib import closing
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import click
 
 from batch_pipeline.cli.console import print_json, say
 from batch_pipeline.cli.streams import as_json
-from batch_pipeline.domain.backfill import Backfill, Estimate, Pace, Selection
+from batch_pipeline.domain.backfill import Backfill, Estimate, Pace
 from batch_pipeline.domain.batch import Batch
-from batch_pipeline.domain.id_range import MAX_ID, MIN_ID, IdRange
-from batch_pipeline.domain.planning import Limits, Planned
+from batch_pipeline.domain.planning import Planned
 from batch_pipeline.domain.stream import Stream
+from batch_pipeline.settings.backfill_request import Asked, backfill_request
 from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.settings.times import parse_time
-from batch_pipeline.settings.units import format_bytes, format_duration, parse_bytes
+from batch_pipeline.settings.units import format_bytes, format_duration
 
 _SHOWN = 20
 _ONLY_WITH_BACKFILL = {
@@ -58,7 +57,9 @@ def plan(stream: str, dry_run: bool, backfill: str | None, as_json: bool, **aske
         raise click.UsageError(f"{alone[0]} needs --backfill NAME.")
     with closing(Pipeline.from_environment()) as pipeline:
         one = pipeline.stream(stream)
-        request = None if backfill is None else _request(one, backfill, asked)
+        items = asked.pop("item")
+        given = Asked(items=items, **asked)
+        request = None if backfill is None else backfill_request(one, backfill, given)
         job = stream if request is None else request.name
         if dry_run:
             told = _estimate(pipeline, one, request)
@@ -68,28 +69,6 @@ def plan(stream: str, dry_run: bool, backfill: str | None, as_json: bool, **aske
         _tell_estimate(stream, job, told, as_json=as_json)
     else:
         _tell_planned(stream, job, done, new, as_json=as_json)
-
-
-def _request(stream: Stream, name: str, asked: dict[str, Any]) -> Backfill:
-    first_id = asked["first_id"] or MIN_ID
-    selection = Selection(
-        ids=IdRange(first_id=first_id, last_id=asked["last_id"] or MAX_ID),
-        since=_time(asked, "since"),
-        until=_time(asked, "until"),
-        item_ids=asked["item"] or None,
-        failed_only=asked["failed_only"],
-    )
-    limits = stream.limits
-    weight = asked["max_weight"]
-    limits = Limits(
-        max_weight=limits.max_weight if weight is None else parse_bytes(weight, name="max-weight"),
-        max_count=asked["max_count"] or limits.max_count,
-    )
-    return Backfill.of_stream(stream.name, name, selection, limits)
-
-
-def _time(asked: dict[str, Any], name: str) -> datetime | None:
-    return None if asked[name] is None else parse_time(asked[name], name=name)
 
 
 def _estimate(pipeline: Pipeline, stream: Stream, request: Backfill | None) -> Estimate:

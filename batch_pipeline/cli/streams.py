@@ -117,10 +117,10 @@ def messages(stream: str, state: Path | None) -> None:
     from batch_pipeline.singer.messages import messages as message_lines
 
     with closing(Pipeline.from_environment()) as pipeline:
-        name = pipeline.stream(stream).name
-        bookmark = Bookmark() if state is None else read_bookmark(state, name)
-        published = pipeline.database.manifests.published_after(name, bookmark.publish_number)
-        for message in message_lines(published):
+        told = pipeline.stream(stream)
+        bookmark = Bookmark() if state is None else read_bookmark(state, told.name)
+        published = pipeline.database.manifests.published_after(told.name, bookmark.publish_number)
+        for message in message_lines(published, name=told.message_name):
             sys.stdout.write(line(message))
         sys.stdout.flush()
 
@@ -170,7 +170,8 @@ def _status(pipeline: Pipeline, stream: Stream) -> dict[str, Any]:
         waiting_items, waiting_bytes = batches.backlog(meta_table)
     except OF_ONE_META_TABLE as error:  # the inventory still tells the rest
         problem = str(error)
-    statuses = batches.statuses(stream.name)
+    statuses, backfills = batches.statuses(stream.name), pipeline.database.backfills
+    paused = backfills.paused(stream.name)
     states = Counter(one.state for one in statuses)
     return {
         "stream": stream.name,
@@ -187,11 +188,11 @@ def _status(pipeline: Pipeline, stream: Stream) -> dict[str, Any]:
             for one in statuses
             if one.state not in {BatchState.PUBLISHED, BatchState.SUPERSEDED}
         ],
-        "backfills": [_backfill(one) for one in pipeline.database.backfills.of_stream(stream.name)],
+        "backfills": [_backfill(one, paused) for one in backfills.of_stream(stream.name)],
     }
 
 
-def _backfill(one: Progress) -> dict[str, Any]:
+def _backfill(one: Progress, paused: dict[str, str]) -> dict[str, Any]:
     return {
         "job": one.job,
         "batches": {state.value: one.states.get(state, 0) for state in BatchState},
@@ -200,6 +201,8 @@ def _backfill(one: Progress) -> dict[str, Any]:
         "weight_bytes": one.weight,
         "weight_bytes_done": one.weight_done,
         "seconds_left": None if one.remaining is None else one.remaining.total_seconds(),
+        "finished": one.is_finished,
+        "paused": paused.get(one.job),
     }
 
 
@@ -238,7 +241,10 @@ def _counts(batches: dict[str, int]) -> str:
 
 
 def _print_backfill(backfill: dict[str, Any]) -> None:
-    say(f"  backfill {backfill['job']}: {_counts(backfill['batches'])}")
+    end = " (finished)" if backfill["finished"] else ""
+    say(f"  backfill {backfill['job']}: {_counts(backfill['batches'])}{end}")
+    if backfill["paused"] is not None:
+        say(f"    paused {backfill['paused'] or 'no reason given'}")
     weight, done = format_bytes(backfill["weight_bytes"]), backfill["weight_bytes_done"]
     items = f"{backfill['items_done']} of {backfill['items']} items"
     left = backfill["seconds_left"]

@@ -7,6 +7,7 @@ from batch_pipeline.cli.console import complain, head, note, say
 from batch_pipeline.cli.exits import EXIT_SOME_FAILED, exit_code
 from batch_pipeline.defs.drain import Drained, drain
 from batch_pipeline.defs.instance import open_instance
+from batch_pipeline.domain.batch import BatchStatus
 from batch_pipeline.domain.errors import JobPausedError
 from batch_pipeline.domain.location import to_path
 from batch_pipeline.domain.manifest import Manifest
@@ -70,7 +71,12 @@ def drained_json(pipeline: Pipeline, drained: Drained) -> dict[str, Any]:
         "batches_planned": drained.batches_planned,
         "published": [manifest.to_json() for manifest in manifests(pipeline, drained)],
         "failed": [
-            {"batch_id": one.batch.key, "attempts": one.attempts, "error": one.error}
+            {
+                "job": one.batch.job,
+                "batch_id": one.batch.key,
+                "attempts": one.attempts,
+                "error": one.error,
+            }
             for one in drained.failed
         ],
         "error": None if drained.error is None else str(drained.error),
@@ -85,15 +91,16 @@ def print_drained(pipeline: Pipeline, stream: Stream, drained: Drained) -> None:
         say("  stopped     since the job is paused")
     elif drained.error is not None:
         say("  stopped     by an error, which is told at the end")
-    elif not (drained.tried or drained.tried_late):
+    elif not drained.statuses:
         say("  nothing left to encode")
-    if not (drained.tried or drained.tried_late):
+    if not drained.statuses:
         return
     done = manifests(pipeline, drained)
     _print_plan(drained)
     _print_encoded(done)
     for one in drained.failed:
-        say(f"  failed      {one.batch.key}, attempt {one.attempts} (why: at the end)")
+        what = f"{one.batch.key}{_of_backfill(drained, one)}"
+        say(f"  failed      {what}, attempt {one.attempts} (why: at the end)")
     root = to_path(stream.storage.root)
     say(f"  7 publish   {len(done)} manifests in {root}/manifests")
 
@@ -116,12 +123,17 @@ def _print_plan(drained: Drained) -> None:
     shown = drained.statuses if len(drained.statuses) <= 12 else drained.statuses[:10]
     for one in shown:
         weight = format_bytes(one.batch.weight)
-        say(f"              {one.batch.key}  {one.batch.count:>4} files  {weight:>10}")
+        of = _of_backfill(drained, one)
+        say(f"              {one.batch.key}  {one.batch.count:>4} files  {weight:>10}{of}")
     if len(shown) < len(drained.statuses):
         say(f"              … and {len(drained.statuses) - len(shown)} more")
     if drained.tried_late:
         say(f"              {len(drained.tried_late)} of them hold items that came late")
     say("  4 name      each batch is a partition of the Dagster asset of that key")
+
+
+def _of_backfill(drained: Drained, one: BatchStatus) -> str:
+    return f"  {one.batch.job}" if one.batch.id in drained.tried_backfill else ""
 
 
 def _print_encoded(done: Sequence[Manifest]) -> None:

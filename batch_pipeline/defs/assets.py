@@ -12,6 +12,7 @@ from batch_pipeline.defs.metadata import (
     discovery_metadata,
 )
 from batch_pipeline.defs.names import batches_key, identifier, meta_table_key, partitions
+from batch_pipeline.defs.partitioned import batches_of
 from batch_pipeline.defs.resources import PipelineResource, SparkResource
 from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.stream import Stream
@@ -40,8 +41,9 @@ def meta_table_asset(stream: Stream) -> dg.AssetsDefinition:
             found = discover(parts, stream, context.instance, drain=True)
         except PipelineError as error:
             raise dg.Failure(str(error), allow_retries=False) from error
-        context.instance.add_dynamic_partitions(str(partitions(stream).name), list(found.new_keys))
-        for event in found.unseen:
+        name, known = batches_of(stream).set_name, found.known
+        context.instance.add_dynamic_partitions(name, list(known.new_keys))
+        for event in known.unseen:
             context.log_event(event)
         waiting = parts.database.batches.backlog(parts.meta_table(stream))
         return dg.MaterializeResult(
@@ -70,7 +72,7 @@ def batches_asset(stream: Stream) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, pipeline: PipelineResource, spark: SparkResource
     ) -> Iterator[dg.Output[None]]:
         workshop = pipeline.pipeline.workshop(stream, lambda: spark.spark_session)
-        encode_partitions(context, workshop, pipeline.pipeline.database)
+        encode_partitions(context, workshop, pipeline.pipeline.database, batches_of(stream))
         yield from ()
 
     return batches

@@ -5,9 +5,12 @@ from collections.abc import Iterable
 import dagster as dg
 
 from batch_pipeline.defs.assets import batches_asset, meta_table_asset
+from batch_pipeline.defs.backfill import backfill_asset, backfill_sensor
 from batch_pipeline.defs.late import late_asset, late_sensor
 from batch_pipeline.defs.names import (
     STREAM_TAG,
+    backfill_asset_key,
+    backfill_job,
     batches_job,
     batches_key,
     late_job,
@@ -15,15 +18,20 @@ from batch_pipeline.defs.names import (
     meta_table_job,
     meta_table_key,
 )
+from batch_pipeline.defs.plan_backfill import plan_backfill_job
 from batch_pipeline.defs.resources import PipelineResource, SparkResource
+from batch_pipeline.defs.run_ends import cancelled_runs_sensor, failed_runs_sensor
 from batch_pipeline.defs.sensors import new_files_sensor
 from batch_pipeline.domain.stream import Stream
 
 
 def build_definitions(streams: Iterable[Stream]) -> dg.Definitions:
     """Build assets, Dagster jobs and sensors for each stream."""
-    parts = [_stream_definitions(stream) for stream in streams]
+    every = list(streams)
+    parts = [_stream_definitions(stream) for stream in every]
     shared = dg.Definitions(
+        jobs=[plan_backfill_job(every)],
+        sensors=[failed_runs_sensor(), cancelled_runs_sensor(every)],
         resources={"pipeline": PipelineResource(), "spark": SparkResource()},
         executor=dg.in_process_executor,
     )
@@ -31,7 +39,12 @@ def build_definitions(streams: Iterable[Stream]) -> dg.Definitions:
 
 
 def _stream_definitions(stream: Stream) -> dg.Definitions:
-    assets = [meta_table_asset(stream), batches_asset(stream), late_asset(stream)]
+    assets = [
+        meta_table_asset(stream),
+        batches_asset(stream),
+        backfill_asset(stream),
+        late_asset(stream),
+    ]
     tags = {STREAM_TAG: stream.name}
     jobs = [
         dg.define_asset_job(
@@ -47,11 +60,17 @@ def _stream_definitions(stream: Stream) -> dg.Definitions:
             description=f"Encodes and publishes batches of {stream.name}.",
         ),
         dg.define_asset_job(
+            backfill_job(stream),
+            selection=[backfill_asset_key(stream)],
+            tags=tags,
+            description=f"Encodes and publishes batches of backfills of {stream.name}.",
+        ),
+        dg.define_asset_job(
             late_job(stream),
             selection=[late_key(stream)],
             tags=tags,
             description=f"Encodes and publishes late arrivals of {stream.name}.",
         ),
     ]
-    sensors = [new_files_sensor(stream), late_sensor(stream)]
+    sensors = [new_files_sensor(stream), backfill_sensor(stream), late_sensor(stream)]
     return dg.Definitions(assets=assets, jobs=jobs, sensors=sensors)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from batch_pipeline.defs.metadata import batch_materialization
-from batch_pipeline.defs.names import batches_key, partitions
+from batch_pipeline.defs.partitioned import Partitioned, batches_of
 from batch_pipeline.domain.batch import BatchState, BatchStatus
 from batch_pipeline.domain.item import Registered
 from batch_pipeline.domain.planning import Planned
@@ -19,18 +19,26 @@ from batch_pipeline.steps.register import register
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Discovered:
-    """What one look at the landing brought.
+class Known:
+    """The batches of an asset, and what Dagster does not know of them yet.
 
-    `new_keys` are partitions to add, in order; `unseen` are materializations that a crash kept from
-    Dagster although their batches are published.
+    `new_keys` are partitions to add, in order, and `order` all keys once they are added; `unseen`
+    are materializations that a crash kept from Dagster although their batches are published.
     """
+
+    statuses: Sequence[BatchStatus]
+    new_keys: Sequence[str]
+    order: Sequence[str]
+    unseen: Sequence[dg.AssetMaterialization]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discovered:
+    """What one look at the landing brought."""
 
     registered: Registered
     planned: Planned
-    statuses: Sequence[BatchStatus]
-    new_keys: Sequence[str]
-    unseen: Sequence[dg.AssetMaterialization]
+    known: Known
 
 
 def discover(
@@ -49,36 +57,43 @@ def discover(
     if not isinstance(table, UserMetaTable):  # the rows of a user's table are the items
         registered = register(pipeline.landing(stream, wait=drain), table)
     planned = plan(database.batches, table, stream, drain=drain)
-    statuses = database.batches.statuses(stream.name)
-    known = set(instance.get_dynamic_partitions(str(partitions(stream).name)))
-    return Discovered(
-        registered=registered,
-        planned=planned,
+    known = compare(pipeline, stream, batches_of(stream), instance)
+    return Discovered(registered=registered, planned=planned, known=known)
+
+
+def compare(
+    pipeline: Pipeline, stream: Stream, asset: Partitioned, instance: dg.DagsterInstance
+) -> Known:
+    """Compare the inventory with what Dagster knows of an asset; nothing is added or reported."""
+    statuses = asset.statuses(pipeline.database)
+    added = instance.get_dynamic_partitions(asset.set_name)
+    there = {*added}
+    live = (one.batch for one in statuses if one.state is not BatchState.SUPERSEDED)
+    new_keys = [key for key in map(asset.key_of, live) if key not in there]
+    return Known(
         statuses=statuses,
-        new_keys=[
-            status.batch.key
-            for status in statuses
-            if status.batch.key not in known and status.state is not BatchState.SUPERSEDED
-        ],
-        unseen=_unseen(pipeline, stream, instance, statuses),
+        new_keys=new_keys,
+        order=[*added, *new_keys],
+        unseen=_unseen(pipeline, stream, asset, instance, statuses),
     )
 
 
 def _unseen(
     pipeline: Pipeline,
     stream: Stream,
+    asset: Partitioned,
     instance: dg.DagsterInstance,
     statuses: Sequence[BatchStatus],
 ) -> list[dg.AssetMaterialization]:
     published = [status for status in statuses if status.state is BatchState.PUBLISHED]
     if not published:
         return []
-    seen = instance.get_materialized_partitions(batches_key(stream))
+    seen = instance.get_materialized_partitions(asset.asset_key)
     events = []
     for status in published:
-        if status.batch.key not in seen:
+        if asset.key_of(status.batch) not in seen:
             manifest = pipeline.database.manifests.of_batch(status.batch)
             if manifest is not None:
                 pointer_uri = pipeline.storage(stream).point_to(manifest)
-                events.append(batch_materialization(stream, manifest, pointer_uri))
+                events.append(batch_materialization(stream, asset, manifest, pointer_uri))
     return events

@@ -5,13 +5,17 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import dagster as dg
 
+from batch_pipeline.defs.backfill import look_at_backfills
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.left_runs import close_left_runs, drain_tags
 from batch_pipeline.defs.names import batches_job, late_job, meta_table_job, run_tags
+from batch_pipeline.defs.partitioned import backfills_of, batches_of
+from batch_pipeline.defs.run_ends import end_cancelled_since
 from batch_pipeline.domain.batch import BatchState, BatchStatus
 from batch_pipeline.domain.errors import (
     OF_ONE_META_TABLE,
@@ -39,8 +43,8 @@ progress = logging.getLogger("batch_pipeline.progress")
 class Drained:
     """What draining one stream did; `tried` are the partition keys of this call in order.
 
-    `tried_late` are the numbers of the batches of late arrivals that it tried.
-    `error` is what ended the drain before its time.
+    `tried_late` and `tried_backfill` are numbers of batches: of the late arrivals and of the
+    backfills that it tried. `error` is what ended the drain before its time.
     """
 
     stream: str
@@ -50,6 +54,7 @@ class Drained:
     batches_planned: int = 0
     tried: list[str] = field(default_factory=list)
     tried_late: list[int] = field(default_factory=list)
+    tried_backfill: list[int] = field(default_factory=list)
     statuses: list[BatchStatus] = field(default_factory=list)
     error: PipelineError | None = None
 
@@ -72,7 +77,8 @@ def drain(
 
     Failed and interrupted batches of earlier calls are tried once more. A stream that is paused, or
     whose landing, table or storage is not in order, ends alone; after any other error (no database,
-    no Spark) nothing more is tried. Errors are given, not raised.
+    no Spark) nothing more is tried. Backfills come after new files; each is paused by its own name.
+    Errors are given, not raised.
     """
     with _quiet_dagster():
         close_left_runs(pipeline, instance)
@@ -80,7 +86,13 @@ def drain(
         for stream in streams:
             drained = Drained(stream=stream.name)
             try:
-                _drain_stream(pipeline, stream, definitions, instance, drained)
+                end_cancelled_since(pipeline, instance, stream, 0)
+                try:
+                    _drain_stream(pipeline, stream, definitions, instance, drained)
+                except JobPausedError as paused:
+                    drained.error = paused
+                _drain_backfills(pipeline, stream, definitions, instance, drained)
+                _note_statuses(drained, pipeline)
             except PipelineError as error:
                 drained.error = error
                 with suppress(RetryableError):
@@ -115,12 +127,41 @@ def _drain_stream(
         if not left:
             break
         progress.info("encoding", extra={"stream": stream.name, "total": len(left)})
-        for group in neighbours(left, statuses, most=stream.partitions_per_run):
+        order = instance.get_dynamic_partitions(batches_of(stream).set_name)
+        keys = [status.batch.key for status in left]
+        for group in neighbours(keys, order, most=stream.partitions_per_run):
             jobs.check_not_paused(stream.name)
-            drained.tried += [status.batch.key for status in group]
-            tags = home | run_tags(stream, group[0].batch.key, group[-1].batch.key)
+            drained.tried += group
+            tags = home | run_tags(stream, group[0], group[-1])
             _run(encode_job, instance, tags=tags)
-    _note_statuses(drained, pipeline)
+
+
+def _drain_backfills(
+    pipeline: Pipeline,
+    stream: Stream,
+    definitions: dg.Definitions,
+    instance: dg.DagsterInstance,
+    drained: Drained,
+) -> None:
+    """Encode what the stream's backfills have planned, one backfill after the other."""
+    asset, backfills = backfills_of(stream), pipeline.database.backfills
+    job = definitions.resolve_job_def(asset.job)
+    known = look_at_backfills(pipeline, stream, instance)
+    instance.add_dynamic_partitions(asset.set_name, list(known.new_keys))
+    for event in known.unseen:
+        instance.report_runless_asset_event(event)
+    waiting = sorted(due(known.statuses, retry_failed=True), key=lambda one: one.batch.job)
+    for name, statuses in groupby(waiting, key=lambda one: one.batch.job):
+        by_key = {asset.key_of(status.batch): status.batch.id for status in statuses}
+        progress.info("encoding", extra={"stream": name, "total": len(by_key)})
+        for group in neighbours(by_key, known.order, most=stream.partitions_per_run):
+            reason = backfills.paused(stream.name).get(name)
+            if reason is not None:
+                drained.error = drained.error or JobPausedError(name, reason)
+                break
+            drained.tried_backfill += [by_key[key] for key in group]
+            tags = drain_tags(pipeline) | asset.tags_of(group[0])
+            _run(job, instance, tags=tags | run_tags(stream, group[0], group[-1]))
 
 
 def _run(
@@ -147,6 +188,9 @@ def _note_statuses(drained: Drained, pipeline: Pipeline) -> None:
     late = pipeline.database.batches.late_statuses(drained.stream)
     drained.statuses = [status for status in statuses if status.batch.key in tried]
     drained.statuses += [status for status in late if status.batch.id in drained.tried_late]
+    if drained.tried_backfill:
+        again = pipeline.database.backfills.of_all(drained.stream)
+        drained.statuses += [one for one in again if one.batch.id in drained.tried_backfill]
 
 
 def _note_arrivals(drained: Drained, result: dg.ExecuteInProcessResult | None) -> None:

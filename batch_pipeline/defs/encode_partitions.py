@@ -2,25 +2,35 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import dagster as dg
 
 from batch_pipeline.defs.metadata import batch_materialization
 from batch_pipeline.defs.names import DRAIN_TAG, LAUNCH_TAG
-from batch_pipeline.domain.errors import ConfigurationError, PipelineError, RetryableError
+from batch_pipeline.defs.partitioned import Partitioned
+from batch_pipeline.domain.encode import EncodeRequest, EncodeResult
+from batch_pipeline.domain.errors import (
+    BatchSupersededError,
+    ConfigurationError,
+    PipelineError,
+    RetryableError,
+    UnknownBatchError,
+)
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.ports import Encoder
 from batch_pipeline.steps.encode import Workshop, encode
 
 progress = logging.getLogger("batch_pipeline.progress")
 
 
 def encode_partitions(
-    context: dg.AssetExecutionContext, workshop: Workshop, database: Database
+    context: dg.AssetExecutionContext, workshop: Workshop, database: Database, asset: Partitioned
 ) -> None:
-    """Encode and publish the run's partitions one after the other.
+    """Encode and publish the run's partitions of an asset one after the other.
 
-    A bad batch does not stop its neighbours; surroundings that fail (no disk space, no Spark, no
-    database) do, since the rest would fail as well.
+    A bad batch, or a key that names none, does not stop its neighbours; surroundings that fail (no
+    disk space, no Spark, no database) do, since the rest would fail as well.
 
     Raises:
         Failure: at the end when a batch failed, at once when the surroundings did.
@@ -28,10 +38,11 @@ def encode_partitions(
     failures: dict[str, PipelineError] = {}
     for key in context.partition_keys:
         try:
-            _encode_partition(context, workshop, database, key)
-        except (ConfigurationError, RetryableError) as error:
-            raise dg.Failure(str(error), allow_retries=False) from error
+            _encode_partition(context, workshop, database, asset, key)
         except PipelineError as error:
+            of_surroundings = isinstance(error, ConfigurationError | RetryableError)
+            if of_surroundings and not isinstance(error, UnknownBatchError):
+                raise dg.Failure(str(error), allow_retries=False) from error
             context.log.warning(str(error))
             progress.warning("%s: failed", key, extra={"key": key})
             failures[key] = error
@@ -54,13 +65,23 @@ def raise_failures(failures: Mapping[str, PipelineError], tried: int) -> None:
 
 
 def _encode_partition(
-    context: dg.AssetExecutionContext, workshop: Workshop, database: Database, key: str
+    context: dg.AssetExecutionContext,
+    workshop: Workshop,
+    database: Database,
+    asset: Partitioned,
+    key: str,
 ) -> None:
-    stream = workshop.stream
-    batch = database.batches.batch(stream.name, key)
+    # Whoever picked the partition by hand means it; other runs were launched before.
+    by_itself = not {DRAIN_TAG, LAUNCH_TAG}.isdisjoint(context.run.tags)
+    try:
+        batch = asset.find(database, key)
+    except BatchSupersededError as error:
+        if not by_itself:
+            raise
+        context.log.warning(str(error))
+        return
     called_off = database.jobs.called_off(batch)
-    if called_off is not None and not {DRAIN_TAG, LAUNCH_TAG}.isdisjoint(context.run.tags):
-        # Whoever picked the partition by hand means it; this run was launched before.
+    if called_off is not None and by_itself:
         context.log.warning("%s is left alone: %s", key, called_off)
         return
     only_new = context.run.tags.get(LAUNCH_TAG) == "new"
@@ -68,17 +89,34 @@ def _encode_partition(
     if earlier is not None:
         context.log.info("%s is published already (generation %s)", key, earlier.generation)
         pointer_uri = workshop.storage.point_to(earlier)
-        context.log_event(batch_materialization(stream, earlier, pointer_uri))
+        context.log_event(batch_materialization(workshop.stream, asset, earlier, pointer_uri))
         return
-    published = encode(workshop, batch, run_id=context.run_id)
-    manifest = published.manifest
+    told_of = replace(workshop, encoder=_Told(workshop.encoder, key, context.log))
+    published = encode(told_of, batch, run_id=context.run_id)
+    manifest, seconds = published.manifest, published.seconds
+    place = published.pointer_uri
+    changes = published.schema_changes
     context.log_event(
-        batch_materialization(stream, manifest, published.pointer_uri, published.seconds)
+        batch_materialization(workshop.stream, asset, manifest, place, seconds, changes)
     )
-    progress.info(
-        "%s: %d records in %d part files",
-        key,
-        manifest.records,
-        len(manifest.part_files),
-        extra={"key": key},
-    )
+    told = (key, manifest.records, len(manifest.part_files))
+    progress.info("%s: %d records in %d part files", *told, extra={"key": key})
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """An encoder whose progress on one partition people can read in the log of the run."""
+
+    encoder: Encoder
+    key: str
+    log: logging.Logger
+
+    def encode(self, request: EncodeRequest) -> EncodeResult:
+        """Encode the items."""
+        watch = replace(request.watch, tell=self._tell)
+        return self.encoder.encode(replace(request, watch=watch))
+
+    def _tell(self, done: int, total: int) -> None:
+        told = (self.key, done, total)
+        self.log.info("%s: %d of %d tasks done", *told)
+        progress.info("%s: %d of %d tasks done", *told, extra={"tasks": total})

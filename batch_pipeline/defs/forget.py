@@ -3,7 +3,8 @@
 import dagster as dg
 
 from batch_pipeline.defs.instance import open_instance
-from batch_pipeline.defs.names import batches_key, meta_table_key, partitions
+from batch_pipeline.defs.names import late_key, meta_table_key
+from batch_pipeline.defs.partitioned import backfills_of, batches_of
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
 
@@ -11,11 +12,13 @@ from batch_pipeline.settings.pipeline import Pipeline
 def forget_stream(pipeline: Pipeline, stream: Stream) -> None:
     """Delete all that is remembered of a stream; its files stay."""
     pipeline.database.forget(stream.name)
-    set_name = str(partitions(stream).name)
+    partitioned = (batches_of(stream), backfills_of(stream))
     with open_instance(pipeline.home) as instance:
-        for key in instance.get_dynamic_partitions(set_name):
-            instance.delete_dynamic_partition(set_name, key)
-        _wipe(instance, [meta_table_key(stream), batches_key(stream)])
+        for name in (asset.set_name for asset in partitioned):
+            for key in instance.get_dynamic_partitions(name):
+                instance.delete_dynamic_partition(name, key)
+        keys = [asset.asset_key for asset in partitioned]
+        _wipe(instance, [meta_table_key(stream), late_key(stream), *keys])
 
 
 def _wipe(instance: dg.DagsterInstance, keys: list[dg.AssetKey]) -> None:

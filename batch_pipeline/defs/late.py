@@ -4,11 +4,13 @@ A late batch is a list of ids, so no range of ids can name it as a partition: al
 encoded by one run, each with its own attempt and materialization.
 """
 
+import time
 from collections.abc import Iterator
 
 import dagster as dg
 
 from batch_pipeline.defs.encode_partitions import raise_failures
+from batch_pipeline.defs.launch import Memory
 from batch_pipeline.defs.metadata import ENCODE_VERSION, batch_metadata
 from batch_pipeline.defs.names import (
     DRAIN_TAG,
@@ -20,7 +22,8 @@ from batch_pipeline.defs.names import (
     meta_table_key,
 )
 from batch_pipeline.defs.resources import PipelineResource, SparkResource
-from batch_pipeline.defs.sensors import UNFINISHED
+from batch_pipeline.defs.run_ends import end_cancelled_since
+from batch_pipeline.defs.run_keys import UNFINISHED
 from batch_pipeline.domain.batch import BatchStatus
 from batch_pipeline.domain.errors import ConfigurationError, PipelineError, RetryableError
 from batch_pipeline.domain.stream import Stream
@@ -94,9 +97,11 @@ def late_sensor(stream: Stream) -> dg.SensorDefinition:
     )
     def late_arrivals(
         context: dg.SensorEvaluationContext, pipeline: PipelineResource
-    ) -> dg.RunRequest | dg.SkipReason:
-        database = pipeline.pipeline.database
+    ) -> dg.SensorResult | dg.SkipReason:
+        database, now = pipeline.pipeline.database, time.time()
+        memory = Memory.of_cursor(context.cursor)
         try:
+            end_cancelled_since(pipeline.pipeline, context.instance, stream, memory.looked_at)
             database.jobs.check_not_paused(stream.name)
             waiting = due(database.batches.late_statuses(stream.name), retry_failed=False)
         except PipelineError as error:
@@ -104,15 +109,20 @@ def late_sensor(stream: Stream) -> dg.SensorDefinition:
         tried_less = [status for status in waiting if status.attempts < MAX_ATTEMPTS]
         runs = dg.RunsFilter(job_name=late_job(stream), statuses=UNFINISHED)
         if not tried_less or context.instance.get_runs(runs, limit=1):
-            return dg.SkipReason("nothing that came late waits to be launched.")
-        return dg.RunRequest(
-            run_key=_run_key(stream, tried_less),
+            quiet = Memory(runs=memory.runs, looked_at=now)
+            reason = "nothing that came late waits to be launched."
+            return dg.SensorResult(skip_reason=reason, cursor=quiet.cursor())
+        number = memory.runs + 1
+        request = dg.RunRequest(
+            run_key=_run_key(stream, tried_less, number),
             tags={STREAM_TAG: stream.name, LAUNCH_TAG: "new"},
         )
+        after = Memory(runs=number, looked_at=now)
+        return dg.SensorResult(run_requests=[request], cursor=after.cursor())
 
     return late_arrivals
 
 
-def _run_key(stream: Stream, waiting: list[BatchStatus]) -> str:
+def _run_key(stream: Stream, waiting: list[BatchStatus], number: int) -> str:
     tries = ",".join(f"{status.batch.id}.{status.attempts}" for status in waiting[:20])
-    return f"{stream.name}:late:{len(waiting)}:{tries}"
+    return f"{stream.name}:late:{number}:{tries}"

@@ -18,6 +18,7 @@ _REASON = (
     "The process of this run ended without a word. What it had published stays published; the "
     "other batches are encoded by another run."
 )
+_CANCELLED = "A person cancelled this run, whose process then ended without a word."
 
 
 def drain_tags(pipeline: Pipeline) -> dict[str, str]:
@@ -29,7 +30,8 @@ def drain_tags(pipeline: Pipeline) -> dict[str, str]:
 def close_left_runs(pipeline: Pipeline, instance: dg.DagsterInstance) -> int:
     """Report as failed what a crash left unfinished; gives the number of runs.
 
-    The caller holds the home's lock, so nothing of this home runs. An embedded database holds no
+    A run whose cancelling it kept from its end is cancelled, and its batches are called off. The
+    caller holds the home's lock, so nothing of this home runs. An embedded database holds no
     runs but this home's; in a shared one, runs that do not say whose they are stay. Queued runs
     stay, too: the daemon goes on with them.
     """
@@ -38,5 +40,8 @@ def close_left_runs(pipeline: Pipeline, instance: dg.DagsterInstance) -> int:
         filters.append(dg.RunsFilter(statuses=_BEGUN))
     left = {run.run_id: run for one in filters for run in instance.get_runs(one)}
     for run in left.values():
-        instance.report_run_failed(run, _REASON)
+        if run.status is dg.DagsterRunStatus.CANCELING:
+            instance.report_run_canceled(run, _CANCELLED)
+        else:
+            instance.report_run_failed(run, _REASON)
     return len(left)

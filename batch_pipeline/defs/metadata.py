@@ -1,15 +1,18 @@
 """What people see of stations in Dagster: metadata in the words of the glossary."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 
-from batch_pipeline.defs.names import batches_key, meta_table_key
+from batch_pipeline.defs.names import backfill_asset_key, meta_table_key
+from batch_pipeline.defs.partitioned import Partitioned
+from batch_pipeline.domain.backfill import Estimate, Progress, backfill_name
 from batch_pipeline.domain.item import Registered
 from batch_pipeline.domain.location import to_path
 from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.domain.schema_change import SchemaChange
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.singer.messages import batch_message
 
@@ -19,8 +22,16 @@ META_TABLE_VERSION = "append-only"
 ENCODE_VERSION = "1"
 
 
-def batch_metadata(manifest: Manifest, pointer_uri: str, seconds: float | None) -> dict[str, Any]:
-    """Describe a published batch; `seconds` is None when its end was only found out later."""
+def batch_metadata(
+    manifest: Manifest,
+    pointer_uri: str,
+    seconds: float | None,
+    schema_changes: Sequence[SchemaChange] = (),
+) -> dict[str, Any]:
+    """Describe a published batch; `seconds` is None when its end was only found out later.
+
+    `schema_changes` are what its records changed in the schema.
+    """
     metadata: dict[str, Any] = {
         "items": manifest.items,
         "weight_bytes": manifest.batch.weight,
@@ -36,6 +47,9 @@ def batch_metadata(manifest: Manifest, pointer_uri: str, seconds: float | None) 
     if seconds:
         metadata["seconds"] = round(seconds, 3)
         metadata["records_per_second"] = round(manifest.records / seconds)
+    if schema_changes:
+        said = "; ".join(change.sentence for change in schema_changes)
+        metadata["schema_changes"] = f"schema v{manifest.schema_version}: {said}"
     message = json.dumps(batch_message(manifest), ensure_ascii=False, indent=2)
     return metadata | {
         "manifest": dg.MetadataValue.path(to_path(pointer_uri)),
@@ -45,20 +59,62 @@ def batch_metadata(manifest: Manifest, pointer_uri: str, seconds: float | None) 
 
 
 def batch_materialization(
-    stream: Stream, manifest: Manifest, pointer_uri: str, seconds: float | None = None
+    stream: Stream,
+    asset: Partitioned,
+    manifest: Manifest,
+    pointer_uri: str,
+    seconds: float | None = None,
+    schema_changes: Sequence[SchemaChange] = (),
 ) -> dg.AssetMaterialization:
-    """The event that turns a batch's partition green."""
+    """The event that turns a batch's partition of an asset green."""
     source = meta_table_key(stream).to_user_string()
     return dg.AssetMaterialization(
-        asset_key=batches_key(stream),
-        partition=manifest.batch.key,
-        metadata=batch_metadata(manifest, pointer_uri, seconds),
+        asset_key=asset.asset_key,
+        partition=asset.key_of(manifest.batch),
+        metadata={
+            "job": manifest.stream,
+            **batch_metadata(manifest, pointer_uri, seconds, schema_changes),
+        },
         tags={
             "dagster/code_version": ENCODE_VERSION,
             f"dagster/input_data_version/{source}": META_TABLE_VERSION,
             f"dagster/input_event_pointer/{source}": "NULL",
         },
     )
+
+
+def backfill_observation(stream: Stream, one: Progress) -> dg.AssetObservation:
+    """The event that tells how far a backfill is."""
+    counts = {f"batches_{state.value}": count for state, count in one.states.items()}
+    left = one.remaining
+    return dg.AssetObservation(
+        asset_key=backfill_asset_key(stream),
+        metadata={
+            "backfill": backfill_name(stream.name, one.job),
+            "finished": one.is_finished,
+            "batches": one.batches,
+            **counts,
+            "items": one.items,
+            "items_done": one.items_done,
+            "weight_bytes": one.weight,
+            "weight_bytes_done": one.weight_done,
+            **({} if left is None else {"seconds_left": round(left.total_seconds(), 1)}),
+        },
+    )
+
+
+def estimate_metadata(found: Estimate) -> dict[str, Any]:
+    """Describe what planning a backfill would make."""
+    told: dict[str, Any] = {
+        "batches": found.batches,
+        "items": found.items,
+        "weight_bytes": found.weight,
+        "batches_above_max_weight": found.oversized,
+    }
+    if found.pace is not None and found.seconds is not None:
+        told["estimated_seconds"] = round(found.seconds, 1)
+        told["estimated_by"] = f"the last {found.pace.attempts} attempts of {found.pace.job}"
+    return told
 
 
 def discovery_materialization(

@@ -10,7 +10,12 @@ STREAM_TAG = "batch_pipeline/stream"
 RANGE_START_TAG = "dagster/asset_partition_range_start"  # Dagster's own tags of a run over a range
 RANGE_END_TAG = "dagster/asset_partition_range_end"
 DRAIN_TAG = "batch_pipeline/drain"  # its value: the home whose lock the run's process holds
+PARTITION_TAG = "dagster/partition"
+PRIORITY_TAG = "dagster/priority"
 LAUNCH_TAG = "batch_pipeline/launch"  # its value `new`: leave out what is published already
+BACKFILL_TAG = "batch_pipeline/backfill"  # its value: the name of the backfill
+CLOSED_TAG = "batch_pipeline/closed"  # its value `cancelled`: its batches were called off
+PLAN_BACKFILL_JOB = "plan_backfill"
 
 
 def identifier(stream: Stream) -> str:
@@ -28,6 +33,11 @@ def batches_key(stream: Stream) -> dg.AssetKey:
     return dg.AssetKey([stream.name, "batches"])
 
 
+def backfill_asset_key(stream: Stream) -> dg.AssetKey:
+    """Key of the asset whose partitions are the batches of the stream's backfills."""
+    return dg.AssetKey([stream.name, "backfill"])
+
+
 def late_key(stream: Stream) -> dg.AssetKey:
     """Key of the asset that stands for the stream's late arrivals."""
     return dg.AssetKey([stream.name, "late"])
@@ -38,6 +48,11 @@ def partitions(stream: Stream) -> dg.DynamicPartitionsDefinition:
     return dg.DynamicPartitionsDefinition(name=f"{stream.name}.batches")
 
 
+def backfill_partitions(stream: Stream) -> dg.DynamicPartitionsDefinition:
+    """The partition set of backfills: keys name backfill and range; added to, never taken from."""
+    return dg.DynamicPartitionsDefinition(name=f"{stream.name}.backfill")
+
+
 def meta_table_job(stream: Stream) -> str:
     """Name of the Dagster job that registers and plans."""
     return f"{identifier(stream)}_register"
@@ -46,6 +61,11 @@ def meta_table_job(stream: Stream) -> str:
 def batches_job(stream: Stream) -> str:
     """Name of the Dagster job that encodes batches."""
     return f"{identifier(stream)}_encode"
+
+
+def backfill_job(stream: Stream) -> str:
+    """Name of the Dagster job that encodes batches of backfills."""
+    return f"{identifier(stream)}_encode_backfill"
 
 
 def late_job(stream: Stream) -> str:

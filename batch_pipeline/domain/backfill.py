@@ -17,8 +17,10 @@ from batch_pipeline.domain.stream import STREAM_NAME
 MAX_NAME = 50
 _EXPECTED_NAME = (
     f"1 to {MAX_NAME} letters, digits, '_', '.' or '-', starting with a letter, digit or '_', and "
-    f"not 'late', which is the job of late arrivals"
+    f"not 'late', which is the job of late arrivals; without '...', which parts partition keys"
 )
+
+_ENDED = frozenset({BatchState.PUBLISHED, BatchState.DEAD, BatchState.CANCELLED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +134,7 @@ class Backfill:
         Raises:
             InvalidValueError: the name cannot be a part of file names, or an id is below 1.
         """
-        if not STREAM_NAME.fullmatch(name) or len(name) > MAX_NAME or name == "late":
-            raise InvalidValueError("backfill", name, _EXPECTED_NAME)
+        check_backfill_name(name)
         if MIN_ID < selection.ids.first_id < 1:
             raise InvalidValueError("first_id", selection.ids.first_id, "at least 1")
         return cls(
@@ -215,10 +216,31 @@ class Progress:
         """How many batches there are."""
         return sum(self.states.values())
 
+    @property
+    def is_finished(self) -> bool:
+        """Tell whether every batch is published, or given up: dead, or called off by a person."""
+        return self.batches > 0 and _ENDED.issuperset(self.states)
+
+
+def check_backfill_name(name: str) -> None:
+    """Check that a backfill of a stream can be called so.
+
+    Raises:
+        InvalidValueError: the name cannot be a part of file names and partition keys.
+    """
+    fits = STREAM_NAME.fullmatch(name) and len(name) <= MAX_NAME
+    if not fits or name == "late" or "..." in name:
+        raise InvalidValueError("backfill", name, _EXPECTED_NAME)
+
 
 def backfill_job(stream: str, name: str) -> str:
     """Give the name of the job of a stream's backfill."""
     return f"{stream}.{name}"
+
+
+def backfill_name(stream: str, job: str) -> str:
+    """Give the name of a stream's backfill whose job is called so."""
+    return job.removeprefix(f"{stream}.")
 
 
 def cut_lists(

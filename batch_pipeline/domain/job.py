@@ -10,6 +10,9 @@ from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.domain.filter import Filter
 
 MAX_NAME = 200
+_ENDED = frozenset(
+    {BatchState.PUBLISHED, BatchState.DEAD, BatchState.CANCELLED, BatchState.SUPERSEDED}
+)
 
 
 class JobKind(StrEnum):
@@ -77,6 +80,12 @@ class JobReport:
     batches: Mapping[BatchState, int]
     waiting_items: int
     waiting_weight: int
+
+    @property
+    def is_finished(self) -> bool:
+        """Tell whether a backfill has nothing left: all is published, dead, cancelled or split."""
+        is_backfill = self.job.kind is JobKind.BACKFILL
+        return is_backfill and bool(self.batches) and _ENDED.issuperset(self.batches)
 
     @property
     def waiting_batches(self) -> int:

@@ -9,6 +9,7 @@ from batch_pipeline.inventory.forget import forget
 from batch_pipeline.inventory.jobs.backfills import Backfills
 from batch_pipeline.inventory.jobs.job_control import JobControl
 from batch_pipeline.inventory.jobs.late_arrivals import LateArrivals
+from batch_pipeline.inventory.jobs.run_ends import RunEnds
 from batch_pipeline.inventory.meta.meta_table import OwnMetaTable
 from batch_pipeline.inventory.server import embedded
 from batch_pipeline.inventory.server.engine import location, open_engine
@@ -37,6 +38,7 @@ class Database:
     history: History = field(init=False)
     jobs: JobControl = field(init=False)
     late_arrivals: LateArrivals = field(init=False)
+    run_ends: RunEnds = field(init=False)
 
     def __post_init__(self) -> None:
         heartbeat = Heartbeat(self.engine)
@@ -52,6 +54,7 @@ class Database:
             ("history", History(self.engine)),
             ("jobs", JobControl(self.engine)),
             ("late_arrivals", LateArrivals(self.engine)),
+            ("run_ends", RunEnds(self.engine)),
         ):
             object.__setattr__(self, name, face)
 

@@ -31,23 +31,21 @@ def due(statuses: Iterable[BatchStatus], *, retry_failed: bool) -> list[BatchSta
     ]
 
 
-def neighbours(
-    chosen: Iterable[BatchStatus], statuses: Sequence[BatchStatus], *, most: int
-) -> list[list[BatchStatus]]:
-    """Group chosen batches for runs: at most `most`, with no other batch of the job between them.
+def neighbours(chosen: Iterable[str], order: Sequence[str], *, most: int) -> list[list[str]]:
+    """Group partition keys for runs: at most `most`, with no other key between them in `order`.
 
-    A run over several partitions is a range to Dagster, which would take in whatever lies between.
-    It keeps them in the order in which they were added: halves of a batch come after later batches.
+    A run over several partitions is a range to Dagster, which takes in whatever lies between in the
+    order in which keys were added: halves of a batch come after later batches. A key that is not
+    in `order` is left out.
     """
-    by_range = {status.batch.id: index for index, status in enumerate(statuses)}
-    by_age = {batch_id: index for index, batch_id in enumerate(sorted(by_range))}
-    groups: list[list[BatchStatus]] = []
-    for status in chosen:
+    places = {key: place for place, key in enumerate(order)}
+    groups: list[list[str]] = []
+    for key in chosen:
+        if key not in places:
+            continue
         last = groups[-1] if groups else []
-        here, before = status.batch.id, last[-1].batch.id if last else status.batch.id
-        follows = by_range[here] - by_range[before] == by_age[here] - by_age[before] == 1
-        if follows and len(last) < most:
-            last.append(status)
+        if last and len(last) < most and places[key] == places[last[-1]] + 1:
+            last.append(key)
         else:
-            groups.append([status])
+            groups.append([key])
     return groups

@@ -37,6 +37,57 @@ query Workspace {
 }
 """
 RUNS = "query Runs { runsOrError { ... on Runs { results { status } } } }"
+REPOSITORY = """
+query Repository {
+  repositoriesOrError { ... on RepositoryConnection { nodes { name location { name } } } }
+}
+"""
+START = """
+mutation Start($parameters: ExecutionParams!) {
+  launchRun(executionParams: $parameters) {
+    __typename
+    ... on LaunchRunSuccess { run { runId } }
+    ... on PythonError { message }
+    ... on RunConfigValidationInvalid { errors { message } }
+  }
+}
+"""
+TERMINATE = """
+mutation Terminate($id: String!) {
+  terminateRun(runId: $id) { __typename ... on PythonError { message } }
+}
+"""
+RUN = """
+query Run($id: ID!) {
+  runOrError(runId: $id) {
+    ... on Run { status tags { key value } eventConnection { events {
+      ... on MessageEvent { message }
+      ... on ExecutionStepFailureEvent { error { message } }
+    } } }
+  }
+}
+"""
+RUNS_OF_JOB = """
+query RunsOfJob($job: String!) {
+  runsOrError(filter: {pipelineName: $job}) {
+    ... on Runs { results { runId status tags { key value } } }
+  }
+}
+"""
+PARTITIONS = """
+query Partitions($key: AssetKeyInput!) {
+  assetNodeOrError(assetKey: $key) { ... on AssetNode {
+    assetPartitionStatuses { ... on DefaultPartitionStatuses {
+      materializedPartitions failedPartitions unmaterializedPartitions
+    } }
+    assetObservations(limit: 20) { metadataEntries {
+      label
+      ... on IntMetadataEntry { intValue }
+      ... on TextMetadataEntry { text }
+    } }
+  } }
+}
+"""
 
 
 def ask(port: int, query: str, variables: dict[str, Any]) -> dict[str, Any]:

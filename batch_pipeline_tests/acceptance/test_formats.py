@@ -46,6 +46,16 @@ ORDER_SCHEMA = {
 ORDER = b'{"id":1,"price":12345678901234567890.12,"at":"2026-01-31T12:00:00.123456+01:00"}\n'
 
 
+TRANSFORM = """
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+
+def totals(sales: DataFrame) -> DataFrame:
+    return sales.groupBy("city").agg(f.sum("amount").alias("total")).orderBy("city")
+"""
+
+
 def csv(records: list[dict[str, Any]]) -> bytes:
     """Write records as csv."""
     return "".join(
@@ -134,6 +144,9 @@ def place(shared_workplace: Workplace) -> Workplace:
         },
     )
     workplace.land("fixed", {"cities.txt": "001Zürich  \n002Genève  \n".encode("cp1252")})
+    workplace.write_stream("totals", transform="shop_transforms:totals")
+    workplace.land("totals", {"sales.csv": b"city,amount\nRoma,1.50\nMilano,2\nRoma,3.25\n"})
+    (workplace.folder / "shop_transforms.py").write_text(TRANSFORM)
     workplace.done("run")
     return workplace
 
@@ -217,3 +230,14 @@ def test_fixed_width_text_in_a_charset_becomes_columns(place: Workplace) -> None
         {"id": "001", "city": "Zürich"},
         {"id": "002", "city": "Genève"},
     ]
+
+
+def test_transform_of_ones_own_runs_between_reading_and_writing(place: Workplace) -> None:
+    """Three sales become two totals, and the manifest tells both numbers."""
+    assert list(records_of(place, "totals")) == [
+        {"city": "Milano", "total": 2.0},
+        {"city": "Roma", "total": 4.75},
+    ]
+    [manifest] = manifests(place.storage("totals"))
+    records = manifest["records"]
+    assert (records["read"], records["transformed"], records["written"]) == (3, 3, 2)

@@ -22,7 +22,7 @@ from batch_pipeline.domain.errors import (
 from batch_pipeline.domain.failpoint import VARIABLE, FailpointError
 from batch_pipeline.domain.location import to_uri
 from batch_pipeline.domain.manifest import Manifest, PartFile
-from batch_pipeline.domain.record_rules import BadFileRules, BadRecordRules, OnBadFile
+from batch_pipeline.domain.record_rules import BadFileKind, BadFileRules, BadRecordRules, OnBadFile
 from batch_pipeline.steps.plan import due
 from batch_pipeline_tests.factories import encoded, item_report
 from batch_pipeline_tests.integration.encode_scene import (
@@ -35,10 +35,12 @@ from batch_pipeline_tests.integration.encode_scene import (
 )
 from batch_pipeline_tests.integration.seeds import claimed, expire, query
 
+CORRUPT: dict[str, Any] = {"bad_file": "it is no gzip file", "bad_kind": BadFileKind.CORRUPT}
+
 
 def test_encode_of_a_bad_file_fails_the_batch(scene: Scene) -> None:
     """Expect file and reason to be named."""
-    bad = item_report(2, read=0, written=0, bad_file="it is no gzip file")
+    bad = item_report(2, read=0, written=0, **CORRUPT)
     scene.encoder.script = [{"items": (item_report(1), bad)}]
     error = fails(scene, BadFileError)
     assert "orders-0002.csv: it is no gzip file" in str(error)
@@ -48,7 +50,7 @@ def test_encode_of_a_bad_file_fails_the_batch(scene: Scene) -> None:
 
 def test_encode_of_a_bad_file_that_may_be_set_aside_publishes_the_rest(scene: Scene) -> None:
     """Expect the other item's records, and the reason beside the bad one."""
-    bad = item_report(2, read=0, written=0, bad_file="it is no gzip file")
+    bad = item_report(2, read=0, written=0, **CORRUPT)
 
     def one_file() -> dict[str, Any]:
         part = PartFile(uri=to_uri(scene.root / "p"), records=5, size_bytes=1, sha256="ab" * 32)

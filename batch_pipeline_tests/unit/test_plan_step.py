@@ -2,15 +2,11 @@
 
 import pytest
 
-from batch_pipeline.domain.batch import BatchState, BatchStatus
+from batch_pipeline.domain.batch import BatchState
 from batch_pipeline.steps.plan import due, neighbours
-from batch_pipeline_tests.factories import batch, batch_status
+from batch_pipeline_tests.factories import batch_status
 
 STATUSES = [batch_status(first_id, BatchState.PLANNED) for first_id in range(1, 100, 10)]
-
-
-def _first_ids(statuses: list[BatchStatus]) -> list[int]:
-    return [status.batch.id_range.first_id for status in statuses]
 
 
 @pytest.mark.parametrize(
@@ -41,35 +37,29 @@ def test_due_keeps_id_order() -> None:
 
 
 def test_neighbours_of_a_row_are_grouped_up_to_the_most() -> None:
-    """Expect ten batches to make groups of four, four and two."""
-    groups = neighbours(STATUSES, STATUSES, most=4)
-    assert [_first_ids(group) for group in groups] == [
-        [1, 11, 21, 31],
-        [41, 51, 61, 71],
-        [81, 91],
-    ]
+    """Expect ten keys to make groups of four, four and two."""
+    groups = neighbours("abcdefghij", "abcdefghij", most=4)
+    assert ["".join(group) for group in groups] == ["abcd", "efgh", "ij"]
 
 
-def test_neighbours_with_another_batch_between_are_parted() -> None:
-    """Expect no group to span a batch that was not chosen."""
-    chosen = [STATUSES[0], STATUSES[1], STATUSES[3], STATUSES[5], STATUSES[6]]
-    groups = neighbours(chosen, STATUSES, most=16)
-    assert [_first_ids(group) for group in groups] == [[1, 11], [31], [51, 61]]
+def test_neighbours_with_another_key_between_are_parted() -> None:
+    """Expect no group to span a key that was not chosen."""
+    assert neighbours("abdfg", "abcdefg", most=16) == [["a", "b"], ["d"], ["f", "g"]]
 
 
 def test_neighbours_of_one_each_stay_alone() -> None:
-    """Expect one batch a group when one is the most, and no group of none."""
-    assert neighbours(STATUSES[:2], STATUSES, most=1) == [[STATUSES[0]], [STATUSES[1]]]
-    assert neighbours([], STATUSES, most=16) == []
+    """Expect one key a group when one is the most, and no group of none."""
+    assert neighbours("ab", "ab", most=1) == [["a"], ["b"]]
+    assert neighbours("", "ab", most=16) == []
 
 
 def test_neighbours_leave_halves_of_a_batch_to_runs_of_their_own() -> None:
-    """Expect no group across the place where a later batch stands between in Dagster's order."""
-    before, parent, after, new = STATUSES[0], STATUSES[1], STATUSES[2], STATUSES[4]
-    left, right = (
-        BatchStatus(batch=batch(first, first + 4, id=number), state=BatchState.PLANNED, attempts=0)
-        for first, number in ((11, 33), (16, 34))
-    )
-    statuses = [before, parent, left, right, after, new]
-    groups = neighbours([before, left, right, after, new], statuses, most=16)
-    assert [_first_ids(group) for group in groups] == [[1], [11, 16], [21], [41]]
+    """Expect no group across the place where a later key stands between in Dagster's order."""
+    chosen = ["before", "left", "right", "after", "new"]
+    order = ["before", "parent", "after", "left", "right", "new"]
+    assert neighbours(chosen, order, most=16) == [["before"], ["left", "right"], ["after"], ["new"]]
+
+
+def test_neighbours_leave_out_what_dagster_does_not_know() -> None:
+    """Expect a key that was planned since to wait for the next look."""
+    assert neighbours("abc", "ab", most=16) == [["a", "b"]]

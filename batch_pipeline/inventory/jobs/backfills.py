@@ -10,9 +10,20 @@ from itertools import chain
 
 import sqlalchemy as sa
 
-from batch_pipeline.domain.backfill import Backfill, Estimate, Progress, cut_lists
-from batch_pipeline.domain.batch import BatchStatus
-from batch_pipeline.domain.errors import InvalidValueError
+from batch_pipeline.domain.backfill import (
+    Backfill,
+    Estimate,
+    Progress,
+    backfill_job,
+    cut_lists,
+)
+from batch_pipeline.domain.backfill_key import backfill_key, parse_backfill_key
+from batch_pipeline.domain.batch import Batch, BatchStatus
+from batch_pipeline.domain.errors import (
+    BatchSupersededError,
+    InvalidValueError,
+    UnknownBatchError,
+)
 from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.job import JobKind, JobTerms
 from batch_pipeline.domain.planning import Planned
@@ -29,6 +40,7 @@ from batch_pipeline.inventory.meta.user_meta_table import UserMetaTable
 from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import batch, job
 from batch_pipeline.inventory.upkeep.migrate import check_still
+from batch_pipeline.inventory.work.batch_rows import batch_of, parts_of
 from batch_pipeline.inventory.work.batches import Writing, insert_cuts, status_of, status_query
 
 Source = OwnMetaTable | UserMetaTable | MetaSource
@@ -97,6 +109,74 @@ class Backfills:
             query = status_query().where(job.c.id == job_id, batch.c.superseded_at.is_(None))
             return [status_of(row) for row in connection.execute(query)]
 
+    def of_all(self, stream: str) -> list[BatchStatus]:
+        """Read the batches of all backfills of a stream, without those that were split.
+
+        They come in the order in which they were planned.
+        """
+        query = status_query().where(_of_backfills(stream), batch.c.superseded_at.is_(None))
+        with transaction(self.engine) as connection:
+            rows = connection.execute(query.order_by(None).order_by(batch.c.id))
+            return [status_of(row) for row in rows]
+
+    def of_item(self, stream: str, item_id: int) -> list[BatchStatus]:
+        """Read the batches of a stream's backfills that have an item, oldest first."""
+        listed = sa.literal(item_id, sa.BigInteger) == sa.any_(batch.c.item_ids)
+        query = status_query().where(
+            _of_backfills(stream),
+            batch.c.superseded_at.is_(None),
+            batch.c.first_id <= item_id,
+            batch.c.last_id >= item_id,
+            sa.or_(batch.c.item_ids.is_(None), listed),
+        )
+        with transaction(self.engine) as connection:
+            rows = connection.execute(query.order_by(None).order_by(batch.c.id))
+            return [status_of(row) for row in rows]
+
+    def paused(self, stream: str) -> dict[str, str]:
+        """Give the paused backfills of a stream, each with the reason, maybe empty."""
+        reason = sa.func.coalesce(job.c.paused_reason, "").label("reason")
+        query = sa.select(job.c.name, reason).where(
+            _of_backfills(stream), job.c.paused_at.is_not(None)
+        )
+        with transaction(self.engine) as connection:
+            rows = connection.execute(query.order_by(job.c.id))
+            return {row.name: row.reason for row in rows}
+
+    def batch(self, stream: str, key: str) -> Batch:
+        """Find a planned batch of a stream's backfill by its partition key.
+
+        Raises:
+            UnknownBatchError: there is none.
+            BatchSupersededError: it was split; the message names what took its place.
+        """
+        try:
+            name, ids = parse_backfill_key(key)
+        except InvalidValueError as error:
+            raise UnknownBatchError(stream, key) from error
+        mine = sa.and_(_of_backfills(stream), job.c.name == backfill_job(stream, name))
+        query = (
+            sa.select(batch, job.c.name)
+            .join(job)
+            .where(
+                mine,
+                batch.c.superseded_at.is_(None),
+                batch.c.first_id == ids.first_id,
+                batch.c.last_id == ids.last_id,
+            )
+            .order_by(batch.c.id.desc())
+            .limit(1)
+        )
+        with transaction(self.engine) as connection:
+            row = connection.execute(query).one_or_none()
+            if row is not None:
+                return batch_of(row)
+            parts = parts_of(connection, mine, ids)
+        if parts:
+            keys = tuple(backfill_key(name, one.id_range) for one in parts)
+            raise BatchSupersededError(stream, key, keys)
+        raise UnknownBatchError(stream, key)
+
     def progress(self, name: str, meta_table: str) -> Progress:
         """Tell how far a backfill is.
 
@@ -109,9 +189,8 @@ class Backfills:
 
     def of_stream(self, stream: str) -> list[Progress]:
         """Tell how far each backfill of a stream is, in the order in which they were planned."""
-        mine = sa.and_(job.c.stream == stream, job.c.kind == JobKind.BACKFILL)
         with transaction(self.engine) as connection:
-            return progress.of_jobs(connection, mine)
+            return progress.of_jobs(connection, _of_backfills(stream))
 
     def _make_parent(self, request: Backfill, past: Past) -> None:
         """Make the job of a stream that was never planned; in a transaction of its own, since the
@@ -130,6 +209,10 @@ class Backfills:
                         where=past.where,
                     ),
                 )
+
+
+def _of_backfills(stream: str) -> sa.ColumnElement[bool]:
+    return sa.and_(job.c.stream == stream, job.c.kind == JobKind.BACKFILL)
 
 
 def _kin(request: Backfill, parent_id: int | None) -> list[sa.ColumnElement[bool]]:

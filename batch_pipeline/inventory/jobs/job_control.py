@@ -171,9 +171,9 @@ class JobControl:
             chosen = sa.and_(with_late(one.id), batch_state.c.state.in_(wanted))
             if batches is not None:
                 ids = [find_batch(connection, one, which).id for which in batches]
-                chosen = sa.and_(chosen, _among(batch_state.c.batch_id, ids))
-            locked = _locked(connection, chosen)
-            count = batch_states.forgiven(connection, _among(batch_state.c.batch_id, locked))
+                chosen = sa.and_(chosen, among(batch_state.c.batch_id, ids))
+            locked = locked_states(connection, chosen)
+            count = batch_states.forgiven(connection, among(batch_state.c.batch_id, locked))
             failpoint("retry.before_commit")
         failpoint("retry.after_commit")
         return count
@@ -242,7 +242,7 @@ def _checked(states: Iterable[BatchState]) -> list[str]:
     return [state.value for state in wanted]
 
 
-def _locked(connection: sa.Connection, which: sa.ColumnElement[bool]) -> list[int]:
+def locked_states(connection: sa.Connection, which: sa.ColumnElement[bool]) -> list[int]:
     """Lock the states of batches, always in the same order, and give the batches' numbers."""
     rows = (
         sa.select(batch_state.c.batch_id)
@@ -256,15 +256,15 @@ def _locked(connection: sa.Connection, which: sa.ColumnElement[bool]) -> list[in
 
 def _cancel(connection: sa.Connection, which: sa.ColumnElement[bool]) -> Cancelled:
     open_ones = sa.text(f"(batch_state.{UNFINISHED} OR batch_state.state = 'running')")
-    locked = _locked(connection, sa.and_(which, open_ones))
+    locked = locked_states(connection, sa.and_(which, open_ones))
     failpoint("cancel.locked")
-    running = _among(attempt.c.batch_id, locked)
+    running = among(attempt.c.batch_id, locked)
     attempts = close(connection, running, AttemptStatus.CANCELLED, _REASON)
     failpoint("cancel.closed")
-    idle = batch_states.cancelled(connection, _among(batch_state.c.batch_id, locked))
+    idle = batch_states.cancelled(connection, among(batch_state.c.batch_id, locked))
     return Cancelled(batches=idle + attempts, attempts=attempts)
 
 
-def _among(column: sa.Column[Any], ids: Sequence[int]) -> sa.ColumnElement[bool]:
+def among(column: sa.Column[Any], ids: Sequence[int]) -> sa.ColumnElement[bool]:
     """Compare with one array: a statement has no room for more than 65,535 values."""
     return column == sa.any_(sa.cast(list(ids), sa.ARRAY(sa.BigInteger)))

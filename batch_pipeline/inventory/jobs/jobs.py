@@ -17,11 +17,6 @@ def of_stream(stream: str) -> sa.ColumnElement[bool]:
     return sa.and_(job.c.stream == stream, job.c.kind == JobKind.INCREMENTAL)
 
 
-def of_stream_or_late(stream: str) -> sa.ColumnElement[bool]:
-    """Pick the incremental job of a stream and the one of its late arrivals."""
-    return sa.and_(job.c.stream == stream, job.c.kind != JobKind.BACKFILL)
-
-
 def with_late(job_id: int) -> sa.ColumnElement[bool]:
     """Pick a job and the one of its late arrivals."""
     return sa.or_(

@@ -20,7 +20,7 @@ from batch_pipeline.domain.job import Job
 from batch_pipeline.domain.partition_key import parse_partition_key
 from batch_pipeline.inventory.jobs.jobs import job_of, with_late
 from batch_pipeline.inventory.tables import batch, job
-from batch_pipeline.inventory.work.batches import batch_of
+from batch_pipeline.inventory.work.batch_rows import batch_of
 
 _RANGE = re.compile(r"(-?[0-9]+)\.\.(-?[0-9]+)")
 

@@ -35,7 +35,7 @@ from batch_pipeline.inventory.server.engine import named_errors, transaction
 from batch_pipeline.inventory.work.acquire_in_server import Request, Turns
 from batch_pipeline.inventory.work.acquire_statements import INSERT, TAKE_ANY, TAKE_FIRST
 from batch_pipeline.inventory.work.attempts import FencedAttempts, close_dead
-from batch_pipeline.inventory.work.batches import batch_of
+from batch_pipeline.inventory.work.batch_rows import batch_of
 from batch_pipeline.inventory.work.bisect import Divisible, halve_dead
 
 _SECONDS_BETWEEN_SWEEPS = 5.0

@@ -10,7 +10,12 @@ import sqlalchemy as sa
 
 from batch_pipeline.domain.backfill import Estimate
 from batch_pipeline.domain.batch import Batch, BatchState, BatchStatus
-from batch_pipeline.domain.errors import InvalidValueError, JobPausedError, UnknownBatchError
+from batch_pipeline.domain.errors import (
+    BatchSupersededError,
+    InvalidValueError,
+    JobPausedError,
+    UnknownBatchError,
+)
 from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.job import JobKind, JobTerms
@@ -24,6 +29,7 @@ from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import attempt, batch, batch_state, job
 from batch_pipeline.inventory.upkeep.migrate import check_still
 from batch_pipeline.inventory.work import batch_states
+from batch_pipeline.inventory.work.batch_rows import batch_of, parts_of
 from batch_pipeline.ports import MetaTable
 
 _COPY = (
@@ -96,7 +102,11 @@ class PlannedBatches:
         return estimate(chain.from_iterable(cuts), limits, known)
 
     def batch(self, stream: str, key: str) -> Batch:
-        """Find a planned batch of a stream by its partition key."""
+        """Find a planned batch of a stream by its partition key.
+
+        Raises:
+            BatchSupersededError: it was split; the message names what took its place.
+        """
         try:
             id_range = parse_partition_key(key)
         except InvalidValueError as error:
@@ -105,9 +115,13 @@ class PlannedBatches:
             batch.c.first_id == id_range.first_id, batch.c.last_id == id_range.last_id
         )
         found = self._one(query)
-        if found is None:
-            raise UnknownBatchError(stream, key)
-        return found
+        if found is not None:
+            return found
+        with transaction(self.engine) as connection:
+            parts = parts_of(connection, of_stream(stream), id_range)
+        if parts:
+            raise BatchSupersededError(stream, key, tuple(one.key for one in parts))
+        raise UnknownBatchError(stream, key)
 
     def batch_of_item(self, stream: str, item_id: int) -> Batch | None:
         """Find the batch of a stream that has an item: a late one's list, or a range."""
@@ -213,19 +227,6 @@ def insert_batches(
     if planned.batches:
         batch_states.planned(connection, job_id, after_batch_id)
     return planned
-
-
-def batch_of(row: sa.Row[Any]) -> Batch:
-    """Build a batch from a row of the table with its job's name as `name`."""
-    return Batch(
-        id=row.id,
-        job=row.name,
-        id_range=IdRange(first_id=row.first_id, last_id=row.last_id),
-        weight=row.weight,
-        count=row.item_count,
-        oversized=row.oversized,
-        item_ids=None if row.item_ids is None else tuple(row.item_ids),
-    )
 
 
 def _is_young(table: MetaTable, gap: Gap, limits: Limits) -> bool:

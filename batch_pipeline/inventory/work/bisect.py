@@ -22,7 +22,7 @@ from batch_pipeline.inventory.meta.reflected_table import MetaItem, ReflectedMet
 from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, job
 from batch_pipeline.inventory.work import batch_states
-from batch_pipeline.inventory.work.batches import batch_of
+from batch_pipeline.inventory.work.batch_rows import batch_of
 
 ItemTable = OwnMetaTable | ReflectedMetaTable
 

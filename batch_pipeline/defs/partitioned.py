@@ -1,0 +1,69 @@
+"""The two assets of a stream whose partitions are batches: which batch a key names, and back.
+
+What encodes, launches and counts is written once, against this value. Nothing is opened here.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import dagster as dg
+
+from batch_pipeline.defs import names
+from batch_pipeline.domain.backfill import backfill_name
+from batch_pipeline.domain.backfill_key import backfill_key, parse_backfill_key
+from batch_pipeline.domain.batch import Batch, BatchStatus
+from batch_pipeline.domain.stream import Stream
+from batch_pipeline.inventory.database import Database
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partitioned:
+    """An asset of batches.
+
+    `tags_of` are tags for a run that a sensor launches; `find` gives the batch of a key, or says
+    why there is none; `statuses` are all batches, also those that were split where the asset has
+    them.
+    """
+
+    asset_key: dg.AssetKey
+    partitions: dg.DynamicPartitionsDefinition
+    job: str
+    tags_of: Callable[[str], dict[str, str]]
+    key_of: Callable[[Batch], str]
+    find: Callable[[Database, str], Batch]
+    statuses: Callable[[Database], Sequence[BatchStatus]]
+
+    @property
+    def set_name(self) -> str:
+        """Name of its partition set."""
+        return str(self.partitions.name)
+
+
+def batches_of(stream: Stream) -> Partitioned:
+    """Describe the asset of a stream's own batches."""
+    return Partitioned(
+        asset_key=names.batches_key(stream),
+        partitions=names.partitions(stream),
+        job=names.batches_job(stream),
+        tags_of=lambda _: {},
+        key_of=lambda one: one.key,
+        find=lambda database, key: database.batches.batch(stream.name, key),
+        statuses=lambda database: database.batches.statuses(stream.name),
+    )
+
+
+def backfills_of(stream: Stream) -> Partitioned:
+    """Describe the asset of the batches of a stream's backfills."""
+    return Partitioned(
+        asset_key=names.backfill_asset_key(stream),
+        partitions=names.backfill_partitions(stream),
+        job=names.backfill_job(stream),
+        # New files go first where runs have to wait.
+        tags_of=lambda key: {
+            names.BACKFILL_TAG: parse_backfill_key(key)[0],
+            names.PRIORITY_TAG: "-1",
+        },
+        key_of=lambda one: backfill_key(backfill_name(stream.name, one.job), one.id_range),
+        find=lambda database, key: database.backfills.batch(stream.name, key),
+        statuses=lambda database: database.backfills.of_all(stream.name),
+    )

@@ -1,0 +1,47 @@
+"""Batches from rows of their table, and what took the place of one that was split. Reads only."""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from batch_pipeline.domain.batch import Batch
+from batch_pipeline.domain.id_range import IdRange
+from batch_pipeline.inventory.tables import batch, job
+
+
+def batch_of(row: sa.Row[Any]) -> Batch:
+    """Build a batch from a row of the table with its job's name as `name`."""
+    return Batch(
+        id=row.id,
+        job=row.name,
+        id_range=IdRange(first_id=row.first_id, last_id=row.last_id),
+        weight=row.weight,
+        count=row.item_count,
+        oversized=row.oversized,
+        item_ids=None if row.item_ids is None else tuple(row.item_ids),
+    )
+
+
+def parts_of(
+    connection: sa.Connection, which: sa.ColumnElement[bool], ids: IdRange
+) -> tuple[Batch, ...]:
+    """Find the live batches that a split one of this range became, in id order; none if none was.
+
+    `which` picks the job. Halves lie within what they are halves of, and have higher numbers.
+    """
+    query = (
+        sa.select(batch, job.c.name)
+        .join(job)
+        .where(which, batch.c.first_id >= ids.first_id, batch.c.last_id <= ids.last_id)
+        .order_by(batch.c.id)
+    )
+    family: set[int] = set()
+    live: list[Batch] = []
+    for row in connection.execute(query):
+        is_split = row.superseded_at is not None
+        is_asked_for = (row.first_id, row.last_id) == (ids.first_id, ids.last_id)
+        if row.parent_id in family or (is_split and is_asked_for):
+            family.add(row.id)
+            if not is_split:
+                live.append(batch_of(row))
+    return tuple(sorted(live, key=lambda one: one.id_range))

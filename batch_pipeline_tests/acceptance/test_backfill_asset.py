@@ -1,0 +1,235 @@
+"""Backfills of a stream encoded by `run`, and planned, launched and cancelled in a live Dagster."""
+
+import os
+import signal
+import socket
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from batch_pipeline_tests.acceptance.graphql import (
+    PARTITIONS,
+    RUN,
+    RUNS_OF_JOB,
+    START,
+    TERMINATE,
+    WORKSPACE,
+    ask,
+)
+from batch_pipeline_tests.acceptance.workplace import (
+    Workplace,
+    json_records,
+    manifests,
+    unaccounted_files,
+    wait_until,
+)
+
+FILES = {f"{number}.csv": f"id\n{number}\n".encode() for number in range(1, 7)}
+BACKFILL_JOB = "orders_encode_backfill"
+
+
+def published(place: Workplace, stream: str = "orders") -> dict[str, int]:
+    """Count the records of the manifests of a stream or of a backfill by batch."""
+    return {
+        manifest["batch_id"]: manifest["records"]["written"]
+        for manifest in manifests(place.storage("orders"))
+        if manifest["stream"] == stream
+    }
+
+
+def backfill(place: Workplace, job: str) -> dict[str, Any]:
+    """Read what `status` says of a backfill."""
+    [status] = place.told("status", "orders")["streams"]
+    [found] = [one for one in status["backfills"] if one["job"] == job]
+    counts = {state: count for state, count in found["batches"].items() if count}
+    return {**found, "batches": counts}
+
+
+@pytest.fixture
+def place(workplace: Workplace, warm_spark: str) -> Workplace:
+    """A stream `orders` whose six files of one record are published in two batches."""
+    workplace.write_stream("orders", batch={"max_count": 3}, dagster={"partitions_per_run": 4})
+    workplace.land("orders", FILES)
+    warm = workplace.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+    warm.done("run")
+    return warm
+
+
+def test_run_encodes_what_backfills_have_planned(place: Workplace) -> None:
+    """Expect the batches of a backfill beside those of the stream, and every command to show it."""
+    place.done("plan", "orders", "--backfill", "2023", "--first-id", "2", "--max-count", "2")
+    waiting = backfill(place, "orders.2023")
+    assert (waiting["batches"], waiting["finished"]) == ({"planned": 3}, False)
+    told = place.done("run")
+    assert "orders.2023" in told
+    assert published(place) == {
+        "000000000001-000000000003": 3,
+        "000000000004-000000000006": 3,
+    }
+    assert published(place, "orders.2023") == {
+        "000000000002-000000000003": 2,
+        "000000000004-000000000005": 2,
+        "000000000006-000000000006": 1,
+    }
+    assert unaccounted_files(place.storage("orders")) == []
+    done = backfill(place, "orders.2023")
+    assert (done["batches"], done["finished"], done["items_done"]) == ({"published": 3}, True, 5)
+    assert "(finished)" in place.done("status", "orders")
+    [job] = place.told("jobs", "orders.2023")["jobs"]
+    assert (job["finished"], job["batches"]["published"]) == (True, 3)
+    [story] = place.told("explain", "2.csv")["items"]
+    assert story["batch_id"] == "000000000001-000000000003"
+    [again] = story["backfills"]
+    assert again["partition"] == "2023:000000000002-000000000003"
+    assert (again["state"], again["generation"], len(again["attempts"])) == ("published", 1, 1)
+    assert "2023:000000000002-000000000003 of orders/backfill" in place.done("explain", "2.csv")
+    assert [one["backfills"] for one in place.told("explain", "1.csv")["items"]] == [[]]
+    ids = Counter(str(record["id"]) for record in json_records(place.storage("orders")))
+    assert ids == {"1": 1, "2": 2, "3": 2, "4": 2, "5": 2, "6": 2}
+    assert "nothing left to encode" in place.done("run")
+
+
+def test_run_leaves_paused_backfills_and_tells_bad_batches(place: Workplace) -> None:
+    """Expect 75 for what is paused, 3 for a bad file, and the neighbours of both published."""
+    place.done("plan", "orders", "--backfill", "held", "--item", "1")
+    place.done("pause", "orders.held", "--reason", "wait for Ann")
+    held = place.run("run")
+    assert held.returncode == 75, held.stderr
+    assert "'orders.held' is paused (wait for Ann)" in held.stderr
+    assert backfill(place, "orders.held")["paused"] == "wait for Ann"
+    place.done("cancel", "orders.held")
+    (place.landing("orders") / "2.csv").write_bytes(b'id\n"2\n')
+    place.done("plan", "orders", "--backfill", "again", "--last-id", "3", "--max-count", "1")
+    bad = place.run("run")
+    assert bad.returncode == 3, bad.stderr
+    assert "2.csv" in bad.stderr
+    assert len(published(place, "orders.again")) == 2
+    assert backfill(place, "orders.again")["batches"] == {"published": 2, "failed": 1}
+    assert backfill(place, "orders.held")["batches"] == {"cancelled": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """A `dev` in which every batch takes two seconds more."""
+
+    place: Workplace
+    port: int
+    process: "subprocess.Popen[str]"
+
+    def start(self, **config: Any) -> str:
+        """Start the Dagster job `plan_backfill` as the Launchpad does, and give the run's id."""
+        [entry] = ask(self.port, WORKSPACE, {})["workspaceOrError"]["locationEntries"]
+        [repository] = entry["locationOrLoadError"]["repositories"]
+        parameters = {
+            "selector": {
+                "repositoryLocationName": entry["name"],
+                "repositoryName": repository["name"],
+                "jobName": "plan_backfill",
+            },
+            "runConfigData": {"ops": {"plan_or_tell": {"config": {"stream": "orders", **config}}}},
+        }
+        launched = ask(self.port, START, {"parameters": parameters})["launchRun"]
+        assert launched["__typename"] == "LaunchRunSuccess", launched
+        return str(launched["run"]["runId"])
+
+    def ended(self, run_id: str) -> dict[str, Any]:
+        """Wait for a run's end and give the run."""
+        ends = {"SUCCESS", "FAILURE", "CANCELED"}
+        wait_until(lambda: self.run(run_id)["status"] in ends, "the run ends", pause_seconds=0.5)
+        return self.run(run_id)
+
+    def run(self, run_id: str) -> dict[str, Any]:
+        """Read a run."""
+        found: dict[str, Any] = ask(self.port, RUN, {"id": run_id})["runOrError"]
+        return found
+
+    def runs(self, name: str) -> list[dict[str, Any]]:
+        """Read the runs that encode a backfill."""
+        runs = ask(self.port, RUNS_OF_JOB, {"job": BACKFILL_JOB})["runsOrError"]["results"]
+        tag = {"key": "batch_pipeline/backfill", "value": name}
+        return [run for run in runs if tag in run["tags"]]
+
+    def asset(self) -> dict[str, Any]:
+        """Read partitions and observations of the asset."""
+        key = {"path": ["orders", "backfill"]}
+        found: dict[str, Any] = ask(self.port, PARTITIONS, {"key": key})["assetNodeOrError"]
+        return found
+
+
+@pytest.fixture
+def live(place: Workplace) -> Iterator[Live]:
+    """The place with everything up."""
+    slow = place.given(BATCH_PIPELINE_FAILPOINTS="encode.before_publish=sleep:2")
+    port = _free_port()
+    process = slow.start("dev", "--port", str(port))
+
+    def is_up() -> bool:
+        return "Dagster is at http" in slow.output.read_text() or process.poll() is not None
+
+    wait_until(is_up, "dev prints its URL")
+    yield Live(place=place, port=port, process=process)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0, slow.output.read_text()
+
+
+def test_backfill_planned_and_cancelled_in_dagster(live: Live) -> None:
+    """Expect a dry run to store nothing, the plan to be launched by itself, a cancelled run's
+    batches to wait for a person, and `retry` to let them go on."""
+    dry = live.ended(live.start(name="ui", max_count=2))
+    assert dry["status"] == "SUCCESS"
+    assert any("3 batches of 6 items" in one.get("message", "") for one in _events(dry))
+    assert live.asset()["assetPartitionStatuses"].get("unmaterializedPartitions", []) == []
+    refused = live.ended(live.start(name="ui", first_id=1, since="2026-03-01"))
+    assert refused["status"] == "FAILURE"
+    assert "expected one of them" in str(_events(refused))
+
+    assert live.ended(live.start(name="ui", max_count=2, dry_run=False))["status"] == "SUCCESS"
+    wait_until(lambda: len(published(live.place, "orders.ui")) == 3, "the backfill is published")
+    [run] = live.runs("ui")
+    assert live.ended(run["runId"])["status"] == "SUCCESS"
+    assert sorted(live.asset()["assetPartitionStatuses"]["materializedPartitions"]) == [
+        "ui:000000000001-000000000002",
+        "ui:000000000003-000000000004",
+        "ui:000000000005-000000000006",
+    ]
+
+    assert live.ended(live.start(name="off", max_count=1, dry_run=False))["status"] == "SUCCESS"
+    wait_until(lambda: len(published(live.place, "orders.off")) > 0, "its first batch is published")
+    for run in live.runs("off"):
+        ask(live.port, TERMINATE, {"id": run["runId"]})
+    ends = [live.ended(run["runId"])["status"] for run in live.runs("off")]
+    assert set(ends) == {"CANCELED"}
+    wait_until(
+        lambda: bool(backfill(live.place, "orders.off")["finished"]),
+        "what is left is called off",
+        pause_seconds=1,
+    )
+    done = len(published(live.place, "orders.off"))
+    called_off = {"published": done, "cancelled": 6 - done}
+    assert backfill(live.place, "orders.off")["batches"] == called_off
+
+    live.place.done("plan", "orders", "--backfill", "after", "--item", "1")
+    wait_until(lambda: len(published(live.place, "orders.after")) == 1, "the sensor goes on")
+    assert len(live.runs("off")) == len(ends)
+    assert backfill(live.place, "orders.off")["batches"] == called_off
+    live.place.done("retry", "orders.off")
+    wait_until(lambda: len(published(live.place, "orders.off")) == 6, "the retry is published")
+
+
+def _events(run: dict[str, Any]) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = run["eventConnection"]["events"]
+    return events
+
+
+def _free_port() -> int:
+    """Find a port below those of outgoing connections, which could take it before it is used."""
+    for port in range(20_000 + os.getpid() % 10_000, 32_000):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    pytest.fail("no free port")
