@@ -97,7 +97,7 @@ def test_importing_everything_opens_nothing(workplace: Workplace) -> None:
     )
     assert imported.returncode == 0, imported.stderr
     assert json.loads(imported.stdout) == {
-        "keys": ["orders/batches", "orders/late", "orders/meta_table"],
+        "keys": ["orders/backfill", "orders/batches", "orders/late", "orders/meta_table"],
         "children": [],
         "connections": 0,
         "threads": [],
