@@ -79,17 +79,17 @@ def test_source_with_a_large_file_of_another_charset_gives_all_of_it() -> None:
         (
             b"a\0b\0c\0",
             "utf-16",
-            "has no byte order mark: let `source.charset` be utf-16-le or utf-16-be",
+            "has no byte order mark: let `source.options.charset` be utf-16-le or utf-16-be",
         ),
         (
             b"\0a\0,\0b",
             "utf-8",
-            "is UTF-16 text without a byte order mark: set `source.charset` to utf-16-be",
+            "is UTF-16 text without a byte order mark: set `source.options.charset` to utf-16-be",
         ),
         (
             b"a\0,\0b\0",
             "utf-8",
-            "is UTF-16 text without a byte order mark: set `source.charset` to utf-16-le",
+            "is UTF-16 text without a byte order mark: set `source.options.charset` to utf-16-le",
         ),
     ],
 )

@@ -31,11 +31,13 @@ def charset_of(start: bytes, declared: str) -> tuple[str, int]:
             return charset, len(mark)
     charset = codecs.lookup(declared).name.removesuffix("-sig")
     if charset in {"utf-16", "utf-32"} and start:
-        reason = f"has no byte order mark: let `source.charset` be {charset}-le or {charset}-be"
-        raise UndecodableError(reason)
+        orders = f"{charset}-le or {charset}-be"
+        raise UndecodableError(f"has no byte order mark: let `source.options.charset` be {orders}")
     if charset == "utf-8" and (order := _order_of_utf16(start[:4])):
-        reason = f"is UTF-16 text without a byte order mark: set `source.charset` to utf-16-{order}"
-        raise UndecodableError(reason)
+        raise UndecodableError(
+            "is UTF-16 text without a byte order mark: "
+            f"set `source.options.charset` to utf-16-{order}"
+        )
     return charset, 0
 
 

@@ -3,6 +3,7 @@
 Values keep their type or become JSON text; what no column can hold is set aside, never cut.
 """
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
@@ -60,6 +61,8 @@ class ParquetReader:
             file = _opened(self._file)
             columns = columns_of(file.schema_arrow, self._limits)
             int96 = _int96_columns(file)
+            self._check_expansion(file)
+            self._refuse_encrypted(file)
             if not file.metadata.num_rows:
                 yield self._empty(file.schema_arrow, columns)
         number = 1
@@ -79,7 +82,6 @@ class ParquetReader:
         int96: list[str],
     ) -> Iterator[Table]:
         left = file.metadata.row_group(group).num_rows
-        self._check_expansion(file.metadata.row_group(group), group)
         size = _rows_at_once(file, group)
         finer = _FinerTimes(self._file, int96, group, size)
         for batch in file.iter_batches(size, row_groups=[group], use_threads=False):
@@ -90,17 +92,20 @@ class ParquetReader:
         if left:
             raise self._bad_file(f"is damaged: row group {group + 1} has not all of its records")
 
-    def _check_expansion(self, facts: pq.RowGroupMetaData, group: int) -> None:
-        size = facts.total_byte_size
-        packed = sum(
-            facts.column(index).total_compressed_size for index in range(facts.num_columns)
-        )
-        most = self._limits.max_expansion
+    def _check_expansion(self, file: pq.ParquetFile) -> None:
+        groups = range(file.num_row_groups)
+        size = sum(file.metadata.row_group(group).total_byte_size for group in groups)
+        packed, most = self._file.seek(0, io.SEEK_END), self._limits.max_expansion
         if size >= RATIO_FROM and size > most * packed:
             raise self._bad_file(
-                f"the {packed} bytes of row group {group + 1} become more than {most} times as "
-                f"many when they are decompressed, which `read_limits.max_expansion` does not allow"
+                f"its {packed} bytes become more than {most} times as many when they are "
+                f"decompressed, which `read_limits.max_expansion` does not allow"
             )
+
+    def _refuse_encrypted(self, file: pq.ParquetFile) -> None:
+        # To ask for the place of an encrypted column would end the process; to read it does not.
+        if self._part is not None and file.num_row_groups:
+            next(file.iter_batches(1, row_groups=[0], use_threads=False), None)
 
     def _is_ours(self, group: pq.RowGroupMetaData) -> bool:
         if self._part is None:
