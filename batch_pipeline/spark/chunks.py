@@ -6,11 +6,8 @@ in the chunk's counts, so that every record read is accounted for at the end.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
-
-Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,15 +24,14 @@ class BadText:
 class JsonRecords:
     """Records as JSON text, one object a line, without line ends.
 
+    `lines` are `TextLines` where the text of all of them is there in one piece.
     `places` are the lines where the records start, `numbers` their positions among the file's
-    records, bad ones counted; both from 1. `rows` is filled by the check for outputs with columns:
-    one value per column of the schema.
+    records, bad ones counted; both from 1.
     """
 
-    lines: list[bytes]
+    lines: Sequence[bytes]
     places: Sequence[int]
     numbers: Sequence[int]
-    rows: list[Row] | None = None
     bad: tuple[BadText, ...] = ()
     filtered: int = 0
     rescued: int = 0

@@ -9,7 +9,7 @@ from batch_pipeline.domain.manifest import PartFile
 from batch_pipeline.domain.record_rules import OnNonfinite
 from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.spark.chunks import Chunk, JsonRecords
-from batch_pipeline.spark.write.columns import batch_of_rows, batch_of_table, output_schema
+from batch_pipeline.spark.write.columns import batch_of_table, output_schema
 
 
 class NoOutput:
@@ -37,12 +37,10 @@ class BatchOutput(NoOutput):
 
     def write(self, chunk: Chunk) -> None:
         """Keep checked records, which fit the schema."""
-        schema, arrow_schema = self._schema, self._arrow_schema
         if isinstance(chunk, JsonRecords):
-            batch = batch_of_rows(chunk.rows or [], schema, arrow_schema)
-        else:
-            batch = batch_of_table(chunk, schema, arrow_schema, self._on_nonfinite)
-        self._batches.append(batch)
+            raise TypeError("an output with columns takes tables, and got JSON text")
+        schema, arrow_schema = self._schema, self._arrow_schema
+        self._batches.append(batch_of_table(chunk, schema, arrow_schema, self._on_nonfinite))
 
     def taken(self) -> Iterator[pa.RecordBatch]:
         """Give what was kept, and keep it no longer."""

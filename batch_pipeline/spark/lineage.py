@@ -32,8 +32,7 @@ class Lineage:
     def added(self, chunk: Chunk) -> Chunk:
         """Give the chunk with the columns behind its own, which have none of their names.
 
-        JSON records have them in their text and, if they have rows, at the end of these, there with
-        times as text as in JSON. Tables have them as typed columns.
+        JSON records have them in their text, tables as typed columns.
         """
         if not self._columns:
             return chunk
@@ -65,7 +64,7 @@ class Lineage:
         else:
             ends = [before] * records.good
         lines = [_extended(line, end) for line, end in zip(records.lines, ends, strict=True)]
-        return replace(records, lines=lines, rows=self._rows(records))
+        return replace(records, lines=lines)
 
     def _text_around_number(self) -> tuple[bytes, bytes]:
         """Give the text of all columns, cut where the record's number belongs."""
@@ -78,19 +77,6 @@ class Lineage:
                 text += msgspec.json.encode(_in_json(self._values[column]))
         text += b"}"
         return (text, b"") if before is None else (before, text)
-
-    def _rows(self, records: JsonRecords) -> list[tuple[Any, ...]] | None:
-        if records.rows is None:
-            return None
-        values = tuple(_in_json(self._values[column]) for column in self._columns)
-        if LineageColumn.RECORD_NUMBER not in self._columns:
-            return [row + values for row in records.rows]
-        place = self._columns.index(LineageColumn.RECORD_NUMBER)
-        before, after = values[:place], values[place + 1 :]
-        return [
-            (*row, *before, number, *after)
-            for row, number in zip(records.rows, records.numbers, strict=True)
-        ]
 
 
 def _extended(line: bytes, end: bytes) -> bytes:

@@ -10,7 +10,13 @@ INTEGERS = st.one_of(
     st.sampled_from([2**64, 10**37, 10**38 - 1, -(10**38) + 1, 10**38, 10**44]),
 ).map(str)
 SHORT_INTEGERS = st.integers(-(2**63), 2**63 - 1).map(str)
+PRICES = st.builds(  # about as many digits as a double holds
+    lambda units, places: f"{units // 10**places}.{units % 10**places:0{places}d}",
+    st.integers(10**13, 10**18),
+    st.integers(1, 9),
+)
 NUMBERS = st.one_of(
+    PRICES,
     st.floats(allow_nan=False, allow_infinity=False).map(repr),
     st.decimals(allow_nan=False, allow_infinity=False, places=9).map("{:f}".format),
     st.sampled_from(["-0.0", "0.0", "1.50", "1e2", "1E+2", "0e10", "-0e-5", "0.1", "100.0"]),
@@ -51,6 +57,7 @@ OBJECTS = st.builds(_object, st.dictionaries(NAMES, st.one_of(_PLAIN, ARRAYS), m
 KINDS = {
     "integer": SHORT_INTEGERS,
     "integers": INTEGERS,
+    "prices": PRICES,
     "numbers": st.one_of(SHORT_INTEGERS, NUMBERS),
     "all numbers": st.one_of(INTEGERS, NUMBERS),
     "boolean": st.sampled_from(["true", "false"]),

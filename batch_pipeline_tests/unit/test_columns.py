@@ -14,7 +14,6 @@ from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.spark.chunks import Table
 from batch_pipeline.spark.write.columns import (
     UncheckedTextError,
-    batch_of_rows,
     batch_of_table,
     output_schema,
 )
@@ -102,18 +101,6 @@ def test_columns_of_text_that_the_check_let_through_by_mistake_are_refused() -> 
     """Expect our own mistake to be named rather than a value to vanish."""
     with pytest.raises(UncheckedTextError, match="'a' holds '25:00:00', which is no time"):
         columns(cells(a=[None, "25:00:00"]), schema(a="time"))
-
-
-def test_columns_of_rows_hold_the_values_of_the_records() -> None:
-    """Binary and times come as text, nested values as JSON text, numbers as they are."""
-    known = schema(**ALL_TYPES)
-    texts = {name: values for name, values in TEXT.items() if name in ("octets", "day", "clock")}
-    times = {name: TEXT[name] for name in ("instant", "local")}
-    rows = list(zip(*(TYPED_VALUES | texts | times).values(), strict=True))
-
-    batch = batch_of_rows(rows, known, output_schema(known, Format.PARQUET))
-
-    assert batch.to_pydict() == TYPED_VALUES
 
 
 def test_table_rows_take_the_bytes_of_their_values() -> None:

@@ -14,6 +14,8 @@ from batch_pipeline.spark.chunks import JsonRecords
 from batch_pipeline.spark.read.jsonl_reader import JsonlReader
 from batch_pipeline.spark.read.slices import ByteRange
 from batch_pipeline.spark.read.sources import open_source
+from batch_pipeline.spark.text_lines import TextLines
+from batch_pipeline.spark.write.line_parts import Lines
 from batch_pipeline_tests.unit.landed_files import (
     fault_of,
     in_memory,
@@ -52,6 +54,34 @@ def test_jsonl_reader_with_lines_of_all_kinds_gives_them_as_they_stand(block_byt
     assert texts(chunks) == [b'{"b": 1.50,"a":null}', b"\0", b"nonsense", b'{"c":\r1}']
     assert places(chunks) == [1, 4, 5, 6]
     assert numbers(chunks) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_jsonl_reader_with_plain_lines_gives_them_in_one_piece(end: bytes) -> None:
+    """Where no line has to change, nothing is taken apart before somebody asks."""
+    data = b'{"a":1}\n{"a":"}"}\n{}'
+
+    [chunk] = read(data + end)
+
+    assert isinstance(chunk.lines, TextLines)
+    assert bytes(Lines.of(chunk.lines).text) == data + b"\n"
+    assert Lines.of(chunk.lines).ends.tolist() == [8, 18, 21]
+    assert list(map(bytes, chunk.lines.views())) == list(chunk.lines) == data.split(b"\n")
+
+
+@pytest.mark.parametrize("strange", [b" {}", b"{} ", b"{}\r", b" \t", b"1", b"{", b"}"])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_jsonl_reader_with_one_other_line_gives_the_same_lines(strange: bytes, place: int) -> None:
+    """Padded, blank and broken lines are found wherever they stand."""
+    lines = [b'{"a":1}', b"{}"]
+    lines.insert(place, strange)
+
+    [chunk] = read(b"\n".join(lines))
+
+    assert not isinstance(chunk.lines, TextLines)
+    assert texts([chunk]) == [line.strip() for line in lines if line.strip()]
+    numbered = enumerate(lines, start=1)
+    assert places([chunk]) == [number for number, line in numbered if line.strip()]
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"\xef\xbb\xbf", b" \r\n\r\n"])

@@ -4,6 +4,7 @@ import json
 import re
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from math import isfinite
 from typing import Any
 
 import pyarrow as pa
@@ -51,14 +52,15 @@ def checked(desk: Desk, table: Table) -> Table:
 )
 @example([None, "0", "-0.0", "10"])
 @example(["1.5", ".5"])
+@example(["0E000", "9e400"])
 def test_cells_sight_of_any_cells_agrees_with_a_pattern_per_cell(texts: list[str | None]) -> None:
     """Looking at all bytes of a column at once finds what matching cell by cell finds."""
     integer = re.compile(r"-?(0|[1-9][0-9]{0,17})")
-    number = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?")
+    number = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
     present = [cell for cell in texts if cell is not None]
     if all(integer.fullmatch(cell) for cell in present):
         expected = ColumnType.INTEGER
-    elif all(number.fullmatch(cell) for cell in present):
+    elif all(number.fullmatch(cell) and isfinite(float(cell)) for cell in present):
         expected = ColumnType.NUMBER
     else:
         expected = ColumnType.STRING

@@ -15,6 +15,7 @@ from batch_pipeline.spark.check.digits import Digits
 from batch_pipeline.spark.check.number_text import DOUBLE_EXACT, doubles_of
 
 NUMBER = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?$"
+_MANY = 128  # cells, from which on the fastest way pays off
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ def doubles_in(cells: pa.StringArray) -> DoubleCells | None:
 
     Integers beyond 2^53 count as inexact, for a double holds but some of them.
     """
-    if Digits(cells).are_short_decimals():
+    if len(cells) >= _MANY and Digits(cells).are_short_decimals():
         return DoubleCells(pc.cast(cells, pa.float64()), np.empty(0, np.int64))
     try:
         values = pc.cast(cells, pa.float64())

@@ -59,10 +59,11 @@ def _integers(name: str, cells: pa.StringArray, digits: Digits) -> Sight:
 
 def is_wide(values: pa.Int64Array) -> bool:
     """Tell whether there are integers that no double holds."""
-    bounds = pc.min_max(values).as_py()
-    if bounds["min"] is None:
+    present = values.drop_null() if values.null_count else values
+    if not len(present):
         return False
-    return bool(bounds["min"] < -DOUBLE_EXACT or bounds["max"] > DOUBLE_EXACT)
+    numbers = present.to_numpy()
+    return int(numbers.min()) < -DOUBLE_EXACT or int(numbers.max()) > DOUBLE_EXACT
 
 
 def _decimals(name: str, cells: pa.StringArray) -> Column:

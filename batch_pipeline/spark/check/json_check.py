@@ -33,7 +33,6 @@ class JsonCheck:
         start = 0
         while start < len(chunk.lines):
             start = self._segments.read(found, start)
-        lines = found.lines()
         places = _taken(chunk.places, found)
         numbers = _taken(chunk.numbers, found)
         bad = (
@@ -46,11 +45,11 @@ class JsonCheck:
             "rescued": chunk.rescued + found.rescued,
         }
         if self._values and self._profile.fits:
-            batch = self._batch(found, len(lines))
+            batch = self._batch(found, len(found.good))
             kinds = {column.name: column.type for column in self._profile.columns.values()}
             nested = frozenset(n for n in batch.schema.names if kinds[n] in JSON_TYPES)
             return Table(batch=batch, places=places, numbers=numbers, json=nested, **counts)
-        return JsonRecords(lines=lines, places=places, numbers=numbers, **counts)
+        return JsonRecords(lines=found.lines(), places=places, numbers=numbers, **counts)
 
     def _batch(self, found: "Found", count: int) -> pa.RecordBatch:
         columns = list(self._profile.columns.values())

@@ -4,7 +4,7 @@ Proves on the way that no key is there twice; what does not fit goes to the clos
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -18,13 +18,14 @@ from batch_pipeline.spark.arrow_types import JSON_TYPES
 from batch_pipeline.spark.check.examined import Examiner
 from batch_pipeline.spark.check.json_columns import LOOKED_AT, Columns, check_columns, columns_of
 from batch_pipeline.spark.check.json_faults import BadRecordError, fields_of, key_marks
-from batch_pipeline.spark.check.number_text import may_be_inexact
+from batch_pipeline.spark.check.json_numbers import holds_only_exact
 from batch_pipeline.spark.check.profile import Profile
-from batch_pipeline.spark.check.record_decoder import RecordDecoder
+from batch_pipeline.spark.check.record_decoder import RecordDecoder, decoder_of
 from batch_pipeline.spark.chunks import JsonRecords
+from batch_pipeline.spark.text_lines import TextLines
 
+Text = bytes | memoryview
 _DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-_PIECE_BYTES = 96 * 2**10
 _OFTEN = 8  # one record of so many without some key: the fast way is not worth a try
 
 
@@ -38,17 +39,18 @@ class Found:
         self.changed: dict[int, bytes] = {}
         self.arrays: list[list[pa.Array]] = []
         self.rescued = 0
-        self.has_returns = any(b"\r" in line for line in chunk.lines)
 
-    def lines(self) -> list[bytes]:
+    def lines(self) -> Sequence[bytes]:
         """Give the text of the good records, each on one line for every reader."""
         lines = self.chunk.lines
         if self.bad or self.changed:
             lines = [self.changed.get(at) or lines[at] for at in self.good]
-        if not self.has_returns:
-            return lines
+        if isinstance(lines, TextLines):
+            has_returns = lines.text.find(b"\r", 0, lines.size_bytes) >= 0
+        else:
+            has_returns = any(b"\r" in line for line in lines)
         # Between two values some readers would end the line at a return.
-        return [line.replace(b"\r", b" ") for line in lines]
+        return [line.replace(b"\r", b" ") for line in lines] if has_returns else lines
 
 
 @dataclass(slots=True)
@@ -80,8 +82,9 @@ class Segments:
             self._set_columns()
         lines = found.chunk.lines[start:] if start else found.chunk.lines
         is_exact = self._values and self._has_numbers
-        decoder = self._decoder(exact=is_exact and any(map(may_be_inexact, _pieces(lines))))
-        records = None if self._sparse else self._quick(lines, decoder)
+        text = None if self._sparse and not is_exact else _text_of(lines)
+        decoder = self._decoder(exact=is_exact and not (text and holds_only_exact(text)))
+        records = None if self._sparse or text is None else self._quick(lines, text, decoder)
         stop = len(found.chunk.lines)
         if records is None:
             segment, stop = self._slow(found, start, decoder)
@@ -108,8 +111,8 @@ class Segments:
 
     def _decoder(self, *, exact: bool) -> RecordDecoder:
         if exact not in self._decoders:
-            self._decoders[exact] = RecordDecoder(
-                self._columns.values(),
+            self._decoders[exact] = decoder_of(
+                tuple(self._columns.values()),
                 values=self._values,
                 exact=exact,
                 optional=self._added,
@@ -117,23 +120,23 @@ class Segments:
             )
         return self._decoders[exact]
 
-    def _quick(self, lines: Sequence[bytes], decoder: RecordDecoder) -> list[Struct] | None:
+    def _quick(
+        self, lines: Sequence[bytes], text: Text, decoder: RecordDecoder
+    ) -> list[Struct] | None:
         """Read records that all have all columns and fit; None where one may not."""
+        views: Iterable[Text] = lines.views() if isinstance(lines, TextLines) else lines
         try:
             if self._values or self._looked_at or self._nested:
-                records = list(map(decoder.full, lines))
+                records = list(map(decoder.full, views))
             else:
                 records = []
-                deque(map(decoder.full, lines), maxlen=0)
+                deque(map(decoder.full, views), maxlen=0)
         except _DECODE_ERRORS:
             return None
+        if self._nested and not self._values and b"\\u0022" in bytes(text):
+            return None  # a quote that is written otherwise when it is counted
         keys = decoder.required * len(lines) + self._nested_marks(records, decoder)
-        marks = 0
-        for piece in _pieces(lines):
-            if self._nested and not self._values and b"\\u0022" in piece:
-                return None  # a quote that is written otherwise when it is counted
-            marks += key_marks(piece)
-        return records if marks == keys else None
+        return records if key_marks(text) == keys else None
 
     def _nested_marks(self, records: Sequence[Struct], decoder: RecordDecoder) -> int:
         nested = decoder.getter(JSON_TYPES)
@@ -173,7 +176,7 @@ class Segments:
         self._sparse = missing * _OFTEN > len(rows)
         if not self._nested:
             keys = len(self._columns) * len(rows) - sum(absent)
-            if sum(map(key_marks, _pieces(lines))) == keys:
+            if key_marks(b"\n".join(lines)) == keys:
                 return
         for index, row, line in zip(
             reversed(fitting), reversed(rows), reversed(lines), strict=True
@@ -243,12 +246,10 @@ class Segments:
             del segment.at[row], segment.records[row]
 
 
-def _pieces(lines: Sequence[bytes]) -> Iterator[bytes]:
-    """Join lines to pieces that stay in the cache while they are looked at."""
-    if lines:
-        step = max(1, _PIECE_BYTES // (len(lines[0]) + len(lines[-1]) + 1) * 2)
-        for start in range(0, len(lines), step):
-            yield b"\n".join(lines[start : start + step])
+def _text_of(lines: Sequence[bytes]) -> Text:
+    if isinstance(lines, TextLines):
+        return memoryview(lines.text)[: lines.size_bytes]
+    return b"\n".join(lines)
 
 
 def _with_nonfinite(

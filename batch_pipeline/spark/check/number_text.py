@@ -4,22 +4,17 @@ Text only: where numbers come from and which columns they belong to is known els
 """
 
 import math
-import re
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from batch_pipeline.domain.schema import MAX_PRECISION, Column, ColumnType
 
 DOUBLE_EXACT = 2**53  # a double holds every integer up to here
 _SURE_LENGTH = 15  # a double holds every number written with so many characters and no exponent
-_MINUS, _POINT, _SMALL_E = b"-.e"
-_FOUR = int.from_bytes(b"\1\1\1\1", "little")
-_SMALL_EXPONENT = re.compile(rb"[eE]-[0-9]+[ \t\r\n,}\]]")
+_LONGEST_HELD = 18  # characters of an integer up to 2^53, and one more
 _IN_NUMBERS = frozenset(b"-0123456789")
 _numbers = msgspec.json.Decoder(list[int | float | None])
 
@@ -81,11 +76,17 @@ def _doubles_one_by_one(texts: Sequence[bytes]) -> tuple[pa.DoubleArray, list[in
     values: list[float | None] = []
     unfit: list[int] = []
     for position, text in enumerate(texts):
-        is_number = text[0] in _IN_NUMBERS and is_exact(str(text, "ascii"))
+        is_number = text[0] in _IN_NUMBERS and _is_held(str(text, "ascii"))
         values.append(float(text) if is_number else None)
         if not is_number and text != b"null":
             unfit.append(position)
     return pa.array(values, pa.float64()), unfit
+
+
+def _is_held(text: str) -> bool:
+    if text.lstrip("-").isdigit() and len(text) > _SURE_LENGTH:
+        return len(text) < _LONGEST_HELD and abs(int(text)) <= DOUBLE_EXACT
+    return is_exact(text)
 
 
 def _inexact(texts: Sequence[bytes], written: Sequence[bytes]) -> list[int]:
@@ -96,40 +97,3 @@ def _inexact(texts: Sequence[bytes], written: Sequence[bytes]) -> list[int]:
         and (len(text) > _SURE_LENGTH or b"e" in text or b"E" in text)
         and not is_exact(str(text, "ascii"))
     ]
-
-
-def may_be_inexact(text: bytes) -> bool:
-    """Tell whether JSON text may hold a number that its double would change; cheap, no parsing.
-
-    Such a number has a run of 16 digits or more, its point counted, or an exponent under -99; so
-    may have texts.
-    """
-    octets = np.frombuffer(text, np.uint8)
-    return _has_long_run(octets) or _has_small_exponent(text, octets)
-
-
-def _has_long_run(octets: npt.NDArray[np.uint8]) -> bool:
-    digits = octets - _POINT < 12  # slashes are among them, which does no harm
-    whole = len(octets) // 4 * 4
-    # Among 16 bytes in a row there are three groups of four that start at a multiple of four.
-    fours = digits[:whole].view(np.uint32) == _FOUR
-    found = np.flatnonzero(fours[:-2] & fours[1:-1] & fours[2:]) * 4
-    if not len(found):
-        return False
-    padded = np.concatenate([np.zeros(4, np.bool_), digits, np.zeros(4, np.bool_)])
-    before = [padded[found + 4 - step] for step in (1, 2, 3)]
-    behind = [padded[found + 16 + step] for step in (0, 1, 2, 3)]
-    left, right = np.logical_and.accumulate(before), np.logical_and.accumulate(behind)
-    longs = right[3] | (left[0] & right[2]) | (left[1] & right[1]) | (left[2] & right[0])
-    return bool(longs.any())
-
-
-def _has_small_exponent(text: bytes, octets: npt.NDArray[np.uint8]) -> bool:
-    letters = (octets[1:-5] | ord(" ")) == _SMALL_E
-    at = np.flatnonzero(letters & (octets[2:-4] == _MINUS)) + 1
-    if not len(at):
-        return False
-    is_digit = [(octets[at + step] - ord("0")) < 10 for step in (-1, 2, 3, 4)]
-    at = at[np.logical_and.reduce(is_digit)]
-    # In a UUID and the like more letters or a dash follow.
-    return any(_SMALL_EXPONENT.match(text, place) for place in at.tolist())

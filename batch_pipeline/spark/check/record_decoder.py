@@ -4,6 +4,7 @@ Only how columns become fields; what a refused record holds is for `examined_rec
 """
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from operator import attrgetter
 from typing import Annotated, Any
 
@@ -28,6 +29,19 @@ _PLAIN: dict[ColumnType, Any] = {
     ColumnType.NUMBER: float | None,
     ColumnType.DECIMAL: Raw,
 }
+
+
+@lru_cache(maxsize=8)
+def decoder_of(
+    columns: tuple[Column, ...],
+    *,
+    values: bool,
+    exact: bool,
+    optional: frozenset[str],
+    wide: frozenset[str],
+) -> "RecordDecoder":
+    """Give a decoder, the same one for the next files of the same columns: to make one is slow."""
+    return RecordDecoder(columns, values=values, exact=exact, optional=optional, wide=wide)
 
 
 class RecordDecoder:
@@ -80,7 +94,7 @@ class RecordDecoder:
         }
         return self._lenient_type(**found)
 
-    def _decode(self, unset: frozenset[Column]) -> Callable[[bytes], Struct]:
+    def _decode(self, unset: frozenset[Column]) -> Callable[[bytes | memoryview], Struct]:
         fields: list[Any] = []
         for at, column in enumerate(self.columns):
             kind = self._field_type(at, column)
@@ -89,7 +103,7 @@ class RecordDecoder:
             else:
                 fields.append((f"c{at}", kind))
         names = {f"c{at}": column.name for at, column in enumerate(self.columns)}
-        decode: Callable[[bytes], Any]
+        decode: Callable[[bytes | memoryview], Any]
         try:
             kind = msgspec.defstruct(
                 "Record",
@@ -124,5 +138,5 @@ def _is_raw(kind: ColumnType, *, values: bool, exact: bool) -> bool:
     return values and (kind in JSON_TYPES or (exact and kind is ColumnType.NUMBER))
 
 
-def _refuse(_raw: bytes) -> Any:
+def _refuse(_raw: bytes | memoryview) -> Any:
     raise msgspec.ValidationError

@@ -26,7 +26,7 @@ from batch_pipeline.spark.read.csv_bounds import (
 from batch_pipeline.spark.read.csv_places import CsvPlaces
 from batch_pipeline.spark.read.csv_strict import Cells, CsvRecord, CsvScanner
 
-_BLOCK_BYTES = 2 * 2**20
+_BLOCK_BYTES = 4 * 2**20
 
 
 class TextBlocks(Protocol):
@@ -251,6 +251,8 @@ def size_text(size_bytes: int) -> str:
 def _header_fault(record: CsvRecord, max_columns: int) -> str | None:
     if not _is_utf8(record.raw):
         return "is not UTF-8"
+    if b"\0" in record.raw:  # a disk that lost a block, or a file of another kind
+        return "holds a zero byte, which no text does"
     if len(record.cells) > max_columns:
         limit = "`read_limits.max_columns`"
         return f"has {len(record.cells)} columns, more than {limit} allows ({max_columns})"

@@ -6,8 +6,10 @@ from functools import cached_property
 
 from batch_pipeline.spark.chunks import JsonRecords
 from batch_pipeline.spark.read.lazy_numbers import LazyNumbers
-from batch_pipeline.spark.read.sources import BLOCK_BYTES, OpenSource
+from batch_pipeline.spark.read.sources import OpenSource
+from batch_pipeline.spark.text_lines import TextLines
 
+_BLOCK_BYTES = 4 * 2**20
 _BLANKS = b" \t\r\n"
 _RETURN_BETWEEN_RECORDS = re.compile(rb"}\s*\r\s*{")
 
@@ -19,7 +21,7 @@ class JsonlReader:
     file, its lines and records are counted from the start of the file, once a number is asked for.
     """
 
-    def __init__(self, source: OpenSource, *, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(self, source: OpenSource, *, block_bytes: int = _BLOCK_BYTES) -> None:
         self._source = source
         self._block_bytes = block_bytes
         self._lines = 0  # passed so far, of this part
@@ -43,7 +45,7 @@ class JsonlReader:
                 carry, eof = carry[: stop + 1], True
             end = len(carry) if eof else carry.rfind(b"\n") + 1
             if end:
-                chunk = self._chunk(carry[:end].split(b"\n"))
+                chunk = self._block(carry, end) or self._chunk(carry[:end].split(b"\n"))
                 carry = carry[end:]
                 left = None if left is None else left - end
                 if chunk.lines:
@@ -72,6 +74,21 @@ class JsonlReader:
         self._before = _Before(self._source, start, self._block_bytes)
         return block[end:], max(part.stop - start, 0)
 
+    def _block(self, text: bytes, end: int) -> JsonRecords | None:
+        """Give the lines up to `end` as they stand, None if some of them must change."""
+        if text[end - 1 : end] != b"\n":
+            text += b"\n"
+            end += 1
+        lines = TextLines.of(text, end)
+        limit = self._source.limits.max_record_bytes
+        if not lines.are_braced() or lines.longest() > limit:
+            return None
+        if len(lines) == 1 and self._records == 0:
+            self._refuse_returns(lines[0])
+        places = range(self._lines + 1, self._lines + 1 + len(lines))
+        self._lines += len(lines)
+        return self._records_of(lines, places)
+
     def _chunk(self, lines: list[bytes]) -> JsonRecords:
         limit = self._source.limits.max_record_bytes
         if max(map(len, lines)) > limit:
@@ -84,11 +101,14 @@ class JsonlReader:
             records = [record for record in records if record]
         if len(records) == 1 and self._records == 0:
             self._refuse_returns(records[0])
-        numbers = range(self._records + 1, self._records + 1 + len(records))
         self._lines += len(lines) - 1
-        self._records += len(records)
+        return self._records_of(records, places)
+
+    def _records_of(self, lines: Sequence[bytes], places: Sequence[int]) -> JsonRecords:
+        numbers = range(self._records + 1, self._records + 1 + len(lines))
+        self._records += len(lines)
         return JsonRecords(
-            lines=records, places=self._before.lines(places), numbers=self._before.records(numbers)
+            lines=lines, places=self._before.lines(places), numbers=self._before.records(numbers)
         )
 
     def _refuse_returns(self, only: bytes) -> None:

@@ -1,16 +1,13 @@
 """Brings checked records into the columns of the output's schema, column by column in Arrow."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import pyarrow as pa
 
 from batch_pipeline.domain.encoding import Format
 from batch_pipeline.domain.record_rules import OnNonfinite
 from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.spark.arrow_types import JSON_TYPES, arrow_type_of
-from batch_pipeline.spark.check.text_forms import TEXT_FORMS, read_texts
-from batch_pipeline.spark.chunks import Row, Table
+from batch_pipeline.spark.check.text_forms import read_texts
+from batch_pipeline.spark.chunks import Table
 from batch_pipeline.spark.write.json_cells import text_of_values
 from batch_pipeline.spark.write.json_lines import cells_of
 
@@ -55,20 +52,6 @@ def batch_of_table(
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)
 
 
-def batch_of_rows(
-    rows: Sequence[Row], schema: RecordSchema, arrow_schema: pa.Schema
-) -> pa.RecordBatch:
-    """Bring decoded records, one value per column of the schema, into its columns.
-
-    Binary values and times are text as in JSON, objects, arrays and mixtures JSON text.
-    """
-    columns = zip(*rows, strict=True)
-    arrays = [
-        _of_values(values, column) for column, values in zip(schema.columns, columns, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)
-
-
 def _field(column: Column, file_format: Format) -> pa.Field:
     metadata = None
     if column.type in JSON_TYPES:
@@ -87,12 +70,6 @@ def _typed(table: Table, array: pa.Array, column: Column, on_nonfinite: OnNonfin
     if column.type is ColumnType.STRING:
         return text_of_values(array, on_nonfinite)
     return array.cast(wanted)
-
-
-def _of_values(values: Sequence[Any], column: Column) -> pa.Array:
-    if column.type in TEXT_FORMS:
-        return _of_text(pa.array(values, pa.string()), column)
-    return pa.array(values, arrow_type_of(column))
 
 
 def _of_text(text: pa.StringArray, column: Column) -> pa.Array:

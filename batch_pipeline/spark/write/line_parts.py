@@ -1,11 +1,13 @@
 """Part files of lines, compressed as a whole or not at all; what a line says is not known here."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from batch_pipeline.domain.encoding import Compression
 from batch_pipeline.domain.stream import PartLimits
+from batch_pipeline.spark.text_lines import TextLines
 from batch_pipeline.spark.write.compression import Compressor, new_compressor
 from batch_pipeline.spark.write.fill import Ends, start_of
 from batch_pipeline.spark.write.part_files import OpenPart, PartNames
@@ -22,8 +24,10 @@ class Lines:
     ends: Ends
 
     @classmethod
-    def of(cls, records: list[bytes]) -> "Lines":
+    def of(cls, records: Sequence[bytes]) -> "Lines":
         """Join records, which have no line feed."""
+        if isinstance(records, TextLines):
+            return cls(memoryview(records.text)[: records.size_bytes], records.ends)
         sizes = np.fromiter(map(len, records), np.int64, len(records))
         return cls(b"\n".join([*records, b""]), np.cumsum(sizes + 1))
 

@@ -8,11 +8,12 @@ from batch_pipeline.domain.encoding import Compression, Format
 from batch_pipeline.domain.manifest import PartFile
 from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.domain.stream import PartLimits, Stream
-from batch_pipeline.spark.chunks import BadText, Chunk, JsonRecords
-from batch_pipeline.spark.write.columns import batch_of_rows, batch_of_table, output_schema
+from batch_pipeline.spark.chunks import BadText, Chunk, JsonRecords, Table
+from batch_pipeline.spark.write.columns import batch_of_table, output_schema
 from batch_pipeline.spark.write.json_lines import json_lines
 from batch_pipeline.spark.write.line_parts import Lines, line_writer
 from batch_pipeline.spark.write.part_files import PartNames, storage_errors
+from batch_pipeline.spark.write.small_tables import SmallTables
 from batch_pipeline.spark.write.table_parts import table_writer
 from batch_pipeline.spark.write.table_rows import TableRows
 
@@ -72,22 +73,28 @@ class TableOutput:
         self._arrow_schema = output_schema(schema, stream.encoding.format)
         self._on_nonfinite = stream.on_nonfinite
         self._parts = table_writer(names, stream.part_limits, stream.encoding)
+        self._small = SmallTables()
 
     def write(self, chunk: Chunk) -> None:
         """Write checked records, which fit the schema."""
         if isinstance(chunk, JsonRecords):
-            batch = batch_of_rows(chunk.rows or [], self._schema, self._arrow_schema)
-        else:
-            batch = batch_of_table(chunk, self._schema, self._arrow_schema, self._on_nonfinite)
-        self._parts.append(TableRows.of(batch))
+            raise TypeError("an output with columns takes tables, and got JSON text")
+        for table in self._small.gathered(chunk):
+            self._append(table)
 
     def close(self) -> tuple[PartFile, ...]:
         """Finish the part files and give them in order."""
+        for table in self._small.rest():
+            self._append(table)
         return self._parts.close()
 
     def abort(self) -> None:
         """Remove all part files; raises nothing."""
         self._parts.abort()
+
+    def _append(self, table: Table) -> None:
+        batch = batch_of_table(table, self._schema, self._arrow_schema, self._on_nonfinite)
+        self._parts.append(TableRows.of(batch))
 
 
 def open_output(names: PartNames, stream: Stream, schema: RecordSchema) -> Output:
