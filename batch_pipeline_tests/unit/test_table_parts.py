@@ -159,6 +159,7 @@ def test_table_writer_with_limits_cuts_at_whole_records(
 @example(values=[5, None, 7], cuts=[1, 2], max_records=3, max_bytes=100, encoding=SNAPPY)
 @example(values=[5, None, 7], cuts=[1, 2], max_records=3, max_bytes=100, encoding=ARROW)
 @example(values=[5, 67, 890], cuts=[], max_records=1, max_bytes=100, encoding=ARROW)
+@example(values=[0, 0, None], cuts=[1], max_records=2, max_bytes=28, encoding=ARROW)
 def test_table_writer_however_rows_arrive_writes_the_same_bytes_within_the_limits(
     tmp_path_factory: pytest.TempPathFactory,
     values: list[int | None],

@@ -18,8 +18,6 @@ def settled(column: pa.Array) -> pa.Array:
         buffers = [_bits(pc.fill_null(column, False))]  # noqa: FBT003 - Arrow's argument
     elif at.is_string(column.type) or at.is_binary(column.type):
         buffers = _texts(column)
-    elif not column.null_count:
-        return column
     else:
         buffers = [_fixed(column)]
     validity = _bits(column.is_valid()) if column.null_count else None
@@ -39,8 +37,10 @@ def _texts(column: pa.StringArray) -> list[pa.Buffer]:
 
 def _fixed(column: pa.Array) -> pa.Buffer:
     width = column.type.bit_width // 8
-    octets = np.frombuffer(column.buffers()[1], np.uint8)
-    rows = octets[column.offset * width : (column.offset + len(column)) * width]
+    octets = column.buffers()[1].slice(column.offset * width, len(column) * width)
+    if not column.null_count:
+        return octets
+    rows = np.frombuffer(octets, np.uint8)
     values: npt.NDArray[np.uint8] = rows.reshape(len(column), width).copy()
     values[_mask(column.is_null())] = 0
     return pa.py_buffer(values)
