@@ -113,7 +113,7 @@ def _peak_bytes() -> int:
 
 def main() -> None:
     """Do one job and print seconds of wall and processor, and the peak of memory in MB."""
-    job = json.loads(sys.argv[1])
+    job = json.load(sys.stdin)
     convert, module = PEERS[job["peer"]]
     import_module(module)
     before = time.process_time()

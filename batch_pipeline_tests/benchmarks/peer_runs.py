@@ -38,7 +38,8 @@ class Peers:
             "columns": column_kinds(typed=conversion.source is Source.TYPED),
         }
         ended = subprocess.run(
-            [str(self.python), "-W", "ignore", encode_peers.__file__, json.dumps(job)],
+            [str(self.python), "-W", "ignore", encode_peers.__file__],
+            input=json.dumps(job),
             check=False,
             capture_output=True,
             text=True,
