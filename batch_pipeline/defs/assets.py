@@ -1,19 +1,13 @@
 """The assets of a stream: its meta table, and its batches as partitions."""
 
-from collections.abc import Iterator
-
 import dagster as dg
 
 from batch_pipeline.defs.discover import discover
-from batch_pipeline.defs.encode_partitions import encode_partitions
-from batch_pipeline.defs.metadata import (
-    ENCODE_VERSION,
-    META_TABLE_VERSION,
-    discovery_metadata,
-)
-from batch_pipeline.defs.names import batches_key, identifier, meta_table_key, partitions
+from batch_pipeline.defs.encode_partitions import encoding_asset
+from batch_pipeline.defs.metadata import META_TABLE_VERSION, discovery_metadata
+from batch_pipeline.defs.names import identifier, meta_table_key
 from batch_pipeline.defs.partitioned import batches_of
-from batch_pipeline.defs.resources import PipelineResource, SparkResource
+from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.stream import Stream
 
@@ -57,22 +51,5 @@ def meta_table_asset(stream: Stream) -> dg.AssetsDefinition:
 def batches_asset(stream: Stream) -> dg.AssetsDefinition:
     """The batches of a stream. Materializing a partition makes a new attempt on its batch."""
 
-    @dg.asset(
-        key=batches_key(stream),
-        deps=[meta_table_key(stream)],
-        partitions_def=partitions(stream),
-        backfill_policy=dg.BackfillPolicy.multi_run(stream.partitions_per_run),
-        output_required=False,
-        code_version=ENCODE_VERSION,
-        group_name=identifier(stream),
-        kinds={"spark", stream.encoding.format.value},
-        description=f"BATCH files of {stream.name} in {stream.storage.root}, one manifest a batch.",
-    )
-    def batches(
-        context: dg.AssetExecutionContext, pipeline: PipelineResource, spark: SparkResource
-    ) -> Iterator[dg.Output[None]]:
-        workshop = pipeline.pipeline.workshop(stream, lambda: spark.spark_session)
-        encode_partitions(context, workshop, pipeline.pipeline.database, batches_of(stream))
-        yield from ()
-
-    return batches
+    description = f"BATCH files of {stream.name} in {stream.storage.root}, one manifest a batch."
+    return encoding_asset(stream, batches_of(stream), description)

@@ -5,23 +5,21 @@ Dagster are added and launched by the same sensor, and paused, cancelled and tri
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import dagster as dg
 
 from batch_pipeline.defs.discover import Known, compare
-from batch_pipeline.defs.encode_partitions import encode_partitions
+from batch_pipeline.defs.encode_partitions import encoding_asset
 from batch_pipeline.defs.launch import Launches, Memory, launches
-from batch_pipeline.defs.metadata import ENCODE_VERSION, backfill_observation
+from batch_pipeline.defs.metadata import backfill_observation
 from batch_pipeline.defs.names import (
-    backfill_asset_key,
     backfill_job,
     backfill_partitions,
     identifier,
-    meta_table_key,
 )
 from batch_pipeline.defs.partitioned import backfills_of
-from batch_pipeline.defs.resources import PipelineResource, SparkResource
+from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.run_ends import end_cancelled_since
 from batch_pipeline.domain.backfill import Progress
 from batch_pipeline.domain.errors import PipelineError
@@ -34,29 +32,11 @@ _INTERVAL_SECONDS = 30
 
 def backfill_asset(stream: Stream) -> dg.AssetsDefinition:
     """The backfills of a stream. Materializing a partition makes a new attempt on its batch."""
-
-    @dg.asset(
-        key=backfill_asset_key(stream),
-        deps=[meta_table_key(stream)],
-        partitions_def=backfill_partitions(stream),
-        backfill_policy=dg.BackfillPolicy.multi_run(stream.partitions_per_run),
-        output_required=False,
-        code_version=ENCODE_VERSION,
-        group_name=identifier(stream),
-        kinds={"spark", stream.encoding.format.value},
-        description=(
-            f"Items of {stream.name} once more, in batches of named backfills; the Dagster job "
-            f"plan_backfill, or `batch-pipeline plan {stream.name} --backfill NAME`, plans them."
-        ),
+    description = (
+        f"Items of {stream.name} once more, in batches of named backfills; the Dagster job "
+        f"plan_backfill, or `batch-pipeline plan {stream.name} --backfill NAME`, plans them."
     )
-    def backfill(
-        context: dg.AssetExecutionContext, pipeline: PipelineResource, spark: SparkResource
-    ) -> Iterator[dg.Output[None]]:
-        workshop = pipeline.pipeline.workshop(stream, lambda: spark.spark_session)
-        encode_partitions(context, workshop, pipeline.pipeline.database, backfills_of(stream))
-        yield from ()
-
-    return backfill
+    return encoding_asset(stream, backfills_of(stream), description)
 
 
 def look_at_backfills(pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance) -> Known:

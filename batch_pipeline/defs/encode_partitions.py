@@ -1,14 +1,15 @@
 """Several partitions in one run: each with its own attempt, materialization and failure."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import dagster as dg
 
-from batch_pipeline.defs.metadata import batch_materialization
-from batch_pipeline.defs.names import DRAIN_TAG, LAUNCH_TAG
+from batch_pipeline.defs.metadata import ENCODE_VERSION, batch_materialization
+from batch_pipeline.defs.names import DRAIN_TAG, LAUNCH_TAG, identifier, meta_table_key
 from batch_pipeline.defs.partitioned import Partitioned
+from batch_pipeline.defs.resources import PipelineResource, SparkResource
 from batch_pipeline.domain.encode import EncodeRequest, EncodeResult
 from batch_pipeline.domain.errors import (
     BatchSupersededError,
@@ -17,11 +18,36 @@ from batch_pipeline.domain.errors import (
     RetryableError,
     UnknownBatchError,
 )
+from batch_pipeline.domain.stream import Stream
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.ports import Encoder
 from batch_pipeline.steps.encode import Workshop, encode
 
 progress = logging.getLogger("batch_pipeline.progress")
+
+
+def encoding_asset(stream: Stream, asset: Partitioned, description: str) -> dg.AssetsDefinition:
+    """Define an asset of batches, several of which a run encodes on one Spark session."""
+
+    @dg.asset(
+        key=asset.asset_key,
+        deps=[meta_table_key(stream)],
+        partitions_def=asset.partitions,
+        backfill_policy=dg.BackfillPolicy.multi_run(stream.partitions_per_run),
+        output_required=False,
+        code_version=ENCODE_VERSION,
+        group_name=identifier(stream),
+        kinds={"spark", stream.encoding.format.value},
+        description=description,
+    )
+    def encoded(
+        context: dg.AssetExecutionContext, pipeline: PipelineResource, spark: SparkResource
+    ) -> Iterator[dg.Output[None]]:
+        workshop = pipeline.pipeline.workshop(stream, lambda: spark.spark_session)
+        encode_partitions(context, workshop, pipeline.pipeline.database, asset)
+        yield from ()
+
+    return encoded
 
 
 def encode_partitions(

@@ -27,7 +27,7 @@ from batch_pipeline.spark.read.csv_slices import SliceRefusedError
 from batch_pipeline.spark.read.sources import open_source
 from batch_pipeline.spark.stop_mark import StopCheck, StopMark, StoppedError
 from batch_pipeline.spark.task import TaskRun
-from batch_pipeline.spark.task_values import TaskReport, TaskSpec
+from batch_pipeline.spark.task_values import TaskReport, TaskSpec, answer
 from batch_pipeline.spark.write.outputs import open_output
 from batch_pipeline.spark.write.part_files import PartNames
 
@@ -113,10 +113,7 @@ def write_records(spec: bytes) -> BatchFunction:
         context = TaskContext.get()
         number = 0 if context is None else context.partitionId()
         report = _FrameRun(msgspec.json.decode(spec, type=WriteSpec), number).report(batches)
-        yield pa.RecordBatch.from_arrays(
-            [pa.array([number], pa.int32()), pa.array([msgspec.json.encode(report)])],
-            ["number", "report"],
-        )
+        yield answer(number, report)
 
     return write
 

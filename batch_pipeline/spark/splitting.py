@@ -28,6 +28,7 @@ from batch_pipeline.spark.read.csv_slices import (
 from batch_pipeline.spark.read.slices import ByteRange
 from batch_pipeline.spark.read.sources import open_source
 from batch_pipeline.spark.running import SparkJobs, payload_frame
+from batch_pipeline.spark.task_values import answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +132,4 @@ def count_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 open_source(spec.item.file, spec.stream, spec.part) as source,
             ):
                 counts = count_csv(source.file, spec.part, spec.stream.source.csv.quote)
-            report = CountReport(number=row["number"], counts=counts)
-            columns = [pa.array([report.number], pa.int32()), [msgspec.json.encode(report)]]
-            yield pa.RecordBatch.from_arrays(
-                [columns[0], pa.array(columns[1])], ["number", "report"]
-            )
+            yield answer(row["number"], CountReport(number=row["number"], counts=counts))

@@ -27,7 +27,7 @@ from batch_pipeline.spark.read.csv_slices import CsvSliceReader, SliceRefusedErr
 from batch_pipeline.spark.read.readers import Reader, open_reader
 from batch_pipeline.spark.read.sources import BLOCK_BYTES, OpenSource, open_source
 from batch_pipeline.spark.stop_mark import StopCheck
-from batch_pipeline.spark.task_values import TaskReport, TaskSpec
+from batch_pipeline.spark.task_values import TaskReport, TaskSpec, answer
 from batch_pipeline.spark.worker_memory import peak_bytes
 from batch_pipeline.spark.write.outputs import QUARANTINE_FOLDER, Output, Quarantine, open_output
 from batch_pipeline.spark.write.part_files import PartNames
@@ -48,8 +48,7 @@ def run_tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             except Exception:  # noqa: BLE001 - whatever it is, the driver raises it
                 report = TaskReport(number=spec.number, failure=traceback.format_exc())
             report = replace(report, peak_bytes=peak_bytes())
-            columns = [pa.array([spec.number], pa.int32()), pa.array([msgspec.json.encode(report)])]
-            yield pa.RecordBatch.from_arrays(columns, ["number", "report"])
+            yield answer(spec.number, report)
 
 
 def encode_items(spec: TaskSpec, *, execution: str) -> TaskReport:

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+import msgspec
+import pyarrow as pa
+
 from batch_pipeline.domain.encode import BadRecord
 from batch_pipeline.domain.item import Item
 from batch_pipeline.domain.manifest import ItemReport, PartFile
@@ -58,3 +61,9 @@ class TaskReport:
     storage_error: str | None = None
     failure: str | None = None
     peak_bytes: int = 0
+
+
+def answer(number: int, report: object) -> pa.RecordBatch:
+    """Make the row of columns `number, report` (JSON) that a task gives back to the driver."""
+    columns = [pa.array([number], pa.int32()), pa.array([msgspec.json.encode(report)])]
+    return pa.RecordBatch.from_arrays(columns, ["number", "report"])

@@ -2,7 +2,8 @@
 
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,25 @@ from batch_pipeline.domain.record_rules import LineageContext
 from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.domain.stream import Source, Storage, Stream
 from batch_pipeline.spark.encoder import SparkEncoder
+from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
+from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
 
 MIB = 2**20
 CONTEXT = LineageContext(
     batch_key="1-2", attempt=1, started_at=datetime(2026, 1, 31, 12, tzinfo=UTC)
 )
+
+
+@contextmanager
+def session_of(kind: str, home: Path, **conf: str) -> Iterator[SparkSession]:
+    """Open a session of two cores: `local` in this process, `connect` on a server with `conf`."""
+    if kind == "local":
+        yield open_session(SparkSettings(home=home, master="local[2]"))
+        close_session()
+        return
+    with SparkConnectServer(home, conf={"spark.master": "local[2]", **conf}) as server:
+        yield open_session(SparkSettings(home=home, remote=server.remote))
+        close_session()
 
 
 class Desk:

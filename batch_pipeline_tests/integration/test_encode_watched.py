@@ -12,9 +12,7 @@ from batch_pipeline.domain.encode import Watch
 from batch_pipeline.domain.errors import EncodeStoppedError
 from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.spark import packing, progress, running
-from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
-from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
-from batch_pipeline_tests.integration.encode_desk import Desk
+from batch_pipeline_tests.integration.encode_desk import Desk, session_of
 
 TASKS = 12
 
@@ -25,26 +23,28 @@ def session(
 ) -> Iterator[SparkSession]:
     """A session of two cores: in this process, then on a Connect server."""
     home = tmp_path_factory.mktemp("spark")
-    if request.param == "local":
-        yield open_session(SparkSettings(home=home, master="local[2]"))
-        close_session()
-        return
-    conf = {"spark.master": "local[2]", "spark.connect.progress.reportInterval": "100ms"}
-    with SparkConnectServer(home, conf=conf) as server:
-        yield open_session(SparkSettings(home=home, remote=server.remote))
-        close_session()
+    with session_of(
+        request.param, home, **{"spark.connect.progress.reportInterval": "100ms"}
+    ) as opened:
+        yield opened
 
 
 @pytest.fixture
 def desk(tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    """Files for twelve tasks, each with some work to do."""
+    """Files for twelve tasks, each with some work to do, and a watch that looks all the time."""
     monkeypatch.setattr(packing, "TASK_ITEMS", 1)
+    monkeypatch.setattr(running, "WAIT_SECONDS", 0.01)
     desk = Desk(tmp_path, session)
     lines = [json.dumps({"id": number} | {f"c{n}": n for n in range(100)}) for number in range(100)]
     data = "\n".join([*lines * 80, ""]).encode()
     for _ in range(TASKS):
         desk.land(data)
     return desk
+
+
+def has_begun(desk: Desk) -> bool:
+    """Tell whether a task has written anything yet; ten of the twelve have not begun by then."""
+    return any(path.suffix in {".tmp", ".gz"} for path in desk.root.iterdir())
 
 
 def stopped_by(desk: Desk, call_off: Callable[[], bool]) -> type[BaseException]:
@@ -61,11 +61,7 @@ def test_encode_that_is_called_off_ends_its_tasks_and_leaves_no_file(desk: Desk)
     for path in desk.root.iterdir():
         path.unlink()
     desk.root.joinpath("kept").write_bytes(b"")
-
-    def is_called_off() -> bool:
-        return any(path.suffix == ".tmp" for path in desk.root.iterdir())
-
-    desk.watch = Watch(is_called_off=is_called_off)
+    desk.watch = Watch(is_called_off=lambda: has_begun(desk))
     with pytest.raises(EncodeStoppedError) as raised:
         desk.encode_as(schema)
     left = desk.files()
@@ -87,11 +83,7 @@ def test_encode_with_a_transform_that_is_called_off_leaves_no_file(
     schema = RecordSchema.from_json(
         [("id", "integer"), *((f"c{n}", "integer") for n in range(100))]
     )
-
-    def is_called_off() -> bool:
-        return any(path.suffix in {".tmp", ".gz"} for path in desk.root.iterdir())
-
-    desk.watch = Watch(is_called_off=is_called_off)
+    desk.watch = Watch(is_called_off=lambda: has_begun(desk))
     with pytest.raises(EncodeStoppedError):
         desk.encode_as(schema)
 
@@ -102,7 +94,7 @@ def test_encode_that_is_interrupted_ends_its_tasks_and_leaves_no_file(desk: Desk
     """Ctrl-C, or Dagster's own interrupt, in the middle of the wait."""
 
     def interrupt() -> bool:
-        if any(path.suffix == ".gz" for path in desk.root.iterdir()):
+        if has_begun(desk):
             raise KeyboardInterrupt
         return False
 

@@ -20,9 +20,7 @@ from batch_pipeline.domain.record_rules import (
     SchemaRules,
 )
 from batch_pipeline.domain.schema import RecordSchema
-from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
-from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
-from batch_pipeline_tests.integration.encode_desk import Desk, records
+from batch_pipeline_tests.integration.encode_desk import Desk, records, session_of
 
 MODULE = "batch_pipeline_tests.integration.transforms"
 TYPES = {
@@ -55,14 +53,8 @@ def session(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SparkSession]:
     """A session of two cores: in this process, then on a Connect server."""
-    home = tmp_path_factory.mktemp("spark")
-    if request.param == "local":
-        yield open_session(SparkSettings(home=home, master="local[2]"))
-        close_session()
-        return
-    with SparkConnectServer(home, conf={"spark.master": "local[2]"}) as server:
-        yield open_session(SparkSettings(home=home, remote=server.remote))
-        close_session()
+    with session_of(request.param, tmp_path_factory.mktemp("spark")) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.domain.record_rules import RecordMapping
 from batch_pipeline.spark.map.expression import Expression
 from batch_pipeline.spark.map.expression_text import parse
-from batch_pipeline.spark.map.mapper import check_mapping
 from batch_pipeline.spark.map.record_plan import RecordPlan
 from batch_pipeline_tests.unit.record_mappings import mapping
 
@@ -37,7 +36,7 @@ def test_stream_maps_that_one_stream_cannot_have_are_refused(
 ) -> None:
     """Expect the setting's name and what would be right."""
     with pytest.raises(InvalidValueError) as caught:
-        check_mapping("orders", RecordMapping(stream_maps=maps))
+        RecordPlan.of("orders", RecordMapping(stream_maps=maps), ())
     assert caught.value.name == key
     assert words in caught.value.expected
 
@@ -46,7 +45,7 @@ def test_stream_maps_that_one_stream_cannot_have_are_refused(
 def test_selection_that_cannot_be_meant_is_refused(select: tuple[str, ...]) -> None:
     """Expect patterns, and none that takes a key of the stream away by name."""
     with pytest.raises(InvalidValueError) as caught:
-        check_mapping("orders", RecordMapping(select=select), ("id",))
+        RecordPlan.of("orders", RecordMapping(select=select), ("id",))
     assert caught.value.name == "select"
 
 
@@ -55,7 +54,7 @@ def test_flattening_without_a_depth_is_refused(depth: int | None) -> None:
     """Expect a number of levels to be asked for."""
     how = RecordMapping(flattening_enabled=True, flattening_max_depth=depth)
     with pytest.raises(InvalidValueError) as caught:
-        check_mapping("orders", how)
+        RecordPlan.of("orders", how, ())
     assert caught.value.name == "flattening_max_depth"
 
 

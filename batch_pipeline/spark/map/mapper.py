@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from batch_pipeline.domain.record_rules import OnNonfinite, RecordMapping
+from batch_pipeline.domain.record_rules import OnNonfinite
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.spark.chunks import BadText, Chunk, JsonRecords
 from batch_pipeline.spark.map.json_map import JsonMap
@@ -11,15 +11,6 @@ from batch_pipeline.spark.map.record_plan import RecordPlan
 from batch_pipeline.spark.map.table_map import TableMap
 
 _WITHHELD = "its text is withheld, as the mapping hides values"
-
-
-def check_mapping(stream: str, mapping: RecordMapping, key_properties: Sequence[str] = ()) -> None:
-    """Check the mapping of a stream.
-
-    Raises:
-        InvalidValueError: an option, a pattern or an expression is not valid.
-    """
-    RecordPlan.of(stream, mapping, key_properties)
 
 
 class Mapper:
