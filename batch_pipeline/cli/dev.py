@@ -19,9 +19,9 @@ def dev(port: int) -> None:
 
     New files are picked up, planned and encoded as they land. Ctrl-C takes everything down.
     """
-    from batch_pipeline.defs.dev import DagsterServers, check_port
-    from batch_pipeline.defs.instance import open_instance
-    from batch_pipeline.defs.left_runs import close_left_runs
+    from batch_pipeline.defs.instance.home import open_instance
+    from batch_pipeline.defs.instance.left_runs import close_left_runs
+    from batch_pipeline.defs.instance.servers import DagsterServers, check_port
 
     stop = _stop_on_signals()
     with ExitStack() as stack:

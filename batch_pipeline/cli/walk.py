@@ -6,7 +6,7 @@ from typing import Any
 from batch_pipeline.cli.console import complain, head, note, say
 from batch_pipeline.cli.exits import EXIT_SOME_FAILED, exit_code
 from batch_pipeline.defs.drain import Drained, drain
-from batch_pipeline.defs.instance import open_instance
+from batch_pipeline.defs.instance.home import open_instance
 from batch_pipeline.domain.batch import BatchStatus
 from batch_pipeline.domain.errors import JobPausedError
 from batch_pipeline.domain.location import to_path

@@ -4,9 +4,10 @@ from collections.abc import Iterable
 
 import dagster as dg
 
-from batch_pipeline.defs.assets import batches_asset, meta_table_asset
-from batch_pipeline.defs.backfill import backfill_asset, backfill_sensor
-from batch_pipeline.defs.late import late_asset, late_sensor
+from batch_pipeline.defs.assets.encoded import backfill_asset, batches_asset
+from batch_pipeline.defs.assets.late import late_asset
+from batch_pipeline.defs.assets.meta_table import meta_table_asset
+from batch_pipeline.defs.jobs.plan_backfill import plan_backfill_job
 from batch_pipeline.defs.names import (
     STREAM_TAG,
     backfill_asset_key,
@@ -18,10 +19,11 @@ from batch_pipeline.defs.names import (
     meta_table_job,
     meta_table_key,
 )
-from batch_pipeline.defs.plan_backfill import plan_backfill_job
 from batch_pipeline.defs.resources import PipelineResource, SparkResource
-from batch_pipeline.defs.run_ends import cancelled_runs_sensor, failed_runs_sensor
-from batch_pipeline.defs.sensors import new_files_sensor
+from batch_pipeline.defs.sensors.backfills import backfill_sensor
+from batch_pipeline.defs.sensors.late import late_sensor
+from batch_pipeline.defs.sensors.new_files import new_files_sensor
+from batch_pipeline.defs.sensors.run_ends import cancelled_runs_sensor, failed_runs_sensor
 from batch_pipeline.domain.stream import Stream
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from batch_pipeline.defs.metadata import batch_materialization
-from batch_pipeline.defs.partitioned import Partitioned, batches_of
+from batch_pipeline.defs.partitioned import Partitioned, backfills_of, batches_of
 from batch_pipeline.domain.batch import BatchState, BatchStatus
 from batch_pipeline.domain.item import Registered
 from batch_pipeline.domain.planning import Planned
@@ -59,6 +59,13 @@ def discover(
     planned = plan(database.batches, table, stream, drain=drain)
     known = compare(pipeline, stream, batches_of(stream), instance)
     return Discovered(registered=registered, planned=planned, known=known)
+
+
+def look_at_backfills(pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance) -> Known:
+    """Close what a crash left open, and compare the backfills of a stream with Dagster's keys."""
+    database = pipeline.database
+    reconcile(stream.name, database.attempts, database.manifests, pipeline.storage(stream))
+    return compare(pipeline, stream, backfills_of(stream), instance)
 
 
 def compare(

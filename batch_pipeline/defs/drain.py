@@ -10,12 +10,12 @@ from typing import Any
 
 import dagster as dg
 
-from batch_pipeline.defs.backfill import look_at_backfills
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.defs.left_runs import close_left_runs, drain_tags
+from batch_pipeline.defs.discover import look_at_backfills
+from batch_pipeline.defs.instance.left_runs import close_left_runs, drain_tags
 from batch_pipeline.defs.names import batches_job, late_job, meta_table_job, run_tags
 from batch_pipeline.defs.partitioned import backfills_of, batches_of
-from batch_pipeline.defs.run_ends import end_cancelled_since
+from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
 from batch_pipeline.domain.batch import BatchState, BatchStatus
 from batch_pipeline.domain.errors import (
     OF_ONE_META_TABLE,

@@ -9,7 +9,7 @@ import pytest
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.names import LAUNCH_TAG, batches_job, partitions, run_tags
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.defs.sensors import new_files_sensor
+from batch_pipeline.defs.sensors.new_files import new_files_sensor
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline_tests.acceptance.workplace import Workplace, manifests

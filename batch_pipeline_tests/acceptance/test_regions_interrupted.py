@@ -10,7 +10,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from batch_pipeline.defs.instance import open_instance
+from batch_pipeline.defs.instance.home import open_instance
 from batch_pipeline.defs.names import batches_key
 from batch_pipeline.inventory.server import embedded
 from batch_pipeline.settings.home import Home

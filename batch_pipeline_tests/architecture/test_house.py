@@ -16,7 +16,7 @@ def test_import_law_holds() -> None:
 
 def test_project_dagster_yaml_is_the_packaged_one() -> None:
     """Expect one file behind both names, so that they cannot differ."""
-    packaged = PROJECT / "batch_pipeline/defs/dagster.yaml"
+    packaged = PROJECT / "batch_pipeline/defs/instance/dagster.yaml"
     assert packaged.samefile(PROJECT / "dagster.yaml")
 
 

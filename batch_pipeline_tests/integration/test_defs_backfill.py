@@ -6,8 +6,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from batch_pipeline.defs import launch
 from batch_pipeline.defs.names import BACKFILL_TAG, LAUNCH_TAG, PRIORITY_TAG
+from batch_pipeline.defs.sensors import launch
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene, ranges
 from batch_pipeline_tests.integration.invariants import check_invariants

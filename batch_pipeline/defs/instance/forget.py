@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from batch_pipeline.defs.instance import open_instance
+from batch_pipeline.defs.instance.home import open_instance
 from batch_pipeline.defs.names import late_key, meta_table_key
 from batch_pipeline.defs.partitioned import backfills_of, batches_of
 from batch_pipeline.domain.stream import Stream

@@ -1,4 +1,7 @@
-"""Several partitions in one run: each with its own attempt, materialization and failure."""
+"""The assets whose partitions are batches: a stream's own, and those of its backfills.
+
+A run has several partitions, each with its own attempt, materialization and failure.
+"""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -8,7 +11,7 @@ import dagster as dg
 
 from batch_pipeline.defs.metadata import ENCODE_VERSION, batch_materialization
 from batch_pipeline.defs.names import DRAIN_TAG, LAUNCH_TAG, identifier, meta_table_key
-from batch_pipeline.defs.partitioned import Partitioned
+from batch_pipeline.defs.partitioned import Partitioned, backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource, SparkResource
 from batch_pipeline.domain.encode import EncodeRequest, EncodeResult
 from batch_pipeline.domain.errors import (
@@ -24,6 +27,21 @@ from batch_pipeline.ports import Encoder
 from batch_pipeline.steps.encode import Workshop, encode
 
 progress = logging.getLogger("batch_pipeline.progress")
+
+
+def batches_asset(stream: Stream) -> dg.AssetsDefinition:
+    """The batches of a stream. Materializing a partition makes a new attempt on its batch."""
+    description = f"BATCH files of {stream.name} in {stream.storage.root}, one manifest a batch."
+    return encoding_asset(stream, batches_of(stream), description)
+
+
+def backfill_asset(stream: Stream) -> dg.AssetsDefinition:
+    """The backfills of a stream. Materializing a partition makes a new attempt on its batch."""
+    description = (
+        f"Items of {stream.name} once more, in batches of named backfills; the Dagster job "
+        f"plan_backfill, or `batch-pipeline plan {stream.name} --backfill NAME`, plans them."
+    )
+    return encoding_asset(stream, backfills_of(stream), description)
 
 
 def encoding_asset(stream: Stream, asset: Partitioned, description: str) -> dg.AssetsDefinition:

@@ -1,4 +1,4 @@
-"""Backfills of a stream: batches of history cut anew, as partitions of an asset of their own.
+"""The sensor of a stream's backfills: batches of history cut anew are added and launched.
 
 The inventory is what says which backfills there are: those planned by command and those planned in
 Dagster are added and launched by the same sensor, and paused, cancelled and tried again alike.
@@ -9,9 +9,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from batch_pipeline.defs.discover import Known, compare
-from batch_pipeline.defs.encode_partitions import encoding_asset
-from batch_pipeline.defs.launch import Launches, Memory, launches
+from batch_pipeline.defs.discover import Known, look_at_backfills
 from batch_pipeline.defs.metadata import backfill_observation
 from batch_pipeline.defs.names import (
     backfill_job,
@@ -20,30 +18,13 @@ from batch_pipeline.defs.names import (
 )
 from batch_pipeline.defs.partitioned import backfills_of
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.defs.run_ends import end_cancelled_since
+from batch_pipeline.defs.sensors.launch import Launches, Memory, launches
+from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
 from batch_pipeline.domain.backfill import Progress
 from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.steps.reconcile import reconcile
 
 _INTERVAL_SECONDS = 30
-
-
-def backfill_asset(stream: Stream) -> dg.AssetsDefinition:
-    """The backfills of a stream. Materializing a partition makes a new attempt on its batch."""
-    description = (
-        f"Items of {stream.name} once more, in batches of named backfills; the Dagster job "
-        f"plan_backfill, or `batch-pipeline plan {stream.name} --backfill NAME`, plans them."
-    )
-    return encoding_asset(stream, backfills_of(stream), description)
-
-
-def look_at_backfills(pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance) -> Known:
-    """Close what a crash left open, and compare the backfills of a stream with Dagster's keys."""
-    database = pipeline.database
-    reconcile(stream.name, database.attempts, database.manifests, pipeline.storage(stream))
-    return compare(pipeline, stream, backfills_of(stream), instance)
 
 
 def backfill_sensor(stream: Stream) -> dg.SensorDefinition:

@@ -15,7 +15,7 @@ from typing import Self
 
 import psutil
 
-from batch_pipeline.defs.instance import prepare_dagster_home
+from batch_pipeline.defs.instance.home import prepare_dagster_home
 from batch_pipeline.domain.errors import DagsterStartError, PortInUseError
 from batch_pipeline.settings.home import Home
 from batch_pipeline.spark.sessions.connect_server import GUARDIAN

@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from batch_pipeline.defs.backfill import look_at_backfills
+from batch_pipeline.defs.discover import look_at_backfills
 from batch_pipeline.defs.metadata import backfill_observation, estimate_metadata
 from batch_pipeline.defs.names import PLAN_BACKFILL_JOB, backfill_asset_key
 from batch_pipeline.defs.partitioned import backfills_of

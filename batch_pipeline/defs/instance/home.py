@@ -15,7 +15,7 @@ def prepare_dagster_home(home: Home) -> Path:
     """Make the folder that DAGSTER_HOME names, unless its dagster.yaml is there already."""
     home.dagster.mkdir(parents=True, exist_ok=True)
     configuration = home.dagster / _CONFIGURATION
-    text = (files("batch_pipeline.defs") / _CONFIGURATION).read_text()
+    text = (files("batch_pipeline.defs.instance") / _CONFIGURATION).read_text()
     if not configuration.exists() or configuration.read_text() != text:
         configuration.write_text(text)
     return home.dagster

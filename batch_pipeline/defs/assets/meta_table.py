@@ -1,9 +1,8 @@
-"""The assets of a stream: its meta table, and its batches as partitions."""
+"""The asset that stands for the meta table of a stream."""
 
 import dagster as dg
 
 from batch_pipeline.defs.discover import discover
-from batch_pipeline.defs.encode_partitions import encoding_asset
 from batch_pipeline.defs.metadata import META_TABLE_VERSION, discovery_metadata
 from batch_pipeline.defs.names import identifier, meta_table_key
 from batch_pipeline.defs.partitioned import batches_of
@@ -46,10 +45,3 @@ def meta_table_asset(stream: Stream) -> dg.AssetsDefinition:
         )
 
     return meta_table
-
-
-def batches_asset(stream: Stream) -> dg.AssetsDefinition:
-    """The batches of a stream. Materializing a partition makes a new attempt on its batch."""
-
-    description = f"BATCH files of {stream.name} in {stream.storage.root}, one manifest a batch."
-    return encoding_asset(stream, batches_of(stream), description)

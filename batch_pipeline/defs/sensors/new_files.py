@@ -5,12 +5,12 @@ import time
 import dagster as dg
 
 from batch_pipeline.defs.discover import Discovered, discover
-from batch_pipeline.defs.launch import Memory, launches
 from batch_pipeline.defs.metadata import discovery_materialization, discovery_metadata
 from batch_pipeline.defs.names import batches_job, identifier
 from batch_pipeline.defs.partitioned import batches_of
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.defs.run_ends import end_cancelled_since
+from batch_pipeline.defs.sensors.launch import Memory, launches
+from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
 from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline

@@ -9,7 +9,7 @@ import dagster as dg
 
 from batch_pipeline.defs.names import LAUNCH_TAG, run_tags
 from batch_pipeline.defs.partitioned import Partitioned
-from batch_pipeline.defs.run_keys import covered
+from batch_pipeline.defs.sensors.run_keys import covered
 from batch_pipeline.domain.batch import BatchStatus
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.steps.plan import MAX_ATTEMPTS, due, neighbours

@@ -12,7 +12,7 @@ import dagster as dg
 from batch_pipeline.defs.names import CLOSED_TAG, late_job, late_key
 from batch_pipeline.defs.partitioned import backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.defs.run_keys import is_for, keys_of
+from batch_pipeline.defs.sensors.run_keys import is_for, keys_of
 from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline

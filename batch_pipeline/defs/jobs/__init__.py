@@ -1,0 +1,1 @@
+"""Dagster jobs that people and schedules launch, besides the materializing of assets."""
