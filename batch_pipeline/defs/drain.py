@@ -129,7 +129,7 @@ def _drain_stream(
         progress.info("encoding", extra={"stream": stream.name, "total": len(left)})
         order = instance.get_dynamic_partitions(batches_of(stream).set_name)
         keys = [status.batch.key for status in left]
-        for group in neighbours(keys, order, most=stream.partitions_per_run):
+        for group in neighbours(keys, order, most=stream.dagster.partitions_per_run):
             jobs.check_not_paused(stream.name)
             drained.tried += group
             tags = home | run_tags(stream, group[0], group[-1])
@@ -154,7 +154,7 @@ def _drain_backfills(
     for name, statuses in groupby(waiting, key=lambda one: one.batch.job):
         by_key = {asset.key_of(status.batch): status.batch.id for status in statuses}
         progress.info("encoding", extra={"stream": name, "total": len(by_key)})
-        for group in neighbours(by_key, known.order, most=stream.partitions_per_run):
+        for group in neighbours(by_key, known.order, most=stream.dagster.partitions_per_run):
             reason = backfills.paused(stream.name).get(name)
             if reason is not None:
                 drained.error = drained.error or JobPausedError(name, reason)

@@ -6,6 +6,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from batch_pipeline.domain.ceiling import Strategy
+from batch_pipeline.domain.dagster_rules import DagsterRules
 from batch_pipeline.domain.encoding import Encoding
 from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.domain.filter import Filter
@@ -220,7 +221,7 @@ class Stream:
     lineage: tuple[LineageColumn, ...] = ()
     read_limits: ReadLimits = field(default_factory=ReadLimits)
     part_limits: PartLimits = field(default_factory=PartLimits)
-    partitions_per_run: int = 16
+    dagster: DagsterRules = field(default_factory=DagsterRules)
     alias: str | None = None
     mapped_keys: tuple[str, ...] | None = None
 
@@ -230,8 +231,6 @@ class Stream:
         if len(set(self.lineage)) < len(self.lineage):
             shown = [name.value for name in self.lineage]
             raise InvalidValueError("lineage", shown, "names, each once")
-        if self.partitions_per_run < 1:
-            raise InvalidValueError("partitions_per_run", self.partitions_per_run, "at least 1")
         table = self.user_table
         if table is not None and table.imported is None and self.limits.min_weight:
             expected = "0 without `source.meta_table.imported`, which tells how long a row waits"

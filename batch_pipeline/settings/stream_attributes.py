@@ -11,6 +11,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from batch_pipeline.domain.dagster_rules import DagsterRules
 from batch_pipeline.domain.encoding import Compression, Encoding, Format
 from batch_pipeline.domain.planning import Limits
 from batch_pipeline.domain.record_rules import OnNonfinite
@@ -131,8 +132,38 @@ class DagsterAttributes(Section):
     """How Dagster runs the stream."""
 
     partitions_per_run: Count = Field(
-        16, description="Batches that one run of a backfill encodes, at most (default 16)."
+        16, description="Batches that one run encodes, at most (default 16)."
     )
+    runs_at_once: Count = Field(
+        10, description="Runs that sensors keep queued or running, at most (default 10)."
+    )
+    group: Text | None = Field(None, description="Asset group (default: the name of the stream).")
+    owners: tuple[Text, ...] = Field(
+        (), description="E-mail addresses, or team:name (default: none)."
+    )
+    tags: dict[Text, str] = Field({}, description="Tags of the assets (default: none).")
+    schedule: Text | None = Field(
+        None,
+        description="Cron line that says when to look for new files (default: all the time).",
+    )
+    timezone: Text = Field("UTC", description="Time zone of the schedule (default UTC).")
+    pool: Text | None = Field(
+        None, description="Dagster pool whose limit holds for the runs (default: none)."
+    )
+    max_backlog_age: Duration = Field(
+        timedelta(hours=1),
+        description="How long the oldest item may wait before a check says so (default 1h).",
+    )
+    max_quarantined_ratio: float = Field(
+        0.0, description="Share of quarantined records above which a check says so (default 0)."
+    )
+
+    def check(self) -> None:
+        self.to_domain()
+
+    def to_domain(self) -> DagsterRules:
+        """Give the domain's form."""
+        return DagsterRules(**{name: getattr(self, name) for name in type(self).model_fields})
 
 
 class StreamAttributes(MappingAttributes):
@@ -208,7 +239,7 @@ class StreamAttributes(MappingAttributes):
             part_limits=PartLimits(
                 max_records=self.part_files.max_records, max_bytes=self.part_files.max_bytes
             ),
-            partitions_per_run=self.dagster.partitions_per_run,
+            dagster=self.dagster.to_domain(),
         )
         return stream if stream.mapping.is_identity else _mapped(stream)
 

@@ -150,7 +150,7 @@ def write_stream(folder: Path, name: str) -> None:
         "batch": {"max_weight": "1KiB", "max_count": 3},
         "encoding": {"format": "jsonl", "compression": "gzip"},
         "storage": {"root": str(folder / "batches")},
-        "dagster": {"partitions_per_run": 2},
+        "dagster": {"partitions_per_run": 2, "runs_at_once": 3},
     }
     path = folder / "streams" / name / "defs.yaml"
     path.parent.mkdir(parents=True)

@@ -7,7 +7,6 @@ import dagster as dg
 import pytest
 
 from batch_pipeline.defs.names import BACKFILL_TAG, LAUNCH_TAG, PRIORITY_TAG
-from batch_pipeline.defs.sensors import launch
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene, ranges
 from batch_pipeline_tests.integration.invariants import check_invariants
@@ -81,11 +80,8 @@ def test_batch_that_is_launched_in_vain_is_left_after_three_times(scene: DefsSce
     assert counts == [1, 1, 1, 0]
 
 
-def test_launches_of_a_long_backfill_are_bounded(
-    scene: DefsScene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_launches_of_a_long_backfill_are_bounded(scene: DefsScene) -> None:
     """Expect no more runs at once than are allowed, those under way included."""
-    monkeypatch.setattr(launch, "RUNS_AT_ONCE", 3)
     scene.plan(most=1)
     first = scene.tick(SENSOR)
     assert len(first.run_requests or []) == 3

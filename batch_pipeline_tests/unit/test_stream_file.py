@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from batch_pipeline.domain.dagster_rules import DagsterRules
 from batch_pipeline.domain.encoding import Compression, Encoding, Format
 from batch_pipeline.domain.errors import NoStreamsError, StreamFileError
 from batch_pipeline.domain.planning import Limits
@@ -111,7 +112,7 @@ def test_stream_file_with_required_keys_only_takes_the_defaults(tmp_path: Path) 
         on_bad_record=BadRecordRules(),
         on_bad_file=BadFileRules(),
         part_limits=PartLimits(max_records=100_000, max_bytes=134_217_728),
-        partitions_per_run=16,
+        dagster=DagsterRules(),
     )
 
 
@@ -158,7 +159,7 @@ def test_stream_file_with_every_key_gives_all_of_them(tmp_path: Path) -> None:
         lineage=(LineageColumn.ITEM_ID, LineageColumn.BATCHED_AT),
         read_limits=ReadLimits(max_record_bytes=2**20, max_expansion=9, max_columns=100),
         part_limits=PartLimits(max_records=5_000, max_bytes=1_048_576),
-        partitions_per_run=4,
+        dagster=DagsterRules(partitions_per_run=4),
     )
 
 
@@ -307,7 +308,7 @@ def test_stream_attributes_describe_every_key() -> None:
         for model in (schema, *models.values())
         for name, key in model.get("properties", {}).items()
     ]
-    assert len(keys) == 70
+    assert len(keys) == 79
     assert [name for name, description in keys if not description.endswith(".")] == []
 
 

@@ -42,7 +42,28 @@ def refusal_of(tmp_path: Path, text: str) -> StreamFileError:
             "batch: {max_wieght: 1}",
             "unknown key `max_wieght` in `batch`; did you mean `max_weight`?",
         ),
-        ("dagster: {runs: 1}", "unknown key `runs` in `dagster`; known keys: partitions_per_run"),
+        (
+            "dagster: {partition_per_run: 1}",
+            "unknown key `partition_per_run` in `dagster`; did you mean `partitions_per_run`?",
+        ),
+        (
+            "dagster: {owners: [ops]}",
+            "`dagster.owners` is 'ops'; expected an e-mail address or team:name",
+        ),
+        (
+            "dagster: {schedule: hourly}",
+            "`dagster.schedule` is 'hourly'; expected a cron line of five fields, for example "
+            "0 6 * * *",
+        ),
+        (
+            "dagster: {timezone: Mars/Olympus}",
+            "`dagster.timezone` is 'Mars/Olympus'; expected a name of the tz database, for example "
+            "Europe/Berlin",
+        ),
+        (
+            "dagster: {max_quarantined_ratio: 2}",
+            "`dagster.max_quarantined_ratio` is 2.0; expected 0 to 1",
+        ),
         ("encoding: {3: 4}", "the key 3 is no text; known keys: format, compression"),
         ("batch: {max_weight: 64M}", "`batch.max_weight` is '64M'; expected a size such as 64MiB"),
         ("batch: {max_weight: 0}", "`batch.max_weight` is 0; expected at least 1 byte"),

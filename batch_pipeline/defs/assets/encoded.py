@@ -51,7 +51,7 @@ def encoding_asset(stream: Stream, asset: Partitioned, description: str) -> dg.A
         key=asset.asset_key,
         deps=[meta_table_key(stream)],
         partitions_def=asset.partitions,
-        backfill_policy=dg.BackfillPolicy.multi_run(stream.partitions_per_run),
+        backfill_policy=dg.BackfillPolicy.multi_run(stream.dagster.partitions_per_run),
         output_required=False,
         code_version=ENCODE_VERSION,
         group_name=identifier(stream),

@@ -14,8 +14,6 @@ from batch_pipeline.domain.batch import BatchStatus
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.steps.plan import MAX_ATTEMPTS, due, neighbours
 
-RUNS_AT_ONCE = 10
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
@@ -61,8 +59,8 @@ def launches(
 ) -> Launches:
     """Choose what is due and no queued or running run has, each key at most three times.
 
-    `order` are the keys of the asset as Dagster has them, new ones at the end. At most ten runs
-    that sensors launched wait or run at once. A run has batches of one job only.
+    `order` are the keys of the asset as Dagster has them, new ones at the end. At most
+    `runs_at_once` runs that sensors launched wait or run. A run has batches of one job only.
     """
     busy, taken = covered(instance, asset, order)
     waiting = {
@@ -73,8 +71,8 @@ def launches(
     groups = [
         group
         for _, keys in groupby(chosen, key=lambda key: waiting[key])
-        for group in neighbours(keys, order, most=stream.partitions_per_run)
-    ][: max(RUNS_AT_ONCE - busy, 0)]
+        for group in neighbours(keys, order, most=stream.dagster.partitions_per_run)
+    ][: max(stream.dagster.runs_at_once - busy, 0)]
     launched = {key for group in groups for key in group}
     tries = {key: memory.tries.get(key, 0) + (key in launched) for key in waiting}
     return Launches(
