@@ -1,12 +1,9 @@
 """Backfills of a stream encoded by `run`, and planned, launched and cancelled in a live Dagster."""
 
-import os
 import signal
-import socket
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +18,9 @@ from batch_pipeline_tests.acceptance.graphql import (
     WORKSPACE,
     ask,
 )
+from batch_pipeline_tests.acceptance.ports import free_port
 from batch_pipeline_tests.acceptance.workplace import (
+    LONGEST_SECONDS,
     Workplace,
     json_records,
     manifests,
@@ -53,7 +52,7 @@ def backfill(place: Workplace, job: str) -> dict[str, Any]:
 @pytest.fixture
 def place(workplace: Workplace, warm_spark: str) -> Workplace:
     """A stream `orders` whose six files of one record are published in two batches."""
-    workplace.write_stream("orders", batch={"max_count": 3}, dagster={"partitions_per_run": 4})
+    workplace.write_stream("orders", batch={"max_count": 3}, dagster={"partitions_per_run": 3})
     workplace.land("orders", FILES)
     warm = workplace.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
     warm.done("run")
@@ -115,7 +114,7 @@ def test_run_leaves_paused_backfills_and_tells_bad_batches(place: Workplace) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """A `dev` in which every batch takes two seconds more."""
+    """A `dev` whose batches take three seconds more, so that a run can be cancelled half-way."""
 
     place: Workplace
     port: int
@@ -164,8 +163,8 @@ class Live:
 @pytest.fixture
 def live(place: Workplace) -> Iterator[Live]:
     """The place with everything up."""
-    slow = place.given(BATCH_PIPELINE_FAILPOINTS="encode.before_publish=sleep:2")
-    port = _free_port()
+    slow = place.given(BATCH_PIPELINE_FAILPOINTS="encode.before_publish=sleep:3")
+    port = free_port()
     process = slow.start("dev", "--port", str(port))
 
     def is_up() -> bool:
@@ -174,7 +173,7 @@ def live(place: Workplace) -> Iterator[Live]:
     wait_until(is_up, "dev prints its URL")
     yield Live(place=place, port=port, process=process)
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 0, slow.output.read_text()
+    assert process.wait(LONGEST_SECONDS) == 0, slow.output.read_text()
 
 
 def test_backfill_planned_and_cancelled_in_dagster(live: Live) -> None:
@@ -224,12 +223,3 @@ def test_backfill_planned_and_cancelled_in_dagster(live: Live) -> None:
 def _events(run: dict[str, Any]) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = run["eventConnection"]["events"]
     return events
-
-
-def _free_port() -> int:
-    """Find a port below those of outgoing connections, which could take it before it is used."""
-    for port in range(20_000 + os.getpid() % 10_000, 32_000):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    pytest.fail("no free port")

@@ -155,7 +155,7 @@ def test_demo_sets_the_malformed_line_aside(demo: Demo, expected: DemoFiles) -> 
 
 def test_demo_leaves_no_process(demo: Demo) -> None:
     """Expect nothing to run any more after the command."""
-    wait_until(lambda: not demo.place.processes(), "all processes end", seconds=15)
+    wait_until(lambda: not demo.place.processes(), "all processes end")
     assert names(demo.place.processes()) == []
 
 

@@ -1,6 +1,5 @@
 """Everything up: what `dev` listens on, does by itself, refuses, and leaves behind."""
 
-import os
 import signal
 import socket
 import subprocess
@@ -15,7 +14,9 @@ import pytest
 
 from batch_pipeline.cli.demo_files import write_demo
 from batch_pipeline_tests.acceptance.graphql import BACKFILL, LAUNCH, RUNS, WORKSPACE, answers, ask
+from batch_pipeline_tests.acceptance.ports import free_port
 from batch_pipeline_tests.acceptance.workplace import (
+    LONGEST_SECONDS,
     Ended,
     Workplace,
     kill_group,
@@ -49,7 +50,7 @@ class Story:
 @pytest.fixture(scope="module")
 def story(shared_workplace: Workplace) -> Story:
     """Start `dev` after a crash, let it work, drop a file, backfill two partitions, stop it."""
-    place, port = shared_workplace, _free_port()
+    place, port = shared_workplace, free_port()
     folder = place.home / "demo"
     write_demo(folder)
     storage = folder / "batches"
@@ -57,7 +58,7 @@ def story(shared_workplace: Workplace) -> Story:
     assert crashed.returncode == -signal.SIGKILL, crashed.stderr
     process = place.start("dev", "--port", str(port))
     _wait_for_url(place, process)
-    second_dev = place.run("dev", "--port", str(_free_port()))
+    second_dev = place.run("dev", "--port", str(free_port()))
     second_run = place.run("run")
     wait_until(lambda: len(manifests(storage)) == 10, "the demo's batches are published")
     backfill_id = _launched_backfill(port)
@@ -68,9 +69,10 @@ def story(shared_workplace: Workplace) -> Story:
     one_more = storage / "manifests" / f"{STREAM}-{ONE_MORE}.g1.json"
     wait_until(one_more.exists, "the dropped file is published")
     listening = _listening(process.pid)
-    runs = {run["status"] for run in ask(port, RUNS, {})["runsOrError"]["results"]}
+    wait_until(lambda: _runs(port) <= {"SUCCESS", "FAILURE"}, "the last run has ended")
+    runs = _runs(port)
     process.send_signal(signal.SIGINT)
-    exit_code = process.wait(60)
+    exit_code = process.wait(LONGEST_SECONDS)
     return Story(
         port=port,
         output=place.output.read_text(),
@@ -160,11 +162,11 @@ def test_dev_that_is_killed_takes_everything_along(workplace: Workplace, warm_sp
     workplace.write_stream("orders")
     workplace.landing("orders").mkdir(parents=True)
     place = workplace.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
-    process = place.start("dev", "--port", str(_free_port()))
+    process = place.start("dev", "--port", str(free_port()))
     _wait_for_url(place, process)
     assert len(place.processes()) > 4
     kill_group(process)
-    wait_until(lambda: not place.processes(), "all processes end", seconds=60)
+    wait_until(lambda: not place.processes(), "all processes end")
 
 
 def test_dev_on_a_taken_port_names_the_next_step(workplace: Workplace) -> None:
@@ -184,7 +186,7 @@ def test_dev_on_a_taken_port_names_the_next_step(workplace: Workplace) -> None:
 def test_plain_dagster_dev_loads_the_project_and_stops(workplace: Workplace) -> None:
     """Expect the workspace without errors, its storage in the embedded Postgres, a clean end."""
     write_demo(workplace.home / "demo")
-    port = _free_port()
+    port = free_port()
     dagster = [sys.executable, "-m", "dagster", "dev", "--port", str(port)]
     process = workplace.start_program(dagster, PROJECT)
     wait_until(lambda: answers(port) or process.poll() is not None, "the webserver answers")
@@ -200,7 +202,7 @@ def test_plain_dagster_dev_loads_the_project_and_stops(workplace: Workplace) -> 
     assert not list(PROJECT.glob("history")), "the instance stores into files of the project"
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 0, workplace.output.read_text()
-    wait_until(lambda: not workplace.processes(), "all processes end", seconds=30)
+    wait_until(lambda: not workplace.processes(), "all processes end")
 
 
 def _digests(manifest: dict[str, Any]) -> list[str]:
@@ -233,10 +235,13 @@ def _ended_backfill(port: int, backfill_id: str) -> str:
         return str(answer["partitionBackfillOrError"]["status"])
 
     on_the_way = {"REQUESTED", "COMPLETING", "FAILING", "CANCELING"}
-    wait_until(
-        lambda: status() not in on_the_way, "the backfill ends", seconds=180, pause_seconds=1
-    )
+    wait_until(lambda: status() not in on_the_way, "the backfill ends", pause_seconds=0.5)
     return status()
+
+
+def _runs(port: int) -> set[str]:
+    """Give the statuses that runs are in."""
+    return {run["status"] for run in ask(port, RUNS, {})["runsOrError"]["results"]}
 
 
 def _listening(pid: int) -> set[str]:
@@ -249,12 +254,3 @@ def _listening(pid: int) -> set[str]:
                 if connection.status == psutil.CONN_LISTEN:
                     addresses.add(str(connection.laddr.ip))
     return addresses
-
-
-def _free_port() -> int:
-    """Find a port below those of outgoing connections, which could take it before it is used."""
-    for port in range(20_000 + os.getpid() % 10_000, 32_000):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    pytest.fail("no free port")

@@ -71,7 +71,7 @@ def test_demo_works_without_java_postgres_and_locale(fresh: Workplace) -> None:
     assert "6134 records read = 6133 written + 1 quarantined" in printed
     assert (len(written), sum(written)) == (10, 6_133)
     assert any((fresh.home / "java").glob("*/bin/java"))
-    wait_until(lambda: not fresh.processes(), "all processes end", seconds=15)
+    wait_until(lambda: not fresh.processes(), "all processes end")
     assert names(fresh.processes()) == []
 
 

@@ -23,6 +23,7 @@ from batch_pipeline_tests.acceptance.regions import (
     write_streams,
 )
 from batch_pipeline_tests.acceptance.workplace import (
+    LONGEST_SECONDS,
     Workplace,
     json_records,
     kill_group,
@@ -32,6 +33,7 @@ from batch_pipeline_tests.acceptance.workplace import (
     wait_until,
 )
 
+SLOW = "encode.before_publish=sleep:1"  # so that the run is not over when the signal comes
 KILLED_AT = ("claim.after_commit", "publish.before_commit", "pointer.before_link")
 
 
@@ -69,14 +71,14 @@ def _survivor(place: Workplace, landing: Path, warm_spark: str) -> Survivor:
     process = _started_run(place, until=2)
     kill_group(process)
     assert 2 <= len(manifests(place.storage("regions"))) < 12, place.output.read_text()
-    wait_until(lambda: not _besides_postgres(place), "JVM and workers end", seconds=30)
+    wait_until(lambda: not _besides_postgres(place), "JVM and workers end")
     interrupted = {}
     left: list[str] = []
     warm = place.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
     for number, there in ((signal.SIGINT, place), (signal.SIGTERM, warm)):
         process = _started_run(there, until=len(manifests(place.storage("regions"))) + 1)
         process.send_signal(number)
-        interrupted[number] = (process.wait(60), place.output.read_text())
+        interrupted[number] = (process.wait(LONGEST_SECONDS), place.output.read_text())
         left += names(place.processes())
     for point in KILLED_AT:
         ended = warm.given(BATCH_PIPELINE_FAILPOINTS=f"{point}=kill").run("run")
@@ -122,7 +124,7 @@ def test_killed_run_publishes_every_batch_exactly_once(survivor: Survivor) -> No
 
 def test_killed_run_leaves_no_process(survivor: Survivor) -> None:
     """Expect nothing to run any more once the last run has ended: no JVM, worker or Postgres."""
-    wait_until(lambda: not survivor.place.processes(), "all processes end", seconds=15)
+    wait_until(lambda: not survivor.place.processes(), "all processes end")
     assert names(survivor.place.processes()) == []
 
 
@@ -146,8 +148,8 @@ def test_killed_run_shows_every_partition_in_dagster(
 
 
 def _started_run(place: Workplace, *, until: int) -> "subprocess.Popen[str]":
-    """Start a run and wait until so many batches are published."""
-    process = place.start("run")
+    """Start a run whose batches take a while, and wait until so many are published."""
+    process = place.given(BATCH_PIPELINE_FAILPOINTS=SLOW).start("run")
     pointers = place.storage("regions") / "manifests"
     wait_until(
         lambda: len(list(pointers.glob("*.json"))) >= until or process.poll() is not None,

@@ -160,9 +160,9 @@ class Workplace:
         for process in left:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(left, timeout=10)
+        psutil.wait_procs(left, timeout=LONGEST_SECONDS)
         for started in self.started:
-            started.wait(30)
+            started.wait(LONGEST_SECONDS)
 
 
 @contextmanager
@@ -184,9 +184,13 @@ def command(*arguments: str) -> list[str]:
 
 
 def wait_until(
-    holds: Callable[[], bool], what: str, *, seconds: float = 120, pause_seconds: float = 0.1
+    holds: Callable[[], bool],
+    what: str,
+    *,
+    seconds: float = LONGEST_SECONDS,
+    pause_seconds: float = 0.1,
 ) -> None:
-    """Look again and again until something holds, or fail."""
+    """Look again and again until something holds; fail after a time that no machine needs."""
     deadline = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > deadline:
@@ -197,7 +201,7 @@ def wait_until(
 def kill_group(process: "subprocess.Popen[str]") -> None:
     """Kill a process that was started as a leader, and its group, as a power cut would."""
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait(30)
+    process.wait(LONGEST_SECONDS)
 
 
 def manifests(storage: Path) -> list[dict[str, Any]]:

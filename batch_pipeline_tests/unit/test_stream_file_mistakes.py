@@ -52,13 +52,17 @@ def refusal_of(tmp_path: Path, text: str) -> StreamFileError:
         ),
         (
             "dagster: {schedule: hourly}",
-            "`dagster.schedule` is 'hourly'; expected a cron line of five fields, for example "
-            "0 6 * * *",
+            (
+                "`dagster.schedule` is 'hourly'; expected a cron line of five fields, for example "
+                "0 6 * * *"
+            ),
         ),
         (
             "dagster: {timezone: Mars/Olympus}",
-            "`dagster.timezone` is 'Mars/Olympus'; expected a name of the tz database, for example "
-            "Europe/Berlin",
+            (
+                "`dagster.timezone` is 'Mars/Olympus'; expected a name of the tz database, for example "
+                "Europe/Berlin"
+            ),
         ),
         (
             "dagster: {max_quarantined_ratio: 2}",

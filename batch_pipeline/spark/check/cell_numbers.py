@@ -31,21 +31,17 @@ def doubles_in(cells: pa.StringArray) -> DoubleCells | None:
 
     Integers beyond 2^53 count as inexact, for a double holds but some of them.
     """
-    if len(cells) >= _MANY and Digits(cells).are_short_decimals():
-        return DoubleCells(pc.cast(cells, pa.float64()), np.empty(0, np.int64))
     try:
         values = pc.cast(cells, pa.float64())
     except pa.ArrowInvalid:
         return None
-    written = pc.cast(values, pa.string())
-    numbers = values.to_numpy(zero_copy_only=False)  # null is NaN
-    unsure = ~(np.abs(numbers) <= DOUBLE_EXACT)
-    if not written.equals(cells):
-        same = pc.fill_null(pc.equal(written, cells), fill_value=False)
-        unsure |= ~same.to_numpy(zero_copy_only=False)
+    positions = np.arange(len(cells))
     if cells.null_count:
-        unsure &= cells.is_valid().to_numpy(zero_copy_only=False)
-    positions = np.flatnonzero(unsure)
+        positions = np.flatnonzero(cells.is_valid().to_numpy(zero_copy_only=False))
+    if len(cells) >= _MANY:
+        positions = positions[~Digits(cells).are_short_decimals()]
+    if len(positions):
+        positions = positions[~_come_back(values, cells, positions)]
     if not len(positions):
         return DoubleCells(values, positions)
     rest = cells.take(pa.array(positions))
@@ -53,3 +49,16 @@ def doubles_in(cells: pa.StringArray) -> DoubleCells | None:
         return None
     _, inexact = doubles_of(rest.cast(pa.binary()).to_pylist())
     return DoubleCells(values, positions[np.array(inexact, np.int64)])
+
+
+def _come_back(
+    values: pa.DoubleArray, cells: pa.StringArray, positions: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """Tell of which cells the doubles are written just like that."""
+    if len(positions) < len(cells):
+        values, cells = values.take(pa.array(positions)), cells.take(pa.array(positions))
+    written = pc.cast(values, pa.string())
+    same = np.abs(values.to_numpy()) <= DOUBLE_EXACT
+    if not written.equals(cells):
+        same &= pc.equal(written, cells).to_numpy(zero_copy_only=False)
+    return same

@@ -41,7 +41,7 @@ def holds_quickly(cells: pa.StringArray, column: Column) -> bool:
             digits = Digits(cells)
             return digits.are_integers() and digits.longest < len(str(DOUBLE_EXACT))
         case ColumnType.NUMBER:
-            return Digits(cells).are_short_decimals()
+            return bool(Digits(cells).are_short_decimals().all())
         case _:
             return False
 
