@@ -6,7 +6,7 @@ import pyarrow as pa
 
 EXACT_DIGITS = 15  # a double holds every decimal number of so many digits
 MAX_INTEGER_DIGITS = 19  # no integer of 64 bits has more; the cast refuses those beyond
-_MINUS, _POINT, _ZERO = b"-.0"
+_MINUS, _POINT, _ZERO, _NINE = b"-.09"
 
 Mask = npt.NDArray[np.bool_]
 
@@ -30,7 +30,7 @@ class Digits:
 
     def are_integers(self) -> bool:
         """Match `-?(0|[1-9][0-9]{0,18})`; `longest` is then the number of digits of the longest."""
-        if not self._are_there.all() or (self._octets - _ZERO > 9)[self._octets != _MINUS].any():
+        if not self._are_there.all() or self._are_strange(_MINUS).any():
             return False
         leading, digits = self._without_sign()
         minuses = np.count_nonzero(self._octets == _MINUS)
@@ -57,11 +57,14 @@ class Digits:
         short = (length > 0) & (counts <= 1) & (length - counts - zero_first <= EXACT_DIGITS)
         short &= ~zero_first | (second == _POINT)
         short[cells[(points == leading[cells]) | (points == self._ends[cells] - 1)]] = False
-        strange = (octets - _ZERO > 9) & (octets != _POINT)
+        strange = self._are_strange(_POINT)
         strange[leading[leading != self._starts] - 1] = False
         if strange.any():
             short[self._cells_at(np.flatnonzero(strange))] = False
         return short
+
+    def _are_strange(self, allowed: int) -> Mask:
+        return (self._octets - _ZERO > _NINE - _ZERO) & (self._octets != allowed)
 
     def _cells_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return np.searchsorted(self._ends, places, side="right")
