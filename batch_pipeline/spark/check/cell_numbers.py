@@ -58,7 +58,7 @@ def _come_back(
     if len(positions) < len(cells):
         values, cells = values.take(pa.array(positions)), cells.take(pa.array(positions))
     written = pc.cast(values, pa.string())
-    same = np.abs(values.to_numpy()) <= DOUBLE_EXACT
+    same: npt.NDArray[np.bool_] = np.abs(values.to_numpy()) <= DOUBLE_EXACT
     if not written.equals(cells):
         same &= pc.equal(written, cells).to_numpy(zero_copy_only=False)
     return same

@@ -25,7 +25,7 @@ class Digits:
         self._octets = used
         self._starts, self._ends = bounds[:-1] - bounds[0], bounds[1:] - bounds[0]
         self._last = len(used) - 1
-        self._are_there = self._ends > self._starts
+        self._are_there: Mask = self._ends > self._starts
         self.longest = 0
 
     def are_integers(self) -> bool:
@@ -54,7 +54,7 @@ class Digits:
         counts = np.bincount(cells, minlength=len(length))
         second = octets[np.minimum(leading + 1, self._last)]
         zero_first = (octets[np.minimum(leading, self._last)] == _ZERO) & (length > 1)
-        short = (length > 0) & (counts <= 1) & (length - counts - zero_first <= EXACT_DIGITS)
+        short: Mask = (length > 0) & (counts <= 1) & (length - counts - zero_first <= EXACT_DIGITS)
         short &= ~zero_first | (second == _POINT)
         short[cells[(points == leading[cells]) | (points == self._ends[cells] - 1)]] = False
         strange = self._are_strange(_POINT)
@@ -64,7 +64,8 @@ class Digits:
         return short
 
     def _are_strange(self, allowed: int) -> Mask:
-        return (self._octets - _ZERO > _NINE - _ZERO) & (self._octets != allowed)
+        strange: Mask = (self._octets - _ZERO > _NINE - _ZERO) & (self._octets != allowed)
+        return strange
 
     def _cells_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return np.searchsorted(self._ends, places, side="right")

@@ -1,6 +1,6 @@
 """Checks tables against the schema by whole columns: text cells, JSON text, typed values."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -11,7 +11,8 @@ from batch_pipeline.domain.record_rules import RESCUED, Evolution, OnNonfinite
 from batch_pipeline.domain.schema import Column, ColumnType, needed
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.spark.arrow_types import JSON_TYPES, arrow_type_of, column_of
-from batch_pipeline.spark.check.cell_sights import cells_sight, holds_quickly, is_wide
+from batch_pipeline.spark.check.cell_groups import ReadCells, read_cells
+from batch_pipeline.spark.check.cell_sights import cells_sight, is_wide
 from batch_pipeline.spark.check.profile import Profile
 from batch_pipeline.spark.check.sights import Sight
 from batch_pipeline.spark.check.table_rows import (
@@ -26,6 +27,7 @@ from batch_pipeline.spark.chunks import Table
 from batch_pipeline.spark.json_values import json_text
 
 _OPENINGS = {ord("{"): ColumnType.OBJECT, ord("["): ColumnType.ARRAY}
+_UNREAD = frozenset({ColumnType.UNKNOWN, ColumnType.STRING}) | JSON_TYPES  # as cells stand
 _TEXT_IN_JSON = TEXT_FORMS | {ColumnType.STRING}
 
 
@@ -65,11 +67,13 @@ class TableCheck:
         if self._on_nonfinite is OnNonfinite.QUARANTINE:
             table = without_nonfinite(table, self._written_as_json(table.batch.schema))
         done = _Checked()
+        read = self._read(table)
         for name, array in zip(table.batch.schema.names, table.batch.columns, strict=True):
             if array.null_count == len(array):
                 self._see_nothing(name, array, table, done)
             else:
-                self._check(name, array, table, done)
+                look = self._look(name, array, table, read)
+                self._take(name, look, table, done)
         if done.rescued:
             before = done.arrays.get(RESCUED)
             done.arrays[RESCUED] = rescued_column(done.rescued, before, table.good)
@@ -114,15 +118,36 @@ class TableCheck:
             done.text.add(name)
         done.arrays[name] = array
 
-    def _check(self, name: str, array: pa.Array, table: Table, done: _Checked) -> None:
+    def _read(self, table: Table) -> dict[str, ReadCells]:
+        """Read the text cells of columns whose values are not text, by the names of these."""
+        columns = self._profile.columns
+        cells = {
+            name: array
+            for name, array in zip(table.batch.schema.names, table.batch.columns, strict=True)
+            if name in table.text
+            and array.null_count < len(array)
+            and name in columns
+            and columns[name].type not in _UNREAD
+        }
+        return read_cells(cells, columns, values=self._values)
+
+    def _look(
+        self, name: str, array: pa.Array, table: Table, read: Mapping[str, ReadCells]
+    ) -> _Look:
+        known = self._profile.columns.get(name)
+        if name in table.json:
+            return self._json(name, array, known)
+        if name not in table.text:
+            return self._typed(name, array, known)
+        if known is not None and name in read:
+            return self._cells(name, array, known, read[name])
+        if known is not None and known.type in (ColumnType.STRING, ColumnType.ANY):
+            return _Look(array)
+        return _Look(array, _present(array), cells_sight(name, array, known))
+
+    def _take(self, name: str, look: _Look, table: Table, done: _Checked) -> None:
         known = self._profile.columns.get(name)
         is_text = name in table.text
-        if is_text:
-            look = self._cells(name, array, known)
-        elif name in table.json:
-            look = self._json(name, array, known)
-        else:
-            look = self._typed(name, array, known)
         array = look.array
         if look.sight is not None:
             first = look.unfit[0]
@@ -154,24 +179,13 @@ class TableCheck:
         line = table.places[row] if is_news and not is_new_column else None
         self._profile.see(sight.column, text=is_text, wide=sight.wide, line=line)
 
-    def _cells(self, name: str, cells: pa.StringArray, known: Column | None) -> _Look:
-        if known is None or known.type in (
-            ColumnType.UNKNOWN,
-            ColumnType.OBJECT,
-            ColumnType.ARRAY,
-        ):
-            return _Look(cells, _present(cells), cells_sight(name, cells, known))
-        if known.type in (ColumnType.STRING, ColumnType.ANY):
-            return _Look(cells)
-        if not self._values and holds_quickly(cells, known):
-            return _Look(cells)
-        values, unfit = read_texts(cells, known)
-        if known.type is ColumnType.INTEGER and is_wide(values):
+    def _cells(self, name: str, cells: pa.StringArray, known: Column, read: ReadCells) -> _Look:
+        if read.wide:
             self._profile.see(known, text=True, wide=True)
-        kept = values if self._values else cells
-        if not unfit:
-            return _Look(kept)
-        return _Look(kept, unfit, cells_sight(name, cells.take(pa.array(unfit)), known))
+        if not read.unfit:
+            return _Look(read.array)
+        unfit = cells.take(pa.array(read.unfit))
+        return _Look(read.array, read.unfit, cells_sight(name, unfit, known))
 
     def _json(self, name: str, texts: pa.StringArray, known: Column | None) -> _Look:
         openings = _openings(texts)

@@ -110,9 +110,8 @@ def _quotes_follow_rules(octets: Octets, quotes: Positions, options: CsvOptions)
 
 def _last_line_end(data: bytes, quotes: Positions) -> int:
     """Find the end of the last line that ends outside of quotes."""
-    last_quote = int(quotes[-1]) if len(quotes) else -1
     end = data.rfind(NEWLINE) + 1
-    if len(quotes) % 2 == 0 and end > last_quote + 1:
+    if end and np.searchsorted(quotes, end) % 2 == 0:
         return end
     octets = np.frombuffer(data, np.uint8)
     for line_end in (NEWLINE, RETURN):
