@@ -16,6 +16,7 @@ from batch_pipeline.domain.schema import ColumnType
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.spark.arrow_types import JSON_TYPES
 from batch_pipeline.spark.check.examined import Examiner
+from batch_pipeline.spark.check.flat_columns import FlatColumns
 from batch_pipeline.spark.check.json_columns import LOOKED_AT, Columns, check_columns, columns_of
 from batch_pipeline.spark.check.json_faults import BadRecordError, fields_of, key_marks
 from batch_pipeline.spark.check.json_numbers import holds_only_exact
@@ -81,6 +82,12 @@ class Segments:
         if self._is_outdated():
             self._set_columns()
         lines = found.chunk.lines[start:] if start else found.chunk.lines
+        if self._values and not self._sparse and isinstance(lines, TextLines):
+            arrays = self._flat.read(lines)
+            if arrays is not None:
+                found.arrays.append(arrays)
+                found.good += range(len(lines))
+                return len(lines)
         is_exact = self._values and self._has_numbers
         text = None if self._sparse and not is_exact else _text_of(lines)
         decoder = self._decoder(exact=is_exact and not (text and holds_only_exact(text)))
@@ -108,6 +115,7 @@ class Segments:
         self._has_numbers = ColumnType.NUMBER in kinds
         self._looked_at = bool(kinds & LOOKED_AT)
         self._nested = bool(kinds & JSON_TYPES)
+        self._flat = FlatColumns(tuple(self._columns.values()), self._added, self._wide)
 
     def _decoder(self, *, exact: bool) -> RecordDecoder:
         if exact not in self._decoders:

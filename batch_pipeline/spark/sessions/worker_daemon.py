@@ -29,6 +29,7 @@ def main() -> None:
     sys.path[:] = [entry for entry in sys.path if not entry.endswith(("pyspark.zip", "-src.zip"))]
     for module in MODULES:
         importlib.import_module(module)
+    importlib.import_module("batch_pipeline.spark.worker_memory").keep_freed_memory()
     _end_when_idle()
     importlib.import_module("pyspark.daemon").manager()
 

@@ -1,0 +1,244 @@
+"""The reader of flat JSON lines gives what the standard library reads, or nothing at all."""
+
+import json
+import math
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from batch_pipeline.domain.schema import Column, ColumnType
+from batch_pipeline.spark.check.flat_columns import FlatColumns
+from batch_pipeline.spark.text_lines import TextLines
+
+COLUMNS = (
+    Column(name="id", type=ColumnType.INTEGER),
+    Column(name="a_name_of_many_bytes", type=ColumnType.STRING),
+    Column(name="price", type=ColumnType.NUMBER),
+    Column(name="paid", type=ColumnType.BOOLEAN),
+    Column(name="count", type=ColumnType.INTEGER),
+    Column(name="näme", type=ColumnType.STRING),
+    Column(name="gone", type=ColumnType.UNKNOWN),
+)
+LINE = (
+    '{"id":1,"a_name_of_many_bytes":"Öl, {1}","price":1.50,"paid":true,"count":-7,"näme":"x",'
+    '"gone":null}'
+).encode()
+
+records = st.fixed_dictionaries(
+    {
+        "id": st.integers(-(2**53), 2**53) | st.none(),
+        "a_name_of_many_bytes": st.text(max_size=6) | st.none(),
+        "price": st.floats(allow_nan=False, allow_infinity=False) | st.integers(-9, 9) | st.none(),
+        "paid": st.booleans() | st.none(),
+        "count": st.integers(-(2**53), 2**53),
+        "näme": st.text(alphabet='aß"\\,:{}\n ', max_size=4),
+        "gone": st.none(),
+    }
+)
+
+
+def compact(value: Any) -> str:
+    """Write JSON without blanks, and all but controls, quotes and backslashes as they are."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def read(*lines: bytes, columns: tuple[Column, ...] = COLUMNS, **names: str) -> list[Any] | None:
+    """Read lines as columns of Python values."""
+    text = b"".join(line + b"\n" for line in lines)
+    optional, wide = (frozenset(names.get(kind, "").split()) for kind in ("optional", "wide"))
+    arrays = FlatColumns(columns, optional, wide).read(TextLines.of(text, len(text)))
+    if arrays is None:
+        return None
+    for array in arrays:
+        array.validate(full=True)
+    return [array.to_pylist() for array in arrays]
+
+
+def with_value(name: str, text: str) -> bytes:
+    """Give the line with another value, as JSON text."""
+    values = {key: compact(value) for key, value in json.loads(LINE).items()}
+    values[name] = text
+    return ("{" + ",".join(f'"{key}":{value}' for key, value in values.items()) + "}").encode()
+
+
+def told(line: bytes) -> list[Any]:
+    """Read a line by the standard library, numbers exactly, in the order of the columns."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        assert len(pairs) == len(dict(pairs)), f"a key is there twice in {line!r}"
+        return dict(pairs)
+
+    found = json.loads(line.decode(), object_pairs_hook=unique, parse_float=Decimal)
+    assert isinstance(found, dict)
+    assert found.keys() == {column.name for column in COLUMNS}
+    return [found[column.name] for column in COLUMNS]
+
+
+def assert_same(rows: list[Any], columns: list[list[Any]]) -> None:
+    """Hold what was read against what the standard library tells, types included."""
+    kinds = (int, str, float, bool, int, str, type(None))
+    for row, read_row in zip(rows, zip(*columns, strict=True), strict=True):
+        for wanted, value, kind in zip(row, read_row, kinds, strict=True):
+            if wanted is None:
+                assert value is None
+                continue
+            assert type(value) is kind
+            assert not isinstance(wanted, bool) or kind is bool
+            exact = Decimal(repr(value)) if kind is float else value
+            assert exact == wanted
+
+
+def test_flat_lines_with_all_columns_are_read() -> None:
+    """Keys in any one order, values of all types and nulls become columns."""
+    turned = compact(dict(reversed(json.loads(LINE).items()))).encode()
+    empty = compact(dict.fromkeys(json.loads(turned))).encode()
+
+    assert read(turned, empty) == [
+        [1, None],
+        ["Öl, {1}", None],
+        [1.5, None],
+        [True, None],
+        [-7, None],
+        ["x", None],
+        [None, None],
+    ]
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (", ", ":"), (",", ": ")])
+def test_flat_lines_with_blanks_in_the_same_places_are_read(separators: tuple[str, str]) -> None:
+    """One blank behind each comma, each colon or both is how many writers write."""
+    line = json.dumps(json.loads(LINE), ensure_ascii=False, separators=separators).encode()
+
+    assert read(line, line) == read(LINE, LINE) is not None
+
+
+def test_flat_lines_without_an_optional_column_have_nulls_there() -> None:
+    """A column that records need not have may be in no line."""
+    columns = (Column(name="id", type=ColumnType.INTEGER), Column(name="x", type=ColumnType.STRING))
+
+    assert read(b'{"id":1}', b'{"id":2}', columns=columns, optional="x") == [[1, 2], [None, None]]
+    assert read(b'{"id":1}', b'{"id":2}', columns=columns) is None
+
+
+def test_flat_lines_with_long_integers_are_read_where_the_column_is_wide() -> None:
+    """An integer that no double holds is for a column that is known to have such."""
+    columns = (Column(name="id", type=ColumnType.INTEGER),)
+
+    assert read(b'{"id":9007199254740993}', columns=columns, wide="id") == [[2**53 + 1]]
+    assert read(b'{"id":9007199254740993}', columns=columns) is None
+
+
+def test_flat_lines_with_times_are_read_as_their_type_says() -> None:
+    """Text of a declared type is read as strictly as everywhere."""
+    columns = (Column(name="at", type=ColumnType.DATE),)
+
+    assert str(read(b'{"at":"2026-01-31"}', columns=columns)) == "[[datetime.date(2026, 1, 31)]]"
+    assert read(b'{"at":"2026-02-31"}', columns=columns) is None
+    assert read(b'{"at":20260131}', columns=columns) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("id", "1.0"),
+        ("id", "007"),
+        ("id", "9223372036854775808"),
+        ("id", "9007199254740993"),
+        ("id", '"1"'),
+        ("id", "true"),
+        ("id", "{}"),
+        ("id", "1 "),
+        ("id", "nul"),
+        ("id", ""),
+        ("price", "0.12345678901234567890"),
+        ("price", "1e400"),
+        ("price", "NaN"),
+        ("price", "-Infinity"),
+        ("price", "-0"),
+        ("price", ".5"),
+        ("price", "9007199254740993"),
+        ("paid", "1"),
+        ("paid", "True"),
+        ("näme", "1"),
+        ("näme", "none"),
+        ("näme", '"a" "b"'),
+        ("näme", '"a":"b"'),
+        ("näme", r'"\ud800"'),
+        ("näme", '"a\tb"'),
+        ("näme", '""",'),
+        ("näme", '["a"]'),
+        ("näme", '{"x":"a"}'),
+        ("gone", "0"),
+        ("gone", 'null,"id":1'),
+        ("gone", 'null,"more":1'),
+        ("gone", "null,"),
+    ],
+)
+def test_flat_lines_with_a_value_that_may_not_fit_are_left_to_the_decoder(
+    name: str, text: str
+) -> None:
+    """One value of another type or form, or that would change, and the block is not read."""
+    assert read(LINE, with_value(name, text), LINE) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        LINE.replace(b'"id"', b'"Id"'),
+        LINE.replace(b'"a_name_of_many_bytes"', b'"a_name_of_many_bytez"'),
+        LINE.replace(b'"id":1,', b""),
+        LINE.replace(b'"id":1,', b'"id":1,"id":1,'),
+        LINE.replace(b'"id":1,', b'"id": 1,'),
+        LINE.replace(b'1,"a_', b'1, "a_'),
+        LINE.replace(b":", b":  "),
+        LINE.replace(b"}", b"}}"),
+        LINE.replace(b'{"id"', b'{{"id"'),
+        LINE.replace("Ö".encode(), b"\xd6"),
+        LINE.replace(b'"id":1,', b"")[:-1] + b',"id":1}',
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+    ],
+)
+def test_flat_lines_with_a_line_of_another_form_are_left_to_the_decoder(line: bytes) -> None:
+    """Other keys, another order, blanks, bytes that are no UTF-8: the block is not read."""
+    assert read(LINE, line, LINE) is None
+
+
+@given(st.lists(records, min_size=1, max_size=4))
+def test_flat_lines_of_any_records_are_read_as_written_or_not_at_all(
+    written: list[dict[str, Any]],
+) -> None:
+    """What is read is what was written; without escapes and long numbers all of it is read."""
+    names = [column.name for column in COLUMNS]
+    lines = [compact({n: record[n] for n in names}).encode() for record in written]
+    columns = read(*lines)
+    if columns is not None:
+        assert_same([told(line) for line in lines], columns)
+        return
+    prices = [record["price"] for record in written]
+    is_signed = any(price == 0 and math.copysign(1, price) < 0 for price in prices if price == 0)
+    assert is_signed or any(b"\\" in line or b"\x7f" in line for line in lines)
+
+
+@given(
+    st.integers(0, 3 * len(LINE)),
+    st.integers(0, 3),
+    st.sampled_from([b"", *(bytes([one]) for one in b'"\\,:{}[] 0-.eEnN1\n\r\t\xff\x00')]),
+    st.booleans(),
+)
+@example(0, 1, b"", False)
+def test_flat_lines_with_any_damage_are_read_as_the_standard_library_does_or_not_at_all(
+    at: int, removed: int, added: bytes, has_blanks: bool
+) -> None:
+    """Wherever bytes are lost or added: no line is read that is no record, or is another one."""
+    line = json.dumps(json.loads(LINE), ensure_ascii=False).encode() if has_blanks else LINE
+    text = b"\n".join([line, line, line])
+    lines = (text[:at] + added + text[at + removed :]).split(b"\n")
+    columns = read(*lines)
+    if columns is not None:
+        assert_same([told(line) for line in lines], columns)
