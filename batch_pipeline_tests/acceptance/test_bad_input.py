@@ -249,7 +249,7 @@ def _full_disk(place: Workplace, name: str) -> Iterator[None]:
     _land_noise(place, name)
     root = place.storage(name)
     root.mkdir(parents=True)
-    unmount = ["umount", str(root)]
+    unmount = ["umount", "--lazy", str(root)]  # whoever still has a file open there
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(root)]
     subprocess.run(mount, check=True)
     try:

@@ -57,7 +57,7 @@ def story(shared_workplace: Workplace) -> Story:
     crashed = place.given(BATCH_PIPELINE_FAILPOINTS="claim.after_commit=kill").run("run")
     assert crashed.returncode == -signal.SIGKILL, crashed.stderr
     process = place.start("dev", "--port", str(port))
-    _wait_for_url(place, process)
+    wait_for_url(place, process)
     second_dev = place.run("dev", "--port", str(free_port()))
     second_run = place.run("run")
     wait_until(lambda: len(manifests(storage)) == 10, "the demo's batches are published")
@@ -163,7 +163,7 @@ def test_dev_that_is_killed_takes_everything_along(workplace: Workplace, warm_sp
     workplace.landing("orders").mkdir(parents=True)
     place = workplace.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
     process = place.start("dev", "--port", str(free_port()))
-    _wait_for_url(place, process)
+    wait_for_url(place, process)
     assert len(place.processes()) > 4
     kill_group(process)
     wait_until(lambda: not place.processes(), "all processes end")
@@ -201,7 +201,7 @@ def test_plain_dagster_dev_loads_the_project_and_stops(workplace: Workplace) -> 
     assert (workplace.home / "postgres" / "PG_VERSION").exists()
     assert not list(PROJECT.glob("history")), "the instance stores into files of the project"
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 0, workplace.output.read_text()
+    assert process.wait(LONGEST_SECONDS) == 0, workplace.output.read_text()
     wait_until(lambda: not workplace.processes(), "all processes end")
 
 
@@ -209,7 +209,9 @@ def _digests(manifest: dict[str, Any]) -> list[str]:
     return [part["sha256"] for part in manifest["part_files"]]
 
 
-def _wait_for_url(place: Workplace, process: "subprocess.Popen[str]") -> None:
+def wait_for_url(place: Workplace, process: "subprocess.Popen[str]") -> None:
+    """Wait until `dev` has said where Dagster is."""
+
     def printed() -> bool:
         return "Dagster is at http" in place.output.read_text() or process.poll() is not None
 

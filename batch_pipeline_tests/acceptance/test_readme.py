@@ -7,26 +7,29 @@ import subprocess
 import sys
 from pathlib import Path
 
+from batch_pipeline_tests.acceptance.workplace import Workplace
+
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
 # `dev` is run by test_dev.py; the other two run this very test.
 RUN_ELSEWHERE = {"uv run batch-pipeline dev", "uv run pytest", ".ci/run"}
 
 
-def test_readme_commands_work_as_written(tmp_path: Path) -> None:
+def test_readme_commands_work_as_written(workplace: Workplace) -> None:
     """Expect every console line to end with exit code 0, and the stream file to be usable."""
+    folder = workplace.folder
     commands = re.findall(r"^\$ (.+)$", README, re.MULTILINE)
     [stream_file] = re.findall(r"```yaml\n(.+?)```", README, re.DOTALL)
-    (tmp_path / "landing").mkdir()
-    (tmp_path / "landing/sales-1.csv").write_text("sale_id,amount\n1,9.90\n2,1.50\n")
+    (folder / "landing").mkdir()
+    (folder / "landing/sales-1.csv").write_text("sale_id,amount\n1,9.90\n2,1.50\n")
     outputs = {}
     for command in commands:
         if command in RUN_ELSEWHERE:
             continue
         if command == "uv run batch-pipeline register sales":
-            (tmp_path / "streams/sales").mkdir(parents=True)
-            (tmp_path / "streams/sales/defs.yaml").write_text(stream_file)
-        outputs[command] = _output(command, tmp_path)
+            (folder / "streams/sales").mkdir(parents=True)
+            (folder / "streams/sales/defs.yaml").write_text(stream_file)
+        outputs[command] = _output(command, folder)
     assert "10 new batches" in outputs["uv run batch-pipeline demo"]
     assert "1 batches planned" in outputs["uv run batch-pipeline plan sales"]
     assert "2 records read = 2 written + 0 quarantined" in outputs["uv run batch-pipeline run"]

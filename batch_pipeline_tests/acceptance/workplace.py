@@ -23,7 +23,7 @@ import yaml
 
 from batch_pipeline.domain.location import to_path
 
-LONGEST_SECONDS = 300
+LONGEST_SECONDS = 600
 _PREFIXES = ("BATCH_PIPELINE_", "DAGSTER_", "SPARK_", "PYSPARK_", "PYTHON")
 _STREAM: dict[str, Any] = {
     "source": {"include": ["*.csv*"], "format": "csv"},

@@ -36,7 +36,7 @@ def mariadb_server() -> Iterator[str]:
         yield f"mysql+pymysql://root@localhost/mysql?unix_socket={socket}"
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(300)
         shutil.rmtree(folder)
 
 

@@ -139,7 +139,9 @@ def test_acquire_from_an_empty_table_gives_nothing_until_a_row_comes(scene: Scen
     ),
 )
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_acquire_gives_what_cutting_gives(
     scene: Scene, weights: dict[int, int], calls: list[Limits]

@@ -79,7 +79,9 @@ def filled(postgres: sa.Engine, rows: int) -> None:
 
 @pytest.mark.parametrize("filtered", [False, True])
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     gaps=gap_weight_kind(HUGE),

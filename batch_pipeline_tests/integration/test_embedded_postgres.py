@@ -63,7 +63,7 @@ def _end(child: subprocess.Popen[str]) -> None:
     """Let a user of the server end by itself."""
     assert child.stdin is not None
     child.stdin.close()
-    assert child.wait(60) == 0
+    assert child.wait(300) == 0
 
 
 def _answers(url: str) -> bool:

@@ -46,6 +46,10 @@ COVERED_BY = {
     "encode.before_pointer": "integration/test_encode_failures.py",
     "encode.before_rename": "unit/test_part_writer.py",
     "pointer.before_link": "acceptance/test_regions_interrupted.py",
+    "collect.listed": "integration/test_collecting_races.py",
+    "collect.judged": "integration/test_collecting_races.py",
+    "collect.marked": "integration/test_collecting_races.py",
+    "collect.before_remove": "integration/test_collecting_races.py",
 }
 
 

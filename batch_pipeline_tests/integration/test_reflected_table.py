@@ -391,7 +391,9 @@ rows = st.lists(
 
 @pytest.mark.parametrize("filtered", [False, True])
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     gaps=rows,

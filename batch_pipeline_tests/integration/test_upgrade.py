@@ -1,5 +1,6 @@
 """Upgrading a filled inventory of an earlier release, alone and beside its workers."""
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -161,10 +162,11 @@ def test_upgrade_beside_an_open_transaction_names_its_session(old: Database, old
         connection.execute(sa.text("SELECT FROM batch_pipeline.part_file"))
         with pytest.raises(LockTimeoutError) as caught:
             migrate(old.engine, patience=SOON)
-        assert f"pid {pid} (long report, in a transaction for 0 s)" in str(caught.value)
+        named = rf"pid {pid} \(long report, in a transaction for \d+ s\)"
+        assert re.search(named, str(caught.value))
         assert query(old, "SELECT version_num FROM batch_pipeline.alembic_version") == [("0001",)]
     engine.dispose()
-    assert migrate(old.engine, patience=SOON) == ("0001", REVISION)
+    assert migrate(old.engine) == ("0001", REVISION)
 
 
 def test_upgrade_beside_another_one_names_its_session(old: Database, old_url: str) -> None:
@@ -181,7 +183,7 @@ def test_upgrade_beside_an_idle_worker_lets_its_attempt_end(
 ) -> None:
     """Expect an attempt of the earlier release to be renewed and published across the upgrade."""
     attempt_id = old_worker.claim(1)
-    migrate(old.engine, patience=SOON)
+    migrate(old.engine)
     assert query(old, STATES)[0] == (1, "running", 1, None)
     assert old_worker.renew(attempt_id)
     assert old.attempts.close_dead("orders") == 1  # of batch 2, whose process is gone

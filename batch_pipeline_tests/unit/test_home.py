@@ -54,7 +54,7 @@ def start_holder(home: Home) -> subprocess.Popen[str]:
 
 def end(holder: subprocess.Popen[str]) -> None:
     """Let the second process end and close its pipes."""
-    holder.communicate(timeout=30)
+    holder.communicate(timeout=300)
 
 
 def is_free(home: Home) -> bool:
@@ -207,7 +207,7 @@ with Home(path=Path(sys.argv[1])).lock("batch-pipeline dev"):
     assert parent.stdout is not None
     assert parent.stdout.readline() == "child\n"
     parent.kill()
-    assert parent.wait(timeout=30) == -signal.SIGKILL
+    assert parent.wait(timeout=300) == -signal.SIGKILL
     with home.lock("batch-pipeline run"):
         end(parent)
 
@@ -234,5 +234,5 @@ if child == 0:
     os._exit(0)
 """
     command = [sys.executable, "-c", program, str(home.path)]
-    run = subprocess.run(command, capture_output=True, check=False, text=True, timeout=60)
+    run = subprocess.run(command, capture_output=True, check=False, text=True, timeout=300)
     assert (run.stdout, run.stderr) == ("`batch-pipeline dev`\n", "")

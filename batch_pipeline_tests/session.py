@@ -1,0 +1,46 @@
+"""How a session of tests is run: in how many processes, where its files lie, when it has failed."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+
+_MEMORY = Path("/dev/shm")  # noqa: S108 - every name made there is a random one
+_ENOUGH_BYTES = 6 * 2**30
+_MOST_PROCESSES = 4  # each has a Spark and a database server of its own
+
+
+def pytest_configure() -> None:
+    """Keep temporary files in memory, where there is enough of it and nobody chose another place.
+
+    Every test has databases of its own. On a disk, waiting for these takes longer than all tests.
+    """
+    if "TMPDIR" not in os.environ and _is_roomy(_MEMORY):
+        os.environ["TMPDIR"] = str(_MEMORY)  # also for the processes that tests start
+        tempfile.tempdir = None
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Give a process to each core, but only one, this very one, to a single module."""
+    if all(Path(argument.partition("::")[0]).is_file() for argument in config.args):
+        return 0
+    return min(os.cpu_count() or 1, _MOST_PROCESSES)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Let a skipped test fail the session in CI."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = reporter.stats.get("skipped", []) if reporter is not None else []
+    if os.environ.get("CI") and skipped:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _is_roomy(folder: Path) -> bool:
+    """Tell whether a folder in memory takes all that the tests write, programs among it."""
+    if not folder.is_dir() or os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        return False
+    room = min(shutil.disk_usage(folder).free, psutil.virtual_memory().available)
+    return os.access(folder, os.W_OK) and room > _ENOUGH_BYTES
