@@ -19,8 +19,11 @@ Where do I go to …
 - change what a record may be?            spark/check/, domain/schema.py
 - change how records are mapped?          spark/map/
 - add a column to the inventory?          inventory/tables.py, inventory/upkeep/migrations/versions/
-- change what people see in Dagster?      defs/metadata.py, defs/assets.py
+- change what people see in Dagster?      defs/metadata.py, defs/assets/
+- change the component of dg projects?    defs/component.py, defs/scaffold.py
+- change what is checked afterwards?      domain/judgement.py, steps/verify.py, defs/checks/
 - change when batches are launched?       defs/sensors.py, steps/plan.py
+- change what is garbage?                 domain/garbage.py, steps/collect_garbage.py
 - add a command?                          cli/
 - name a new failure?                     domain/errors.py
 - acquire batches without Dagster?        library/, then inventory/work/acquire.py
@@ -34,9 +37,12 @@ Where do I go to …
 - let one job read another's results?     inventory/meta/published.py
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from batch_pipeline.defs.build import build_definitions
+    from batch_pipeline.defs.component import BatchStream
     from batch_pipeline.library import (
         Batch,
         acquire_batch,
@@ -52,14 +58,18 @@ if TYPE_CHECKING:
         resume_job,
         retry_job,
     )
+    from batch_pipeline.settings.stream_file import describe_stream
 
 __all__ = [
     "Batch",
+    "BatchStream",
     "acquire_batch",
     "acquire_batches",
     "audit_job",
+    "build_definitions",
     "cancel_job",
     "configure",
+    "describe_stream",
     "estimate_backfill",
     "job_status",
     "jobs",
@@ -70,10 +80,20 @@ __all__ = [
 ]
 
 
+_OF_DAGSTER = {
+    "BatchStream": "batch_pipeline.defs.component",
+    "build_definitions": "batch_pipeline.defs.build",
+    "describe_stream": "batch_pipeline.settings.stream_file",
+}
+
+
 def __getattr__(name: str) -> object:
-    """Load the library when one of its names is first asked for."""
+    """Load a part when its name is first asked for: the library without Dagster, the rest with."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from batch_pipeline import library
+    return getattr(import_module(_OF_DAGSTER.get(name, "batch_pipeline.library")), name)
 
-    return getattr(library, name)
+
+def __dir__() -> list[str]:
+    """Name what is not loaded yet, too: Dagster looks here for components."""
+    return sorted({*globals(), *__all__})

@@ -3,19 +3,22 @@
 Values in, values out; nothing here knows a database, a file system or an engine.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch
 from batch_pipeline.domain.encode import Encoded, EncodeRequest, EncodeResult
 from batch_pipeline.domain.filter import Filter
+from batch_pipeline.domain.garbage import KnownAttempt
+from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.item import FoundFile, Item, Registered
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.planning import Cut, Limits, Planned
 from batch_pipeline.domain.schema import Column, RecordSchema
 from batch_pipeline.domain.schema_change import Misfit
+from batch_pipeline.domain.stored_file import StoredFile
 from batch_pipeline.domain.stream import Stream
 
 
@@ -204,4 +207,53 @@ class PartStorage(Protocol):
 
     def point_to(self, manifest: Manifest) -> str:
         """Write the pointer file of a published manifest unless it is there; give its URI."""
+        ...
+
+
+class GarbageInventory(Protocol):
+    """What the inventory knows of the files in storages."""
+
+    def now(self) -> datetime:
+        """Read the database's clock."""
+        ...
+
+    def job_names(self, streams: Collection[str]) -> Mapping[str, Collection[str]]:
+        """Read the names of the jobs of streams, by stream."""
+        ...
+
+    def attempts(self, tokens: Collection[str]) -> Sequence[KnownAttempt]:
+        """Find the attempts, of all streams, whose tokens begin with 8 digits each."""
+        ...
+
+    def generations(
+        self, stream: str, wanted: Collection[tuple[str, IdRange, int]]
+    ) -> Sequence[KnownAttempt]:
+        """Find published attempts of a stream by job, range of ids and generation."""
+        ...
+
+    def mark_removed(self, attempt_ids: Collection[int]) -> Collection[int]:
+        """Remember that files of superseded generations are gone.
+
+        Gives the attempts that indeed are superseded; nothing is remembered of others.
+        """
+        ...
+
+
+class StoredFiles(Protocol):
+    """The files of a storage root."""
+
+    def files(self) -> Iterable[StoredFile]:
+        """List the files of the root and the folders that belong to it, in no order.
+
+        Raises:
+            GarbageLeftError: a folder cannot be listed.
+        """
+        ...
+
+    def remove(self, file: StoredFile) -> bool:
+        """Delete a file; tells whether it was there.
+
+        Raises:
+            GarbageLeftError: it cannot be deleted.
+        """
         ...

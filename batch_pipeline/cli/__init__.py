@@ -11,7 +11,19 @@ import sys
 
 import click
 
-from batch_pipeline.cli import audit, demo, dev, doctor, explain, jobs, plan, streams
+from batch_pipeline.cli import (
+    audit,
+    demo,
+    dev,
+    doctor,
+    explain,
+    gc,
+    jobs,
+    plan,
+    roll_up,
+    streams,
+    verify,
+)
 from batch_pipeline.cli.console import complain
 from batch_pipeline.cli.exits import EXIT_INTERRUPTED, exit_code
 from batch_pipeline.domain.errors import PipelineError
@@ -37,6 +49,9 @@ for command in (
     streams.messages,
     explain.explain,
     audit.audit,
+    verify.verify,
+    gc.gc,
+    roll_up.roll_up,
     jobs.jobs,
     jobs.pause,
     jobs.resume,

@@ -4,12 +4,19 @@ import signal
 import sys
 import threading
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 
 from batch_pipeline.cli.console import complain, err, head, say
 from batch_pipeline.settings.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from batch_pipeline.defs.instance.keeping import Part
+    from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
 
 
 @click.command(short_help="Bring everything up, with Dagster's UI, until Ctrl-C.")
@@ -20,6 +27,7 @@ def dev(port: int) -> None:
     New files are picked up, planned and encoded as they land. Ctrl-C takes everything down.
     """
     from batch_pipeline.defs.instance.home import open_instance
+    from batch_pipeline.defs.instance.keeping import Part, keep
     from batch_pipeline.defs.instance.left_runs import close_left_runs
     from batch_pipeline.defs.instance.servers import DagsterServers, check_port
 
@@ -29,11 +37,13 @@ def dev(port: int) -> None:
         stack.enter_context(pipeline.home.lock("batch-pipeline dev"))
         check_port(port)
         streams = pipeline.streams
+        parts: list[Part] = []
         with err.status("starting the database"):
             place = pipeline.database.location
+            parts += _database(pipeline)
         say(f"database   {place}")
         with err.status("starting Spark"):
-            remote = _spark(pipeline, stack)
+            remote = _spark(pipeline, stack, parts)
         say("spark      warm, through Spark Connect")
         with open_instance(pipeline.home) as instance:
             close_left_runs(pipeline, instance)
@@ -42,16 +52,53 @@ def dev(port: int) -> None:
             stack.enter_context(servers)
         say(f"streams    {', '.join(streams)} (from {pipeline.settings.streams})")
         head(f"Dagster is at http://127.0.0.1:{port}. Ctrl-C stops everything.")
-        ended = servers.wait(stop)
+        ended = keep([*parts, *servers.parts], stop, err.print)
         if ended is None:
             err.print("stopping …")
     if ended:
         complain(ended)
-        sys.exit(1)
+        sys.exit(75)
     say("Everything is stopped.")
 
 
-def _spark(pipeline: Pipeline, stack: ExitStack) -> str:
+@dataclass(frozen=True, slots=True)
+class _Database:
+    """The embedded server; one that is configured is somebody else's to keep up."""
+
+    folder: Path
+    name: str = "database"
+
+    def trouble(self) -> str | None:
+        from batch_pipeline.inventory.server.embedded import is_running
+
+        return None if is_running(self.folder) else "its server has ended"
+
+    def restore(self) -> None:
+        from batch_pipeline.inventory.server.embedded import ensure_running
+
+        ensure_running(self.folder)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spark:
+    """The Spark Connect server of this command."""
+
+    server: "SparkConnectServer"
+    name: str = "Spark"
+
+    def trouble(self) -> str | None:
+        return None if self.server.is_running else "its server has ended"
+
+    def restore(self) -> None:
+        self.server.restart()
+
+
+def _database(pipeline: Pipeline) -> "list[Part]":
+    is_embedded = pipeline.settings.inventory_conn is None
+    return [_Database(pipeline.home.postgres)] if is_embedded else []
+
+
+def _spark(pipeline: Pipeline, stack: ExitStack, parts: "list[Part]") -> str:
     """Give the address of the Spark that runs share: the configured one, or a server of ours."""
     from batch_pipeline.spark.sessions.archive_maker import BackgroundArchive
     from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
@@ -66,6 +113,7 @@ def _spark(pipeline: Pipeline, stack: ExitStack) -> str:
         return pipeline.settings.spark_remote.get_secret_value()
     home = pipeline.home.path
     server = stack.enter_context(SparkConnectServer(home))
+    parts.append(_Spark(server))
     warm_up(open_session(SparkSettings(home=home, remote=server.remote)))
     close_session()
     stack.enter_context(BackgroundArchive(home))

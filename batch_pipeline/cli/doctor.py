@@ -31,6 +31,7 @@ from batch_pipeline.inventory.upkeep.checkup import (
     check_source,
 )
 from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.settings.stream_file import load_streams_tolerantly
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 _ONLY_WITH_META_TABLE = ("job", "uid", "item", "weight", "where", "ceiling", "settle_by")
@@ -92,12 +93,14 @@ def _inventory(pipeline: Pipeline) -> Iterator[Finding]:
 
 
 def _streams(pipeline: Pipeline) -> Iterator[Finding]:
-    try:
-        streams = list(pipeline.streams.values())
-    except NoStreamsError as error:
-        yield Finding(subject="streams", level=Level.WARN, text=str(error))
-        return
-    for stream in streams:
+    folder = pipeline.settings.streams
+    streams, problems = load_streams_tolerantly(folder)
+    if not streams and not problems:
+        none = NoStreamsError(str(folder))
+        yield Finding(subject="streams", level=Level.WARN, text=str(none))
+    for problem in problems:  # the other streams run in Dagster, so they are looked at here
+        yield Finding(subject="streams", level=Level.FAIL, text=str(problem))
+    for stream in streams.values():
         yield from attempted(stream.name, partial(_stream, pipeline, stream))
 
 

@@ -1,13 +1,24 @@
-"""Definitions for a set of streams. Building them opens nothing: no database, no JVM."""
+"""Definitions for a set of streams. Building them opens nothing: no database, no JVM.
 
-from collections.abc import Iterable
+A code location has the definitions of each of its streams, and once what all streams share.
+"""
+
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import dagster as dg
 
 from batch_pipeline.defs.assets.encoded import backfill_asset, batches_asset
 from batch_pipeline.defs.assets.late import late_asset
 from batch_pipeline.defs.assets.meta_table import meta_table_asset
+from batch_pipeline.defs.checks.steps import CheckScope, check_jobs, checks_of
+from batch_pipeline.defs.jobs.collect_garbage import collect_garbage_job
 from batch_pipeline.defs.jobs.plan_backfill import plan_backfill_job
+from batch_pipeline.defs.jobs.reconcile import reconcile_job
+from batch_pipeline.defs.jobs.roll_up import roll_up_job
 from batch_pipeline.defs.names import (
     STREAM_TAG,
     backfill_asset_key,
@@ -20,24 +31,79 @@ from batch_pipeline.defs.names import (
     meta_table_key,
 )
 from batch_pipeline.defs.resources import PipelineResource, SparkResource
+from batch_pipeline.defs.schedules.maintenance import maintenance_schedules
+from batch_pipeline.defs.schedules.new_files import new_files_schedules
 from batch_pipeline.defs.sensors.backfills import backfill_sensor
 from batch_pipeline.defs.sensors.late import late_sensor
 from batch_pipeline.defs.sensors.new_files import new_files_sensor
+from batch_pipeline.defs.sensors.planned import planned_sensor
 from batch_pipeline.defs.sensors.run_ends import cancelled_runs_sensor, failed_runs_sensor
+from batch_pipeline.defs.sensors.stream_files import stream_files_sensor
+from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.domain.stream import Stream
+from batch_pipeline.settings.stream_file import load_streams_tolerantly
 
 
-def build_definitions(streams: Iterable[Stream]) -> dg.Definitions:
-    """Build assets, Dagster jobs and sensors for each stream."""
+def build_definitions(streams: Iterable[Stream] | str | Path) -> dg.Definitions:
+    """Build all that a code location of streams needs; a text or path is a folder of stream files.
+
+    A file of the folder that cannot be used is logged and left out while the other streams load,
+    and the sensor `stream_files` fails until it is mended. Runs encode in their own process, so
+    that a run starts no second one for its single step.
+
+    Raises:
+        InvalidValueError: two streams have the same name.
+    """
+    if isinstance(streams, str | Path):
+        return _definitions_of_folder(Path(streams).absolute())
     every = list(streams)
-    parts = [_stream_definitions(stream) for stream in every]
+    executor = dg.Definitions(executor=dg.in_process_executor)
+    parts = [stream_definitions(stream) for stream in every]
+    return dg.Definitions.merge(executor, shared_definitions(every), *parts)
+
+
+def _definitions_of_folder(folder: Path) -> dg.Definitions:
+    streams, problems = load_streams_tolerantly(folder)
+    for problem in problems:
+        logging.getLogger("batch_pipeline").error("%s", problem)
+    watching = dg.Definitions(sensors=[stream_files_sensor(folder, streams)])
+    return dg.Definitions.merge(watching, build_definitions(streams.values()))
+
+
+def shared_definitions(streams: Sequence[Stream]) -> dg.Definitions:
+    """Build what a code location has once, however many streams: resources, sensors of runs' ends.
+
+    Raises:
+        InvalidValueError: two streams have the same name.
+    """
+    for name, count in Counter(stream.name for stream in streams).items():
+        if count > 1:
+            expected = f"a name of its own for each stream; {count} have this one"
+            raise InvalidValueError("stream", name, expected)
     shared = dg.Definitions(
-        jobs=[plan_backfill_job(every)],
-        sensors=[failed_runs_sensor(), cancelled_runs_sensor(every)],
-        resources={"pipeline": PipelineResource(), "spark": SparkResource()},
-        executor=dg.in_process_executor,
+        jobs=[
+            plan_backfill_job(streams),
+            roll_up_job(streams),
+            reconcile_job(streams),
+            collect_garbage_job(streams),
+        ],
+        sensors=[failed_runs_sensor(), cancelled_runs_sensor(streams)],
+        schedules=maintenance_schedules(),
+        resources={
+            "pipeline": PipelineResource(),
+            "spark": SparkResource(),
+            "check_scope": CheckScope(),
+        },
     )
-    return dg.Definitions.merge(shared, *parts)
+    return dg.Definitions.merge(shared, check_jobs(streams))
+
+
+def stream_definitions(stream: Stream) -> dg.Definitions:
+    """Build the assets, Dagster jobs and sensors of one stream."""
+    with warnings.catch_warnings():
+        # Dagster warns of backfill policies at each asset: a hundred lines for fifty streams.
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        return _stream_definitions(stream)
 
 
 def _stream_definitions(stream: Stream) -> dg.Definitions:
@@ -51,28 +117,45 @@ def _stream_definitions(stream: Stream) -> dg.Definitions:
     jobs = [
         dg.define_asset_job(
             meta_table_job(stream),
-            selection=[meta_table_key(stream)],
+            selection=_alone(meta_table_key(stream)),
             tags=tags,
+            executor_def=dg.in_process_executor,
             description=f"Registers and plans the new files of {stream.name}.",
         ),
         dg.define_asset_job(
             batches_job(stream),
-            selection=[batches_key(stream)],
+            selection=_alone(batches_key(stream)),
             tags=tags,
+            executor_def=dg.in_process_executor,
             description=f"Encodes and publishes batches of {stream.name}.",
         ),
         dg.define_asset_job(
             backfill_job(stream),
-            selection=[backfill_asset_key(stream)],
+            selection=_alone(backfill_asset_key(stream)),
             tags=tags,
+            executor_def=dg.in_process_executor,
             description=f"Encodes and publishes batches of backfills of {stream.name}.",
         ),
         dg.define_asset_job(
             late_job(stream),
-            selection=[late_key(stream)],
+            selection=_alone(late_key(stream)),
             tags=tags,
+            executor_def=dg.in_process_executor,
             description=f"Encodes and publishes late arrivals of {stream.name}.",
         ),
     ]
-    sensors = [new_files_sensor(stream), backfill_sensor(stream), late_sensor(stream)]
-    return dg.Definitions(assets=assets, jobs=jobs, sensors=sensors)
+    schedules = new_files_schedules(stream)
+    own = planned_sensor(stream) if schedules else new_files_sensor(stream)
+    sensors = [own, backfill_sensor(stream), late_sensor(stream)]
+    return dg.Definitions(
+        assets=assets,
+        asset_checks=checks_of(stream),
+        jobs=jobs,
+        sensors=sensors,
+        schedules=schedules,
+    )
+
+
+def _alone(key: dg.AssetKey) -> dg.AssetSelection:
+    """Select an asset without steps for its checks: runs answer those that matter by themselves."""
+    return dg.AssetSelection.assets(key).without_checks()

@@ -1,35 +1,29 @@
-"""Stations 1 to 4 for Dagster: register, plan, and show every batch as a partition."""
+"""Stations 1 to 4 for Dagster: register, plan, and show every batch as a partition.
 
-from collections.abc import Sequence
+Who looks again and again brings a `Look`, which remembers what need not be read once more; it may
+be a new one at any time.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 
 import dagster as dg
 
-from batch_pipeline.defs.metadata import batch_materialization
-from batch_pipeline.defs.partitioned import Partitioned, backfills_of, batches_of
-from batch_pipeline.domain.batch import BatchState, BatchStatus
+from batch_pipeline.defs.heard import Heard, Known
+from batch_pipeline.defs.partitioned import backfills_of, batches_of
 from batch_pipeline.domain.item import Registered
 from batch_pipeline.domain.planning import Planned
 from batch_pipeline.domain.stream import Stream
+from batch_pipeline.files.watched_landing import WatchedLanding
+from batch_pipeline.inventory.meta.meta_table import OwnMetaTable
 from batch_pipeline.inventory.meta.user_meta_table import UserMetaTable
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.steps.plan import plan
 from batch_pipeline.steps.reconcile import reconcile
 from batch_pipeline.steps.register import register
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """The batches of an asset, and what Dagster does not know of them yet.
-
-    `new_keys` are partitions to add, in order, and `order` all keys once they are added; `unseen`
-    are materializations that a crash kept from Dagster although their batches are published.
-    """
-
-    statuses: Sequence[BatchStatus]
-    new_keys: Sequence[str]
-    order: Sequence[str]
-    unseen: Sequence[dg.AssetMaterialization]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +35,52 @@ class Discovered:
     known: Known
 
 
+LOOKS_TO_A_FULL_ONE = 120
+
+
+@dataclass(slots=True)
+class _Remembered:
+    """What looks have found; `landing` knows the files of a meta table that begins at `beginning`,
+    and `pointed` are the numbers of publishes at which every manifest had its pointer file.
+    """
+
+    heard: Heard
+    landing: WatchedLanding | None = None
+    beginning: datetime | None = None
+    pointed: Mapping[int, int] | None = None
+
+
+class Look:
+    """What one process remembers of a stream from look to look; one look at a time.
+
+    Every so many-th look compares everything, for partitions, events and rows can be removed by
+    hand, and a database be put back.
+    """
+
+    def __init__(self, *, in_ticks: bool = True, full_every: int = LOOKS_TO_A_FULL_ONE) -> None:
+        self._full_every = full_every
+        self._in_ticks = in_ticks
+        self._turn = threading.Lock()
+        self._looks = 0
+        self._remembered = _Remembered(heard=Heard(in_ticks=in_ticks))
+
+    @contextmanager
+    def turn(self) -> Iterator[_Remembered]:
+        """Wait for who looks at present and give what is remembered."""
+        with self._turn:
+            if self._looks % self._full_every == 0:
+                self._remembered = _Remembered(heard=Heard(in_ticks=self._in_ticks))
+            self._looks += 1
+            yield self._remembered
+
+
 def discover(
-    pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, *, drain: bool
+    pipeline: Pipeline,
+    stream: Stream,
+    instance: dg.DagsterInstance,
+    *,
+    drain: bool,
+    look: Look | None = None,
 ) -> Discovered:
     """Look for new files, plan them, and compare the inventory with what Dagster knows.
 
@@ -50,57 +88,52 @@ def discover(
     reports events. `drain` waits for files that are being written and plans even a small last
     batch.
     """
-    database = pipeline.database
-    reconcile(stream.name, database.attempts, database.manifests, pipeline.storage(stream))
-    table = pipeline.meta_table(stream)
-    registered = Registered(found=0, new_items=0)
-    if not isinstance(table, UserMetaTable):  # the rows of a user's table are the items
-        registered = register(pipeline.landing(stream, wait=drain), table)
-    planned = plan(database.batches, table, stream, drain=drain)
-    known = compare(pipeline, stream, batches_of(stream), instance)
+    with (look or Look(in_ticks=False)).turn() as remembered:
+        _reconcile(pipeline, stream, remembered)
+        table = pipeline.meta_table(stream)
+        registered = Registered(found=0, new_items=0)
+        if not isinstance(table, UserMetaTable):  # the rows of a user's table are the items
+            registered = _register(pipeline, stream, table, remembered, wait=drain)
+        planned = plan(pipeline.database.batches, table, stream, drain=drain)
+        known = remembered.heard.look(pipeline, stream, batches_of(stream), instance)
     return Discovered(registered=registered, planned=planned, known=known)
 
 
-def look_at_backfills(pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance) -> Known:
-    """Close what a crash left open, and compare the backfills of a stream with Dagster's keys."""
-    database = pipeline.database
-    reconcile(stream.name, database.attempts, database.manifests, pipeline.storage(stream))
-    return compare(pipeline, stream, backfills_of(stream), instance)
-
-
-def compare(
-    pipeline: Pipeline, stream: Stream, asset: Partitioned, instance: dg.DagsterInstance
+def look_at_batches(
+    pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, look: Look | None = None
 ) -> Known:
-    """Compare the inventory with what Dagster knows of an asset; nothing is added or reported."""
-    statuses = asset.statuses(pipeline.database)
-    added = instance.get_dynamic_partitions(asset.set_name)
-    there = {*added}
-    live = (one.batch for one in statuses if one.state is not BatchState.SUPERSEDED)
-    new_keys = [key for key in map(asset.key_of, live) if key not in there]
-    return Known(
-        statuses=statuses,
-        new_keys=new_keys,
-        order=[*added, *new_keys],
-        unseen=_unseen(pipeline, stream, asset, instance, statuses),
-    )
+    """Do what `discover` does without registering or planning anything."""
+    with (look or Look(in_ticks=False)).turn() as remembered:
+        _reconcile(pipeline, stream, remembered)
+        return remembered.heard.look(pipeline, stream, batches_of(stream), instance)
 
 
-def _unseen(
-    pipeline: Pipeline,
-    stream: Stream,
-    asset: Partitioned,
-    instance: dg.DagsterInstance,
-    statuses: Sequence[BatchStatus],
-) -> list[dg.AssetMaterialization]:
-    published = [status for status in statuses if status.state is BatchState.PUBLISHED]
-    if not published:
-        return []
-    seen = instance.get_materialized_partitions(asset.asset_key)
-    events = []
-    for status in published:
-        if asset.key_of(status.batch) not in seen:
-            manifest = pipeline.database.manifests.of_batch(status.batch)
-            if manifest is not None:
-                pointer_uri = pipeline.storage(stream).point_to(manifest)
-                events.append(batch_materialization(stream, asset, manifest, pointer_uri))
-    return events
+def look_at_backfills(
+    pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, look: Look | None = None
+) -> Known:
+    """Close what a crash left open, and compare the backfills of a stream with Dagster's keys."""
+    with (look or Look(in_ticks=False)).turn() as remembered:
+        _reconcile(pipeline, stream, remembered)
+        return remembered.heard.look(pipeline, stream, backfills_of(stream), instance)
+
+
+def _reconcile(pipeline: Pipeline, stream: Stream, remembered: _Remembered) -> None:
+    """Close what a crash left open; pointer files are looked for after something was published."""
+    database = pipeline.database
+    counts = database.batch_news.publish_counts(stream.name)
+    if counts == remembered.pointed:
+        database.attempts.close_dead(stream.name)
+        return
+    reconcile(stream.name, database.attempts, database.manifests, pipeline.storage(stream))
+    remembered.pointed = counts
+
+
+def _register(
+    pipeline: Pipeline, stream: Stream, table: OwnMetaTable, remembered: _Remembered, *, wait: bool
+) -> Registered:
+    beginning = table.beginning()
+    landing = remembered.landing
+    if landing is None or beginning != remembered.beginning:
+        landing = WatchedLanding(pipeline.landing(stream, wait=wait))
+        remembered.landing, remembered.beginning = landing, beginning
+    return landing.settled(register(landing, table))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
@@ -12,7 +13,11 @@ from batch_pipeline.domain.backfill import Estimate, Progress, backfill_name
 from batch_pipeline.domain.item import Registered
 from batch_pipeline.domain.location import to_path
 from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.domain.published import Recent
+from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.domain.schema_change import SchemaChange
+from batch_pipeline.domain.sparkline import sparkline
+from batch_pipeline.domain.standing import Standing
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.singer.messages import batch_message
 
@@ -20,6 +25,7 @@ from batch_pipeline.singer.messages import batch_message
 # meta table change nothing for batches that are planned, so its version never changes.
 META_TABLE_VERSION = "append-only"
 ENCODE_VERSION = "1"
+_MOST_ROWS = 200
 
 
 def batch_metadata(
@@ -53,7 +59,9 @@ def batch_metadata(
     message = json.dumps(batch_message(manifest), ensure_ascii=False, indent=2)
     return metadata | {
         "manifest": dg.MetadataValue.path(to_path(pointer_uri)),
-        "part_file_list": dg.MetadataValue.md(_table(manifest)),
+        "part_file_list": _part_file_list(manifest),
+        "dagster/column_schema": _columns(manifest.schema),
+        "dagster/row_count": manifest.records,
         "batch_message": dg.MetadataValue.md(f"```json\n{message}\n```"),
     }
 
@@ -132,23 +140,82 @@ def discovery_materialization(
 
 
 def discovery_metadata(
-    registered: Registered, planned: int, waiting_items: int, waiting_bytes: int
+    registered: Registered, planned: int, observed: dg.AssetObservation
 ) -> Mapping[str, Any]:
-    """Describe one look at the landing."""
+    """Describe one look at the landing, and where the stream stood afterwards."""
     return {
         "files_found": registered.found,
         "items_registered": registered.new_items,
         "files_changed": len(registered.changed),
         "batches_planned": planned,
-        "items_waiting": waiting_items,
-        "bytes_waiting": waiting_bytes,
+        **observed.metadata,
     }
 
 
-def _table(manifest: Manifest) -> str:
-    rows = [
-        f"| {part.uri.rsplit('/', 1)[-1]} | {part.records:,} | {part.size_bytes:,} "
-        f"| {part.sha256[:12]}… |"
-        for part in manifest.part_files
+def standing_observation(
+    stream: Stream, standing: Standing, recent: Sequence[Recent]
+) -> dg.AssetObservation:
+    """The event that tells where a stream stands, with numbers that Dagster plots over time."""
+    return dg.AssetObservation(
+        asset_key=meta_table_key(stream), metadata=_standing_metadata(standing, recent)
+    )
+
+
+def _standing_metadata(standing: Standing, recent: Sequence[Recent]) -> dict[str, Any]:
+    total, unpublished, oldest = standing.total, standing.waiting, standing.oldest
+    facts: dict[str, Any] = {
+        "items": total.items,
+        "weight_bytes": total.size_bytes,
+        "items_waiting": standing.items_not_planned,
+        "bytes_waiting": standing.bytes_not_planned,
+        "items_unpublished": unpublished.items,
+        "bytes_unpublished": unpublished.size_bytes,
+        "oldest_unpublished_seconds": 0.0 if oldest is None else round(oldest.total_seconds(), 1),
+        **{f"batches_{state}": standing.batches(state) for state in standing.SHOWN},
+    }
+    if oldest is not None:
+        since = datetime.now(UTC) - oldest
+        facts["oldest_unpublished_since"] = dg.MetadataValue.timestamp(since)
+    ids = {"bookmark": standing.bookmark, "ceiling": standing.ceiling}
+    facts |= {name: value for name, value in ids.items() if value is not None}
+    if recent:
+        facts["last_batches"] = dg.MetadataValue.md(_plot(recent))
+    return facts
+
+
+def _plot(recent: Sequence[Recent]) -> str:
+    """Draw pace and losses of the last batches; blocks of text show where images are left out."""
+    paces = [one.records_per_second for one in recent]
+    shares = [one.quarantined_ratio for one in recent]
+    lines = [
+        f"the last {len(recent)} batches, the newest right",
+        "",
+        "| | | newest |",
+        "|---|---|---:|",
+        f"| records/s | `{sparkline(paces)}` | {paces[-1]:,.0f} |",
+        f"| quarantined | `{sparkline(shares)}` | {shares[-1]:.2%} |",
     ]
-    return "\n".join(["| part file | records | bytes | SHA-256 |", "|---|---:|---:|---|", *rows])
+    return "\n".join(lines)
+
+
+def _columns(schema: RecordSchema) -> dg.TableSchema:
+    columns = [dg.TableColumn(name=one.name, type=one.type_text) for one in schema.columns]
+    return dg.TableSchema(columns=columns)
+
+
+def _part_file_list(manifest: Manifest) -> dg.TableMetadataValue:
+    """List the part files, the first 200 of them; the manifest has all."""
+    types = {"part_file": "string", "records": "int", "bytes": "int", "sha256": "string"}
+    rows = [
+        dg.TableRecord(
+            {
+                "part_file": part.uri.rsplit("/", 1)[-1],
+                "records": part.records,
+                "bytes": part.size_bytes,
+                "sha256": part.sha256,
+            }
+        )
+        for part in manifest.part_files[:_MOST_ROWS]
+    ]
+    columns = [dg.TableColumn(name=name, type=kind) for name, kind in types.items()]
+    return dg.MetadataValue.table(records=rows, schema=dg.TableSchema(columns=columns))

@@ -12,15 +12,33 @@ RANGE_END_TAG = "dagster/asset_partition_range_end"
 DRAIN_TAG = "batch_pipeline/drain"  # its value: the home whose lock the run's process holds
 PARTITION_TAG = "dagster/partition"
 PRIORITY_TAG = "dagster/priority"
+RETRY_TAG = "dagster/retry_number"  # on a run that Dagster made to repeat one that died
+MAX_RETRIES_TAG = "dagster/max_retries"
 LAUNCH_TAG = "batch_pipeline/launch"  # its value `new`: leave out what is published already
 BACKFILL_TAG = "batch_pipeline/backfill"  # its value: the name of the backfill
 CLOSED_TAG = "batch_pipeline/closed"  # its value `cancelled`: its batches were called off
 PLAN_BACKFILL_JOB = "plan_backfill"
+ROLL_UP_JOB = "roll_up"
+CHECK_STREAMS_JOB = "check_streams"
+CHECK_CHECKSUMS_JOB = "check_checksums"
+RECONCILE_JOB = "reconcile"
+COLLECT_GARBAGE_JOB = "collect_garbage"
+STREAM_FILES_SENSOR = "stream_files"
 
 
 def identifier(stream: Stream) -> str:
     """Write a stream's name with the characters that Dagster allows in names of its own."""
     return re.sub(r"[^A-Za-z0-9_]", "_", stream.name)
+
+
+def group(stream: Stream) -> str:
+    """Name of the asset group of the stream's assets."""
+    return stream.dagster.group or identifier(stream)
+
+
+def pool(stream: Stream) -> str:
+    """Name of the pool whose limit holds for the stream's runs that encode."""
+    return stream.dagster.pool or identifier(stream)
 
 
 def meta_table_key(stream: Stream) -> dg.AssetKey:

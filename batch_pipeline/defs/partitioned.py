@@ -12,6 +12,7 @@ from batch_pipeline.defs import names
 from batch_pipeline.domain.backfill import backfill_name
 from batch_pipeline.domain.backfill_key import backfill_key, parse_backfill_key
 from batch_pipeline.domain.batch import Batch, BatchStatus
+from batch_pipeline.domain.job import JobKind
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.inventory.database import Database
 
@@ -20,11 +21,12 @@ from batch_pipeline.inventory.database import Database
 class Partitioned:
     """An asset of batches.
 
-    `tags_of` are tags for a run that a sensor launches; `find` gives the batch of a key, or says
-    why there is none; `statuses` are all batches, also those that were split where the asset has
-    them.
+    `kind` is that of the jobs whose batches they are; `tags_of` are tags for a run that a sensor
+    launches; `find` gives the batch of a key, or says why there is none; `statuses` are all
+    batches, also those that were split where the asset has them.
     """
 
+    kind: JobKind
     asset_key: dg.AssetKey
     partitions: dg.DynamicPartitionsDefinition
     job: str
@@ -42,6 +44,7 @@ class Partitioned:
 def batches_of(stream: Stream) -> Partitioned:
     """Describe the asset of a stream's own batches."""
     return Partitioned(
+        kind=JobKind.INCREMENTAL,
         asset_key=names.batches_key(stream),
         partitions=names.partitions(stream),
         job=names.batches_job(stream),
@@ -55,6 +58,7 @@ def batches_of(stream: Stream) -> Partitioned:
 def backfills_of(stream: Stream) -> Partitioned:
     """Describe the asset of the batches of a stream's backfills."""
     return Partitioned(
+        kind=JobKind.BACKFILL,
         asset_key=names.backfill_asset_key(stream),
         partitions=names.backfill_partitions(stream),
         job=names.backfill_job(stream),

@@ -1,13 +1,19 @@
 """Resources: they open and close what runs need, and hold no secret in their configuration."""
 
+import time
+from contextlib import suppress
 from typing import Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field, PrivateAttr
 
+from batch_pipeline.domain.errors import SparkUnavailableError
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.spark.sessions.session import open_session
+
+_SPARK_COMES_BACK_SECONDS = 120
+_PAUSE_SECONDS = 1
 
 
 class PipelineResource(dg.ConfigurableResource[Any]):
@@ -35,6 +41,16 @@ class SparkResource(LazyPySparkResource):
     """
 
     spark_config: dict[str, Any] = Field(default_factory=dict)
+
+    def renew(self) -> None:
+        """Look for a session that works, for at most two minutes; the next use says what failed."""
+        self._spark_session = None
+        deadline = time.monotonic() + _SPARK_COMES_BACK_SECONDS
+        while self._spark_session is None and time.monotonic() < deadline:
+            with suppress(SparkUnavailableError):
+                self._init_session()
+                return
+            time.sleep(_PAUSE_SECONDS)
 
     def _init_session(self) -> None:
         if self._spark_session is None:

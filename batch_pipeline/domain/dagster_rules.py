@@ -6,11 +6,15 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from batch_pipeline.domain.cron import check_cron
 from batch_pipeline.domain.errors import InvalidValueError
 
-_OWNER = re.compile(r"team:[A-Za-z0-9_.-]+|[^@\s]+@[^@\s]+\.[^@\s]+")
+_ADDRESS = r"[A-Za-z0-9_][A-Za-z0-9._%+-]*@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}"
+_OWNER = re.compile(rf"team:[A-Za-z0-9_.-]+|{_ADDRESS}")
+_TAG = re.compile(r"([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}")
+_TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{0,63}")
 _GROUP = re.compile(r"[A-Za-z0-9_]+")
-_FIELDS_OF_CRON = 5
+_POOL = re.compile(r"\S+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +48,17 @@ class DagsterRules:
                 raise InvalidValueError(f"dagster.{name}", getattr(self, name), "at least 1")
         if self.group is not None and not _GROUP.fullmatch(self.group):
             raise InvalidValueError("dagster.group", self.group, "letters, digits and '_'")
+        if self.pool is not None and not _POOL.fullmatch(self.pool):
+            raise InvalidValueError("dagster.pool", self.pool, "a name without spaces")
         for owner in self.owners:
             if not _OWNER.fullmatch(owner):
                 raise InvalidValueError("dagster.owners", owner, "an e-mail address or team:name")
-        if self.schedule is not None and len(self.schedule.split()) != _FIELDS_OF_CRON:
-            expected = "a cron line of five fields, for example 0 6 * * *"
-            raise InvalidValueError("dagster.schedule", self.schedule, expected)
+        for tag, value in self.tags.items():
+            if not (_TAG.fullmatch(tag) and _TAG_VALUE.fullmatch(value)):
+                expected = "letters, digits, '_', '.' and '-', at most 63 in the name and the value"
+                raise InvalidValueError("dagster.tags", f"{tag}: {value}", expected)
+        if self.schedule is not None:
+            check_cron(self.schedule, name="dagster.schedule")
         if not 0 <= self.max_quarantined_ratio <= 1:
             ratio = self.max_quarantined_ratio
             raise InvalidValueError("dagster.max_quarantined_ratio", ratio, "0 to 1")

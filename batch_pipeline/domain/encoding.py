@@ -34,6 +34,7 @@ _SUFFIXES = {
     (Format.ARROW, Compression.NONE): "arrow",
     (Format.ARROW, Compression.ZSTD): "arrow",
 }
+SUFFIXES = frozenset(_SUFFIXES.values())
 _LEVELS = {Compression.GZIP: range(10), Compression.ZSTD: range(1, 20)}
 
 

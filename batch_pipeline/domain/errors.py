@@ -66,6 +66,31 @@ class StreamFileError(ConfigurationError):
 
 
 @dataclass(eq=False)
+class StreamAttributesError(ConfigurationError):
+    """A stream cannot be described as a program described it."""
+
+    stream: str
+    problem: str
+
+    def sentence(self) -> str:
+        place = f"The stream {self.stream!r}"
+        return f"{place}: {self.problem}. It was not made. Correct the arguments."
+
+
+@dataclass(eq=False)
+class StreamFilesError(ConfigurationError):
+    """Some stream files of a folder cannot be used, while the others are."""
+
+    problems: tuple[StreamFileError, ...]
+
+    def sentence(self) -> str:
+        count = len(self.problems)
+        files = "One stream file is" if count == 1 else f"{count} stream files are"
+        told = "\n".join(str(problem) for problem in self.problems)
+        return f"{files} left out, the other streams go on.\n{told}"
+
+
+@dataclass(eq=False)
 class UnknownStreamError(ConfigurationError):
     """A stream was asked for that no stream file describes."""
 
@@ -123,6 +148,21 @@ class StorageUnavailableError(ConfigurationError):
             f"Storage {self.uri} cannot be written ({self.reason}). Nothing was published and "
             f"half-written files were removed. Free space or correct `storage.root`, then run "
             f"again."
+        )
+
+
+@dataclass(eq=False)
+class GarbageLeftError(ConfigurationError):
+    """Files of a storage root cannot be listed or deleted."""
+
+    uri: str
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"Garbage in the storage {self.uri} cannot be collected ({self.reason}). What was not "
+            f"deleted yet stays, and no file that is live was touched. Let this user list and "
+            f"delete there, or correct `storage.root`, then run `batch-pipeline gc` again."
         )
 
 
@@ -561,6 +601,22 @@ class DagsterStartError(RetryableError):
         return (
             f"Dagster's servers ended or do not answer ({self.last_line}). Published batches are "
             f"not affected. Everything else was stopped too; see {self.log}, then start again."
+        )
+
+
+@dataclass(eq=False)
+class PartLostError(RetryableError):
+    """A part of `batch-pipeline dev` ended again and again."""
+
+    part: str
+    trouble: str
+    restarts: int
+
+    def sentence(self) -> str:
+        return (
+            f"The {self.part} was started again {self.restarts} times within minutes, and is down "
+            f"once more ({self.trouble}). Published batches are not affected. Everything else was "
+            f"stopped too; mend what ends it, then start again."
         )
 
 

@@ -175,10 +175,15 @@ class TableSource(SourceFiles):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """Where part files go: `root` is an absolute URI, `prefix` starts every file name."""
+    """Where part files go: `root` is an absolute URI, `prefix` starts every file name.
+
+    `keep_superseded` is how long files of a generation stay once a newer one is published; None
+    keeps them for ever.
+    """
 
     root: str
     prefix: str = ""
+    keep_superseded: timedelta | None = None
 
     def __post_init__(self) -> None:
         if self.prefix and not STREAM_NAME.fullmatch(self.prefix):

@@ -40,16 +40,25 @@ class FolderLanding:
         Raises:
             LandingUnavailableError: the folder is not there or cannot be read.
         """
+        for path in self.paths():
+            found = self.rested(path)
+            if found is not None:
+                yield found[1]
+
+    def paths(self, is_passed_over: Callable[[os.DirEntry[str]], bool] | None = None) -> list[str]:
+        """List the paths of files with a wanted name in order, also of those that do not rest yet.
+
+        What `is_passed_over` says so of is left out before anything else is asked.
+
+        Raises:
+            LandingUnavailableError: the folder is not there or cannot be read.
+        """
         root = Path(to_path(self._source.uri))
         try:
-            paths = sorted(self._paths(root))
+            return sorted(self._paths(root, is_passed_over or _nothing))
         except OSError as error:
             reason = (error.strerror or "unknown error").lower()
             raise LandingUnavailableError(self.stream.name, self._source.uri, reason) from error
-        for path in paths:
-            found = self._rested(path)
-            if found is not None:
-                yield found
 
     def compare(self, registered: FoundFile) -> str:
         """Say in words how the file of an item stands now."""
@@ -79,13 +88,17 @@ class FolderLanding:
             raise InvalidValueError("source", source.place, "a landing folder")
         return source
 
-    def _paths(self, folder: Path, below: str = "") -> Iterator[str]:
+    def _paths(
+        self, folder: Path, is_passed_over: Callable[[os.DirEntry[str]], bool], below: str = ""
+    ) -> Iterator[str]:
         with os.scandir(folder) as entries:
             for entry in entries:
+                if is_passed_over(entry):
+                    continue
                 name = below + entry.name
                 if entry.is_dir(follow_symlinks=False):
                     if not entry.name.startswith("."):
-                        yield from self._paths(Path(entry.path), f"{name}/")
+                        yield from self._paths(Path(entry.path), is_passed_over, f"{name}/")
                 elif _is_file(entry) and self._is_wanted(entry.name, name):
                     yield entry.path
 
@@ -97,7 +110,7 @@ class FolderLanding:
             return False
         return any(_matches(name, relative, pattern) for pattern in source.include)
 
-    def _rested(self, path: str) -> FoundFile | None:
+    def rested(self, path: str) -> tuple[os.stat_result, FoundFile] | None:
         """Look at a file until it has rested; None when it is gone or still busy."""
         while True:
             try:
@@ -106,7 +119,7 @@ class FolderLanding:
                 return None
             age = self.now() - stat.st_mtime_ns / 1e9
             if not 0 <= age < REST_SECONDS:
-                return FoundFile(
+                return stat, FoundFile(
                     location=to_uri(path), size_bytes=stat.st_size, modified_at=modified_at(stat)
                 )
             if not self.wait:
@@ -126,6 +139,10 @@ def compare(file: FoundFile) -> str:
         return f"now {stat.st_size} bytes, modified {modified_at(stat).isoformat()}"
     same = (stat.st_size, modified_at(stat)) == (file.size_bytes, file.modified_at)
     return "unchanged since" if same else f"changed since: now {stat.st_size} bytes"
+
+
+def _nothing(_entry: os.DirEntry[str]) -> bool:
+    return False
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:

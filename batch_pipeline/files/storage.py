@@ -2,19 +2,22 @@
 
 import json
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
-from batch_pipeline.domain.errors import StorageUnavailableError
+from batch_pipeline.domain.errors import GarbageLeftError, StorageUnavailableError
 from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.location import to_path, to_uri
 from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.domain.stored_file import Folder, StoredFile
 from batch_pipeline.domain.stream import Storage
 
-_QUARANTINE = "quarantine"
-_MANIFESTS = "manifests"
+_QUARANTINE = Folder.QUARANTINE
+_MANIFESTS = Folder.MANIFESTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,38 @@ class FolderStorage:
             raise StorageUnavailableError(self.storage.root, _reason(error)) from error
         return removed
 
+    def files(self) -> Iterator[StoredFile]:
+        """List the files of the root and the folders that belong to it, in no order.
+
+        Links and other folders are left out; a root that is gone holds no file.
+
+        Raises:
+            GarbageLeftError: a folder cannot be listed.
+        """
+        try:
+            for folder in Folder:
+                with suppress(FileNotFoundError), os.scandir(self._root / folder) as entries:
+                    for entry in entries:
+                        if entry.is_file(follow_symlinks=False):
+                            with suppress(FileNotFoundError):  # somebody deleted it just now
+                                yield _stored(folder, entry)
+        except OSError as error:
+            raise GarbageLeftError(self.storage.root, _reason(error)) from error
+
+    def remove(self, file: StoredFile) -> bool:
+        """Delete a file; tells whether it was there.
+
+        Raises:
+            GarbageLeftError: it cannot be deleted.
+        """
+        try:
+            (self._root / file.path).unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise GarbageLeftError(self.storage.root, _reason(error)) from error
+        return True
+
     def point_to(self, manifest: Manifest) -> str:
         """Write the pointer file unless it is there, by linking a finished file to its name.
 
@@ -89,6 +124,16 @@ class FolderStorage:
                 aside.unlink()
             raise StorageUnavailableError(to_uri(pointer), _reason(error)) from error
         return to_uri(pointer)
+
+
+def _stored(folder: Folder, entry: os.DirEntry[str]) -> StoredFile:
+    facts = entry.stat(follow_symlinks=False)
+    return StoredFile(
+        folder=folder,
+        name=entry.name,
+        size_bytes=facts.st_size,
+        modified_at=datetime.fromtimestamp(facts.st_mtime, UTC),
+    )
 
 
 def _reason(error: OSError) -> str:

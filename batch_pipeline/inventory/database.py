@@ -10,16 +10,20 @@ from batch_pipeline.inventory.jobs.backfills import Backfills
 from batch_pipeline.inventory.jobs.job_control import JobControl
 from batch_pipeline.inventory.jobs.late_arrivals import LateArrivals
 from batch_pipeline.inventory.jobs.run_ends import RunEnds
+from batch_pipeline.inventory.jobs.standings import Standings
 from batch_pipeline.inventory.meta.meta_table import OwnMetaTable
 from batch_pipeline.inventory.server import embedded
 from batch_pipeline.inventory.server.engine import location, open_engine
 from batch_pipeline.inventory.upkeep.migrate import check_revision, migrate
 from batch_pipeline.inventory.work.acquire import Acquisitions
 from batch_pipeline.inventory.work.attempts import FencedAttempts
+from batch_pipeline.inventory.work.batch_news import BatchNews
 from batch_pipeline.inventory.work.batches import PlannedBatches
+from batch_pipeline.inventory.work.garbage import StoredAttempts
 from batch_pipeline.inventory.work.heartbeat import Heartbeat
 from batch_pipeline.inventory.work.history import History
 from batch_pipeline.inventory.work.manifests import Manifests
+from batch_pipeline.inventory.work.published_batches import PublishedBatches
 from batch_pipeline.inventory.work.schemas import SchemaVersions
 
 
@@ -30,6 +34,7 @@ class Database:
     engine: sa.Engine
     heartbeat: Heartbeat = field(init=False)
     batches: PlannedBatches = field(init=False)
+    batch_news: BatchNews = field(init=False)
     attempts: FencedAttempts = field(init=False)
     acquisitions: Acquisitions = field(init=False)
     backfills: Backfills = field(init=False)
@@ -39,6 +44,9 @@ class Database:
     jobs: JobControl = field(init=False)
     late_arrivals: LateArrivals = field(init=False)
     run_ends: RunEnds = field(init=False)
+    published: PublishedBatches = field(init=False)
+    standings: Standings = field(init=False)
+    stored_attempts: StoredAttempts = field(init=False)
 
     def __post_init__(self) -> None:
         heartbeat = Heartbeat(self.engine)
@@ -46,6 +54,7 @@ class Database:
         for name, face in (
             ("heartbeat", heartbeat),
             ("batches", PlannedBatches(self.engine)),
+            ("batch_news", BatchNews(self.engine)),
             ("attempts", attempts),
             ("acquisitions", Acquisitions(self.engine, attempts)),
             ("backfills", Backfills(self.engine)),
@@ -55,6 +64,9 @@ class Database:
             ("jobs", JobControl(self.engine)),
             ("late_arrivals", LateArrivals(self.engine)),
             ("run_ends", RunEnds(self.engine)),
+            ("published", PublishedBatches(self.engine)),
+            ("standings", Standings(self.engine)),
+            ("stored_attempts", StoredAttempts(self.engine)),
         ):
             object.__setattr__(self, name, face)
 

@@ -4,7 +4,7 @@ Nothing is opened before it is asked for.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ from batch_pipeline.settings.environment import Settings, load_settings
 from batch_pipeline.settings.home import Home
 from batch_pipeline.settings.stream_file import load_streams
 from batch_pipeline.spark.sessions.session import SparkSettings
+from batch_pipeline.steps.collect_garbage import Collected, collect_garbage
 from batch_pipeline.steps.encode import Workshop
 
 if TYPE_CHECKING:
@@ -175,6 +176,28 @@ class Pipeline:
             attempts=self.database.attempts,
             encoder=SparkEncoder(session),
             storage=self.storage(stream),
+        )
+
+    def collect_garbage(
+        self,
+        stream: Stream,
+        others: Iterable[Stream],
+        *,
+        with_unknown: bool = False,
+        dry_run: bool = False,
+    ) -> Collected:
+        """Delete the garbage of a stream; `others` are all streams that may share its storage.
+
+        Raises:
+            GarbageLeftError: a file cannot be listed or deleted.
+        """
+        return collect_garbage(
+            stream,
+            others,
+            self.database.stored_attempts,
+            self.storage(stream),
+            with_unknown=with_unknown,
+            dry_run=dry_run,
         )
 
     def close(self) -> None:

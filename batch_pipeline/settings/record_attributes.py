@@ -106,7 +106,10 @@ def _for_all_kinds(value: Any) -> Any:
     return value
 
 
-OnBadFileValue = Annotated[OnBadFileAttributes, BeforeValidator(_for_all_kinds)]
+OnBadFileValue = Annotated[
+    OnBadFileAttributes,
+    BeforeValidator(_for_all_kinds, json_schema_input_type=OnBadFile | OnBadFileAttributes),
+]
 
 
 def _lineage(value: Any) -> Any:
@@ -116,7 +119,10 @@ def _lineage(value: Any) -> Any:
     return value
 
 
-LineageValue = Annotated[tuple[LineageColumn, ...], BeforeValidator(_lineage)]
+LineageValue = Annotated[
+    tuple[LineageColumn, ...],
+    BeforeValidator(_lineage, json_schema_input_type=bool | tuple[LineageColumn, ...]),
+]
 
 
 class ReadLimitAttributes(Section):

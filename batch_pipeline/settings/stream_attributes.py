@@ -109,13 +109,19 @@ class StorageAttributes(Section):
         "file (default ./batches).",
     )
     prefix: str = Field("", description="Start of every file name (default: none).")
+    keep_superseded: Duration | None = Field(
+        None,
+        description="How long files of a generation stay once a newer one is published, at least "
+        "24h (seconds, or with a unit such as 30d; default: for ever).",
+    )
 
     def check(self) -> None:
         Storage(root="", prefix=self.prefix)
 
     def to_domain(self, base: Path) -> Storage:
         """Give the domain's form, with relative paths starting at `base`."""
-        return Storage(root=absolute_uri(self.root, base), prefix=self.prefix)
+        root = absolute_uri(self.root, base)
+        return Storage(root=root, prefix=self.prefix, keep_superseded=self.keep_superseded)
 
 
 class PartFilesAttributes(Section):

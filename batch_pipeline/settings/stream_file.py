@@ -4,46 +4,39 @@ Every problem of a file is reported with its line. Nothing but stream files is r
 folders that they name exist is found out by who uses them.
 """
 
-import difflib
-import re
-from collections.abc import Hashable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
 
-from batch_pipeline.domain.errors import InvalidValueError, NoStreamsError, StreamFileError
+from batch_pipeline.domain.errors import (
+    InvalidValueError,
+    NoStreamsError,
+    StreamAttributesError,
+    StreamFileError,
+)
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.settings.stream_attributes import StreamAttributes
-from batch_pipeline.settings.stream_values import REFUSAL
+from batch_pipeline.settings.stream_problems import keys_of, problem_of
 from batch_pipeline.settings.yaml_lines import Document, Problem, YamlProblemError, parse_yaml
 
 __all__ = [
     "StreamAttributes",
+    "describe_stream",
     "find_stream_files",
     "load_streams",
     "load_streams_tolerantly",
+    "read_component",
     "read_stream_file",
+    "stream_of",
 ]
 
 FILE_NAME = "defs.yaml"
 COMPONENT = "batch_pipeline.BatchStream"
 _SHOWN_PROBLEMS = 10
-_KEYS = re.compile(r"([^.\[\]]+)|\[([0-9]+)\]")
 _NEXT_STEP = "The stream was not loaded. Correct the file and run again."
-_EXPECTED = {
-    "string_type": "text (in quotes where YAML takes it for something else)",
-    "int_type": "a whole number",
-    "tuple_type": "a list, for example [a, b]",
-    "model_type": "keys and values",
-    "model_attributes_type": "keys and values",
-    "string_too_short": "some text",
-    "too_short": "at least one entry",
-    "greater_than_equal": "at least {ge}",
-    "less_than_equal": "at most {le}",
-}
 
 
 class StreamFile(BaseModel):
@@ -111,32 +104,89 @@ def load_streams_tolerantly(folder: Path) -> tuple[dict[str, Stream], list[Strea
     return streams, sorted(errors, key=lambda error: error.path)
 
 
+def read_component(path: Path, *, number: int, fill: Callable[[Any], Any]) -> Stream:
+    """Read the stream of one component in a file of a Dagster project, counted from 0.
+
+    `fill` replaces templates in the attributes. What else the file says is Dagster's.
+
+    Raises:
+        StreamFileError: the attributes cannot be used; tells all their problems, with lines.
+    """
+    document = _parsed(path, number)
+    value: dict[str, Any] = {"type": COMPONENT}
+    if isinstance(document.value, dict) and "attributes" in document.value:
+        value["attributes"] = fill(document.value["attributes"])
+    return _stream_in(path, replace(document, value=value))
+
+
+def describe_stream(stream: str, *, folder: Path | None = None, **attributes: Any) -> Stream:
+    """Describe a stream in Python, with the keys that stand below `attributes` in a stream file.
+
+    `folder` is where relative paths start (default: the current folder).
+
+    Raises:
+        StreamAttributesError: they cannot be used; tells all their problems.
+    """
+    return stream_of({"stream": stream, **attributes}, folder or Path.cwd())
+
+
+def stream_of(attributes: Mapping[str, Any], base: Path) -> Stream:
+    """Make a stream of what stands below `attributes` in a file; `base` is where paths start.
+
+    Raises:
+        StreamAttributesError: they cannot be used; tells all their problems.
+    """
+    value = {"type": COMPONENT, "attributes": dict(attributes)}
+    document = Document(value=value, key_lines={}, value_lines={}, duplicates=())
+    made = _stream_or_problems(document, base)
+    if isinstance(made, list):
+        texts = [one.text for one in made[:_SHOWN_PROBLEMS]]
+        raise StreamAttributesError(str(attributes.get("stream", "")), ";\n  ".join(texts))
+    return made
+
+
 def _read(path: Path) -> tuple[Stream, int]:
     """Read a file and the line of its stream's name."""
+    document = _parsed(path, None)
+    if not isinstance(document.value, dict):
+        line = document.line(())
+        text = f"the file holds no keys and values; expected `type: {COMPONENT}` and `attributes:`"
+        raise _error(path, [Problem(line=line, text=text)])
+    return _stream_in(path, document), document.line(("attributes", "stream"))
+
+
+def _parsed(path: Path, number: int | None) -> Document:
     try:
-        document = parse_yaml(path.read_bytes())
+        return parse_yaml(path.read_bytes(), number=number)
     except OSError as error:
         problem = f"the file cannot be read ({error.strerror or type(error).__name__})"
         raise StreamFileError(str(path), None, problem, _NEXT_STEP) from error
     except YamlProblemError as error:
         raise _error(path, [error.problem]) from error
-    if not isinstance(document.value, dict):
-        line = document.line(())
-        text = f"the file holds no keys and values; expected `type: {COMPONENT}` and `attributes:`"
-        raise _error(path, [Problem(line=line, text=text)])
+
+
+def _stream_in(path: Path, document: Document) -> Stream:
+    made = _stream_or_problems(document, path.absolute().parent)
+    if isinstance(made, list):
+        raise _error(path, made)
+    return made
+
+
+def _stream_or_problems(document: Document, base: Path) -> Stream | list[Problem]:
     try:
         file = StreamFile.model_validate(document.value)
     except ValidationError as error:
-        problems = [_problem(document, one) for one in error.errors(include_url=False)]
-        raise _error(path, [*problems, *document.duplicates]) from None
+        problems = [
+            problem_of(document, one, StreamFile) for one in error.errors(include_url=False)
+        ]
+        return [*problems, *document.duplicates]
     if document.duplicates:
-        raise _error(path, list(document.duplicates))
-    name_line = document.line(("attributes", "stream"))
+        return list(document.duplicates)
     try:
-        return file.attributes.to_stream(path.absolute().parent), name_line
+        return file.attributes.to_stream(base)
     except InvalidValueError as error:
-        line = document.line(("attributes", *_keys(error.name)))
-        raise _error(path, [Problem(line=line, text=str(error).rstrip("."))]) from error
+        line = document.line(("attributes", *keys_of(error.name)))
+        return [Problem(line=line, text=str(error).rstrip("."))]
 
 
 def _error(path: Path, problems: list[Problem]) -> StreamFileError:
@@ -148,80 +198,3 @@ def _error(path: Path, problems: list[Problem]) -> StreamFileError:
     if len(ordered) > _SHOWN_PROBLEMS:
         texts.append(f"and {len(ordered) - _SHOWN_PROBLEMS} more")
     return StreamFileError(str(path), ordered[0].line, ";\n  ".join(texts), _NEXT_STEP)
-
-
-def _problem(document: Document, error: ErrorDetails) -> Problem:
-    """Say one validation error in the words of the file, at the line of the key or value."""
-    path: tuple[Hashable, ...] = error["loc"]
-    context: dict[str, Any] = error.get("ctx", {})
-    if error["type"] == "extra_forbidden":
-        return Problem(line=document.line(path, of_key=True), text=_unknown_key(path))
-    if error["type"] == "invalid_key":
-        text = f"the key {error['input']!r:.80} is no text; {_known_keys(path[:-1])}"
-        return Problem(line=document.line(path, of_key=True), text=text)
-    if error["type"] == "missing":
-        text = f"{_dotted(path)} is missing"
-        return Problem(line=document.line(path[:-1], of_key=True), text=text)
-    if error["type"] == REFUSAL:
-        if context["key"]:
-            path = ("attributes", *_keys(context["key"]))
-        return Problem(line=document.line(path), text=f"{_dotted(path)} {context['problem']}")
-    usual = context.get("expected") or error["msg"].removeprefix("Input should be ")
-    expected = _EXPECTED.get(error["type"], usual).format_map(context)
-    text = f"{_dotted(path)} is {_shown(error['input'])}; expected {expected}"
-    of_key = error["input"] is None
-    return Problem(line=document.line(path, of_key=of_key), text=text)
-
-
-def _keys(dotted: str) -> list[Hashable]:
-    """Split `a.b[0].c` into its keys; entries are counted from 0."""
-    return [int(index) if index else key for key, index in _KEYS.findall(dotted)]
-
-
-def _unknown_key(path: tuple[Hashable, ...]) -> str:
-    name, place = str(path[-1]), f" in {_dotted(path[:-1])}" if path[:-1] else ""
-    alike = [key for key in _fields_at(path[:-1]) if abs(len(key) - len(name)) <= 2]
-    close = difflib.get_close_matches(name, alike, n=1, cutoff=0.6)
-    hint = f"did you mean `{close[0]}`?" if close else _known_keys(path[:-1])
-    return f"unknown key `{name}`{place}; {hint}"
-
-
-def _known_keys(path: tuple[Hashable, ...]) -> str:
-    return f"known keys: {', '.join(_fields_at(path))}"
-
-
-def _fields_at(path: tuple[Hashable, ...]) -> dict[str, FieldInfo]:
-    """Find the fields of the section at a place, by their keys in the file."""
-    fields = _fields(StreamFile)
-    for key in path:
-        if isinstance(key, int):
-            continue  # an entry of a list: its section is that of the list
-        fields = _fields(_model_in(fields[str(key)].annotation))
-    return fields
-
-
-def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    return {field.alias or name: field for name, field in model.model_fields.items()}
-
-
-def _model_in(annotation: Any) -> type[BaseModel]:
-    """Find the section that an annotation holds, alone or as the entries of a list."""
-    candidates = [annotation, *get_args(annotation)]
-    return next(c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel))
-
-
-def _dotted(path: tuple[Hashable, ...]) -> str:
-    """Name a place as its reader knows it: below `attributes`, entries counted from 1."""
-    keys = path[1:] if len(path) > 1 and path[0] == "attributes" else path
-    text = ""
-    for key in keys:
-        text += f"[{key + 1}]" if isinstance(key, int) else f".{key}" if text else str(key)
-    return f"`{text}`"
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "empty"
-    if isinstance(value, dict):
-        return "keys and values"
-    return f"{value!r:.80}"

@@ -45,6 +45,8 @@ def absolute_uri(location: str, base: Path) -> str:
 
 
 def _location(text: str) -> str:
+    if "{{" in text:
+        raise refusal(f"is the template {text!r:.80}, which only a Dagster project's files may use")
     scheme = _SCHEME.match(text)
     name = (scheme[1] or scheme[2]).lower() if scheme else "path"
     if name not in {"file", "path"}:
@@ -71,7 +73,7 @@ def _duration(value: Any) -> timedelta:
         raise refusal(f"is {value!r:.80}; expected {error.expected}") from error
 
 
-_QUANTITY_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 0}]}
+_QUANTITY_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "number", "minimum": 0}]}
 Size = Annotated[int, BeforeValidator(_size), WithJsonSchema(_QUANTITY_SCHEMA)]
 Duration = Annotated[timedelta, BeforeValidator(_duration), WithJsonSchema(_QUANTITY_SCHEMA)]
 Location = Annotated[str, Field(min_length=1), AfterValidator(_location)]

@@ -52,7 +52,8 @@ def _filter(value: Any) -> Filter:
         raise refusal(problem, key=error.name) from error
 
 
-_FILTER_SCHEMA = {"anyOf": [{"type": "array"}, {"type": "object"}, {"type": "null"}]}
+_TERMS = {"type": "array", "items": {"type": "object"}}
+_FILTER_SCHEMA = {"anyOf": [_TERMS, {"type": "object"}, {"type": "null"}]}
 Where = Annotated[Any, BeforeValidator(_filter), WithJsonSchema(_FILTER_SCHEMA)]
 
 

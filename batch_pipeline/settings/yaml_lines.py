@@ -48,11 +48,11 @@ class Document:
         return lines.get(path, 1)
 
 
-def parse_yaml(raw: bytes) -> Document:
-    """Parse one UTF-8 document.
+def parse_yaml(raw: bytes, *, number: int | None = None) -> Document:
+    """Parse one UTF-8 document; with a `number`, that one of several, counted from 0.
 
     Raises:
-        YamlProblemError: it is no UTF-8, no YAML, empty, or several documents.
+        YamlProblemError: it is no UTF-8, no YAML, empty, or several documents and no `number`.
     """
     try:
         text = raw.decode("utf-8-sig")
@@ -61,7 +61,7 @@ def parse_yaml(raw: bytes) -> Document:
         raise YamlProblemError(line, "this is no UTF-8 text") from error
     try:
         loader = yaml.SafeLoader(text)
-        node = loader.get_single_node()
+        node = loader.get_single_node() if number is None else _numbered(loader, number)
         if node is None:
             raise YamlProblemError(None, "the file is empty")
         return _document(node, loader.construct_document(node))
@@ -72,6 +72,13 @@ def parse_yaml(raw: bytes) -> Document:
         raise YamlProblemError(line, "a control character is not allowed in YAML") from error
     except ValueError as error:  # a scalar that looks like a date or number but is none
         raise YamlProblemError(None, f"a value cannot be read ({error})") from error
+
+
+def _numbered(loader: yaml.SafeLoader, number: int) -> yaml.Node | None:
+    for _ in range(number):
+        if loader.check_node():
+            loader.get_node()
+    return loader.get_node() if loader.check_node() else None
 
 
 def _document(root: yaml.Node, value: Any) -> Document:

@@ -1,16 +1,21 @@
 """Workplaces, and what many tests share: an archive to read, a warm Spark."""
 
+import os
 import signal
 from collections.abc import Iterator
 
 import pytest
 
 from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
+from batch_pipeline_tests.acceptance.dagster_pages import CHROMIUM
 from batch_pipeline_tests.acceptance.regions import ARCHIVE
 from batch_pipeline_tests.acceptance.workplace import Workplace, new_workplace
 
-# Not a skip mark: where the archive is not beside the project there is nothing to test.
+# Not skip marks: where the archive is not beside the project there is nothing to test, and where
+# there is no browser nothing to look with. In CI there is one.
 collect_ignore = [] if ARCHIVE.exists() else ["test_regions_feed.py", "test_regions_interrupted.py"]
+if not (CHROMIUM or os.environ.get("CI")):
+    collect_ignore.append("test_browser.py")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -96,7 +96,7 @@ def ask(port: int, query: str, variables: dict[str, Any]) -> dict[str, Any]:
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/graphql", body, {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - http on the loopback interface
+    with urllib.request.urlopen(request, timeout=300) as answer:  # noqa: S310 - http on the loopback interface
         told = json.load(answer)
     assert "errors" not in told, told
     found: dict[str, Any] = told["data"]

@@ -150,11 +150,12 @@ def test_doctor_tells_every_stream_whose_table_cannot_be_read(
 
 
 def test_doctor_fails_on_a_stream_file_that_is_wrong(run: Run, tmp_path: Path) -> None:
-    """Expect file and line."""
+    """Expect file and line, and a look at the other streams."""
     stream_file(tmp_path, "wrong", {"uri": str(tmp_path), "inclued": ["*"]})
     ended = run()
     assert ended.exit_code == 1
     assert "fail streams: " in ended.stdout
+    assert "ok   orders: its files are registered here" in ended.stdout
     assert "inclued" in ended.stdout
 
 

@@ -308,7 +308,7 @@ def test_stream_attributes_describe_every_key() -> None:
         for model in (schema, *models.values())
         for name, key in model.get("properties", {}).items()
     ]
-    assert len(keys) == 79
+    assert len(keys) == 80
     assert [name for name, description in keys if not description.endswith(".")] == []
 
 

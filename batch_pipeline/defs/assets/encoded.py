@@ -4,15 +4,19 @@ A run has several partitions, each with its own attempt, materialization and fai
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import dagster as dg
 
+from batch_pipeline.defs.assets.repeats import made_before, surroundings_failed
+from batch_pipeline.defs.checks.answers import judge_run
+from batch_pipeline.defs.checks.asked import Asked, asked_of_backfills, asked_of_batches
 from batch_pipeline.defs.metadata import ENCODE_VERSION, batch_materialization
-from batch_pipeline.defs.names import DRAIN_TAG, LAUNCH_TAG, identifier, meta_table_key
+from batch_pipeline.defs.names import DRAIN_TAG, LAUNCH_TAG, group, meta_table_key, pool
 from batch_pipeline.defs.partitioned import Partitioned, backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource, SparkResource
+from batch_pipeline.defs.rolled_up import RolledUpFailedError, keys_within, told_of_wide
 from batch_pipeline.domain.encode import EncodeRequest, EncodeResult
 from batch_pipeline.domain.errors import (
     BatchSupersededError,
@@ -32,7 +36,7 @@ progress = logging.getLogger("batch_pipeline.progress")
 def batches_asset(stream: Stream) -> dg.AssetsDefinition:
     """The batches of a stream. Materializing a partition makes a new attempt on its batch."""
     description = f"BATCH files of {stream.name} in {stream.storage.root}, one manifest a batch."
-    return encoding_asset(stream, batches_of(stream), description)
+    return encoding_asset(stream, batches_of(stream), asked_of_batches(stream), description)
 
 
 def backfill_asset(stream: Stream) -> dg.AssetsDefinition:
@@ -41,10 +45,12 @@ def backfill_asset(stream: Stream) -> dg.AssetsDefinition:
         f"Items of {stream.name} once more, in batches of named backfills; the Dagster job "
         f"plan_backfill, or `batch-pipeline plan {stream.name} --backfill NAME`, plans them."
     )
-    return encoding_asset(stream, backfills_of(stream), description)
+    return encoding_asset(stream, backfills_of(stream), asked_of_backfills(stream), description)
 
 
-def encoding_asset(stream: Stream, asset: Partitioned, description: str) -> dg.AssetsDefinition:
+def encoding_asset(
+    stream: Stream, asset: Partitioned, asked: Asked, description: str
+) -> dg.AssetsDefinition:
     """Define an asset of batches, several of which a run encodes on one Spark session."""
 
     @dg.asset(
@@ -54,15 +60,22 @@ def encoding_asset(stream: Stream, asset: Partitioned, description: str) -> dg.A
         backfill_policy=dg.BackfillPolicy.multi_run(stream.dagster.partitions_per_run),
         output_required=False,
         code_version=ENCODE_VERSION,
-        group_name=identifier(stream),
         kinds={"spark", stream.encoding.format.value},
         description=description,
+        pool=pool(stream),
+        group_name=group(stream),
+        owners=[*stream.dagster.owners],
+        tags=dict(stream.dagster.tags),
     )
     def encoded(
         context: dg.AssetExecutionContext, pipeline: PipelineResource, spark: SparkResource
     ) -> Iterator[dg.Output[None]]:
+        if context.retry_number:
+            spark.renew()
         workshop = pipeline.pipeline.workshop(stream, lambda: spark.spark_session)
-        encode_partitions(context, workshop, pipeline.pipeline.database, asset)
+        failures = encode_partitions(context, workshop, pipeline.pipeline.database, asset)
+        judge_run(context, pipeline.pipeline, stream, asked)
+        raise_failures(failures, len(context.partition_keys))
         yield from ()
 
     return encoded
@@ -70,27 +83,47 @@ def encoding_asset(stream: Stream, asset: Partitioned, description: str) -> dg.A
 
 def encode_partitions(
     context: dg.AssetExecutionContext, workshop: Workshop, database: Database, asset: Partitioned
-) -> None:
-    """Encode and publish the run's partitions of an asset one after the other.
+) -> Mapping[str, PipelineError]:
+    """Encode and publish the run's partitions of an asset one after the other; gives what failed.
 
     A bad batch, or a key that names none, does not stop its neighbours; surroundings that fail (no
     disk space, no Spark, no database) do, since the rest would fail as well.
 
     Raises:
-        Failure: at the end when a batch failed, at once when the surroundings did.
+        Failure, RetryRequested: the surroundings failed.
     """
+    return _encode_keys(context, workshop, database, asset, context.partition_keys)
+
+
+def _encode_keys(
+    context: dg.AssetExecutionContext,
+    workshop: Workshop,
+    database: Database,
+    asset: Partitioned,
+    keys: Sequence[str],
+) -> dict[str, PipelineError]:
     failures: dict[str, PipelineError] = {}
-    for key in context.partition_keys:
+    for key in keys:
         try:
             _encode_partition(context, workshop, database, asset, key)
         except PipelineError as error:
+            within: Sequence[str] = ()
+            if isinstance(error, UnknownBatchError):
+                within = keys_within(database, workshop.stream, asset, key)
+            if within:  # a wide partition
+                below = _encode_keys(context, workshop, database, asset, within)
+                if below:
+                    failures[key] = RolledUpFailedError(key, below, len(within))
+                else:
+                    context.log_event(told_of_wide(database, workshop.stream, asset, key))
+                continue
             of_surroundings = isinstance(error, ConfigurationError | RetryableError)
             if of_surroundings and not isinstance(error, UnknownBatchError):
-                raise dg.Failure(str(error), allow_retries=False) from error
+                raise surroundings_failed(context, error) from error
             context.log.warning(str(error))
             progress.warning("%s: failed", key, extra={"key": key})
             failures[key] = error
-    raise_failures(failures, len(context.partition_keys))
+    return failures
 
 
 def raise_failures(failures: Mapping[str, PipelineError], tried: int) -> None:
@@ -128,8 +161,7 @@ def _encode_partition(
     if called_off is not None and by_itself:
         context.log.warning("%s is left alone: %s", key, called_off)
         return
-    only_new = context.run.tags.get(LAUNCH_TAG) == "new"
-    earlier = database.manifests.of_batch(batch) if only_new else None
+    earlier = made_before(context, database, batch)
     if earlier is not None:
         context.log.info("%s is published already (generation %s)", key, earlier.generation)
         pointer_uri = workshop.storage.point_to(earlier)

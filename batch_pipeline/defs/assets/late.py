@@ -4,19 +4,16 @@ A late batch is a list of ids, so no range of ids can name it as a partition: al
 encoded by one run, each with its own attempt and materialization.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import dagster as dg
 
 from batch_pipeline.defs.assets.encoded import raise_failures
+from batch_pipeline.defs.assets.repeats import surroundings_failed
+from batch_pipeline.defs.checks.answers import judge_run
+from batch_pipeline.defs.checks.asked import asked_of_late
 from batch_pipeline.defs.metadata import ENCODE_VERSION, batch_metadata
-from batch_pipeline.defs.names import (
-    DRAIN_TAG,
-    LAUNCH_TAG,
-    identifier,
-    late_key,
-    meta_table_key,
-)
+from batch_pipeline.defs.names import DRAIN_TAG, LAUNCH_TAG, group, late_key, meta_table_key, pool
 from batch_pipeline.defs.resources import PipelineResource, SparkResource
 from batch_pipeline.domain.errors import ConfigurationError, PipelineError, RetryableError
 from batch_pipeline.domain.stream import Stream
@@ -35,25 +32,36 @@ def late_asset(stream: Stream) -> dg.AssetsDefinition:
         deps=[meta_table_key(stream)],
         output_required=False,
         code_version=ENCODE_VERSION,
-        group_name=identifier(stream),
         kinds={"spark", stream.encoding.format.value},
         description=f"Items of {stream.name} that appeared below its bookmark; audits plan them.",
+        pool=pool(stream),
+        group_name=group(stream),
+        owners=[*stream.dagster.owners],
+        tags=dict(stream.dagster.tags),
     )
     def late(
         context: dg.AssetExecutionContext, pipeline: PipelineResource, spark: SparkResource
     ) -> Iterator[dg.Output[None]]:
+        if context.retry_number:
+            spark.renew()
         workshop = pipeline.pipeline.workshop(stream, lambda: spark.spark_session)
-        encode_late(context, workshop, pipeline.pipeline.database)
+        failures, tried = encode_late(context, workshop, pipeline.pipeline.database)
+        judge_run(context, pipeline.pipeline, stream, asked_of_late(stream))
+        raise_failures(failures, tried)
         yield from ()
 
     return late
 
 
-def encode_late(context: dg.AssetExecutionContext, workshop: Workshop, database: Database) -> None:
+def encode_late(
+    context: dg.AssetExecutionContext, workshop: Workshop, database: Database
+) -> tuple[Mapping[str, PipelineError], int]:
     """Encode and publish a stream's late batches that wait; failed ones too when a person asks.
 
+    Gives what failed, and how many batches were tried.
+
     Raises:
-        Failure: at the end when a batch failed, at once when the surroundings did.
+        Failure, RetryRequested: the surroundings failed.
     """
     stream, launched = workshop.stream, LAUNCH_TAG in context.run.tags
     by_itself = not {DRAIN_TAG, LAUNCH_TAG}.isdisjoint(context.run.tags)
@@ -67,7 +75,7 @@ def encode_late(context: dg.AssetExecutionContext, workshop: Workshop, database:
         try:
             published = encode(workshop, status.batch, run_id=context.run_id)
         except (ConfigurationError, RetryableError) as error:
-            raise dg.Failure(str(error), allow_retries=False) from error
+            raise surroundings_failed(context, error) from error
         except PipelineError as error:
             context.log.warning(str(error))
             failures[status.batch.label] = error
@@ -75,4 +83,4 @@ def encode_late(context: dg.AssetExecutionContext, workshop: Workshop, database:
         metadata = batch_metadata(published.manifest, published.pointer_uri, published.seconds)
         event = dg.AssetMaterialization(asset_key=late_key(stream), metadata=metadata)
         context.log_event(event)
-    raise_failures(failures, len(waiting))
+    return failures, len(waiting)

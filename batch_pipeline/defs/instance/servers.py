@@ -1,27 +1,38 @@
-"""Dagster's webserver and daemon as child processes of `batch-pipeline dev`."""
+"""Dagster's code server, webserver and daemon as child processes of `batch-pipeline dev`.
+
+Each is a part that is started again when it ends. Runs are children of the code server, and go on
+when it is replaced; who looks after them then is the `launcher`.
+"""
 
 import os
+import shutil
 import socket
-import subprocess
 import sys
-import threading
+import tempfile
 import time
 import urllib.error
 import urllib.request
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import psutil
+import yaml
+from dagster._core.errors import DagsterUserCodeUnreachableError
+from dagster._grpc.client import DagsterGrpcClient
 
+from batch_pipeline.defs.instance.guarded import GuardedServer, stop
 from batch_pipeline.defs.instance.home import prepare_dagster_home
+from batch_pipeline.defs.instance.keeping import Part
 from batch_pipeline.domain.errors import DagsterStartError, PortInUseError
 from batch_pipeline.settings.home import Home
-from batch_pipeline.spark.sessions.connect_server import GUARDIAN
 
+_MODULE = "batch_pipeline.definitions"
+_LOCATION = "batch_pipeline"  # as in workspace.yaml, so that `dagster dev` goes on with the same
 _START_SECONDS = 90
-_STOP_SECONDS = 15
+_RELOAD_SECONDS = 60
 
 
 def check_port(port: int) -> None:
@@ -38,44 +49,107 @@ def check_port(port: int) -> None:
             raise PortInUseError(port) from error
 
 
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """A server that is started again as it was."""
+
+    server: GuardedServer
+
+    @property
+    def name(self) -> str:
+        return self.server.name
+
+    def trouble(self) -> str | None:
+        code = self.server.exit_code
+        return None if code is None else f"ended with exit code {code}; see {self.server.log}"
+
+    def restore(self) -> None:
+        self.server.start()
+
+
+@dataclass(frozen=True, slots=True)
+class _CodeServer(_Server):
+    """The code server: a process that stays, in front of one that has the definitions."""
+
+    socket: str
+
+    def trouble(self) -> str | None:
+        ended = _Server.trouble(self)
+        processes = self.server.family()
+        is_front_there = any(_runs(process, "code-server") for process in processes)
+        if ended is None and is_front_there and not any(_runs(one, "api") for one in processes):
+            return "the process with the definitions is gone"
+        return ended
+
+    def restore(self) -> None:
+        if self.server.exit_code is None:
+            # Its runs are not its children any more: replacing all of it would end them.
+            with suppress(DagsterUserCodeUnreachableError):  # it also says farewell to the dead one
+                DagsterGrpcClient(socket=self.socket).reload_code(_RELOAD_SECONDS)
+            return
+        Path(self.socket).unlink(missing_ok=True)
+        self.server.start()
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until it answers."""
+        client, deadline = DagsterGrpcClient(socket=self.socket), time.monotonic() + _START_SECONDS
+        while self.server.exit_code is None and time.monotonic() < deadline:
+            with suppress(DagsterUserCodeUnreachableError):
+                client.get_server_id(timeout=5)
+                return
+            time.sleep(0.1)
+        raise DagsterStartError(str(self.server.log), _last_line(self.server.log))
+
+
+def _runs(process: psutil.Process, command: str) -> bool:
+    """Tell whether a process is that command of Dagster's; one that has ended is not."""
+    with suppress(psutil.Error):
+        return {"dagster", command} <= {*process.cmdline()}
+    return False
+
+
 class DagsterServers:
-    """`dagster dev` with the home's instance, as a context manager; leaves no process behind."""
+    """Dagster with the home's instance, as a context manager; leaves no process behind."""
 
     def __init__(self, home: Home, *, port: int, spark_remote: str) -> None:
         self._home = home
         self._port = port
         self._spark_remote = spark_remote
-        self._process: subprocess.Popen[bytes] | None = None
+        # Not below the home: the path of a socket must be short.
+        self._scratch = Path(tempfile.mkdtemp(prefix="batch-pipeline-"))
+        self._workspace = self._scratch / "workspace.yaml"
+        self._socket = str(self._scratch / "code.sock")
+        code = ["dagster", "code-server", "start", "--socket", self._socket]
+        code += ["--module-name", _MODULE, "--location-name", _LOCATION]
+        web = ["dagster_webserver", "--host", "127.0.0.1", "--port", str(port)]
+        web += ["--live-data-poll-rate", "2000"]
+        shared = ["--workspace", str(self._workspace)]
+        self._code = _CodeServer(self._server("code server", code), self._socket)
+        self._web = _Server(self._server("webserver", web + shared))
+        daemon = ["dagster._daemon", "run", *shared]
+        self._daemon = _Server(self._server("daemon", daemon))
 
     @property
     def log(self) -> Path:
         """Where the servers write what they have to say."""
         return self._home.logs / "dagster.log"
 
+    @property
+    def parts(self) -> list[Part]:
+        """What has to stay up."""
+        return [self._code, self._web, self._daemon]
+
     def __enter__(self) -> Self:
         self._home.logs.mkdir(parents=True, exist_ok=True)
-        environment = os.environ | {
-            "DAGSTER_HOME": str(prepare_dagster_home(self._home)),
-            "BATCH_PIPELINE_HOME": str(self._home.path),
-            "BATCH_PIPELINE_SPARK_REMOTE": self._spark_remote,
-        }
-        # The guardian ends Dagster when this process is gone, however it went.
-        command = [sys.executable, "-I", "-S", str(GUARDIAN)]
-        command += [sys.executable, "-m", "dagster", "dev"]
-        command += ["--host", "127.0.0.1", "--port", str(self._port)]
-        command += ["--module-name", "batch_pipeline.definitions"]
-        with self.log.open("ab") as log:
-            # A session of its own: Ctrl-C in the terminal reaches this process only, which then
-            # stops the parts in order.
-            self._process = subprocess.Popen(
-                command,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        prepare_dagster_home(self._home)
+        server = {"location_name": _LOCATION, "socket": self._socket, "host": "localhost"}
+        self._workspace.write_text(yaml.safe_dump({"load_from": [{"grpc_server": server}]}))
         try:
+            self._code.server.start()
+            self._code.wait()
+            self._web.server.start()
+            self._daemon.server.start()
             self._wait_until_it_answers()
         except BaseException:
             self._stop()
@@ -90,44 +164,34 @@ class DagsterServers:
     ) -> None:
         self._stop()
 
-    def wait(self, stop: threading.Event) -> str | None:
-        """Wait until `stop` is set; gives a sentence when the servers ended by themselves."""
-        while not stop.wait(0.5):
-            if self._process is not None and self._process.poll() is not None:
-                return str(DagsterStartError(str(self.log), self._last_line()))
-        return None
+    def _server(self, name: str, arguments: list[str]) -> GuardedServer:
+        environment = os.environ | {
+            "DAGSTER_HOME": str(self._home.dagster),
+            "BATCH_PIPELINE_HOME": str(self._home.path),
+            "BATCH_PIPELINE_SPARK_REMOTE": self._spark_remote,
+        }
+        command = [sys.executable, "-m", *arguments]
+        return GuardedServer(name=name, command=command, environment=environment, log=self.log)
 
     def _wait_until_it_answers(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
         url = f"http://127.0.0.1:{self._port}/server_info"
         while time.monotonic() < deadline:
-            if self._process is None or self._process.poll() is not None:
+            if self._web.trouble() or self._daemon.trouble():
                 break
             with suppress(urllib.error.URLError, OSError):
                 urllib.request.urlopen(url, timeout=5).close()
                 return
             time.sleep(0.25)
-        raise DagsterStartError(str(self.log), self._last_line())
-
-    def _last_line(self) -> str:
-        lines = self.log.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        raise DagsterStartError(str(self.log), _last_line(self.log))
 
     def _stop(self) -> None:
-        if self._process is None:
-            return
-        family: list[psutil.Process] = []
-        with suppress(psutil.NoSuchProcess):
-            family = psutil.Process(self._process.pid).children(recursive=True)
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_STOP_SECONDS)
-        _, alive = psutil.wait_procs(family, timeout=3)
-        for process in alive:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
+        # The code server last: a sensor whose tick loses it would be shown as failed.
+        stop([self._daemon.server, self._web.server])
+        stop([self._code.server])
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"

@@ -3,15 +3,25 @@
 Loaded by name from `dagster.yaml`.
 """
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 from dagster._serdes import ConfigurableClassData
 from dagster_postgres import DagsterPostgresStorage
 
 from batch_pipeline.inventory.server.engine import normalized_url
+from batch_pipeline.inventory.server.hang_ups import replace_dead_connections
 from batch_pipeline.settings.pipeline import Pipeline
 
 
 class InventoryStorage(DagsterPostgresStorage):
     """Runs, events and schedules in the inventory's server, configured or embedded."""
+
+    def __init__(self, postgres_url: str, inst_data: ConfigurableClassData | None = None) -> None:
+        super().__init__(postgres_url=postgres_url, inst_data=inst_data)
+        for one in (self._run_storage, self._event_log_storage, self._schedule_storage):
+            one.optimize_for_webserver = partial(_optimized, one, one.optimize_for_webserver)  # type: ignore[method-assign]
 
     @classmethod
     def config_type(cls) -> dict[str, object]:
@@ -26,3 +36,9 @@ class InventoryStorage(DagsterPostgresStorage):
         # dagster-postgres speaks psycopg2 only, so the driver must be in the URL.
         url = normalized_url(Pipeline.from_environment().database_url, driver="psycopg2")
         return cls(postgres_url=url, inst_data=inst_data)
+
+
+def _optimized(storage: Any, optimize: Callable[..., None], *sizes: Any, **named: Any) -> None:
+    """Let the webserver keep connections, but none that a database which ended has left behind."""
+    optimize(*sizes, **named)
+    replace_dead_connections(storage._engine)  # noqa: SLF001 - made by `optimize`, and offered nowhere

@@ -5,11 +5,12 @@ Dagster are added and launched by the same sensor, and paused, cancelled and tri
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import dagster as dg
 
-from batch_pipeline.defs.discover import Known, look_at_backfills
+from batch_pipeline.defs.discover import Look, look_at_backfills
+from batch_pipeline.defs.heard import Known
 from batch_pipeline.defs.metadata import backfill_observation
 from batch_pipeline.defs.names import (
     backfill_job,
@@ -23,12 +24,14 @@ from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
 from batch_pipeline.domain.backfill import Progress
 from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.stream import Stream
+from batch_pipeline.settings.pipeline import Pipeline
 
 _INTERVAL_SECONDS = 30
 
 
 def backfill_sensor(stream: Stream) -> dg.SensorDefinition:
     """Launch what backfills have planned. Safe to repeat and to lose anywhere."""
+    look = Look()  # of the process that evaluates the sensor; a new one starts anew
 
     @dg.sensor(
         name=f"{identifier(stream)}_backfill",
@@ -44,28 +47,34 @@ def backfill_sensor(stream: Stream) -> dg.SensorDefinition:
         memory, now = Memory.of_cursor(context.cursor), time.time()
         try:
             end_cancelled_since(parts, instance, stream, memory.looked_at)
-            known = look_at_backfills(parts, stream, instance)
-            paused = parts.database.backfills.paused(stream.name)
-            progress = parts.database.backfills.of_stream(stream.name)
+            known = look_at_backfills(parts, stream, instance, look)
+            open_jobs = parts.database.batch_news.open_backfills(stream.name)
+            ended = _ended(parts, stream, {*memory.open_jobs} - {*open_jobs})
+            asset = backfills_of(stream)
+            chosen = launches(instance, stream, asset, known.statuses, known.order, memory)
         except PipelineError as error:
             return dg.SkipReason(str(error))
-        going = [status for status in known.statuses if status.batch.job not in paused]
-        asset = backfills_of(stream)
-        chosen = launches(instance, stream, asset, going, known.order, memory)
-        return _result(stream, known, chosen, progress, memory, now)
+        after = Memory(runs=chosen.runs, tries=chosen.tries, looked_at=now, open_jobs=open_jobs)
+        return _result(stream, known, chosen, ended, after)
 
     return backfills
+
+
+def _ended(pipeline: Pipeline, stream: Stream, names: Set[str]) -> list[Progress]:
+    """Read how backfills stand that were open and are no more."""
+    if not names:
+        return []
+    found = pipeline.database.backfills.of_stream(stream.name)
+    return [one for one in found if one.job in names and one.is_finished]
 
 
 def _result(
     stream: Stream,
     known: Known,
     chosen: Launches,
-    progress: Sequence[Progress],
+    ended: Sequence[Progress],
     memory: Memory,
-    now: float,
 ) -> dg.SensorResult:
-    ended = [one for one in progress if one.is_finished and one.job in memory.open_jobs]
     events: list[dg.AssetMaterialization | dg.AssetObservation] = list(known.unseen)
     events += [backfill_observation(stream, one) for one in ended]
     add = backfill_partitions(stream).build_add_request(list(known.new_keys))
@@ -74,11 +83,6 @@ def _result(
         run_requests=list(chosen.requests),
         dynamic_partitions_requests=[add],
         asset_events=events,
-        cursor=Memory(
-            runs=chosen.runs,
-            tries=chosen.tries,
-            looked_at=now,
-            open_jobs=[one.job for one in progress if not one.is_finished],
-        ).cursor(),
+        cursor=memory.cursor(),
         skip_reason="no batch of a backfill is due." if is_quiet else None,
     )

@@ -4,15 +4,22 @@ import time
 
 import dagster as dg
 
-from batch_pipeline.defs.names import LAUNCH_TAG, STREAM_TAG, identifier, late_job
+from batch_pipeline.defs.names import (
+    LAUNCH_TAG,
+    MAX_RETRIES_TAG,
+    STREAM_TAG,
+    identifier,
+    late_job,
+)
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors.launch import Memory
 from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
 from batch_pipeline.defs.sensors.run_keys import UNFINISHED
 from batch_pipeline.domain.batch import BatchStatus
 from batch_pipeline.domain.errors import PipelineError
+from batch_pipeline.domain.job import JobKind
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.steps.plan import MAX_ATTEMPTS, due
+from batch_pipeline.steps.plan import MAX_ATTEMPTS
 
 _INTERVAL_SECONDS = 30
 
@@ -35,10 +42,10 @@ def late_sensor(stream: Stream) -> dg.SensorDefinition:
         try:
             end_cancelled_since(pipeline.pipeline, context.instance, stream, memory.looked_at)
             database.jobs.check_not_paused(stream.name)
-            waiting = due(database.batches.late_statuses(stream.name), retry_failed=False)
+            waiting = database.batch_news.due(stream.name, JobKind.LATE)
+            tried_less = [status for status in waiting if status.attempts < MAX_ATTEMPTS]
         except PipelineError as error:
             return dg.SkipReason(str(error))
-        tried_less = [status for status in waiting if status.attempts < MAX_ATTEMPTS]
         runs = dg.RunsFilter(job_name=late_job(stream), statuses=UNFINISHED)
         if not tried_less or context.instance.get_runs(runs, limit=1):
             quiet = Memory(runs=memory.runs, looked_at=now)
@@ -47,7 +54,7 @@ def late_sensor(stream: Stream) -> dg.SensorDefinition:
         number = memory.runs + 1
         request = dg.RunRequest(
             run_key=_run_key(stream, tried_less, number),
-            tags={STREAM_TAG: stream.name, LAUNCH_TAG: "new"},
+            tags={STREAM_TAG: stream.name, LAUNCH_TAG: "new", MAX_RETRIES_TAG: "0"},
         )
         after = Memory(runs=number, looked_at=now)
         return dg.SensorResult(run_requests=[request], cursor=after.cursor())

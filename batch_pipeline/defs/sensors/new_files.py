@@ -4,9 +4,10 @@ import time
 
 import dagster as dg
 
-from batch_pipeline.defs.discover import Discovered, discover
+from batch_pipeline.defs.discover import Discovered, Look, discover
 from batch_pipeline.defs.metadata import discovery_materialization, discovery_metadata
 from batch_pipeline.defs.names import batches_job, identifier
+from batch_pipeline.defs.observe import changed_observation, observation
 from batch_pipeline.defs.partitioned import batches_of
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors.launch import Memory, launches
@@ -15,11 +16,13 @@ from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
 
-INTERVAL_SECONDS = 10
+INTERVAL_SECONDS = 4  # the daemon looks every 5 s: what is longer would miss every other turn
+_Event = dg.AssetMaterialization | dg.AssetObservation
 
 
 def new_files_sensor(stream: Stream) -> dg.SensorDefinition:
     """Watch a stream's landing. Safe to repeat and to lose anywhere: the inventory remembers."""
+    look = Look()  # of the process that evaluates the sensor; a new one starts anew
 
     @dg.sensor(
         name=f"{identifier(stream)}_new_files",
@@ -35,11 +38,11 @@ def new_files_sensor(stream: Stream) -> dg.SensorDefinition:
         memory, now = Memory.of_cursor(context.cursor), time.time()
         try:
             end_cancelled_since(parts, instance, stream, memory.looked_at)
-            found = discover(parts, stream, instance, drain=False)
-            news = _news(parts, stream, found)
+            found = discover(parts, stream, instance, drain=False, look=look)
+            news = _news(parts, stream, found, instance)
+            return _result(instance, stream, found, news, memory, now)
         except PipelineError as error:
             return dg.SkipReason(str(error))
-        return _result(instance, stream, found, news, memory, now)
 
     return new_files
 
@@ -50,21 +53,26 @@ def _description(stream: Stream) -> str:
     return f"Registers, plans and launches what lands in {stream.source.place}."
 
 
-def _news(pipeline: Pipeline, stream: Stream, found: Discovered) -> list[dg.AssetMaterialization]:
-    """Tell Dagster of new items, and of published batches that it has not heard of."""
+def _news(
+    pipeline: Pipeline, stream: Stream, found: Discovered, instance: dg.DagsterInstance
+) -> list[_Event]:
+    """Tell Dagster of new items, of published batches that it has not heard of, and where the
+    stream stands once that has changed.
+    """
     has_news = found.registered.new_items if stream.user_table is None else found.planned.batches
+    news: list[_Event] = list(found.known.unseen)
     if not has_news:
-        return list(found.known.unseen)
-    waiting = pipeline.database.batches.backlog(pipeline.meta_table(stream))
-    facts = discovery_metadata(found.registered, found.planned.batches, *waiting)
-    return [discovery_materialization(stream, facts), *found.known.unseen]
+        return [*news, *changed_observation(pipeline, stream, instance)]
+    told = observation(pipeline, stream)
+    facts = discovery_metadata(found.registered, found.planned.batches, told)
+    return [discovery_materialization(stream, facts), *news, told]
 
 
 def _result(
     instance: dg.DagsterInstance,
     stream: Stream,
     found: Discovered,
-    news: list[dg.AssetMaterialization],
+    news: list[_Event],
     memory: Memory,
     now: float,
 ) -> dg.SensorResult:
@@ -75,7 +83,7 @@ def _result(
     return dg.SensorResult(
         run_requests=list(chosen.requests),
         dynamic_partitions_requests=[asset.partitions.build_add_request(list(known.new_keys))],
-        asset_events=news,
+        asset_events=[*news],
         cursor=Memory(runs=chosen.runs, tries=chosen.tries, looked_at=now).cursor(),
         skip_reason=f"{files}nothing is due." if is_quiet else None,
     )

@@ -1,6 +1,7 @@
 """Which asset a run is for, and which of its partitions it has: read from the run alone."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import dagster as dg
 
@@ -34,13 +35,25 @@ def keys_of(run: dg.DagsterRun, order: Sequence[str]) -> list[str]:
     return list(order[order.index(first) : order.index(last) + 1])
 
 
-def covered(
-    instance: dg.DagsterInstance, asset: Partitioned, order: Sequence[str]
-) -> tuple[int, set[str]]:
-    """Count the queued and running runs of an asset that sensors launched, and give the keys of
-    all, also of those that a person launched.
-    """
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The queued and running runs of an asset."""
+
+    runs: Sequence[dg.DagsterRun]
+
+    @property
+    def by_sensors(self) -> int:
+        """How many of them sensors launched."""
+        return sum(LAUNCH_TAG in run.tags for run in self.runs)
+
+    def keys(self, order: Sequence[str]) -> set[str]:
+        """Give the keys of all of them, also of those that a person launched; without a run, the
+        keys in `order` are not looked at.
+        """
+        return {key for run in self.runs for key in keys_of(run, order)}
+
+
+def unfinished_runs(instance: dg.DagsterInstance, asset: Partitioned) -> Runs:
+    """Find the queued and running runs of an asset."""
     found = instance.get_runs(dg.RunsFilter(statuses=UNFINISHED))
-    runs = [run for run in found if is_for(run, asset.job, asset.asset_key)]
-    by_sensors = sum(LAUNCH_TAG in run.tags for run in runs)
-    return by_sensors, {key for run in runs for key in keys_of(run, order)}
+    return Runs([run for run in found if is_for(run, asset.job, asset.asset_key)])

@@ -102,6 +102,28 @@ class LateArrivals:
             self._plan(job_id, late, cut_by, chunk, finding)
         return finding.audit
 
+    def look(
+        self, name: str, table: ReflectedMetaTable, *, since: timedelta | None = WEEK
+    ) -> Audit:
+        """Compare as `audit` does and plan nothing: `late` are the items that it would plan.
+
+        Raises:
+            UnknownJobError: there is no such job on this table.
+        """
+        with transaction(self.engine) as connection:
+            job_id = job_id_of(connection, name, table.canonical_name)
+            late = _late_name(connection, job_id, name)
+            first = below_first(connection, job_id)
+        finding = _Finding(Audit(job=name, late_job=late))
+        pages = published_pages(self.engine, job_id, since)
+        rows = self._late_rows(table, finding, chain([[first]] if first else [], pages))
+        while chunk := list(islice(rows, _AT_ONCE)):
+            with transaction(self.engine) as connection:
+                known = _planned(connection, job_id, chunk)
+            ids = [row.id for row in chunk if row.id not in known]
+            finding.audit = finding.audit.with_late(ids, batches=0, known=len(known))
+        return finding.audit
+
     def _late_rows(
         self, table: ReflectedMetaTable, finding: _Finding, pages: Iterable[Sequence[Audited]]
     ) -> Iterator[_Row]:
@@ -181,6 +203,20 @@ def _fresh(connection: sa.Connection, job_id: int, rows: Sequence[_Row]) -> tupl
     A batch that was tried again since it was looked at is left to the next audit: its new attempt
     may have seen them.
     """
+    known = _planned(connection, job_id, rows)
+    unknown = [row for row in rows if row.id not in known]
+    looked_at = {
+        row.of.batch_id: row.of.generation
+        for row in unknown
+        if row.of.batch_id is not None and row.of.generation is not None
+    }
+    still = unchanged(connection, looked_at) if looked_at else set()
+    fresh = [row for row in unknown if row.of.batch_id is None or row.of.batch_id in still]
+    return fresh, len(known)
+
+
+def _planned(connection: sa.Connection, job_id: int, rows: Sequence[_Row]) -> set[int]:
+    """Give the ids of those rows that are in a batch of the late job."""
     listed = sa.func.unnest(batch.c.item_ids).label("item_id")
     late = (
         sa.select(listed)
@@ -195,16 +231,7 @@ def _fresh(connection: sa.Connection, job_id: int, rows: Sequence[_Row]) -> tupl
     )
     ids = sa.cast([row.id for row in rows], sa.ARRAY(sa.BigInteger))
     query = sa.select(late.c.item_id).where(late.c.item_id == sa.any_(ids)).distinct()
-    known = set(connection.execute(query).scalars())
-    unknown = [row for row in rows if row.id not in known]
-    looked_at = {
-        row.of.batch_id: row.of.generation
-        for row in unknown
-        if row.of.batch_id is not None and row.of.generation is not None
-    }
-    still = unchanged(connection, looked_at) if looked_at else set()
-    fresh = [row for row in unknown if row.of.batch_id is None or row.of.batch_id in still]
-    return fresh, len(known)
+    return set(connection.execute(query).scalars())
 
 
 def _late_name(connection: sa.Connection, job_id: int, name: str) -> str:

@@ -6,7 +6,7 @@ becomes visible only after all smaller ones and the ceiling is simply the larges
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -74,6 +74,14 @@ class OwnMetaTable:
         highest = sa.select(sa.func.max(item.c.id)).where(item.c.stream == self.stream)
         with transaction(self.engine) as connection:
             found: int | None = connection.execute(highest).scalar_one()
+        return found
+
+    def beginning(self) -> datetime | None:
+        """Tell when the first item was registered: at another time when rows were forgotten."""
+        first = sa.select(item.c.registered_at).where(item.c.stream == self.stream)
+        with transaction(self.engine) as connection:
+            query = first.order_by(item.c.id).limit(1)
+            found: datetime | None = connection.execute(query).scalar_one_or_none()
         return found
 
     def reading(self) -> CeilingReading:

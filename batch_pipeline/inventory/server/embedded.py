@@ -60,6 +60,11 @@ def ensure_running(folder: Path) -> str:
             raise EmbeddedDatabaseError(str(folder), _reason(folder, error)) from error
 
 
+def is_running(folder: Path) -> bool:
+    """Tell whether the server of a data folder runs."""
+    return _postmaster(folder.resolve()) is not None
+
+
 def release(folder: Path) -> None:
     """Stop using the server; stop it if nobody else uses it."""
     folder = folder.resolve()

@@ -162,6 +162,11 @@ RIGHTS = (
         ),
     ),
     Right(
+        to="collect garbage",
+        roles=(Role.WORKER,),
+        updates=(attempt.c.facts,),  # when files of a generation were given up
+    ),
+    Right(
         to="widen a schema",
         roles=(Role.WORKER,),
         inserts=(schema_version,),

@@ -14,6 +14,7 @@ from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.inventory.jobs.jobs import of_stream
 from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import attempt, batch, job, part_file, schema_version
+from batch_pipeline.inventory.work.garbage import FILES_REMOVED_AT
 
 _PAGE = 200
 
@@ -44,11 +45,22 @@ class Manifests:
                 return None
             return _manifest(row, _files(connection, [row.attempt_id]).get(row.attempt_id, []))
 
+    def run_of(self, manifest: Manifest) -> str | None:
+        """Give the id of the run that made a manifest."""
+        query = sa.select(attempt.c.run_id).where(attempt.c.token == manifest.token)
+        with transaction(self.engine) as connection:
+            found: str | None = connection.execute(query).scalar_one_or_none()
+        return found
+
     def without_pointer(self, stream: str) -> Iterator[Manifest]:
         """Read the manifests whose pointer file a crash left unwritten."""
         query = (
             _query()
-            .where(job.c.stream == stream, attempt.c.pointer_uri.is_(None))
+            .where(
+                job.c.stream == stream,
+                attempt.c.pointer_uri.is_(None),
+                ~attempt.c.facts.has_key(FILES_REMOVED_AT),
+            )
             .order_by(job.c.id, attempt.c.publish_number)
         )
         with transaction(self.engine) as connection:

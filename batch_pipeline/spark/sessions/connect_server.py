@@ -22,6 +22,7 @@ import psutil
 from batch_pipeline.domain.errors import PortInUseError, SparkUnavailableError
 from batch_pipeline.spark.sessions import connect_session, launch
 from batch_pipeline.spark.sessions.class_data import archive_options
+from batch_pipeline.spark.sessions.fair_jobs import fair_conf
 from batch_pipeline.spark.sessions.java import java_home
 
 SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -58,6 +59,12 @@ class SparkConnectServer:
         self._port = port
         self._conf = dict(conf or {})
         self._running: _Running | None = None
+        self._address: tuple[int, str] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Tell whether its process runs."""
+        return self._running is not None and self._running.guardian.poll() is None
 
     @property
     def remote(self) -> str:
@@ -83,12 +90,29 @@ class SparkConnectServer:
             PortInUseError: the port that was asked for is taken.
             SparkUnavailableError: it ends early or does not answer in time; tells its last lines.
         """
-        if self._running is not None and self._running.guardian.poll() is None:
+        if not self.is_running:
+            self.stop()
+            self._start_at(_free_port(self._port), secrets.token_urlsafe(32))
+
+    def restart(self) -> None:
+        """Start a server that has ended at the address that its clients know.
+
+        Raises:
+            JavaMissingError, PortInUseError, SparkUnavailableError: as for `start`; it may be
+                called again.
+        """
+        if self._address is None or self.is_running:
+            self.start()
             return
         self.stop()
-        self._running = self._launched(_free_port(self._port), secrets.token_urlsafe(32))
+        port, token = self._address
+        self._start_at(_free_port(port), token)
+
+    def _start_at(self, port: int, token: str) -> None:
+        self._address = port, token
+        self._running = running = self._launched(port, token)
         try:
-            self._wait_until_it_answers(self._running)
+            self._wait_until_it_answers(running)
         except BaseException:
             self.stop()
             raise
@@ -145,6 +169,7 @@ class SparkConnectServer:
     def _server_conf(self, port: int, scratch: Path, java: Path) -> dict[str, str]:
         return {
             "spark.master": "local[*]",
+            **fair_conf(self._home),
             **launch.local_conf(self._home, scratch, archive_options(self._home, java), self._conf),
             "spark.connect.grpc.binding.address": launch.LOOPBACK,
             "spark.connect.grpc.binding.port": str(port),

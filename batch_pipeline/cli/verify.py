@@ -1,0 +1,77 @@
+"""The command `verify`: the checks that Dagster shows, without Dagster."""
+
+import sys
+from contextlib import closing
+from typing import Any
+
+import click
+
+from batch_pipeline.cli.console import head, print_json, say
+from batch_pipeline.cli.exits import EXIT_SOME_FAILED
+from batch_pipeline.cli.streams import as_json
+from batch_pipeline.domain.verdict import Check, Verdict
+from batch_pipeline.settings.pipeline import Pipeline
+
+_NEWEST = 1_000
+
+
+@click.command(short_help="Look again at what is published, and at what waits.")
+@click.argument("stream", nargs=-1)
+@click.option("--deep", is_flag=True, help="Read every file again and compare its SHA-256.")
+@click.option(
+    "--last",
+    type=click.IntRange(min=1),
+    default=_NEWEST,
+    show_default=True,
+    help="Look at so many published batches, newest first.",
+)
+@click.option("--all", "everything", is_flag=True, help="Look at all published batches.")
+@as_json
+def verify(stream: tuple[str, ...], deep: bool, last: int, everything: bool, as_json: bool) -> None:
+    """Ask of STREAM what its asset checks in Dagster ask.
+
+    Takes all streams, or the ones named. Nothing is changed. Exits with 3 when an answer is no.
+    """
+    from batch_pipeline.settings.verification import Scope, verdicts
+
+    scope = Scope(newest=None, since=None) if everything else Scope(newest=last)
+    checks = [check for check in Check if deep or check is not Check.CHECKSUMS]
+    with closing(Pipeline.from_environment()) as pipeline:
+        chosen = [pipeline.stream(name) for name in stream or pipeline.streams]
+        found = {one.name: list(verdicts(pipeline, one, checks, scope)) for one in chosen}
+    if as_json:
+        print_json({"streams": [_report(name, said) for name, said in found.items()]})
+    else:
+        for name, said in found.items():
+            _print(name, said)
+    if not all(one.passed for said in found.values() for one in said):
+        sys.exit(EXIT_SOME_FAILED)
+
+
+def _report(name: str, said: list[Verdict]) -> dict[str, Any]:
+    return {
+        "stream": name,
+        "passed": all(one.passed for one in said),
+        "checks": [
+            {
+                "check": one.check.value,
+                "passed": one.passed,
+                "severe": one.is_severe,
+                "found": one.found,
+                "worst": one.worst,
+                "next_step": one.next_step,
+                **one.numbers,
+            }
+            for one in said
+        ],
+    }
+
+
+def _print(name: str, said: list[Verdict]) -> None:
+    head(name)
+    for one in said:
+        mark = "ok  " if one.passed else "FAIL" if one.is_severe else "warn"
+        say(f"  {mark} {one.check.value:<13} {one.found}")
+        for more in (one.worst, one.next_step):
+            if more is not None:
+                say(f"       {'':<13} {more}")

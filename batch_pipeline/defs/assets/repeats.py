@@ -1,0 +1,49 @@
+"""Runs that are repeated: when a step is tried again, and what it need not make a second time.
+
+Dagster repeats a step that asks for it, within its run, and a run whose process died.
+"""
+
+import dagster as dg
+
+from batch_pipeline.defs.names import DRAIN_TAG, LAUNCH_TAG, RETRY_TAG
+from batch_pipeline.domain.batch import Batch
+from batch_pipeline.domain.errors import (
+    DatabaseUnreachableError,
+    PipelineError,
+    SparkUnavailableError,
+)
+from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.inventory.database import Database
+
+_MOST_REPEATS = 3
+_PAUSE_SECONDS = 5
+
+
+def surroundings_failed(context: dg.AssetExecutionContext, error: PipelineError) -> Exception:
+    """Give what to raise when the rest of a run's batches would fail as well.
+
+    A database or Spark that is gone may come back: the step is tried again, at most three times.
+    """
+    comes_back = isinstance(error, DatabaseUnreachableError | SparkUnavailableError)
+    if comes_back and DRAIN_TAG not in context.run.tags and context.retry_number < _MOST_REPEATS:
+        context.log.warning(str(error))
+        return dg.RetryRequested(max_retries=_MOST_REPEATS, seconds_to_wait=_PAUSE_SECONDS)
+    return dg.Failure(str(error), allow_retries=False)
+
+
+def made_before(
+    context: dg.AssetExecutionContext, database: Database, batch: Batch
+) -> Manifest | None:
+    """Give the manifest of a batch that this run need not encode, None when it has to.
+
+    A run for what is new leaves out all that is published; one that is repeated leaves out what it
+    has published itself, in an earlier try or as the run whose process died.
+    """
+    run = context.run
+    if run.tags.get(LAUNCH_TAG) == "new":
+        return database.manifests.of_batch(batch)
+    if not context.retry_number and RETRY_TAG not in run.tags:
+        return None
+    found = database.manifests.of_batch(batch)
+    tries = {run.run_id, run.parent_run_id, run.root_run_id}
+    return found if found is not None and database.manifests.run_of(found) in tries else None

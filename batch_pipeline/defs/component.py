@@ -1,0 +1,129 @@
+"""`BatchStream`, the component of Dagster projects: one stream, described in a `defs.yaml`.
+
+The keys of the file are those of `StreamAttributes` and nowhere else; how streams become assets is
+not known here.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from dagster.components.core.component_tree import TestComponentTree
+from dagster.components.core.context import ComponentDeclLoadContext
+from dagster.components.core.decl import YamlDecl
+from pydantic import BaseModel, RootModel
+
+from batch_pipeline.defs.build import shared_definitions, stream_definitions
+from batch_pipeline.defs.scaffold import StreamScaffolder
+from batch_pipeline.domain.stream import Stream
+from batch_pipeline.settings.stream_attributes import StreamAttributes
+from batch_pipeline.settings.stream_file import read_component, stream_of
+
+_EXAMPLE = {
+    "stream": "orders",
+    "source": {"uri": "./landing", "include": ["orders-*.csv"], "format": "csv"},
+    "batch": {"max_weight": "64MiB", "max_count": 100},
+    "key_properties": ["order_id"],
+}
+
+
+class UncheckedAttributes(RootModel[dict[str, Any]]):
+    """The attributes as they stand in the file.
+
+    To Dagster's tools they have the schema of `StreamAttributes`. They are checked when the stream
+    is made, because templates are filled in by then, and in our own words.
+    """
+
+    @classmethod
+    def model_json_schema(cls, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Give the schema of `StreamAttributes`, with an example for Dagster's pages."""
+        return StreamAttributes.model_json_schema(*args, **kwargs) | {"examples": [_EXAMPLE]}
+
+
+@dg.scaffold_with(StreamScaffolder)
+class BatchStream(dg.Component, dg.Resolvable):
+    """Files that land in a folder, or that a table of yours lists, as partitions of bounded weight.
+
+    Each file is encoded exactly once; each batch of files is a partition whose materialization has
+    a BATCH manifest. The first stream of a project brings what all of them share.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        """Keep the stream that the component defines."""
+        self.stream = stream
+
+    @classmethod
+    def get_spec(cls) -> dg.ComponentTypeSpec:
+        """Tell what the component makes."""
+        return dg.ComponentTypeSpec(
+            tags=["ingestion", "spark", "singer"],
+            produces=["asset", "job", "sensor", "resource"],
+        )
+
+    @classmethod
+    def model(cls) -> type[BaseModel]:
+        """Give the model that Dagster reads the attributes with."""
+        return UncheckedAttributes
+
+    @classmethod
+    def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> "BatchStream":
+        """Read the component from its file, whose lines a problem is told with.
+
+        Raises:
+            StreamFileError: the attributes cannot be used.
+            StreamAttributesError: the same, where they come from no file.
+        """
+        decl = context.component_decl
+        if not isinstance(decl, YamlDecl) or decl.source_tree is None:
+            given = attributes.model_dump() if attributes is not None else {}
+            return cls.from_attributes_dict(attributes=given, context=context)
+        number = getattr(decl.loc, "instance_key", None)
+        path = Path(decl.source_tree.source_position_tree.position.filename)
+        resolution = context.resolution_context.at_path("attributes")
+        stream = read_component(
+            path,
+            number=number if isinstance(number, int) else 0,
+            fill=resolution.resolve_value,
+        )
+        return cls(stream)
+
+    @classmethod
+    def from_attributes_dict(
+        cls, *, attributes: Mapping[str, Any], context: ComponentDeclLoadContext | None = None
+    ) -> "BatchStream":
+        """Make the component in Python; relative paths start at the folder of its module.
+
+        Raises:
+            StreamAttributesError: the attributes cannot be used.
+        """
+        base = Path.cwd() if context is None else context.path
+        return cls(stream_of(attributes, base if base.is_dir() else base.parent))
+
+    @classmethod
+    def resolve_from_model(cls, context: dg.ResolutionContext, model: BaseModel) -> "BatchStream":
+        """Make the component of attributes inside of another one's.
+
+        Raises:
+            StreamAttributesError: the attributes cannot be used.
+        """
+        return cls.from_attributes_dict(attributes=context.resolve_value(model.model_dump()))
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Build the definitions of the stream, and with the first one those that all share.
+
+        Raises:
+            InvalidValueError: two streams of the project have the same name.
+        """
+        own = stream_definitions(self.stream)
+        every = self._every(context)
+        if every[0] is not self:
+            return own
+        return dg.Definitions.merge(shared_definitions([one.stream for one in every]), own)
+
+    def _every(self, context: dg.ComponentLoadContext) -> "list[BatchStream]":
+        """Find all streams of the project; this one alone where there is no project."""
+        tree = context.component_tree
+        if isinstance(tree, TestComponentTree):
+            return [self]
+        return tree.get_all_components(BatchStream) or [self]

@@ -1,0 +1,158 @@
+"""What Dagster has not heard of yet of an asset's batches: partitions to add, events to report.
+
+The inventory says what is new since the last look, and Dagster is asked about nothing else. What is
+remembered lives in one process and may be lost at any time: then everything is compared. A key or
+an event is remembered as missing until Dagster itself shows it: that a tick asked for it proves
+nothing.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from itertools import islice
+
+import dagster as dg
+
+from batch_pipeline.defs.key_order import KeyOrder
+from batch_pipeline.defs.metadata import batch_materialization
+from batch_pipeline.defs.partitioned import Partitioned
+from batch_pipeline.defs.rolled_up import covered_keys
+from batch_pipeline.defs.sensors.run_keys import unfinished_runs
+from batch_pipeline.domain.batch import Batch, BatchStatus
+from batch_pipeline.domain.roll_up import Tiling
+from batch_pipeline.domain.stream import Stream
+from batch_pipeline.inventory.work.batch_news import Mark, News
+from batch_pipeline.settings.pipeline import Pipeline
+
+MOST_KEYS = 10_000  # adding so many takes Postgres half a second
+MOST_EVENTS = 500
+_FEW = 500  # above, reading all that Dagster knows is cheaper than asking for each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """The batches of an asset, and what Dagster does not know of them yet.
+
+    `statuses` has at least the batches that are due. `new_keys` are partitions to add, in order,
+    and `order` all keys once they are added; `unseen` are materializations that a crash kept from
+    Dagster although their batches are published.
+    """
+
+    statuses: Iterable[BatchStatus]
+    new_keys: Sequence[str]
+    order: Sequence[str]
+    unseen: Sequence[dg.AssetMaterialization]
+
+
+@dataclass(slots=True)
+class Heard:
+    """What one process remembers of an asset; not for two threads at once.
+
+    With `in_ticks` a look gives what one tick of a sensor takes and the batches that are due, else
+    all there is.
+    """
+
+    in_ticks: bool
+    _marks: Mapping[int, Mark] = field(default_factory=dict)
+    _keys: dict[str, None] = field(default_factory=dict)
+    _events: dict[str, Batch] = field(default_factory=dict)
+
+    def look(
+        self, pipeline: Pipeline, stream: Stream, asset: Partitioned, instance: dg.DagsterInstance
+    ) -> Known:
+        """Compare what is new in the inventory with Dagster; nothing is added or reported."""
+        is_first = not self._marks
+        news = self._read(pipeline, stream, asset)
+        there = _there(instance, asset, self._keys)
+        for key in there:
+            self._keys.pop(key, None)
+        if is_first and self._keys:
+            for key in _rolled_up(instance, asset, news):
+                self._keys.pop(key, None)
+        new_keys = list(islice(self._keys, MOST_KEYS if self.in_ticks else None))
+        unseen = self._unseen(pipeline, stream, asset, instance)
+        due = _Due(pipeline, stream, asset)
+        return Known(
+            statuses=due if self.in_ticks else asset.statuses(pipeline.database),
+            new_keys=new_keys,
+            order=KeyOrder(lambda: _order(instance, asset, new_keys)),
+            unseen=unseen,
+        )
+
+    def _read(self, pipeline: Pipeline, stream: Stream, asset: Partitioned) -> News:
+        news = pipeline.database.batch_news.since(stream.name, asset.kind, self._marks)
+        self._keys |= dict.fromkeys(asset.key_of(one) for one in news.planned)
+        self._events |= {asset.key_of(one): one for one in news.published}
+        self._marks = news.marks
+        return news
+
+    def _unseen(
+        self, pipeline: Pipeline, stream: Stream, asset: Partitioned, instance: dg.DagsterInstance
+    ) -> list[dg.AssetMaterialization]:
+        for key in _materialized(instance, asset, self._events):
+            self._events.pop(key, None)
+        if not self._events:
+            return []
+        # A run that is under way reports what it has published in a moment.
+        at_work = unfinished_runs(instance, asset).keys(KeyOrder(lambda: _order(instance, asset)))
+        events = []
+        missing = [key for key in self._events if key not in at_work]
+        for key in missing[: MOST_EVENTS if self.in_ticks else None]:
+            manifest = pipeline.database.manifests.of_batch(self._events[key])
+            if manifest is None:  # a worker of the library published a result of its own
+                del self._events[key]
+                continue
+            pointer_uri = pipeline.storage(stream).point_to(manifest)
+            events.append(batch_materialization(stream, asset, manifest, pointer_uri))
+        return events
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """The batches of an asset that are due, read page by page as they are asked for."""
+
+    pipeline: Pipeline
+    stream: Stream
+    asset: Partitioned
+
+    def __iter__(self) -> Iterator[BatchStatus]:
+        return self.pipeline.database.batch_news.due(self.stream.name, self.asset.kind)
+
+
+def _rolled_up(instance: dg.DagsterInstance, asset: Partitioned, news: News) -> set[str]:
+    """Give the keys that wider partitions stand for: what is published may be in one."""
+    tiling = Tiling(
+        live=(one.id_range for one in news.planned),
+        published={one.id_range for one in news.published},
+        split=[one.id_range for one in news.split],
+    )
+    return covered_keys(tiling, asset, instance.get_dynamic_partitions(asset.set_name))
+
+
+def _there(
+    instance: dg.DagsterInstance, asset: Partitioned, keys: Collection[str]
+) -> Collection[str]:
+    if not keys:
+        return ()
+    if len(keys) > _FEW:
+        return instance.get_dynamic_partitions(asset.set_name)
+    return instance.get_existing_dynamic_partitions(asset.set_name, list(keys))
+
+
+def _materialized(
+    instance: dg.DagsterInstance, asset: Partitioned, keys: Collection[str]
+) -> Collection[str]:
+    if not keys:
+        return ()
+    if len(keys) > _FEW:
+        return instance.get_materialized_partitions(asset.asset_key)
+    return instance.event_log_storage.get_latest_storage_id_by_partition(
+        asset.asset_key, dg.DagsterEventType.ASSET_MATERIALIZATION, partitions={*keys}
+    )
+
+
+def _order(
+    instance: dg.DagsterInstance, asset: Partitioned, new_keys: Sequence[str] = ()
+) -> list[str]:
+    added = instance.get_dynamic_partitions(asset.set_name)
+    there: Set[str] = {*added}
+    return [*added, *(key for key in new_keys if key not in there)]

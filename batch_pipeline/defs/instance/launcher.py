@@ -1,0 +1,80 @@
+"""The run launcher of a home: Dagster's own, which also knows whether a run's process still lives.
+
+Without it a run stays STARTED for ever when its process and the code server, which would have
+noticed, die together. Loaded by name from `dagster.yaml`; nothing is launched in another way.
+"""
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+
+import dagster as dg
+import psutil
+from dagster._core.errors import DagsterUserCodeProcessError, DagsterUserCodeUnreachableError
+from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
+from dagster._core.launcher.default_run_launcher import DefaultRunLauncher
+from dagster._core.storage.tags import GRPC_INFO_TAG
+
+_DIED = (
+    "its process ended without a word. What it had published stays published; what it left open is "
+    "closed and encoded by another run"
+)
+_SLACK_SECONDS = 5  # the clock of the database's server may differ from that of the machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Worker:
+    pid: int
+    seen_at: float
+
+    def process(self) -> psutil.Process | None:
+        """Find the process; one that is younger than the event which names it is another one."""
+        with suppress(psutil.Error):
+            process = psutil.Process(self.pid)
+            is_it = process.create_time() <= self.seen_at + _SLACK_SECONDS
+            return process if is_it and process.status() != psutil.STATUS_ZOMBIE else None
+        return None
+
+
+class LocalRunLauncher(DefaultRunLauncher):
+    """Launches runs on the code server, and looks after their processes on this machine."""
+
+    @property
+    def supports_check_run_worker_health(self) -> bool:
+        """Let Dagster's run monitoring ask."""
+        return True
+
+    def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
+        """Tell whether the process of a run lives; one on another machine is taken to."""
+        worker = self._worker(run)
+        if worker is None or worker.process() is not None:
+            return CheckRunHealthResult(WorkerStatus.RUNNING)
+        return CheckRunHealthResult(WorkerStatus.FAILED, _DIED)
+
+    def terminate(self, run_id: str) -> bool:
+        """End a run, also one whose code server is gone or was replaced."""
+        run = self._instance.get_run_by_id(run_id)
+        try:
+            return bool(super().terminate(run_id))  # type: ignore[no-untyped-call]
+        except (DagsterUserCodeProcessError, DagsterUserCodeUnreachableError):
+            worker = None if run is None else self._worker(run)
+            process = None if worker is None else worker.process()
+            if process is None:
+                raise
+            process.terminate()
+            return True
+
+    def _worker(self, run: dg.DagsterRun) -> _Worker | None:
+        if not _is_here(run):
+            return None
+        for entry in self._instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ENGINE_EVENT):
+            event = entry.dagster_event
+            metadata = {} if event is None else event.engine_event_data.metadata
+            if "pid" in metadata:
+                return _Worker(pid=int(str(metadata["pid"].value)), seen_at=entry.timestamp)
+        return None
+
+
+def _is_here(run: dg.DagsterRun) -> bool:
+    """Tell whether the code server that started a run is on this machine: it has a local socket."""
+    return json.loads(run.tags.get(GRPC_INFO_TAG, "{}")).get("socket") is not None

@@ -1,0 +1,118 @@
+"""What `dg scaffold defs batch_pipeline.BatchStream` writes: a file that says what to change."""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Annotated
+
+import dagster as dg
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from batch_pipeline.domain.stream import SourceFormat
+from batch_pipeline.settings.stream_values import Location, stream_name
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./:+-]+", re.ASCII)
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
+
+_YAML = """\
+type: {type}
+
+attributes:
+  stream: {stream}  # what its assets and its BATCH messages are called
+  source:
+    uri: {uri}  # the folder where files land: a path, relative to this file, or file:///…
+    include: ["*"]  # patterns of file names, such as orders-*.csv
+    format: {format}  # csv, jsonl, json, parquet, avro, text; auto looks into each file
+  batch:
+    max_weight: 64MiB  # size of a batch's files together; a heavier file is a batch of its own
+    max_count: 100  # files in a batch
+  key_properties: []  # columns that together identify a record
+  encoding:
+    format: jsonl  # jsonl, parquet or arrow
+    compression: gzip
+  storage:
+    root: {root}  # where the encoded files are written
+"""
+
+_PYTHON = """\
+import dagster as dg
+from batch_pipeline import BatchStream
+
+ATTRIBUTES = {{
+    "stream": {stream!r},
+    "source": {{"uri": {uri!r}, "format": {format!r}}},
+    "storage": {{"root": {root!r}}},
+}}
+
+
+@dg.component_instance
+def load(context: dg.ComponentLoadContext) -> BatchStream:
+    return BatchStream.from_attributes_dict(attributes=ATTRIBUTES, context=context)
+"""
+
+
+class StreamChoices(BaseModel):
+    """What may be chosen when a stream is scaffolded."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    stream: Annotated[str, AfterValidator(stream_name)] | None = Field(
+        None, description="Name of the stream (default: that of the folder)."
+    )
+    source_uri: Location = Field(
+        "./landing",
+        description="Folder where files land: a path, relative to the new file, or file:///…",
+    )
+    source_format: SourceFormat = Field(
+        SourceFormat.AUTO, description="csv, jsonl, json, parquet, avro, text or auto."
+    )
+
+
+class StreamScaffolder(dg.Scaffolder[StreamChoices]):
+    """Writes the file of a new stream."""
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[StreamChoices]:
+        """Give the choices."""
+        return StreamChoices
+
+    def scaffold(self, request: dg.ScaffoldRequest[StreamChoices]) -> None:
+        """Write `defs.yaml`, or `component.py` where Python is asked for."""
+        choices, target = request.params, request.target_path
+        folder = target.parent if request.append else target
+        name = choices.stream or _name_of(folder)
+        words = {
+            "stream": name,
+            "uri": choices.source_uri,
+            "format": choices.source_format.value,
+            "root": _storage_root(request.project_root, folder, name),
+        }
+        if request.scaffold_format == "python":
+            text = _PYTHON.format(**words)
+            (folder / "component.py").write_text(text, encoding="utf-8")
+            return
+        written = {key: _scalar(word) for key, word in words.items()}
+        text = _YAML.format(type=request.type_name, **written)
+        if request.append:
+            with target.open("a", encoding="utf-8") as file:
+                file.write(f"---\n{text}")
+        else:
+            (folder / "defs.yaml").write_text(text, encoding="utf-8")
+
+
+def _name_of(folder: Path) -> str:
+    return _NOT_IN_NAMES.sub("_", folder.name).lstrip(".-")[:100] or "stream"
+
+
+def _storage_root(project: Path | None, folder: Path, stream: str) -> str:
+    """Keep what is encoded out of the project's Python package."""
+    if project is None or not folder.absolute().is_relative_to(project.absolute()):
+        return "./batches"
+    return Path(os.path.relpath(project / "batches" / stream, folder)).as_posix()
+
+
+def _scalar(word: str) -> str:
+    is_plain = _PLAIN.fullmatch(word) and yaml.safe_load(word) == word
+    return word if is_plain else json.dumps(word, ensure_ascii=False)

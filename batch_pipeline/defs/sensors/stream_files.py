@@ -1,0 +1,53 @@
+"""Stream files that changed or broke since the definitions were loaded, told in Dagster.
+
+Nothing is loaded here: a reload of the code location takes the files as they then are.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import dagster as dg
+
+from batch_pipeline.defs.names import STREAM_FILES_SENSOR
+from batch_pipeline.domain.errors import StreamFilesError
+from batch_pipeline.domain.stream import Stream
+from batch_pipeline.settings.stream_file import load_streams_tolerantly
+
+_INTERVAL_SECONDS = 60
+
+
+def stream_files_sensor(folder: Path, loaded: Mapping[str, Stream]) -> dg.SensorDefinition:
+    """Fail while a file of the folder cannot be used, and tell when a reload would change streams.
+
+    A failing tick is red in Dagster's pages and shows file, line and problem; nothing else stops.
+    """
+
+    @dg.sensor(
+        name=STREAM_FILES_SENSOR,
+        minimum_interval_seconds=_INTERVAL_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Reads the stream files below {folder}; fails while one cannot be used.",
+    )
+    def stream_files() -> dg.SkipReason:
+        return dg.SkipReason(told_of_files(folder, loaded))
+
+    return stream_files
+
+
+def told_of_files(folder: Path, loaded: Mapping[str, Stream]) -> str:
+    """Compare the stream files of a folder with the streams that were loaded from it.
+
+    Raises:
+        StreamFilesError: a file cannot be used.
+    """
+    streams, problems = load_streams_tolerantly(folder)
+    if problems:
+        raise StreamFilesError(tuple(problems))
+    names = sorted({*streams, *loaded})
+    changed = [name for name in names if streams.get(name) != loaded.get(name)]
+    if not changed:
+        return f"{len(loaded)} streams run as their files say."
+    return (
+        f"Not as loaded any more: {', '.join(changed)}. Reload the code location to run the "
+        f"streams as their files say."
+    )

@@ -1,0 +1,237 @@
+"""What the inventory knows of files in storages: the attempts that their names mean.
+
+Which of them is garbage is the domain's to say. The one thing that is written is the mark of
+generations whose files are gone; their rows stay.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql as pg
+
+from batch_pipeline.domain.batch import AttemptStatus, BatchState
+from batch_pipeline.domain.chain import upstream_of
+from batch_pipeline.domain.filter import parse_filter
+from batch_pipeline.domain.garbage import KnownAttempt
+from batch_pipeline.domain.id_range import IdRange
+from batch_pipeline.inventory.meta.upstreams import PUBLISHED
+from batch_pipeline.inventory.server.engine import transaction
+from batch_pipeline.inventory.tables import attempt, batch, batch_state, job, part_file
+from batch_pipeline.inventory.upkeep.migrate import check_still
+
+FILES_REMOVED_AT = "files_removed_at"  # a key of `facts`: when files of a generation were given up
+
+_newer = attempt.alias("newer")
+_replaced = (
+    sa.select(sa.func.min(_newer.c.finished_at).label("replaced_at"))
+    .where(_newer.c.batch_id == attempt.c.batch_id, _newer.c.generation > attempt.c.generation)
+    .lateral("replaced")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAttempts:
+    """The attempts of all streams, found by what names of files say of them."""
+
+    engine: sa.Engine
+
+    def now(self) -> datetime:
+        """Read the database's clock."""
+        with transaction(self.engine) as connection:
+            found: datetime = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
+        return found
+
+    def job_names(self, streams: Collection[str]) -> dict[str, set[str]]:
+        """Read the names of the jobs of streams, by stream."""
+        query = sa.select(job.c.stream, job.c.name).where(job.c.stream.in_(streams))
+        names: dict[str, set[str]] = {}
+        with transaction(self.engine) as connection:
+            for row in connection.execute(query):
+                names.setdefault(row.stream, set()).add(row.name)
+        return names
+
+    def attempts(self, tokens: Collection[str]) -> Sequence[KnownAttempt]:
+        """Find the attempts, of all streams, whose tokens begin with 8 digits each."""
+        if not tokens:
+            return ()
+        wanted = (
+            sa.func.unnest(
+                sa.cast([UUID(hex=token + "0" * 24) for token in tokens], pg.ARRAY(pg.UUID)),
+                sa.cast([UUID(hex=token + "f" * 24) for token in tokens], pg.ARRAY(pg.UUID)),
+            )
+            .table_valued(sa.column("lowest", pg.UUID), sa.column("highest", pg.UUID))
+            .render_derived(name="wanted")
+        )
+        # Ordered and limited, so that each token is looked up in its index. Among 100,000 attempts
+        # two tokens begin alike.
+        found = (
+            sa.select(attempt.c.id)
+            .where(attempt.c.token.between(wanted.c.lowest, wanted.c.highest))
+            .order_by(attempt.c.token)
+            .limit(8)
+            .lateral("found")
+        )
+        ids = sa.select(found.c.id).select_from(wanted).join(found, sa.true())
+        with transaction(self.engine) as connection:
+            return _known(connection, list(connection.execute(ids).scalars()), with_files=True)
+
+    def generations(
+        self, stream: str, wanted: Collection[tuple[str, IdRange, int]]
+    ) -> Sequence[KnownAttempt]:
+        """Find published attempts of a stream by job, range of ids and generation."""
+        if not wanted:
+            return ()
+        numbers = pg.ARRAY(sa.BigInteger)
+        asked = (
+            sa.func.unnest(
+                sa.cast([name for name, _, _ in wanted], pg.ARRAY(sa.Text)),
+                sa.cast([ids.first_id for _, ids, _ in wanted], numbers),
+                sa.cast([ids.last_id for _, ids, _ in wanted], numbers),
+                sa.cast([generation for _, _, generation in wanted], numbers),
+            )
+            .table_valued("name", "first_id", "last_id", "generation")
+            .render_derived(name="asked")
+        )
+        ids = (
+            sa.select(attempt.c.id)
+            .select_from(asked)
+            .join(job, job.c.name == asked.c.name)
+            .join(batch, sa.and_(batch.c.job_id == job.c.id, batch.c.first_id == asked.c.first_id))
+            .join(attempt, attempt.c.batch_id == batch.c.id)
+            .where(
+                job.c.stream == stream,
+                batch.c.last_id == asked.c.last_id,
+                attempt.c.generation == asked.c.generation,
+            )
+        )
+        with transaction(self.engine) as connection:
+            return _known(connection, list(connection.execute(ids).scalars()), with_files=False)
+
+    def mark_removed(self, attempt_ids: Collection[int]) -> set[int]:
+        """Remember that files of superseded generations are gone.
+
+        Gives the attempts that indeed are superseded; nothing is remembered of others. The first
+        time counts.
+        """
+        is_replaced = sa.exists().where(
+            _newer.c.batch_id == attempt.c.batch_id, _newer.c.generation > attempt.c.generation
+        )
+        removed_at = sa.func.jsonb_build_object(FILES_REMOVED_AT, sa.func.clock_timestamp())
+        mark = (
+            sa.update(attempt)
+            .where(
+                attempt.c.id.in_(attempt_ids),
+                attempt.c.status == AttemptStatus.SUCCEEDED,
+                is_replaced,
+            )
+            .values(facts=removed_at.op("||")(attempt.c.facts))
+            .returning(attempt.c.id)
+        )
+        with transaction(self.engine) as connection:
+            check_still(connection)
+            return set(connection.execute(mark).scalars())
+
+
+def _query(attempt_ids: Sequence[int]) -> sa.Select[Any]:
+    return (
+        sa.select(
+            attempt.c.id,
+            attempt.c.number,
+            attempt.c.token,
+            attempt.c.status,
+            attempt.c.finished_at,
+            (attempt.c.lease_until - attempt.c.renewed_at).label("lease"),
+            attempt.c.generation,
+            attempt.c.publish_number,
+            batch.c.first_id,
+            batch.c.last_id,
+            job.c.name,
+            job.c.stream,
+            _replaced.c.replaced_at,
+        )
+        .join(batch, batch.c.id == attempt.c.batch_id)
+        .join(job, job.c.id == batch.c.job_id)
+        .join(_replaced, sa.true())
+        .where(attempt.c.id == sa.any_(sa.cast(attempt_ids, pg.ARRAY(sa.BigInteger))))
+    )
+
+
+def _known(
+    connection: sa.Connection, attempt_ids: Sequence[int], *, with_files: bool
+) -> list[KnownAttempt]:
+    rows = connection.execute(_query(attempt_ids)).all()
+    published = [row for row in rows if row.generation is not None]
+    names = _file_names(connection, [row.id for row in published]) if with_files else {}
+    unread = _unread(connection, [row for row in published if row.replaced_at is not None])
+    return [
+        KnownAttempt(
+            id=row.id,
+            job=row.name,
+            stream=row.stream,
+            ids=IdRange(first_id=row.first_id, last_id=row.last_id),
+            number=row.number,
+            token=row.token,
+            status=AttemptStatus(row.status),
+            lease=row.lease,
+            ended_at=row.finished_at,
+            generation=row.generation,
+            replaced_at=row.replaced_at,
+            unread=row.id in unread,
+            file_names=names.get(row.id, frozenset()),
+        )
+        for row in rows
+    ]
+
+
+def _file_names(connection: sa.Connection, attempt_ids: Sequence[int]) -> dict[int, frozenset[str]]:
+    """Read the names of the files that manifests list, without the folders they were written to."""
+    wanted = sa.cast(attempt_ids, pg.ARRAY(sa.BigInteger))
+    query = sa.select(part_file.c.attempt_id, part_file.c.uri).where(
+        part_file.c.attempt_id == sa.any_(wanted)
+    )
+    names: dict[int, set[str]] = {}
+    for row in connection.execute(query):
+        names.setdefault(row.attempt_id, set()).add(row.uri.rpartition("/")[2])
+    return {attempt_id: frozenset(found) for attempt_id, found in names.items()}
+
+
+def _unread(connection: sa.Connection, replaced: Sequence[sa.Row[Any]]) -> set[int]:
+    """Pick the attempts that a chained job has still to read.
+
+    A job has read what is in a batch of its own that is published.
+    """
+    readers: dict[str, list[int]] = {}
+    chained = sa.select(job.c.id, job.c.name, job.c.config).where(job.c.meta_table == PUBLISHED)
+    for row in connection.execute(chained) if replaced else ():
+        upstream = upstream_of(row.name, parse_filter(row.config["where"]))
+        readers.setdefault(upstream.job, []).append(row.id)
+    unread: set[int] = set()
+    for upstream_job, reader_ids in readers.items():
+        numbers = {row.id: row.publish_number for row in replaced if row.name == upstream_job}
+        for reader_id in reader_ids:
+            unread |= numbers.keys() - _read(connection, reader_id, numbers)
+    return unread
+
+
+def _read(connection: sa.Connection, reader_id: int, numbers: Mapping[int, int]) -> set[int]:
+    """Pick the attempts whose publish numbers are in published batches of a job."""
+    asked = (
+        sa.func.unnest(
+            sa.cast(list(numbers.keys()), pg.ARRAY(sa.BigInteger)),
+            sa.cast(list(numbers.values()), pg.ARRAY(sa.BigInteger)),
+        )
+        .table_valued(sa.column("id", sa.BigInteger), sa.column("number", sa.BigInteger))
+        .render_derived(name="asked")
+    )
+    query = (
+        sa.select(asked.c.id)
+        .select_from(asked)
+        .join(batch, asked.c.number.between(batch.c.first_id, batch.c.last_id))
+        .join(batch_state, batch_state.c.batch_id == batch.c.id)
+        .where(batch.c.job_id == reader_id, batch_state.c.state == BatchState.PUBLISHED)
+    )
+    return set(connection.execute(query).scalars())

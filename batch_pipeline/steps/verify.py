@@ -1,0 +1,89 @@
+"""Looks again at what is published: files and counters, in one pass over the published batches.
+
+Streams: memory is a page of batches. Reads only; what to do about it is the reader's decision.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from batch_pipeline.domain.manifest import PartFile
+from batch_pipeline.domain.published import PublishedBatch
+from batch_pipeline.domain.verdict import Check, Verdict
+
+Look = Callable[[PartFile], str | None]
+_TRY_AGAIN = "Materialize the partition again: its next generation replaces this one."
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """One question, asked of batch after batch."""
+
+    check: Check
+    batches: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    bad_batches: int = 0
+    problems: int = 0
+    worst: str | None = None
+    worst_count: int = 0
+
+    def add(self, one: PublishedBatch, problems: Sequence[str]) -> None:
+        """Count a batch and what is wrong with it."""
+        self.batches += 1
+        files = (*one.part_files, *one.quarantine_files)
+        self.files += len(files)
+        self.size_bytes += sum(part.size_bytes for part in files)
+        if not problems:
+            return
+        self.bad_batches += 1
+        self.problems += len(problems)
+        if len(problems) > self.worst_count:
+            self.worst_count = len(problems)
+            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+            self.worst = f"batch {one.label}, generation {one.generation}: {problems[0]}{more}"
+
+    def verdict(self) -> Verdict:
+        """Answer the question."""
+        numbers: dict[str, int | float] = {
+            "batches_checked": self.batches,
+            "batches_wrong": self.bad_batches,
+            "problems": self.problems,
+        }
+        looked = f"{self.batches:,} batches"
+        if self.check is not Check.CONSERVATION:
+            numbers |= {"files_checked": self.files, "size_bytes": self.size_bytes}
+            looked += f" with {self.files:,} files"
+        if not self.batches:
+            found = "There is nothing to judge yet: nothing is published."
+            return Verdict(check=self.check, passed=True, found=found, numbers=numbers)
+        if not self.bad_batches:
+            found = f"Yes: {looked} checked."
+            return Verdict(check=self.check, passed=True, found=found, numbers=numbers)
+        found = f"No: {self.problems:,} problems in {self.bad_batches:,} of {looked}."
+        if self.check is Check.CONSERVATION:
+            step = f"Do not load these batches. {_TRY_AGAIN} Please report it."
+        else:
+            step = f"Do not load these batches. {_TRY_AGAIN}"
+        return Verdict(
+            check=self.check,
+            passed=False,
+            found=found,
+            worst=self.worst,
+            next_step=step,
+            numbers=numbers,
+        )
+
+
+def verify(batches: Iterable[PublishedBatch], looks: dict[Check, Look]) -> dict[Check, Verdict]:
+    """Judge the counters of batches, and their files by each look, all in one pass.
+
+    A look gives what is wrong with a file, None when it is as it was published.
+    """
+    counters = Tally(check=Check.CONSERVATION)
+    tallies = {check: Tally(check=check) for check in looks}
+    for one in batches:
+        counters.add(one, list(one.contradictions()))
+        for check, look in looks.items():
+            files = (*one.part_files, *one.quarantine_files)
+            tallies[check].add(one, [said for part in files if (said := look(part)) is not None])
+    return {tally.check: tally.verdict() for tally in (counters, *tallies.values())}

@@ -1,0 +1,167 @@
+"""A `dev` that tests look into, hurt, and expect to end well."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import psutil
+import psycopg
+
+from batch_pipeline_tests.acceptance.graphql import BACKFILL, LAUNCH, PARTITIONS, answers, ask
+from batch_pipeline_tests.acceptance.ports import free_port
+from batch_pipeline_tests.acceptance.workplace import (
+    LONGEST_SECONDS,
+    Workplace,
+    names,
+    wait_until,
+)
+
+FINISHED = {"SUCCESS", "FAILURE", "CANCELED"}
+ATTEMPTS = """
+SELECT lpad(b.first_id::text, 12, '0') || '-' || lpad(b.last_id::text, 12, '0') AS partition,
+    a.status, a.error, a.generation, a.run_id
+FROM batch_pipeline.attempt a
+JOIN batch_pipeline.batch b ON b.id = a.batch_id
+JOIN batch_pipeline.job j ON j.id = b.job_id
+WHERE j.name = %s ORDER BY partition, a.number
+"""
+RUNS = """
+query Runs {
+  runsOrError { ... on Runs { results { runId jobName status tags { key value } eventConnection {
+    events { ... on MessageEvent { message } }
+  } } } }
+}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveDev:
+    """Everything up, seen through the database, GraphQL and the process table."""
+
+    place: Workplace
+    port: int
+    process: "subprocess.Popen[str]"
+
+    def attempts(self, job: str) -> dict[str, list[tuple[str, str | None]]]:
+        """Give status and error of the attempts of a job, in order, by partition."""
+        return {
+            partition: [(row[1], row[2]) for row in rows]
+            for partition, rows in groupby(self.rows(ATTEMPTS, job), key=lambda row: row[0])
+        }
+
+    def generations(self, job: str) -> dict[str, list[int]]:
+        """Give the generations of a job's batches, in order of their attempts, by partition."""
+        return {
+            partition: [row[3] for row in rows if row[3] is not None]
+            for partition, rows in groupby(self.rows(ATTEMPTS, job), key=lambda row: row[0])
+        }
+
+    def rows(self, query: str, *values: object) -> list[Any]:
+        """Ask the embedded database; nothing while it is down."""
+        lines = (self.place.home / "postgres" / "postmaster.pid").read_text().splitlines()
+        with psycopg.connect(host=lines[4], user="postgres", dbname="postgres") as connection:
+            return connection.execute(query, values).fetchall()
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Read all runs with their messages."""
+        found: list[dict[str, Any]] = ask(self.port, RUNS, {})["runsOrError"]["results"]
+        return found
+
+    def working(self, job: str) -> dict[str, int]:
+        """Give the processes of the runs that have an attempt on a job's batches, by partition."""
+        pids = {
+            run["runId"]: int(message.split("pid: ")[1].split(")")[0])
+            for run in self.runs()
+            for message in (event.get("message", "") for event in run["eventConnection"]["events"])
+            if message.startswith("Started process for run")
+        }
+        rows = self.rows(ATTEMPTS, job)
+        return {row[0]: pids[row[4]] for row in rows if row[1] == "running" and row[4] in pids}
+
+    def partitions(self, stream: str) -> dict[str, set[str]]:
+        """Give the partitions of a stream's batches by what Dagster shows of them."""
+        key = {"path": [stream, "batches"]}
+        found = ask(self.port, PARTITIONS, {"key": key})["assetNodeOrError"]
+        statuses = found["assetPartitionStatuses"]
+        states = ("materialized", "failed", "unmaterialized")
+        return {state: {*statuses.get(f"{state}Partitions", ())} for state in states}
+
+    def parts(self, *words: str) -> list[psutil.Process]:
+        """Find processes of this place by words of their command line."""
+        found = []
+        for process in self.place.processes():
+            with suppress(psutil.Error):
+                line = " ".join(process.cmdline())
+                if all(word in line for word in words) and "guardian.py" not in line:
+                    found.append(process)
+        return found
+
+    def launch(self, stream: str, partitions: Sequence[str] = ()) -> str:
+        """Launch a backfill of partitions, or of all, as the page of an asset does; give its id."""
+        chosen = {"partitionNames": partitions} if partitions else {"allPartitions": True}
+        parameters = {"assetSelection": [{"path": [stream, "batches"]}], **chosen}
+        launched = ask(self.port, LAUNCH, {"parameters": parameters})["launchPartitionBackfill"]
+        assert launched["__typename"] == "LaunchBackfillSuccess", launched
+        return str(launched["backfillId"])
+
+    def ended(self, backfill_id: str) -> str:
+        """Wait for a backfill's end and give its status."""
+
+        def status() -> str:
+            answer = ask(self.port, BACKFILL, {"id": backfill_id})
+            return str(answer["partitionBackfillOrError"]["status"])
+
+        on_the_way = {"REQUESTED", "COMPLETING", "FAILING", "CANCELING"}
+        wait_until(lambda: status() not in on_the_way, "the backfill ends", pause_seconds=0.5)
+        return status()
+
+    def answers(self) -> bool:
+        """Tell whether the webserver is up."""
+        return answers(self.port)
+
+    def database_answers(self) -> bool:
+        """Tell whether the database is up."""
+        with suppress(psycopg.OperationalError, OSError, IndexError):
+            return self.rows("SELECT 1") == [(1,)]
+        return False
+
+    def settled(self) -> None:
+        """Wait until no run is on its way and no attempt open."""
+        running = "SELECT count(*) FROM batch_pipeline.attempt WHERE status = 'running'"
+        wait_until(lambda: self.rows(running) == [(0,)], "every attempt is closed")
+        wait_until(
+            lambda: {run["status"] for run in self.runs()} <= FINISHED,
+            "every run has ended",
+            pause_seconds=0.5,
+        )
+
+
+@contextmanager
+def live_dev(place: Workplace) -> Iterator[LiveDev]:
+    """Start `dev`; in the end Ctrl-C must stop it, with nothing left behind."""
+    port = free_port()
+    process = place.start("dev", "--port", str(port))
+
+    def is_up() -> bool:
+        return "Dagster is at http" in place.output.read_text() or process.poll() is not None
+
+    wait_until(is_up, "dev prints its URL")
+    assert process.poll() is None, place.output.read_text()
+    yield LiveDev(place=place, port=port, process=process)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(LONGEST_SECONDS) == 0, place.output.read_text()
+    assert "Traceback" not in place.output.read_text()
+    assert names(place.processes()) == []
+
+
+def kill(*processes: psutil.Process | int) -> None:
+    """Kill processes as a lack of memory does."""
+    for process in processes:
+        pid = process if isinstance(process, int) else process.pid
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

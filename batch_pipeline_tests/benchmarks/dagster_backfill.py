@@ -1,0 +1,109 @@
+"""A backfill of fifty tiny partitions: what Dagster adds to encoding the same batches in a loop.
+
+Both in one process on one warm Spark session, in turns; then through a live `dev`, as a person
+launches it, from the first run's start to the last run's end.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from batch_pipeline.defs.names import run_tags
+from batch_pipeline.defs.partitioned import batches_of
+from batch_pipeline.spark.sessions.session import close_session, open_session
+from batch_pipeline.steps.encode import encode
+from batch_pipeline_tests.acceptance.graphql import BACKFILL, LAUNCH, ask
+from batch_pipeline_tests.acceptance.workplace import manifests, new_workplace, wait_until
+from batch_pipeline_tests.benchmarks.dagster_latency import live
+from batch_pipeline_tests.benchmarks.dagster_stage import Stage, stage
+
+BATCHES = 50
+_RUNS = """
+query Runs { runsOrError(filter: {pipelineName: "orders_encode"}) { ... on Runs { results {
+  status startTime endTime tags { key value }
+} } } }
+"""
+_QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+
+
+def in_process(rounds: int) -> list[str]:
+    """Compare a plain loop with a run of all batches; gives lines of a table."""
+    with stage(max_count=1) as opened:
+        opened.land(BATCHES)
+        opened.tick("orders_new_files")
+        session = open_session(opened.pipeline.spark)
+        try:
+            loop, run = partial(_loop, opened, session), partial(_run, opened)
+            loop()
+            run()  # both are warm now
+            times = [(_seconds(loop), _seconds(run)) for _ in range(rounds)]
+        finally:
+            close_session()
+    plain = statistics.median(one for one, _ in times)
+    in_run = statistics.median(other for _, other in times)
+    ratio = statistics.median(other / one for one, other in times)
+    return [
+        "| way | seconds | a partition | of the loop |",
+        "|---|---:|---:|---:|",
+        f"| plain loop | {plain:.1f} | {plain / BATCHES:.3f} | 1 |",
+        f"| one run, in this process | {in_run:.1f} | {in_run / BATCHES:.3f} | {ratio:.2f} |",
+    ]
+
+
+def through_dev() -> list[str]:
+    """Launch the backfill in a `dev` with defaults; gives a line of the table."""
+    with new_workplace() as place:
+        place.write_stream("orders", batch={"max_count": 1})
+        files = {f"{number:03d}.csv": b"id\n1\n" for number in range(BATCHES)}
+        place.land("orders", files)
+        with live(place) as port:
+            storage = place.storage("orders")
+            wait_until(lambda: len(manifests(storage)) == BATCHES, "all is published")
+            keys = sorted({manifest["batch_id"] for manifest in manifests(storage)})
+            _backfill(port, keys)
+            runs = ask(port, _RUNS, {})["runsOrError"]["results"]
+    mine = [run for run in runs if any(tag["key"] == "dagster/backfill" for tag in run["tags"])]
+    span = max(run["endTime"] for run in mine) - min(run["startTime"] for run in mine)
+    way = f"`dev`, {len(mine)} runs, {BATCHES / span * 60:.0f} partitions a minute"
+    return [f"| {way} | {span:.1f} | {span / BATCHES:.3f} | |"]
+
+
+def _loop(opened: Stage, session: Any) -> None:
+    pipeline, stream = opened.pipeline, opened.stream
+    workshop = pipeline.workshop(stream, lambda: session)
+    for status in pipeline.database.batches.statuses(stream.name):
+        encode(workshop, status.batch, run_id="loop")
+
+
+def _run(opened: Stage) -> None:
+    asset = batches_of(opened.stream)
+    keys = opened.instance.get_dynamic_partitions(asset.set_name)
+    job = opened.definitions.resolve_job_def(asset.job)
+    tags = run_tags(opened.stream, keys[0], keys[-1])
+    done = job.execute_in_process(instance=opened.instance, tags=tags, run_config=_QUIET)
+    assert done.success
+
+
+def _seconds(work: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _backfill(port: int, keys: list[str]) -> None:
+    parameters = {
+        "assetSelection": [{"path": ["orders", "batches"]}],
+        "partitionNames": keys,
+    }
+    launched = ask(port, LAUNCH, {"parameters": parameters})["launchPartitionBackfill"]
+    assert launched["__typename"] == "LaunchBackfillSuccess", launched
+    ended = {"COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED"}
+
+    def status() -> str:
+        asked = {"id": launched["backfillId"]}
+        return str(ask(port, BACKFILL, asked)["partitionBackfillOrError"]["status"])
+
+    wait_until(lambda: status() in ended, "the backfill ends", pause_seconds=1)
+    assert status() == "COMPLETED_SUCCESS"

@@ -1,0 +1,172 @@
+"""A home with a stream of many batches, all published and known to Dagster, filled by statements.
+
+What is measured there goes through the product; only the past is written past it.
+"""
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import sqlalchemy as sa
+import yaml
+
+from batch_pipeline.defs.build import build_definitions
+from batch_pipeline.defs.instance.home import open_instance
+from batch_pipeline.defs.partitioned import Partitioned, backfills_of, batches_of
+from batch_pipeline.defs.resources import PipelineResource
+from batch_pipeline.domain.backfill import Backfill, Selection
+from batch_pipeline.domain.id_range import IdRange
+from batch_pipeline.domain.planning import Limits
+from batch_pipeline.domain.stream import Stream
+from batch_pipeline.settings.pipeline import Pipeline
+
+_LINKS = 50_000  # as many as ext4 lets a file have, and a few less
+_PUBLISH = [
+    """
+    INSERT INTO batch_pipeline.attempt (batch_id, number, token, liveness_key, status, run_id,
+        lease_until, finished_at, generation, publish_number, encoding, key_properties, facts,
+        pointer_uri)
+    SELECT b.id, 1, gen_random_uuid(), 1, 'succeeded', 'past', now(), now(), 1,
+        row_number() OVER (PARTITION BY b.job_id ORDER BY b.id),
+        '{"format": "jsonl", "compression": "gzip"}', '[]',
+        '{"items": 1, "read": 1, "written": 1, "filtered": 0, "quarantined": 0}', 'file:///past'
+      FROM batch_pipeline.batch b JOIN batch_pipeline.batch_state s ON s.batch_id = b.id
+     WHERE s.state = 'planned'
+    """,
+    """
+    UPDATE batch_pipeline.batch_state SET state = 'published', attempts = 1, generation = 1
+     WHERE state = 'planned'
+    """,
+    """
+    UPDATE batch_pipeline.job j SET publish_count = coalesce((
+        SELECT max(a.publish_number) FROM batch_pipeline.attempt a
+          JOIN batch_pipeline.batch b ON b.id = a.batch_id WHERE b.job_id = j.id), 0)
+    """,
+]
+_TELL = """
+INSERT INTO event_logs
+       (run_id, event, dagster_event_type, timestamp, step_key, asset_key, partition)
+SELECT e.run_id, replace(e.event, :first, p.partition), e.dagster_event_type, e.timestamp,
+       e.step_key, e.asset_key, p.partition
+  FROM event_logs e, dynamic_partitions p
+ WHERE e.partition = :first AND e.asset_key = :asset
+   AND p.partitions_def_name = :name AND p.partition <> :first
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """An open home; its environment is the process's."""
+
+    pipeline: Pipeline
+    stream: Stream
+    instance: dg.DagsterInstance
+    definitions: dg.Definitions
+    landing: Path
+
+    def land(self, count: int, *, first: int = 1) -> None:
+        """Land files that came to rest long ago."""
+        for number in range(first, first + count):
+            if (number - first) % _LINKS == 0:
+                one = self.landing / f".one-{number}"
+                one.write_bytes(b"id\n1\n")
+                os.utime(one, (1_750_000_000, 1_750_000_000))
+            os.link(one, self.landing / f"orders-{number:07d}.csv")
+
+    def tick(self, name: str, cursor: str | None = None) -> tuple[float, dg.SensorResult]:
+        """Evaluate a sensor as the code server does; gives the seconds and the result.
+
+        What it asks for is done afterwards, as the daemon does it, but for the runs.
+        """
+        sensor = self.definitions.resolve_sensor_def(name)
+        began = time.perf_counter()
+        resources = {"pipeline": PipelineResource()}
+        with dg.build_sensor_context(
+            instance=self.instance, cursor=cursor, resources=resources
+        ) as context:
+            result = sensor(context)
+        seconds = time.perf_counter() - began
+        assert isinstance(result, dg.SensorResult), result
+        for add in result.dynamic_partitions_requests or ():
+            self.instance.add_dynamic_partitions(add.partitions_def_name, add.partition_keys)
+        for event in result.asset_events:
+            self.instance.report_runless_asset_event(event)
+        return seconds, result
+
+    def publish_all(self) -> None:
+        """Let every batch be published by a run long ago, of which Dagster was told."""
+        engine = self.pipeline.database.engine
+        with engine.begin() as connection:
+            for statement in _PUBLISH:
+                connection.execute(sa.text(statement))
+        for asset in (batches_of(self.stream), backfills_of(self.stream)):
+            self._tell(engine, asset)
+        with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+            connection.execute(sa.text("VACUUM ANALYZE"))
+
+    def plan_backfill(self, name: str, items: int, *, most: int) -> None:
+        """Plan a backfill of the first items in batches of at most so many."""
+        selection = Selection(ids=IdRange(first_id=1, last_id=items))
+        limits = Limits(max_weight=2**40, max_count=most)
+        request = Backfill.of_stream("orders", name, selection, limits)
+        self.pipeline.database.backfills.plan(request, self.pipeline.database.meta_table("orders"))
+
+    def _tell(self, engine: sa.Engine, asset: Partitioned) -> None:
+        keys = [asset.key_of(one.batch) for one in asset.statuses(self.pipeline.database)]
+        if not keys:
+            return
+        for start in range(0, len(keys), 10_000):
+            chunk = keys[start : start + 10_000]
+            self.instance.add_dynamic_partitions(asset.set_name, chunk)
+        event = dg.AssetMaterialization(asset_key=asset.asset_key, partition=keys[0])
+        self.instance.report_runless_asset_event(event)
+        names = {
+            "first": keys[0],
+            "asset": asset.asset_key.to_string(),
+            "name": asset.set_name,
+        }
+        with engine.begin() as connection:
+            connection.execute(sa.text(_TELL), names)
+
+
+@contextmanager
+def stage(*, max_count: int) -> Iterator[Stage]:
+    """Open a new home with a stream `orders` of so many items a batch; gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="bp-"))
+    landing = folder / "landing"
+    landing.mkdir()
+    attributes: dict[str, Any] = {
+        "stream": "orders",
+        "source": {"uri": str(landing), "format": "csv"},
+        "batch": {"max_weight": "1GiB", "max_count": max_count},
+        "encoding": {"format": "jsonl", "compression": "gzip"},
+        "storage": {"root": str(folder / "batches")},
+    }
+    path = folder / "streams" / "orders" / "defs.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        yaml.safe_dump({"type": "batch_pipeline.BatchStream", "attributes": attributes})
+    )
+    os.environ["BATCH_PIPELINE_HOME"] = str(folder / "home")
+    os.environ["BATCH_PIPELINE_STREAMS"] = str(folder / "streams")
+    pipeline = Pipeline.from_environment()
+    stream = pipeline.stream("orders")
+    try:
+        with open_instance(pipeline.home) as instance:
+            yield Stage(
+                pipeline=pipeline,
+                stream=stream,
+                instance=instance,
+                definitions=build_definitions([stream]),
+                landing=landing,
+            )
+    finally:
+        pipeline.close()
+        shutil.rmtree(folder)

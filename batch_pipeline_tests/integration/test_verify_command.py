@@ -1,0 +1,81 @@
+"""The command `verify`, run in this process on a real server and a real disk."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from batch_pipeline.cli import cli
+from batch_pipeline.inventory.database import Database
+from batch_pipeline_tests.integration.checks_scene import path_of, publish_all
+from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
+    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
+]
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def scene(
+    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DefsScene]:
+    """The stream `orders` with four planned batches; the environment names it."""
+    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
+        yield opened
+
+
+def run(*words: str) -> Result:
+    """Run the command."""
+    return CliRunner().invoke(cli, ["verify", *words])
+
+
+def told(*words: str) -> dict[str, Any]:
+    """Run with `--json` and give the checks of the stream by name."""
+    [report] = json.loads(run(*words, "--json").stdout)["streams"]
+    return {one["check"]: one for one in report["checks"]}
+
+
+def test_verify_of_batches_in_order_ends_well(scene: DefsScene) -> None:
+    """Expect exit code 0 and a line for each check but the one that reads every byte."""
+    publish_all(scene)
+    ended = run()
+    assert ended.exit_code == 0, ended.output
+    assert "ok   part_files    Yes: 4 batches with 4 files checked." in ended.output
+    assert "checksums" not in ended.output
+
+
+def test_verify_tells_of_a_missing_file_and_exits_with_3(scene: DefsScene) -> None:
+    """Expect the file and what to do about it, also with how many batches were looked at."""
+    path = path_of(publish_all(scene)[0])
+    path.unlink()
+    ended = run("orders")
+    assert ended.exit_code == 3
+    assert "FAIL part_files" in ended.output
+    assert f"{path} is missing" in ended.output
+    assert "Materialize the partition again" in ended.output
+    assert told("--last", "2")["part_files"]["batches_checked"] == 2
+    assert told("--last", "2")["part_files"]["passed"]
+
+
+def test_verify_finds_a_changed_byte_only_when_it_reads(scene: DefsScene) -> None:
+    """Expect `--deep` to add the check of checksums."""
+    path = path_of(publish_all(scene)[0])
+    path.write_bytes(b"X" + path.read_bytes()[1:])
+    assert run().exit_code == 0
+    ended = run("--deep", "--all")
+    assert ended.exit_code == 3
+    assert told("--deep")["checksums"]["problems"] == 1
+
+
+def test_verify_warns_without_calling_batches_unfit(scene: DefsScene) -> None:
+    """Expect a warning to be told apart, and the same exit code."""
+    publish_all(scene, quarantined=1)
+    ended = run()
+    assert ended.exit_code == 3
+    assert "warn quarantine" in ended.output
+    assert told()["quarantine"]["severe"] is False

@@ -1,0 +1,91 @@
+"""The files that `dg scaffold defs` writes for a new stream."""
+
+import tempfile
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from batch_pipeline.defs.scaffold import StreamChoices, StreamScaffolder
+from batch_pipeline.domain.stream import SourceFormat, Stream
+from batch_pipeline.settings.stream_file import read_component, read_stream_file
+
+TYPE = "batch_pipeline.BatchStream"
+FOLDERS = st.text(
+    st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=30
+).filter(lambda name: name not in {".", ".."})
+
+
+def scaffold(folder: Path, root: Path | None = None, **chosen: str) -> Path:
+    """Scaffold a stream into a folder, and give its file."""
+    folder.mkdir(parents=True)
+    StreamScaffolder().scaffold(
+        dg.ScaffoldRequest(
+            type_name=TYPE,
+            target_path=folder,
+            scaffold_format="yaml",
+            project_root=root,
+            params=StreamChoices.model_validate(chosen),
+        )
+    )
+    return folder / "defs.yaml"
+
+
+def test_scaffolded_file_has_the_folder_name_and_stores_outside_of_the_package(
+    tmp_path: Path,
+) -> None:
+    """Expect a landing beside the file, and part files below the project."""
+    path = scaffold(tmp_path / "src/shop/defs/sales", tmp_path)
+    stream = read_stream_file(path)
+    assert stream.name == "sales"
+    assert stream.source.place == (path.parent / "landing").as_uri()
+    assert stream.storage.root == (tmp_path / "batches/sales").as_uri()
+
+
+def test_scaffolded_file_says_what_was_chosen(tmp_path: Path) -> None:
+    """Expect name, place and format, whatever YAML would make of them."""
+    path = scaffold(
+        tmp_path / "a", stream="2023", source_uri="/data/in: #1", source_format="parquet"
+    )
+    stream = read_stream_file(path)
+    assert (stream.name, stream.source.place) == ("2023", "file:///data/in%3A%20%231")
+    assert stream.source.format is SourceFormat.PARQUET
+
+
+@given(name=FOLDERS, stream=st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", fullmatch=True))
+def test_scaffolded_file_loads_whatever_the_names(name: str, stream: str) -> None:
+    """Expect a stream for every folder that a disk has, and every name that is allowed."""
+    with tempfile.TemporaryDirectory() as folder:
+        if len(name.encode()) <= 255:
+            assert _read(scaffold(Path(folder) / "unnamed" / name)).name
+        assert _read(scaffold(Path(folder) / "named", stream=stream)).name == stream
+
+
+def _read(path: Path) -> Stream:
+    return read_stream_file(path)
+
+
+def test_scaffolding_appends_a_second_stream_to_a_file(tmp_path: Path) -> None:
+    """Expect two documents, the second as chosen."""
+    path = scaffold(tmp_path / "sales")
+    StreamScaffolder().scaffold(
+        dg.ScaffoldRequest(
+            type_name=TYPE,
+            target_path=path,
+            scaffold_format="yaml",
+            project_root=None,
+            params=StreamChoices(stream="refunds"),
+            append=True,
+        )
+    )
+    names = [read_component(path, number=n, fill=lambda given: given).name for n in (0, 1)]
+    assert names == ["sales", "refunds"]
+
+
+def test_scaffolding_refuses_a_name_that_no_stream_may_have() -> None:
+    """Expect what is wrong before anything is written."""
+    with pytest.raises(ValidationError, match="letters, digits"):
+        StreamChoices(stream="my sales")
