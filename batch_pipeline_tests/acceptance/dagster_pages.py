@@ -34,8 +34,8 @@ class DagsterPages:
             self.page.screenshot(path=self.pictures / f"{picture}.png")
 
     def click(self, words: str) -> None:
-        """Click the button of the page with these words; its name may be longer by an icon's."""
-        self.page.get_by_role("button", name=words).first.click()
+        """Click the button of the page that shows these words; its name may be another, longer."""
+        self.page.get_by_role("button").filter(has_text=words).first.click()
 
     def choose(self, words: str) -> None:
         """Click the button of the open dialog with just these words."""
