@@ -7,6 +7,7 @@ misses nothing, however many batches there are below it; across jobs it would.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -141,9 +142,7 @@ def _of(stream: str, kind: JobKind) -> sa.ColumnElement[bool]:
     return sa.and_(job.c.stream == stream, job.c.kind == kind)
 
 
-def _planned(
-    connection: sa.Connection, marks: Mapping[int, Mark]
-) -> Sequence[sa.Row[tuple[object, ...]]]:
+def _planned(connection: sa.Connection, marks: Mapping[int, Mark]) -> Sequence[sa.Row[*tuple[Any, ...]]]:
     if not marks:
         return []
     above = [
