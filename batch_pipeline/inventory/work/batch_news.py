@@ -142,7 +142,9 @@ def _of(stream: str, kind: JobKind) -> sa.ColumnElement[bool]:
     return sa.and_(job.c.stream == stream, job.c.kind == kind)
 
 
-def _planned(connection: sa.Connection, marks: Mapping[int, Mark]) -> Sequence[sa.Row[*tuple[Any, ...]]]:
+def _planned(
+    connection: sa.Connection, marks: Mapping[int, Mark]
+) -> Sequence[sa.Row[*tuple[Any, ...]]]:
     if not marks:
         return []
     above = [
