@@ -22,15 +22,15 @@ Where do I go to …
 - change what people see in Dagster?      defs/metadata.py, defs/assets/
 - change the component of dg projects?    defs/component.py, defs/scaffold.py
 - change what is checked afterwards?      domain/judgement.py, steps/verify.py, defs/checks/
-- change when batches are launched?       defs/sensors.py, steps/plan.py
+- change when batches are launched?       defs/sensors/, steps/plan.py
 - change what is garbage?                 domain/garbage.py, steps/collect_garbage.py
 - add a command?                          cli/
 - name a new failure?                     domain/errors.py
 - acquire batches without Dagster?        library/, then inventory/work/acquire.py
 - read a user's table another way?        inventory/meta/reflected_table.py
 - know better which ids may still come?   inventory/meta/ceilings/
-- take history once more?                 inventory/jobs/backfills.py, defs/backfill.py
-- know what a cancelled run means?        inventory/jobs/run_ends.py, defs/run_ends.py
+- take history once more?                 inventory/jobs/backfills.py, defs/sensors/backfills.py
+- know what a cancelled run means?        inventory/jobs/run_ends.py, defs/sensors/run_ends.py
 - find what came too late?                inventory/jobs/late_arrivals.py
 - move a batch to another state?          inventory/work/batch_states.py, the only place that does
 - give a role a right?                    inventory/upkeep/rights.py

@@ -187,7 +187,8 @@ def test_sensors_launch_new_rows_and_late_ones(
         launched = _tick(new_files_sensor(stream))
         assert isinstance(launched, dg.SensorResult)
         assert len(launched.run_requests or []) == 1
-        assert len(launched.asset_events) == 1
+        told = [type(event) for event in launched.asset_events]
+        assert told == [dg.AssetMaterialization, dg.AssetObservation]
         sqlite_feed.place.done("run")
         sqlite_feed.add(2)
         assert _run_keys(_tick(late_sensor(stream))) == []

@@ -1,8 +1,11 @@
 """The rules of the house that no linter knows."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import batch_pipeline
 
 PROJECT = Path(__file__).parents[2]
 
@@ -12,6 +15,14 @@ def test_import_law_holds() -> None:
     command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
     result = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_first_page_names_places_that_exist() -> None:
+    """Expect every file and folder of the package's own table of contents to be there."""
+    package = PROJECT / "batch_pipeline"
+    named = re.findall(r"\b[a-z_]+/[a-z_/]*(?:\.py)?", str(batch_pipeline.__doc__))
+    assert len(named) > 30
+    assert [place for place in named if not (package / place).exists()] == []
 
 
 def test_project_dagster_yaml_is_the_packaged_one() -> None:
