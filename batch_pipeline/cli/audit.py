@@ -10,8 +10,6 @@ import click
 from batch_pipeline.cli.console import head, print_json, say
 from batch_pipeline.cli.streams import as_json
 from batch_pipeline.domain.audit import Audit
-from batch_pipeline.domain.errors import UnknownJobError
-from batch_pipeline.domain.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
 
 
@@ -37,23 +35,12 @@ def audit(stream: tuple[str, ...], days: int, everything: bool, as_json: bool) -
     with closing(Pipeline.from_environment()) as pipeline:
         names = stream or tuple(pipeline.streams)
         chosen = [pipeline.stream(name) for name in names]
-        found = {one.name: _audit(pipeline, one, since) for one in chosen}
+        found = {one.name: pipeline.audit(one, since) for one in chosen}
     if as_json:
         print_json({"streams": [_report(name, one) for name, one in found.items()]})
         return
     for name, one in found.items():
         _print(name, one)
-
-
-def _audit(pipeline: Pipeline, stream: Stream, since: timedelta | None) -> Audit | None:
-    """Audit a stream; None while nothing of it was ever planned."""
-    table = pipeline.meta_table(stream).reflected()
-    try:
-        return pipeline.database.late_arrivals.audit(
-            stream.name, table, limits=stream.limits, since=since
-        )
-    except UnknownJobError:
-        return None
 
 
 def _report(name: str, found: Audit | None) -> dict[str, Any]:

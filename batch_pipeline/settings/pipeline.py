@@ -6,10 +6,12 @@ Nothing is opened before it is asked for.
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from batch_pipeline.domain.errors import SettingError, UnknownStreamError
+from batch_pipeline.domain.audit import Audit
+from batch_pipeline.domain.errors import SettingError, UnknownJobError, UnknownStreamError
 from batch_pipeline.domain.job import Job
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.files.landing import FolderLanding
@@ -156,6 +158,16 @@ class Pipeline:
             return self.meta_table(self.stream(one.stream)).reflected()
         terms = terms_of_job(self.database.engine, one)
         return self.sources_of(one.meta_table).table(terms)
+
+    def audit(self, stream: Stream, since: timedelta | None) -> Audit | None:
+        """Audit what was published since then, all where it is None; None before anything is."""
+        table = self.meta_table(stream).reflected()
+        try:
+            return self.database.late_arrivals.audit(
+                stream.name, table, limits=stream.limits, since=since
+            )
+        except UnknownJobError:
+            return None
 
     def landing(self, stream: Stream, *, wait: bool) -> FolderLanding:
         """Give the landing of a stream; `wait` waits for files that are being written."""

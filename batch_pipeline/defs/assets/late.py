@@ -21,8 +21,6 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.steps.encode import Workshop, encode
 from batch_pipeline.steps.plan import due
 
-_INTERVAL_SECONDS = 30
-
 
 def late_asset(stream: Stream) -> dg.AssetsDefinition:
     """The late arrivals of a stream. Materializing it encodes the batches of them that wait."""

@@ -12,7 +12,6 @@ from pydantic import Field
 from batch_pipeline.defs.jobs.each_stream import Counts, chosen, do_for_each
 from batch_pipeline.defs.names import RECONCILE_JOB
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.domain.errors import UnknownJobError
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.steps.reconcile import reconcile
@@ -61,13 +60,9 @@ def _reconcile(pipeline: Pipeline, stream: Stream, since: timedelta) -> Counts:
 
 def _audit(pipeline: Pipeline, stream: Stream, since: timedelta) -> Counts:
     """Audit a stream; nothing is found while nothing of it was ever planned."""
-    table = pipeline.meta_table(stream).reflected()
     names = ("batches_audited", "late", "missing", "changed", "refused")
-    try:
-        found = pipeline.database.late_arrivals.audit(
-            stream.name, table, limits=stream.limits, since=since
-        )
-    except UnknownJobError:
+    found = pipeline.audit(stream, since)
+    if found is None:
         return dict.fromkeys(names, 0)
     noted = (found.late, found.missing, found.changed, found.refused)
     numbers = (found.batches, *(one.count for one in noted))

@@ -13,7 +13,8 @@ from batch_pipeline.domain.manifest import Manifest, PartFile
 from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.inventory.jobs.jobs import of_stream
 from batch_pipeline.inventory.server.engine import transaction
-from batch_pipeline.inventory.tables import attempt, batch, job, part_file, schema_version
+from batch_pipeline.inventory.tables import attempt, batch, job, schema_version
+from batch_pipeline.inventory.work.file_rows import files_of_attempts
 from batch_pipeline.inventory.work.garbage import FILES_REMOVED_AT
 
 _PAGE = 200
@@ -29,7 +30,7 @@ class Manifests:
         """Read the manifest of one published attempt."""
         with transaction(self.engine) as connection:
             row = connection.execute(_query().where(attempt.c.id == attempt_id)).one()
-            return _manifest(row, _files(connection, [attempt_id]).get(attempt_id, []))
+            return _manifest(row, files_of_attempts(connection, [attempt_id]).get(attempt_id, []))
 
     def of_batch(self, one: Batch) -> Manifest | None:
         """Read the newest generation of a batch, None when it has none."""
@@ -43,7 +44,9 @@ class Manifests:
             row = connection.execute(query).one_or_none()
             if row is None:
                 return None
-            return _manifest(row, _files(connection, [row.attempt_id]).get(row.attempt_id, []))
+            return _manifest(
+                row, files_of_attempts(connection, [row.attempt_id]).get(row.attempt_id, [])
+            )
 
     def run_of(self, manifest: Manifest) -> str | None:
         """Give the id of the run that made a manifest."""
@@ -65,7 +68,7 @@ class Manifests:
         )
         with transaction(self.engine) as connection:
             rows = connection.execute(query).all()
-            files = _files(connection, [row.attempt_id for row in rows])
+            files = files_of_attempts(connection, [row.attempt_id for row in rows])
         for row in rows:
             yield _manifest(row, files.get(row.attempt_id, []))
 
@@ -87,7 +90,7 @@ class Manifests:
             )
             with transaction(self.engine) as connection:
                 rows = connection.execute(query).all()
-                files = _files(connection, [row.attempt_id for row in rows])
+                files = files_of_attempts(connection, [row.attempt_id for row in rows])
             for row in rows:
                 publish_number = row.publish_number
                 yield publish_number, _manifest(row, files.get(row.attempt_id, []))
@@ -128,18 +131,6 @@ def _query() -> sa.Select[Any]:
         # What a worker of the library published has a result of its own instead of files.
         .where(attempt.c.status == AttemptStatus.SUCCEEDED, attempt.c.encoding.is_not(None))
     )
-
-
-def _files(connection: sa.Connection, attempt_ids: list[int]) -> dict[int, list[sa.Row[Any]]]:
-    query = (
-        sa.select(part_file)
-        .where(part_file.c.attempt_id.in_(attempt_ids))
-        .order_by(part_file.c.attempt_id, part_file.c.quarantine, part_file.c.position)
-    )
-    files: dict[int, list[sa.Row[Any]]] = {}
-    for row in connection.execute(query):
-        files.setdefault(row.attempt_id, []).append(row)
-    return files
 
 
 def _manifest(row: sa.Row[Any], files: list[sa.Row[Any]]) -> Manifest:

@@ -20,10 +20,10 @@ from batch_pipeline.inventory.tables import (
     attempt_item,
     batch,
     job,
-    part_file,
     schema_version,
 )
 from batch_pipeline.inventory.work.batch_rows import batch_of
+from batch_pipeline.inventory.work.file_rows import files_of_attempts
 
 _PAGE = 200
 _SHOWN = 5
@@ -52,7 +52,7 @@ class PublishedBatches:
             with transaction(self.engine) as connection:
                 rows = connection.execute(query).all()
                 ids = [row.attempt_id for row in rows]
-                files, items = _files(connection, ids), _items(connection, ids)
+                files, items = files_of_attempts(connection, ids), _items(connection, ids)
             for row in rows:
                 yield _published(row, files.get(row.attempt_id, ()), items.get(row.attempt_id))
             if len(rows) < size:
@@ -127,18 +127,6 @@ def _newest(stream: str, kinds: Sequence[JobKind]) -> sa.Select[Any]:
         )
         .order_by(attempt.c.id.desc())
     )
-
-
-def _files(connection: sa.Connection, ids: Sequence[int]) -> dict[int, list[sa.Row[Any]]]:
-    query = (
-        sa.select(part_file)
-        .where(part_file.c.attempt_id.in_(ids))
-        .order_by(part_file.c.attempt_id, part_file.c.quarantine, part_file.c.position)
-    )
-    files: dict[int, list[sa.Row[Any]]] = {}
-    for row in connection.execute(query):
-        files.setdefault(row.attempt_id, []).append(row)
-    return files
 
 
 def _items(connection: sa.Connection, ids: Sequence[int]) -> dict[int, sa.Row[Any]]:

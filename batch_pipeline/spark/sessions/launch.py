@@ -38,6 +38,7 @@ FOREIGN_VARIABLES = (
     "SPARK_REMOTE",
 )
 
+LOG4J_FILE = "log4j2.properties"
 LOG4J = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -78,7 +79,7 @@ def local_conf(
     all_options = [
         *JVM_OPTIONS,
         *options,
-        f"-Dlog4j2.configurationFile={_log4j_file(home).as_uri()}",
+        f"-Dlog4j2.configurationFile={kept_file(home, LOG4J_FILE, LOG4J).as_uri()}",
     ]
     added = conf.get("spark.driver.extraJavaOptions", "")
     return {
@@ -174,13 +175,14 @@ def last_lines(log: Path, *, start: int, count: int = 5) -> str:
     return " | ".join(lines[-count:]) or f"nothing was logged in {log}"
 
 
-def _log4j_file(home: Path) -> Path:
-    path = home.absolute() / "spark" / "log4j2.properties"
-    if not path.exists() or path.read_text(encoding="utf-8") != LOG4J:
+def kept_file(home: Path, name: str, text: str) -> Path:
+    """Give the path of a file of Spark's settings below `home`, written whole where it differs."""
+    path = home.absolute() / "spark" / name
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".log4j2-")
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(LOG4J)
+            file.write(text)
         Path(temporary).replace(path)
     return path
 
