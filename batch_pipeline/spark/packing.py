@@ -12,7 +12,9 @@ from batch_pipeline.spark.read.slices import ByteRange
 
 # Fixed, whatever the number of cores: the same items give the same part files on every machine.
 SLICE_BYTES = 32 * 2**20
-TASK_WORK = 32 * 2**20
+TASK_WORK = 32 * 2**20  # of small batches; a task costs Spark about 20 ms, so of large ones
+MOST_TASK_WORK = 128 * 2**20  # a sixteenth of the whole, up to this
+TASKS = 16
 TASK_ITEMS = 200
 ITEM_WORK = 64 * 2**10  # what opening and closing a file costs, in bytes read
 
@@ -45,16 +47,21 @@ def work_of(item: Item) -> int:
     return ITEM_WORK + item.weight * growth
 
 
-def packed(items: Iterable[Item], parts: Mapping[int, Sequence[Work]]) -> Iterator[Work]:
-    """Cut items, in their order, into tasks of at most 32 MiB of work and 200 items.
+def task_work(items: Iterable[Item]) -> int:
+    """Give how much work a task of some items takes on, in bytes of JSON lines: 32 to 128 MiB."""
+    return max(TASK_WORK, min(MOST_TASK_WORK, sum(map(work_of, items)) // TASKS))
+
+
+def packed(items: Sequence[Item], parts: Mapping[int, Sequence[Work]]) -> Iterator[Work]:
+    """Cut items, in their order, into tasks of 200 items and `task_work` of work at most.
 
     An item of more work is a task of its own; one whose id is in `parts` has the tasks given there.
     """
     task: list[Item] = []
-    work = 0
+    work, most = 0, task_work(items)
     for item in items:
         more = work_of(item)
-        is_full = work + more > TASK_WORK or len(task) == TASK_ITEMS
+        is_full = work + more > most or len(task) == TASK_ITEMS
         if task and (is_full or item.id in parts):
             yield Work(items=tuple(task))
             task, work = [], 0

@@ -11,10 +11,10 @@ from batch_pipeline.spark.packing import (
     ITEM_WORK,
     SLICE_BYTES,
     TASK_ITEMS,
-    TASK_WORK,
     Work,
     byte_ranges,
     packed,
+    task_work,
     work_of,
 )
 from batch_pipeline.spark.read.slices import ByteRange
@@ -44,10 +44,13 @@ def weighing(*weights: int, ending: str = "csv") -> list[Item]:
         ([15 * MIB, 15 * MIB, 3 * MIB], [2, 1]),
         ([1, 99 * MIB, 1, 1], [1, 1, 2]),
         ([1] * 401, [200, 200, 1]),
+        ([63 * MIB] * 16, [1] * 16),
+        ([31 * MIB] * 64, [4] * 16),
+        ([31 * MIB] * 264, [4] * 66),
     ],
 )
 def test_packed_items_keep_their_order_and_the_bounds(weights: list[int], sizes: list[int]) -> None:
-    """A task takes items up to 32 MiB of work or 200 items; a heavier one stands alone."""
+    """A task takes up to 200 items, and a sixteenth of the work within 32 and 128 MiB."""
     items = weighing(*weights)
     tasks = list(packed(items, {}))
 
@@ -86,7 +89,7 @@ def test_packed_tasks_of_any_items_hold_each_once_within_the_bounds(weights: lis
     assert [item for task in tasks for item in task.items] == items
     for task in tasks:
         assert len(task.items) <= TASK_ITEMS
-        assert len(task.items) == 1 or sum(map(work_of, task.items)) <= TASK_WORK
+        assert len(task.items) == 1 or sum(map(work_of, task.items)) <= task_work(items)
 
 
 @pytest.mark.parametrize(

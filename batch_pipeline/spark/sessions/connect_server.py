@@ -5,7 +5,6 @@ It listens on the loopback interface only and asks every client for a random tok
 
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
@@ -131,7 +130,7 @@ class SparkConnectServer:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         running.guardian.wait()
-        shutil.rmtree(running.scratch, ignore_errors=True)
+        launch.remove_scratch(running.scratch)
 
     def __enter__(self) -> Self:
         self.start()

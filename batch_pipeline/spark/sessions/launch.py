@@ -19,6 +19,8 @@ APP_NAME = "batch-pipeline"
 LOOPBACK = "127.0.0.1"
 DAEMON_MODULE = "batch_pipeline.spark.sessions.worker_daemon"
 LOG_LIMIT_BYTES = 10_000_000
+SOCKETS = "sockets"
+SOCKET_FOLDER_BYTES = 60  # a socket's path may have 107, and Spark's names take 43
 
 # Short work in the JVM (records stay in Python): the quick compiler and the plain collector start
 # fastest. What a user sets in `spark.driver.extraJavaOptions` comes later and wins.
@@ -93,6 +95,7 @@ def local_conf(
         "spark.python.daemon.module": DAEMON_MODULE,
         "spark.python.use.daemon": "true",
         "spark.python.worker.reuse": "true",
+        **_socket_conf(scratch),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": (home / "spark" / "warehouse").as_uri(),
         **session_conf(conf),
@@ -144,8 +147,36 @@ def new_scratch(home: Path) -> Path:
     for left in root.iterdir():
         owner = left.name.partition("-")[0]
         if owner.isdecimal() and not psutil.pid_exists(int(owner)):
-            shutil.rmtree(left, ignore_errors=True)
+            remove_scratch(left)
     return Path(tempfile.mkdtemp(dir=root, prefix=f"{os.getpid()}-"))
+
+
+def remove_scratch(scratch: Path) -> None:
+    """Remove the folder of one JVM and what belongs to it, as far as that is possible."""
+    elsewhere = scratch / SOCKETS
+    if elsewhere.is_symlink():
+        shutil.rmtree(elsewhere.resolve(), ignore_errors=True)
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _socket_conf(scratch: Path) -> dict[str, str]:
+    """Let JVM and workers talk over sockets of the file system, which only their owner can open.
+
+    Over TCP a short task waits 40 ms for an acknowledgement that the kernel delays. The path of
+    such a socket is short, so a deep scratch folder has its sockets in another one.
+    """
+    folder = scratch
+    if len(os.fsencode(scratch)) > SOCKET_FOLDER_BYTES:
+        link = scratch / SOCKETS
+        if not link.is_symlink():
+            link.symlink_to(tempfile.mkdtemp(prefix="bp-"), target_is_directory=True)
+        folder = link.readlink()
+    if len(os.fsencode(folder)) > SOCKET_FOLDER_BYTES:
+        return {}
+    return {
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": str(folder),
+    }
 
 
 def properties_file(folder: Path, conf: Mapping[str, str]) -> Path:

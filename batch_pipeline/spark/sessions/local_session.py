@@ -6,7 +6,6 @@ forks with a hook (unsafe in a process with threads) and keeps it running after 
 
 import importlib
 import os
-import shutil
 import signal
 import struct
 import subprocess
@@ -140,7 +139,7 @@ class LocalSession:
             _forget_gateway()
         if self._jvm is not None:
             _end(self._jvm, self._stop_timeout_seconds)
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        launch.remove_scratch(self._scratch)
 
 
 def _py4j_error() -> type[Exception]:

@@ -4,6 +4,7 @@ Run by Spark (`spark.python.daemon.module`), never imported. Nothing may be open
 workers are forks of this process.
 """
 
+import gc
 import importlib
 import os
 import signal
@@ -30,6 +31,10 @@ def main() -> None:
     for module in MODULES:
         importlib.import_module(module)
     importlib.import_module("batch_pipeline.spark.worker_memory").keep_freed_memory()
+    # A worker collects garbage after each task. It need not look at the modules again and again:
+    # that took 45 ms of each task.
+    gc.collect()
+    gc.freeze()
     _end_when_idle()
     importlib.import_module("pyspark.daemon").manager()
 
