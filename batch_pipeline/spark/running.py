@@ -4,7 +4,7 @@ Knows sessions, tags and engine errors; what the tasks do is up to the caller.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from importlib import import_module
@@ -21,9 +21,13 @@ from batch_pipeline.spark.stop_mark import StopMark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    Columns = StructType | str
 
 WAIT_SECONDS = 0.2
 STOP_SECONDS = 10.0
+CARRIED_BYTES = 2**20
 
 _Given = TypeVar("_Given")
 TaskFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -97,11 +101,39 @@ class SparkJobs:
                     session.interruptTag(self._tag)  # else the tasks would write on
 
 
-def payload_frame(session: "SparkSession", payloads: list[bytes]) -> "DataFrame":
-    """Make a frame of columns `number, spec` with one row in each partition, in order."""
-    numbers = pa.array(range(len(payloads)), pa.int32())
-    rows = pa.table({"number": numbers, "spec": pa.array(payloads, pa.binary())})
-    return session.createDataFrame(rows).repartitionById(len(payloads), "number")
+def task_frame(
+    session: "SparkSession", payloads: list[bytes], function: TaskFunction, columns: "Columns"
+) -> "DataFrame":
+    """Make a frame of what tasks give, each called with one row: its `number`, its payload `spec`.
+
+    Payloads travel with the function while they are small, and as rows, which take a stage of
+    their own, where they are not.
+    """
+    count = len(payloads)
+    if sum(map(len, payloads)) <= CARRIED_BYTES:
+        return session.range(0, count, 1, count).mapInArrow(_Carried(payloads, function), columns)
+    rows = pa.Table.from_batches([_specs(range(count), payloads)])
+    frame = session.createDataFrame(rows).repartitionById(count, "number")
+    return frame.mapInArrow(function, columns)
+
+
+def _specs(numbers: Sequence[int], payloads: Sequence[bytes]) -> pa.RecordBatch:
+    columns = [pa.array(numbers, pa.int32()), pa.array(payloads, pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, ["number", "spec"])
+
+
+class _Carried:
+    """Puts the payload of a task in the place of its number."""
+
+    def __init__(self, payloads: list[bytes], function: TaskFunction) -> None:
+        self._payloads = payloads
+        self._function = function
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self._function(self._told(batch.column("id").to_pylist()) for batch in batches)
+
+    def _told(self, numbers: list[int]) -> pa.RecordBatch:
+        return _specs(numbers, [self._payloads[number] for number in numbers])
 
 
 def engine_errors() -> tuple[type[Exception], ...]:

@@ -27,7 +27,7 @@ from batch_pipeline.spark.read.csv_slices import (
 )
 from batch_pipeline.spark.read.slices import ByteRange
 from batch_pipeline.spark.read.sources import open_source
-from batch_pipeline.spark.running import SparkJobs, payload_frame
+from batch_pipeline.spark.running import SparkJobs, task_frame
 from batch_pipeline.spark.task_values import answer
 
 
@@ -97,11 +97,9 @@ def _opened(item: Item, stream: Stream) -> tuple[Item, SourceFormat] | None:
 def _counted(specs: Sequence[CountSpec], jobs: SparkJobs) -> dict[int, tuple[Work, ...]]:
     payloads = [msgspec.json.encode(spec) for spec in specs]
     rows = jobs.run(
-        lambda session: (
-            payload_frame(session, payloads)
-            .mapInArrow(count_parts, "number int, report binary")
-            .collect()
-        ),
+        lambda session: task_frame(
+            session, payloads, count_parts, "number int, report binary"
+        ).collect(),
         tasks=len(payloads),
     )
     reports = [msgspec.json.decode(row["report"], type=CountReport) for row in rows]

@@ -9,7 +9,7 @@ import msgspec
 from batch_pipeline.domain.encode import EncodeRequest
 from batch_pipeline.spark.packing import Work
 from batch_pipeline.spark.results import check_finished, remove_files
-from batch_pipeline.spark.running import SparkJobs, payload_frame
+from batch_pipeline.spark.running import SparkJobs, task_frame
 from batch_pipeline.spark.task import run_tasks
 from batch_pipeline.spark.task_values import TaskReport, TaskSpec
 
@@ -106,8 +106,7 @@ class Tasks:
         )
 
     def _collect(self, session: "SparkSession", payloads: list[bytes]) -> None:
-        frame = payload_frame(session, payloads)
-        rows = frame.mapInArrow(run_tasks, "number int, report binary").collect()
+        rows = task_frame(session, payloads, run_tasks, "number int, report binary").collect()
         # Kept here and not given: an interrupt that ends the wait must not lose sight of the files.
         self._reports += [msgspec.json.decode(row["report"], type=TaskReport) for row in rows]
 

@@ -35,7 +35,7 @@ from batch_pipeline.spark.results import (
     remove_files,
     result_of,
 )
-from batch_pipeline.spark.running import SparkJobs, is_engine_gone, payload_frame, reason_of
+from batch_pipeline.spark.running import SparkJobs, is_engine_gone, reason_of, task_frame
 from batch_pipeline.spark.task_values import TaskReport, TaskSpec
 from batch_pipeline.spark.tasks import Tasks
 from batch_pipeline.spark.transform_function import Transform
@@ -211,5 +211,4 @@ def _frame(session: "SparkSession", specs: Sequence[ReadSpec], schema: RecordSch
     fields = frame_schema(schema)
     arrow_schema = to_arrow_schema(fields, timezone="UTC")
     payloads = [msgspec.json.encode(spec) for spec in specs]
-    frame = payload_frame(session, payloads)
-    return frame.mapInArrow(read_records(schema, arrow_schema), fields)
+    return task_frame(session, payloads, read_records(schema, arrow_schema), fields)

@@ -20,7 +20,7 @@ from batch_pipeline.domain.record_rules import (
     ReadLimits,
 )
 from batch_pipeline.domain.stream import CsvOptions
-from batch_pipeline.spark import packing, splitting
+from batch_pipeline.spark import packing, running, splitting
 from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
 from batch_pipeline_tests.integration.encode_desk import MIB, Desk, records
 
@@ -66,8 +66,12 @@ def parts_of(result_names: list[str]) -> set[str]:
     return {name.split("-")[3][:4] for name in result_names}
 
 
-def test_split_jsonl_gives_all_records_in_order(desk: Desk) -> None:
-    """Three tasks read the file, and the item's report adds up what they say."""
+@pytest.mark.parametrize("carried_bytes", [running.CARRIED_BYTES, 0], ids=["carried", "as rows"])
+def test_split_jsonl_gives_all_records_in_order(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, carried_bytes: int
+) -> None:
+    """Three tasks read the file, however they are told to; the item's report adds up theirs."""
+    monkeypatch.setattr(running, "CARRIED_BYTES", carried_bytes)
     desk.land(b'{"id":-1,"text":""}\n')
     desk.land(lines())
     desk.land(b'{"id":3000,"text":""}\n')

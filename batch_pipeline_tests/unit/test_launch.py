@@ -14,7 +14,7 @@ FOLDER = "spark.python.unix.domain.socket.dir"
 
 def test_sockets_of_a_short_home_are_in_its_scratch_folder() -> None:
     """Nothing is left elsewhere by a process that dies."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as home:  # noqa: S108 - its path is short
+    with tempfile.TemporaryDirectory(dir="/tmp") as home:  # a short path
         scratch = new_scratch(Path(home))
         conf = local_conf(Path(home), scratch, [], {})
 
