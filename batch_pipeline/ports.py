@@ -3,22 +3,20 @@
 Values in, values out; nothing here knows a database, a file system or an engine.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Protocol
 
 from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch
 from batch_pipeline.domain.encode import Encoded, EncodeRequest, EncodeResult
 from batch_pipeline.domain.filter import Filter
-from batch_pipeline.domain.garbage import KnownAttempt
-from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.item import FoundFile, Item, Registered
+from batch_pipeline.domain.load import Loaded, Loading
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.planning import Cut, Limits, Planned
 from batch_pipeline.domain.schema import Column, RecordSchema
 from batch_pipeline.domain.schema_change import Misfit
-from batch_pipeline.domain.stored_file import StoredFile
 from batch_pipeline.domain.stream import Stream
 
 
@@ -84,13 +82,32 @@ class MetaTable(Protocol):
         ...
 
 
+class Cutter(Protocol):
+    """What knows where large files can be cut into several items."""
+
+    def is_large(self, file: FoundFile) -> bool:
+        """Tell by its size whether a file should be more than one item."""
+        ...
+
+    def ranges(self, file: FoundFile) -> Sequence[FoundFile]:
+        """Give the ranges of a file in order, which start and end with records.
+
+        The file itself where it cannot be cut; nothing where it is not there any more, or not as
+        it was found.
+        """
+        ...
+
+
 class Registry(Protocol):
     """A meta table that the product itself writes."""
 
-    def register(self, files: Iterable[FoundFile], *, accept_changed: bool) -> Registered:
+    def register(
+        self, files: Iterable[FoundFile], *, accept_changed: bool, cutter: Cutter | None = None
+    ) -> Registered:
         """Give ids, in commit order, to files that have none; a location is never added twice.
 
-        With `accept_changed`, rows of files that changed take the file's present facts.
+        All ranges that a cutter makes of a file are added together. With `accept_changed`, rows of
+        files that changed take the file's present facts; not where a file is cut elsewhere now.
         """
         ...
 
@@ -205,55 +222,28 @@ class PartStorage(Protocol):
         """Delete every file of one attempt, finished or not, and give their number."""
         ...
 
+    def pointer_uri(self, manifest: Manifest) -> str:
+        """Give where the pointer file of a manifest is, or was."""
+        ...
+
     def point_to(self, manifest: Manifest) -> str:
         """Write the pointer file of a published manifest unless it is there; give its URI."""
         ...
 
 
-class GarbageInventory(Protocol):
-    """What the inventory knows of the files in storages."""
+class Loader(Protocol):
+    """What brings published batches into one target."""
 
-    def now(self) -> datetime:
-        """Read the database's clock."""
-        ...
+    def load(self, loading: Loading, storage_root: str) -> Loaded:
+        """Bring one published generation into the target, exactly once.
 
-    def job_names(self, streams: Collection[str]) -> Mapping[str, Collection[str]]:
-        """Read the names of the jobs of streams, by stream."""
-        ...
-
-    def attempts(self, tokens: Collection[str]) -> Sequence[KnownAttempt]:
-        """Find the attempts, of all streams, whose tokens begin with 8 digits each."""
-        ...
-
-    def generations(
-        self, stream: str, wanted: Collection[tuple[str, IdRange, int]]
-    ) -> Sequence[KnownAttempt]:
-        """Find published attempts of a stream by job, range of ids and generation."""
-        ...
-
-    def mark_removed(self, attempt_ids: Collection[int]) -> Collection[int]:
-        """Remember that files of superseded generations are gone.
-
-        Gives the attempts that indeed are superseded; nothing is remembered of others.
-        """
-        ...
-
-
-class StoredFiles(Protocol):
-    """The files of a storage root."""
-
-    def files(self) -> Iterable[StoredFile]:
-        """List the files of the root and the folders that belong to it, in no order.
+        It counts as loaded only when the target has acknowledged it.
 
         Raises:
-            GarbageLeftError: a folder cannot be listed.
+            LoadError: it was not loaded; says what state is left.
         """
         ...
 
-    def remove(self, file: StoredFile) -> bool:
-        """Delete a file; tells whether it was there.
-
-        Raises:
-            GarbageLeftError: it cannot be deleted.
-        """
+    def close(self) -> None:
+        """Give back connections and processes; no more loads after this."""
         ...

@@ -31,7 +31,7 @@ class DagsterRules:
         InvalidValueError: a value that Dagster would refuse.
     """
 
-    partitions_per_run: int = 16
+    partitions_per_run: int = 50
     runs_at_once: int = 10
     group: str | None = None
     owners: tuple[str, ...] = ()

@@ -2,8 +2,8 @@
 attempt. Pure rules: nothing is listed, read or deleted here, and what no rule recognises is kept.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from uuid import UUID
@@ -24,8 +24,23 @@ class Reason(StrEnum):
     UNPUBLISHED = "unpublished"  # its attempt ended and published nothing
     UNLISTED = "unlisted"  # its attempt is published, and the manifest does not list it
     SUPERSEDED = "superseded"  # a newer generation took its place, long enough ago
+    LOADED = "loaded"  # all targets of its stream have it, long enough
     TEMPORARY = "temporary"  # a probe, or a pointer file that was never finished
     UNKNOWN = "unknown"  # no attempt of the inventory wrote it: deleted on request only
+
+
+OF_GENERATIONS = frozenset({Reason.SUPERSEDED, Reason.LOADED})  # marked first; may be archived
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """That files of a generation were given up: when, and the folder's URI if they were archived.
+
+    `at` is the time of the decision; the files go right after it.
+    """
+
+    at: datetime
+    archive: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +48,10 @@ class KnownAttempt:
     """What the inventory says of an attempt; times are those of the database's clock.
 
     `replaced_at` is when a newer generation of its batch was published. `unread` tells that a job
-    which goes on from what this one publishes has not read it yet. `file_names` are those that its
-    manifest lists.
+    which goes on from what this one publishes has not read it yet. `acknowledged` has the time at
+    which each target has got it and still has it; `held` tells that it is being loaded, or that its
+    stream is paused. `given_up` tells that its files were to go before. `file_names` are those that
+    its manifest lists.
     """
 
     id: int
@@ -49,7 +66,16 @@ class KnownAttempt:
     generation: int | None = None
     replaced_at: datetime | None = None
     unread: bool = False
+    acknowledged: Mapping[str, datetime] = field(default_factory=dict)
+    held: bool = False
+    given_up: bool = False
     file_names: frozenset[str] = frozenset()
+
+    def loaded_at(self, targets: Collection[str]) -> datetime | None:
+        """Give when the last of targets got it; None unless there are some and all have it."""
+        if not targets or not self.acknowledged.keys() >= set(targets):
+            return None
+        return max(self.acknowledged[target] for target in targets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +84,12 @@ class Owner:
 
     `jobs` are names of its jobs by how names of their files begin, without what could be another
     stream's of the same storage root. Probes belong to a root: one of its streams takes them.
+    `targets` are those that the stream has now.
     """
 
     stream: str
     storage: Storage
+    targets: frozenset[str]
     jobs: Mapping[str, str]
     takes_probes: bool
 
@@ -80,6 +108,7 @@ class Owner:
         return cls(
             stream=stream.name,
             storage=stream.storage,
+            targets=frozenset(target.name for target in stream.targets),
             jobs={head: job for head, job in mine.items() if head not in taken},
             takes_probes=all(stream.name < other.name for other in beside),
         )
@@ -87,7 +116,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Garbage:
-    """A file that may go, why, and for superseded ones the attempts whose files are gone then."""
+    """A file that may go, why, and for one of a generation the attempts that are marked before."""
 
     file: StoredFile
     reason: Reason
@@ -128,7 +157,7 @@ def _of_attempt(
     reason = _reason(file, one, owner, now) if is_mine and _is_over(one, now) else None
     if reason is None:
         return None
-    ids = (one.id,) if reason is Reason.SUPERSEDED else ()
+    ids = (one.id,) if reason in OF_GENERATIONS else ()
     return Garbage(file=file, reason=reason, attempt_ids=ids)
 
 
@@ -138,7 +167,21 @@ def _reason(file: StoredFile, one: KnownAttempt, owner: Owner, now: datetime) ->
         return Reason.UNPUBLISHED
     if file.name not in one.file_names:
         return Reason.UNLISTED
-    return Reason.SUPERSEDED if _is_out_of_date(one, owner, now) else None
+    return _of_generation(one, owner, now)
+
+
+def _of_generation(one: KnownAttempt, owner: Owner, now: datetime) -> Reason | None:
+    """Tell why files of a published generation may go; one reason is enough."""
+    is_replaced = one.replaced_at is not None
+    if one.given_up:  # somebody was stopped in the middle
+        return Reason.SUPERSEDED if is_replaced else Reason.LOADED
+    if one.unread or not _is_over(one, now):
+        return None
+    if _is_past(one.replaced_at, owner.storage.keep_superseded, one, now):
+        return Reason.SUPERSEDED
+    if one.held or not _is_past(one.loaded_at(owner.targets), owner.storage.keep_loaded, one, now):
+        return None
+    return Reason.LOADED
 
 
 def _of_pointer(
@@ -154,10 +197,11 @@ def _of_pointer(
         return Garbage(file=file, reason=Reason.TEMPORARY)
     if not known:
         return _unknown(file, named.head, owner, now)
-    if not all(_is_out_of_date(one, owner, now) for one in known):
+    reasons = {_of_generation(one, owner, now) for one in known}
+    if None in reasons:
         return None
-    ids = tuple(one.id for one in known)
-    return Garbage(file=file, reason=Reason.SUPERSEDED, attempt_ids=ids)
+    reason = Reason.LOADED if Reason.LOADED in reasons else Reason.SUPERSEDED
+    return Garbage(file=file, reason=reason, attempt_ids=tuple(one.id for one in known))
 
 
 def _unknown(file: StoredFile, head: str, owner: Owner, now: datetime) -> Garbage | None:
@@ -177,12 +221,13 @@ def _is_over(one: KnownAttempt, now: datetime) -> bool:
     return now - one.ended_at > _grace(one)
 
 
-def _is_out_of_date(one: KnownAttempt, owner: Owner, now: datetime) -> bool:
-    """Tell whether a generation was replaced longer ago than the stream keeps it."""
-    keep = owner.storage.keep_superseded
-    if keep is None or one.replaced_at is None or one.unread or not _is_over(one, now):
+def _is_past(
+    since: datetime | None, keep: timedelta | None, one: KnownAttempt, now: datetime
+) -> bool:
+    """Tell whether something happened longer ago than the stream keeps a generation after it."""
+    if since is None or keep is None:
         return False
-    return now - one.replaced_at > max(keep, _grace(one))
+    return now - since > max(keep, _grace(one))
 
 
 def _heads(stream: Stream, jobs: Mapping[str, Iterable[str]]) -> dict[str, str]:

@@ -27,7 +27,8 @@ class PublishedBatch:
 
     `label` names it with its job. `batch` is counted for all of it, `items` is summed over its
     items, of which those in `unbalanced` (the first few ids) contradict themselves.
-    `given_to_transform` are records that a transform was given, None without one.
+    `given_to_transform` are records that a transform was given, None without one. `files_removed`
+    tells that its files were given up after they were loaded, so that none is to be there.
     """
 
     label: str
@@ -38,6 +39,7 @@ class PublishedBatch:
     items: Counted
     unbalanced: tuple[int, ...] = ()
     given_to_transform: int | None = None
+    files_removed: bool = False
 
     def contradictions(self) -> Iterator[str]:
         """Say where the counters disagree; nothing when every record is accounted for."""

@@ -21,6 +21,7 @@ from batch_pipeline.domain.record_rules import (
     RecordMapping,
     SchemaRules,
 )
+from batch_pipeline.domain.target import PostgresTarget, Target, WriteMode
 
 STREAM_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
@@ -118,11 +119,19 @@ class SourceFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source(SourceFiles):
-    """Where files land: folder URI, name patterns (fnmatch)."""
+    """Where files land: folder URI, name patterns (fnmatch).
+
+    Files of more than `max_item_bytes` become several items; None: every file is one.
+    """
 
     uri: str
     include: tuple[str, ...] = ("*",)
     exclude: tuple[str, ...] = ()
+    max_item_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_item_bytes is not None and self.max_item_bytes < 1:
+            raise InvalidValueError("source.max_item_size", self.max_item_bytes, "1 byte or more")
 
     @property
     def place(self) -> str:
@@ -177,19 +186,33 @@ class TableSource(SourceFiles):
 class Storage:
     """Where part files go: `root` is an absolute URI, `prefix` starts every file name.
 
-    `keep_superseded` is how long files of a generation stay once a newer one is published; None
-    keeps them for ever.
+    `keep_superseded` is how long files of a generation stay once a newer one is published,
+    `keep_loaded` how long once all targets of the stream have it; None keeps them for ever.
+    `archive` is the absolute URI of the folder they are moved to then; None deletes them.
+
+    Raises:
+        InvalidValueError: values do not go together.
     """
 
     root: str
     prefix: str = ""
     keep_superseded: timedelta | None = None
+    keep_loaded: timedelta | None = None
+    archive: str | None = None
 
     def __post_init__(self) -> None:
         if self.prefix and not STREAM_NAME.fullmatch(self.prefix):
             raise InvalidValueError(
                 "storage.prefix", self.prefix, f"to match {STREAM_NAME.pattern}"
             )
+        if self.archive is None:
+            return
+        if self.keep_loaded is None and self.keep_superseded is None:
+            expected = "none without `storage.keep_loaded` or `storage.keep_superseded`"
+            raise InvalidValueError("storage.archive", self.archive, expected)
+        own = {self.root, *(f"{self.root}/{one}" for one in ("quarantine", "manifests"))}
+        if self.archive in own:
+            raise InvalidValueError("storage.archive", self.archive, "another folder than the root")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +252,7 @@ class Stream:
     dagster: DagsterRules = field(default_factory=DagsterRules)
     alias: str | None = None
     mapped_keys: tuple[str, ...] | None = None
+    targets: tuple[Target, ...] = ()
 
     def __post_init__(self) -> None:
         if not STREAM_NAME.fullmatch(self.name):
@@ -236,10 +260,21 @@ class Stream:
         if len(set(self.lineage)) < len(self.lineage):
             shown = [name.value for name in self.lineage]
             raise InvalidValueError("lineage", shown, "names, each once")
+        if self.max_item_bytes is not None and LineageColumn.RECORD_NUMBER in self.lineage:
+            expected = "none beside `lineage: [_record_number]`, which counts from a file's start"
+            raise InvalidValueError("source.max_item_size", self.max_item_bytes, expected)
         table = self.user_table
         if table is not None and table.imported is None and self.limits.min_weight:
             expected = "0 without `source.meta_table.imported`, which tells how long a row waits"
             raise InvalidValueError("batch.min_weight", self.limits.min_weight, expected)
+        if self.storage.keep_loaded is not None and not self.targets:
+            expected = "none without `targets`, which say when a batch is loaded"
+            raise InvalidValueError("storage.keep_loaded", str(self.storage.keep_loaded), expected)
+        for target in self.targets:
+            is_upsert = isinstance(target, PostgresTarget) and target.mode is WriteMode.UPSERT
+            if is_upsert and not self.message_keys:
+                expected = "append, or `key_properties`, by which records are told apart"
+                raise InvalidValueError(f"targets.{target.name}.postgres.mode", "upsert", expected)
 
     @property
     def message_name(self) -> str:
@@ -250,6 +285,11 @@ class Stream:
     def message_keys(self) -> tuple[str, ...]:
         """The key properties of the records that are written."""
         return self.key_properties if self.mapped_keys is None else self.mapped_keys
+
+    @property
+    def max_item_bytes(self) -> int | None:
+        """The size above which a landed file becomes several items; None where it never does."""
+        return self.source.max_item_bytes if isinstance(self.source, Source) else None
 
     @property
     def user_table(self) -> TableSource | None:

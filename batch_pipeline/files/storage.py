@@ -9,12 +9,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
-from batch_pipeline.domain.errors import GarbageLeftError, StorageUnavailableError
+from batch_pipeline.domain.errors import (
+    GarbageLeftError,
+    NotArchivedError,
+    StorageUnavailableError,
+)
 from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.location import to_path, to_uri
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.stored_file import Folder, StoredFile
 from batch_pipeline.domain.stream import Storage
+from batch_pipeline.files.archive import move
 
 _QUARANTINE = Folder.QUARANTINE
 _MANIFESTS = Folder.MANIFESTS
@@ -96,15 +101,32 @@ class FolderStorage:
             raise GarbageLeftError(self.storage.root, _reason(error)) from error
         return True
 
+    def archive(self, file: StoredFile, folder: str) -> bool:
+        """Move a file to its place below another folder; tells whether it was there.
+
+        Raises:
+            NotArchivedError: it cannot be moved, or another file is in its place.
+        """
+        try:
+            move(self._root / file.path, Path(to_path(folder)) / file.path)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and not (self._root / file.path).exists():
+                return False
+            raise NotArchivedError(self.storage.root, _reason(error), file.path, folder) from error
+        return True
+
+    def pointer_uri(self, manifest: Manifest) -> str:
+        """Give where the pointer file of a manifest is, or was."""
+        return to_uri(self._pointer(manifest))
+
     def point_to(self, manifest: Manifest) -> str:
         """Write the pointer file unless it is there, by linking a finished file to its name.
 
         Raises:
             StorageUnavailableError: it cannot be written.
         """
-        folder = self._root / _MANIFESTS
-        name = f"{self.storage.prefix}{manifest.stream}-{manifest.batch.key}"
-        pointer = folder / f"{name}.g{manifest.generation}.json"
+        pointer = self._pointer(manifest)
+        folder = pointer.parent
         if pointer.exists():
             return to_uri(pointer)
         text = json.dumps(manifest.to_json(), ensure_ascii=False, indent=2) + "\n"
@@ -124,6 +146,10 @@ class FolderStorage:
                 aside.unlink()
             raise StorageUnavailableError(to_uri(pointer), _reason(error)) from error
         return to_uri(pointer)
+
+    def _pointer(self, manifest: Manifest) -> Path:
+        name = f"{self.storage.prefix}{manifest.stream}-{manifest.batch.key}"
+        return self._root / _MANIFESTS / f"{name}.g{manifest.generation}.json"
 
 
 def _stored(folder: Folder, entry: os.DirEntry[str]) -> StoredFile:

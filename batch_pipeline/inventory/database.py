@@ -22,9 +22,11 @@ from batch_pipeline.inventory.work.batches import PlannedBatches
 from batch_pipeline.inventory.work.garbage import StoredAttempts
 from batch_pipeline.inventory.work.heartbeat import Heartbeat
 from batch_pipeline.inventory.work.history import History
+from batch_pipeline.inventory.work.loads import TargetLoads
 from batch_pipeline.inventory.work.manifests import Manifests
 from batch_pipeline.inventory.work.published_batches import PublishedBatches
 from batch_pipeline.inventory.work.schemas import SchemaVersions
+from batch_pipeline.inventory.work.target_probes import TargetProbes
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class Database:
     published: PublishedBatches = field(init=False)
     standings: Standings = field(init=False)
     stored_attempts: StoredAttempts = field(init=False)
+    loads: TargetLoads = field(init=False)
+    target_probes: TargetProbes = field(init=False)
 
     def __post_init__(self) -> None:
         heartbeat = Heartbeat(self.engine)
@@ -67,6 +71,8 @@ class Database:
             ("published", PublishedBatches(self.engine)),
             ("standings", Standings(self.engine)),
             ("stored_attempts", StoredAttempts(self.engine)),
+            ("loads", TargetLoads(self.engine, heartbeat)),
+            ("target_probes", TargetProbes(self.engine)),
         ):
             object.__setattr__(self, name, face)
 

@@ -11,6 +11,7 @@ from batch_pipeline.inventory.tables import (
     bookmark,
     item,
     job,
+    load,
     part_file,
     schema_version,
 )
@@ -23,6 +24,7 @@ def forget(engine: sa.Engine, stream: str) -> None:
     attempts = sa.select(attempt.c.id).where(attempt.c.batch_id.in_(batches))
     with transaction(engine) as connection:
         for delete in (
+            sa.delete(load).where(load.c.attempt_id.in_(attempts)),
             sa.delete(part_file).where(part_file.c.attempt_id.in_(attempts)),
             sa.delete(attempt_item).where(attempt_item.c.attempt_id.in_(attempts)),
             sa.delete(attempt).where(attempt.c.batch_id.in_(batches)),

@@ -14,6 +14,7 @@ class LockClass(IntEnum):
     PLAN = 0x62700002
     REGISTER = 0x62700003
     SAME_DATABASE = 0x62700004
+    LOAD = 0x62700005
 
 
 def lock_in_transaction(connection: sa.Connection, purpose: LockClass, name: str) -> None:
@@ -35,9 +36,10 @@ def lock_planning(connection: sa.Connection, job_id: int) -> None:
     connection.execute(_PLANNING, {"job_id": job_id})
 
 
-# Nobody works any more on a row of the attempt table whose lease ran out, or whose liveness lock is
-# free. A restart of the server drops all locks, so after one only the lease counts until a renewal.
-OWNER_IS_GONE = sa.text("""(
+# Nobody works any more on a row of the attempt table, or of that of loads, whose lease ran out or
+# whose liveness lock is free. A restart of the server drops all locks, so after one only the lease
+# counts until a renewal.
+_OWNER_IS_GONE = """(
     attempt.lease_until < clock_timestamp()
     OR attempt.renewed_at > pg_postmaster_start_time() AND NOT EXISTS (
         SELECT FROM pg_catalog.pg_locks
@@ -45,4 +47,7 @@ OWNER_IS_GONE = sa.text("""(
            AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname =
            current_database()) AND objsubid = 1 AND (classid::bigint << 32 | objid::bigint) =
            attempt.liveness_key))
-""")
+"""
+OWNER_IS_GONE = sa.text(_OWNER_IS_GONE)
+LOADER_IS_GONE = sa.text(_OWNER_IS_GONE.replace("attempt.", "load."))
+LOADER_IS_THERE = sa.text("NOT " + _OWNER_IS_GONE.replace("attempt.", "load."))

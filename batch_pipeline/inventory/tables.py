@@ -8,6 +8,8 @@ from sqlalchemy.dialects import postgresql as pg
 
 SCHEMA = "batch_pipeline"
 NON_OVERLAP = "batch_ranges_do_not_overlap"
+FILE_OF_RANGE = "split_part(location, '#', 1)"
+IS_RANGE = "strpos(location, '#') > 0"
 UNFINISHED = "state IN ('planned', 'failed', 'interrupted', 'dead')"
 
 metadata = sa.MetaData(
@@ -39,6 +41,7 @@ item = sa.Table(
     _time("registered_at", nullable=False, server_default=_now),
     sa.UniqueConstraint("stream", "location"),
     sa.CheckConstraint("size_bytes >= 0", name="size_not_negative"),
+    sa.Index("item_file_idx", "stream", sa.text(FILE_OF_RANGE), postgresql_where=sa.text(IS_RANGE)),
     comment="The meta table of streams whose files this product registers itself.",
 )
 
@@ -226,6 +229,61 @@ attempt_item = sa.Table(
     sa.Column("bad_file", sa.Text),
     sa.CheckConstraint("read = written + filtered + quarantined", name="records_conserved"),
     comment="Where the records of each item went in a published attempt.",
+)
+
+load = sa.Table(
+    "load",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
+    sa.Column("attempt_id", sa.ForeignKey(attempt.c.id), nullable=False),
+    sa.Column("stream", sa.Text, nullable=False),
+    sa.Column("target", sa.Text, nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("token", pg.UUID(as_uuid=True), nullable=False),
+    sa.Column("liveness_key", sa.BigInteger, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("run_id", sa.Text, nullable=False),
+    _time("started_at", nullable=False, server_default=_now),
+    _time("renewed_at", nullable=False, server_default=_now),
+    _time("lease_until", nullable=False),
+    _time("finished_at"),
+    _time("voided_at"),
+    sa.Column("records", sa.BigInteger),
+    sa.Column("state", pg.JSONB),
+    sa.Column("exit_code", sa.Integer),
+    sa.Column("mode", sa.Text),
+    sa.Column("error", sa.Text),
+    sa.Column("log", sa.Text),
+    sa.UniqueConstraint("attempt_id", "target", "number"),
+    sa.CheckConstraint(
+        "status IN ('running', 'succeeded', 'failed', 'interrupted')", name="status_known"
+    ),
+    sa.CheckConstraint("(status = 'running') = (finished_at IS NULL)", name="end_has_a_time"),
+    comment="Tries at loading published generations into targets, and what the targets said.",
+)
+sa.Index(
+    "load_once_per_target",
+    load.c.attempt_id,
+    load.c.target,
+    unique=True,
+    postgresql_where=sa.text("status = 'succeeded' AND voided_at IS NULL"),
+)
+sa.Index(
+    "load_one_running_per_target",
+    load.c.stream,
+    load.c.target,
+    unique=True,
+    postgresql_where=load.c.status == "running",
+)
+
+target_probe = sa.Table(
+    "target_probe",
+    metadata,
+    sa.Column("command", sa.Text, primary_key=True),
+    sa.Column("version", sa.Text, primary_key=True),
+    sa.Column("verdict", pg.JSONB, nullable=False),
+    _time("probed_at", nullable=False, server_default=_now),
+    comment="Which messages Singer targets can read, found by looking into what is installed.",
 )
 
 ceiling_candidate = sa.Table(

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from batch_pipeline.inventory.work.bisect import ItemTable
+    from batch_pipeline.spark.read.item_cuts import ItemCutter
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,14 @@ class Pipeline:
         """Give the landing of a stream; `wait` waits for files that are being written."""
         return FolderLanding(stream=stream, wait=wait)
 
+    def cutter(self, stream: Stream) -> "ItemCutter | None":
+        """Give what cuts large files of a stream into items; None where a file is one item."""
+        if stream.max_item_bytes is None:
+            return None
+        from batch_pipeline.spark.read.item_cuts import ItemCutter  # pyarrow: 0.2 s
+
+        return ItemCutter(stream=stream, most_bytes=stream.max_item_bytes)
+
     def storage(self, stream: Stream) -> FolderStorage:
         """Give the storage of a stream."""
         return FolderStorage(stream.storage)
@@ -234,16 +243,22 @@ class Pipeline:
             return self.meta_sources
         if conn not in self._named_sources:
             name = conn[1:] if conn.startswith("$") else "source.meta_table.conn"
-            engine = open_meta_engine(self._url(stream, conn), given_as=name)
+            url = self.named_url(stream, conn, "source.meta_table.conn")
+            engine = open_meta_engine(url, given_as=name)
             self._named_sources[conn] = engine, MetaSources(engine, self.database.engine)
         return self._named_sources[conn][1]
 
-    def _url(self, stream: Stream, conn: str) -> str:
+    def named_url(self, stream: Stream, conn: str, key: str) -> str:
+        """Give the URL of a database that a stream file names at a key.
+
+        Raises:
+            SettingError: the variable that holds it is not set.
+        """
         if not conn.startswith("$"):
             return conn
         url = self.environment.get(conn[1:])
         if not url:
-            where = f"source.meta_table.conn of the stream {stream.name}"
+            where = f"{key} of the stream {stream.name}"
             step = "Set it to the URL of the database that has the table, then run again."
             raise SettingError(conn[1:], where, "this variable is not set", step)
         return url

@@ -14,8 +14,18 @@ from batch_pipeline.domain.stream import (
     TextOptions,
 )
 from batch_pipeline.settings.section import Section
-from batch_pipeline.settings.stream_values import Count, Location, Text, absolute_uri, refusal
+from batch_pipeline.settings.stream_values import (
+    Count,
+    Location,
+    Size,
+    Text,
+    absolute_uri,
+    refusal,
+)
 from batch_pipeline.settings.table_attributes import TableAttributes
+
+_LEAST_ITEM = 64 * 2**10  # what opening and closing a file costs, in bytes read
+_CHOICES = {"uri": "one of them", "max_item_size": "rows whose locations name ranges of bytes"}
 
 
 class FixedColumnAttributes(Section):
@@ -85,6 +95,12 @@ class SourceAttributes(Section):
     exclude: tuple[Text, ...] = Field(
         (), description="Patterns; a file whose name matches one is left out."
     )
+    max_item_size: Annotated[Size, Field(ge=_LEAST_ITEM)] | None = Field(
+        None,
+        description="Plain csv, jsonl and text files larger than this become several items, each a "
+        "range of whole records, and are encoded, resumed and repeated range by range; 64KiB or "
+        "more (default: none, a file is one item).",
+    )
     format: SourceFormat = Field(
         SourceFormat.AUTO,
         description="What the files contain: csv, jsonl, json (an array, or documents), parquet, "
@@ -97,9 +113,9 @@ class SourceAttributes(Section):
             raise refusal("is missing; expected it, or `source.meta_table`", key="source.uri")
         if self.meta_table is None:
             return
-        for key in ("uri", "include", "exclude"):
+        for key in ("uri", "include", "exclude", "max_item_size"):
             if key in self.model_fields_set:
-                choice = "`source.meta_table.where` chooses rows" if key != "uri" else "one of them"
+                choice = _CHOICES.get(key, "`source.meta_table.where` chooses rows")
                 problem = f"cannot stand beside `source.meta_table`; expected {choice}"
                 raise refusal(problem, key=f"source.{key}")
 
@@ -111,6 +127,7 @@ class SourceAttributes(Section):
             uri=absolute_uri(self.uri or ".", base),  # never None here: `check` has refused that
             include=self.include,
             exclude=self.exclude,
+            max_item_bytes=self.max_item_size,
             **self._read_as(),
         )
 

@@ -36,6 +36,7 @@ from batch_pipeline.settings.stream_values import (
     absolute_uri,
     stream_name,
 )
+from batch_pipeline.settings.target_attributes import TargetAttributes, TargetName
 
 
 class BatchAttributes(Section):
@@ -114,14 +115,30 @@ class StorageAttributes(Section):
         description="How long files of a generation stay once a newer one is published, at least "
         "24h (seconds, or with a unit such as 30d; default: for ever).",
     )
+    keep_loaded: Duration | None = Field(
+        None,
+        description="How long files of a generation stay once all `targets` have it, at least 24h "
+        "(seconds, or with a unit such as 30d; default: for ever).",
+    )
+    archive: Location | None = Field(
+        None,
+        description="Folder that files of generations are moved to when keep_loaded or "
+        "keep_superseded is over: a file:///… URI, or a path, relative to the stream file "
+        "(default: they are deleted).",
+    )
 
     def check(self) -> None:
-        Storage(root="", prefix=self.prefix)
+        self.to_domain(Path("/"))
 
     def to_domain(self, base: Path) -> Storage:
         """Give the domain's form, with relative paths starting at `base`."""
-        root = absolute_uri(self.root, base)
-        return Storage(root=root, prefix=self.prefix, keep_superseded=self.keep_superseded)
+        return Storage(
+            root=absolute_uri(self.root, base),
+            prefix=self.prefix,
+            keep_superseded=self.keep_superseded,
+            keep_loaded=self.keep_loaded,
+            archive=None if self.archive is None else absolute_uri(self.archive, base),
+        )
 
 
 class PartFilesAttributes(Section):
@@ -138,7 +155,7 @@ class DagsterAttributes(Section):
     """How Dagster runs the stream."""
 
     partitions_per_run: Count = Field(
-        16, description="Batches that one run encodes, at most (default 16)."
+        50, description="Batches that one run encodes, at most (default 50)."
     )
     runs_at_once: Count = Field(
         10, description="Runs that sensors keep queued or running, at most (default 10)."
@@ -220,6 +237,9 @@ class StreamAttributes(MappingAttributes):
     dagster: DagsterAttributes = Field(
         DagsterAttributes(), description="How Dagster runs the stream."
     )
+    targets: dict[TargetName, TargetAttributes] = Field(
+        {}, description="Where published batches are loaded, by a name of your own (default: none)."
+    )
 
     def check(self) -> None:
         if self.schema_.file is None:
@@ -246,6 +266,7 @@ class StreamAttributes(MappingAttributes):
                 max_records=self.part_files.max_records, max_bytes=self.part_files.max_bytes
             ),
             dagster=self.dagster.to_domain(),
+            targets=tuple(one.to_domain(name) for name, one in self.targets.items()),
         )
         return stream if stream.mapping.is_identity else _mapped(stream)
 

@@ -6,7 +6,7 @@ Turns validation errors of the models into lines and sentences; files are not re
 import difflib
 import re
 from collections.abc import Hashable
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -71,11 +71,13 @@ def _known_keys(path: tuple[Hashable, ...], file: type[BaseModel]) -> str:
 
 def _fields_at(path: tuple[Hashable, ...], file: type[BaseModel]) -> dict[str, FieldInfo]:
     """Find the fields of the section at a place, by their keys in the file."""
-    fields = _fields(file)
+    fields, is_named = _fields(file), False
     for key in path:
-        if isinstance(key, int):
-            continue  # an entry of a list: its section is that of the list
-        fields = _fields(_model_in(fields[str(key)].annotation))
+        if isinstance(key, int) or is_named:
+            is_named = False
+            continue  # an entry of a list, or a name of the writer's own: the section is known
+        annotation = fields[str(key)].annotation
+        fields, is_named = _fields(_model_in(annotation)), get_origin(annotation) is dict
     return fields
 
 

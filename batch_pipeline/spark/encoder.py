@@ -1,6 +1,7 @@
 """Encodes items on Spark: cuts them into tasks, runs these, adds up their reports."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from batch_pipeline.domain.encode import EncodeRequest, EncodeResult
@@ -38,7 +39,8 @@ class SparkEncoder:
             TransformError: the stream's transform failed.
             TransformUnusableError: it is not there.
         """
-        stream = request.stream
+        stream = replace(request.stream, targets=())  # no task needs to know who loads the files
+        request = replace(request, stream=stream)
         jobs = SparkJobs(self._session_factory, stream.storage, request.stem, request.watch)
         parts = splits(request.items, stream, jobs)
         works = list(packed(request.items, parts))

@@ -92,7 +92,7 @@ def _values(item: Item, context: LineageContext) -> dict[LineageColumn, Any]:
     started_ms += context.started_at.microsecond // 1000
     return {
         LineageColumn.ITEM_ID: item.id,
-        LineageColumn.SOURCE_FILE: item.file.location,
+        LineageColumn.SOURCE_FILE: item.file.uri,
         LineageColumn.RECORD_NUMBER: None,  # each record has its own
         LineageColumn.BATCH_ID: context.batch_key,
         LineageColumn.ATTEMPT: context.attempt,

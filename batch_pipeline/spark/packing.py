@@ -42,7 +42,7 @@ class Work:
 
 def work_of(item: Item) -> int:
     """Estimate what an item costs to read, in bytes of JSON lines."""
-    name = item.file.location.rpartition("/")[2].lower()
+    name = item.file.uri.rpartition("/")[2].lower()
     growth = next((grown for ending, grown in _GROWTH.items() if name.endswith(ending)), 1)
     return ITEM_WORK + item.weight * growth
 
@@ -74,11 +74,13 @@ def packed(items: Sequence[Item], parts: Mapping[int, Sequence[Work]]) -> Iterat
         yield Work(items=tuple(task))
 
 
-def byte_ranges(size_bytes: int) -> list[ByteRange]:
-    """Cut a file into ranges of 32 MiB; the last one holds up to half as much again."""
+def byte_ranges(size_bytes: int, *, start: int = 0) -> list[ByteRange]:
+    """Cut so many bytes of a file into ranges of 32 MiB; the last one has up to half as much again.
+
+    The first one begins at `start`.
+    """
     count = max(1, (size_bytes + SLICE_BYTES // 2) // SLICE_BYTES)
-    starts = [number * SLICE_BYTES for number in range(count)]
+    starts = [start + number * SLICE_BYTES for number in range(count)]
     return [
-        ByteRange(start, stop)
-        for start, stop in zip(starts, [*starts[1:], size_bytes], strict=True)
+        ByteRange(*bounds) for bounds in zip(starts, [*starts[1:], start + size_bytes], strict=True)
     ]

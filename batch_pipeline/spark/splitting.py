@@ -63,7 +63,8 @@ def splits(items: Sequence[Item], stream: Stream, jobs: SparkJobs) -> dict[int, 
         if opened is None:
             continue
         noted, source_format = opened
-        ranges = byte_ranges(noted.file.size_bytes or 0)
+        own = noted.file.range
+        ranges = byte_ranges(noted.file.wanted_bytes or 0, start=0 if own is None else own.start)
         if len(ranges) < 2:
             continue
         if source_format is SourceFormat.CSV:

@@ -24,6 +24,7 @@ from batch_pipeline.spark.kept_output import NoOutput
 from batch_pipeline.spark.lineage import Lineage
 from batch_pipeline.spark.map.mapper import Mapper
 from batch_pipeline.spark.read.csv_slices import CsvSliceReader, SliceRefusedError
+from batch_pipeline.spark.read.ranges import in_lines_of_file, open_range
 from batch_pipeline.spark.read.readers import Reader, open_reader
 from batch_pipeline.spark.read.sources import BLOCK_BYTES, OpenSource, open_source
 from batch_pipeline.spark.stop_mark import StopCheck
@@ -256,10 +257,15 @@ class TaskRun:
 
 def _reader(source: OpenSource, spec: TaskSpec) -> Reader:
     csv_slice, stream = spec.csv_slice, spec.stream
-    if csv_slice is None:
-        return open_reader(source, stream)
     options, limits = stream.source.csv, stream.read_limits
-    return CsvSliceReader(source.file, csv_slice, options, limits, source.bad_file)
+    reader: Reader
+    if csv_slice is not None:
+        reader = CsvSliceReader(source.file, csv_slice, options, limits, source.bad_file)
+    elif source.range is not None:
+        reader = open_range(source, source.range, stream)
+    else:
+        reader = open_reader(source, stream)
+    return reader if source.range is None else in_lines_of_file(reader, source, source.range)
 
 
 def _unreadable(spec: TaskSpec, *, behind: Item) -> dict[int, BadFile]:
@@ -268,7 +274,8 @@ def _unreadable(spec: TaskSpec, *, behind: Item) -> dict[int, BadFile]:
     for item in spec.items[spec.items.index(behind) + 1 :]:
         try:
             with open_source(item.file, spec.stream) as source:
-                while source.read(BLOCK_BYTES):
+                # What could be wrong with plain text, opening it has told.
+                while source.range is None and source.read(BLOCK_BYTES):
                     pass
         except BadFileError as error:
             found[item.id] = BadFile.of(error)

@@ -1,16 +1,27 @@
-"""Collecting garbage: files that no manifest needs are listed, judged by the inventory, deleted.
+"""Collecting garbage: files that nobody needs are listed, judged by the inventory, deleted.
 
 The order is what makes it safe beside everything else: files are listed first and the inventory is
-asked afterwards, so whoever wrote a file is known by then; only what can never become live again is
-named; and files of superseded generations are marked in the inventory before they go.
+asked afterwards, so whoever wrote a file is known by then; only what can never become live again,
+or is loaded and not to be kept, is named; and generations are marked in the inventory before their
+files are deleted, or moved to the archive of the stream.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
+from typing import Protocol
 
 from batch_pipeline.domain.failpoint import failpoint
-from batch_pipeline.domain.garbage import Garbage, KnownAttempt, Owner, Reason, judge
+from batch_pipeline.domain.garbage import (
+    OF_GENERATIONS,
+    Garbage,
+    KnownAttempt,
+    Owner,
+    Reason,
+    judge,
+)
+from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.stored_file import (
     AttemptFile,
     Folder,
@@ -20,16 +31,73 @@ from batch_pipeline.domain.stored_file import (
     parse_name,
 )
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.ports import GarbageInventory, StoredFiles
 
 _AT_ONCE = 5_000
 
 
+class GarbageInventory(Protocol):
+    """What the inventory knows of the files in storages."""
+
+    def now(self) -> datetime:
+        """Read the database's clock."""
+
+    def job_names(self, streams: Collection[str]) -> Mapping[str, Collection[str]]:
+        """Read the names of the jobs of streams, by stream."""
+
+    def attempts(self, tokens: Collection[str]) -> Sequence[KnownAttempt]:
+        """Find the attempts, of all streams, whose tokens begin with 8 digits each."""
+
+    def generations(
+        self, stream: str, wanted: Collection[tuple[str, IdRange, int]]
+    ) -> Sequence[KnownAttempt]:
+        """Find published attempts of a stream by job, range of ids and generation."""
+
+    def mark_superseded(
+        self, attempt_ids: Collection[int], archive: str | None
+    ) -> Mapping[int, str | None]:
+        """Remember that files of superseded generations go, to an archive or for good.
+
+        Gives those that indeed are superseded, or were marked before, and the archive of each; the
+        first mark counts, and nothing is remembered of others.
+        """
+
+    def mark_loaded(
+        self, attempt_ids: Collection[int], targets: Collection[str], archive: str | None
+    ) -> Mapping[int, str | None]:
+        """Remember that files of generations that all targets have go, likewise."""
+
+
+class StoredFiles(Protocol):
+    """The files of a storage root."""
+
+    def files(self) -> Iterable[StoredFile]:
+        """List the files of the root and the folders that belong to it, in no order.
+
+        Raises:
+            GarbageLeftError: a folder cannot be listed.
+        """
+
+    def remove(self, file: StoredFile) -> bool:
+        """Delete a file; tells whether it was there.
+
+        Raises:
+            GarbageLeftError: it cannot be deleted.
+        """
+
+    def archive(self, file: StoredFile, folder: str) -> bool:
+        """Move a file to its place below another folder; tells whether it was there.
+
+        Raises:
+            NotArchivedError: it cannot be moved, or another file is in its place.
+        """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """What was found of a stream, each list in the order of its paths, and what was deleted.
+    """What was found of a stream, each list in the order of its paths, and what was removed.
 
-    `garbage` is the same whether or not it was deleted; `unknown` were left alone.
+    `garbage` is the same whether or not it was removed; `unknown` were left alone. Of the removed
+    files so many went to `archive`, where the stream has one; the others were deleted.
     """
 
     stream: str
@@ -37,10 +105,19 @@ class Collected:
     unknown: tuple[Garbage, ...] = ()
     removed_files: int = 0
     removed_bytes: int = 0
+    archive: str | None = None
+    archived_files: int = 0
 
     def files(self, reason: Reason) -> int:
         """Count the garbage of one kind."""
         return sum(one.reason is reason for one in self.garbage)
+
+    @property
+    def to_archive(self) -> int:
+        """Count the garbage that the stream archives instead of deleting it."""
+        if self.archive is None:
+            return 0
+        return sum(one.reason in OF_GENERATIONS for one in self.garbage)
 
     @property
     def size_bytes(self) -> int:
@@ -64,7 +141,8 @@ def collect_garbage(
     workers, publishes and other collectors.
 
     Raises:
-        GarbageLeftError: a file cannot be listed or deleted; the rest is left for next time.
+        GarbageLeftError: a file cannot be listed, deleted or archived; the rest is left for next
+            time.
     """
     together = [stream, *others]
     names = inventory.job_names({one.name for one in together})
@@ -73,13 +151,15 @@ def collect_garbage(
     garbage = tuple(one for one in found if with_unknown or one.reason is not Reason.UNKNOWN)
     unknown = () if with_unknown else tuple(one for one in found if one.reason is Reason.UNKNOWN)
     failpoint("collect.judged")
-    removed = [] if dry_run else list(_remove(garbage, inventory, storage))
+    removed = [] if dry_run else list(_remove(garbage, owner, inventory, storage))
     return Collected(
         stream=stream.name,
         garbage=garbage,
         unknown=unknown,
         removed_files=len(removed),
-        removed_bytes=sum(one.file.size_bytes for one in removed),
+        removed_bytes=sum(one.file.size_bytes for one, _ in removed),
+        archive=stream.storage.archive,
+        archived_files=sum(archive is not None for _, archive in removed),
     )
 
 
@@ -125,17 +205,38 @@ def _judge(
 
 
 def _remove(
-    garbage: Sequence[Garbage], inventory: GarbageInventory, storage: StoredFiles
-) -> Iterator[Garbage]:
-    """Delete what was listed; give what was still there."""
-    superseded = {attempt_id for one in garbage for attempt_id in one.attempt_ids}
-    marked = set(inventory.mark_removed(superseded)) if superseded else set()
+    garbage: Sequence[Garbage], owner: Owner, inventory: GarbageInventory, storage: StoredFiles
+) -> Iterator[tuple[Garbage, str | None]]:
+    """Delete or archive what was listed; give what was still there, and the archive it is in."""
+    archives = _marked(garbage, owner, inventory)
     failpoint("collect.marked")
     for one in garbage:
-        if marked.issuperset(one.attempt_ids):
-            failpoint("collect.before_remove")
-            if storage.remove(one.file):
-                yield one
+        if not archives.keys() >= set(one.attempt_ids):
+            continue  # it is to be loaded again by now
+        failpoint("collect.before_remove")
+        archive = archives[one.attempt_ids[0]] if one.attempt_ids else None
+        if archive is None:
+            is_gone = storage.remove(one.file)
+        else:
+            is_gone = storage.archive(one.file, archive)
+        if is_gone:
+            yield one, archive
+
+
+def _marked(
+    garbage: Sequence[Garbage], owner: Owner, inventory: GarbageInventory
+) -> Mapping[int, str | None]:
+    """Mark generations in the inventory; gives those whose files may go, and where to."""
+    ids: dict[Reason, set[int]] = {}
+    for one in garbage:
+        ids.setdefault(one.reason, set()).update(one.attempt_ids)
+    archives: dict[int, str | None] = {}
+    archive = owner.storage.archive
+    if superseded := ids.get(Reason.SUPERSEDED):
+        archives |= inventory.mark_superseded(superseded, archive)
+    if loaded := ids.get(Reason.LOADED):
+        archives |= inventory.mark_loaded(loaded, owner.targets, archive)
+    return archives
 
 
 def _order(one: Garbage) -> tuple[bool, str]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from batch_pipeline.domain.garbage import Removal
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.ports import PartStorage
 
@@ -34,6 +35,25 @@ class Reconciled:
 
     attempts: int
     pointers: int
+
+
+class Removals(Protocol):
+    """What is known of files that are gone."""
+
+    def removal(self, manifest: Manifest) -> Removal | None:
+        """Tell when files of a manifest were given up; None where they are to be there."""
+        ...
+
+
+def pointer_of(manifest: Manifest, removals: Removals, storage: PartStorage) -> str:
+    """Give the URI of a manifest's pointer file, written anew unless the files it names went.
+
+    Raises:
+        StorageUnavailableError: it cannot be written.
+    """
+    if removals.removal(manifest) is None:
+        return storage.point_to(manifest)
+    return storage.pointer_uri(manifest)
 
 
 def reconcile(

@@ -26,6 +26,7 @@ class Tally:
     problems: int = 0
     worst: str | None = None
     worst_count: int = 0
+    gone: int = 0
 
     def add(self, one: PublishedBatch, problems: Sequence[str]) -> None:
         """Count a batch and what is wrong with it."""
@@ -53,13 +54,17 @@ class Tally:
         if self.check is not Check.CONSERVATION:
             numbers |= {"files_checked": self.files, "size_bytes": self.size_bytes}
             looked += f" with {self.files:,} files"
-        if not self.batches:
+        removed = ""
+        if self.gone:
+            numbers["batches_removed"] = self.gone
+            removed = f" Files of {self.gone:,} more were removed once they were loaded."
+        if not self.batches and not self.gone:
             found = "There is nothing to judge yet: nothing is published."
             return Verdict(check=self.check, passed=True, found=found, numbers=numbers)
         if not self.bad_batches:
-            found = f"Yes: {looked} checked."
+            found = f"Yes: {looked} checked.{removed}"
             return Verdict(check=self.check, passed=True, found=found, numbers=numbers)
-        found = f"No: {self.problems:,} problems in {self.bad_batches:,} of {looked}."
+        found = f"No: {self.problems:,} problems in {self.bad_batches:,} of {looked}.{removed}"
         if self.check is Check.CONSERVATION:
             step = f"Do not load these batches. {_TRY_AGAIN} Please report it."
         else:
@@ -77,13 +82,17 @@ class Tally:
 def verify(batches: Iterable[PublishedBatch], looks: dict[Check, Look]) -> dict[Check, Verdict]:
     """Judge the counters of batches, and their files by each look, all in one pass.
 
-    A look gives what is wrong with a file, None when it is as it was published.
+    A look gives what is wrong with a file, None when it is as it was published. Files that were
+    removed on purpose are looked for nowhere.
     """
     counters = Tally(check=Check.CONSERVATION)
     tallies = {check: Tally(check=check) for check in looks}
     for one in batches:
         counters.add(one, list(one.contradictions()))
         for check, look in looks.items():
+            if one.files_removed:
+                tallies[check].gone += 1
+                continue
             files = (*one.part_files, *one.quarantine_files)
             tallies[check].add(one, [said for part in files if (said := look(part)) is not None])
     return {tally.check: tally.verdict() for tally in (counters, *tallies.values())}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import sqlalchemy as sa
 
@@ -18,12 +18,13 @@ from batch_pipeline.domain.filter import Condition, Operator
 from batch_pipeline.domain.item import FoundFile, Item, Registered
 from batch_pipeline.domain.planning import Cut, Limits, cut
 from batch_pipeline.inventory.jobs.late_items import late_items
-from batch_pipeline.inventory.locks import LockClass, lock_in_transaction
 from batch_pipeline.inventory.meta.ceilings.ceiling import CeilingReading, Strategy
 from batch_pipeline.inventory.meta.column_roles import MetaColumns
 from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta.registration import Registration, item_of
 from batch_pipeline.inventory.server.engine import transaction
-from batch_pipeline.inventory.tables import SCHEMA, item
+from batch_pipeline.inventory.tables import FILE_OF_RANGE, IS_RANGE, SCHEMA, item
+from batch_pipeline.ports import Cutter
 
 _CHUNK = 5_000
 _STREAM_ROWS = 10_000
@@ -37,20 +38,21 @@ class OwnMetaTable:
     engine: sa.Engine
     stream: str
 
-    def register(self, files: Iterable[FoundFile], *, accept_changed: bool) -> Registered:
-        """Give ids to unknown files, in the order given, one transaction for every 5,000 files."""
+    def register(
+        self, files: Iterable[FoundFile], *, accept_changed: bool, cutter: Cutter | None = None
+    ) -> Registered:
+        """Give ids to unknown files, in the order given, one transaction for every 5,000 files.
+
+        Without a cutter each new file is one item.
+        """
         found = new_items = accepted = 0
         changed: list[str] = []
+        registration = Registration(engine=self.engine, stream=self.stream, cutter=cutter)
         for chunk in _chunks(files, _CHUNK):
             found += len(chunk)
-            with transaction(self.engine) as connection:
-                unknown, differing = self._compare(connection, chunk)
-                if unknown:
-                    new_items += self._add(connection, unknown)
-                if accept_changed:
-                    accepted += self._accept(connection, differing)
-                else:
-                    changed += [file.location for file in differing]
+            news = registration.register(chunk, accept_changed=accept_changed)
+            new_items, accepted = new_items + news[0], accepted + news[1]
+            changed += news[2]
             failpoint("register.after_commit")
         return Registered(
             found=found, new_items=new_items, changed=tuple(changed), accepted=accepted
@@ -138,12 +140,15 @@ class OwnMetaTable:
             .order_by(item.c.id)
         )
         with transaction(self.engine) as connection:
-            return [_item(row) for row in connection.execute(query)]
+            return [item_of(row) for row in connection.execute(query)]
 
     def find(self, what: str) -> list[Item]:
         """Find items by id, by whole location, or by the last part of it; at most 20."""
+        file = sa.case(
+            (sa.text(IS_RANGE), sa.literal_column(FILE_OF_RANGE, sa.Text)), else_=item.c.location
+        )
         name = sa.or_(
-            item.c.location == what, item.c.location.endswith(f"/{what}", autoescape=True)
+            item.c.location == what, file == what, file.endswith(f"/{what}", autoescape=True)
         )
         if what.isascii() and what.isdigit() and len(what) < 19:
             name = sa.or_(name, item.c.id == int(what))
@@ -151,7 +156,7 @@ class OwnMetaTable:
             sa.select(item).where(item.c.stream == self.stream, name).order_by(item.c.id).limit(20)
         )
         with transaction(self.engine) as connection:
-            return [_item(row) for row in connection.execute(query)]
+            return [item_of(row) for row in connection.execute(query)]
 
     def _weights(self, after_id: int, ceiling: int) -> Iterator[tuple[int, int]]:
         query = (
@@ -167,68 +172,11 @@ class OwnMetaTable:
     def _above(self, after_id: int | None) -> list[sa.ColumnElement[bool]]:
         return [item.c.stream == self.stream, item.c.id > (after_id or 0)]
 
-    def _compare(
-        self, connection: sa.Connection, files: Sequence[FoundFile]
-    ) -> tuple[list[FoundFile], list[FoundFile]]:
-        query = sa.select(item).where(
-            item.c.stream == self.stream,
-            item.c.location == sa.any_(sa.cast([f.location for f in files], sa.ARRAY(sa.Text))),
-        )
-        known = {row.location: _item(row).file for row in connection.execute(query)}
-        unknown = {file.location: file for file in files if file.location not in known}
-        differing = [file for file in files if known.get(file.location, file) != file]
-        return list(unknown.values()), differing
-
-    def _add(self, connection: sa.Connection, files: Sequence[FoundFile]) -> int:
-        lock_in_transaction(connection, LockClass.REGISTER, self.stream)
-        failpoint("register.locked")
-        unknown, _ = self._compare(connection, files)  # a rival may have added some meanwhile
-        highest = sa.select(sa.func.coalesce(sa.func.max(item.c.id), 0)).where(
-            item.c.stream == self.stream
-        )
-        next_id = connection.execute(highest).scalar_one() + 1
-        rows = [
-            {
-                "stream": self.stream,
-                "id": item_id,
-                "location": file.location,
-                "size_bytes": file.size_bytes,
-                "modified_at": file.modified_at,
-                "etag": file.etag,
-            }
-            for item_id, file in enumerate(unknown, start=next_id)
-        ]
-        if rows:
-            connection.execute(sa.insert(item), rows)
-        failpoint("register.before_commit")
-        return len(rows)
-
-    def _accept(self, connection: sa.Connection, files: Sequence[FoundFile]) -> int:
-        for file in files:
-            connection.execute(
-                sa.update(item)
-                .where(item.c.stream == self.stream, item.c.location == file.location)
-                .values(size_bytes=file.size_bytes, modified_at=file.modified_at, etag=file.etag)
-            )
-        return len(files)
-
 
 def _belongs_to(one: Batch) -> sa.ColumnElement[bool]:
     if one.item_ids is not None:
         return item.c.id == sa.any_(sa.cast(list(one.item_ids), sa.ARRAY(sa.BigInteger)))
     return item.c.id.not_in(late_items(one))
-
-
-def _item(row: sa.Row[Any]) -> Item:
-    return Item(
-        id=row.id,
-        file=FoundFile(
-            location=row.location,
-            size_bytes=row.size_bytes,
-            modified_at=row.modified_at,
-            etag=row.etag,
-        ),
-    )
 
 
 def _chunks(rows: Iterable[_Row], size: int) -> Iterator[list[_Row]]:

@@ -19,6 +19,7 @@ from batch_pipeline.domain.errors import (
     InvalidValueError,
     UnknownMetaColumnError,
 )
+from batch_pipeline.domain.file_range import MARK
 from batch_pipeline.domain.filter import Filter
 from batch_pipeline.domain.id_range import MAX_ID, MIN_ID
 from batch_pipeline.domain.item import FoundFile, Item
@@ -224,12 +225,15 @@ def _named(table: ReflectedMetaTable, what: str) -> sa.ColumnElement[bool]:
     ways = {what}
     try:
         location = to_location(what)
-        ways |= {location, to_path(location)}
+        ways |= {location} if MARK in location else {location, to_path(location)}
     except InvalidValueError:
-        pass  # no location: a name, or an id
+        location = ""  # a name, or an id
     fits = [text == way for way in sorted(ways)]
+    if location and MARK not in location:
+        fits.append(text.startswith(location + MARK, autoescape=True))
     if "/" not in what:
         fits.append(text.endswith(f"/{what}", autoescape=True))
+        fits.append(text.contains(f"/{what}{MARK}", autoescape=True))
     if what.isascii() and what.isdigit() and len(what) < 19:
         fits.append(table.uid == sa.literal(int(what), sa.BigInteger))
     return sa.or_(*fits)

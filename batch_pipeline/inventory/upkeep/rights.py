@@ -19,8 +19,10 @@ from batch_pipeline.inventory.tables import (
     ceiling_candidate,
     item,
     job,
+    load,
     part_file,
     schema_version,
+    target_probe,
 )
 
 
@@ -63,6 +65,8 @@ RIGHTS = (
             attempt,
             part_file,
             attempt_item,
+            load,
+            target_probe,
             ceiling_candidate,
             sa.table("alembic_version", schema=SCHEMA),
             sa.table("inventory", schema=SCHEMA),
@@ -159,6 +163,24 @@ RIGHTS = (
             attempt.c.result,
             attempt.c.seen,
             attempt.c.pointer_uri,
+        ),
+    ),
+    Right(
+        to="load",
+        roles=(Role.WORKER,),
+        inserts=(load, target_probe),
+        updates=(
+            load.c.renewed_at,
+            load.c.lease_until,
+            load.c.status,
+            load.c.finished_at,
+            load.c.voided_at,
+            load.c.records,
+            load.c.state,
+            load.c.exit_code,
+            load.c.mode,
+            load.c.error,
+            load.c.log,
         ),
     ),
     Right(

@@ -4,8 +4,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from batch_pipeline.domain.backfill import backfill_name
+from batch_pipeline.domain.backfill_key import backfill_key
 from batch_pipeline.domain.batch import Batch
 from batch_pipeline.domain.id_range import IdRange
+from batch_pipeline.domain.job import JobKind
 from batch_pipeline.inventory.tables import batch, job
 
 
@@ -20,6 +23,20 @@ def batch_of(row: sa.Row[Any]) -> Batch:
         oversized=row.oversized,
         item_ids=None if row.item_ids is None else tuple(row.item_ids),
     )
+
+
+def label_of(row: sa.Row[Any]) -> str:
+    """Name a batch as its partition is named, or by its job where it has none.
+
+    The row is as for `batch_of`, with kind and stream of the job.
+    """
+    one = batch_of(row)
+    kind = JobKind(row.kind)
+    if kind is JobKind.INCREMENTAL:
+        return one.label
+    if kind is JobKind.BACKFILL:
+        return backfill_key(backfill_name(row.stream, row.name), one.id_range)
+    return f"{one.label} of {row.name}"
 
 
 def parts_of(

@@ -1,7 +1,7 @@
 """What the inventory knows of files in storages: the attempts that their names mean.
 
 Which of them is garbage is the domain's to say. The one thing that is written is the mark of
-generations whose files are gone; their rows stay.
+generations whose files are gone, which `removals` knows; their rows stay.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,10 +20,14 @@ from batch_pipeline.domain.garbage import KnownAttempt
 from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.inventory.meta.upstreams import PUBLISHED
 from batch_pipeline.inventory.server.engine import transaction
-from batch_pipeline.inventory.tables import attempt, batch, batch_state, job, part_file
-from batch_pipeline.inventory.upkeep.migrate import check_still
-
-FILES_REMOVED_AT = "files_removed_at"  # a key of `facts`: when files of a generation were given up
+from batch_pipeline.inventory.tables import attempt, batch, batch_state, job, load, part_file
+from batch_pipeline.inventory.work.removals import (
+    ARE_REMOVED,
+    HAS_LOAD,
+    IS_HELD,
+    mark_loaded,
+    mark_superseded,
+)
 
 _newer = attempt.alias("newer")
 _replaced = (
@@ -111,29 +115,27 @@ class StoredAttempts:
         with transaction(self.engine) as connection:
             return _known(connection, list(connection.execute(ids).scalars()), with_files=False)
 
-    def mark_removed(self, attempt_ids: Collection[int]) -> set[int]:
-        """Remember that files of superseded generations are gone.
+    def mark_superseded(
+        self, attempt_ids: Collection[int], archive: str | None
+    ) -> dict[int, str | None]:
+        """Remember that files of superseded generations go, to an archive or for good.
 
-        Gives the attempts that indeed are superseded; nothing is remembered of others. The first
-        time counts.
+        Gives those that indeed are superseded, or were marked before, and the archive of each; the
+        first mark counts, and nothing is remembered of others.
         """
-        is_replaced = sa.exists().where(
-            _newer.c.batch_id == attempt.c.batch_id, _newer.c.generation > attempt.c.generation
-        )
-        removed_at = sa.func.jsonb_build_object(FILES_REMOVED_AT, sa.func.clock_timestamp())
-        mark = (
-            sa.update(attempt)
-            .where(
-                attempt.c.id.in_(attempt_ids),
-                attempt.c.status == AttemptStatus.SUCCEEDED,
-                is_replaced,
-            )
-            .values(facts=removed_at.op("||")(attempt.c.facts))
-            .returning(attempt.c.id)
-        )
         with transaction(self.engine) as connection:
-            check_still(connection)
-            return set(connection.execute(mark).scalars())
+            return mark_superseded(connection, attempt_ids, archive)
+
+    def mark_loaded(
+        self, attempt_ids: Collection[int], targets: Collection[str], archive: str | None
+    ) -> dict[int, str | None]:
+        """Remember that files of generations that all targets have go, likewise.
+
+        Left out are those that are being loaded, or are to be loaded again, or whose stream is
+        paused.
+        """
+        with transaction(self.engine) as connection:
+            return mark_loaded(connection, attempt_ids, targets, archive)
 
 
 def _query(attempt_ids: Sequence[int]) -> sa.Select[Any]:
@@ -152,6 +154,8 @@ def _query(attempt_ids: Sequence[int]) -> sa.Select[Any]:
             job.c.name,
             job.c.stream,
             _replaced.c.replaced_at,
+            IS_HELD.label("held"),
+            sa.func.coalesce(ARE_REMOVED, sa.false()).label("given_up"),
         )
         .join(batch, batch.c.id == attempt.c.batch_id)
         .join(job, job.c.id == batch.c.job_id)
@@ -166,7 +170,10 @@ def _known(
     rows = connection.execute(_query(attempt_ids)).all()
     published = [row for row in rows if row.generation is not None]
     names = _file_names(connection, [row.id for row in published]) if with_files else {}
-    unread = _unread(connection, [row for row in published if row.replaced_at is not None])
+    loaded = _acknowledged(connection, [row.id for row in published])
+    unread = _unread(
+        connection, [row for row in published if row.replaced_at is not None or row.id in loaded]
+    )
     return [
         KnownAttempt(
             id=row.id,
@@ -181,6 +188,9 @@ def _known(
             generation=row.generation,
             replaced_at=row.replaced_at,
             unread=row.id in unread,
+            acknowledged=loaded.get(row.id, {}),
+            held=row.held,
+            given_up=row.given_up,
             file_names=names.get(row.id, frozenset()),
         )
         for row in rows
@@ -199,19 +209,32 @@ def _file_names(connection: sa.Connection, attempt_ids: Sequence[int]) -> dict[i
     return {attempt_id: frozenset(found) for attempt_id, found in names.items()}
 
 
-def _unread(connection: sa.Connection, replaced: Sequence[sa.Row[Any]]) -> set[int]:
+def _acknowledged(
+    connection: sa.Connection, attempt_ids: Sequence[int]
+) -> dict[int, dict[str, datetime]]:
+    """Read when targets got generations that they still have."""
+    query = sa.select(load.c.attempt_id, load.c.target, load.c.finished_at).where(
+        load.c.attempt_id == sa.any_(sa.cast(attempt_ids, pg.ARRAY(sa.BigInteger))), HAS_LOAD
+    )
+    found: dict[int, dict[str, datetime]] = {}
+    for row in connection.execute(query):
+        found.setdefault(row.attempt_id, {})[row.target] = row.finished_at
+    return found
+
+
+def _unread(connection: sa.Connection, going: Sequence[sa.Row[Any]]) -> set[int]:
     """Pick the attempts that a chained job has still to read.
 
     A job has read what is in a batch of its own that is published.
     """
     readers: dict[str, list[int]] = {}
     chained = sa.select(job.c.id, job.c.name, job.c.config).where(job.c.meta_table == PUBLISHED)
-    for row in connection.execute(chained) if replaced else ():
+    for row in connection.execute(chained) if going else ():
         upstream = upstream_of(row.name, parse_filter(row.config["where"]))
         readers.setdefault(upstream.job, []).append(row.id)
     unread: set[int] = set()
     for upstream_job, reader_ids in readers.items():
-        numbers = {row.id: row.publish_number for row in replaced if row.name == upstream_job}
+        numbers = {row.id: row.publish_number for row in going if row.name == upstream_job}
         for reader_id in reader_ids:
             unread |= numbers.keys() - _read(connection, reader_id, numbers)
     return unread

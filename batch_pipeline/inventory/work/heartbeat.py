@@ -1,9 +1,10 @@
-"""Keeps the leases of this process's attempts alive, from one connection and one thread."""
+"""Keeps the leases of this process's attempts and loads alive: one connection, one thread."""
 
 import logging
 import secrets
 import threading
 from collections import deque
+from collections.abc import Collection
 from contextlib import suppress
 from datetime import timedelta
 from typing import cast
@@ -15,7 +16,7 @@ from sqlalchemy import exc
 
 from batch_pipeline.domain.batch import AttemptStatus
 from batch_pipeline.inventory.server.hang_ups import is_hung_up
-from batch_pipeline.inventory.tables import attempt
+from batch_pipeline.inventory.tables import attempt, load
 
 _RENEWAL_SECONDS = 15.0
 log = logging.getLogger(__name__)
@@ -140,24 +141,28 @@ class Heartbeat:
         now = sa.func.clock_timestamp()
         for lease in set(self._leases.values()):
             tokens = [token for token, its in self._leases.items() if its == lease]
-            renewal = (
-                sa.update(attempt)
-                .where(_are(tokens), attempt.c.status == AttemptStatus.RUNNING)
-                .values(renewed_at=now, lease_until=now + lease)
-                .returning(attempt.c.token)
-            )
-            renewed = set(self._execute(renewal).scalars())
-            for token in set(tokens) - renewed:
-                del self._leases[token]  # fenced: publish will find out
+            fenced = set(tokens)
+            for table in (attempt, load):  # most processes have attempts or loads, not both
+                if fenced:
+                    renewal = (
+                        sa.update(table)
+                        .where(_are(table, fenced), table.c.status == AttemptStatus.RUNNING)
+                        .values(renewed_at=now, lease_until=now + lease)
+                        .returning(table.c.token)
+                    )
+                    fenced -= set(self._execute(renewal).scalars())
+            for token in fenced:
+                del self._leases[token]  # publish, or the end of the load, will find out
 
     def _expire_left(self) -> None:
         if self._left:
-            expiry = (
-                sa.update(attempt)
-                .where(_are(list(self._left)), attempt.c.status == AttemptStatus.RUNNING)
-                .values(lease_until=sa.func.clock_timestamp() - timedelta(seconds=1))
-            )
-            self._execute(expiry)
+            for table in (attempt, load):
+                expiry = (
+                    sa.update(table)
+                    .where(_are(table, self._left), table.c.status == AttemptStatus.RUNNING)
+                    .values(lease_until=sa.func.clock_timestamp() - timedelta(seconds=1))
+                )
+                self._execute(expiry)
             self._left.clear()
 
     def _execute(self, statement: sa.Executable) -> sa.CursorResult[tuple[UUID]]:
@@ -176,5 +181,5 @@ class Heartbeat:
             self._connection = None
 
 
-def _are(tokens: list[UUID]) -> sa.ColumnElement[bool]:
-    return attempt.c.token == sa.any_(sa.cast(tokens, sa.ARRAY(attempt.c.token.type)))
+def _are(table: sa.Table, tokens: Collection[UUID]) -> sa.ColumnElement[bool]:
+    return table.c.token == sa.any_(sa.cast(list(tokens), sa.ARRAY(table.c.token.type)))

@@ -1,23 +1,26 @@
 """Reading published manifests back from the inventory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 import sqlalchemy as sa
 
 from batch_pipeline.domain.batch import AttemptStatus, Batch
 from batch_pipeline.domain.encoding import Compression, Encoding, Format
+from batch_pipeline.domain.garbage import Removal
 from batch_pipeline.domain.id_range import IdRange
+from batch_pipeline.domain.job import JobKind
 from batch_pipeline.domain.manifest import Manifest, PartFile
 from batch_pipeline.domain.schema import RecordSchema
-from batch_pipeline.inventory.jobs.jobs import of_stream
 from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import attempt, batch, job, schema_version
 from batch_pipeline.inventory.work.file_rows import files_of_attempts
-from batch_pipeline.inventory.work.garbage import FILES_REMOVED_AT
+from batch_pipeline.inventory.work.removals import ARE_REMOVED, find_removal
 
 _PAGE = 200
+_FRESH_SECONDS = 3600  # files of what was replaced are kept for a day, at the least
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,11 @@ class Manifests:
             found: str | None = connection.execute(query).scalar_one_or_none()
         return found
 
+    def removal(self, manifest: Manifest) -> Removal | None:
+        """Tell when files of a manifest were given up; None where they are to be there."""
+        with transaction(self.engine) as connection:
+            return find_removal(connection, manifest.token)
+
     def without_pointer(self, stream: str) -> Iterator[Manifest]:
         """Read the manifests whose pointer file a crash left unwritten."""
         query = (
@@ -62,7 +70,7 @@ class Manifests:
             .where(
                 job.c.stream == stream,
                 attempt.c.pointer_uri.is_(None),
-                ~attempt.c.facts.has_key(FILES_REMOVED_AT),
+                ~ARE_REMOVED,
             )
             .order_by(job.c.id, attempt.c.publish_number)
         )
@@ -72,30 +80,53 @@ class Manifests:
         for row in rows:
             yield _manifest(row, files.get(row.attempt_id, []))
 
-    def published_after(self, stream: str, publish_number: int) -> Iterator[tuple[int, Manifest]]:
-        """Read manifests in publish order, `(publish number, manifest)`, starting after a number.
+    def published_after(
+        self, stream: str, numbers: Mapping[str, int], *, backfills: bool = True
+    ) -> Iterator[tuple[int, Manifest]]:
+        """Read the manifests of a stream's jobs, `(publish number, manifest)`, job by job.
 
-        Generations that a later one replaced are left out.
+        First come those of the stream's own job, then of its late arrivals, then of its backfills
+        in the order in which these were made; each job's in the order in which they were published,
+        starting after its number, with 0 for a job that `numbers` does not name. Generations that a
+        later one replaced are left out, as are those whose files were given up.
         """
+        kinds = [JobKind.INCREMENTAL, JobKind.LATE, *([JobKind.BACKFILL] if backfills else [])]
+        places = {kind.value: place for place, kind in enumerate(kinds)}
+        jobs = (
+            sa.select(job.c.id, job.c.name)
+            .where(job.c.stream == stream, job.c.kind.in_(places))
+            .order_by(sa.case(places, value=job.c.kind), job.c.id)
+        )
+        with transaction(self.engine) as connection:
+            found = connection.execute(jobs).all()
+        for one in found:
+            yield from self._of_job(one.id, numbers.get(one.name, 0))
+
+    def _of_job(self, job_id: int, publish_number: int) -> Iterator[tuple[int, Manifest]]:
         newer = attempt.alias("newer")
         replaced = sa.exists().where(
             newer.c.batch_id == attempt.c.batch_id, newer.c.generation > attempt.c.generation
         )
+        is_live = sa.and_(job.c.id == job_id, ~replaced, ~ARE_REMOVED)
         while True:
             query = (
                 _query()
-                .where(of_stream(stream), attempt.c.publish_number > publish_number, ~replaced)
+                .where(is_live, attempt.c.publish_number > publish_number)
                 .order_by(attempt.c.publish_number)
                 .limit(_PAGE)
             )
             with transaction(self.engine) as connection:
                 rows = connection.execute(query).all()
                 files = files_of_attempts(connection, [row.attempt_id for row in rows])
+            read_at = monotonic()
             for row in rows:
                 publish_number = row.publish_number
                 yield publish_number, _manifest(row, files.get(row.attempt_id, []))
-            if len(rows) < _PAGE:
-                return
+                if monotonic() - read_at > _FRESH_SECONDS:
+                    break  # what has been replaced meanwhile may soon lose its files
+            else:
+                if len(rows) < _PAGE:
+                    return
 
 
 def _query() -> sa.Select[Any]:

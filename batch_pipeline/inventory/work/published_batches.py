@@ -6,8 +6,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from batch_pipeline.domain.backfill import backfill_name
-from batch_pipeline.domain.backfill_key import backfill_key
 from batch_pipeline.domain.batch import AttemptStatus
 from batch_pipeline.domain.job import JobKind
 from batch_pipeline.domain.manifest import PartFile
@@ -22,8 +20,9 @@ from batch_pipeline.inventory.tables import (
     job,
     schema_version,
 )
-from batch_pipeline.inventory.work.batch_rows import batch_of
+from batch_pipeline.inventory.work.batch_rows import label_of
 from batch_pipeline.inventory.work.file_rows import files_of_attempts
+from batch_pipeline.inventory.work.removals import removal_of
 
 _PAGE = 200
 _SHOWN = 5
@@ -68,7 +67,7 @@ class PublishedBatches:
             rows = connection.execute(query.limit(newest)).all()
         return [
             Recent(
-                label=_label(row),
+                label=label_of(row),
                 read=row.facts["read"],
                 written=row.facts["written"],
                 quarantined=row.facts["quarantined"],
@@ -89,12 +88,12 @@ class PublishedBatches:
                 return None
             last, before = rows[0], rows[-1]
             if last is before:
-                return SchemaStep(newest=_label(last), version=last.schema_version)
+                return SchemaStep(newest=label_of(last), version=last.schema_version)
             changes = _changes(connection, last.job_id, before.schema_version, last.schema_version)
         return SchemaStep(
-            newest=_label(last),
+            newest=label_of(last),
             version=last.schema_version,
-            before=_label(before),
+            before=label_of(before),
             version_before=before.schema_version,
             changes=changes,
         )
@@ -154,7 +153,7 @@ def _published(
 ) -> PublishedBatch:
     facts = row.facts
     return PublishedBatch(
-        label=_label(row),
+        label=label_of(row),
         generation=row.generation,
         part_files=tuple(_part(file) for file in files if not file.quarantine),
         quarantine_files=tuple(_part(file) for file in files if file.quarantine),
@@ -174,22 +173,12 @@ def _published(
         ),
         unbalanced=() if items is None else tuple(sorted(items.unbalanced or ())[:_SHOWN]),
         given_to_transform=facts.get("given_to_transform"),
+        files_removed=removal_of(facts) is not None,
     )
 
 
 def _part(row: sa.Row[Any]) -> PartFile:
     return PartFile(uri=row.uri, records=row.records, size_bytes=row.size_bytes, sha256=row.sha256)
-
-
-def _label(row: sa.Row[Any]) -> str:
-    """Name a batch as its partition is named, or by its job where it has none."""
-    one = batch_of(row)
-    kind = JobKind(row.kind)
-    if kind is JobKind.INCREMENTAL:
-        return one.label
-    if kind is JobKind.BACKFILL:
-        return backfill_key(backfill_name(row.stream, row.name), one.id_range)
-    return f"{one.label} of {row.name}"
 
 
 def _changes(

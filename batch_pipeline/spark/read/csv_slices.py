@@ -126,7 +126,7 @@ class CsvSliceReader:
             )
             if start >= first:
                 first, line = start, part.line + skipped
-            window = _Window(self._file, ByteRange(first, max(stop, first)), self._bad_file)
+            window = Window(self._file, ByteRange(first, max(stop, first)), self._bad_file)
             if not header:
                 return
             reader = CsvReader(window, self._options, self._limits, header=header, first_line=line)
@@ -145,15 +145,25 @@ class CsvSliceReader:
 
     def _header(self) -> tuple[tuple[str, ...], int, int]:
         """Read the names from the start of the file; give the byte and line behind them too."""
-        self._file.seek(0)
-        mark = len(_UTF8_MARK) * (self._file.read(len(_UTF8_MARK)) == _UTF8_MARK)
-        size = self._file.seek(0, os.SEEK_END)
-        window = _Window(self._file, ByteRange(mark, size), self._bad_file)
-        reader = CsvReader(window, self._options, self._limits)
-        taken = reader.read_header()
+        reader, stop = read_header(self._file, self._options, self._limits, self._bad_file)
         if not reader.is_regular:
             raise SliceRefusedError(_IRREGULAR)
-        return reader.header, mark + taken, reader.line
+        return reader.header, stop, reader.line
+
+
+def read_header(
+    file: BinaryIO, options: CsvOptions, limits: ReadLimits, bad_file: MakesBadFile
+) -> tuple[CsvReader, int]:
+    """Give a reader that has read the names at the start of a file, and the byte behind them.
+
+    Raises:
+        BadFileError: they cannot be read.
+    """
+    file.seek(0)
+    mark = len(_UTF8_MARK) * (file.read(len(_UTF8_MARK)) == _UTF8_MARK)
+    size = file.seek(0, os.SEEK_END)
+    reader = CsvReader(Window(file, ByteRange(mark, size), bad_file), options, limits)
+    return reader, mark + reader.read_header()
 
 
 def _record_start(file: BinaryIO, position: int, quote: str, *, in_quotes: bool) -> tuple[int, int]:
@@ -185,8 +195,8 @@ def _record_start(file: BinaryIO, position: int, quote: str, *, in_quotes: bool)
     return position, lines
 
 
-class _Window:
-    """A range of a file as text of its own."""
+class Window:
+    """A range of a file as text of its own; nobody else may move the file's position."""
 
     def __init__(self, file: BinaryIO, part: ByteRange, bad_file: MakesBadFile) -> None:
         self.bad_file = bad_file
@@ -195,6 +205,7 @@ class _Window:
         file.seek(part.start)
 
     def read(self, size_bytes: int) -> bytes:
+        """Read exactly `size_bytes`, fewer only at the end of the range."""
         block = self._file.read(min(size_bytes, self._left))
         self._left -= len(block)
         return block

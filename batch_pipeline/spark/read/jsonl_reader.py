@@ -112,7 +112,8 @@ class JsonlReader:
         )
 
     def _refuse_returns(self, only: bytes) -> None:
-        if _RETURN_BETWEEN_RECORDS.search(only):
+        # A file whose only line this is has no ranges.
+        if self._source.range is None and _RETURN_BETWEEN_RECORDS.search(only):
             reason = (
                 "its lines end with a return alone, and JSON lines end with a line feed; "
                 "`source.format: json` reads them"
@@ -139,8 +140,8 @@ class _Before:
         return LazyNumbers(len(numbers), lambda: [self._counts[0] + one for one in numbers])
 
     def records(self, numbers: Sequence[int]) -> Sequence[int]:
-        """Turn numbers of records of the part into those of the file."""
-        if self._stop == 0:
+        """Turn numbers of records of the part into those of the file, or of the item's range."""
+        if self._stop == 0 or self._source.range is not None:
             return numbers
         return LazyNumbers(len(numbers), lambda: [self._counts[1] + one for one in numbers])
 

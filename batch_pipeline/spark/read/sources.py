@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from batch_pipeline.domain.errors import BadFileError, InvalidValueError
+from batch_pipeline.domain.file_range import FileRange
 from batch_pipeline.domain.item import FoundFile, modified_at
 from batch_pipeline.domain.location import to_path
 from batch_pipeline.domain.record_rules import BadFileKind
@@ -21,7 +22,7 @@ from batch_pipeline.domain.stream import SourceFormat, Stream
 from batch_pipeline.spark.read.charsets import UndecodableError, Utf8Text, charset_of
 from batch_pipeline.spark.read.compression import Unpacked, UnpackError, packing_of
 from batch_pipeline.spark.read.formats import binary_format, refusal, text_format
-from batch_pipeline.spark.read.slices import SLICEABLE, ByteRange
+from batch_pipeline.spark.read.slices import IN_RANGES, SLICEABLE, ByteRange
 
 BLOCK_BYTES = 2 * 2**20
 
@@ -34,17 +35,21 @@ class OpenSource:
     """An open file: uncompressed bytes and what they contain; UTF-8 without a mark if it is text.
 
     `part` is what of the file is wanted, None for all of it; it is up to the reader to keep to it.
+    It lies within `range`, the bytes that the item is, None where it is the whole file.
     Read either by `read` or through `file`: they share one position.
     """
 
     def __init__(
-        self, raw: BufferedReader, stream: Stream, location: str, part: ByteRange | None = None
+        self, raw: BufferedReader, stream: Stream, file: FoundFile, part: ByteRange | None = None
     ) -> None:
+        self.range = file.range
         self.part = part
+        if self.range is not None and part is None:
+            self.part = ByteRange(self.range.start, self.range.stop)
         self.limits = stream.read_limits
         self.text_start = 0  # the byte behind a byte order mark
         self._stream = stream
-        self._location = location
+        self._location = file.location
         self._raw = raw
         self._temporary: BinaryIO | None = None
         self._bytes_in: BufferedReader | Unpacked | Utf8Text = raw
@@ -52,11 +57,18 @@ class OpenSource:
         self._is_packed = self._unpack()
         self._is_utf8 = True
         self.format = self._binary_format() or self._text_format()
+        if self.range is not None:
+            self._check_range(self.range)
 
     @property
     def can_split(self) -> bool:
         """Tell whether parts of it can be read: it is plain and its records can be found."""
         return not self._is_packed and self._is_utf8 and self.format in SLICEABLE
+
+    @property
+    def has_ranges(self) -> bool:
+        """Tell whether ranges of it can be items: it is plain text of records, in UTF-8."""
+        return not self._is_packed and self._is_utf8 and self.format in IN_RANGES
 
     @property
     def file(self) -> BinaryIO:
@@ -120,6 +132,22 @@ class OpenSource:
         """Remove what is temporary."""
         if self._temporary is not None:
             self._temporary.close()
+
+    def _check_range(self, wanted: FileRange) -> None:
+        """Check that ends of lines, or of the file, are where the range starts and ends."""
+        if not self.has_ranges:
+            raise self.bad_file(
+                "a range of bytes is wanted, and only plain csv, jsonl and text files in UTF-8 can "
+                "be read in ranges"
+            )
+        with self.reopened() as file:
+            for position in (wanted.start, wanted.stop):
+                file.seek(max(position - 1, 0))
+                around = self._call(lambda: file.read(2))
+                if position and not around:
+                    raise self.bad_file(f"has no byte {position - 1}, up to which it is wanted")
+                if position and len(around) > 1 and around[:1] not in {b"\n", b"\r"}:
+                    raise self.bad_file(f"byte {position} is inside of a line")
 
     def _unpack(self) -> bool:
         """Take off the compression, read the start, tell whether there was one."""
@@ -195,7 +223,7 @@ def open_source(
         raise _unreadable(stream, file.location, error) from error
     with raw:
         try:
-            source = OpenSource(raw, stream, file.location, part)
+            source = OpenSource(raw, stream, file, part)
             try:
                 yield source
             finally:
@@ -228,8 +256,11 @@ def _checked(path: Path, file: FoundFile, stream: Stream) -> os.stat_result:
 
 
 def _change(file: FoundFile, status: os.stat_result) -> str | None:
-    if file.size_bytes not in {None, status.st_size}:
-        return f"size {file.size_bytes} -> {status.st_size} bytes"
+    known, part = file.size_bytes, file.range
+    if known is None and part is not None:
+        known = part.file_bytes
+    if known not in {None, status.st_size}:
+        return f"size {known} -> {status.st_size} bytes"
     if file.modified_at is None:
         return None
     before, now = file.modified_at.astimezone(UTC), modified_at(status)

@@ -1,0 +1,120 @@
+"""Generations whose files were given up: marked before files go, and told afterwards.
+
+The mark is in `facts` of the attempt, whose rows all stay. Whether files may go is the domain's to
+say; here it is asked once more, under a lock, what could have changed since. No file is touched.
+"""
+
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql as pg
+
+from batch_pipeline.domain.batch import AttemptStatus
+from batch_pipeline.domain.garbage import Removal
+from batch_pipeline.domain.load import LoadStatus
+from batch_pipeline.inventory.locks import LOADER_IS_THERE
+from batch_pipeline.inventory.tables import attempt, batch, job, load
+from batch_pipeline.inventory.upkeep.migrate import check_still
+
+FILES_REMOVED_AT = "files_removed_at"  # a key of `facts`: when files of a generation were given up
+FILES_ARCHIVED_IN = "files_archived_in"  # a key beside it: the folder's URI, if they were archived
+
+ARE_REMOVED = attempt.c.facts.has_key(FILES_REMOVED_AT)
+HAS_LOAD = sa.and_(load.c.status == LoadStatus.SUCCEEDED, load.c.voided_at.is_(None))
+
+_newer = attempt.alias("newer")
+_parent = job.alias("parent")
+_is_replaced = sa.exists().where(
+    _newer.c.batch_id == attempt.c.batch_id, _newer.c.generation > attempt.c.generation
+)
+_is_being_loaded = sa.exists().where(
+    load.c.attempt_id == attempt.c.id, load.c.status == LoadStatus.RUNNING, LOADER_IS_THERE
+)
+_is_paused = sa.exists(
+    sa.select(1)
+    .select_from(
+        batch.join(job, job.c.id == batch.c.job_id).outerjoin(
+            _parent, _parent.c.id == job.c.parent_id
+        )
+    )
+    .where(
+        batch.c.id == attempt.c.batch_id,
+        sa.or_(job.c.paused_at.is_not(None), _parent.c.paused_at.is_not(None)),
+    )
+    .correlate(attempt)
+)
+IS_HELD = sa.or_(_is_being_loaded, _is_paused)
+
+
+def mark_superseded(
+    connection: sa.Connection, attempt_ids: Collection[int], archive: str | None
+) -> dict[int, str | None]:
+    """Mark generations that a newer one replaced; gives those that are marked, with archives."""
+    return _mark(connection, attempt_ids, _is_replaced, archive)
+
+
+def mark_loaded(
+    connection: sa.Connection,
+    attempt_ids: Collection[int],
+    targets: Collection[str],
+    archive: str | None,
+) -> dict[int, str | None]:
+    """Mark generations that all targets have; gives those that are marked, with archives."""
+    wanted = set(targets)
+    having = (
+        sa.select(sa.func.count())
+        .where(load.c.attempt_id == attempt.c.id, load.c.target.in_(wanted), HAS_LOAD)
+        .scalar_subquery()
+    )
+    all_have = sa.and_(having == len(wanted), sa.literal(bool(wanted)))
+    return _mark(connection, attempt_ids, sa.and_(all_have, ~IS_HELD), archive)
+
+
+def removal_of(facts: Mapping[str, Any]) -> Removal | None:
+    """Read the mark out of the facts of an attempt."""
+    if FILES_REMOVED_AT not in facts:
+        return None
+    at = datetime.fromisoformat(facts[FILES_REMOVED_AT]).astimezone(UTC)
+    return Removal(at=at, archive=facts.get(FILES_ARCHIVED_IN))
+
+
+def find_removal(connection: sa.Connection, token: UUID) -> Removal | None:
+    """Find the mark of the attempt that has a token; None where its files are to be there."""
+    facts = connection.execute(sa.select(attempt.c.facts).where(attempt.c.token == token))
+    return removal_of(facts.scalar_one_or_none() or {})
+
+
+def keep_from_removal(connection: sa.Connection, attempt_ids: Collection[int]) -> None:
+    """Keep others from marking attempts until the transaction ends, and wait for who does."""
+    query = sa.select(attempt.c.id).where(_among(attempt_ids)).order_by(attempt.c.id)
+    connection.execute(query.with_for_update(read=True, key_share=True))
+
+
+def _mark(
+    connection: sa.Connection,
+    attempt_ids: Collection[int],
+    may_go: sa.ColumnElement[bool],
+    archive: str | None,
+) -> dict[int, str | None]:
+    check_still(connection)
+    ids = _among(attempt_ids)
+    # A load that starts refers to the attempt's row, so it either waits for this lock or is seen
+    # by the next statement; the same goes for somebody who asks for a batch to be loaded again.
+    connection.execute(sa.select(attempt.c.id).where(ids).order_by(attempt.c.id).with_for_update())
+    archived = {} if archive is None else {FILES_ARCHIVED_IN: archive}
+    mark = sa.func.jsonb_build_object(FILES_REMOVED_AT, sa.func.clock_timestamp())
+    update = (
+        sa.update(attempt)
+        .where(ids, attempt.c.status == AttemptStatus.SUCCEEDED, ~ARE_REMOVED, may_go)
+        .values(facts=attempt.c.facts.op("||")(mark).op("||")(sa.cast(archived, pg.JSONB)))
+    )
+    connection.execute(update)
+    marked = sa.select(attempt.c.id, attempt.c.facts[FILES_ARCHIVED_IN].astext.label("archive"))
+    return {row.id: row.archive for row in connection.execute(marked.where(ids, ARE_REMOVED))}
+
+
+def _among(attempt_ids: Collection[int]) -> sa.ColumnElement[bool]:
+    return attempt.c.id == sa.any_(sa.cast(sorted(attempt_ids), pg.ARRAY(sa.BigInteger)))

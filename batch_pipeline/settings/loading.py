@@ -1,0 +1,69 @@
+"""Loads what is published of a stream into its targets: the one place that knows the loaders.
+
+What a load is and how it is recorded is said in `steps.load`; nothing is opened before it is used.
+"""
+
+from collections.abc import Collection, Iterator
+from contextlib import closing
+
+from batch_pipeline.domain.stream import Stream
+from batch_pipeline.domain.target import PostgresTarget, SingerTarget, Target
+from batch_pipeline.files.looks import checksum_problem
+from batch_pipeline.ports import Loader
+from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.steps.load import Dock, Outcome, load
+
+
+def load_due(
+    pipeline: Pipeline,
+    stream: Stream,
+    target: Target,
+    *,
+    run_id: str,
+    only: Collection[str] | None = None,
+) -> Iterator[Outcome]:
+    """Load what is due of a stream into a target; gives each generation when it is settled.
+
+    `only` are names of batches; None takes all.
+
+    Raises:
+        PipelineError: no more of it can be loaded now; what was settled before stays so.
+    """
+    with closing(loader_of(pipeline, stream, target)) as loader:
+        yield from load(
+            Dock(
+                stream=stream,
+                target=target.name,
+                loads=pipeline.database.loads,
+                loader=loader,
+                look=checksum_problem,
+                run_id=run_id,
+                in_order=target.keeps_last and bool(stream.message_keys),
+                only=only,
+            )
+        )
+
+
+def loader_of(pipeline: Pipeline, stream: Stream, target: Target) -> Loader:
+    """Give what brings batches of a stream into a target; to be closed after use.
+
+    Raises:
+        SettingError: the variable that names the target's database is not set.
+    """
+    if isinstance(target, PostgresTarget):
+        from batch_pipeline.postgres.loader import PostgresLoader
+
+        key = f"targets.{target.name}.postgres.conn"
+        return PostgresLoader(target, pipeline.named_url(stream, target.conn, key))
+    if not isinstance(target, SingerTarget):
+        raise TypeError(type(target))
+    from batch_pipeline.singer.running.loader import SingerLoader
+    from batch_pipeline.singer.running.reading import Memory
+
+    probes = pipeline.database.target_probes
+    return SingerLoader(
+        stream=stream.name,
+        target=target,
+        environment=pipeline.environment,
+        memory=Memory(known=probes.known, remember=probes.remember),
+    )

@@ -1,0 +1,254 @@
+"""Station 9: bring what is published and not yet loaded into one target, in order.
+
+What a target is and how it acknowledges is its loader's to know. Nothing is believed to be loaded
+that was not acknowledged, and nothing is sent before its files are what was published.
+"""
+
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import islice
+from typing import Protocol, runtime_checkable
+
+from batch_pipeline.domain.errors import (
+    ConfigurationError,
+    ConflictError,
+    PartFileChangedError,
+    PipelineError,
+    RetryableError,
+)
+from batch_pipeline.domain.failpoint import failpoint
+from batch_pipeline.domain.load import Claim, Load, Loaded, Loading
+from batch_pipeline.domain.manifest import PartFile
+from batch_pipeline.domain.stream import Stream
+from batch_pipeline.ports import Loader
+
+LEASE = timedelta(minutes=5)
+ATTEMPTS = 3
+AT_ONCE = 16
+Look = Callable[[PartFile], str | None]
+
+
+@runtime_checkable
+class GroupLoader(Protocol):
+    """A loader whose start-up is worth sharing: it takes several generations in one go."""
+
+    def load_together(
+        self, loadings: Sequence[Loading], storage_root: str
+    ) -> Generator[Loaded, None, None]:
+        """Bring generations into the target in their order; gives each when it is acknowledged.
+
+        Raises:
+            LoadError: the first one that was not given yet was not loaded, the rest neither.
+        """
+        ...
+
+
+class Loads(Protocol):
+    """The record of what targets have acknowledged. Each call is one transaction."""
+
+    def due(self, stream: Stream, target: str) -> Iterator[Loading]:
+        """Read the newest generations that a target has not acknowledged, in the order to load."""
+        ...
+
+    def claim(
+        self,
+        stream: str,
+        target: str,
+        loadings: Sequence[Loading],
+        *,
+        run_id: str,
+        lease: timedelta,
+    ) -> AbstractContextManager[Claim | None]:
+        """Start a load of generations and keep others off the stream's target until the end.
+
+        Those that somebody has loaded by now are left out; None when there are no others.
+
+        Raises:
+            LoadRunningError: somebody else loads this stream into the target.
+        """
+        ...
+
+    def succeed(self, load: Load, loaded: Loaded, then: Loading | None) -> Load | None:
+        """Record that a generation is loaded and start the load of the next one, if any.
+
+        Asking again gives the same.
+
+        Raises:
+            LoadLostError: the load is somebody else's by now; nothing was changed.
+        """
+        ...
+
+    def fail(self, load: Load, error: BaseException) -> None:
+        """Close a running load with what it came to."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dock:
+    """What loading a stream into one target needs.
+
+    `look` says what is wrong with a part file, None when it is as it was published. With
+    `in_order` nothing of a job is loaded before what was published earlier is. `only` are the
+    names of the batches to load, None for all that are due.
+    """
+
+    stream: Stream
+    target: str
+    loads: Loads
+    loader: Loader
+    look: Look
+    run_id: str
+    in_order: bool
+    attempts: int = ATTEMPTS
+    only: Collection[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of one generation: it is loaded, or there is an error, or it had to wait."""
+
+    loading: Loading
+    loaded: Loaded | None = None
+    error: PipelineError | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it was not tried, because one that must come before it failed."""
+        return self.loaded is None and self.error is None
+
+
+def load(dock: Dock) -> Iterator[Outcome]:
+    """Load everything that is due; gives each generation when it is settled.
+
+    A failed one is tried again as often as `attempts` says; then those behind it go on, or wait if
+    they have to come in order.
+
+    Raises:
+        LoadRunningError: somebody else loads this stream into the target.
+        ConfigurationError, RetryableError: nothing of it can be loaded, or not now.
+    """
+    every = dock.loads.due(dock.stream, dock.target)
+    due = (one for one in every if dock.only is None or one.label in dock.only)
+    held_up: set[str] = set()
+    size = AT_ONCE if isinstance(dock.loader, GroupLoader) else 1
+    while group := list(islice(due, size)):
+        for part in _groups(group):
+            yield from _load_group(dock, part, held_up)
+
+
+def _groups(some: Sequence[Loading]) -> Iterator[list[Loading]]:
+    """Cut where a job ends, so that what one job is held up by concerns no other."""
+    group: list[Loading] = []
+    for one in some:
+        if group and group[-1].manifest.batch.job != one.manifest.batch.job:
+            yield group
+            group = []
+        group.append(one)
+    if group:
+        yield group
+
+
+def _load_group(dock: Dock, group: list[Loading], held_up: set[str]) -> Iterator[Outcome]:
+    """Load generations of one job together; from the first failure on, one by one."""
+    if group[0].manifest.batch.job in held_up:
+        yield from (Outcome(loading=one) for one in group)
+        return
+    problems = [_problem(dock, one) for one in group]
+    if len(group) > 1 and not any(problems):
+        settled = yield from _try_together(dock, group)
+        group, problems = group[settled:], problems[settled:]
+    for one, problem in zip(group, problems, strict=True):
+        if one.manifest.batch.job in held_up:
+            yield Outcome(loading=one)
+            continue
+        outcome = _load_one(dock, one, problem)
+        if outcome.error is not None and dock.in_order:
+            held_up.add(one.manifest.batch.job)
+        yield outcome
+
+
+def _try_together(dock: Dock, group: Sequence[Loading]) -> Generator[Outcome, None, int]:
+    """Give what was acknowledged of a group and return how many that are; errors wait for a try."""
+    settled = 0
+    try:
+        for outcome in _attempt(dock, group):
+            yield outcome
+            settled += 1
+    except (ConfigurationError, ConflictError, RetryableError):
+        raise
+    except PipelineError:
+        return settled  # one of them is to blame: alone each tells for itself
+    return settled
+
+
+def _load_one(dock: Dock, one: Loading, problem: str | None) -> Outcome:
+    error: PipelineError | None = None
+    for _ in range(dock.attempts):
+        try:
+            (outcome,) = _attempt(dock, [one], problem)
+        except (ConfigurationError, ConflictError, RetryableError):
+            raise
+        except PipelineError as raised:
+            error = raised
+            if isinstance(raised, PartFileChangedError):
+                break  # no try mends it
+        else:
+            return outcome
+    return Outcome(loading=one, error=error)
+
+
+def _attempt(dock: Dock, group: Sequence[Loading], problem: str | None = None) -> Iterator[Outcome]:
+    """Claim generations and load them in one go; each is recorded when it is acknowledged.
+
+    `problem` is what is wrong with the files of the only one.
+    """
+    stream, target = dock.stream.name, dock.target
+    with dock.loads.claim(stream, target, group, run_id=dock.run_id, lease=LEASE) as claim:
+        wanted = () if claim is None else claim.loadings
+        for one in group:
+            if one not in wanted:  # somebody has loaded it by now
+                already = Loaded(records=one.manifest.records, already=True)
+                yield Outcome(loading=one, loaded=already)
+        if claim is None:
+            return
+        running = claim.load
+        try:
+            with closing(_acknowledged(dock, wanted, problem)) as acknowledged:
+                for number, loaded in enumerate(acknowledged):
+                    failpoint("load.acknowledged")
+                    following = wanted[number + 1] if number + 1 < len(wanted) else None
+                    started = _record(dock, running, loaded, following)
+                    yield Outcome(loading=wanted[number], loaded=loaded)
+                    running = running if started is None else started
+        except BaseException as error:
+            with suppress(RetryableError):  # why it failed is what counts; the lease runs out
+                dock.loads.fail(running, error)
+            raise
+
+
+def _record(dock: Dock, running: Load, loaded: Loaded, then: Loading | None) -> Load | None:
+    try:
+        return dock.loads.succeed(running, loaded, then)
+    except RetryableError:
+        # The commit may have happened and only its reply been lost: asking again tells.
+        return dock.loads.succeed(running, loaded, then)
+
+
+def _acknowledged(
+    dock: Dock, wanted: Sequence[Loading], problem: str | None
+) -> Generator[Loaded, None, None]:
+    if problem is not None:
+        raise PartFileChangedError(dock.target, dock.stream.name, wanted[0].label, problem)
+    root = dock.stream.storage.root
+    if isinstance(dock.loader, GroupLoader):
+        yield from dock.loader.load_together(wanted, root)
+    else:
+        for one in wanted:
+            yield dock.loader.load(one, root)
+
+
+def _problem(dock: Dock, one: Loading) -> str | None:
+    found = (dock.look(part) for part in one.manifest.part_files)
+    return next((problem for problem in found if problem is not None), None)
