@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from batch_pipeline.cli.console import head, note, print_json, say
+from batch_pipeline.cli.loads_told import loads_of, print_loads
 from batch_pipeline.cli.streams import as_json
 from batch_pipeline.domain.backfill import backfill_name
 from batch_pipeline.domain.backfill_key import backfill_key
@@ -16,10 +17,13 @@ from batch_pipeline.domain.batch import BatchStatus
 from batch_pipeline.domain.errors import OF_ONE_META_TABLE
 from batch_pipeline.domain.item import Item
 from batch_pipeline.domain.location import to_path, to_uri
+from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.stream import Source, Stream
 from batch_pipeline.files.landing import compare
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.units import format_bytes
+
+_FOUND = 20  # what a meta table finds at most
 
 
 @click.command(short_help="Tell where a file is, why, and since when.")
@@ -39,6 +43,8 @@ def explain(file: str, as_json: bool) -> None:
         print_json({"file": file, "items": stories, "not_registered": missing})
     for story in () if as_json else stories:
         _print_story(story)
+    if len(stories) >= _FOUND:
+        note(f"A search gives {_FOUND} items at most; ask for others by their id.")
     for line in () if as_json else missing:
         say(line)
     if not stories:
@@ -61,15 +67,17 @@ def _location(file: str) -> str:
 
 
 def _story(pipeline: Pipeline, stream: Stream, item: Item) -> dict[str, Any]:
-    database, modified_at = pipeline.database, item.file.modified_at
+    database, modified_at, part = pipeline.database, item.file.modified_at, item.file.range
     batch = database.batches.batch_of_item(stream.name, item.id)
     manifest = None if batch is None else database.manifests.of_batch(batch)
     attempts = [] if batch is None else database.history.of_item(batch, item.id)
     again = database.backfills.of_item(stream.name, item.id)
     return {
         "stream": stream.name,
+        "targets": [] if manifest is None else loads_of(pipeline, stream, manifest),
         "location": item.file.location,
         "size_bytes": item.file.size_bytes,
+        "range": None if part is None else {"first": part.start, "last": part.stop - 1},
         "weight": item.weight,
         "modified_at": modified_at.isoformat() if modified_at else None,
         "now": compare(item.file),
@@ -85,8 +93,14 @@ def _story(pipeline: Pipeline, stream: Stream, item: Item) -> dict[str, Any]:
         "quarantine_files": (
             [] if manifest is None else [part.uri for part in manifest.quarantine_files]
         ),
+        "files_removed": _removal(pipeline, manifest),
         "backfills": [_backfill(pipeline, stream, item, one) for one in again],
     }
+
+
+def _removal(pipeline: Pipeline, manifest: Manifest | None) -> dict[str, Any] | None:
+    found = None if manifest is None else pipeline.database.manifests.removal(manifest)
+    return None if found is None else asdict(found)
 
 
 def _backfill(pipeline: Pipeline, stream: Stream, item: Item, one: BatchStatus) -> dict[str, Any]:
@@ -101,6 +115,8 @@ def _backfill(pipeline: Pipeline, stream: Stream, item: Item, one: BatchStatus) 
         "generation": one.generation,
         "attempts": [asdict(each) for each in attempts],
         "part_files": [] if manifest is None else [part.uri for part in manifest.part_files],
+        "files_removed": _removal(pipeline, manifest),
+        "targets": [] if manifest is None else loads_of(pipeline, stream, manifest),
     }
 
 
@@ -145,10 +161,25 @@ def _print_batch(story: dict[str, Any]) -> None:
         say("              what was set aside, with line and reason, is in")
         for uri in story["quarantine_files"]:
             say(f"              {uri}")
+    _print_removal(story)
     if story["is_late"]:
+        print_loads(story)
         return
-    say(f"  8 say       `batch-pipeline messages {story['stream']}` sends it")
-    say("  9 load      by the Singer target that reads those messages")
+    if story["files_removed"] is None:
+        say(f"  8 say       `batch-pipeline messages {story['stream']}` sends it")
+    else:
+        say(f"  8 say       `batch-pipeline messages {story['stream']}` leaves it out")
+    print_loads(story)
+
+
+def _print_removal(story: dict[str, Any]) -> None:
+    removal = story["files_removed"]
+    if removal is None:
+        return
+    at, archive = removal["at"].strftime("%Y-%m-%d %H:%M:%S UTC"), removal["archive"]
+    went = "deleted" if archive is None else f"moved to the archive {archive}"
+    say(f"              these files were {went} {at}; materialize the partition")
+    say("              again to have them anew")
 
 
 def _print_backfill(story: dict[str, Any], one: dict[str, Any]) -> None:
@@ -159,12 +190,17 @@ def _print_backfill(story: dict[str, Any], one: dict[str, Any]) -> None:
         _print_attempt(attempt)
     for uri in one["part_files"]:
         say(f"              {uri}")
+    _print_removal(one)
+    if one["generation"] is not None and one["targets"]:
+        print_loads(one)
 
 
 def _print_arrival(story: dict[str, Any]) -> None:
     if story["meta_table"] is None:
         size = format_bytes(story["size_bytes"])
-        say(f"  1 arrive    {size}, modified {story['modified_at']}; {story['now']}")
+        cut = story["range"]
+        wanted = "" if cut is None else f"bytes {cut['first']} to {cut['last']} of "
+        say(f"  1 arrive    {wanted}{size}, modified {story['modified_at']}; {story['now']}")
         say(f"  2 register  item {story['item_id']} of stream {story['stream']}")
         return
     say(f"  1 arrive    weight {format_bytes(story['weight'])}; {story['now']}")

@@ -1,4 +1,4 @@
-"""The command `gc`: files that no manifest needs are listed and deleted."""
+"""The command `gc`: files that nobody needs are listed, and deleted or archived."""
 
 import sys
 from contextlib import closing
@@ -22,6 +22,7 @@ _BECAUSE = {
     Reason.UNPUBLISHED: "of attempts that ended without publishing",
     Reason.UNLISTED: "of published attempts whose manifest does not list them",
     Reason.SUPERSEDED: "of generations that newer ones replaced",
+    Reason.LOADED: "of generations that all targets have",
     Reason.TEMPORARY: "temporary, of processes that are gone",
     Reason.UNKNOWN: "of attempts that the inventory does not know",
 }
@@ -33,7 +34,7 @@ class _Asked:
     with_unknown: bool
 
 
-@click.command(short_help="Delete files that no manifest needs.")
+@click.command(short_help="Delete, or archive, files that nobody needs.")
 @click.argument("stream", nargs=-1)
 @click.option("--dry-run", is_flag=True, help="Only list what would be deleted.")
 @click.option(
@@ -43,12 +44,13 @@ class _Asked:
 )
 @as_json
 def gc(stream: tuple[str, ...], dry_run: bool, unknown: bool, as_json: bool) -> None:
-    """Delete files of STREAM's storage that no manifest needs, of all streams or the ones named.
+    """Delete files of STREAM's storage that nobody needs, of all streams or the ones named.
 
     Taken are files of attempts that ended a day ago or more and were not published, what is left
     of processes that are gone, and generations that were replaced longer ago than the stream's
-    storage.keep_superseded. What is published and live, and files that are not named as this
-    product names them, are never touched.
+    storage.keep_superseded or loaded into all its targets longer ago than storage.keep_loaded; with
+    storage.archive these are moved there. What else is published and live, and files that are not
+    named as this product names them, are never touched.
     """
     asked = _Asked(dry_run=dry_run, with_unknown=unknown)
     done: dict[str, Collected] = {}
@@ -88,6 +90,8 @@ def _report(one: Collected, asked: _Asked) -> dict[str, Any]:
         "garbage_bytes": one.size_bytes,
         "removed_files": one.removed_files,
         "removed_bytes": one.removed_bytes,
+        "archive": one.archive,
+        "archived_files": one.archived_files,
         "unknown": [_file(garbage) for garbage in one.unknown],
     }
 
@@ -109,6 +113,10 @@ def _print(one: Collected, asked: _Asked) -> None:
     for reason, because in _BECAUSE.items():
         if count := one.files(reason):
             say(f"  {count:>6} {because}")
+    if asked.dry_run and one.to_archive:
+        say(f"  {one.to_archive} of them would be moved to {one.archive} instead")
+    elif one.archived_files:
+        say(f"  {one.archived_files} of them were moved to the archive instead")
     if asked.dry_run:
         _print_paths(one.garbage)
     if one.unknown:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from batch_pipeline.cli.console import head, print_json, progress, say
+from batch_pipeline.cli.loads_told import print_standing, standings_of
 from batch_pipeline.domain.backfill import Progress
 from batch_pipeline.domain.batch import BatchState, BatchStatus
 from batch_pipeline.domain.errors import OF_ONE_META_TABLE
@@ -65,7 +66,9 @@ def register(stream: str, accept_changed: bool, as_json: bool) -> None:
         else:
             registry = pipeline.database.meta_table(one.name)
             landing = pipeline.landing(one, wait=True)
-            result = register_step(landing, registry, accept_changed=accept_changed)
+            result = register_step(
+                landing, registry, accept_changed=accept_changed, cutter=pipeline.cutter(one)
+            )
     if as_json:
         print_json(
             {
@@ -86,8 +89,11 @@ def register(stream: str, accept_changed: bool, as_json: bool) -> None:
     if result.accepted:
         say(f"{result.accepted} changed file(s) accepted. Batches that were published with the")
         say("earlier content keep it until their partition is materialized again.")
+    advice = "(see --accept-changed)"
+    if accept_changed:
+        advice = "(its records are in other places now than its items say: land it by another name)"
     for location in result.changed:
-        say(f"changed after it was registered: {location} (see --accept-changed)")
+        say(f"changed after it was registered: {location} {advice}")
 
 
 @click.command()
@@ -111,16 +117,24 @@ def status(stream: tuple[str, ...], as_json: bool) -> None:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Start after the bookmark in this file, as a target printed it.",
 )
-def messages(stream: str, state: Path | None) -> None:
-    """Write SCHEMA, BATCH and STATE lines of STREAM for a Singer target."""
-    from batch_pipeline.singer.messages import Bookmark, line, read_bookmark
+@click.option("--backfills/--no-backfills", default=True, help="Send batches of backfills, too.")
+def messages(stream: str, state: Path | None, backfills: bool) -> None:
+    """Write SCHEMA, BATCH and STATE lines of STREAM for a Singer target.
+
+    First those of the stream's own batches, then of its late arrivals, then of its backfills.
+    """
+    from batch_pipeline.singer.bookmarks import Bookmark, read_bookmark
+    from batch_pipeline.singer.messages import line
     from batch_pipeline.singer.messages import messages as message_lines
 
     with closing(Pipeline.from_environment()) as pipeline:
         told = pipeline.stream(stream)
         bookmark = Bookmark() if state is None else read_bookmark(state, told.name)
-        published = pipeline.database.manifests.published_after(told.name, bookmark.publish_number)
-        for message in message_lines(published, name=told.message_name):
+        manifests = pipeline.database.manifests
+        published = manifests.published_after(told.name, bookmark.numbers, backfills=backfills)
+        for message in message_lines(
+            published, stream=told.name, name=told.message_name, bookmark=bookmark
+        ):
             sys.stdout.write(line(message))
         sys.stdout.flush()
 
@@ -189,6 +203,7 @@ def _status(pipeline: Pipeline, stream: Stream) -> dict[str, Any]:
             if one.state not in {BatchState.PUBLISHED, BatchState.SUPERSEDED}
         ],
         "backfills": [_backfill(one, paused) for one in backfills.of_stream(stream.name)],
+        "targets": standings_of(pipeline, stream),
     }
 
 
@@ -234,6 +249,8 @@ def _print_status(report: dict[str, Any]) -> None:
         say(f"    … and {left} more (--json lists all)")
     for backfill in report["backfills"]:
         _print_backfill(backfill)
+    for target in report["targets"]:
+        print_standing(target)
 
 
 def _counts(batches: dict[str, int]) -> str:

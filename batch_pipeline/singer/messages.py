@@ -1,83 +1,60 @@
-"""SCHEMA, BATCH and STATE lines of published manifests.
+"""SCHEMA, BATCH, STATE and ACTIVATE_VERSION lines of published manifests.
 
 A BATCH message holds in `encoding` nothing but `format` and `compression`, because readers refuse
-other keys there; facts of ours are extra keys at the top level, which readers ignore.
+other keys there; facts of ours are extra keys at the top level, which readers ignore. What all our
+messages look like is in `messages.schema.json` beside this module. No file is opened here.
 
 Source: Meltano Singer SDK, `docs/batch.md` and `singer_sdk/singerlib/messages.py`.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from batch_pipeline.domain.errors import ConfigurationError
-from batch_pipeline.domain.id_range import MAX_ID
 from batch_pipeline.domain.location import to_path
 from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.domain.schema import RecordSchema
+from batch_pipeline.singer.bookmarks import Bookmark, bookmark_json
+
+JSON_SCHEMA = Path(__file__).with_name("messages.schema.json")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bookmark:
-    """How far a consumer has read: the publish number of the last manifest it acknowledged."""
+def schema_message(
+    manifest: Manifest, *, name: str | None = None, columns: Collection[str] | None = None
+) -> dict[str, Any]:
+    """Announce the shape of the records that follow; `name` stands in for the stream's.
 
-    publish_number: int = 0
-
-
-@dataclass(eq=False)
-class StateFileError(ConfigurationError):
-    """A state file is not what a target printed."""
-
-    path: str
-    problem: str
-
-    def sentence(self) -> str:
-        return (
-            f"{self.path}: {self.problem}. No message was written. Give the last STATE value that "
-            f"the target printed, or leave --state out to start from the first batch."
-        )
-
-
-def read_bookmark(path: Path, stream: str) -> Bookmark:
-    """Read a stream's bookmark from a state file as targets print it.
-
-    Raises:
-        StateFileError: the file is missing, no JSON, or its bookmark is not one of ours.
+    With `columns` only these are announced.
     """
-    try:
-        state = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StateFileError(str(path), f"cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
-        raise StateFileError(str(path), f"is no JSON ({error})") from error
-    value = state.get("value", state) if isinstance(state, dict) else None
-    bookmarks = value.get("bookmarks", {}) if isinstance(value, dict) else None
-    if not isinstance(bookmarks, dict):
-        raise StateFileError(str(path), "has no object `bookmarks`")
-    bookmark = bookmarks.get(stream)
-    if bookmark is None:
-        return Bookmark()
-    number = bookmark.get("publish_number") if isinstance(bookmark, dict) else None
-    if type(number) is not int or not 0 <= number <= MAX_ID:
-        raise StateFileError(str(path), f"bookmark of {stream!r} has no `publish_number`")
-    return Bookmark(publish_number=number)
+    keys = manifest.key_properties
+    return announcement(name or manifest.stream, manifest.schema, keys, columns)
 
 
-def schema_message(manifest: Manifest, *, name: str | None = None) -> dict[str, Any]:
-    """Announce the shape of the records that follow; `name` stands in for the stream's."""
+def announcement(
+    name: str,
+    schema: RecordSchema,
+    key_properties: Iterable[str],
+    columns: Collection[str] | None = None,
+) -> dict[str, Any]:
+    """Write a SCHEMA message; with `columns` only these are in it."""
+    shape = schema.json_schema()
+    if columns is not None:
+        kept = {one: what for one, what in shape["properties"].items() if one in columns}
+        shape["properties"] = kept
     return {
         "type": "SCHEMA",
-        "stream": name or manifest.stream,
-        "schema": manifest.schema.json_schema(),
-        "key_properties": list(manifest.key_properties),
+        "stream": name,
+        "schema": shape,
+        "key_properties": list(key_properties),
     }
 
 
 def batch_message(manifest: Manifest, *, name: str | None = None) -> dict[str, Any]:
     """Carry the manifest: absolute URIs of its part files in record order.
 
-    `name` stands in for the stream's.
+    `name` stands in for the stream's. `job` and `batch_id` together say which batch it is:
+    backfills have ranges of ids that other jobs have, too.
     """
     encoding = manifest.encoding
     return {
@@ -85,7 +62,8 @@ def batch_message(manifest: Manifest, *, name: str | None = None) -> dict[str, A
         "stream": name or manifest.stream,
         "encoding": {"format": encoding.format.value, "compression": encoding.compression.value},
         "manifest": [_plain_uri(part.uri) for part in manifest.part_files],
-        "batch_id": manifest.batch.key,
+        "job": manifest.batch.job,
+        "batch_id": manifest.batch.label,
         "generation": manifest.generation,
         "schema_version": manifest.schema_version,
         "record_count": manifest.records,
@@ -99,34 +77,46 @@ def _plain_uri(uri: str) -> str:
     return f"file://{to_path(uri)}"
 
 
-def state_message(manifest: Manifest, publish_number: int) -> dict[str, Any]:
-    """Say that everything up to this manifest, in publish order, has been sent."""
-    bookmark = {
-        "job": manifest.batch.job,
-        "batch_id": manifest.batch.key,
-        "generation": manifest.generation,
-        "publish_number": publish_number,
+def state_message(manifest: Manifest, bookmark: Bookmark, *, stream: str) -> dict[str, Any]:
+    """Say that everything up to a bookmark, whose last manifest this is, has been sent."""
+    return {
+        "type": "STATE",
+        "value": {"bookmarks": {stream: bookmark_json(manifest, bookmark)}},
     }
-    return {"type": "STATE", "value": {"bookmarks": {manifest.stream: bookmark}}}
+
+
+def activate_version_message(name: str, version: int) -> dict[str, Any]:
+    """Say that records of other versions are to be taken out of the table of a stream.
+
+    Published batches never need it: the next generation of a batch says itself what it replaces.
+    """
+    return {"type": "ACTIVATE_VERSION", "stream": name, "version": version}
 
 
 def messages(
-    published: Iterable[tuple[int, Manifest]], *, name: str | None = None
+    published: Iterable[tuple[int, Manifest]],
+    *,
+    stream: str,
+    name: str | None = None,
+    bookmark: Bookmark | None = None,
 ) -> Iterator[Mapping[str, Any]]:
     """Give SCHEMA (first, and whenever its version changes), then BATCH and STATE per manifest.
 
-    `name` stands in for the stream's, but in bookmarks, which are ours to read. A manifest without
-    records moves the state but sends no BATCH.
+    `published` are publish numbers with the manifests that come after the bookmark. `name` stands
+    in for the stream's, but in bookmarks, which are ours to read. A manifest without records moves
+    the state but sends no BATCH.
     """
+    read = bookmark or Bookmark()
     announced: tuple[int, tuple[str, ...]] | None = None
     for publish_number, manifest in published:
         shape = (manifest.schema_version, manifest.key_properties)
         if manifest.part_files and shape != announced:
-            yield schema_message(manifest, name=name)
+            yield schema_message(manifest, name=name or stream)
             announced = shape
         if manifest.part_files:
-            yield batch_message(manifest, name=name)
-        yield state_message(manifest, publish_number)
+            yield batch_message(manifest, name=name or stream)
+        read = read.after(manifest, publish_number)
+        yield state_message(manifest, read, stream=stream)
 
 
 def line(message: Mapping[str, Any]) -> str:

@@ -1,0 +1,82 @@
+"""Where published batches are loaded, as `explain` and `status` tell it."""
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from batch_pipeline.cli.console import say
+from batch_pipeline.domain.load import LoadRecord, LoadStatus
+from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.domain.stream import Stream
+from batch_pipeline.settings.pipeline import Pipeline
+
+
+def loads_of(pipeline: Pipeline, stream: Stream, manifest: Manifest) -> list[dict[str, Any]]:
+    """Tell of a batch's newest generation, target by target, whether it is loaded and why not."""
+    known = pipeline.database.loads.of_batch(manifest.batch.id)
+    newest = [one for one in known if one.generation == manifest.generation]
+    names = dict.fromkeys([*(t.name for t in stream.targets), *(one.target for one in newest)])
+    return [_told(name, [one for one in newest if one.target == name]) for name in names]
+
+
+def _told(target: str, tries: list[LoadRecord]) -> dict[str, Any]:
+    last = tries[-1] if tries else None
+    has = [one for one in tries if one.status is LoadStatus.SUCCEEDED and not one.is_void]
+    return {
+        "target": target,
+        "loaded": bool(has),
+        "loaded_at": has[0].finished_at if has else None,
+        "records": has[0].records if has else None,
+        "messages": has[0].mode if has else None,
+        "tries": len(tries),
+        "status": None if last is None else last.status.value,
+        "run_id": None if last is None else last.run_id,
+        "error": None if last is None or has else last.error,
+    }
+
+
+def print_loads(story: dict[str, Any]) -> None:
+    """Print station 9 of a batch."""
+    if not story["targets"]:
+        say("  9 load      by the Singer target that reads its messages; no `targets` are named")
+    for one in story["targets"]:
+        say(f"  9 load      {_sentence(one)}")
+        if one["error"]:
+            say(f"              {one['error']}")
+
+
+def _sentence(one: dict[str, Any]) -> str:
+    name = one["target"]
+    if one["loaded"]:
+        return f"{name}: {one['records']:,} records loaded {_time(one['loaded_at'])}"
+    if one["status"] is None:
+        return f"{name}: due; `batch-pipeline load` loads it"
+    if one["status"] == LoadStatus.RUNNING:
+        return f"{name}: being loaded by run {one['run_id']}"
+    if one["status"] == LoadStatus.SUCCEEDED:
+        return f"{name}: to be loaded again"
+    return f"{name}: due, {one['status']} after {one['tries']} tries"
+
+
+def standings_of(pipeline: Pipeline, stream: Stream) -> list[dict[str, Any]]:
+    """Count for each target of a stream what it has and what waits."""
+    names = [target.name for target in stream.targets]
+    return [asdict(one) for one in pipeline.database.loads.standing(stream.name, names)]
+
+
+def print_standing(one: dict[str, Any]) -> None:
+    """Print how far a target is."""
+    last = "" if one["loaded_at"] is None else f", last {_time(one['loaded_at'])}"
+    failed = f", {one['failed']} of them failed" if one["failed"] else ""
+    say(f"  target {one['target']}: {one['loaded']} loaded{last}, {one['due']} due{failed}")
+    if one["gone"]:
+        say(f"    {one['gone']} more it never got, and their files were removed since: materialize")
+        say("    their partitions again to have them loaded")
+    if one["running"] is not None:
+        say(f"    run {one['running']} is loading")
+    if one["error"]:
+        say(f"    {one['error']}")
+
+
+def _time(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,61 @@
+"""The command `tap-batch-pipeline`: the Singer tap over the inventory of a home."""
+
+import atexit
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from batch_pipeline.cli.console import complain
+from batch_pipeline.cli.exits import exit_code
+from batch_pipeline.domain.errors import PipelineError
+from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.settings.environment import load_settings
+from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.singer.tap.source import Offered, PublishedSource
+from batch_pipeline.singer.tap.tap import PublishedTap
+
+
+@dataclass(frozen=True)
+class InventorySource:
+    """Streams of a streams folder, and what the inventory knows of them."""
+
+    pipeline: Pipeline
+
+    def offered(self) -> Sequence[Offered]:
+        """Give all streams of the folder with their newest schema."""
+        schemas = self.pipeline.database.schemas
+        return [
+            Offered(stream=stream, schema=schemas.latest(stream.name)[1])
+            for stream in self.pipeline.streams.values()
+        ]
+
+    def published(
+        self, stream: str, numbers: Mapping[str, int], *, backfills: bool
+    ) -> Iterator[tuple[int, Manifest]]:
+        """Read publish numbers and manifests of a stream's jobs, job by job in publish order."""
+        manifests = self.pipeline.database.manifests
+        return manifests.published_after(stream, numbers, backfills=backfills)
+
+
+class BatchPipelineTap(PublishedTap):
+    """Sends the published batches of a pipeline, each once, as BATCH or RECORD messages."""
+
+    def open_source(self) -> PublishedSource:
+        """Open the inventory that the configuration or the environment names."""
+        asked = {"home": "home", "streams_folder": "streams", "inventory_conn": "inventory_conn"}
+        given = {setting: self.config.get(name) for name, setting in asked.items()}
+        environment = dict(os.environ)
+        settings = load_settings(settings=given, environment=environment)
+        pipeline = Pipeline(settings, environment)
+        atexit.register(pipeline.close)
+        return InventorySource(pipeline)
+
+
+def main() -> None:
+    """Run the tap; errors of the operator are one message, never a traceback."""
+    try:
+        BatchPipelineTap.cli()
+    except PipelineError as error:
+        complain(str(error))
+        sys.exit(exit_code([error]))

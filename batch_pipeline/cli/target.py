@@ -1,0 +1,154 @@
+"""The `target-batch-pipeline` command: a Singer target whose files the pipeline takes over.
+
+Puts the target together with stream files and the inventory. Exit codes are those of
+`batch-pipeline`; a target that was told to end gives 128 and the number of the signal.
+"""
+
+import logging
+import os
+import signal
+import sys
+from functools import cached_property
+from pathlib import Path
+
+import click
+
+from batch_pipeline.cli.console import complain
+from batch_pipeline.cli.exits import EXIT_INTERRUPTED, EXIT_OPERATOR, exit_code
+from batch_pipeline.domain.errors import PipelineError
+from batch_pipeline.domain.location import to_path, to_uri
+from batch_pipeline.domain.stream import Source, SourceFormat, Stream
+from batch_pipeline.settings.environment import load_settings
+from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.settings.stream_file import (
+    FILE_NAME,
+    find_stream_files,
+    load_streams_tolerantly,
+    read_stream_file,
+)
+from batch_pipeline.singer.target.config import UNREADABLE, TargetConfig
+from batch_pipeline.singer.target.places import Place, Places, WantedStream, stream_name
+from batch_pipeline.singer.target.refusals import LandingFailedError, PlaceUnfitError
+from batch_pipeline.singer.target.stream_file import scaffold
+from batch_pipeline.singer.target.target import LandingTarget
+
+
+class PipelinePlaces:
+    """The landing folders of a home: those of stream files, and new ones below a folder."""
+
+    def __init__(self, config: TargetConfig) -> None:
+        self._config = config
+
+    @cached_property
+    def _pipeline(self) -> Pipeline:
+        config = self._config
+        given = {
+            "home": config.home,
+            "streams": config.streams_folder,
+            "inventory_conn": config.inventory_conn,
+        }
+        environment = dict(os.environ)
+        return Pipeline(load_settings(settings=given, environment=environment), environment)
+
+    @cached_property
+    def _streams(self) -> dict[str, Stream]:
+        """The streams that can be read; what is wrong with others is no business of these."""
+        return load_streams_tolerantly(self._pipeline.settings.streams)[0]
+
+    def place(self, wanted: WantedStream) -> Place:
+        """Give the place of a Singer stream; a stream file is written where none is there.
+
+        Raises:
+            StreamFileError: its stream file cannot be used.
+            PlaceUnfitError: its stream file describes no landing folder.
+            LandingFailedError: a folder or file cannot be made.
+        """
+        name = self._config.stream_names.get(wanted.name) or stream_name(wanted.name)
+        stream = self._streams.get(name) or self._described(name)
+        root = self._config.landing_root or self._pipeline.home.path / "landing"
+        folder = root.absolute() / name
+        if stream is None and self._config.create_streams:
+            stream = self._created(wanted, name, folder)
+        if stream is None:
+            registry = self._pipeline.database.meta_table(name)
+            return Place(stream=name, folder=folder, format=SourceFormat.AUTO, registry=registry)
+        if not isinstance(stream.source, Source):
+            raise PlaceUnfitError(name, "lists its files in a table of your own")
+        return Place(
+            stream=name,
+            folder=Path(to_path(stream.source.uri)),
+            format=stream.source.format,
+            registry=self._pipeline.database.meta_table(name),
+        )
+
+    def close(self) -> None:
+        """Close the inventory."""
+        if "_pipeline" in self.__dict__:
+            self._pipeline.close()
+
+    def _described(self, name: str) -> Stream | None:
+        """Read the file in the stream's own folder again: it may be broken, or new."""
+        path = self._pipeline.settings.streams / name / FILE_NAME
+        if path not in find_stream_files(self._pipeline.settings.streams):
+            return None
+        stream = read_stream_file(path)
+        return stream if stream.name == name else None
+
+    def _created(self, wanted: WantedStream, name: str, folder: Path) -> Stream | None:
+        """Write a stream file and make the landing folder; somebody quicker is let win."""
+        place = self._pipeline.settings.streams / name
+        made = scaffold(wanted, name, to_uri(folder))
+        draft = place / f".{os.getpid()}.tmp"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            place.mkdir(parents=True, exist_ok=True)
+            if not (place / FILE_NAME).exists():
+                if made.schema_file is not None:
+                    (place / made.schema_name).write_text(made.schema_file, encoding="utf-8")
+                draft.write_text(made.stream_file, encoding="utf-8")
+                draft.rename(place / FILE_NAME)
+        except OSError as error:
+            where, reason = str(error.filename or place), (error.strerror or "unknown").lower()
+            raise LandingFailedError(where, reason) from error
+        stream = self._described(name)
+        if stream is None:
+            problem = f"has no stream file, and {place / FILE_NAME} describes another stream"
+            raise PlaceUnfitError(name, problem)
+        return stream
+
+
+class TargetBatchPipeline(LandingTarget):
+    """Lands what any Singer tap says as files, and registers them in a batch-pipeline."""
+
+    package_name = "batch-pipeline"
+
+    def open_places(self, settings: TargetConfig) -> Places:
+        """Give the landing folders of the home that the config names."""
+        return PipelinePlaces(settings)
+
+
+def main() -> None:
+    """Run the target on standard input; errors are one message on standard error."""
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    try:
+        code = TargetBatchPipeline.cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(EXIT_OPERATOR)
+    except (KeyboardInterrupt, click.Abort):
+        complain("Interrupted. What the last printed STATE covers is safe; go on from it.")
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:  # who reads STATE is gone, so nobody would hear of what comes next
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
+    except UNREADABLE as error:
+        complain(f"The config cannot be read: {error}. Nothing was read from the tap.")
+        sys.exit(EXIT_OPERATOR)
+    except PipelineError as error:
+        complain(str(error))
+        sys.exit(exit_code([error]))
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Running Singer targets of others: what they are sent, what they say, and what that is worth."""

@@ -1,0 +1,1 @@
+"""The tap: published batches as a Singer tap offers them."""

@@ -1,0 +1,96 @@
+"""Reads what is inside of the files of a BATCH. Which files they are is not known here."""
+
+import base64
+import gzip
+import io
+import math
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date, datetime, time, timedelta
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any, cast
+
+import zstandard
+
+from batch_pipeline.domain.encoding import Compression, Format
+from batch_pipeline.singer.incoming import json_text
+from batch_pipeline.singer.incoming.values import BatchMessage
+from batch_pipeline.singer.target.refusals import BatchFileError
+
+_CHUNK = 1 << 20
+_ISAL: Any = import_module("isal.igzip") if find_spec("isal") is not None else None
+_GZIP: Any = _ISAL or gzip
+_FAST: Any = import_module("isal.isal_zlib") if _ISAL else zlib
+DAMAGES: tuple[type[Exception], ...] = (zlib.error, _FAST.error, zstandard.ZstdError, EOFError)
+
+
+def refusal(message: BatchMessage, path: Path | str, problem: str) -> BatchFileError:
+    """Say what is wrong with a file of a manifest."""
+    return BatchFileError(message.line, f"{path} {problem}", message.stream, "manifest")
+
+
+def records(message: BatchMessage, path: Path) -> Iterator[tuple[bytes | None, dict[str, Any]]]:
+    """Give the records of a checked file, and what was written of each; None for parquet."""
+    if message.encoding.format is Format.PARQUET:
+        import pyarrow.parquet as pq
+
+        with pq.ParquetFile(path) as table:
+            for batch in table.iter_batches(10_000):
+                for row in batch.to_pylist():
+                    yield None, _plain(message, path, row)
+        return
+    with opened(message, path) as file:
+        for number, line in lines_of(file):
+            record = json_text.EXACT.decode(line)
+            if not json_text.is_complete(record, line):
+                try:
+                    json_text.parse(line)
+                except ValueError as error:
+                    raise refusal(message, path, f"line {number} has {error} twice") from error
+            yield line, record
+
+
+def lines_of(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Give the lines that are not blank with their numbers, from 1 on."""
+    for number, line in enumerate(file, start=1):
+        text = line.strip()
+        if text:
+            yield number, text
+
+
+@contextmanager
+def opened(message: BatchMessage, path: Path) -> Iterator[IO[bytes]]:
+    """Open a file of JSON lines, compressed as its BATCH says."""
+    match message.encoding.compression:
+        case Compression.GZIP:
+            with _GZIP.open(path, "rb") as file:
+                yield cast("IO[bytes]", file)
+        case Compression.ZSTD:
+            with path.open("rb") as raw:
+                reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+                yield cast("IO[bytes]", io.BufferedReader(reader, _CHUNK))
+        case _:
+            with path.open("rb", buffering=_CHUNK) as file:
+                yield file
+
+
+def _plain(message: BatchMessage, path: Path, value: Any) -> Any:
+    """Give a value of a table as JSON has it: times and binaries are text."""
+    match value:
+        case dict():
+            return {str(name): _plain(message, path, one) for name, one in value.items()}
+        case list() | tuple():
+            return [_plain(message, path, one) for one in value]
+        case float() if not math.isfinite(value):
+            raise refusal(message, path, f"has {value}, which is no number in JSON")
+        case datetime() | date() | time():
+            return value.isoformat()
+        case bytes():
+            return base64.b64encode(value).decode()
+        case timedelta():
+            return str(value)
+        case _:
+            return value

@@ -1,0 +1,176 @@
+"""What the target may be told, as Singer's config; unknown keys are refused."""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from batch_pipeline.domain.encoding import Compression, Encoding, Format
+from batch_pipeline.domain.errors import InvalidValueError
+from batch_pipeline.singer.incoming.batch_config import BatchConfig, read_batch_config
+from batch_pipeline.singer.incoming.lines import MAX_LINE_BYTES
+
+# What reading a config file raises: the SDK reads it with `simplejson`.
+UNREADABLE: tuple[type[Exception], ...] = (
+    FileNotFoundError,
+    import_module("simplejson").JSONDecodeError,
+)
+_USUAL = {Format.JSONL: Compression.GZIP, Format.PARQUET: Compression.SNAPPY}
+_KEYS: dict[str, tuple[Any, str]] = {
+    "home": ("string", "Home folder (default: BATCH_PIPELINE_HOME, else .batch_pipeline)."),
+    "streams_folder": (
+        "string",
+        "Folder of stream files (default: BATCH_PIPELINE_STREAMS, else streams).",
+    ),
+    "inventory_conn": (
+        "string",
+        "Postgres URL of the inventory (default: BATCH_PIPELINE_INVENTORY_CONN, else embedded).",
+    ),
+    "landing_root": (
+        "string",
+        "Folder of landings for streams without a file (default: landing below the home folder).",
+    ),
+    "create_streams": (
+        "boolean",
+        "Write a stream file for a Singer stream that has none (default true).",
+    ),
+    "stream_names": ("object", "Singer stream to stream here, where the names differ."),
+    "format": ("string", "Files that RECORDs are written to: jsonl (default) or parquet."),
+    "compression": (
+        "string",
+        "jsonl: gzip (default), zstd or none; parquet: snappy (default), zstd, gzip or none.",
+    ),
+    "max_records": ("integer", "Records of a file, at most (default 100000)."),
+    "max_bytes": ("integer", "Bytes of a file before compression, at most (default 134217728)."),
+    "max_age_seconds": ("number", "Seconds that a file grows, at most (default 300)."),
+    "max_line_bytes": ("integer", "Bytes of an input line, at most (default 67108864)."),
+    "batch_files": (
+        "string",
+        "Files of BATCH messages: register (default; where they lie) or copy (into the landing).",
+    ),
+    "batch_config": ("object", "storage.root: where files of BATCH messages lie for this process."),
+}
+CONFIG_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        key: {"type": [kind, "null"], "description": text} for key, (kind, text) in _KEYS.items()
+    },
+}
+CONFIG_SCHEMA["properties"]["inventory_conn"]["secret"] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How long a file grows."""
+
+    max_records: int = 100_000
+    max_bytes: int = 128 * 2**20
+    max_age_seconds: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetConfig:
+    """The target's config, checked. Paths are as they were written."""
+
+    home: Path | None = None
+    streams_folder: Path | None = None
+    inventory_conn: str | None = field(default=None, repr=False)
+    landing_root: Path | None = None
+    create_streams: bool = True
+    stream_names: Mapping[str, str] = field(default_factory=dict)
+    encoding: Encoding
+    bounds: Bounds = field(default_factory=Bounds)
+    max_line_bytes: int = MAX_LINE_BYTES
+    copies_batch_files: bool = False
+    batch_config: BatchConfig | None = None
+
+
+def read_config(written: Mapping[str, Any], known: Mapping[str, Any]) -> TargetConfig:
+    """Read the config; `known` are all keys that may be there, those of the SDK among them.
+
+    Raises:
+        InvalidValueError: a key is not known, or has a value that it cannot have; names the key.
+    """
+    given = {key: value for key, value in written.items() if value is not None}
+    for key, value in given.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, list(known), n=1)
+            expected = f"no such key; did you mean {near[0]}?" if near else "no such key"
+            raise InvalidValueError(key, value, expected)
+    batch_files = given.get("batch_files", "register")
+    if batch_files not in ("register", "copy"):
+        raise InvalidValueError("batch_files", batch_files, "register or copy")
+    has_batches = "batch_config" in given
+    return TargetConfig(
+        home=_path(given, "home"),
+        streams_folder=_path(given, "streams_folder"),
+        inventory_conn=given.get("inventory_conn"),
+        landing_root=_path(given, "landing_root"),
+        create_streams=_typed(given, "create_streams", bool, default=True),
+        stream_names=_names(given.get("stream_names", {})),
+        encoding=_encoding(given),
+        bounds=_bounds(given),
+        max_line_bytes=_count(given, "max_line_bytes", MAX_LINE_BYTES),
+        copies_batch_files=batch_files == "copy",
+        batch_config=read_batch_config(given["batch_config"]) if has_batches else None,
+    )
+
+
+def _encoding(given: Mapping[str, Any]) -> Encoding:
+    formats = [one.value for one in _USUAL]
+    named = given.get("format", "jsonl")
+    if named not in formats:
+        raise InvalidValueError("format", named, " or ".join(formats))
+    usual = _USUAL[Format(named)].value
+    compression = given.get("compression", usual)
+    if compression not in [one.value for one in Compression]:
+        raise InvalidValueError("compression", compression, ", ".join(Compression))
+    return Encoding(format=Format(named), compression=Compression(compression))
+
+
+def _bounds(given: Mapping[str, Any]) -> Bounds:
+    usual = Bounds()
+    records = _count(given, "max_records", usual.max_records)
+    age = given.get("max_age_seconds", usual.max_age_seconds)
+    if isinstance(age, bool) or not isinstance(age, int | float | Decimal) or age <= 0:
+        raise InvalidValueError("max_age_seconds", age, "seconds, more than 0")
+    return Bounds(
+        max_records=min(records, _count(given, "batch_size_rows", records)),
+        max_bytes=_count(given, "max_bytes", usual.max_bytes),
+        max_age_seconds=float(age),
+    )
+
+
+def _count(given: Mapping[str, Any], key: str, usual: int) -> int:
+    value = given.get(key, usual)
+    if type(value) is not int or value < 1:
+        raise InvalidValueError(key, value, "a whole number of 1 or more")
+    return value
+
+
+def _typed(given: Mapping[str, Any], key: str, kind: type, *, default: bool) -> bool:
+    value = given.get(key, default)
+    if type(value) is not kind:
+        raise InvalidValueError(key, value, "true or false")
+    return bool(value)
+
+
+def _path(given: Mapping[str, Any], key: str) -> Path | None:
+    value = given.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value:
+        raise InvalidValueError(key, value, "a path")
+    return Path(value).expanduser().absolute()
+
+
+def _names(written: object) -> dict[str, str]:
+    if not isinstance(written, Mapping):
+        raise InvalidValueError("stream_names", written, "Singer stream to stream here")
+    for name, value in written.items():
+        if not isinstance(value, str) or not value:
+            raise InvalidValueError(f"stream_names.{name}", value, "the name of a stream")
+    return dict(written)

@@ -1,0 +1,71 @@
+"""The text of the stream file that a Singer stream without one gets. Nothing is written here."""
+
+import json
+import re
+from dataclasses import dataclass
+
+from singer_sdk.singerlib.json import serialize_json
+
+from batch_pipeline.domain.errors import InvalidValueError
+from batch_pipeline.domain.json_schema import schema_of
+from batch_pipeline.singer.target.places import WantedStream
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./:+-]*", re.ASCII)
+_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
+_YAML = """\
+# Written by target-batch-pipeline from the first SCHEMA of the Singer stream {singer_name}.
+# It is yours now: nothing writes to it again.
+type: batch_pipeline.BatchStream
+
+attributes:
+  stream: {stream}
+  source:
+    uri: {uri}  # where the target lands its files
+    format: auto
+  key_properties: {keys}
+  schema:
+    {schema}
+    evolution: add  # columns that come later are added, types are widened
+  encoding:
+    format: jsonl
+    compression: gzip
+  storage:
+    root: ./batches  # where the encoded files are written
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaffold:
+    """A stream file, and the JSON Schema beside it; None where the columns are inferred."""
+
+    stream_file: str
+    schema_name: str
+    schema_file: str | None
+
+
+def scaffold(wanted: WantedStream, stream: str, uri: str) -> Scaffold:
+    """Write a stream file for a Singer stream, with what its SCHEMA says.
+
+    A SCHEMA that is no list of columns, for example one with references, leaves them to be inferred
+    from the records.
+    """
+    schema_name = f"{stream}.schema.json"
+    declared: str | None
+    try:
+        schema_of(wanted.schema)
+        declared = serialize_json(dict(wanted.schema)) + "\n"
+    except InvalidValueError:
+        declared = None
+    text = _YAML.format(
+        singer_name=json.dumps(wanted.name),
+        stream=_scalar(stream),
+        uri=_scalar(uri),
+        keys=json.dumps(list(wanted.key_properties), ensure_ascii=False),
+        schema="mode: infer" if declared is None else f"file: {_scalar(schema_name)}",
+    )
+    return Scaffold(stream_file=text, schema_name=schema_name, schema_file=declared)
+
+
+def _scalar(word: str) -> str:
+    is_plain = _PLAIN.fullmatch(word) and word.lower() not in _WORDS and ": " not in word
+    return word if is_plain else json.dumps(word, ensure_ascii=False)
