@@ -10,6 +10,7 @@ The walk of the data, and the room where each station is:
 6. encode    the items' records become part files      spark/task.py
 7. publish   the attempt's row makes them count        steps/encode.py
 8. say       SCHEMA, BATCH and STATE lines             singer/messages.py
+9. load      a target takes them and acknowledges      steps/load.py
 
 Where do I go to …
 
@@ -34,6 +35,12 @@ Where do I go to …
 - find what came too late?                inventory/jobs/late_arrivals.py
 - move a batch to another state?          inventory/work/batch_states.py, the only place that does
 - give a role a right?                    inventory/upkeep/rights.py
+- say something else in a message?         singer/messages.py, singer/bookmarks.py
+- offer batches to Singer another way?    singer/tap/stream.py, then cli/tap.py
+- read part files back as records?        singer/part_records.py, singer/part_lines.py
+- load into a target another way?         steps/load.py, singer/running/loader.py
+- see which BATCH files a target reads?   singer/running/reading.py
+- load into Postgres another way?         postgres/loader.py, then postgres/writing.py
 - let one job read another's results?     inventory/meta/published.py
 """
 

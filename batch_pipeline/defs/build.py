@@ -13,9 +13,11 @@ import dagster as dg
 
 from batch_pipeline.defs.assets.encoded import backfill_asset, batches_asset
 from batch_pipeline.defs.assets.late import late_asset
+from batch_pipeline.defs.assets.loaded import loaded_asset
 from batch_pipeline.defs.assets.meta_table import meta_table_asset
 from batch_pipeline.defs.checks.steps import CheckScope, check_jobs, checks_of
 from batch_pipeline.defs.jobs.collect_garbage import collect_garbage_job
+from batch_pipeline.defs.jobs.load import load_due_job
 from batch_pipeline.defs.jobs.plan_backfill import plan_backfill_job
 from batch_pipeline.defs.jobs.reconcile import reconcile_job
 from batch_pipeline.defs.jobs.roll_up import roll_up_job
@@ -35,6 +37,7 @@ from batch_pipeline.defs.schedules.maintenance import maintenance_schedules
 from batch_pipeline.defs.schedules.new_files import new_files_schedules
 from batch_pipeline.defs.sensors.backfills import backfill_sensor
 from batch_pipeline.defs.sensors.late import late_sensor
+from batch_pipeline.defs.sensors.loads import loads_sensor
 from batch_pipeline.defs.sensors.new_files import new_files_sensor
 from batch_pipeline.defs.sensors.planned import planned_sensor
 from batch_pipeline.defs.sensors.run_ends import cancelled_runs_sensor, failed_runs_sensor
@@ -144,13 +147,17 @@ def _stream_definitions(stream: Stream) -> dg.Definitions:
             description=f"Encodes and publishes late arrivals of {stream.name}.",
         ),
     ]
+    if stream.targets:
+        assets.append(loaded_asset(stream))
     schedules = new_files_schedules(stream)
     own = planned_sensor(stream) if schedules else new_files_sensor(stream)
     sensors = [own, backfill_sensor(stream), late_sensor(stream)]
+    loads = [load_due_job(stream)] if stream.targets else []
+    sensors += [loads_sensor(stream)] if stream.targets else []
     return dg.Definitions(
         assets=assets,
         asset_checks=checks_of(stream),
-        jobs=jobs,
+        jobs=[*jobs, *loads],
         sensors=sensors,
         schedules=schedules,
     )

@@ -136,4 +136,4 @@ def _register(
     if landing is None or beginning != remembered.beginning:
         landing = WatchedLanding(pipeline.landing(stream, wait=wait))
         remembered.landing, remembered.beginning = landing, beginning
-    return landing.settled(register(landing, table))
+    return landing.settled(register(landing, table, cutter=pipeline.cutter(stream)))

@@ -22,6 +22,7 @@ from batch_pipeline.domain.roll_up import Tiling
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.inventory.work.batch_news import Mark, News
 from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.steps.reconcile import pointer_of
 
 MOST_KEYS = 10_000  # adding so many takes Postgres half a second
 MOST_EVENTS = 500
@@ -101,7 +102,8 @@ class Heard:
             if manifest is None:  # a worker of the library published a result of its own
                 del self._events[key]
                 continue
-            pointer_uri = pipeline.storage(stream).point_to(manifest)
+            manifests, storage = pipeline.database.manifests, pipeline.storage(stream)
+            pointer_uri = pointer_of(manifest, manifests, storage)
             events.append(batch_materialization(stream, asset, manifest, pointer_uri))
         return events
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import dagster as dg
 
-from batch_pipeline.defs.names import backfill_asset_key, meta_table_key
+from batch_pipeline.defs.names import backfill_asset_key, loaded_key, meta_table_key
 from batch_pipeline.defs.partitioned import Partitioned
 from batch_pipeline.domain.backfill import Estimate, Progress, backfill_name
 from batch_pipeline.domain.item import Registered
+from batch_pipeline.domain.load import InTargets
 from batch_pipeline.domain.location import to_path
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.published import Recent
@@ -87,6 +88,33 @@ def batch_materialization(
             "dagster/code_version": ENCODE_VERSION,
             f"dagster/input_data_version/{source}": META_TABLE_VERSION,
             f"dagster/input_event_pointer/{source}": "NULL",
+        },
+    )
+
+
+def loaded_materialization(stream: Stream, one: InTargets) -> dg.AssetMaterialization:
+    """The event that turns the partition of a batch green that all targets have acknowledged."""
+    columns = {"target": "string", "records": "int", "messages": "string", "run": "string"}
+    rows = [
+        dg.TableRecord(
+            {
+                "target": load.target,
+                "records": load.records or 0,
+                "messages": load.mode or "",
+                "run": load.run_id,
+            }
+        )
+        for load in one.loads
+    ]
+    schema = dg.TableSchema([dg.TableColumn(name, kind) for name, kind in columns.items()])
+    return dg.AssetMaterialization(
+        asset_key=loaded_key(stream),
+        partition=one.label,
+        metadata={
+            "generation": one.generation,
+            "dagster/row_count": one.loads[0].records or 0,
+            "seconds": round(one.seconds, 3),
+            "targets": dg.MetadataValue.table(records=rows, schema=schema),
         },
     )
 

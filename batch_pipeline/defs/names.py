@@ -61,6 +61,11 @@ def late_key(stream: Stream) -> dg.AssetKey:
     return dg.AssetKey([stream.name, "late"])
 
 
+def loaded_key(stream: Stream) -> dg.AssetKey:
+    """Key of the asset whose partitions are the stream's batches in its targets."""
+    return dg.AssetKey([stream.name, "loaded"])
+
+
 def partitions(stream: Stream) -> dg.DynamicPartitionsDefinition:
     """The partition set: a projection of the inventory, added to in id order, never taken from."""
     return dg.DynamicPartitionsDefinition(name=f"{stream.name}.batches")
@@ -89,6 +94,11 @@ def backfill_job(stream: Stream) -> str:
 def late_job(stream: Stream) -> str:
     """Name of the Dagster job that encodes batches of late arrivals."""
     return f"{identifier(stream)}_late"
+
+
+def load_job(stream: Stream) -> str:
+    """Name of the Dagster job that loads all that is due."""
+    return f"{identifier(stream)}_load"
 
 
 def run_tags(stream: Stream, first_key: str, last_key: str) -> dict[str, str]:

@@ -29,6 +29,7 @@ from batch_pipeline.domain.stream import Stream
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.ports import Encoder
 from batch_pipeline.steps.encode import Workshop, encode
+from batch_pipeline.steps.reconcile import pointer_of
 
 progress = logging.getLogger("batch_pipeline.progress")
 
@@ -126,15 +127,17 @@ def _encode_keys(
     return failures
 
 
-def raise_failures(failures: Mapping[str, PipelineError], tried: int) -> None:
-    """Fail the run when some of its batches did.
+def raise_failures(
+    failures: Mapping[str, PipelineError], tried: int, *, done: str = "published"
+) -> None:
+    """Fail the run when some of its batches did; `done` is what the others are.
 
     Raises:
         Failure: with the reasons by batch.
     """
     if failures:
         raise dg.Failure(
-            f"{len(failures)} of {tried} batches failed, the others are published: "
+            f"{len(failures)} of {tried} batches failed, the others are {done}: "
             f"{'; '.join(str(error) for error in failures.values())}",
             metadata={key: str(error) for key, error in failures.items()},
             allow_retries=False,
@@ -164,11 +167,11 @@ def _encode_partition(
     earlier = made_before(context, database, batch)
     if earlier is not None:
         context.log.info("%s is published already (generation %s)", key, earlier.generation)
-        pointer_uri = workshop.storage.point_to(earlier)
+        pointer_uri = pointer_of(earlier, database.manifests, workshop.storage)
         context.log_event(batch_materialization(workshop.stream, asset, earlier, pointer_uri))
         return
     told_of = replace(workshop, encoder=_Told(workshop.encoder, key, context.log))
-    published = encode(told_of, batch, run_id=context.run_id)
+    published = encode(told_of, batch, run_id=context.run.run_id)
     manifest, seconds = published.manifest, published.seconds
     place = published.pointer_uri
     changes = published.schema_changes

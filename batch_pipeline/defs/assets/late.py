@@ -71,7 +71,7 @@ def encode_late(
             context.log.warning("%s is left alone: %s", status.batch.label, called_off)
             continue
         try:
-            published = encode(workshop, status.batch, run_id=context.run_id)
+            published = encode(workshop, status.batch, run_id=context.run.run_id)
         except (ConfigurationError, RetryableError) as error:
             raise surroundings_failed(context, error) from error
         except PipelineError as error:

@@ -19,7 +19,9 @@ _MOST_REPEATS = 3
 _PAUSE_SECONDS = 5
 
 
-def surroundings_failed(context: dg.AssetExecutionContext, error: PipelineError) -> Exception:
+def surroundings_failed(
+    context: dg.AssetExecutionContext | dg.OpExecutionContext, error: PipelineError
+) -> Exception:
     """Give what to raise when the rest of a run's batches would fail as well.
 
     A database or Spark that is gone may come back: the step is tried again, at most three times.

@@ -14,6 +14,10 @@ from batch_pipeline.inventory.server.engine import normalized_url
 from batch_pipeline.inventory.server.hang_ups import replace_dead_connections
 from batch_pipeline.settings.pipeline import Pipeline
 
+NO_TIMEOUT = 0
+RECYCLE_SECONDS = 600
+OVERFLOW = 20
+
 
 class InventoryStorage(DagsterPostgresStorage):
     """Runs, events and schedules in the inventory's server, configured or embedded."""
@@ -22,6 +26,10 @@ class InventoryStorage(DagsterPostgresStorage):
         super().__init__(postgres_url=postgres_url, inst_data=inst_data)
         for one in (self._run_storage, self._event_log_storage, self._schedule_storage):
             one.optimize_for_webserver = partial(_optimized, one, one.optimize_for_webserver)  # type: ignore[method-assign]
+            # Dagster connects anew for each statement elsewhere, several times an event.
+            one.optimize_for_webserver(
+                statement_timeout=NO_TIMEOUT, pool_recycle=RECYCLE_SECONDS, max_overflow=OVERFLOW
+            )
 
     @classmethod
     def config_type(cls) -> dict[str, object]:
@@ -39,6 +47,6 @@ class InventoryStorage(DagsterPostgresStorage):
 
 
 def _optimized(storage: Any, optimize: Callable[..., None], *sizes: Any, **named: Any) -> None:
-    """Let the webserver keep connections, but none that a database which ended has left behind."""
+    """Let a process keep connections, but none that a database which ended has left behind."""
     optimize(*sizes, **named)
     replace_dead_connections(storage._engine)  # noqa: SLF001 - made by `optimize`, and offered nowhere

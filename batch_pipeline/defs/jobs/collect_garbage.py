@@ -1,4 +1,4 @@
-"""The Dagster job `collect_garbage`: deletes files that no manifest needs, or tells what it would.
+"""The Dagster job `collect_garbage`: removes files that nobody needs, or tells what it would.
 
 Files of attempts that the inventory does not know are only counted: the command `gc --unknown`
 deletes them.
@@ -46,8 +46,9 @@ def collect_garbage_job(streams: Sequence[Stream]) -> dg.JobDefinition:
         executor_def=dg.in_process_executor,
         description=(
             "Deletes files of attempts that ended a day ago or more without publishing, and of "
-            "generations that were replaced longer ago than storage.keep_superseded. With dry_run "
-            "the log lists them."
+            "generations that were replaced longer ago than storage.keep_superseded, or loaded "
+            "into all targets longer ago than storage.keep_loaded; with storage.archive these are "
+            "moved there. With dry_run the log lists them."
         ),
     )
     def job() -> None:
@@ -64,5 +65,6 @@ def _counts(done: Collected) -> Counts:
         **{f"garbage_{reason}": done.files(reason) for reason in kinds},
         "removed_files": done.removed_files,
         "removed_bytes": done.removed_bytes,
+        "archived_files": done.archived_files,
         "unknown_files": len(done.unknown),
     }

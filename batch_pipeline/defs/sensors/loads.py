@@ -1,0 +1,150 @@
+"""The sensor of a stream's targets: what is published is loaded, what is loaded turns green.
+
+A tick that finds nothing published or loaded since the last one asks two short questions.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+
+import dagster as dg
+
+from batch_pipeline.defs.metadata import loaded_materialization
+from batch_pipeline.defs.names import (
+    MAX_RETRIES_TAG,
+    STREAM_TAG,
+    load_job,
+    loaded_key,
+)
+from batch_pipeline.defs.resources import PipelineResource
+from batch_pipeline.defs.sensors.run_keys import UNFINISHED, is_for
+from batch_pipeline.domain.errors import PipelineError
+from batch_pipeline.domain.load import InTargets, LoadStanding
+from batch_pipeline.domain.stream import Stream
+from batch_pipeline.settings.pipeline import Pipeline
+
+_INTERVAL_SECONDS = 10
+_MOST_EVENTS = 500
+_FIRST_PAUSE_SECONDS = 600
+_LONGEST_PAUSE_SECONDS = 86_400
+_NOTHING = "everything that is published is loaded."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What the sensor remembers from tick to tick.
+
+    `runs` counts what it has asked for. `published` are the publish counts of the stream's jobs
+    when it looked last, and `mark` is the load up to which Dagster has heard of everything;
+    `is_quiet` tells that nothing was left to do then. `loaded` and `due` were counted at the last
+    launch, at `launched_at` (seconds since 1970), which is one of `failures` in a row that brought
+    nothing.
+    """
+
+    runs: int = 0
+    published: Mapping[str, int] = field(default_factory=dict)
+    mark: int = 0
+    is_quiet: bool = False
+    loaded: int = 0
+    due: int = 0
+    failures: int = 0
+    launched_at: float = 0
+
+    @classmethod
+    def of_cursor(cls, cursor: str | None) -> "Memory":
+        """Read a cursor; one of another release is as good as none."""
+        told = json.loads(cursor) if cursor else {}
+        return cls(**told) if told.keys() <= {*cls.__slots__} else cls()
+
+    def cursor(self) -> str:
+        """Write the cursor."""
+        return json.dumps(asdict(self))
+
+    def launched(self, loaded: int, due: int, now: float) -> "Memory | None":
+        """Remember a launch; None while it is too early for one more after some in vain."""
+        in_vain = bool(self.launched_at) and (loaded, due) == (self.loaded, self.due)
+        failures = self.failures + 1 if in_vain else 0
+        pause = min(_FIRST_PAUSE_SECONDS * 2.0**self.failures, _LONGEST_PAUSE_SECONDS)
+        if in_vain and now - self.launched_at < pause:
+            return None
+        return replace(
+            self,
+            runs=self.runs + 1,
+            loaded=loaded,
+            due=due,
+            failures=failures,
+            launched_at=now,
+        )
+
+
+def loads_sensor(stream: Stream) -> dg.SensorDefinition:
+    """Load what is published; tell Dagster of loads that it has not heard of. Safe to repeat."""
+
+    @dg.sensor(
+        name=load_job(stream),
+        job_name=load_job(stream),
+        minimum_interval_seconds=_INTERVAL_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Launches loads of {stream.name} into its targets.",
+    )
+    def loads(
+        context: dg.SensorEvaluationContext, pipeline: PipelineResource
+    ) -> dg.SensorResult | dg.SkipReason:
+        try:
+            return _look(pipeline.pipeline, stream, context.instance, context.cursor)
+        except PipelineError as error:
+            return dg.SkipReason(str(error))
+
+    return loads
+
+
+def _look(
+    pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, cursor: str | None
+) -> dg.SensorResult:
+    memory, loads = Memory.of_cursor(cursor), pipeline.database.loads
+    counts = pipeline.database.batch_news.publish_counts(stream.name)
+    published = {str(job): count for job, count in counts.items()}
+    is_same = published == memory.published and loads.mark(stream.name) == memory.mark
+    if memory.is_quiet and is_same:
+        return dg.SensorResult(skip_reason=_NOTHING, cursor=cursor)
+    runs = instance.get_runs(dg.RunsFilter(statuses=UNFINISHED))
+    if any(is_for(run, load_job(stream), loaded_key(stream)) for run in runs):
+        return dg.SensorResult(skip_reason="a load is under way.", cursor=cursor)
+    targets = [target.name for target in stream.targets]
+    mark = loads.mark(stream.name)
+    new = list(islice(loads.in_targets(stream.name, targets, memory.mark), _MOST_EVENTS))
+    if len(new) == _MOST_EVENTS:
+        mark = new[-1].mark
+    unheard = [one for one in new if not _is_heard(instance, stream, one)]
+    standings = loads.standing(stream.name, targets)
+    due, loaded = sum(one.due for one in standings), sum(one.loaded for one in standings)
+    launched = memory.launched(loaded, due, time.time()) if due else None
+    after = replace(launched or memory, published=published, mark=mark, is_quiet=not due)
+    requests = [] if launched is None else [_request(stream, launched)]
+    said = _NOTHING if not due else f"{due} loads wait after some in vain: {_error(standings)}"
+    return dg.SensorResult(
+        run_requests=requests,
+        asset_events=[loaded_materialization(stream, one) for one in unheard],
+        cursor=after.cursor(),
+        skip_reason=None if requests or unheard else said,
+    )
+
+
+def _is_heard(instance: dg.DagsterInstance, stream: Stream, one: InTargets) -> bool:
+    """Tell whether the run that loaded a batch last has told of it itself."""
+    records = dg.AssetRecordsFilter(asset_key=loaded_key(stream), asset_partitions=[one.label])
+    found = instance.fetch_materializations(records, limit=1).records
+    return any(record.run_id in {load.run_id for load in one.loads} for record in found)
+
+
+def _request(stream: Stream, memory: Memory) -> dg.RunRequest:
+    return dg.RunRequest(
+        run_key=f"{stream.name}:load:{memory.runs}:{memory.launched_at:.0f}",
+        tags={STREAM_TAG: stream.name, MAX_RETRIES_TAG: "0"},
+    )
+
+
+def _error(standings: Sequence[LoadStanding]) -> str:
+    return next((one.error for one in standings if one.error is not None), "no reason is known")
