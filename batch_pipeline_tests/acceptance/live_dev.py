@@ -83,9 +83,9 @@ class LiveDev:
         rows = self.rows(ATTEMPTS, job)
         return {row[0]: pids[row[4]] for row in rows if row[1] == "running" and row[4] in pids}
 
-    def partitions(self, stream: str) -> dict[str, set[str]]:
-        """Give the partitions of a stream's batches by what Dagster shows of them."""
-        key = {"path": [stream, "batches"]}
+    def partitions(self, stream: str, *, asset: str = "batches") -> dict[str, set[str]]:
+        """Give the partitions of a stream's asset by what Dagster shows of them."""
+        key = {"path": [stream, asset]}
         found = ask(self.port, PARTITIONS, {"key": key})["assetNodeOrError"]
         statuses = found["assetPartitionStatuses"]
         states = ("materialized", "failed", "unmaterialized")
@@ -101,10 +101,10 @@ class LiveDev:
                     found.append(process)
         return found
 
-    def launch(self, stream: str, partitions: Sequence[str] = ()) -> str:
+    def launch(self, stream: str, partitions: Sequence[str] = (), *, asset: str = "batches") -> str:
         """Launch a backfill of partitions, or of all, as the page of an asset does; give its id."""
         chosen = {"partitionNames": partitions} if partitions else {"allPartitions": True}
-        parameters = {"assetSelection": [{"path": [stream, "batches"]}], **chosen}
+        parameters = {"assetSelection": [{"path": [stream, asset]}], **chosen}
         launched = ask(self.port, LAUNCH, {"parameters": parameters})["launchPartitionBackfill"]
         assert launched["__typename"] == "LaunchBackfillSuccess", launched
         return str(launched["backfillId"])

@@ -1,6 +1,7 @@
 """Run benchmarks one after the other: all of them, or the ones named; options go to each.
 
-`python -m batch_pipeline_tests.benchmarks [ceiling|workers|plan|acquire|encode|memory …] [--…]`
+`python -m batch_pipeline_tests.benchmarks [ceiling|workers|plan|acquire|encode|memory|load|singer
+…] [--…]`
 """
 
 import subprocess

@@ -113,10 +113,15 @@ class DefsScene:
 
 @contextmanager
 def open_defs_scene(
-    database: Database, url: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    database: Database,
+    url: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    targets: Mapping[str, Any] | None = None,
 ) -> Iterator[DefsScene]:
     """Register and plan twelve items, and load the definitions of the stream."""
-    write_stream(folder, "orders")
+    write_stream(folder, "orders", targets=targets)
     environment = {
         "BATCH_PIPELINE_HOME": str(folder / "home"),
         "BATCH_PIPELINE_STREAMS": str(folder / "streams"),
@@ -140,7 +145,7 @@ def open_defs_scene(
     pipeline.close()
 
 
-def write_stream(folder: Path, name: str) -> None:
+def write_stream(folder: Path, name: str, *, targets: Mapping[str, Any] | None = None) -> None:
     """Write a stream file; nothing lands there."""
     landing = folder / "landing" / name
     landing.mkdir(parents=True)
@@ -151,6 +156,7 @@ def write_stream(folder: Path, name: str) -> None:
         "encoding": {"format": "jsonl", "compression": "gzip"},
         "storage": {"root": str(folder / "batches")},
         "dagster": {"partitions_per_run": 2, "runs_at_once": 3},
+        "targets": dict(targets or {}),
     }
     path = folder / "streams" / name / "defs.yaml"
     path.parent.mkdir(parents=True)

@@ -17,9 +17,10 @@ from batch_pipeline.domain.errors import (
     UnknownJobError,
 )
 from batch_pipeline.domain.id_range import IdRange
+from batch_pipeline.domain.load import Loaded, Loading
 from batch_pipeline.domain.schema import Column, ColumnType
 from batch_pipeline.inventory.database import open_database
-from batch_pipeline_tests.factories import limits
+from batch_pipeline_tests.factories import limits, stream
 from batch_pipeline_tests.integration.inventory_stage import Call, Stage
 from batch_pipeline_tests.integration.seeds import LEASE, expire, query
 from batch_pipeline_tests.integration.test_acquire import ALL, LongWay
@@ -161,6 +162,30 @@ def _auditing(stage: Stage) -> Call:
     return partial(stage.database.late_arrivals.audit, name, table, since=None)
 
 
+def _claiming_load(stage: Stage) -> Call:
+    loads, (target, wanted) = stage.database.loads, _due(stage)
+
+    def call() -> None:
+        with loads.claim("orders", target, wanted, run_id="run-1", lease=LEASE):
+            pass
+
+    return call
+
+
+def _recording_load(stage: Stage) -> Call:
+    loads, (target, wanted) = stage.database.loads, _due(stage)
+    with loads.claim("orders", target, wanted, run_id="run-1", lease=LEASE) as claim:
+        assert claim is not None
+    return partial(loads.succeed, claim.load, Loaded(records=5), None)
+
+
+def _due(stage: Stage) -> tuple[str, list[Loading]]:
+    """Publish a batch for a target of its own, which no claim of before holds."""
+    stage.publish(stage.claimed(stage.planned()))
+    (wanted,) = list(stage.database.loads.due(stream(), "any"))[-1:]
+    return f"target-{wanted.publish_number}", [wanted]
+
+
 OPERATIONS: dict[str, Callable[[Stage], Call]] = {
     "register": Stage.registering,
     "plan": _planning,
@@ -183,6 +208,8 @@ OPERATIONS: dict[str, Callable[[Stage], Call]] = {
     "plan a backfill": _backfilling,
     "plan a backfill of a list": _backfilling_list,
     "audit": _auditing,
+    "claim a load": _claiming_load,
+    "record a load": _recording_load,
 }
 STARTS = {
     "claim",
@@ -190,6 +217,7 @@ STARTS = {
     "acquire the long way",
     "acquire again",
     "acquire halves",
+    "claim a load",
 }
 
 

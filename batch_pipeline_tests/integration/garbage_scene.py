@@ -5,17 +5,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch
+from batch_pipeline.domain.load import Loaded
 from batch_pipeline.domain.location import to_uri
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.stream import Storage, Stream
+from batch_pipeline.domain.target import PostgresTarget
 from batch_pipeline.files.storage import FolderStorage
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.ports import StoredFiles
-from batch_pipeline.steps.collect_garbage import Collected, collect_garbage
+from batch_pipeline.steps.collect_garbage import Collected, StoredFiles, collect_garbage
 from batch_pipeline_tests.factories import encoded, part_file, stream
-from batch_pipeline_tests.integration.seeds import claimed, execute, planned
+from batch_pipeline_tests.integration.seeds import LEASE, claimed, execute, planned
 
 DAY = timedelta(days=1)
 
@@ -39,6 +41,22 @@ class GarbageScene:
         """The same with another `storage.keep_superseded`."""
         storage = replace(self.stream.storage, keep_superseded=keep)
         return replace(self, stream=replace(self.stream, storage=storage))
+
+    def loading_into(self, *targets: str, **storage: Any) -> "GarbageScene":
+        """The same with targets, and with other values in `storage`."""
+        described = tuple(PostgresTarget(name=name, conn="$DW") for name in targets)
+        kept = replace(self.stream.storage, **storage)
+        return replace(self, stream=replace(self.stream, targets=described, storage=kept))
+
+    def loaded(self, target: str) -> None:
+        """Let a target have everything that it lacks."""
+        loads = self.database.loads
+        due = list(loads.due(self.stream, target))
+        with loads.claim("orders", target, due, run_id="load-1", lease=LEASE) as claim:
+            assert claim is not None
+            load = claim.load
+            for following in (*claim.loadings[1:], None):
+                load = loads.succeed(load, Loaded(records=1), following) or load
 
     def failed(self, one: Batch | None = None) -> list[str]:
         """Let an attempt fail that leaves a file of each kind; gives their paths."""
@@ -79,12 +97,10 @@ class GarbageScene:
         return path
 
     def age(self, by: timedelta = 30 * DAY) -> None:
-        """Make all that is there so much older: ended attempts and files."""
-        execute(
-            self.database,
-            "UPDATE batch_pipeline.attempt SET finished_at = finished_at - :by",
-            by=by,
-        )
+        """Make all that is there so much older: ended attempts, ended loads and files."""
+        for ended in ("attempt", "load"):
+            statement = f"UPDATE batch_pipeline.{ended} SET finished_at = finished_at - :by"  # noqa: S608 - a name from the line above
+            execute(self.database, statement, by=by)
         for path in self.root.rglob("*"):
             if path.is_file():
                 at = (datetime.fromtimestamp(path.stat().st_mtime, UTC) - by).timestamp()

@@ -170,13 +170,18 @@ def test_two_backfills_do_not_disturb_the_incremental_job(database: Database) ->
     table = orders(database, 20)
     publish(database, database.batches.statuses("orders")[0].batch)
     before = database.batches.statuses("orders")
-    manifests = list(database.manifests.published_after("orders", 0))
+    manifests = list(database.manifests.published_after("orders", {}))
     for name in ("one", "two"):
         database.backfills.plan(request(name=name), table)
         for one in batches(database, name):
             publish(database, one)
     assert database.batches.statuses("orders") == before
-    assert list(database.manifests.published_after("orders", 0)) == manifests
+    own = database.manifests.published_after("orders", {}, backfills=False)
+    assert list(own) == manifests
+    sent = list(database.manifests.published_after("orders", {}))
+    assert sent[: len(manifests)] == manifests
+    later = [(one.batch.job, number) for number, one in sent[len(manifests) :]]
+    assert later == [(f"orders.{name}", n) for name in ("one", "two") for n in (1, 2)]
     assert database.batches.backlog(table) == (0, 0)
     register(database, 3, first=21)
     assert [str(one.id_range) for one in plan(database, limits())] == ["21..23"]
@@ -461,5 +466,8 @@ def test_encode_of_a_backfill_writes_files_of_its_own(scene: Scene) -> None:
         "orders.2023-000000000002-000000000002.g1.json",
     ]
     assert (manifest.schema_version, manifest.stream) == (published.schema_version, "orders.2023")
-    assert [one for _, one in database.manifests.published_after("orders", 0)] == [published]
+    assert list(database.manifests.published_after("orders", {})) == [
+        (1, published),
+        (1, manifest),
+    ]
     check_invariants(database)

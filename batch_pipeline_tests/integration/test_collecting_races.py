@@ -63,6 +63,10 @@ class Meanwhile:
         """Delete a file."""
         return self.storage.remove(file)
 
+    def archive(self, file: StoredFile, folder: str) -> bool:
+        """Move a file."""
+        return self.storage.archive(file, folder)
+
 
 def nothing() -> None:
     """Do nothing."""
@@ -127,10 +131,10 @@ def test_generation_is_only_given_up_when_a_newer_one_is_there(scene: GarbageSce
         found
         for (found,) in query(scene.database, "SELECT id FROM batch_pipeline.attempt ORDER BY 1")
     )
-    assert scene.database.stored_attempts.mark_removed([first, second]) == {first}
+    assert scene.database.stored_attempts.mark_superseded([first, second], None) == {first: None}
     marks = "SELECT facts ->> 'files_removed_at' FROM batch_pipeline.attempt WHERE id = :id"
     before = query(scene.database, marks, id=first)
-    assert scene.database.stored_attempts.mark_removed([first]) == {first}
+    assert scene.database.stored_attempts.mark_superseded([first], None) == {first: None}
     assert query(scene.database, marks, id=first) == before
 
 

@@ -29,10 +29,14 @@ SNAPSHOT = {
     "part_file": "attempt_id, uri",
     "attempt_item": "attempt_id, item_id",
     "item": "stream, id, location",
+    "load": "attempt_id, target, number, status, token",
     "schema_version": "job_id, version, columns::text",
 }
 _OWNED = """
 SELECT token FROM batch_pipeline.attempt
+ WHERE status = 'running' AND lease_until > clock_timestamp()
+UNION ALL
+SELECT token FROM batch_pipeline.load
  WHERE status = 'running' AND lease_until > clock_timestamp()
 """
 
@@ -100,7 +104,8 @@ def _check_before_or_after(
     check_invariants(database)
     left = _snapshot(database)
     if name in STARTS and left != before:
-        assert len(left["attempt"] - before["attempt"]) == 1
+        loads = len(left["load"]) - len(before["load"])
+        assert len(left["attempt"] - before["attempt"]) + loads == 1
     nobodys = {token for (token,) in query(database, _OWNED)} - {one.token for one in stage.held}
     assert not nobodys, "an attempt that nobody knows of keeps its batch"
     call()

@@ -50,6 +50,18 @@ COVERED_BY = {
     "collect.judged": "integration/test_collecting_races.py",
     "collect.marked": "integration/test_collecting_races.py",
     "collect.before_remove": "integration/test_collecting_races.py",
+    "archive.copied": "integration/test_collecting_loaded.py",
+    "archive.before_unlink": "integration/test_collecting_loaded.py",
+    "load.before_claim_commit": "integration/test_load_step.py",
+    "load.acknowledged": "integration/test_load_step.py",
+    "load.before_commit": "integration/test_load_step.py",
+    "load.after_commit": "integration/test_load_step.py",
+    "warehouse.in_copy": "integration/test_postgres_troubles.py",
+    "warehouse.before_commit": "integration/test_postgres_troubles.py",
+    "target.before_rename": "integration/test_target_kills.py",
+    "target.after_rename": "integration/test_target_kills.py",
+    "target.after_register": "integration/test_target_kills.py",
+    "target.after_state": "integration/test_target_kills.py",
 }
 
 

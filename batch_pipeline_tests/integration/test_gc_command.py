@@ -60,9 +60,15 @@ def told(run: Run, *words: str) -> Any:
 
 def keep(tmp_path: Path, text: str) -> None:
     """Let the stream file say how long superseded generations are kept."""
+    rewrite(tmp_path, keep_superseded=text)
+
+
+def rewrite(tmp_path: Path, **storage: str) -> None:
+    """Let the stream file have a target, and other values in `storage`."""
     path = tmp_path / "streams/orders/defs.yaml"
     document = yaml.safe_load(path.read_text())
-    document["attributes"]["storage"]["keep_superseded"] = text
+    document["attributes"]["storage"] |= storage
+    document["attributes"]["targets"] = {"warehouse": {"postgres": {"conn": "$DW"}}}
     path.write_text(yaml.safe_dump(document))
 
 
@@ -107,6 +113,45 @@ def test_keep_superseded_of_the_stream_file_lets_generations_go(
         "       3 of generations that newer ones replaced",
     ]
     assert len(scene.there()) == 3
+
+
+def test_loaded_generation_goes_to_the_archive_of_the_stream_file(
+    scene: GarbageScene, run: Run, tmp_path: Path
+) -> None:
+    """Expect the dry run and the run to tell how many of the files are archived, and where."""
+    archive = tmp_path / "old"
+    rewrite(tmp_path, keep_loaded="7d", archive=str(archive))
+    scene.loaded("warehouse")
+    scene.age(8 * DAY)
+    lines = run("gc", "orders", "--dry-run").stdout.splitlines()
+    assert lines[2:5] == [
+        "       4 of attempts that ended without publishing",
+        "       3 of generations that all targets have",
+        f"  3 of them would be moved to file://{archive} instead",
+    ]
+    [done] = told(run, "gc", "orders")["streams"]
+    assert (done["removed_files"], done["archived_files"]) == (7, 3)
+    assert done["archive"] == f"file://{archive}"
+    assert len([path for path in archive.rglob("*") if path.is_file()]) == 3
+    scene.published()
+    scene.loaded("warehouse")
+    scene.age(8 * DAY)
+    lines = run("gc", "orders").stdout.splitlines()
+    assert lines[-1] == "  3 of them were moved to the archive instead"
+
+
+def test_archive_that_cannot_be_written_is_told(
+    scene: GarbageScene, run: Run, tmp_path: Path
+) -> None:
+    """Expect exit code 1, the file, both places and the reason."""
+    (tmp_path / "old").write_text("")
+    rewrite(tmp_path, keep_loaded="7d", archive=str(tmp_path / "old"))
+    scene.loaded("warehouse")
+    scene.age(8 * DAY)
+    ended = run("gc", "orders")
+    assert ended.exit_code == 1
+    assert "error: orders: manifests/orders-000000000001-000000000003.g2.json" in ended.stderr
+    assert f"cannot be moved to the archive file://{tmp_path}/old (not a dir" in ended.stderr
 
 
 def test_unknown_files_are_told_with_what_deletes_them(scene: GarbageScene, run: Run) -> None:

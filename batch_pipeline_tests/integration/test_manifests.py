@@ -102,14 +102,14 @@ def test_published_after_gives_publish_order_not_id_order(database: Database) ->
     """Expect a batch published later to come later, whatever its ids."""
     first, second, third = planned(database, 3)
     published = [publish(database, one) for one in (third, first, second)]
-    assert list(database.manifests.published_after("orders", 0)) == [
+    assert list(database.manifests.published_after("orders", {})) == [
         (1, published[0]),
         (2, published[1]),
         (3, published[2]),
     ]
-    assert list(database.manifests.published_after("orders", 2)) == [(3, published[2])]
-    assert list(database.manifests.published_after("orders", 3)) == []
-    assert list(database.manifests.published_after("clicks", 0)) == []
+    assert list(database.manifests.published_after("orders", {"orders": 2})) == [(3, published[2])]
+    assert list(database.manifests.published_after("orders", {"orders": 3})) == []
+    assert list(database.manifests.published_after("clicks", {})) == []
 
 
 def test_published_after_leaves_replaced_generations_out(database: Database) -> None:
@@ -118,7 +118,9 @@ def test_published_after_leaves_replaced_generations_out(database: Database) -> 
     publish(database, first)
     publish(database, second)
     publish(database, first)
-    found = [(n, m.batch, m.generation) for n, m in database.manifests.published_after("orders", 0)]
+    found = [
+        (n, m.batch, m.generation) for n, m in database.manifests.published_after("orders", {})
+    ]
     assert found == [(2, second, 1), (3, first, 2)]
 
 
@@ -142,7 +144,7 @@ def test_published_after_reads_over_the_end_of_a_page(database: Database, one: B
           FROM batch_pipeline.attempt, new
         """,
     )
-    numbers = [number for number, _ in database.manifests.published_after("orders", 0)]
+    numbers = [number for number, _ in database.manifests.published_after("orders", {})]
     assert numbers == list(range(1, 402))
 
 

@@ -1,7 +1,7 @@
 """The group roles: each does its work with the rights it has, and nothing else."""
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 
 import pytest
@@ -10,6 +10,8 @@ import sqlalchemy as sa
 from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch, BatchState
 from batch_pipeline.domain.errors import MetaPermissionError, PermissionDeniedError
 from batch_pipeline.domain.job import JobTerms
+from batch_pipeline.domain.load import Claim as LoadClaim
+from batch_pipeline.domain.load import Loaded, Loading
 from batch_pipeline.domain.schema import Column, ColumnType
 from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.inventory.meta.all_cuts import all_cuts
@@ -26,6 +28,7 @@ from batch_pipeline_tests.factories import encoded, found_file, limits, stream
 from batch_pipeline_tests.integration.logins import Logins, run, url_of
 from batch_pipeline_tests.integration.meta_tables import CREATE_FILES, FILES, meta_engine
 from batch_pipeline_tests.integration.seeds import (
+    LEASE,
     ORDER_ID,
     claimed,
     expire,
@@ -36,6 +39,7 @@ from batch_pipeline_tests.integration.seeds import (
 )
 
 TABLES = sorted(metadata.tables.values(), key=lambda table: table.name)
+ENDED = {"attempt", "load"}  # rows that a worker begins and ends
 PRIVILEGES = r"""
 SELECT grantee, table_name, privilege_type FROM information_schema.table_privileges
  WHERE table_schema = 'batch_pipeline' AND grantee LIKE 'bp\_%' AND grantee <> 'bp_owner'
@@ -97,13 +101,13 @@ def test_grants_are_no_more_than_what_is_said_here(admin: Database) -> None:
     assert {verb for who, _, verb in rows if who == "bp_reader"} == {"SELECT"}
     inserts = [row[:2] for row in rows if row[2] == "INSERT"]
     assert [table for who, table in inserts if who == "bp_worker"] == [
-        *("attempt", "attempt_item", "part_file", "schema_version")
+        *("attempt", "attempt_item", "load", "part_file", "schema_version", "target_probe")
     ]
     assert [table for who, table in inserts if who == "bp_planner"] == [
         *("batch", "batch_state", "bookmark", "ceiling_candidate", "item", "job")
     ]
     updates = [row[1:] for row in rows if row[0] == "bp_worker" and row[2].startswith("UPDATE ")]
-    assert [(table, column) for table, column in updates if table != "attempt"] == [
+    assert [(table, column) for table, column in updates if table not in ENDED] == [
         ("batch_state", "UPDATE attempts"),
         ("batch_state", "UPDATE generation"),
         ("batch_state", "UPDATE state"),
@@ -115,7 +119,8 @@ def test_grants_are_no_more_than_what_is_said_here(admin: Database) -> None:
         *(f"UPDATE {name}" for name in ("status", "finished_at", "error", "logging")),
     }
     never = {"id", "batch_id", "number", "token", "liveness_key", "run_id", "started_at"}
-    assert not never & {column.split()[1] for table, column in updates if table == "attempt"}
+    never |= {"attempt_id", "stream", "target"}
+    assert not never & {column.split()[1] for table, column in updates if table in ENDED}
 
 
 def test_planner_registers_plans_and_controls_jobs(logins: Logins) -> None:
@@ -155,6 +160,35 @@ def test_worker_claims_publishes_fails_and_takes_over(scene: Scene) -> None:
     worker.attempts.pointed(again, "file:///batches/pointer.json")
     assert [one.state for one in worker.batches.statuses("orders")] == [BatchState.PUBLISHED] * 2
     assert worker.manifests.of_batch(scene.published) == again
+
+
+def test_worker_loads_what_is_published(scene: Scene) -> None:
+    """Expect claim, renewal, success, reload, failure and probe to need no other right."""
+    worker = scene.logins.of("wanda")
+    for _ in range(2):
+        wanted = list(worker.loads.due(stream(), "warehouse"))
+        with _claimed_load(worker, wanted) as claim:
+            assert claim is not None
+            worker.heartbeat._beat()
+            worker.loads.succeed(claim.load, Loaded(records=5), None)
+        assert worker.loads.void("orders", "warehouse", wanted[0].label)
+    with _claimed_load(worker, wanted) as claim:
+        assert claim is not None
+        worker.loads.fail(claim.load, KeyboardInterrupt())
+    worker.target_probes.remember("/bin/target-x", "target-x 1.0", {})
+    (standing,) = scene.logins.of("rita").loads.standing("orders", ["warehouse"])
+    assert (standing.loaded, standing.due) == (0, 1)
+
+
+def _claimed_load(
+    database: Database, wanted: Sequence[Loading]
+) -> AbstractContextManager[LoadClaim | None]:
+    return database.loads.claim("orders", "warehouse", wanted, run_id="run-1", lease=LEASE)
+
+
+def _load(database: Database, scene: Scene) -> None:
+    with _claimed_load(database, list(database.loads.due(stream(), "warehouse"))):
+        pytest.fail("it was claimed")
 
 
 def test_reader_reads_every_table_and_the_view(scene: Scene) -> None:
@@ -243,11 +277,11 @@ DESTRUCTION = (
     _runs("DROP VIEW batch_pipeline.inventory"),
 )
 FORBIDDEN: dict[str, tuple[Callable[[Database, Scene], None], ...]] = {
-    "paul": (_claim, _publish, _succeed, _renew, _widen, *DESTRUCTION),
+    "paul": (_claim, _publish, _succeed, _renew, _widen, _load, *DESTRUCTION),
     "wanda": (_register, _accept, _plan, _pause, _retry, _save, *DESTRUCTION),
     "rita": (
         *(_register, _accept, _plan, _pause, _retry, _save),
-        *(_claim, _publish, _succeed, _fail, _renew, _widen),
+        *(_claim, _publish, _succeed, _fail, _renew, _widen, _load),
         *DESTRUCTION,
     ),
 }

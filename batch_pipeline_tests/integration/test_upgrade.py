@@ -126,11 +126,11 @@ def test_upgraded_inventory_goes_on_where_it_was(old: Database) -> None:
     batches = {one.batch.id: one.batch for one in old.batches.statuses("orders")}
     again = publish(old, batches[3])
     assert (again.attempt, again.generation) == (3, 3)
-    published = old.manifests.published_after("orders", 0)
+    published = old.manifests.published_after("orders", {})
     assert [(number, one.batch.id) for number, one in published] == [(3, 3)]
     for batch_id in (1, 4, 5, 6):
         assert publish(old, batches[batch_id]).generation == 1
-    numbers = [number for number, _ in old.manifests.published_after("orders", 3)]
+    numbers = [number for number, _ in old.manifests.published_after("orders", {"orders": 3})]
     assert numbers == [4, 5, 6, 7]
 
 

@@ -103,7 +103,12 @@ def test_items_are_found_by_id_path_uri_and_name(scene: Scene) -> None:
     scene.insert(1, 12)
     scene.insert(3, file_location="file:///landing/a%20b.csv")
     scene.insert(4, file_location="relative.csv")
+    scene.insert(5, file_location="file:///landing/big.csv#bytes=0-99")
+    scene.insert(6, file_location="file:///landing/big.csv#bytes=100-199")
     for what, ids in (
+        ("/landing/big.csv", [5, 6]),
+        ("big.csv", [5, 6]),
+        ("file:///landing/big.csv#bytes=100-199", [6]),
         ("12", [12]),
         ("/landing/12.csv", [12]),
         ("file:///landing/12.csv", [12]),

@@ -46,7 +46,8 @@ def landed(folder: Path, data: bytes, name: str = "orders") -> FoundFile:
 
 def in_memory(data: bytes, stream: Stream = STREAM, part: ByteRange | None = None) -> OpenSource:
     """Open bytes as if they had landed."""
-    return OpenSource(BufferedReader(BytesIO(data)), stream, "file:///landing/orders", part)
+    file = FoundFile(location="file:///landing/orders")
+    return OpenSource(BufferedReader(BytesIO(data)), stream, file, part)
 
 
 def texts(chunks: Sequence[JsonRecords]) -> list[bytes]:

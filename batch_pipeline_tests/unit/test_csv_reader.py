@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from batch_pipeline.domain.encoding import Compression, Encoding, Format
 from batch_pipeline.domain.errors import BadFileError
+from batch_pipeline.domain.item import FoundFile
 from batch_pipeline.domain.planning import Limits
 from batch_pipeline.domain.record_rules import ReadLimits
 from batch_pipeline.domain.stream import CsvOptions, Source, Storage, Stream
@@ -39,7 +40,8 @@ line_ends = st.sampled_from(["\n", "\r\n", "\r"])
 
 def read(data: bytes, options: CsvOptions = COMMA) -> tuple[Rows, list[BadText]]:
     """Read a whole file: its good records and its bad ones."""
-    source = OpenSource(io.BufferedReader(io.BytesIO(data)), STREAM, "file:///orders.csv")
+    file = FoundFile(location="file:///orders.csv")
+    source = OpenSource(io.BufferedReader(io.BytesIO(data)), STREAM, file)
     rows: Rows = []
     bad: list[BadText] = []
     for chunk in CsvReader(source, options, ReadLimits()).chunks():

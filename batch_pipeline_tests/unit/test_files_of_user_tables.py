@@ -34,6 +34,10 @@ def landed(tmp_path: Path) -> Path:
         ("file:///data/a b.csv", "file:///data/a%20b.csv"),
         ("FILE:///data/orders.csv", "file:///data/orders.csv"),
         ("file:///data/a?b#c.csv", "file:///data/a%3Fb%23c.csv"),
+        ("file:///data/a b.csv#bytes=0-99", "file:///data/a%20b.csv#bytes=0-99"),
+        ("file:///data/a.csv#bytes=5-99,size=100", "file:///data/a.csv#bytes=5-99,size=100"),
+        ("file:///data/a.csv#bytes=5-", "file:///data/a.csv%23bytes%3D5-"),
+        ("/data/a.csv#bytes=0-99", "file:///data/a.csv%23bytes%3D0-99"),
     ],
 )
 def test_location_of_a_path_or_a_uri_is_the_uri_of_the_file(written: str, location: str) -> None:

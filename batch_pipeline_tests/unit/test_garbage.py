@@ -1,5 +1,6 @@
 """Which files are garbage: judged by name, age and what is known of their attempts."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -20,6 +21,7 @@ from batch_pipeline.domain.garbage import (
 from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.stored_file import Folder, StoredFile, parse_name
 from batch_pipeline.domain.stream import Storage
+from batch_pipeline.domain.target import PostgresTarget
 from batch_pipeline_tests.factories import NOON, stream
 
 TOKEN = UUID("12345678-1234-4234-8234-123456789012")
@@ -63,6 +65,15 @@ def owner(keep: timedelta | None = None, *others: str, prefix: str = "") -> Owne
     storage = Storage(root="file:///batches", prefix=prefix, keep_superseded=keep)
     beside = [stream(name=name) for name in others]
     return Owner.of(stream(storage=storage), beside, {"orders": {"orders", "orders.2023"}})
+
+
+def loading(
+    keep: timedelta | None, *targets: str, keep_superseded: timedelta | None = None
+) -> Owner:
+    """The stream `orders` with targets, keeping what is loaded so long."""
+    storage = Storage(root="file:///batches", keep_loaded=keep, keep_superseded=keep_superseded)
+    described = tuple(PostgresTarget(name=name, conn="$DW") for name in targets)
+    return Owner.of(stream(storage=storage, targets=described), [], {"orders": {"orders"}})
 
 
 def reason(
@@ -158,6 +169,61 @@ def test_superseded_files_name_their_attempts() -> None:
         assert garbage.attempt_ids == (7,)
 
 
+TEN_DAYS_AGO = NOON - timedelta(days=10)
+
+
+@pytest.mark.parametrize("name", [NAME, POINTER])
+@pytest.mark.parametrize(
+    ("keep", "overrides", "expected"),
+    [
+        (None, {}, None),
+        (timedelta(days=9), {}, Reason.LOADED),
+        (timedelta(days=10), {}, None),
+        (timedelta(0), {"acknowledged": {"a": TEN_DAYS_AGO}}, None),
+        (timedelta(0), {"acknowledged": {}}, None),
+        (timedelta(0), {"acknowledged": {"a": NOON - timedelta(hours=24)}}, None),
+        (timedelta(0), {"held": True}, None),
+        (timedelta(0), {"unread": True}, None),
+        (timedelta(days=9), {"replaced_at": NOON}, Reason.LOADED),
+        (None, {"given_up": True, "acknowledged": {}}, Reason.LOADED),
+        (None, {"given_up": True, "held": True, "unread": True}, Reason.LOADED),
+        (None, {"given_up": True, "replaced_at": NOON}, Reason.SUPERSEDED),
+    ],
+)
+def test_loaded_generation_goes_when_the_stream_says_so(
+    name: str, keep: timedelta | None, overrides: dict[str, Any], expected: Reason | None
+) -> None:
+    """Expect the last of all present targets to count, and whoever still needs it to keep it."""
+    acknowledged = {"a": LONG_AGO, "b": TEN_DAYS_AGO, "gone": NOON}
+    one = published(**({"acknowledged": acknowledged} | overrides))
+    assert reason(name, one, of=loading(keep, "a", "b")) is expected
+
+
+def test_loaded_generation_of_a_stream_without_targets_stays() -> None:
+    """Expect no target to be no reason, whatever earlier ones have got."""
+    one = published(acknowledged={"a": LONG_AGO})
+    assert one.loaded_at([]) is None
+    assert one.loaded_at(["a"]) == LONG_AGO
+    nobody = replace(loading(timedelta(0), "a"), targets=frozenset())
+    assert reason(NAME, one, of=nobody) is None
+
+
+def test_replaced_generation_is_called_so_first() -> None:
+    """Expect the reason that holds for good where both do."""
+    one = published(acknowledged={"a": LONG_AGO}, replaced_at=LONG_AGO)
+    both = loading(timedelta(0), "a", keep_superseded=timedelta(0))
+    assert reason(NAME, one, of=both) is Reason.SUPERSEDED
+
+
+def test_pointer_of_two_generations_goes_once_both_may() -> None:
+    """Expect one of them to keep it, and loaded to be said where one is only that."""
+    of = loading(timedelta(0), "a", keep_superseded=timedelta(0))
+    replaced = published(replaced_at=LONG_AGO)
+    there = published(id=8, acknowledged={"a": LONG_AGO})
+    assert reason(POINTER, replaced, there, of=of) is Reason.LOADED
+    assert reason(POINTER, replaced, published(id=8, acknowledged={}), of=of) is None
+
+
 def test_pointer_that_two_batches_share_stays_with_the_later() -> None:
     """Expect lists of ids with equal ends, whose pointer files have one name, to keep it."""
     replaced = published(replaced_at=LONG_AGO)
@@ -250,24 +316,41 @@ ages = durations.map(lambda age: NOON - age)
         generation=st.just(1),
         replaced_at=st.none() | ages,
         unread=st.booleans(),
+        acknowledged=st.dictionaries(st.sampled_from("abc"), ages),
+        held=st.booleans(),
         file_names=st.sampled_from([frozenset(), frozenset({NAME})]),
     ),
     keep=st.none() | durations,
+    keep_loaded=st.none() | durations,
     modified_at=ages,
     name=st.sampled_from([NAME, POINTER]),
 )
 def test_live_file_is_never_garbage(
-    one: KnownAttempt, keep: timedelta | None, modified_at: datetime, name: str
+    one: KnownAttempt,
+    keep: timedelta | None,
+    keep_loaded: timedelta | None,
+    modified_at: datetime,
+    name: str,
 ) -> None:
     """Expect whatever a live manifest lists, or a running attempt may publish, to stay.
 
-    And what is taken ended a day and ten leases ago, whatever the other facts.
+    Unless all targets have it and nobody needs it. And what is taken ended a day and ten leases
+    ago, whatever the other facts.
     """
-    found = reason(name, one, of=owner(keep), modified_at=modified_at)
+    of = loading(keep_loaded, "a", "b", keep_superseded=keep)
+    found = reason(name, one, of=of, modified_at=modified_at)
     is_live = one.status is AttemptStatus.SUCCEEDED and one.replaced_at is None
     is_listed = name == POINTER or name in one.file_names
-    if one.status is AttemptStatus.RUNNING or (is_live and is_listed):
+    if one.status is AttemptStatus.RUNNING:
         assert found is None
+    if is_live and is_listed:
+        assert found in {None, Reason.LOADED}
+    if found is Reason.LOADED:
+        assert keep_loaded is not None
+        assert one.acknowledged.keys() >= {"a", "b"}
+        assert all(NOON - one.acknowledged[name] > keep_loaded for name in ("a", "b"))
+        assert not one.unread
+        assert not one.held
     if found is Reason.SUPERSEDED:
         assert keep is not None
         assert one.replaced_at is not None

@@ -1,26 +1,61 @@
-"""SCHEMA, BATCH and STATE lines, and the bookmarks that come back."""
+"""SCHEMA, BATCH, STATE and ACTIVATE_VERSION lines: what is in them, and who can read them."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
+from singer_sdk.helpers._batch import SDKBatchMessage
+from singer_sdk.singerlib.encoding.simple import (
+    ActivateVersionMessage,
+    RecordMessage,
+    SchemaMessage,
+    StateMessage,
+)
 
+from batch_pipeline.domain.id_range import IdRange
+from batch_pipeline.singer.bookmarks import Bookmark
 from batch_pipeline.singer.messages import (
-    Bookmark,
-    StateFileError,
+    JSON_SCHEMA,
+    activate_version_message,
     batch_message,
     line,
     messages,
-    read_bookmark,
     schema_message,
     state_message,
 )
+from batch_pipeline.singer.part_records import record_lines
 from batch_pipeline_tests.factories import batch, manifest, part_file, record_schema
+from batch_pipeline_tests.unit.published_parts import ENCODINGS, published_lines, shown
+
+VALID = Draft202012Validator(json.loads(JSON_SCHEMA.read_text(encoding="utf-8")))
+READERS: dict[str, Any] = {
+    "SCHEMA": SchemaMessage,
+    "BATCH": SDKBatchMessage,
+    "RECORD": RecordMessage,
+    "STATE": StateMessage,
+    "ACTIVATE_VERSION": ActivateVersionMessage,
+}
+# What the SDK's targets look at; they leave other keys at the top level alone.
+READ_OF_BATCH = ("type", "stream", "encoding", "manifest")
+
+
+def _sent(*published: Any, **options: Any) -> list[Any]:
+    return list(messages(enumerate(published, start=1), stream="orders", **options))
 
 
 def _kinds(*published: Any) -> list[str]:
-    return [message["type"] for message in messages(enumerate(published, start=1))]
+    return [message["type"] for message in _sent(*published)]
+
+
+def _check(message: Any) -> None:
+    """Check a message against our JSON Schema, and that the SDK reads what we said."""
+    VALID.validate(message)
+    kind = message["type"]
+    read = {key: message[key] for key in READ_OF_BATCH} if kind == "BATCH" else dict(message)
+    understood = READERS[kind].from_dict(dict(read)).to_dict()
+    assert understood == read
 
 
 def test_messages_of_two_manifests_announce_their_schema_once() -> None:
@@ -78,6 +113,7 @@ def test_batch_message_holds_nothing_extra_in_its_encoding() -> None:
         "stream": "orders",
         "encoding": {"format": "jsonl", "compression": "gzip"},
         "manifest": ["file:///batches/b", "file:///batches/a"],
+        "job": "orders",
         "batch_id": "000000000001-000000000003",
         "generation": 3,
         "schema_version": 1,
@@ -94,10 +130,88 @@ def test_batch_message_holds_paths_verbatim() -> None:
     assert message["manifest"] == ["file:///data of 100%/é.jsonl.gz"]
 
 
-def test_state_message_holds_a_bookmark_that_reads_back(tmp_path: Path) -> None:
-    """Expect what we say to be what we understand, wrapped by a target or not."""
-    message = state_message(manifest(), 7)
-    assert message == {
+def test_batch_message_of_negative_ids_has_their_range_as_name() -> None:
+    """Expect `-3..-1`, for which there is no partition key."""
+    below = batch(1, 3, id_range=IdRange(first_id=-3, last_id=-1))
+    assert batch_message(manifest(batch=below))["batch_id"] == "-3..-1"
+    assert _sent(manifest(batch=below))[2]["value"]["bookmarks"]["orders"]["batch_id"] == "-3..-1"
+
+
+def test_schema_message_with_columns_announces_only_these() -> None:
+    """Expect a column that is left out not to be told of."""
+    wide = manifest(schema=record_schema("order_id", "price"))
+    message = schema_message(wide, columns={"order_id"})
+    assert message["schema"]["properties"] == {"order_id": {"type": ["null", "integer"]}}
+
+
+def test_messages_of_several_jobs_keep_a_number_of_each() -> None:
+    """Expect the last manifest in the bookmark, and beside it how far the other jobs are."""
+    late, past = batch(2, 2, job="orders.late"), batch(1, 3, job="orders.2023")
+    published = [(7, manifest()), (1, manifest(batch=late)), (4, manifest(batch=past))]
+    sent = list(messages(published, stream="orders", bookmark=Bookmark(numbers={"orders.x": 9})))
+    states = [one["value"]["bookmarks"]["orders"] for one in sent if one["type"] == "STATE"]
+    first = {"job": "orders", "batch_id": "000000000001-000000000003", "generation": 1}
+    assert states[0] == {**first, "publish_number": 7, "other_jobs": {"orders.x": 9}}
+    assert states[2] == {
+        **first,
+        "job": "orders.2023",
+        "publish_number": 4,
+        "other_jobs": {"orders.x": 9, "orders": 7, "orders.late": 1},
+    }
+    assert [one["job"] for one in sent if one["type"] == "BATCH"] == [
+        "orders",
+        "orders.late",
+        "orders.2023",
+    ]
+    assert {one["stream"] for one in sent if "stream" in one} == {"orders"}
+
+
+def test_messages_under_another_name_keep_the_streams_own_in_bookmarks() -> None:
+    """Expect an alias in SCHEMA and BATCH only: bookmarks are ours to read."""
+    sent = _sent(manifest(), name="sales")
+    assert [message.get("stream") for message in sent] == ["sales", "sales", None]
+    assert list(sent[2]["value"]["bookmarks"]) == ["orders"]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=shown)
+def test_messages_of_any_encoding_are_valid_and_read_by_the_sdk(encoding: Any) -> None:
+    """Expect every message to fit our JSON Schema and to come back from the SDK's own classes."""
+    one = manifest(encoding=encoding, batch=batch(1, 3, job="orders.2023"))
+    bookmark = Bookmark(numbers={"orders": 3})
+    for message in _sent(one, manifest(part_files=()), name="sales", bookmark=bookmark):
+        _check(message)
+
+
+def test_other_messages_are_valid_and_read_by_the_sdk(tmp_path: Path) -> None:
+    """Expect the same of records and of ACTIVATE_VERSION."""
+    _check(activate_version_message("orders", 1_790_000_000))
+    (record,) = record_lines(published_lines(tmp_path, b'{"order_id":1}'), "orders")
+    _check(json.loads(record))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"encoding": {"format": "jsonl", "compression": "gzip", "level": 1}},
+        {"encoding": {"format": "avro", "compression": "none"}},
+        {"manifest": []},
+        {"manifest": ["/batches/a"]},
+        {"sha256": ["AB" * 32]},
+        {"generation": 0},
+        {"record_count": -1},
+        {"version": 1},
+    ],
+)
+def test_json_schema_refuses_a_batch_that_is_not_ours(changes: dict[str, Any]) -> None:
+    """Expect keys, counts and URIs of other kinds to be noticed."""
+    message = batch_message(manifest())
+    assert VALID.is_valid(message)
+    assert not VALID.is_valid({**message, **changes})
+
+
+def test_state_message_says_what_was_sent_last() -> None:
+    """Expect the batch, its generation and its publish number under the stream's own name."""
+    assert state_message(manifest(), Bookmark(numbers={"orders": 7}), stream="orders") == {
         "type": "STATE",
         "value": {
             "bookmarks": {
@@ -110,11 +224,6 @@ def test_state_message_holds_a_bookmark_that_reads_back(tmp_path: Path) -> None:
             }
         },
     }
-    state = tmp_path / "state.json"
-    for text in (line(message), line(message["value"])):
-        state.write_text(text, encoding="utf-8")
-        assert read_bookmark(state, "orders") == Bookmark(publish_number=7)
-        assert read_bookmark(state, "clicks") == Bookmark()
 
 
 def test_line_is_one_line_of_json_with_its_ending() -> None:
@@ -122,59 +231,3 @@ def test_line_is_one_line_of_json_with_its_ending() -> None:
     text = line({"a": "1\n2", "b": "é"})
     assert text == '{"a": "1\\n2", "b": "é"}\n'
     assert json.loads(text) == {"a": "1\n2", "b": "é"}
-
-
-@pytest.mark.parametrize(
-    "state",
-    ["{}", '{"bookmarks": {}}', '{"value": {}}', '{"bookmarks": {"orders": null}}'],
-)
-def test_read_bookmark_of_a_state_without_ours_starts_from_the_first(
-    tmp_path: Path, state: str
-) -> None:
-    """Expect a state that knows nothing of the stream to be a beginning."""
-    path = tmp_path / "state.json"
-    path.write_text(state)
-    assert read_bookmark(path, "orders") == Bookmark(publish_number=0)
-
-
-@pytest.mark.parametrize(
-    ("state", "problem"),
-    [
-        (b"", "is no JSON"),
-        (b"{", "is no JSON"),
-        (b'{"bookmarks": {}}\n{"bookmarks": {}}\n', "is no JSON"),
-        (b"\xff\xfe", "is no JSON"),
-        (b"[" * 100_000, "is no JSON"),
-        (b"1" * 5_000, "is no JSON"),
-        (b"null", "no object `bookmarks`"),
-        (b"[]", "no object `bookmarks`"),
-        (b'"text"', "no object `bookmarks`"),
-        (b'{"value": null}', "no object `bookmarks`"),
-        (b'{"bookmarks": []}', "no object `bookmarks`"),
-        (b'{"bookmarks": {"orders": 7}}', "no `publish_number`"),
-        (b'{"bookmarks": {"orders": {}}}', "no `publish_number`"),
-        (b'{"bookmarks": {"orders": {"publish_number": "7"}}}', "no `publish_number`"),
-        (b'{"bookmarks": {"orders": {"publish_number": 7.0}}}', "no `publish_number`"),
-        (b'{"bookmarks": {"orders": {"publish_number": true}}}', "no `publish_number`"),
-        (b'{"bookmarks": {"orders": {"publish_number": -1}}}', "no `publish_number`"),
-        (
-            b'{"bookmarks": {"orders": {"publish_number": 9223372036854775808}}}',
-            "no `publish_number`",
-        ),
-    ],
-)
-def test_read_bookmark_of_another_file_is_refused(
-    tmp_path: Path, state: bytes, problem: str
-) -> None:
-    """Expect the file and what is wrong with it, for starting over would deliver all twice."""
-    path = tmp_path / "state.json"
-    path.write_bytes(state)
-    with pytest.raises(StateFileError, match=problem) as caught:
-        read_bookmark(path, "orders")
-    assert caught.value.path == str(path)
-
-
-def test_read_bookmark_of_a_missing_file_is_refused(tmp_path: Path) -> None:
-    """Expect a wrong path not to count as an empty state."""
-    with pytest.raises(StateFileError, match="cannot be read"):
-        read_bookmark(tmp_path / "state.json", "orders")

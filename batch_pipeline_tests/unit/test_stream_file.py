@@ -55,6 +55,7 @@ attributes:
     uri: file:///data/caf%C3%A9
     include: ["orders-*.csv", "late-*.csv"]
     exclude: ["*.tmp"]
+    max_item_size: 64KiB
     format: csv
     options: {delimiter: ";", quote: "'", escape: '\\', names: [a, b], charset: cp1252}
   batch: {max_weight: 1.5GiB, max_count: 7, max_wait: 1h, min_weight: 10MB}
@@ -126,6 +127,7 @@ def test_stream_file_with_every_key_gives_all_of_them(tmp_path: Path) -> None:
             uri="file:///data/caf%C3%A9",
             include=("orders-*.csv", "late-*.csv"),
             exclude=("*.tmp",),
+            max_item_bytes=65_536,
             format=SourceFormat.CSV,
             csv=CsvOptions(delimiter=";", quote="'", escape="\\", names=("a", "b")),
             charset="cp1252",
@@ -308,7 +310,7 @@ def test_stream_attributes_describe_every_key() -> None:
         for model in (schema, *models.values())
         for name, key in model.get("properties", {}).items()
     ]
-    assert len(keys) == 80
+    assert len(keys) == 93
     assert [name for name, description in keys if not description.endswith(".")] == []
 
 

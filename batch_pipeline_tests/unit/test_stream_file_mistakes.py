@@ -94,7 +94,7 @@ def refusal_of(tmp_path: Path, text: str) -> StreamFileError:
         ("schema: {mod: infer}", "unknown key `mod` in `schema`; did you mean `mode`?"),
         ("schema: {file: no.json}", "schema.file is "),
         ("flattening_max_depth: -1", "`flattening_max_depth` is -1; expected at least 0"),
-        ("targets: {}", "unknown key `targets` in `attributes`; known keys: select, "),
+        ("columns: {}", "unknown key `columns` in `attributes`; known keys: select, "),
         ("stream: again", "`stream` is given twice (first on line 3)"),
     ],
 )
@@ -138,6 +138,7 @@ def test_stream_file_with_unsupported_location_is_refused(
         ("{uri: x, options: {quote: ','}}", "`source.options.quote` is ','; expected another than"),
         ("{uri: x, include: []}", "`source.include` is []; expected at least one entry"),
         ("{include: [a]}", "`source.uri` is missing"),
+        ("{uri: x, max_item_size: 65535}", "`source.max_item_size` is 65535; expected"),
     ],
 )
 def test_stream_file_with_unusable_source_is_refused(

@@ -190,6 +190,10 @@ def test_filter_with_a_mistake_names_the_line_of_the_condition(tmp_path: Path) -
         ),
         ("{include: [a], meta_table: {table: t}}", "`source.include` cannot stand beside"),
         ("{exclude: [a], meta_table: {table: t}}", "`source.exclude` cannot stand beside"),
+        (
+            "{max_item_size: 1MiB, meta_table: {table: t}}",
+            "`source.max_item_size` cannot stand beside `source.meta_table`; expected rows whose",
+        ),
     ],
 )
 def test_source_needs_exactly_one_place(tmp_path: Path, source: str, problem: str) -> None:

@@ -101,6 +101,20 @@ def test_quarantine_files_are_looked_at_too() -> None:
     assert not found[Check.PART_FILES].passed
 
 
+def test_files_that_were_removed_on_purpose_are_not_missing() -> None:
+    """Expect them to be told apart from those that are looked at, and counters to count."""
+    gone = published("a", files_removed=True, batch=Counted(read=6, written=5))
+    found = verify([gone, published("b")], {Check.PART_FILES: lambda _: None})
+    files, counters = found[Check.PART_FILES], found[Check.CONSERVATION]
+    assert (files.passed, counters.passed) == (True, False)
+    assert files.found == (
+        "Yes: 1 batches with 1 files checked. Files of 1 more were removed once they were loaded."
+    )
+    assert (files.numbers["batches_checked"], files.numbers["batches_removed"]) == (1, 1)
+    nothing = verify([gone], {Check.PART_FILES: lambda _: "missing"})[Check.PART_FILES]
+    assert (nothing.passed, "nothing to judge" in nothing.found) == (True, False)
+
+
 def test_nothing_published_passes_and_says_so() -> None:
     """Expect every verdict to pass."""
     found = verify([], {Check.CHECKSUMS: checksum_problem})

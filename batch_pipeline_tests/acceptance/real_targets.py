@@ -1,0 +1,47 @@
+"""Singer programs of others, installed from PyPI into environments of their own."""
+
+import fcntl
+import hashlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+REQUIREMENTS = (
+    "meltanolabs-target-csv==0.5.0",
+    "meltanolabs-target-postgres==0.8.1",
+    "singer-sdk[s3,parquet]==0.54.9",
+)
+
+
+def installed(cache: Path, requirements: Sequence[str] = REQUIREMENTS) -> Path:
+    """Give the folder of an environment's commands; it is made once and stays for later sessions.
+
+    Processes that ask at the same time wait for the one that makes it.
+    """
+
+    def make(folder: Path) -> None:
+        _run("uv", "venv", "--quiet", "--python", sys.executable, str(folder))
+        into = str(folder / "bin" / "python")
+        _run("uv", "pip", "install", "--quiet", "--python", into, *requirements)
+
+    return made_once(cache, " ".join(requirements), make) / "bin"
+
+
+def made_once(cache: Path, what: str, make: Callable[[Path], None]) -> Path:
+    """Give the folder that `make` has filled for this Python, in this session or one before."""
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    name = hashlib.sha256(f"{python} {what}".encode()).hexdigest()[:12]
+    folder = cache / name
+    with (cache / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "complete").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            make(folder)
+            (folder / "complete").touch()
+    return folder
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, timeout=600)

@@ -1,0 +1,218 @@
+"""Singer targets of others, as they come from PyPI, get what is published: all of it, and right."""
+
+import csv
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+
+from batch_pipeline.domain.schema import Column, ColumnType
+from batch_pipeline.inventory.database import Database
+from batch_pipeline_tests.acceptance.real_targets import installed
+from batch_pipeline_tests.acceptance.workplace import Workplace
+from batch_pipeline_tests.concurrency import eventually
+from batch_pipeline_tests.factories import encoded, item_report, limits, stream
+from batch_pipeline_tests.integration.seeds import claimed, plan, register
+from batch_pipeline_tests.unit.target_scripts import lines_file
+
+COLUMNS = (
+    Column(name="order_id", type=ColumnType.INTEGER),
+    Column(name="amount", type=ColumnType.DECIMAL, precision=12, scale=2),
+    Column(name="customer", type=ColumnType.STRING),
+    Column(name="ordered_on", type=ColumnType.DATE),
+)
+TOTAL = "SELECT count(*), count(DISTINCT order_id), sum(amount), min(customer) FROM {}.orders"
+
+
+@pytest.fixture(scope="session")
+def targets(request: pytest.FixtureRequest) -> Path:
+    """The folder of the targets' commands."""
+    return installed(request.config.cache.mkdir("singer-targets"))
+
+
+@pytest.fixture
+def warehouse(empty_database_url: str) -> str:
+    """URL of an empty database."""
+    return empty_database_url
+
+
+@pytest.fixture
+def place(workplace: Workplace, database_url: str, warehouse: str) -> Workplace:
+    """A workplace whose inventory is the test's, with the warehouse's URL in a variable."""
+    return workplace.given(
+        BATCH_PIPELINE_INVENTORY_CONN=database_url,
+        WAREHOUSE_URL=warehouse.replace("postgresql://", "postgresql+psycopg://"),
+    )
+
+
+def describe(place: Workplace, **targets: dict[str, Any]) -> None:
+    """Write the stream file of `orders` with targets."""
+    place.write_stream("orders", key_properties=["order_id"], targets=targets)
+
+
+def order(number: int) -> str:
+    """One record of `orders`."""
+    return (
+        f'{{"order_id":{number},"amount":{number}.25,"customer":"Zoë \\"{number}\\"",'
+        f'"ordered_on":"2026-03-01"}}'
+    )
+
+
+def publish(database: Database, folder: Path, *, batches: int, records: int) -> None:
+    """Publish batches of so many orders each, numbered on from 1."""
+    register(database, batches)
+    planned = plan(database, limits(max_count=1))
+    database.schemas.widen("orders", COLUMNS, text_source=True)
+    _, schema = database.schemas.latest("orders")
+    for number, one in enumerate(planned):
+        first = number * records + 1
+        part = lines_file(folder / f"{number}.jsonl.gz", map(order, range(first, first + records)))
+        reports = (item_report(one.id_range.first_id, read=records, written=records),)
+        with claimed(database, one) as attempt:
+            what = encoded(attempt.stem, part_files=(part,), items=reports)
+            database.attempts.publish(attempt, what, stream())
+    assert schema.columns == COLUMNS
+
+
+def postgres(targets: Path, schema: str, **options: Any) -> dict[str, Any]:
+    """The target of a schema in the warehouse."""
+    config = {
+        "sqlalchemy_url": "$WAREHOUSE_URL",
+        "default_target_schema": schema,
+        "use_copy": True,
+    }
+    return {"command": str(targets / "target-postgres"), "config": config, **options}
+
+
+def rows(warehouse: str, statement: str) -> list[tuple[Any, ...]]:
+    """Read from the warehouse."""
+    with psycopg.connect(warehouse) as connection:
+        return connection.execute(statement).fetchall()
+
+
+def has(warehouse: str, count: int) -> Callable[[], bool]:
+    """Tell whether the table of the schema `sales` has at least so many rows."""
+
+    def ask() -> bool:
+        there = "SELECT to_regclass('sales.orders') IS NOT NULL"
+        if rows(warehouse, there) == [(False,)]:
+            return False
+        return bool(rows(warehouse, "SELECT count(*) FROM sales.orders")[0][0] >= count)
+
+    return ask
+
+
+def target_of(pid: int) -> psutil.Process:
+    """Find the target that a load has started."""
+    found: list[psutil.Process] = []
+
+    def ask() -> bool:
+        found[:] = [
+            child
+            for child in psutil.Process(pid).children(recursive=True)
+            if "--config" in child.cmdline()
+        ]
+        return bool(found)
+
+    eventually(ask)
+    return found[0]
+
+
+@pytest.mark.parametrize("mode", ["auto", "record"])
+def test_target_csv_gets_every_record(
+    place: Workplace, database: Database, targets: Path, mode: str
+) -> None:
+    """Expect 20 orders as written, by BATCH where the target reads it and by RECORD if asked."""
+    out = place.folder / "out"
+    out.mkdir()
+    config = {"output_path": str(out), "file_naming_scheme": "{stream_name}.csv"}
+    lake = {"command": str(targets / "target-csv"), "config": config, "messages": mode}
+    describe(place, lake=lake)
+    publish(database, place.folder, batches=2, records=10)
+    (report,) = place.told("load", "orders")["targets"]
+    used = "record" if mode == "record" else "batch"
+    assert [(one["records"], one["messages"]) for one in report["batches"]] == [(10, used)] * 2
+    with (out / "orders.csv").open(encoding="utf-8", newline="") as file:
+        written = list(csv.DictReader(file))
+    assert [int(row["order_id"]) for row in written] == list(range(1, 21))
+    assert {name: written[0][name] for name in ("amount", "customer", "ordered_on")} == {
+        "amount": "1.25",
+        "customer": 'Zoë "1"',
+        "ordered_on": "2026-03-01",
+    }
+    assert "Nothing to load" in place.done("load", "orders")
+
+
+@pytest.mark.parametrize("mode", ["auto", "record"])
+def test_target_postgres_gets_every_record(
+    place: Workplace, database: Database, warehouse: str, targets: Path, mode: str
+) -> None:
+    """Expect 200 rows with exact amounts, and the verdict on the target to be remembered."""
+    describe(place, warehouse=postgres(targets, "sales", messages=mode))
+    publish(database, place.folder, batches=2, records=100)
+    said = place.done("load", "orders")
+    used = "RECORD" if mode == "record" else "BATCH"
+    assert said.count(f"100 records loaded by {used} messages") == 2
+    assert rows(warehouse, TOTAL.format("sales")) == [(200, 200, 20_150, 'Zoë "1"')]
+    (stream,) = place.told("status", "orders")["streams"]
+    (standing,) = stream["targets"]
+    assert (standing["loaded"], standing["due"], standing["failed"]) == (2, 0, 0)
+    assert "9 load      warehouse: 100 records loaded" in place.done("explain", "1")
+
+
+def test_batch_that_is_loaded_again_changes_no_row(
+    place: Workplace, database: Database, warehouse: str, targets: Path
+) -> None:
+    """Expect --reload to send one batch of two, whose rows replace themselves by key."""
+    describe(place, warehouse=postgres(targets, "sales"))
+    publish(database, place.folder, batches=2, records=100)
+    place.done("load", "orders")
+    again = place.told("load", "orders", "--reload", "000000000002-000000000002")
+    assert [one["batch_id"] for one in again["targets"][0]["batches"]] == [
+        "000000000002-000000000002"
+    ]
+    assert rows(warehouse, TOTAL.format("sales")) == [(200, 200, 20_150, 'Zoë "1"')]
+    refused = place.run("load", "orders", "--reload", "000000000009-000000000009")
+    assert refused.returncode == 1
+    assert "no batch '000000000009-000000000009' is loaded into warehouse" in refused.stderr
+
+
+def test_target_killed_half_way_ends_with_the_right_rows(
+    place: Workplace, database: Database, warehouse: str, targets: Path
+) -> None:
+    """Expect 60,000 rows, each once, after a kill -9 of the target behind the first batch."""
+    describe(place, warehouse=postgres(targets, "sales"))
+    publish(database, place.folder, batches=3, records=20_000)
+    load = place.start("load", "orders")
+    target = target_of(load.pid)
+    eventually(has(warehouse, 20_000))
+    target.kill()
+    assert load.wait() == 0, place.output.read_text()
+    assert rows(warehouse, TOTAL.format("sales")) == [(60_000, 60_000, 1_800_045_000, 'Zoë "1"')]
+    statuses = "SELECT status, exit_code FROM batch_pipeline.load ORDER BY id"
+    with psycopg.connect(place.environment["BATCH_PIPELINE_INVENTORY_CONN"]) as connection:
+        found = connection.execute(statuses).fetchall()
+    assert found == [("failed", -9), *[("succeeded", 0)] * 3]
+
+
+def test_load_killed_half_way_is_resumed_with_the_right_rows(
+    place: Workplace, database: Database, warehouse: str, targets: Path
+) -> None:
+    """Expect the next load to bring what was not acknowledged, and each row once."""
+    describe(place, warehouse=postgres(targets, "sales"))
+    publish(database, place.folder, batches=3, records=20_000)
+    load = place.start("load", "orders")
+    target = target_of(load.pid)
+    eventually(has(warehouse, 20_000))
+    os.kill(load.pid, signal.SIGKILL)
+    load.wait()
+    target.kill()
+    place.done("load", "orders")
+    assert rows(warehouse, TOTAL.format("sales")) == [(60_000, 60_000, 1_800_045_000, 'Zoë "1"')]
+    (standing,) = place.told("status", "orders")["streams"][0]["targets"]
+    assert (standing["loaded"], standing["due"]) == (3, 0)

@@ -1,0 +1,16 @@
+"""`python -m batch_pipeline_tests.conformance CMD…`: tell what the lines of a command break.
+
+The command gets `--state FILE` to be resumed from each STATE that it printed.
+"""
+
+import os
+import sys
+
+from batch_pipeline_tests.conformance.printed import Producer
+from batch_pipeline_tests.conformance.rules import broken_resume, broken_rules
+
+if __name__ == "__main__":
+    producer = Producer(command=sys.argv[1:], environment=os.environ)
+    problems = [*broken_rules(producer.lines()), *broken_resume(producer)]
+    sys.stdout.writelines(f"{problem}\n" for problem in problems)
+    sys.exit(1 if problems else 0)

@@ -1,0 +1,112 @@
+"""A home with published batches of two streams, made by the real steps on a real Spark.
+
+`orders` is csv to jsonl with gzip: three batches, the second with a column more and published
+twice, and a backfill of the first two files. `parcels` is jsonl to parquet, with values
+of many types, below a folder with blanks and a percent sign in its name.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from batch_pipeline.domain.backfill import Backfill, Selection
+from batch_pipeline.domain.id_range import IdRange
+from batch_pipeline.domain.stream import Stream
+from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.steps.encode import encode
+from batch_pipeline.steps.plan import plan
+from batch_pipeline.steps.register import register
+from batch_pipeline_tests.acceptance.workplace import Workplace
+from batch_pipeline_tests.conformance.printed import Producer
+from batch_pipeline_tests.factories import limits
+from batch_pipeline_tests.integration.encode_desk import session_of
+
+_ORDERS = {
+    f"orders-{number}.csv": (f"order_id,price\n{number}1,{number}.50\n{number}2,2\n").encode()
+    for number in (1, 2, 3, 5)
+} | {"orders-4.csv": b"order_id,price,note\n41,4.50,late\n", "orders-6.csv": b"order_id\n"}
+_PARCELS = b"""\
+{"id":1,"sent":true,"weight":12345678901234567890123,"ratio":0.1,"to":{"city":"Z\xc3\xbcrich"}}
+{"id":2,"sent":null,"weight":-1,"ratio":2.0,"to":{"city":null,"zip":[8001]}}
+"""
+TAP = "from batch_pipeline.cli.tap import main; main()"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedHome:
+    """Where the batches are, and how to read them."""
+
+    place: Workplace
+    url: str
+
+    def config(self, **more: Any) -> dict[str, Any]:
+        """Give a configuration of the tap, in RECORD mode unless told otherwise."""
+        return {
+            "home": str(self.place.home),
+            "streams_folder": str(self.place.streams),
+            "inventory_conn": self.url,
+            **more,
+        }
+
+    def tap(self, *options: str, **more: Any) -> Producer:
+        """Give the tap's command with a configuration and options of the command line."""
+        file = self.place.folder / f"tap-{len(list(self.place.folder.iterdir()))}.json"
+        file.write_text(json.dumps(self.config(**more)), encoding="utf-8")
+        command = [sys.executable, "-c", TAP, "--config", str(file), *options]
+        return Producer(command=command, environment=self.place.environment)
+
+    def messages(self, stream: str) -> Producer:
+        """Give the command that writes the messages of a stream."""
+        command = [sys.executable, "-m", "batch_pipeline", "messages", stream]
+        return Producer(command=command, environment=self.place.environment)
+
+    def pipeline(self) -> Pipeline:
+        """Open the pipeline of the home."""
+        return Pipeline.from_environment(self.place.environment)
+
+
+@contextmanager
+def published_home(folder: Path, url: str) -> Iterator[PublishedHome]:
+    """Land, encode and publish the files of both streams."""
+    place = Workplace(folder=folder, variables={"BATCH_PIPELINE_INVENTORY_CONN": url})
+    rules: dict[str, Any] = {"batch": {"max_count": 2}}
+    place.write_stream("orders", key_properties=["order_id"], **rules)
+    place.write_stream(
+        "parcels",
+        source={"include": ["*.jsonl"], "format": "jsonl"},
+        encoding={"format": "parquet", "compression": "snappy"},
+        storage={"root": str(folder / "100% of the batches")},
+        key_properties=["id"],
+    )
+    place.land("orders", _ORDERS)
+    place.land("parcels", {"parcels-1.jsonl": _PARCELS})
+    home = PublishedHome(place=place, url=url)
+    with (
+        session_of("local", folder / "spark") as session,
+        closing(home.pipeline()) as pipeline,
+    ):
+        for stream in pipeline.streams.values():
+            _publish_all(pipeline, stream, session)
+    yield home
+
+
+def _publish_all(pipeline: Pipeline, stream: Stream, session: Any) -> None:
+    table = pipeline.database.meta_table(stream.name)
+    register(pipeline.landing(stream, wait=False), table)
+    plan(pipeline.database.batches, table, stream, drain=True)
+    statuses = list(pipeline.database.batches.statuses(stream.name))
+    workshop = pipeline.workshop(stream, lambda: session)
+    if stream.name == "orders":
+        selection = Selection(ids=IdRange(first_id=1, last_id=2))
+        request = Backfill.of_stream("orders", "2023", selection, limits(max_weight=10**6))
+        pipeline.database.backfills.plan(request, table)
+        statuses += [
+            *pipeline.database.backfills.statuses("orders.2023", table.name),
+            statuses[1],
+        ]
+    for status in statuses:
+        encode(workshop, status.batch, run_id="run-1")

@@ -1,0 +1,141 @@
+"""A home for the Singer target on a real inventory, and looks at what it landed and registered."""
+
+import gzip
+import io
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow.parquet as pq
+
+from batch_pipeline.cli.target import TargetBatchPipeline
+from batch_pipeline.domain.location import to_path
+
+SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}}
+KEYS = ["id"]
+
+
+def schema(stream: str = "orders", **overrides: Any) -> dict[str, Any]:
+    """A SCHEMA of id and name."""
+    said = {"type": "SCHEMA", "stream": stream, "schema": SCHEMA, "key_properties": KEYS}
+    return said | overrides
+
+
+def record(number: int, stream: str = "orders", **overrides: Any) -> dict[str, Any]:
+    """A RECORD with a number and a name."""
+    said = {"type": "RECORD", "stream": stream, "record": {"id": number, "name": f"n{number}"}}
+    return said | overrides
+
+
+def state(number: int) -> dict[str, Any]:
+    """A STATE that is told from others by a number."""
+    return {"type": "STATE", "value": {"at": number}}
+
+
+def batch(*uris: str, stream: str = "orders", **overrides: Any) -> dict[str, Any]:
+    """A BATCH of gzipped JSON lines."""
+    encoding = {"format": "jsonl", "compression": "gzip"}
+    said = {"type": "BATCH", "stream": stream, "encoding": encoding, "manifest": list(uris)}
+    return said | overrides
+
+
+def batch_file(path: Path, *numbers: int) -> Path:
+    """Write a gzipped BATCH file of records."""
+    text = "".join(json.dumps(record(number)["record"]) + "\n" for number in numbers)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(text.encode()))
+    return path
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetScene:
+    """A home and a streams folder below `root`, and the inventory at `database_url`."""
+
+    root: Path
+    database_url: str
+    config: dict[str, Any] = field(default_factory=dict)
+    target_class: type[TargetBatchPipeline] = TargetBatchPipeline
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that say where everything is."""
+        return {
+            "BATCH_PIPELINE_HOME": str(self.root / "home"),
+            "BATCH_PIPELINE_STREAMS": str(self.root / "streams"),
+            "BATCH_PIPELINE_INVENTORY_CONN": self.database_url,
+        }
+
+    def run(self, *messages: dict[str, Any] | bytes, **config: Any) -> list[Any]:
+        """Feed messages to the target, to the end; gives the STATEs that it printed."""
+        lines = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in messages]
+        printed = io.StringIO()
+        with _signals_kept(), redirect_stdout(printed):
+            target = self.target_class(config={**self.config, **config})
+            target.listen(io.BytesIO(b"\n".join(lines)))  # type: ignore[arg-type]
+        return [json.loads(line, parse_float=Decimal) for line in printed.getvalue().splitlines()]
+
+    def run_until_refused(
+        self, *messages: dict[str, Any] | bytes, **config: Any
+    ) -> tuple[list[Any], Exception]:
+        """Feed messages to a target that refuses one; gives the STATEs and the error."""
+        lines = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in messages]
+        printed = io.StringIO()
+        refusal: Exception | None = None
+        with _signals_kept(), redirect_stdout(printed):
+            target = self.target_class(config={**self.config, **config})
+            try:
+                target.listen(io.BytesIO(b"\n".join(lines)))  # type: ignore[arg-type]
+            except Exception as error:  # noqa: BLE001 - which one it is the test asks
+                refusal = error
+        assert refusal is not None
+        return [json.loads(line) for line in printed.getvalue().splitlines()], refusal
+
+    def files(self, stream: str = "orders") -> list[Path]:
+        """The registered files in the order of their ids, each of them there."""
+        query = "SELECT location FROM batch_pipeline.item WHERE stream = %s ORDER BY id"
+        with psycopg.connect(self.database_url) as connection:
+            rows = connection.execute(query, (stream,)).fetchall()
+        paths = [Path(to_path(row[0])) for row in rows]
+        assert all(path.is_file() for path in paths)
+        return paths
+
+    def records(self, stream: str = "orders") -> list[dict[str, Any]]:
+        """All registered records in the order of ids."""
+        return [one for path in self.files(stream) for one in read(path)]
+
+    def ids(self, stream: str = "orders") -> list[int]:
+        """The ids of all registered records in order."""
+        return [one["id"] for one in self.records(stream)]
+
+    def landed(self) -> list[str]:
+        """The names of all files below the landing folder, hidden ones too."""
+        landing = self.root / "home" / "landing"
+        return sorted(path.name for path in landing.rglob("*") if path.is_file())
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Give the records of a landed file."""
+    if path.suffix == ".parquet":
+        rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+        return rows
+    data = path.read_bytes()
+    text = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Undo that the SDK takes over the signals of the process."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,206 @@
+"""Loads in Dagster: what is published is loaded by a job, and shows as green partitions."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG, load_job, loaded_key
+from batch_pipeline.defs.resources import PipelineResource
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.settings.loading import load_due
+from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
+from batch_pipeline_tests.integration.load_scene import FIRST, SECOND, THIRD, publish_file
+from batch_pipeline_tests.integration.seeds import query
+from batch_pipeline_tests.unit.target_scripts import EAGER, SILENT, read, script
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
+    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
+]
+FOURTH = "000000000010-000000000012"
+
+
+@pytest.fixture
+def scene(
+    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DefsScene]:
+    """The stream `orders` with four batches, of which two are published, and one good target."""
+    targets = {"good": target(tmp_path / "good", EAGER)}
+    with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as opened:
+        for number in (0, 1):
+            publish_next(opened, tmp_path, number)
+        opened.instance.add_dynamic_partitions(
+            opened.batches.set_name, [FIRST, SECOND, THIRD, FOURTH]
+        )
+        yield opened
+
+
+def target(folder: Path, body: str) -> dict[str, Any]:
+    """Describe a target that is a program."""
+    folder.mkdir(exist_ok=True)
+    return {"command": list(script(folder, body)), "config": {"out": str(folder / "read")}}
+
+
+def publish_next(scene: DefsScene, folder: Path, number: int, *, generation: int = 1) -> None:
+    """Publish the next generation of a batch, counted from 0."""
+    one = scene.database.batches.statuses("orders")[number].batch
+    publish_file(scene.database, one, folder, generation=generation)
+
+
+def run_job(scene: DefsScene, **tags: str) -> dg.ExecuteInProcessResult:
+    """Run the job that loads what is due."""
+    job = scene.definitions.resolve_job_def(load_job(scene.stream))
+    return job.execute_in_process(instance=scene.instance, tags=tags, raise_on_error=False)
+
+
+def run_asset(scene: DefsScene, first: str, last: str) -> dg.ExecuteInProcessResult:
+    """Materialize partitions of the asset as a person does."""
+    [asset] = [
+        one
+        for one in scene.definitions.assets or ()
+        if isinstance(one, dg.AssetsDefinition) and loaded_key(scene.stream) in one.keys
+    ]
+    return dg.materialize(
+        [asset],
+        instance=scene.instance,
+        selection=[loaded_key(scene.stream)],
+        tags={RANGE_START_TAG: first, RANGE_END_TAG: last},
+        resources={"pipeline": PipelineResource()},
+        raise_on_error=False,
+    )
+
+
+def green(scene: DefsScene) -> list[str]:
+    """Give the partitions of the asset that were materialized."""
+    return sorted(scene.instance.get_materialized_partitions(loaded_key(scene.stream)))
+
+
+def sent(folder: Path) -> list[str]:
+    """Give the batches whose STATE the target was sent, in order."""
+    states = [one["value"] for one in read(folder) if one["type"] == "STATE"]
+    return [one["bookmarks"]["orders"]["batch_id"] for one in states]
+
+
+def test_load_sensor_launches_one_run_for_all_that_is_due_and_then_rests(
+    scene: DefsScene, tmp_path: Path
+) -> None:
+    """Expect the partitions of both published batches green, and nothing to do afterwards."""
+    [request] = scene.tick("orders_load").run_requests or ()
+    assert request.tags["batch_pipeline/stream"] == "orders"
+
+    assert run_job(scene).success
+    assert green(scene) == [FIRST, SECOND]
+    assert sent(tmp_path / "good") == [FIRST, SECOND]
+
+    after = scene.tick("orders_load")
+    assert not after.run_requests
+    assert not after.asset_events  # the run has told of them itself
+    quiet = scene.tick("orders_load", after.cursor)
+    assert quiet.cursor == after.cursor
+    assert quiet.skip_reason == dg.SkipReason("everything that is published is loaded.")
+
+
+def test_load_sensor_sees_a_new_generation(scene: DefsScene, tmp_path: Path) -> None:
+    """A batch that is published anew is loaded anew."""
+    assert run_job(scene).success
+    cursor = scene.tick("orders_load").cursor
+    publish_next(scene, tmp_path, 0, generation=2)
+
+    assert scene.tick("orders_load", cursor).run_requests
+    assert run_job(scene).success
+    assert sent(tmp_path / "good") == [FIRST, SECOND, FIRST]
+
+
+def test_load_sensor_tells_dagster_of_loads_that_a_command_has_made(scene: DefsScene) -> None:
+    """What `batch-pipeline load` has loaded turns green once, and later looks are silent."""
+    pipeline, stream = scene.pipeline, scene.stream
+    assert len(list(load_due(pipeline, stream, stream.targets[0], run_id="load-1"))) == 2
+
+    told = scene.tick("orders_load")
+    assert [event.partition for event in told.asset_events] == [FIRST, SECOND]
+    assert not told.run_requests
+    assert not scene.tick("orders_load", told.cursor).asset_events
+
+
+def test_load_that_is_in_vain_is_not_launched_again_at_once(
+    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A target that never acknowledges fails the run; new batches are tried at once."""
+    targets = {"silent": target(tmp_path / "silent", SILENT)}
+    with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as scene:
+        publish_next(scene, tmp_path, 0)
+        first = scene.tick("orders_load")
+        assert first.run_requests
+        failed = run_job(scene)
+        assert not failed.success
+        assert green(scene) == []
+
+        resting = scene.tick("orders_load", first.cursor)
+        assert not resting.run_requests
+        assert "did not print the STATE" in str(resting.skip_reason)
+        publish_next(scene, tmp_path, 1)
+        assert scene.tick("orders_load", resting.cursor).run_requests
+
+
+def test_loaded_partition_that_a_person_materializes_is_loaded_again(
+    scene: DefsScene, tmp_path: Path
+) -> None:
+    """Only the partitions of the run are sent, also those that the target has."""
+    assert run_job(scene).success
+
+    assert run_asset(scene, SECOND, SECOND).success
+    assert sent(tmp_path / "good") == [FIRST, SECOND, SECOND]
+    publish_next(scene, tmp_path, 2)
+    assert run_asset(scene, SECOND, THIRD).success
+    assert sent(tmp_path / "good") == [FIRST, SECOND, SECOND, SECOND, THIRD]
+    assert green(scene) == [FIRST, SECOND, THIRD]
+
+
+def test_loaded_partition_of_a_batch_that_is_not_published_stays_grey(scene: DefsScene) -> None:
+    """There is nothing to send, and the run says so."""
+    ended = run_asset(scene, FOURTH, FOURTH)
+
+    assert not ended.success
+    [failure] = [event for event in ended.all_events if event.event_type_value == "STEP_FAILURE"]
+    assert f"{FOURTH} is not published" in str(failure.step_failure_data.error_display_string)
+    assert green(scene) == []
+
+
+def test_loaded_partition_with_two_targets_is_green_when_both_have_it(
+    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The load into the good one is kept while the other one fails."""
+    targets = {
+        "good": target(tmp_path / "good", EAGER),
+        "other": target(tmp_path / "other", SILENT),
+    }
+    with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as scene:
+        publish_next(scene, tmp_path, 0)
+        assert not run_job(scene).success
+        assert green(scene) == []
+        script(tmp_path / "other", EAGER)  # mended
+        assert run_job(scene).success
+        assert green(scene) == [FIRST]
+        assert sent(tmp_path / "good") == [FIRST]
+        rows = query(
+            database,
+            "SELECT target, status FROM batch_pipeline.load ORDER BY target, id",
+        )
+        assert rows == [("good", "succeeded"), *[("other", "failed")] * 3, ("other", "succeeded")]
+
+
+def test_loaded_partition_whose_files_went_says_so_and_stays_loaded(scene: DefsScene) -> None:
+    """Expect the day and what to do, the other partition to be due, and no load to be lost."""
+    assert run_job(scene).success
+    stored, loads = scene.pipeline.database.stored_attempts, scene.pipeline.database.loads
+    assert stored.mark_loaded([1], ["good"], None) == {1: None}
+    result = run_asset(scene, FIRST, SECOND)
+    [failure] = result.filter_events(lambda event: event.is_step_failure)
+    said = str(failure.step_failure_data.error)
+    assert f"the files of batch {FIRST}, generation 1, were deleted on 2" in said
+    assert "The 1 other batches are loaded by the next load." in said
+    [standing] = loads.standing("orders", ["good"])
+    assert (standing.loaded, standing.due) == (1, 1)

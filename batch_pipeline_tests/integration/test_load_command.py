@@ -1,0 +1,227 @@
+"""The command `load`, run in this process with programs as targets."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from batch_pipeline.cli import cli
+from batch_pipeline.domain.errors import FilesRemovedError, PipelineError
+from batch_pipeline.inventory.database import Database
+from batch_pipeline_tests.integration.load_scene import FIRST, LEASE, SECOND, due, published
+from batch_pipeline_tests.unit.target_scripts import GOOD, SILENT, read, script
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(database_url: str, tmp_path: Path) -> Run:
+    """The command with the streams `orders`, of two targets, and `bare`, of none."""
+    targets = {}
+    for name, body in (("good", GOOD), ("silent", SILENT)):
+        folder = tmp_path / name
+        folder.mkdir()
+        config = {"out": str(folder / "read"), "password": "$TARGET_PASSWORD"}
+        targets[name] = {"command": list(script(folder, body)), "config": config}
+    for name, its in (("orders", targets), ("bare", {})):
+        attributes = {
+            "stream": name,
+            "source": {"uri": str(tmp_path / "landing")},
+            "targets": its,
+        }
+        path = tmp_path / "streams" / name / "defs.yaml"
+        path.parent.mkdir(parents=True)
+        path.write_text(
+            yaml.safe_dump({"type": "batch_pipeline.BatchStream", "attributes": attributes})
+        )
+    environment = {
+        "BATCH_PIPELINE_HOME": str(tmp_path / "home"),
+        "BATCH_PIPELINE_STREAMS": str(tmp_path / "streams"),
+        "BATCH_PIPELINE_INVENTORY_CONN": database_url,
+        "TARGET_PASSWORD": "hunter2!",
+    }
+    return lambda *words, **more: CliRunner().invoke(cli, words, env=environment | more)
+
+
+def told(ended: Result) -> Any:
+    """Read what was printed with `--json`."""
+    return json.loads(ended.stdout)
+
+
+def test_load_tells_each_batch_in_a_line(run: Run, database: Database, tmp_path: Path) -> None:
+    """Expect the batches of one target, and that there is nothing left the second time."""
+    published(database, tmp_path, 2)
+    ended = run("load", "orders", "--target", "good")
+    assert (ended.exit_code, ended.stdout) == (
+        0,
+        (
+            "orders into good\n"
+            f"  {FIRST} generation 1: 2 records loaded by RECORD messages\n"
+            f"  {SECOND} generation 1: 2 records loaded by RECORD messages\n"
+        ),
+    )
+    again = run("load", "orders", "--target", "good")
+    assert again.stdout == (
+        "orders into good\n  Nothing to load: the target has everything that is published.\n"
+    )
+
+
+def test_load_of_a_target_that_fails_leaves_the_other_done(
+    run: Run, database: Database, tmp_path: Path
+) -> None:
+    """Expect exit code 3, and the reason where it failed."""
+    published(database, tmp_path, 1)
+    ended = run("load", "orders", "--json")
+    assert ended.exit_code == 3
+    good, silent = told(ended)["targets"]
+    assert [one["loaded"] for one in good["batches"]] == [True]
+    assert [one["loaded"] for one in silent["batches"]] == [False]
+    assert "did not print the STATE of this batch" in silent["batches"][0]["error"]
+    assert (good["error"], silent["error"]) == (None, None)
+    assert "hunter2" not in ended.stdout
+
+
+def test_load_without_a_password_stops_each_target_and_says_why(
+    run: Run, database: Database, tmp_path: Path
+) -> None:
+    """Expect exit code 1 and the name of the variable."""
+    published(database, tmp_path, 1)
+    ended = run("load", "orders", "--target", "good", TARGET_PASSWORD=None)
+    assert ended.exit_code == 1
+    assert "TARGET_PASSWORD" in ended.stderr
+    assert "targets.good.config" in ended.stderr
+
+
+def test_load_while_another_one_loads_is_to_be_tried_later(
+    run: Run, database: Database, tmp_path: Path
+) -> None:
+    """Expect exit code 75 and the run that loads."""
+    published(database, tmp_path, 1)
+    wanted = due(database, "good")
+    with database.loads.claim("orders", "good", wanted, run_id="load-7", lease=LEASE):
+        ended = run("load", "orders", "--target", "good")
+    assert ended.exit_code == 75
+    assert "run load-7 is loading this stream into the target" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("bare",), "The stream bare has no target (targets of its stream file: none)"),
+        (("orders", "--target", "lake"), "The stream orders has no target 'lake'"),
+        (("orders", "--reload", FIRST), f"no batch '{FIRST}' is loaded into good, silent"),
+        (("nowhere",), "No stream 'nowhere'"),
+    ],
+)
+def test_load_of_what_is_not_there_is_refused(
+    run: Run, tmp_path: Path, words: tuple[str, ...], problem: str
+) -> None:
+    """Expect what there is, and that nothing was loaded."""
+    error = run("load", *words).exception
+    assert isinstance(error, PipelineError)
+    assert problem in str(error)
+
+
+def test_load_of_a_batch_again_sends_it_and_no_other(
+    run: Run, database: Database, tmp_path: Path
+) -> None:
+    """Expect one batch more for the target, and the records of both loads to be kept."""
+    published(database, tmp_path, 2)
+    run("load", "orders", "--target", "good")
+    ended = run("load", "orders", "--target", "good", "--reload", SECOND, "--json")
+    assert ended.exit_code == 0
+    assert [one["batch_id"] for one in told(ended)["targets"][0]["batches"]] == [SECOND]
+    states = [one for one in read(tmp_path / "good") if one["type"] == "STATE"]
+    assert len(states) == 3
+
+
+def test_load_into_a_postgres_table_is_recorded_like_any_other(
+    run: Run, database: Database, empty_database_url: str, tmp_path: Path
+) -> None:
+    """Expect rows, books and the standing of a target that is no program."""
+    published(database, tmp_path, 2)
+    path = tmp_path / "streams" / "bare" / "defs.yaml"
+    bare = yaml.safe_load(path.read_text())
+    bare["attributes"] |= {"stream": "orders", "targets": {"dw": {"postgres": {"conn": "$DW"}}}}
+    path.write_text(yaml.safe_dump(bare))
+    (tmp_path / "streams" / "orders" / "defs.yaml").unlink()
+    refused = run("load", "orders")
+    assert (refused.exit_code, "targets.dw.postgres.conn" in refused.stderr) == (1, True)
+    ended = run("load", "orders", "--json", DW=empty_database_url)
+    assert ended.exit_code == 0, ended.output
+    (report,) = told(ended)["targets"]
+    assert [one["loaded"] for one in report["batches"]] == [True, True]
+    with psycopg.connect(empty_database_url) as connection:
+        found = connection.execute("SELECT order_id FROM orders ORDER BY 1").fetchall()
+    assert found == [(1,), (2,), (4,), (5,)]
+    assert due(database, "dw") == []
+
+
+def test_status_tells_how_far_each_target_is(run: Run, database: Database, tmp_path: Path) -> None:
+    """Expect loaded, due and failed, and the last error."""
+    published(database, tmp_path, 2)
+    run("load", "orders")
+    (report,) = told(run("status", "orders", "--json"))["streams"]
+    good, silent = report["targets"]
+    assert (good["loaded"], good["due"], good["error"]) == (2, 0, None)
+    assert (silent["loaded"], silent["due"], silent["failed"]) == (0, 2, 2)
+    shown = run("status", "orders").stdout
+    assert "  target good: 2 loaded, last 2" in shown
+    assert "  target silent: 0 loaded, 2 due, 2 of them failed\n    orders: batch" in shown
+
+
+def test_explain_tells_station_nine(run: Run, database: Database, tmp_path: Path) -> None:
+    """Expect a file to be due, then loaded in one target and failed in the other."""
+    published(database, tmp_path, 1)
+    before = run("explain", "1").stdout
+    assert "  9 load      good: due; `batch-pipeline load` loads it\n" in before
+    run("load", "orders")
+    after = run("explain", "1").stdout
+    assert "  9 load      good: 2 records loaded 20" in after
+    assert "  9 load      silent: due, failed after 3 tries\n              orders: batch" in after
+    (story,) = told(run("explain", "1", "--json"))["items"]
+    good, silent = story["targets"]
+    assert (good["loaded"], good["records"], good["messages"]) == (True, 2, "record")
+    assert (silent["loaded"], silent["status"], silent["tries"]) == (False, "failed", 3)
+
+
+@pytest.mark.parametrize("archive", [None, "file:///old"])
+def test_batch_whose_files_went_is_told_and_not_loaded_again(
+    run: Run, database: Database, tmp_path: Path, archive: str | None
+) -> None:
+    """Expect `--reload`, `explain` and `status` to say when they went, where to and what to do."""
+    published(database, tmp_path, 1)
+    run("load", "orders", "--target", "good")
+    marked = database.stored_attempts.mark_loaded([1], ["good"], archive)
+    assert marked == {1: archive}
+    went = "deleted" if archive is None else "moved to the archive file:///old"
+
+    error = run("load", "orders", "--target", "good", "--reload", FIRST).exception
+    assert isinstance(error, FilesRemovedError)
+    assert f"the files of batch {FIRST}, generation 1, were {went} on 2" in str(error)
+    assert "Materialize its partition again" in str(error)
+
+    shown = run("explain", "1").stdout
+    assert f"              these files were {went} 2" in shown
+    assert "`batch-pipeline messages orders` leaves it out" in shown
+    assert "  9 load      good: 2 records loaded 20" in shown
+    (story,) = told(run("explain", "1", "--json"))["items"]
+    assert story["files_removed"]["archive"] == archive
+
+    shown = run("status", "orders").stdout
+    assert "  target good: 1 loaded, last 2" in shown
+    assert "  target silent: 0 loaded, 0 due\n    1 more it never got, and their files" in shown
+    ended = run("load", "orders", "--target", "silent")
+    assert (ended.exit_code, ended.stdout) == (
+        0,
+        (
+            "orders into silent\n"
+            "  Nothing to load. 1 batches that it never got have no files any more; materialize\n"
+            "  their partitions again to have them loaded.\n"
+        ),
+    )

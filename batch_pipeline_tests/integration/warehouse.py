@@ -1,0 +1,156 @@
+"""A table of a Postgres server that published batches are loaded into, and such batches.
+
+Everything is real: part files on disk, the loader, the server.
+"""
+
+import gzip
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+from pyarrow import parquet
+
+from batch_pipeline.domain.encoding import Compression, Encoding, Format
+from batch_pipeline.domain.load import Loaded, Loading
+from batch_pipeline.domain.location import to_uri
+from batch_pipeline.domain.manifest import PartFile
+from batch_pipeline.domain.schema import Column, RecordSchema
+from batch_pipeline.domain.target import PostgresTarget
+from batch_pipeline.postgres.loader import PostgresLoader
+from batch_pipeline_tests import factories
+
+ID = ("id", "integer")
+NAME = ("name", "string")
+LINES = Encoding(format=Format.JSONL, compression=Compression.GZIP)
+
+
+def schema_of(*columns: tuple[str, str]) -> RecordSchema:
+    """Columns by name and type."""
+    return RecordSchema(tuple(Column.from_text(name, kind) for name, kind in columns))
+
+
+def written_part(path: Path, octets: bytes, records: int) -> PartFile:
+    """Write a part file and tell of it as the task that wrote it would."""
+    path.write_bytes(octets)
+    digest = hashlib.sha256(octets).hexdigest()
+    return PartFile(uri=to_uri(path), records=records, size_bytes=len(octets), sha256=digest)
+
+
+def lines_of(records: Sequence[dict[str, Any]]) -> bytes:
+    """JSON lines."""
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
+def packed(lines: bytes, encoding: Encoding) -> bytes:
+    """JSON lines as a part file holds them."""
+    if encoding.compression is Compression.GZIP:
+        return gzip.compress(lines, mtime=0)
+    if encoding.compression is Compression.ZSTD:
+        return bytes(pa.compress(lines, codec="zstd", asbytes=True))
+    return lines
+
+
+@dataclass(slots=True, kw_only=True)
+class Warehouse:
+    """A database with one target, and a folder of part files."""
+
+    url: str
+    folder: Path
+    target: PostgresTarget
+
+    def loading(
+        self,
+        *files: Sequence[dict[str, Any]],
+        schema: RecordSchema,
+        first_id: int = 1,
+        generation: int = 1,
+        **overrides: Any,
+    ) -> Loading:
+        """A published generation of the batch of ten ids from `first_id` on."""
+        encoding = overrides.pop("encoding", LINES)
+        known = {
+            name: overrides.pop(name)
+            for name in ("stream", "item_ids", "again")
+            if name in overrides
+        }
+        parts = [
+            written_part(
+                self.folder / f"{uuid4().hex}.{encoding.suffix}",
+                packed(lines_of(records), encoding),
+                len(records),
+            )
+            for records in files
+        ]
+        facts: dict[str, Any] = {
+            "batch": factories.batch(first_id, first_id + 9),
+            "generation": generation,
+            "token": UUID(int=first_id * 1000 + generation),
+            "schema": schema,
+            "encoding": encoding,
+            "key_properties": ("id",),
+            "part_files": tuple(parts),
+        }
+        manifest = factories.manifest(**(facts | overrides))
+        told: dict[str, Any] = {
+            "stream": "orders",
+            "publish_number": first_id,
+            "label": manifest.batch.label,
+            "manifest": manifest,
+            "message_name": "orders",
+        }
+        return Loading(**(told | known))
+
+    def load(self, loading: Loading, target: PostgresTarget | None = None) -> Loaded:
+        """Load with a loader of its own."""
+        timeout = timedelta(milliseconds=200)
+        loader = PostgresLoader(target or self.target, self.url, lock_timeout=timeout)
+        with closing(loader):
+            return loader.load(loading, str(self.folder))
+
+    def rows(self, *columns: str, table: str = "orders") -> list[tuple[Any, ...]]:
+        """Some columns of all rows, ordered by the first one."""
+        query = sql.SQL("SELECT {} FROM {} ORDER BY 1").format(
+            sql.SQL(", ").join(map(sql.Identifier, columns)), sql.Identifier(table)
+        )
+        with self.connected() as connection:
+            return connection.execute(query).fetchall()
+
+    def types(self, table: str = "orders") -> dict[str, str]:
+        """The columns of a table with their types."""
+        query = (
+            "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
+            "WHERE attrelid = %s::regclass AND attnum > 0"
+        )
+        with self.connected() as connection:
+            return dict(connection.execute(query, [f'"{table}"']).fetchall())
+
+    def execute(self, statement: str) -> None:
+        """Change the warehouse behind the loader's back."""
+        with self.connected() as connection:
+            connection.execute(statement.encode())
+
+    @contextmanager
+    def connected(self) -> "Iterator[psycopg.Connection[tuple[Any, ...]]]":
+        """A connection in UTC that commits each statement."""
+        options = "-c timezone=UTC"
+        with psycopg.connect(self.url, autocommit=True, options=options) as connection:
+            yield connection
+
+
+def written_table(path: Path, table: pa.Table, encoding: Encoding) -> PartFile:
+    """Write a part file of parquet or Arrow."""
+    if encoding.format is Format.PARQUET:
+        parquet.write_table(table, path, compression=encoding.compression.value)
+    else:
+        with pa.ipc.new_file(str(path), table.schema) as writer:
+            writer.write_table(table)
+    return written_part(path, path.read_bytes(), table.num_rows)

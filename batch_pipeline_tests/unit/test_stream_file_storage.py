@@ -1,0 +1,80 @@
+"""How long files are kept, in stream files: what it becomes, and with which words it is refused."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from batch_pipeline.domain.errors import InvalidValueError
+from batch_pipeline.domain.stream import Storage
+from batch_pipeline.settings.stream_file import read_stream_file
+from batch_pipeline_tests.unit.test_stream_file_mistakes import refusal_of, stream_file, with_lines
+
+TARGETS = "targets: {dw: {postgres: {conn: $DW}}}"
+DAY = timedelta(days=1)
+
+
+def storage_of(folder: Path, text: str) -> Storage:
+    """Read a stream file with a target and this as its storage."""
+    written = with_lines(TARGETS, f"storage: {text}")
+    return read_stream_file(stream_file(folder, written)).storage
+
+
+def test_stream_file_keeps_everything_for_ever_unless_it_says_so(tmp_path: Path) -> None:
+    """Expect neither a time nor an archive."""
+    storage = storage_of(tmp_path, "{}")
+    assert (storage.keep_loaded, storage.keep_superseded, storage.archive) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("archive", "folder"),
+    [("./old", "orders/old"), ("../old/deep", "old/deep"), ("batches/old", "orders/batches/old")],
+)
+def test_stream_file_says_how_long_files_stay_and_where_they_go(
+    tmp_path: Path, archive: str, folder: str
+) -> None:
+    """Expect paths to start at the stream file, also below the storage root."""
+    storage = storage_of(tmp_path, f"{{keep_loaded: 30d, archive: {archive}}}")
+    assert storage.keep_loaded == 30 * DAY
+    assert storage.archive == f"file://{tmp_path}/{folder}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        (
+            ("", "storage: {keep_loaded: 30d}"),
+            "`storage.keep_loaded` is '30 days, 0:00:00'; expected none without `targets`",
+        ),
+        (
+            (TARGETS, "storage: {keep_loaded: soon}"),
+            "`storage.keep_loaded` is 'soon'; expected a duration such as",
+        ),
+        (
+            (TARGETS, "storage: {archive: ./old}"),
+            "expected none without `storage.keep_loaded` or `storage.keep_superseded`",
+        ),
+        (
+            (TARGETS, "storage: {keep_loaded: 1d, archive: ./batches}"),
+            "expected another folder than the root",
+        ),
+        (
+            (TARGETS, "storage: {keep_loaded: 1d, archive: s3://bucket/old}"),
+            "`storage.archive` has the scheme s3://, which this release cannot read or write",
+        ),
+    ],
+)
+def test_storage_that_makes_no_sense_is_refused(
+    tmp_path: Path, lines: tuple[str, ...], problem: str
+) -> None:
+    """Expect the key, what is there and what may be there, in its line."""
+    refusal = refusal_of(tmp_path, with_lines(*lines))
+    assert refusal.line == 6
+    assert problem in refusal.problem
+
+
+@pytest.mark.parametrize("folder", ["", "/quarantine", "/manifests"])
+def test_archive_that_is_a_folder_of_the_root_is_refused(folder: str) -> None:
+    """Expect no file to be archived to where it is collected from."""
+    with pytest.raises(InvalidValueError, match=r"storage\.archive"):
+        Storage(root="file:///b", keep_loaded=DAY, archive=f"file:///b{folder}")

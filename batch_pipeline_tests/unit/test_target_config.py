@@ -1,0 +1,90 @@
+"""What the target may be told, and the page that says so."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import batch_pipeline
+from batch_pipeline.domain.encoding import Compression, Encoding, Format
+from batch_pipeline.domain.errors import InvalidValueError
+from batch_pipeline.singer.target.config import (
+    _KEYS,
+    Bounds,
+    TargetConfig,
+    read_config,
+)
+from batch_pipeline.singer.target.places import stream_name
+
+KNOWN = [*_KEYS, "batch_size_rows", "validate_records"]
+
+
+def _read(**given: Any) -> TargetConfig:
+    return read_config(given, dict.fromkeys(KNOWN))
+
+
+def test_empty_config_has_the_usual_values() -> None:
+    """Expect gzipped JSON lines, generous bounds, new stream files, files where they lie."""
+    assert _read() == TargetConfig(
+        encoding=Encoding(format=Format.JSONL, compression=Compression.GZIP)
+    )
+
+
+def test_bounds_are_the_narrowest_that_were_given() -> None:
+    """Expect the SDK's own bound of rows to count too."""
+    assert _read(max_records=50, batch_size_rows=20, max_bytes=7, max_age_seconds=1).bounds == (
+        Bounds(max_records=20, max_bytes=7, max_age_seconds=1.0)
+    )
+
+
+def test_parquet_is_compressed_by_snappy_unless_told_otherwise() -> None:
+    """Expect what the SDK writes."""
+    assert _read(format="parquet").encoding.compression is Compression.SNAPPY
+    assert _read(format="parquet", compression="zstd").encoding.compression is Compression.ZSTD
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [
+        ({"max_recrods": 1}, "max_recrods"),
+        ({"max_records": 0}, "max_records"),
+        ({"max_records": True}, "max_records"),
+        ({"max_bytes": "1MiB"}, "max_bytes"),
+        ({"max_age_seconds": 0}, "max_age_seconds"),
+        ({"format": "arrow"}, "format"),
+        ({"compression": "xz"}, "compression"),
+        ({"compression": "snappy"}, "encoding.compression"),
+        ({"batch_files": "move"}, "batch_files"),
+        ({"create_streams": "yes"}, "create_streams"),
+        ({"home": ""}, "home"),
+        ({"stream_names": []}, "stream_names"),
+        ({"stream_names": {"a": 1}}, "stream_names.a"),
+        ({"batch_config": {"size": 1}}, "batch_config.size"),
+    ],
+)
+def test_config_with_a_mistake_is_refused_by_key(given: dict[str, Any], key: str) -> None:
+    """Expect the key that is wrong."""
+    with pytest.raises(InvalidValueError) as caught:
+        _read(**given)
+    assert caught.value.name == key
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("public-orders", "public-orders"),
+        ("a b", "a_b-806c5cd3"),
+        (".hidden", "hidden-3b71d5a1"),
+        ("日本", "_-c7b7cdcc"),
+    ],
+)
+def test_stream_names_are_kept_wherever_they_can_be(name: str, expected: str) -> None:
+    """Expect another name to be readable, and not to be anybody else's."""
+    assert stream_name(name) == expected
+
+
+def test_every_setting_of_the_target_is_on_its_page() -> None:
+    """Expect no setting that only the code knows."""
+    page = Path(batch_pipeline.__file__).parent / "docs/singer.md"
+    section = page.read_text(encoding="utf-8").partition("\n## Target")[2].partition("\n## ")[0]
+    assert [key for key in _KEYS if f"`{key}`" not in section] == []
