@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Sequence
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -96,18 +97,19 @@ def test_batch_with_a_file_that_vanished_registers_none(home: TargetScene) -> No
 
 _GOOD = b'{"id": 1}\n'
 _PARQUET = {"format": "parquet"}
+_gzip = partial(gzip.compress, mtime=0)  # names of tests are the same in every process
 
 
 @pytest.mark.parametrize(
     ("content", "changes", "problem"),
     [
         (_GOOD, {}, "has compression none, while `encoding.compression` says gzip"),
-        (gzip.compress(_GOOD), {"encoding": {"format": "jsonl"}}, "has compression gzip, while"),
-        (gzip.compress(_GOOD * 99)[:-9], {}, "is damaged or breaks off"),
-        (gzip.compress(b'{"id": 1}\n[1]\n'), {}, "line 2 is no JSON object"),
-        (gzip.compress(b'{"id": 1}\n{"a": 1}\n'), {}, "line 2 lacks the key 'id'"),
-        (gzip.compress(b'{"id": "\xff"}\n'), {}, "line 1 is no JSON object"),
-        (gzip.compress(_GOOD), {"sha256": ["00"]}, "has the SHA-256"),
+        (_gzip(_GOOD), {"encoding": {"format": "jsonl"}}, "has compression gzip, while"),
+        (_gzip(_GOOD * 99)[:-9], {}, "is damaged or breaks off"),
+        (_gzip(b'{"id": 1}\n[1]\n'), {}, "line 2 is no JSON object"),
+        (_gzip(b'{"id": 1}\n{"a": 1}\n'), {}, "line 2 lacks the key 'id'"),
+        (_gzip(b'{"id": "\xff"}\n'), {}, "line 1 is no JSON object"),
+        (_gzip(_GOOD), {"sha256": ["00"]}, "has the SHA-256"),
         (b"PAR2", {"encoding": _PARQUET}, "is no parquet file"),
         (b"PAR1 broken PAR1", {"encoding": _PARQUET}, "is no parquet file that can be read"),
     ],
