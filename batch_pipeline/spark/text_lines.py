@@ -49,7 +49,8 @@ class TextLines(Sequence[bytes]):
 
     def longest(self) -> int:
         """Give the bytes of the longest line."""
-        return int(np.diff(self.ends, prepend=0).max()) - 1
+        between = self.ends[1:] - self.ends[:-1]
+        return max(int(self.ends[0]), int(between.max(initial=0))) - 1
 
     def __len__(self) -> int:
         return len(self.ends)

@@ -147,7 +147,7 @@ class Segments:
         return records if key_marks(text) == keys else None
 
     def _nested_marks(self, records: Sequence[Struct], decoder: RecordDecoder) -> int:
-        nested = decoder.getter(JSON_TYPES)
+        nested = decoder.getter(JSON_TYPES) if self._nested else None
         if nested is None:
             return 0
         values = list(map(nested, records))

@@ -25,6 +25,7 @@ _REFUSED = {
 }
 _TAR = re.compile(rb"(?s)(?=.{0,256}\0).{257}ustar")
 _WORDS = re.compile(rb"PAR[1E][\t\n\r -\x7e\x80-\xff]{8}")  # a column may be called PARENT_ID
+_as_raw = msgspec.json.Decoder(msgspec.Raw).decode  # parses, and makes nothing
 _BLANKS = b" \t\r\n"
 _ARRAY = re.compile(rb'\[\s*(?:[\[{\]"\d-]|true\b|false\b|null\b|$)')
 
@@ -74,9 +75,9 @@ def _are_documents(text: bytes) -> bool:
 
 
 def _is_object(line: bytes) -> bool:
-    """Tell quickly of most first lines of JSON lines that they are just that."""
+    """Tell quickly of most lines that begin with a brace that they are just that."""
     try:
-        msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+        _as_raw(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True
