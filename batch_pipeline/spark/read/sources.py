@@ -218,7 +218,7 @@ def open_source(
         raise _bad_file(stream, file.location, f"is not {error.expected}") from error
     before = _checked(path, file, stream)  # before opening: opening a pipe would wait for ever
     try:
-        raw = open(path, "rb")  # noqa: PTH123 - once for each of many small files
+        raw = open(path, "rb")  # noqa: PTH123, SIM115 - many small files; closed below
     except OSError as error:
         raise _unreadable(stream, file.location, error) from error
     with raw:
