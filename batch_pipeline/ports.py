@@ -102,12 +102,18 @@ class Registry(Protocol):
     """A meta table that the product itself writes."""
 
     def register(
-        self, files: Iterable[FoundFile], *, accept_changed: bool, cutter: Cutter | None = None
+        self,
+        files: Iterable[FoundFile],
+        *,
+        accept_changed: bool,
+        cutter: Cutter | None = None,
+        all_or_none: bool = False,
     ) -> Registered:
         """Give ids, in commit order, to files that have none; a location is never added twice.
 
         All ranges that a cutter makes of a file are added together. With `accept_changed`, rows of
         files that changed take the file's present facts; not where a file is cut elsewhere now.
+        With `all_or_none` it is one transaction, which does nothing where a file has changed.
         """
         ...
 

@@ -110,7 +110,8 @@ def _line(outcome: Outcome) -> str:
         return f"{what}: {loaded.records:,} records {had}{by}"
     if outcome.waits:
         return f"{what}: waits, since an earlier batch of its job has to be loaded first"
-    return f"{what}: FAILED. {outcome.error}"
+    stops = " No more batches are tried: the target seems to be broken." if outcome.gives_up else ""
+    return f"{what}: FAILED. {outcome.error}{stops}"
 
 
 def _report(result: _Result) -> dict[str, Any]:

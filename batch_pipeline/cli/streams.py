@@ -131,7 +131,9 @@ def messages(stream: str, state: Path | None, backfills: bool) -> None:
         told = pipeline.stream(stream)
         bookmark = Bookmark() if state is None else read_bookmark(state, told.name)
         manifests = pipeline.database.manifests
-        published = manifests.published_after(told.name, bookmark.numbers, backfills=backfills)
+        published = manifests.published_after(
+            told.name, bookmark.numbers, backfills=backfills, last=bookmark.last
+        )
         for message in message_lines(
             published, stream=told.name, name=told.message_name, bookmark=bookmark
         ):

@@ -1,9 +1,10 @@
 """The command `tap-batch-pipeline`: the Singer tap over the inventory of a home."""
 
 import atexit
+import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from batch_pipeline.cli.console import complain
@@ -12,8 +13,11 @@ from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.settings.environment import load_settings
 from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.singer.bookmarks import Bookmark
 from batch_pipeline.singer.tap.source import Offered, PublishedSource
 from batch_pipeline.singer.tap.tap import PublishedTap
+
+log = logging.getLogger(PublishedTap.name)
 
 
 @dataclass(frozen=True)
@@ -31,11 +35,15 @@ class InventorySource:
         ]
 
     def published(
-        self, stream: str, numbers: Mapping[str, int], *, backfills: bool
+        self, stream: str, bookmark: Bookmark, *, backfills: bool
     ) -> Iterator[tuple[int, Manifest]]:
         """Read publish numbers and manifests of a stream's jobs, job by job in publish order."""
-        manifests = self.pipeline.database.manifests
-        return manifests.published_after(stream, numbers, backfills=backfills)
+        manifests, numbers = self.pipeline.database.manifests, bookmark.numbers
+        lost = manifests.given_up_after(stream, numbers, backfills=backfills)
+        if lost:
+            text = "%s: %d published batches are not sent, for clean-up gave up their files"
+            log.warning(text, stream, lost)
+        return manifests.published_after(stream, numbers, backfills=backfills, last=bookmark.last)
 
 
 class BatchPipelineTap(PublishedTap):

@@ -14,10 +14,12 @@ from batch_pipeline.domain.manifest import Manifest
 class Loading:
     """What is to be loaded, and how it is known.
 
-    `publish_number` counts within the job of the batch. `item_ids` are the items of a batch whose
-    records may be there already under the name of another batch: those of a backfill. Empty for
-    the rest, whose records are found by `label`, the name of the batch within the stream. `again`
-    tells that somebody asked for it although the target has acknowledged this generation before.
+    `publish_number` counts within the job of the batch. `label` is the name of the batch within the
+    stream, by which its records are found. `is_backfill` tells that it is one of a backfill, which
+    brings items of other batches again; `item_ids` are its items, empty while the stream has no
+    published backfill, since their records are under no other name then. `again` tells that
+    somebody asked for it although the target has acknowledged this generation before,
+    `failed_before` that an earlier load of it failed.
     """
 
     stream: str
@@ -26,7 +28,9 @@ class Loading:
     manifest: Manifest
     message_name: str
     item_ids: tuple[int, ...] = ()
+    is_backfill: bool = False
     again: bool = False
+    failed_before: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

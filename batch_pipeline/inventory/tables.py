@@ -276,6 +276,8 @@ sa.Index(
     postgresql_where=load.c.status == "running",
 )
 
+sa.Index("load_stream_id_idx", load.c.stream, load.c.id)
+
 target_probe = sa.Table(
     "target_probe",
     metadata,

@@ -7,6 +7,7 @@ table looks like, is known elsewhere.
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 
 import psycopg
@@ -21,7 +22,7 @@ from batch_pipeline.domain.load import Loaded, Loading
 from batch_pipeline.domain.target import PostgresTarget, WriteMode
 from batch_pipeline.postgres.errors import BadValueError, Subject
 from batch_pipeline.postgres.layout import Layout, UnusableNameError, layout_of, short_name
-from batch_pipeline.postgres.ledger import NAME, Kept, Ledger
+from batch_pipeline.postgres.ledger import COLUMNS, NAME, Kept, Ledger
 from batch_pipeline.postgres.parts import UnusablePartError
 from batch_pipeline.postgres.rows import BadCellError
 from batch_pipeline.postgres.tables import Table, UnfitTableError
@@ -70,17 +71,24 @@ class PostgresLoader:
             mode = self._mode(loading)
             keys = loading.manifest.key_properties if mode is WriteMode.UPSERT else ()
             layout = layout_of(loading.manifest.schema, keys)
-            self._check_items(layout, loading)
+            if loading.is_backfill:
+                self._check_items(layout, loading)
             connection = self._connected()
             table = Table(connection=connection, schema=self._target.schema, name=name)
             ledger = Ledger(connection=connection, schema=self._target.schema, table=name)
-            self._prepare(table, ledger, layout)
+            self._prepare(table, ledger, layout, loading)
             with self._locked(table):
                 self._check_stream(ledger, loading)
                 if self._has_it(ledger.kept(loading.label), loading):
                     return Loaded(records=loading.manifest.records, already=True)
-                Writing(table=table, layout=layout, loading=loading, mode=mode).write()
-                ledger.keep(loading)
+                Writing(
+                    table=table,
+                    layout=layout,
+                    loading=self._placed(ledger, layout, loading),
+                    mode=mode,
+                    brought=ledger.brought(),
+                ).write()
+                ledger.keep(loading, layout.columns)
             return Loaded(records=loading.manifest.records)
 
     def close(self) -> None:
@@ -95,8 +103,8 @@ class PostgresLoader:
             name = short_name(self._target.table or loading.message_name)
         except UnusableNameError as error:
             raise self._refused(loading, str(error), _CORRECT_TABLE) from error
-        if name == NAME:
-            problem = f"the table {NAME} keeps the books of loads"
+        if name in {NAME, COLUMNS}:
+            problem = f"the table {name} keeps the books of loads"
             raise self._refused(loading, problem, "Name another table in the target.")
         return name
 
@@ -115,11 +123,18 @@ class PostgresLoader:
             problem = f"{ledger.table} is loaded with the stream {other!r}"
             raise self._refused(loading, problem, "Name a table for each stream.")
 
+    def _placed(self, ledger: Ledger, layout: Layout, loading: Loading) -> Loading:
+        """Leave the items out where no row of them is there under another name."""
+        if not loading.is_backfill and not ledger.has_backfills():
+            return replace(loading, item_ids=())
+        self._check_items(layout, loading)
+        return loading
+
     def _check_items(self, layout: Layout, loading: Loading) -> None:
         if loading.item_ids and not layout.knows_items:
             problem = (
-                "it is a new cut of items that other batches have brought, and its records do not "
-                "say which item they are of"
+                "it brings items anew that other batches have brought, and its records do not say "
+                "which item they are of"
             )
             raise self._refused(loading, problem, _ADD_ITEMS)
 
@@ -136,14 +151,15 @@ class PostgresLoader:
             )
         return self._connection
 
-    def _prepare(self, table: Table, ledger: Ledger, layout: Layout) -> None:
+    def _prepare(self, table: Table, ledger: Ledger, layout: Layout, loading: Loading) -> None:
         """Make what is not there yet; other sessions need not wait for it until all is copied."""
-        books = Table(connection=table.connection, schema=table.schema, name=NAME)
+        books, columns = (replace(table, name=name) for name in (NAME, COLUMNS))
         with self._locked(books):
             books.make_schema()
-            if not books.columns():
+            if not books.columns() or not columns.columns():
                 ledger.create()
         with self._locked(table):
+            self._check_stream(ledger, loading)  # before the table of another stream is changed
             table.prepare(layout)
 
     @contextmanager

@@ -49,12 +49,13 @@ WHERE there.{order} IS NULL OR there.{order} <= excluded.{order}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writing:
-    """One load."""
+    """One load. `brought` are the columns that batches before it have brought into the table."""
 
     table: Table
     layout: Layout
     loading: Loading
     mode: WriteMode
+    brought: frozenset[str]
 
     def write(self) -> None:
         """Bring the rows in.
@@ -167,13 +168,11 @@ class Writing:
         self.table.connection.execute(merge)
 
     def _emptied(self) -> list[sql.Composed]:
-        """Clear what a soft delete has left on a row that is there again."""
-        marks = (LineageColumn.DELETED_AT.value, LineageColumn.TABLE_VERSION.value)
-        return [
-            sql.SQL("{} = NULL").format(sql.Identifier(name))
-            for name in marks
-            if name in self.layout.added
-        ]
+        """Clear what is an older record's: what this batch lacks, and the mark of a soft delete."""
+        marks = {LineageColumn.DELETED_AT.value, LineageColumn.TABLE_VERSION.value}
+        lacking = (self.brought & self.table.columns().keys()) - self.layout.columns.keys()
+        names = sorted(lacking | (marks & self.layout.added.keys()))
+        return [sql.SQL("{} = NULL").format(sql.Identifier(name)) for name in names]
 
 
 def _list(names: Sequence[str]) -> sql.Composed:

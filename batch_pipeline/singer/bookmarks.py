@@ -18,13 +18,20 @@ _OTHERS = "other_jobs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bookmark:
-    """The publish number of the last manifest of each job that a consumer acknowledged."""
+    """The publish number of the last manifest of each job that a consumer acknowledged.
+
+    `last` is the manifest that was read last, by job, id of the batch and generation, where a state
+    tells it.
+    """
 
     numbers: Mapping[str, int] = field(default_factory=dict)
+    last: tuple[str, str, int] | None = field(default=None, compare=False)
 
     def after(self, manifest: Manifest, publish_number: int) -> "Bookmark":
         """Give the bookmark behind a manifest of one of the jobs."""
-        return Bookmark(numbers={**self.numbers, manifest.batch.job: publish_number})
+        job = manifest.batch.job
+        last = (job, manifest.batch.label, manifest.generation)
+        return Bookmark(numbers={**self.numbers, job: publish_number}, last=last)
 
 
 @dataclass(eq=False)
@@ -66,11 +73,20 @@ def read_bookmark(path: Path, stream: str) -> Bookmark:
         raise StateFileError(str(path), f"cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise StateFileError(str(path), f"is no JSON ({error})") from error
+    return bookmark_of(bookmarks_of(state, path=str(path)).get(stream), stream, path=str(path))
+
+
+def bookmarks_of(state: Any, *, path: str) -> dict[str, Any]:
+    """Give the bookmarks in a STATE value or message, by stream; none where it is empty.
+
+    Raises:
+        StateFileError: there are no bookmarks, though it is not empty.
+    """
     value = state.get("value", state) if isinstance(state, dict) else None
-    bookmarks = value.get("bookmarks", {}) if isinstance(value, dict) else None
+    bookmarks = value.get("bookmarks", None if value else {}) if isinstance(value, dict) else None
     if not isinstance(bookmarks, dict):
-        raise StateFileError(str(path), "has no object `bookmarks`")
-    return bookmark_of(bookmarks.get(stream), stream, path=str(path))
+        raise StateFileError(path, "has no object `bookmarks`")
+    return bookmarks
 
 
 def bookmark_of(written: Any, stream: str, *, path: str) -> Bookmark:
@@ -90,7 +106,11 @@ def bookmark_of(written: Any, stream: str, *, path: str) -> Bookmark:
         raise StateFileError(path, f"bookmark of {stream!r} has a `job` that is no name")
     if not isinstance(others, dict) or not all(_is_number(one) for one in others.values()):
         raise StateFileError(path, f"bookmark of {stream!r} has no numbers in `{_OTHERS}`")
-    return Bookmark(numbers={**others, job: written["publish_number"]})
+    label, generation = written.get("batch_id"), written.get("generation")
+    last: tuple[str, str, int] | None = None
+    if isinstance(label, str) and isinstance(generation, int):
+        last = (job, label, generation)
+    return Bookmark(numbers={**others, job: written["publish_number"]}, last=last)
 
 
 def _is_number(found: Any) -> bool:

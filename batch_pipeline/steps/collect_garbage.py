@@ -7,11 +7,12 @@ files are deleted, or moved to the archive of the stream.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from typing import Protocol
 
+from batch_pipeline.domain.errors import GarbageLeftError
 from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.garbage import (
     OF_GENERATIONS,
@@ -141,8 +142,8 @@ def collect_garbage(
     workers, publishes and other collectors.
 
     Raises:
-        GarbageLeftError: a file cannot be listed, deleted or archived; the rest is left for next
-            time.
+        GarbageLeftError: files cannot be listed, deleted or archived; what is left is left for next
+            time. Of several it is the first one that tells, with how many there are.
     """
     together = [stream, *others]
     names = inventory.job_names({one.name for one in together})
@@ -207,20 +208,40 @@ def _judge(
 def _remove(
     garbage: Sequence[Garbage], owner: Owner, inventory: GarbageInventory, storage: StoredFiles
 ) -> Iterator[tuple[Garbage, str | None]]:
-    """Delete or archive what was listed; give what was still there, and the archive it is in."""
+    """Delete or archive what was listed; give what was still there, and the archive it is in.
+
+    Raises:
+        GarbageLeftError: some of it could not go, after all that could is gone.
+    """
     archives = _marked(garbage, owner, inventory)
     failpoint("collect.marked")
+    errors: list[GarbageLeftError] = []
+    pointed: set[int] = set()
     for one in garbage:
-        if not archives.keys() >= set(one.attempt_ids):
+        ids = set(one.attempt_ids)
+        if not archives.keys() >= ids:
             continue  # it is to be loaded again by now
+        if ids & pointed:
+            continue  # a pointer file that could not go names it
         failpoint("collect.before_remove")
         archive = archives[one.attempt_ids[0]] if one.attempt_ids else None
-        if archive is None:
-            is_gone = storage.remove(one.file)
-        else:
-            is_gone = storage.archive(one.file, archive)
+        try:
+            is_gone = _remove_file(one.file, archive, storage)
+        except GarbageLeftError as error:
+            errors.append(error)
+            if one.file.folder is Folder.MANIFESTS:
+                pointed |= ids
+            continue
         if is_gone:
             yield one, archive
+    if errors:
+        first, others = errors[0], len(errors) - 1
+        reason = f"{first.reason}; {others} more files cannot go either" if others else first.reason
+        raise replace(first, reason=reason) from first
+
+
+def _remove_file(file: StoredFile, archive: str | None, storage: StoredFiles) -> bool:
+    return storage.remove(file) if archive is None else storage.archive(file, archive)
 
 
 def _marked(

@@ -6,10 +6,11 @@ that was not acknowledged, and nothing is sent before its files are what was pub
 
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import islice
 from typing import Protocol, runtime_checkable
+from uuid import UUID
 
 from batch_pipeline.domain.errors import (
     ConfigurationError,
@@ -17,6 +18,10 @@ from batch_pipeline.domain.errors import (
     PartFileChangedError,
     PipelineError,
     RetryableError,
+    TargetFailedError,
+    TargetHangsError,
+    TargetSilentError,
+    TargetStateError,
 )
 from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.load import Claim, Load, Loaded, Loading
@@ -27,6 +32,8 @@ from batch_pipeline.ports import Loader
 LEASE = timedelta(minutes=5)
 ATTEMPTS = 3
 AT_ONCE = 16
+IN_A_ROW = 3
+_MAYBE_BROKEN = (TargetFailedError, TargetHangsError, TargetSilentError, TargetStateError)
 Look = Callable[[PartFile], str | None]
 
 
@@ -48,8 +55,18 @@ class GroupLoader(Protocol):
 class Loads(Protocol):
     """The record of what targets have acknowledged. Each call is one transaction."""
 
-    def due(self, stream: Stream, target: str) -> Iterator[Loading]:
-        """Read the newest generations that a target has not acknowledged, in the order to load."""
+    def due(
+        self,
+        stream: Stream,
+        target: str,
+        *,
+        only: Collection[str] | None,
+        held_up: Collection[str],
+    ) -> Iterator[Loading]:
+        """Read the newest generations that a target has not acknowledged, in publishing order.
+
+        `only` are names of batches, None for all; jobs that `held_up` names are read no further.
+        """
         ...
 
     def claim(
@@ -107,11 +124,15 @@ class Dock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of one generation: it is loaded, or there is an error, or it had to wait."""
+    """What came of one generation: it is loaded, or there is an error, or it had to wait.
+
+    `gives_up` tells that no more are tried, since the target itself seems to be broken.
+    """
 
     loading: Loading
     loaded: Loaded | None = None
     error: PipelineError | None = None
+    gives_up: bool = False
 
     @property
     def waits(self) -> bool:
@@ -123,43 +144,48 @@ def load(dock: Dock) -> Iterator[Outcome]:
     """Load everything that is due; gives each generation when it is settled.
 
     A failed one is tried again as often as `attempts` says; then those behind it go on, or wait if
-    they have to come in order.
+    they have to come in order. When a target fails with three in a row that it never failed with
+    before, the load ends; what failed in earlier loads keeps nobody from trying what is behind it.
 
     Raises:
         LoadRunningError: somebody else loads this stream into the target.
         ConfigurationError, RetryableError: nothing of it can be loaded, or not now.
     """
-    every = dock.loads.due(dock.stream, dock.target)
-    due = (one for one in every if dock.only is None or one.label in dock.only)
+    in_a_row = 0
+    with closing(_settled(dock)) as outcomes:
+        for outcome in outcomes:
+            if outcome.loaded is not None:
+                in_a_row = 0
+            elif isinstance(outcome.error, _MAYBE_BROKEN) and not outcome.loading.failed_before:
+                in_a_row += 1
+            if in_a_row == IN_A_ROW:
+                yield replace(outcome, gives_up=True)
+                return
+            yield outcome
+
+
+def _settled(dock: Dock) -> Generator[Outcome, None, None]:
     held_up: set[str] = set()
+    due = dock.loads.due(dock.stream, dock.target, only=dock.only, held_up=held_up)
     size = AT_ONCE if isinstance(dock.loader, GroupLoader) else 1
     while group := list(islice(due, size)):
-        for part in _groups(group):
-            yield from _load_group(dock, part, held_up)
-
-
-def _groups(some: Sequence[Loading]) -> Iterator[list[Loading]]:
-    """Cut where a job ends, so that what one job is held up by concerns no other."""
-    group: list[Loading] = []
-    for one in some:
-        if group and group[-1].manifest.batch.job != one.manifest.batch.job:
-            yield group
-            group = []
-        group.append(one)
-    if group:
-        yield group
+        free = [one for one in group if one.manifest.batch.job not in held_up]
+        yield from (Outcome(loading=one) for one in group if one not in free)
+        yield from _load_group(dock, free, held_up)
 
 
 def _load_group(dock: Dock, group: list[Loading], held_up: set[str]) -> Iterator[Outcome]:
-    """Load generations of one job together; from the first failure on, one by one."""
-    if group[0].manifest.batch.job in held_up:
-        yield from (Outcome(loading=one) for one in group)
-        return
+    """Load generations together; from the first failure on, one by one.
+
+    `held_up` are the jobs whose batches wait for one that failed.
+    """
     problems = [_problem(dock, one) for one in group]
+    settled: set[UUID] = set()
     if len(group) > 1 and not any(problems):
         settled = yield from _try_together(dock, group)
-        group, problems = group[settled:], problems[settled:]
     for one, problem in zip(group, problems, strict=True):
+        if one.manifest.token in settled:
+            continue
         if one.manifest.batch.job in held_up:
             yield Outcome(loading=one)
             continue
@@ -169,13 +195,13 @@ def _load_group(dock: Dock, group: list[Loading], held_up: set[str]) -> Iterator
         yield outcome
 
 
-def _try_together(dock: Dock, group: Sequence[Loading]) -> Generator[Outcome, None, int]:
-    """Give what was acknowledged of a group and return how many that are; errors wait for a try."""
-    settled = 0
+def _try_together(dock: Dock, group: Sequence[Loading]) -> Generator[Outcome, None, set[UUID]]:
+    """Give what is loaded of a group and return the tokens of that; errors wait for a try."""
+    settled: set[UUID] = set()
     try:
         for outcome in _attempt(dock, group):
             yield outcome
-            settled += 1
+            settled.add(outcome.loading.manifest.token)
     except (ConfigurationError, ConflictError, RetryableError):
         raise
     except PipelineError:

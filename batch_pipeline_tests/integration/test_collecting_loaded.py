@@ -254,7 +254,7 @@ def test_archive_takes_generations_and_no_other_garbage(
 def test_archive_that_has_another_file_of_a_name_keeps_it(
     scene: GarbageScene, tmp_path: Path
 ) -> None:
-    """Expect neither file to be touched, and the rest to go once the way is free."""
+    """Expect neither file to be touched, the others to go, and this one once the way is free."""
     scene.loaded("warehouse")
     scene.age()
     [part] = (tmp_path / "batches").glob("*.jsonl.gz")
@@ -265,9 +265,44 @@ def test_archive_that_has_another_file_of_a_name_keeps_it(
     with pytest.raises(NotArchivedError, match=r"another file has its name there.*gc` again"):
         keeping.collect()
     assert (part.read_bytes(), other.read_bytes()) == (b"ten bytes.", b"something else")
+    assert scene.there() == [part.name]
     other.unlink()
     keeping.collect()
     assert (scene.there(), other.read_bytes()) == ([], b"ten bytes.")
+
+
+def test_archive_that_has_other_files_of_several_names_tells_how_many(
+    scene: GarbageScene, tmp_path: Path
+) -> None:
+    """Expect the first one to be named, and the pointer file, which goes first, to be gone."""
+    scene.loaded("warehouse")
+    scene.age()
+    part, quarantined = (name for name in scene.there() if "manifests" not in name)
+    archive = replace(scene, root=tmp_path / "archive")
+    for name in (part, quarantined):
+        archive.put(name, b"something else")
+    keeping = scene.loading_into("warehouse", archive=to_uri(archive.root))
+    with pytest.raises(NotArchivedError) as raised:
+        keeping.collect()
+    assert str(raised.value).startswith(f"{part} of the storage")
+    assert "; 1 more files cannot go either)" in str(raised.value)
+    assert scene.there() == [part, quarantined]
+
+
+def test_pointer_file_that_cannot_go_keeps_what_it_names(
+    scene: GarbageScene, tmp_path: Path
+) -> None:
+    """Expect all files of its generation to stay, and garbage of others to go."""
+    scene.loaded("warehouse")
+    live = scene.there()
+    scene.failed(scene.batches[1])
+    scene.age()
+    [pointer] = (name for name in live if "manifests" in name)
+    archive = replace(scene, root=tmp_path / "archive")
+    archive.put(pointer, b"something else")
+    with pytest.raises(NotArchivedError, match="manifests"):
+        scene.loading_into("warehouse", archive=to_uri(archive.root)).collect()
+    assert scene.there() == live
 
 
 def removed(scene: GarbageScene, **storage: Any) -> GarbageScene:

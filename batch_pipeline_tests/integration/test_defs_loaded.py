@@ -1,19 +1,29 @@
 """Loads in Dagster: what is published is loaded by a job, and shows as green partitions."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.job_base import InMemoryJob
+from dagster._core.execution.api import execute_run
 
-from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG, load_job, loaded_key
+from batch_pipeline.defs.names import (
+    RANGE_END_TAG,
+    RANGE_START_TAG,
+    RETRY_TAG,
+    load_job,
+    loaded_key,
+)
 from batch_pipeline.defs.resources import PipelineResource
+from batch_pipeline.defs.sensors.loads import Memory
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.settings.loading import load_due
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
 from batch_pipeline_tests.integration.load_scene import FIRST, SECOND, THIRD, publish_file
-from batch_pipeline_tests.integration.seeds import query
+from batch_pipeline_tests.integration.seeds import execute, query
 from batch_pipeline_tests.unit.target_scripts import EAGER, SILENT, read, script
 
 pytestmark = [
@@ -21,6 +31,20 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
 ]
 FOURTH = "000000000010-000000000012"
+VOIDS = "CREATE SEQUENCE batch_pipeline.voids"
+CUT = """
+CREATE FUNCTION batch_pipeline.cut() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF nextval('batch_pipeline.voids') = 1 THEN
+        PERFORM pg_terminate_backend(pg_backend_pid());
+    END IF;
+    RETURN NEW;
+END $$
+"""
+AT_THE_FIRST = """
+CREATE TRIGGER cut BEFORE UPDATE OF voided_at ON batch_pipeline.load
+FOR EACH ROW EXECUTE FUNCTION batch_pipeline.cut()
+"""
 
 
 @pytest.fixture
@@ -71,6 +95,20 @@ def run_asset(scene: DefsScene, first: str, last: str) -> dg.ExecuteInProcessRes
         resources={"pipeline": PipelineResource()},
         raise_on_error=False,
     )
+
+
+def repeat_asset(scene: DefsScene, died: str, first: str, last: str) -> dg.DagsterRun:
+    """Materialize partitions as Dagster does in the place of a run whose process died."""
+    whole = scene.definitions.resolve_implicit_global_asset_job_def()
+    job = whole.get_subset(asset_selection={loaded_key(scene.stream)})
+    run = scene.instance.create_run_for_job(
+        job_def=job,
+        parent_run_id=died,
+        root_run_id=died,
+        tags={RETRY_TAG: "1", RANGE_START_TAG: first, RANGE_END_TAG: last},
+    )
+    execute_run(InMemoryJob(job), run, scene.instance)
+    return scene.run(run)
 
 
 def green(scene: DefsScene) -> list[str]:
@@ -204,3 +242,48 @@ def test_loaded_partition_whose_files_went_says_so_and_stays_loaded(scene: DefsS
     assert "The 1 other batches are loaded by the next load." in said
     [standing] = loads.standing("orders", ["good"])
     assert (standing.loaded, standing.due) == (1, 1)
+
+
+def test_load_sensor_finds_what_was_asked_for_again_by_a_run_that_died(scene: DefsScene) -> None:
+    """Expect a look ten minutes after the last one, although nothing was published or loaded."""
+    assert run_job(scene).success
+    quiet = scene.tick("orders_load").cursor
+    assert scene.database.loads.void("orders", "good", FIRST)
+    assert not scene.tick("orders_load", quiet).run_requests
+    memory = Memory.of_cursor(quiet)
+    later = replace(memory, looked_at=memory.looked_at - 600)
+    assert scene.tick("orders_load", later.cursor()).run_requests
+
+
+def test_loaded_partition_of_a_repeated_run_is_sent_once(scene: DefsScene, tmp_path: Path) -> None:
+    """Expect what a run has loaded before its process died to be left alone by its repetition."""
+    assert run_job(scene).success
+    died = run_asset(scene, FIRST, FIRST)
+    assert repeat_asset(scene, died.run_id, FIRST, SECOND).is_success
+    assert sent(tmp_path / "good") == [FIRST, SECOND, FIRST, SECOND]
+
+
+def test_loaded_partition_is_sent_although_the_first_try_failed_before(
+    scene: DefsScene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect the second try of the step to ask again for what the first one could not."""
+    monkeypatch.setattr("batch_pipeline.defs.assets.repeats._PAUSE_SECONDS", 0)
+    assert run_job(scene).success
+    for statement in (VOIDS, CUT, AT_THE_FIRST):
+        execute(scene.database, statement)
+
+    assert run_asset(scene, FIRST, SECOND).success
+    assert sent(tmp_path / "good") == [FIRST, SECOND, FIRST, SECOND]
+
+
+def test_load_of_what_is_published_again_and_again_is_launched_at_once(
+    scene: DefsScene, tmp_path: Path
+) -> None:
+    """Expect counts that are the same as before, after a success, not to be taken for a failure."""
+    cursor = None
+    for generation in (2, 3, 4):
+        told = scene.tick("orders_load", cursor)
+        assert told.run_requests
+        assert run_job(scene).success
+        cursor = scene.tick("orders_load", told.cursor).cursor
+        publish_next(scene, tmp_path, 0, generation=generation)

@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from batch_pipeline.domain.backfill import Backfill, Selection
 from batch_pipeline.domain.errors import (
     LoadRunningError,
     PartFileChangedError,
@@ -15,12 +16,18 @@ from batch_pipeline.domain.errors import (
     TargetStartError,
 )
 from batch_pipeline.domain.failpoint import VARIABLE
+from batch_pipeline.domain.id_range import IdRange
+from batch_pipeline.domain.load import Loaded
 from batch_pipeline.domain.location import to_path
+from batch_pipeline.domain.manifest import PartFile
+from batch_pipeline.files.looks import checksum_problem
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.steps.load import load
 from batch_pipeline_tests.concurrency import eventually, run_python, together
+from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.load_scene import (
     FIRST,
+    LEASE,
     SECOND,
     THIRD,
     dock,
@@ -29,6 +36,7 @@ from batch_pipeline_tests.integration.load_scene import (
     publish_file,
     published,
     rows,
+    settled,
 )
 from batch_pipeline_tests.integration.seeds import query
 from batch_pipeline_tests.unit import target_scripts as scripts
@@ -53,6 +61,14 @@ for message in messages():
         state = message["value"]
 say(state)
 """
+
+
+def backfill(database: Database, folder: Path) -> None:
+    """Publish the backfill `2023`, which brings the items of the first batch again."""
+    ids = IdRange(first_id=1, last_id=3)
+    request = Backfill.of_stream("orders", "2023", Selection(ids=ids), limits(max_count=3))
+    database.backfills.plan(request, database.meta_table("orders"))
+    publish_file(database, database.backfills.batch("orders", f"2023:{FIRST}"), folder)
 
 
 def starts(folder: Path) -> int:
@@ -107,6 +123,72 @@ def test_next_generation_takes_the_place_of_one_that_failed(
     (outcome,) = load(dock(database, tmp_path, scripts.GOOD))
     assert outcome.loading.manifest.generation == 2
     assert due(database) == []
+
+
+def test_batch_that_fails_beside_one_that_somebody_has_loaded_is_tried_alone(
+    database: Database, tmp_path: Path
+) -> None:
+    """Expect each of three once: the first failed, the second there, the third loaded."""
+    published(database, tmp_path)
+    [_, second, _] = due(database)
+
+    def load_second_meanwhile(part: PartFile) -> str | None:
+        done = Loaded(records=2)
+        claim = database.loads.claim("orders", "warehouse", [second], run_id="load-0", lease=LEASE)
+        with claim as got:
+            if got is not None:
+                database.loads.succeed(got.load, done, None)
+        return checksum_problem(part)
+
+    body = FAILS_AT_FOUR.replace("4", "1")
+    found = list(load(dock(database, tmp_path, body, look=load_second_meanwhile)))
+    assert sorted(settled(found)) == [(FIRST, "failed"), (SECOND, "loaded"), (THIRD, "loaded")]
+    assert [one.label for one in due(database)] == [FIRST]
+
+
+def test_batches_of_several_jobs_share_a_start(database: Database, tmp_path: Path) -> None:
+    """Expect the stream's own batches and those of a backfill from one start, as published."""
+    published(database, tmp_path, 1)
+    backfill(database, tmp_path)
+    target = dock(database, tmp_path, scripts.EAGER)
+    assert loaded(target) == [(FIRST, "loaded"), (f"2023:{FIRST}", "loaded")]
+    assert starts(tmp_path) == 1
+
+
+def test_job_whose_batch_failed_holds_up_no_other_job(database: Database, tmp_path: Path) -> None:
+    """Expect a backfill that was published later to be loaded, and the job's own rest to wait."""
+    published(database, tmp_path)
+    backfill(database, tmp_path)
+    found = loaded(dock(database, tmp_path, FAILS_AT_FOUR, in_order=True))
+    assert found == [
+        (FIRST, "loaded"),
+        (SECOND, "failed"),
+        (THIRD, "waits"),
+        (f"2023:{FIRST}", "loaded"),
+    ]
+
+
+def test_target_that_fails_with_three_in_a_row_gets_no_more(
+    database: Database, tmp_path: Path
+) -> None:
+    """Expect the third to say so, and the other two batches to stay due untried."""
+    published(database, tmp_path, 5)
+    found = list(load(dock(database, tmp_path, scripts.SILENT, attempts=1)))
+    assert [one.gives_up for one in found] == [False, False, True]
+    assert [row[:2] for row in rows(database)] == [(1, 1), (1, 2), (4, 1), (7, 1)]
+    assert len(due(database)) == 5
+
+
+def test_batches_that_no_target_takes_do_not_keep_what_is_behind_them(
+    database: Database, tmp_path: Path
+) -> None:
+    """Expect a second load to fail with the same three once more, and to load the fourth."""
+    published(database, tmp_path, 4)
+    body = FAILS_AT_FOUR.replace("== 4", "< 9")
+    first = loaded(dock(database, tmp_path, body, attempts=1))
+    assert first == [(FIRST, "failed"), (SECOND, "failed"), (THIRD, "failed")]
+    second = loaded(dock(database, tmp_path, body, attempts=1))
+    assert second == [*first, ("000000000010-000000000012", "loaded")]
 
 
 @pytest.mark.parametrize("body", [scripts.SILENT, scripts.NO_JSON, scripts.WRONG_STATE])

@@ -37,6 +37,7 @@ with database.loads.claim("orders", "warehouse", due(database), run_id="load-0",
     print("claimed")
     sys.stdin.read()
 """
+AGAIN = f"2023:{FIRST}"
 DONE = Loaded(records=2, state={"bookmarks": {}}, exit_code=0, log="2 rows", mode="batch")
 
 
@@ -83,44 +84,85 @@ def test_due_is_the_newest_generation_only(database: Database, tmp_path: Path) -
     assert [(one.label, one.manifest.generation) for one in due(database)] == [(FIRST, 2)]
 
 
-def test_due_of_backfills_comes_last_with_its_items(database: Database, tmp_path: Path) -> None:
-    """Expect the stream's own batches first, although the backfill was published before one."""
-    _, second = published(database, tmp_path, 2)
-    request = Backfill.of_stream(
-        "orders", "2023", Selection(ids=IdRange(first_id=1, last_id=3)), limits()
-    )
-    database.backfills.plan(request, database.meta_table("orders"))
-    again = database.backfills.batch("orders", f"2023:{FIRST}")
-    publish_file(database, again, tmp_path)
-    publish_file(database, second, tmp_path, generation=2)
-    found = [(one.label, one.item_ids, one.publish_number) for one in due(database)]
-    assert found == [(FIRST, (), 1), (SECOND, (), 3), (f"2023:{FIRST}", (1,), 1)]
-
-
-def test_due_of_a_batch_whose_items_a_backfill_has_taken_over_names_them(
-    database: Database, tmp_path: Path
-) -> None:
-    """Expect the next generation of the original batch to replace the backfill's rows."""
-    [first, *_] = published(database, tmp_path, 1)
+def publish_backfill(database: Database, folder: Path) -> None:
+    """Publish the backfill `2023`, which brings the items of the first batch again."""
     request = Backfill.of_stream(
         "orders", "2023", Selection(ids=IdRange(first_id=1, last_id=3)), limits(max_count=3)
     )
     database.backfills.plan(request, database.meta_table("orders"))
-    publish_file(database, database.backfills.batch("orders", f"2023:{FIRST}"), tmp_path)
+    publish_file(database, database.backfills.batch("orders", AGAIN), folder)
+
+
+@pytest.mark.parametrize("page", [1, 2, 200])
+def test_due_of_several_jobs_comes_in_the_order_of_publishing(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    """Expect a backfill between the stream's own batches, once each from pages of any size."""
+    monkeypatch.setattr("batch_pipeline.inventory.work.due_loads._PAGE", page)
+    _, second, _ = published(database, tmp_path, 3)
+    publish_backfill(database, tmp_path)
+    publish_file(database, second, tmp_path, generation=2)
+    found = [(one.label, one.publish_number, one.is_backfill) for one in due(database)]
+    assert found == [
+        (FIRST, 1, False),
+        (THIRD, 3, False),
+        (AGAIN, 1, True),
+        (SECOND, 4, False),
+    ]
+
+
+def test_due_of_a_stream_without_backfills_names_no_items(
+    database: Database, tmp_path: Path
+) -> None:
+    """Expect batches whose records are under their own name only, also beside a planned one."""
+    published(database, tmp_path, 1)
+    request = Backfill.of_stream("orders", "2023", Selection(), limits())
+    database.backfills.plan(request, database.meta_table("orders"))
+    assert [one.item_ids for one in due(database)] == [()]
+
+
+def test_due_beside_a_backfill_that_no_load_tells_of_names_the_items(
+    database: Database, tmp_path: Path
+) -> None:
+    """Expect all items, for a killed load may have left the backfill's rows in the target."""
+    [first, *_] = published(database, tmp_path, 1)
     load_all(database)
+    publish_backfill(database, tmp_path)
     publish_file(database, first, tmp_path, generation=2)
-
-    assert [(one.label, one.item_ids) for one in due(database)] == [(FIRST, (1,))]
-    assert [one.item_ids for one in due(database, "another")] == [(), (1,)]
+    assert [(one.label, one.item_ids) for one in due(database)] == [(AGAIN, (1,)), (FIRST, (1,))]
 
 
-def test_due_of_many_batches_reads_page_after_page(
+def test_due_of_named_batches_is_these_only(database: Database, tmp_path: Path) -> None:
+    """Expect a backfill's batch and the stream's own one of the same ids to be told apart."""
+    published(database, tmp_path, 2)
+    publish_backfill(database, tmp_path)
+    asked: list[list[str]] = [
+        [FIRST],
+        [SECOND, AGAIN],
+        [AGAIN, THIRD],
+        [],
+        ["no batch", f"{'9' * 19}-1"],
+    ]
+    found = [
+        [one.label for one in database.loads.due(orders(), "warehouse", only=only)]
+        for only in asked
+    ]
+    assert found == [[FIRST], [SECOND, AGAIN], [AGAIN], [], []]
+
+
+def test_due_of_a_job_that_is_held_up_is_read_no_further(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect three batches once each from pages of two."""
+    """Expect the page that was read, and of later ones only batches of other jobs."""
     monkeypatch.setattr("batch_pipeline.inventory.work.due_loads._PAGE", 2)
     published(database, tmp_path, 3)
-    assert [one.label for one in due(database)] == [FIRST, SECOND, THIRD]
+    publish_backfill(database, tmp_path)
+    held_up: set[str] = set()
+    found = []
+    for one in database.loads.due(orders(), "warehouse", held_up=held_up):
+        held_up.add("orders")
+        found.append(one.label)
+    assert found == [FIRST, SECOND, AGAIN]
 
 
 def test_load_is_recorded_with_what_the_target_said(database: Database, tmp_path: Path) -> None:
@@ -177,6 +219,38 @@ def test_claim_leaves_out_what_somebody_has_loaded_by_now(
     assert len(rows(database)) == 1
 
 
+@pytest.mark.parametrize("is_asked_again", [False, True])
+def test_claim_leaves_out_a_generation_that_a_newer_one_took_the_place_of(
+    database: Database, tmp_path: Path, is_asked_again: bool
+) -> None:
+    """Expect the older generation not to come over the newer one, asked for again or not."""
+    [first, *_] = published(database, tmp_path, 2)
+    before = due(database)
+    publish_file(database, first, tmp_path, generation=2)
+    load_all(database)
+    if is_asked_again:
+        assert database.loads.void("orders", "warehouse", FIRST)
+    claim = database.loads.claim("orders", "warehouse", before, run_id="load-2", lease=LEASE)
+    with claim as got:
+        assert got is None
+    again = [(FIRST, 2)] if is_asked_again else []
+    assert [(one.label, one.manifest.generation) for one in due(database)] == again
+
+
+def test_claim_takes_a_generation_whose_newer_one_is_in_no_target_yet(
+    database: Database, tmp_path: Path
+) -> None:
+    """Expect what somebody is about to load to stay so; the newer one comes with the next look."""
+    [first] = published(database, tmp_path, 1)
+    before = due(database)
+    publish_file(database, first, tmp_path, generation=2)
+    load_all(database, "lake")
+    claim = database.loads.claim("orders", "warehouse", before, run_id="load-2", lease=LEASE)
+    with claim as got:
+        assert got is not None
+        assert [one.manifest.generation for one in got.loadings] == [1]
+
+
 def test_load_of_a_killed_process_blocks_nobody(
     database: Database, database_url: str, tmp_path: Path
 ) -> None:
@@ -201,6 +275,8 @@ def test_load_that_fails_is_remembered_and_stays_due(database: Database, tmp_pat
     (found,) = database.loads.of_batch(one.id)
     assert found.error is not None
     assert found.error.startswith(f"orders: batch {FIRST} was not loaded into warehouse")
+    assert [one.failed_before for one in due(database)] == [True]
+    assert [one.failed_before for one in due(database, "lake")] == [False]
     load_all(database)
     assert [row[1:3] for row in rows(database)] == [(1, "failed"), (2, "succeeded")]
 
@@ -263,6 +339,20 @@ def test_void_lets_a_loaded_batch_be_due_again(database: Database, tmp_path: Pat
     load_all(database)
     assert due(database) == []
     assert [row[:3] for row in rows(database)][-1] == (1, 2, "succeeded")
+
+
+def test_void_of_a_backfills_batch_leaves_the_streams_own_alone(
+    database: Database, tmp_path: Path
+) -> None:
+    """Expect two batches of the same ids to be told apart by their names."""
+    published(database, tmp_path, 1)
+    publish_backfill(database, tmp_path)
+    load_all(database)
+    assert database.loads.void("orders", "warehouse", AGAIN)
+    assert [one.label for one in due(database)] == [AGAIN]
+    assert database.loads.void("orders", "warehouse", FIRST)
+    assert [one.label for one in due(database)] == [FIRST, AGAIN]
+    assert not database.loads.void("orders", "warehouse", "no such batch")
 
 
 def test_generation_is_loaded_once(database: Database, tmp_path: Path) -> None:

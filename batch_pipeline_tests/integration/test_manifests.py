@@ -3,9 +3,12 @@
 import json
 from datetime import datetime
 
+import pytest
+
 from batch_pipeline.domain.batch import AttemptStatus, Batch
 from batch_pipeline.domain.encoding import Compression, Encoding, Format
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.inventory.work.manifests import OtherInventoryError
 from batch_pipeline_tests.factories import encoded, item_report, part_file, record_schema, stream
 from batch_pipeline_tests.integration.seeds import (
     claimed,
@@ -110,6 +113,55 @@ def test_published_after_gives_publish_order_not_id_order(database: Database) ->
     assert list(database.manifests.published_after("orders", {"orders": 2})) == [(3, published[2])]
     assert list(database.manifests.published_after("orders", {"orders": 3})) == []
     assert list(database.manifests.published_after("clicks", {})) == []
+
+
+@pytest.mark.parametrize(
+    ("stream", "numbers", "told"),
+    [
+        ("orders", {"orders": 3}, "'orders' was read up to publish number 3, .* published 2"),
+        ("orders", {"orders.2023": 1}, "'orders.2023' was read up to .* published 0"),
+        ("clicks", {"clicks": 1}, "'clicks' was read up to .* published 0"),
+    ],
+)
+def test_published_after_more_than_was_published_is_refused(
+    database: Database, stream: str, numbers: dict[str, int], told: str
+) -> None:
+    """Expect a bookmark of another inventory to be told, for new batches would be passed over."""
+    for one in planned(database, 2):
+        publish(database, one)
+    with pytest.raises(OtherInventoryError, match=told):
+        list(database.manifests.published_after(stream, numbers, backfills=False))
+
+
+def test_published_after_something_else_than_was_published_is_refused(database: Database) -> None:
+    """Expect an inventory that was made anew, and has come as far, not to be taken for the old."""
+    first, second = planned(database, 2)
+    for one in (first, second):
+        publish(database, one)
+    read, manifests = {"orders": 1}, database.manifests
+    [found] = manifests.published_after("orders", read, last=("orders", first.label, 1))
+    assert found[0] == 2
+    for label, generation in ((second.label, 1), (first.label, 2)):
+        told = f"number 1 of 'orders' was generation {generation} of {label}, .* 1 of {first.label}"
+        with pytest.raises(OtherInventoryError, match=told):
+            next(manifests.published_after("orders", read, last=("orders", label, generation)))
+
+
+def test_given_up_after_counts_what_published_after_leaves_out(database: Database) -> None:
+    """Expect the second of three, whose files are gone, until the bookmark is behind it."""
+    for one in planned(database, 3):
+        publish(database, one)
+    execute(
+        database,
+        'UPDATE batch_pipeline.attempt SET facts = facts || \'{"files_removed_at": ""}\' '
+        "WHERE publish_number = 2",
+    )
+    manifests = database.manifests
+    assert [number for number, _ in manifests.published_after("orders", {})] == [1, 3]
+    counts = [manifests.given_up_after("orders", {"orders": number}) for number in (0, 1, 2, 3)]
+    assert counts == [1, 1, 0, 0]
+    assert manifests.given_up_after("orders", {}, backfills=False) == 1
+    assert manifests.given_up_after("clicks", {}) == 0
 
 
 def test_published_after_leaves_replaced_generations_out(database: Database) -> None:

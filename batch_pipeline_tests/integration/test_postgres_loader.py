@@ -19,6 +19,7 @@ from batch_pipeline_tests.integration.warehouse import (
     written_table,
 )
 
+AGAIN = "2023:000000000001-000000000010"
 PEOPLE = schema_of(ID, NAME)
 APPEND = PostgresTarget(name="warehouse", conn="$WAREHOUSE")
 UPSERT = replace(APPEND, mode=WriteMode.UPSERT)
@@ -200,14 +201,59 @@ def test_new_cut_replaces_the_rows_of_its_items(warehouse: Warehouse) -> None:
     before = [{"id": 1, "_item_id": 4}, {"id": 2, "_item_id": 5}]
     warehouse.load(warehouse.loading(before, schema=schema))
     after = [{"id": 7, "_item_id": 5}]
-    loading = warehouse.loading(after, schema=schema, first_id=5, item_ids=(5,))
+    loading = warehouse.loading(
+        after, schema=schema, first_id=5, item_ids=(5,), is_backfill=True, label=AGAIN
+    )
     warehouse.load(loading)
     assert warehouse.rows("id", "_item_id") == [(1, 4), (7, 5)]
 
 
+def test_next_generation_beside_a_new_cut_replaces_the_rows_of_its_items(
+    warehouse: Warehouse,
+) -> None:
+    """Expect rows of an item once, although a backfill has brought it under another name."""
+    schema = schema_of(ID, ("_item_id", "integer"))
+    before = [{"id": 1, "_item_id": 4}, {"id": 2, "_item_id": 5}]
+    warehouse.load(warehouse.loading(before, schema=schema))
+    cut = [{"id": 7, "_item_id": 5}]
+    warehouse.load(
+        warehouse.loading(
+            cut, schema=schema, first_id=5, item_ids=(5,), is_backfill=True, label=AGAIN
+        )
+    )
+    warehouse.load(warehouse.loading(before, schema=schema, generation=2, item_ids=(4, 5)))
+    assert warehouse.rows("id", "_item_id") == [(1, 4), (2, 5)]
+
+
+def test_batch_whose_records_do_not_name_items_is_loaded_while_no_new_cut_is_there(
+    warehouse: Warehouse,
+) -> None:
+    """Expect a stream whose backfill was refused to go on as before."""
+    refused = warehouse.loading([ANN], schema=PEOPLE, item_ids=(1,), is_backfill=True, label=AGAIN)
+    with pytest.raises(TargetRefusedError, match="Add `_item_id` to `lineage`"):
+        warehouse.load(refused)
+    warehouse.load(warehouse.loading([ANN, BOB], schema=PEOPLE, item_ids=(1, 2)))
+    warehouse.load(warehouse.loading([ANN], schema=PEOPLE, generation=2, item_ids=(1, 2)))
+    assert warehouse.rows("id") == [(1,)]
+
+
+def test_batch_whose_records_do_not_name_items_is_refused_beside_a_new_cut(
+    warehouse: Warehouse,
+) -> None:
+    """Expect no row twice, and the rows of the new cut to stay."""
+    schema = schema_of(ID, NAME, ("_item_id", "integer"))
+    cut = [ANN | {"_item_id": 1}]
+    warehouse.load(
+        warehouse.loading(cut, schema=schema, item_ids=(1,), is_backfill=True, label=AGAIN)
+    )
+    with pytest.raises(TargetRefusedError, match="Add `_item_id` to `lineage`"):
+        warehouse.load(warehouse.loading([ANN], schema=PEOPLE, generation=2, item_ids=(1,)))
+    assert warehouse.rows("id", "_batch_id") == [(1, AGAIN)]
+
+
 def test_new_cut_without_item_ids_in_its_records_is_refused(warehouse: Warehouse) -> None:
     """Expect to be told to add the lineage column."""
-    loading = warehouse.loading([ANN], schema=PEOPLE, item_ids=(1,))
+    loading = warehouse.loading([ANN], schema=PEOPLE, item_ids=(1,), is_backfill=True)
     with pytest.raises(TargetRefusedError, match="Add `_item_id` to `lineage`"):
         warehouse.load(loading)
 
@@ -218,7 +264,9 @@ def test_new_cut_of_a_table_with_rows_of_unknown_items_is_refused(warehouse: War
     schema = schema_of(ID, NAME, ("_item_id", "integer"))
     again = [ANN | {"_item_id": 1}]
     with pytest.raises(TargetRefusedError, match="rows without _item_id"):
-        warehouse.load(warehouse.loading(again, schema=schema, first_id=5, item_ids=(1,)))
+        warehouse.load(
+            warehouse.loading(again, schema=schema, first_id=5, item_ids=(1,), is_backfill=True)
+        )
     assert warehouse.rows("id") == [(1,)]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from batch_pipeline.domain.errors import TargetRefusedError
+from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.domain.target import PostgresTarget, WriteMode
 from batch_pipeline.postgres.errors import WarehouseRefusedError
 from batch_pipeline_tests.integration.warehouse import ID, NAME, Warehouse, schema_of
@@ -135,3 +136,54 @@ def test_column_that_a_table_cannot_have_is_refused(warehouse: Warehouse, name: 
         warehouse.load(loading)
     with warehouse.connected() as connection:
         assert connection.execute("SELECT to_regclass('orders')").fetchone() == (None,)
+
+
+@pytest.mark.parametrize("newer", [schema_of(ID), schema_of(ID, ("name", "unknown"))])
+def test_upsert_empties_what_the_batch_of_a_newer_record_lacks(
+    warehouse: Warehouse, newer: RecordSchema
+) -> None:
+    """Expect no name of the older record, while a column that the user has added stays."""
+    older = warehouse.loading([{"id": 1, "name": "Ann"}], schema=schema_of(ID, NAME))
+    warehouse.load(older, UPSERT)
+    warehouse.execute("ALTER TABLE orders ADD COLUMN note text DEFAULT 'mine'")
+    warehouse.load(warehouse.loading([{"id": 1}], schema=newer, first_id=11), UPSERT)
+    assert warehouse.rows("id", "name", "note") == [(1, None, "mine")]
+
+
+def test_upsert_into_a_table_of_a_user_empties_only_what_batches_have_brought(
+    warehouse: Warehouse,
+) -> None:
+    """Expect a column that was there before, and that a batch has brought since, to be emptied."""
+    warehouse.execute("CREATE TABLE orders (id bigint, name text, note text DEFAULT 'mine')")
+    older = warehouse.loading([{"id": 1, "name": "Ann"}], schema=schema_of(ID, NAME))
+    warehouse.load(older, UPSERT)
+    warehouse.load(warehouse.loading([{"id": 1}], schema=schema_of(ID), first_id=11), UPSERT)
+    assert warehouse.rows("id", "name", "note") == [(1, None, "mine")]
+
+
+def test_upsert_after_a_column_was_dropped_goes_on(warehouse: Warehouse) -> None:
+    """Expect a column that is not there any more to be nobody's business."""
+    older = warehouse.loading([{"id": 1, "name": "Ann"}], schema=schema_of(ID, NAME))
+    warehouse.load(older, UPSERT)
+    warehouse.execute("ALTER TABLE orders DROP COLUMN name")
+    warehouse.load(warehouse.loading([{"id": 1}], schema=schema_of(ID), first_id=11), UPSERT)
+    assert warehouse.rows("id", "_batch_order") == [(1, 11)]
+
+
+def test_table_of_another_stream_stays_as_it_is(warehouse: Warehouse) -> None:
+    """Expect neither a new column nor a wider one from a stream that is refused."""
+    warehouse.load(warehouse.loading([{"id": 1}], schema=schema_of(ID)))
+    before = warehouse.types()
+    wider = schema_of(("id", "string"), NAME)
+    loading = warehouse.loading([{"id": "x", "name": "Xaver"}], schema=wider, stream="people")
+    with pytest.raises(TargetRefusedError, match="is loaded with the stream 'orders'"):
+        warehouse.load(loading)
+    assert warehouse.types() == before
+
+
+@pytest.mark.parametrize("name", ["batch_pipeline_load", "batch_pipeline_column"])
+def test_table_of_the_books_is_no_target(warehouse: Warehouse, name: str) -> None:
+    """Expect it to be refused by its name, before anything is made."""
+    target = PostgresTarget(name="warehouse", conn="$WAREHOUSE", table=name)
+    with pytest.raises(TargetRefusedError, match=f"{name} keeps the books"):
+        warehouse.load(warehouse.loading([{"id": 1}], schema=schema_of(ID)), target)

@@ -162,6 +162,18 @@ def test_register_changed_file_is_reported_and_left_alone(database: Database) ->
     assert [item.file for item in _items(database)] == files
 
 
+def test_register_all_or_none_with_a_changed_file_adds_none(database: Database) -> None:
+    """Expect new files beside a changed one to stay without ids, and to get them without it."""
+    register(database, 1)
+    table = database.meta_table("orders")
+    files = [found_file(2), replace(found_file(1), size_bytes=11), found_file(3)]
+    registered = table.register(files, accept_changed=False, all_or_none=True)
+    assert registered == Registered(found=3, new_items=0, changed=(files[1].location,))
+    assert len(_items(database)) == 1
+    again = [files[0], found_file(1), files[2]]
+    assert table.register(again, accept_changed=False, all_or_none=True).new_items == 2
+
+
 def test_register_changed_file_accepted_updates_its_row(database: Database) -> None:
     """Expect the row to take the present facts under the old id."""
     register(database, 2)

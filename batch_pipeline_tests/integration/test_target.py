@@ -196,6 +196,23 @@ def test_stream_maps_are_applied_to_what_lands(home: TargetScene) -> None:
     )
     assert home.records() == [{"id": 1, "name": md5(b"n1", usedforsecurity=False).hexdigest()}]
     assert home.files("secret") == []
+    assert not (home.root / "streams/secret").exists()
+
+
+def test_streams_that_a_map_gives_one_name_lose_no_record(home: TargetScene) -> None:
+    """Expect records of both, said in turns under two schemas, to land before STATE is printed."""
+    priced = {"properties": {"id": {"type": "integer"}, "price": {"type": "number"}}}
+    printed = home.run(
+        schema("eu"),
+        record(1, "eu"),
+        schema("us", schema=priced),
+        record(2, "us"),
+        record(3, "eu"),
+        state(1),
+        stream_maps={"eu": {"__alias__": "users"}, "us": {"__alias__": "users"}},
+    )
+    assert printed == [{"at": 1}]
+    assert home.ids("users") == [1, 2, 3]
 
 
 def test_parquet_files_have_the_types_of_the_schema(home: TargetScene) -> None:
@@ -224,6 +241,27 @@ def test_parquet_column_that_cannot_hold_a_value_refuses_it(home: TargetScene) -
     assert isinstance(error, RecordInvalidError)
     assert printed == []
     assert home.landed() == []
+
+
+_DAY = {"properties": {"id": {"type": "integer"}, "day": {"type": "string", "format": "date"}}}
+
+
+def test_parquet_column_of_dates_takes_midnight(home: TargetScene) -> None:
+    """Expect a date, however a tap writes it."""
+    said = [
+        record(at, record={"id": at, "day": day})
+        for at, day in enumerate(["2026-01-02", "2026-01-02T00:00:00", "2026-01-02T00:00:00Z"])
+    ]
+    home.run(schema(schema=_DAY), *said, format="parquet")
+    assert [one["day"].isoformat() for one in home.records()] == ["2026-01-02"] * 3
+
+
+def test_parquet_column_of_dates_refuses_a_time_of_day(home: TargetScene) -> None:
+    """Expect a value that would lose its time to be told."""
+    said = record(1, record={"id": 1, "day": "2026-01-02T10:00:00"})
+    _, error = home.run_until_refused(schema(schema=_DAY), said, format="parquet")
+    assert isinstance(error, RecordInvalidError)
+    assert "'2026-01-02T10:00:00' has a time of day" in str(error)
 
 
 def test_stream_file_that_exists_says_where_to_land(home: TargetScene) -> None:
@@ -288,6 +326,13 @@ def test_stream_of_references_has_its_columns_inferred(home: TargetScene) -> Non
     assert made.schema.declared is None
     _, error = home.run_until_refused(schema(schema=shape), {**record(1), "record": {"id": "x"}})
     assert isinstance(error, RecordInvalidError)
+
+
+def test_stream_without_columns_has_them_inferred(home: TargetScene) -> None:
+    """Expect a tap that announces a stream before it knows of any column not to bind it to none."""
+    home.run(schema(schema={"properties": {}}, key_properties=[]), record(1))
+    (made,) = load_streams(home.root / "streams").values()
+    assert made.schema.declared is None
 
 
 def test_schema_that_refers_to_the_network_is_refused(home: TargetScene) -> None:

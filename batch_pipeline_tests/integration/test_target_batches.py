@@ -1,7 +1,9 @@
 """BATCH messages of other taps: their files are checked, then registered where they lie."""
 
+import errno
 import gzip
 import json
+import shutil
 from collections.abc import Sequence
 from functools import partial
 from hashlib import sha256
@@ -13,7 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from batch_pipeline.cli.target import TargetBatchPipeline
-from batch_pipeline.singer.target.refusals import BatchFileError, FileTakenError
+from batch_pipeline.singer.target.refusals import (
+    BatchFileError,
+    FileTakenError,
+    LandingFailedError,
+)
 from batch_pipeline.singer.target.sink import LandingSink
 from batch_pipeline_tests.integration.target_scene import (
     TargetScene,
@@ -80,6 +86,48 @@ def test_batch_files_are_found_below_a_storage_root(home: TargetScene) -> None:
     config = {"storage": {"root": f"file://{home.root}/here"}}
     home.run(schema(), batch("file:///elsewhere/deep/a.gz"), batch_config=config)
     assert home.ids() == [1]
+
+
+@pytest.mark.parametrize(
+    "uris",
+    [
+        ("file:///theirs/one/a%20b.gz", "file:///theirs/two/a%20b.gz"),
+        ("file:///theirs/a%20b.gz", "file:///theirs/a b.gz"),
+    ],
+)
+def test_batch_with_two_entries_for_one_file_is_refused(
+    home: TargetScene, uris: Sequence[str]
+) -> None:
+    """Expect a file of the tap not to be passed over for another of its name."""
+    batch_file(home.root / "here/a b.gz", 1)
+    config = {"storage": {"root": str(home.root / "here")}}
+    printed, error = home.run_until_refused(schema(), batch(*uris), state(1), batch_config=config)
+    assert isinstance(error, BatchFileError)
+    assert f"two entries of `manifest` stand for here: {uris[0]} and {uris[1]}" in str(error)
+    assert (printed, home.files()) == ([], [])
+
+
+def test_batch_file_cannot_be_named_out_of_the_storage_root(home: TargetScene) -> None:
+    """Expect an escaped slash to be no way into another folder."""
+    batch_file(home.root / "outside.gz", 1)
+    (home.root / "here").mkdir()
+    config = {"storage": {"root": str(home.root / "here")}}
+    said = batch("file:///theirs/..%2Foutside.gz")
+    _, error = home.run_until_refused(schema(), said, batch_config=config)
+    assert isinstance(error, BatchFileError)
+    assert "is not there" in str(error)
+
+
+def test_batch_file_with_a_line_that_is_too_long_is_refused(home: TargetScene) -> None:
+    """Expect `max_line_bytes` to hold in files, too."""
+    path = home.root / "a.gz"
+    long = b'{"id": 2, "name": "' + b"x" * 3_000 + b'"}\n'
+    path.write_bytes(gzip.compress(b'{"id": 1}\n' + long))
+    _, error = home.run_until_refused(schema(), batch(str(path)), max_line_bytes=2_000)
+    assert isinstance(error, BatchFileError)
+    assert "line 2 has more than 2000 bytes" in str(error)
+    exact = len(long) - 1
+    assert home.run(schema(), batch(str(path)), state(1), max_line_bytes=exact) == [{"at": 1}]
 
 
 def test_batch_with_a_file_that_vanished_registers_none(home: TargetScene) -> None:
@@ -155,6 +203,36 @@ def test_batch_file_that_was_overwritten_is_refused(home: TargetScene) -> None:
     printed, error = home.run_until_refused(schema(), batch(str(path)), state(2))
     assert isinstance(error, FileTakenError)
     assert printed == []
+
+
+def test_batch_with_one_overwritten_file_registers_none(home: TargetScene) -> None:
+    """Expect a new file beside one that was overwritten to get no id either."""
+    path = batch_file(home.root / "a.gz", 1)
+    home.run(schema(), batch(str(path)))
+    batch_file(path, 2, 3)
+    fresh = batch_file(home.root / "b.gz", 4)
+    _, error = home.run_until_refused(schema(), batch(str(fresh), str(path)))
+    assert isinstance(error, FileTakenError)
+    assert home.files() == [path]
+
+
+def test_batch_file_that_cannot_be_copied_leaves_no_copy_of_others(
+    home: TargetScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect a full disk at the second file to leave none in the landing folder."""
+    paths = [batch_file(home.root / name, 1) for name in ("a.jsonl.gz", "b.jsonl.gz")]
+    real, copied = shutil.copyfileobj, list[int]()
+
+    def full(source: Any, target: Any, length: int) -> None:
+        copied.append(length)
+        if len(copied) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(source, target, length)
+
+    monkeypatch.setattr(shutil, "copyfileobj", full)
+    _, error = home.run_until_refused(schema(), batch(*map(str, paths)), batch_files="copy")
+    assert isinstance(error, LandingFailedError)
+    assert (home.landed(), home.files()) == ([], [])
 
 
 def test_batch_files_are_copied_where_that_is_asked_for(home: TargetScene) -> None:

@@ -79,7 +79,7 @@ class Warehouse:
         encoding = overrides.pop("encoding", LINES)
         known = {
             name: overrides.pop(name)
-            for name in ("stream", "item_ids", "again")
+            for name in ("stream", "item_ids", "is_backfill", "label", "again")
             if name in overrides
         }
         parts = [

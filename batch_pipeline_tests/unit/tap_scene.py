@@ -1,7 +1,7 @@
 """The tap over manifests that a test lists: what it prints, without an inventory."""
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +10,7 @@ import pytest
 
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.stream import Stream
+from batch_pipeline.singer.bookmarks import Bookmark
 from batch_pipeline.singer.tap.source import Offered, PublishedSource
 from batch_pipeline.singer.tap.tap import PublishedTap
 from batch_pipeline_tests.conformance.printed import parsed
@@ -29,14 +30,14 @@ class ListedSource:
         return [Offered(stream=self.stream, schema=newest)]
 
     def published(
-        self, stream: str, numbers: Mapping[str, int], *, backfills: bool
+        self, stream: str, bookmark: Bookmark, *, backfills: bool
     ) -> Iterator[tuple[int, Manifest]]:
         """Number the manifests of each job from 1 and give those behind the bookmark."""
         counts: dict[str, int] = {}
         for one in self.manifests:
             job = one.batch.job
             counts[job] = counts.get(job, 0) + 1
-            if counts[job] > numbers.get(job, 0) and (backfills or job == stream):
+            if counts[job] > bookmark.numbers.get(job, 0) and (backfills or job == stream):
                 yield counts[job], one
 
 

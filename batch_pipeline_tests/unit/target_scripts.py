@@ -42,6 +42,11 @@ for message in messages():
     if message["type"] == "STATE":
         say(message["value"])
 """
+REPEATS_THE_FIRST = """
+states = [message["value"] for message in messages() if message["type"] == "STATE"]
+for state in [*states, states[0]]:
+    say(state)
+"""
 SILENT = "for message in messages(): pass"
 FIRST_ONLY = """
 said = False

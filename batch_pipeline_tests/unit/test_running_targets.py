@@ -5,10 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from threading import Event
 
 import psutil
 import pytest
@@ -26,6 +27,7 @@ from batch_pipeline.domain.load import Loaded, Loading
 from batch_pipeline.domain.target import MessageMode
 from batch_pipeline.singer.part_files import PartFileError
 from batch_pipeline.singer.running.loader import SingerLoader
+from batch_pipeline.singer.running.target_run import TargetRun
 from batch_pipeline_tests.factories import manifest
 from batch_pipeline_tests.unit import target_scripts as scripts
 from batch_pipeline_tests.unit.target_scripts import loader, loading, read
@@ -177,6 +179,29 @@ def test_target_that_does_nothing_is_stopped(tmp_path: Path, body: str) -> None:
     with pytest.raises(TargetHangsError, match="did nothing for 1 s and was stopped"):
         load(replace(one, grace=SHORT), loading(tmp_path, records=100_000))
     assert {*psutil.Process().children()} <= before
+
+
+def test_target_that_waits_for_records_is_not_idle() -> None:
+    """Expect the second and a half that a line takes to be made not to count against it."""
+
+    def slow_lines() -> Iterator[bytes]:
+        Event().wait(1.5)  # as long as a large file takes to be read
+        yield b"one\n"
+
+    with TargetRun(["cat"], timeout=timedelta(seconds=0.5)) as run:
+        assert list(run.talk(slow_lines())) == [b"one\n"]
+        assert run.exit_code == 0
+
+
+def test_target_that_repeats_an_older_state_has_loaded_what_it_acknowledged(
+    tmp_path: Path,
+) -> None:
+    """Expect the newest STATE to count, also where the first one comes once more at the end."""
+    some = [loading(tmp_path, number) for number in (1, 2, 3)]
+    repeats = loader(tmp_path, scripts.REPEATS_THE_FIRST)
+    loaded = list(repeats.load_together(some, "file:///batches"))
+    assert [one.state["bookmarks"]["orders"]["publish_number"] for one in loaded][-1] == 3
+    assert len(loaded) == 3
 
 
 def test_target_that_floods_its_standard_error_goes_on(

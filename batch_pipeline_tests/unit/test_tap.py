@@ -17,12 +17,13 @@ from singer_sdk.helpers._batch import BaseBatchFileEncoding, BatchConfig
 
 from batch_pipeline.domain.encoding import Compression, Encoding, Format
 from batch_pipeline.domain.manifest import Manifest
-from batch_pipeline.singer.bookmarks import StateFileError
+from batch_pipeline.singer.bookmarks import Bookmark, StateFileError
 from batch_pipeline.singer.messages import JSON_SCHEMA, batch_message
 from batch_pipeline.singer.part_files import PartFileError
 from batch_pipeline.singer.tap.settings import TapSettingError
 from batch_pipeline.singer.tap.stream import PublishedStream
 from batch_pipeline.singer.tap.tap import PublishedTap
+from batch_pipeline.singer.tap.unsent import Unsent
 from batch_pipeline_tests.conformance.rules import broken_rules
 from batch_pipeline_tests.factories import batch, record_schema, stream
 from batch_pipeline_tests.unit.part_scene import table
@@ -146,10 +147,13 @@ def test_tap_without_anything_published_says_a_state_only() -> None:
     assert kinds(sent(empty, config=BATCHES, state=messages[1]["value"])) == ["STATE", "SCHEMA"]
 
 
-def test_tap_moves_the_state_past_an_empty_batch(source: ListedSource) -> None:
-    """Expect no BATCH without files."""
+@pytest.mark.parametrize("mode", ["batch", "record"])
+def test_tap_moves_the_state_past_an_empty_batch(source: ListedSource, mode: str) -> None:
+    """Expect no BATCH without files, and no SCHEMA, which may have no columns yet."""
     empty = replace(source.manifests[0], part_files=())
-    assert kinds(sent(ListedSource([empty]), config=BATCHES)) == ["SCHEMA", "STATE"]
+    assert kinds(sent(ListedSource([empty]), config={"mode": mode})) == ["STATE"]
+    several = sent(ListedSource([empty, source.manifests[1]]), config={"mode": mode})
+    assert kinds(several) == ["STATE", "SCHEMA", mode.upper(), "STATE"]
 
 
 def test_tap_without_backfills_sends_the_streams_own_only(source: ListedSource) -> None:
@@ -233,6 +237,66 @@ def test_tap_stopped_while_it_writes_a_batch_does_not_count_it_as_sent(
     assert numbers == [("BATCH", 0), ("BATCH", 1), ("BATCH", 2)]
 
 
+class SignallingSource(ListedSource):
+    """Sends this process a SIGTERM before it gives the second batch."""
+
+    def published(
+        self, stream: str, bookmark: Bookmark, *, backfills: bool
+    ) -> Iterator[tuple[int, Manifest]]:
+        for number, one in super().published(stream, bookmark, backfills=backfills):
+            if number == 2:
+                signal.raise_signal(signal.SIGTERM)
+            yield number, one
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected", "sent_up_to"),
+    [
+        ("batch", ["SCHEMA", "BATCH", "STATE", "SCHEMA", "BATCH", "STATE"], 2),
+        ("record", ["SCHEMA", "RECORD", "RECORD", "STATE", "SCHEMA", "RECORD"], 1),
+    ],
+)
+def test_tap_told_to_end_ends_between_two_messages_with_its_state(
+    source: ListedSource,
+    capsysbinary: pytest.CaptureFixture[bytes],
+    mode: str,
+    expected: list[str],
+    sent_up_to: int,
+) -> None:
+    """Expect whole lines, the STATE of what was sent whole, and the signal in the exit code."""
+    tap = tap_class(SignallingSource(source.manifests))(config={"mode": mode})
+    with pytest.raises(SystemExit) as ended:
+        tap.sync_all()
+    found = [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert kinds(found) == expected
+    [*_, last] = [one["value"] for one in found if one["type"] == "STATE"]
+    assert last["bookmarks"]["orders"]["publish_number"] == sent_up_to
+
+
+def test_tap_told_to_end_twice_ends_at_once(source: ListedSource) -> None:
+    """Expect whoever does not want to wait for a slow target not to have to."""
+    tap_class(source)(config=BATCHES)
+    signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_bookmark_is_never_empty_while_it_moves(source: ListedSource) -> None:
+    """Expect a state that may be written at any moment to be a bookmark at each."""
+
+    class Watched(dict[str, Any]):
+        def clear(self) -> None:
+            raise AssertionError("the state was empty for a moment")
+
+    state = Watched(publish_number=0)
+    unsent = Unsent(source, "orders", state, from_start=False, backfills=True)
+    for number, manifest in unsent:
+        assert unsent.move_past(number, manifest)
+    assert (state["job"], state["publish_number"]) == ("orders.2023", 1)
+    assert state["other_jobs"] == {"orders": 2}
+
+
 def test_tap_in_full_table_mode_starts_from_the_first_batch(source: ListedSource) -> None:
     """Expect a catalog that asks for everything to get it, whatever the state says."""
     chosen = catalog(source)
@@ -312,6 +376,36 @@ def test_tap_refuses_a_state_of_another_tap(source: ListedSource) -> None:
     state = {"bookmarks": {"orders": {"replication_key": "id", "replication_key_value": 7}}}
     with pytest.raises(StateFileError, match="the state given to the tap: bookmark of 'orders'"):
         sent(source, config=BATCHES, state=state)
+
+
+def test_tap_takes_a_whole_state_message(source: ListedSource) -> None:
+    """Expect what the tap printed to be understood as it is."""
+    state = state_after(source, 2, **BATCHES)
+    rest = sent(source, config=BATCHES, state=state)
+    assert kinds(rest).count("BATCH") == 1
+    assert sent(source, config=BATCHES, state={"type": "STATE", "value": state}) == rest
+
+
+def test_tap_takes_a_bookmark_that_is_null_for_the_start(source: ListedSource) -> None:
+    """Expect all batches, as where there is no bookmark."""
+    messages = sent(source, config=BATCHES, state={"bookmarks": {"orders": None}})
+    assert kinds(messages).count("BATCH") == 3
+
+
+@pytest.mark.parametrize(
+    ("state", "problem"),
+    [
+        ({"orders": {"publish_number": 1}}, "has no object `bookmarks`"),
+        ({"value": {"orders": {"publish_number": 1}}}, "has no object `bookmarks`"),
+        ({"bookmarks": {"orders": [1]}}, "bookmark of 'orders' is no object"),
+    ],
+)
+def test_tap_refuses_a_state_without_bookmarks(
+    source: ListedSource, state: dict[str, Any], problem: str
+) -> None:
+    """Expect no start from the first batch where somebody gave a state."""
+    with pytest.raises(StateFileError, match=problem):
+        tap_class(source)(config=BATCHES, state=state)
 
 
 @pytest.mark.parametrize("mode", ["batch", "record"])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import dagster as dg
 
+from batch_pipeline.defs.assets.reasons import WaitsError, told, told_by_batch
 from batch_pipeline.defs.assets.repeats import made_before, surroundings_failed
 from batch_pipeline.defs.checks.answers import judge_run
 from batch_pipeline.defs.checks.asked import Asked, asked_of_backfills, asked_of_batches
@@ -133,13 +134,15 @@ def raise_failures(
     """Fail the run when some of its batches did; `done` is what the others are.
 
     Raises:
-        Failure: with the reasons by batch.
+        Failure: with the first reasons by batch.
     """
     if failures:
+        waiting = sum(isinstance(error, WaitsError) for error in failures.values())
+        others = "those that do not wait" if waiting else "the others"
         raise dg.Failure(
-            f"{len(failures)} of {tried} batches failed, the others are {done}: "
-            f"{'; '.join(str(error) for error in failures.values())}",
-            metadata={key: str(error) for key, error in failures.items()},
+            f"{len(failures) - waiting} of {tried} batches failed, {others} are {done}: "
+            f"{told(failures.values())}",
+            metadata=told_by_batch(failures),
             allow_retries=False,
         )
 

@@ -5,12 +5,13 @@ arrivals and backfills. A person who materializes partitions here wants these, o
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import dagster as dg
 
 from batch_pipeline.defs.assets.encoded import raise_failures
-from batch_pipeline.defs.assets.repeats import surroundings_failed
+from batch_pipeline.defs.assets.reasons import WaitsError
+from batch_pipeline.defs.assets.repeats import repeated, surroundings_failed
 from batch_pipeline.defs.metadata import loaded_materialization
 from batch_pipeline.defs.names import batches_key, group, loaded_key, partitions
 from batch_pipeline.defs.partitioned import batches_of
@@ -18,18 +19,19 @@ from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.rolled_up import keys_within
 from batch_pipeline.domain.batch import Batch
 from batch_pipeline.domain.errors import (
-    BatchDataError,
     FilesRemovedError,
     LoadRunningError,
     PipelineError,
     UnknownBatchError,
 )
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.target import PostgresTarget
+from batch_pipeline.domain.target import PostgresTarget, Target
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.settings.loading import load_due
 from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.steps.load import Outcome
 
+Context = dg.AssetExecutionContext | dg.OpExecutionContext
 _MOST_WAITS = 120
 _PAUSE_SECONDS = 15
 
@@ -60,8 +62,7 @@ def loaded_asset(stream: Stream) -> dg.AssetsDefinition:
             labels = _published(parts.database, stream, context.partition_keys)
         except PipelineError as error:
             raise surroundings_failed(context, error) from error
-        if not context.retry_number:
-            _void(context, parts.database, stream, labels)
+        _void(context, parts.database, stream, labels)
         load_into_targets(context, parts, stream, only=labels)
         yield from ()
 
@@ -69,7 +70,7 @@ def loaded_asset(stream: Stream) -> dg.AssetsDefinition:
 
 
 def load_into_targets(
-    context: dg.AssetExecutionContext | dg.OpExecutionContext,
+    context: Context,
     pipeline: Pipeline,
     stream: Stream,
     *,
@@ -77,37 +78,77 @@ def load_into_targets(
 ) -> None:
     """Load what is due of a stream into its targets; `only` are names of batches.
 
-    A batch that fails does not stop the others. While somebody else loads, the step waits.
+    Neither a batch nor a target that fails stops the others. While somebody else loads into one,
+    and nothing else is wrong, the step waits.
 
     Raises:
         Failure: with what failed.
         RetryRequested: the surroundings may come back, or somebody else loads.
     """
-    before = pipeline.database.loads.mark(stream.name)
-    failures: dict[str, PipelineError] = {}
-    tried: set[str] = set()
-    for target in stream.targets:
-        try:
-            for outcome in load_due(pipeline, stream, target, run_id=context.run.run_id, only=only):
-                label = outcome.loading.label
-                tried.add(label)
-                if outcome.loaded is not None:
-                    told = (target.name, label, outcome.loaded.records)
-                    context.log.info("%s: %s, %d records loaded", *told)
-                else:
-                    failures[f"{label} into {target.name}"] = outcome.error or WaitsError(label)
-        except LoadRunningError as error:
-            context.log.info(str(error))
-            raise dg.RetryRequested(
-                max_retries=_MOST_WAITS, seconds_to_wait=_PAUSE_SECONDS
-            ) from error
-        except PipelineError as error:
-            raise surroundings_failed(context, error) from error
-    targets = [target.name for target in stream.targets]
-    for one in pipeline.database.loads.in_targets(stream.name, targets, before):
-        if any(load.run_id == context.run.run_id for load in one.loads):
-            context.log_event(loaded_materialization(stream, one))
-    raise_failures(failures, len(tried), done="loaded")
+    loads, targets = pipeline.database.loads, [target.name for target in stream.targets]
+    came_to = _CameTo()
+    try:
+        before = loads.mark(stream.name, targets)
+        for target in stream.targets:
+            try:
+                for outcome in load_due(
+                    pipeline, stream, target, run_id=context.run.run_id, only=only
+                ):
+                    _note(context, came_to, target, outcome)
+            except PipelineError as error:
+                context.log.info(str(error))
+                came_to.stops.append(error)
+        for one in loads.in_targets(stream.name, targets, before):
+            if any(load.run_id == context.run.run_id for load in one.loads):
+                context.log_event(loaded_materialization(stream, one))
+    except PipelineError as error:
+        came_to.stops.append(error)
+    _judge(context, came_to)
+
+
+@dataclass(frozen=True, slots=True)
+class _CameTo:
+    """What came of loads: batches that were tried, those that failed, and what stopped a target.
+
+    `given_up` are targets that seem to be broken, so that no more batches were tried.
+    """
+
+    tried: set[str] = field(default_factory=set)
+    failures: dict[str, PipelineError] = field(default_factory=dict)
+    stops: list[PipelineError] = field(default_factory=list)
+    given_up: list[str] = field(default_factory=list)
+
+
+def _note(context: Context, came_to: _CameTo, target: Target, outcome: Outcome) -> None:
+    label = outcome.loading.label
+    came_to.tried.add(label)
+    if outcome.loaded is not None:
+        told = (target.name, label, outcome.loaded.records)
+        context.log.info("%s: %s, %d records loaded", *told)
+    else:
+        came_to.failures[f"{label} into {target.name}"] = outcome.error or WaitsError(label)
+    if outcome.gives_up:
+        came_to.given_up.append(target.name)
+        seems = "%s seems to be broken: no more batches are tried, they are loaded by a later run."
+        context.log.warning(seems, target.name)
+
+
+def _judge(context: Context, came_to: _CameTo) -> None:
+    """End the run as its loads ended; that somebody else loads is the least of it.
+
+    Raises:
+        Failure: with what failed.
+        RetryRequested: the surroundings may come back, or somebody else loads.
+    """
+    broken = [error for error in came_to.stops if not isinstance(error, LoadRunningError)]
+    broken += came_to.failures.values()
+    if came_to.stops and broken:
+        raise surroundings_failed(context, *broken)
+    if came_to.stops:
+        raise dg.RetryRequested(max_retries=_MOST_WAITS, seconds_to_wait=_PAUSE_SECONDS)
+    names = ", ".join(came_to.given_up)
+    untried = f", or not tried since {names} seems to be broken" if names else ""
+    raise_failures(came_to.failures, len(came_to.tried), done=f"loaded{untried}")
 
 
 def _void(
@@ -115,14 +156,17 @@ def _void(
 ) -> None:
     """Let batches be loaded again into all targets.
 
+    A try that is repeated leaves alone what this run, or one that it repeats, has loaded already.
+
     Raises:
         Failure: with those whose files are gone; the others are loaded by the next run.
     """
     gone: list[PipelineError] = []
+    own = repeated(context.run)
     for label in labels:
         try:
             for target in stream.targets:
-                database.loads.void(stream.name, target.name, label)
+                database.loads.void(stream.name, target.name, label, but_of_runs=own)
         except FilesRemovedError as error:
             gone.append(error)
         except PipelineError as error:
@@ -162,16 +206,3 @@ def _batches(database: Database, stream: Stream, keys: Collection[str]) -> Itera
             if not within:
                 raise
             yield from (asset.find(database, one) for one in within)
-
-
-@dataclass(eq=False)
-class WaitsError(BatchDataError):
-    """A batch was not tried, since one that must come before it failed."""
-
-    batch: str
-
-    def sentence(self) -> str:
-        return (
-            f"{self.batch}: not tried, because an earlier batch has to be loaded first. Mend that "
-            f"one; this one is loaded after it."
-        )

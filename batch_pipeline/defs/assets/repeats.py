@@ -5,13 +5,10 @@ Dagster repeats a step that asks for it, within its run, and a run whose process
 
 import dagster as dg
 
+from batch_pipeline.defs.assets.reasons import told
 from batch_pipeline.defs.names import DRAIN_TAG, LAUNCH_TAG, RETRY_TAG
 from batch_pipeline.domain.batch import Batch
-from batch_pipeline.domain.errors import (
-    DatabaseUnreachableError,
-    PipelineError,
-    SparkUnavailableError,
-)
+from batch_pipeline.domain.errors import PipelineError, RetryableError
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.inventory.database import Database
 
@@ -20,17 +17,27 @@ _PAUSE_SECONDS = 5
 
 
 def surroundings_failed(
-    context: dg.AssetExecutionContext | dg.OpExecutionContext, error: PipelineError
+    context: dg.AssetExecutionContext | dg.OpExecutionContext, *errors: PipelineError
 ) -> Exception:
     """Give what to raise when the rest of a run's batches would fail as well.
 
-    A database or Spark that is gone may come back: the step is tried again, at most three times.
+    A server or Spark that is gone may come back: the step is tried again, at most three times,
+    unless one of several errors is none that goes by itself.
     """
-    comes_back = isinstance(error, DatabaseUnreachableError | SparkUnavailableError)
-    if comes_back and DRAIN_TAG not in context.run.tags and context.retry_number < _MOST_REPEATS:
-        context.log.warning(str(error))
+    said = told(errors)
+    come_back = all(isinstance(error, RetryableError) for error in errors)
+    if come_back and DRAIN_TAG not in context.run.tags and context.retry_number < _MOST_REPEATS:
+        context.log.warning(said)
         return dg.RetryRequested(max_retries=_MOST_REPEATS, seconds_to_wait=_PAUSE_SECONDS)
-    return dg.Failure(str(error), allow_retries=False)
+    return dg.Failure(said, allow_retries=False)
+
+
+def repeated(run: dg.DagsterRun) -> set[str]:
+    """Give the ids of a run and of those whose process died and that it repeats."""
+    ids = {run.run_id}
+    if RETRY_TAG in run.tags:
+        ids |= {one for one in (run.parent_run_id, run.root_run_id) if one is not None}
+    return ids
 
 
 def made_before(
@@ -47,5 +54,5 @@ def made_before(
     if not context.retry_number and RETRY_TAG not in run.tags:
         return None
     found = database.manifests.of_batch(batch)
-    tries = {run.run_id, run.parent_run_id, run.root_run_id}
-    return found if found is not None and database.manifests.run_of(found) in tries else None
+    is_made = found is not None and database.manifests.run_of(found) in repeated(run)
+    return found if is_made else None

@@ -1,6 +1,7 @@
 """The sensor of a stream's targets: what is published is loaded, what is loaded turns green.
 
-A tick that finds nothing published or loaded since the last one asks two short questions.
+A tick that finds nothing published or loaded since the last one asks two short questions. What
+somebody has asked for again, and not loaded, is found by a look that is due every ten minutes.
 """
 
 import json
@@ -27,6 +28,7 @@ from batch_pipeline.settings.pipeline import Pipeline
 
 _INTERVAL_SECONDS = 10
 _MOST_EVENTS = 500
+_MOST_QUIET_SECONDS = 600
 _FIRST_PAUSE_SECONDS = 600
 _LONGEST_PAUSE_SECONDS = 86_400
 _NOTHING = "everything that is published is loaded."
@@ -38,15 +40,17 @@ class Memory:
 
     `runs` counts what it has asked for. `published` are the publish counts of the stream's jobs
     when it looked last, and `mark` is the load up to which Dagster has heard of everything;
-    `is_quiet` tells that nothing was left to do then. `loaded` and `due` were counted at the last
-    launch, at `launched_at` (seconds since 1970), which is one of `failures` in a row that brought
-    nothing.
+    `is_quiet` tells that nothing was left to do then, at `looked_at`. `loaded` and `due` were
+    counted at the last launch, at `launched_at`, which is one of `failures` in a row that brought
+    nothing; all four are 0 once everything is loaded, or something was published since. Times are
+    seconds since 1970.
     """
 
     runs: int = 0
     published: Mapping[str, int] = field(default_factory=dict)
     mark: int = 0
     is_quiet: bool = False
+    looked_at: float = 0
     loaded: int = 0
     due: int = 0
     failures: int = 0
@@ -78,6 +82,10 @@ class Memory:
             launched_at=now,
         )
 
+    def settled(self) -> "Memory":
+        """Forget the last launch: what is due next is something else, however alike it looks."""
+        return replace(self, loaded=0, due=0, failures=0, launched_at=0)
+
 
 def loads_sensor(stream: Stream) -> dg.SensorDefinition:
     """Load what is published; tell Dagster of loads that it has not heard of. Safe to repeat."""
@@ -103,25 +111,28 @@ def loads_sensor(stream: Stream) -> dg.SensorDefinition:
 def _look(
     pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, cursor: str | None
 ) -> dg.SensorResult:
-    memory, loads = Memory.of_cursor(cursor), pipeline.database.loads
+    memory, loads, now = Memory.of_cursor(cursor), pipeline.database.loads, time.time()
+    targets = [target.name for target in stream.targets]
     counts = pipeline.database.batch_news.publish_counts(stream.name)
     published = {str(job): count for job, count in counts.items()}
-    is_same = published == memory.published and loads.mark(stream.name) == memory.mark
-    if memory.is_quiet and is_same:
+    is_same = published == memory.published and loads.mark(stream.name, targets) == memory.mark
+    if memory.is_quiet and is_same and now - memory.looked_at < _MOST_QUIET_SECONDS:
         return dg.SensorResult(skip_reason=_NOTHING, cursor=cursor)
     runs = instance.get_runs(dg.RunsFilter(statuses=UNFINISHED))
     if any(is_for(run, load_job(stream), loaded_key(stream)) for run in runs):
         return dg.SensorResult(skip_reason="a load is under way.", cursor=cursor)
-    targets = [target.name for target in stream.targets]
-    mark = loads.mark(stream.name)
+    mark = loads.mark(stream.name, targets)
     new = list(islice(loads.in_targets(stream.name, targets, memory.mark), _MOST_EVENTS))
     if len(new) == _MOST_EVENTS:
         mark = new[-1].mark
     unheard = [one for one in new if not _is_heard(instance, stream, one)]
     standings = loads.standing(stream.name, targets)
     due, loaded = sum(one.due for one in standings), sum(one.loaded for one in standings)
-    launched = memory.launched(loaded, due, time.time()) if due else None
-    after = replace(launched or memory, published=published, mark=mark, is_quiet=not due)
+    known = memory if due and published == memory.published else memory.settled()
+    launched = known.launched(loaded, due, now) if due else None
+    after = replace(
+        launched or known, published=published, mark=mark, is_quiet=not due, looked_at=now
+    )
     requests = [] if launched is None else [_request(stream, launched)]
     said = _NOTHING if not due else f"{due} loads wait after some in vain: {_error(standings)}"
     return dg.SensorResult(

@@ -39,18 +39,26 @@ class OwnMetaTable:
     stream: str
 
     def register(
-        self, files: Iterable[FoundFile], *, accept_changed: bool, cutter: Cutter | None = None
+        self,
+        files: Iterable[FoundFile],
+        *,
+        accept_changed: bool,
+        cutter: Cutter | None = None,
+        all_or_none: bool = False,
     ) -> Registered:
         """Give ids to unknown files, in the order given, one transaction for every 5,000 files.
 
-        Without a cutter each new file is one item.
+        Without a cutter each new file is one item. With `all_or_none` it is one transaction for all
+        files, which does nothing where one of them has changed.
         """
         found = new_items = accepted = 0
         changed: list[str] = []
         registration = Registration(engine=self.engine, stream=self.stream, cutter=cutter)
-        for chunk in _chunks(files, _CHUNK):
+        for chunk in _chunks(files, None if all_or_none else _CHUNK):
             found += len(chunk)
-            news = registration.register(chunk, accept_changed=accept_changed)
+            news = registration.register(
+                chunk, accept_changed=accept_changed, all_or_none=all_or_none
+            )
             new_items, accepted = new_items + news[0], accepted + news[1]
             changed += news[2]
             failpoint("register.after_commit")
@@ -179,7 +187,7 @@ def _belongs_to(one: Batch) -> sa.ColumnElement[bool]:
     return item.c.id.not_in(late_items(one))
 
 
-def _chunks(rows: Iterable[_Row], size: int) -> Iterator[list[_Row]]:
+def _chunks(rows: Iterable[_Row], size: int | None) -> Iterator[list[_Row]]:
     iterator = iter(rows)
     while chunk := list(islice(iterator, size)):
         yield chunk

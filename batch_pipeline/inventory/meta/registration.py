@@ -31,18 +31,22 @@ class Registration:
     cutter: Cutter | None
 
     def register(
-        self, files: Sequence[FoundFile], *, accept_changed: bool
+        self, files: Sequence[FoundFile], *, accept_changed: bool, all_or_none: bool = False
     ) -> tuple[int, int, list[str]]:
-        """Register some files in one transaction.
+        """Register some files in one transaction; with `all_or_none` none where one has changed.
 
         Gives the number of new rows, of changed files that were taken over, and the locations of
         those that were not.
         """
         cuts = self._cuts(files, accept_changed=accept_changed)
         with transaction(self.engine) as connection:
+            if all_or_none:  # a rival may be adding one of them, with other facts
+                lock_in_transaction(connection, LockClass.REGISTER, self.stream)
             known = self._known(connection, files)
             unknown = {file.location: file for file in files if file.location not in known}
             differing = [file for file in files if _differs(file, known.get(file.location, ()))]
+            if differing and all_or_none:
+                return 0, 0, [file.location for file in differing]
             new_items = self._add(connection, list(unknown.values()), cuts) if unknown else 0
             refused = differing
             if accept_changed:

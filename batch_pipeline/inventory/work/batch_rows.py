@@ -1,5 +1,7 @@
 """Batches from rows of their table, and what took the place of one that was split. Reads only."""
 
+import re
+from collections.abc import Collection
 from typing import Any
 
 import sqlalchemy as sa
@@ -7,9 +9,11 @@ import sqlalchemy as sa
 from batch_pipeline.domain.backfill import backfill_name
 from batch_pipeline.domain.backfill_key import backfill_key
 from batch_pipeline.domain.batch import Batch
-from batch_pipeline.domain.id_range import IdRange
+from batch_pipeline.domain.id_range import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.domain.job import JobKind
 from batch_pipeline.inventory.tables import batch, job
+
+_FIRST_ID = re.compile(r"(-?[0-9]{1,19})(?:-|\.\.)")
 
 
 def batch_of(row: sa.Row[Any]) -> Batch:
@@ -37,6 +41,17 @@ def label_of(row: sa.Row[Any]) -> str:
     if kind is JobKind.BACKFILL:
         return backfill_key(backfill_name(row.stream, row.name), one.id_range)
     return f"{one.label} of {row.name}"
+
+
+def may_be_called(labels: Collection[str]) -> sa.ColumnElement[bool]:
+    """Narrow batches down to those that begin as the names say that `label_of` gives.
+
+    Batches of several jobs may begin with the same id, so the names of what is found decide.
+    """
+    found = (_FIRST_ID.match(label.rpartition(":")[2]) for label in labels)
+    firsts = {int(one[1]) for one in found if one is not None}
+    known = sorted(first for first in firsts if MIN_ID <= first <= MAX_ID)
+    return batch.c.first_id == sa.any_(sa.cast(known, sa.ARRAY(sa.BigInteger)))
 
 
 def parts_of(

@@ -18,30 +18,43 @@ from batch_pipeline.domain.stream import Stream
 from batch_pipeline.inventory.locks import LOADER_IS_THERE
 from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import attempt, attempt_item, batch, job, load
-from batch_pipeline.inventory.work.batch_rows import label_of
+from batch_pipeline.inventory.work.batch_rows import label_of, may_be_called
 from batch_pipeline.inventory.work.manifests import Manifests
 from batch_pipeline.inventory.work.removals import ARE_REMOVED, HAS_LOAD
 
 _PAGE = 200
-_turn = sa.case((job.c.kind == JobKind.INCREMENTAL, 0), (job.c.kind == JobKind.LATE, 1), else_=2)
-_position = sa.tuple_(_turn, job.c.id, attempt.c.publish_number)
+_position = sa.tuple_(attempt.c.finished_at, attempt.c.id)
 
 
-def due_loads(engine: sa.Engine, stream: Stream, target: str) -> Iterator[Loading]:
-    """Read the newest generations that a target has not acknowledged, in the order to load."""
-    after: tuple[int, int, int] | None = None
+def due_loads(
+    engine: sa.Engine,
+    stream: Stream,
+    target: str,
+    *,
+    only: Collection[str] | None = None,
+    held_up: Collection[str] = (),
+) -> Iterator[Loading]:
+    """Read the newest generations that a target has not acknowledged, in the order of publishing.
+
+    `only` are names of batches, None for all. No page is read with batches of the jobs that
+    `held_up` names by then.
+    """
+    # Within a job the time follows the publish number: it is taken under the lock of the job's row.
+    query = _due(stream.name, target).order_by(attempt.c.finished_at, attempt.c.id).limit(_PAGE)
+    if only is not None:
+        query = query.where(may_be_called(only))
+    page = query
     while True:
-        query = _due(stream.name, target).order_by(_turn, job.c.id, attempt.c.publish_number)
-        if after is not None:
-            query = query.where(_position > sa.tuple_(*after))
         with transaction(engine) as connection:
-            rows = connection.execute(query.limit(_PAGE)).all()
+            rows = connection.execute(page.where(job.c.name.not_in(list(held_up)))).all()
         for row in rows:
-            yield _loading(engine, stream, row)
+            if only is None or label_of(row) in only:
+                yield _loading(engine, stream, row)
         if len(rows) < _PAGE:
             return
         last = rows[-1]
-        after = last.turn, last.job_id, last.publish_number
+        values = (last.finished_at, attempt.c.finished_at.type), (last.attempt_id, sa.BigInteger())
+        page = query.where(_position > sa.tuple_(*(sa.literal(*value) for value in values)))
 
 
 def loaded_attempts(connection: sa.Connection, stream: str, target: str, label: str) -> list[int]:
@@ -56,7 +69,8 @@ def loaded_attempts(connection: sa.Connection, stream: str, target: str, label: 
         job.c.kind,
         job.c.stream,
     ]
-    rows = connection.execute(_newest(stream, columns).where(sa.or_(_has(target), ARE_REMOVED)))
+    query = _newest(stream, columns).where(may_be_called([label]))
+    rows = connection.execute(query.where(sa.or_(_has(target), ARE_REMOVED)))
     return [row.attempt_id for row in rows if label_of(row) == label]
 
 
@@ -78,10 +92,14 @@ def loads_of_batch(engine: sa.Engine, batch_id: int) -> list[LoadRecord]:
     return [_record(row) for row in rows]
 
 
-def loads_mark(engine: sa.Engine, stream: str) -> int:
-    """Give the id up to which all loads of a stream have ended."""
+def loads_mark(engine: sa.Engine, stream: str, targets: Sequence[str]) -> int:
+    """Give the id up to which all loads of a stream into its targets have ended.
+
+    Into a target that the stream has no more, one whose process is gone would run for ever.
+    """
     mine = load.c.stream == stream
-    running = sa.func.min(load.c.id).filter(load.c.status == LoadStatus.RUNNING) - 1
+    is_running = sa.and_(load.c.status == LoadStatus.RUNNING, load.c.target.in_(targets))
+    running = sa.func.min(load.c.id).filter(is_running) - 1
     query = sa.select(sa.func.coalesce(running, sa.func.max(load.c.id), 0)).where(mine)
     with transaction(engine) as connection:
         found: int = connection.execute(query).scalar_one()
@@ -171,33 +189,13 @@ def _has(target: str) -> sa.ColumnElement[bool]:
 
 
 def _due(stream: str, target: str) -> sa.Select[Any]:
-    again = sa.exists().where(
-        load.c.attempt_id == attempt.c.id,
-        load.c.target == target,
-        load.c.voided_at.is_not(None),
-    )
-    # Backfills that the target has may have brought items of any other batch of the stream.
-    cut_anew, its_attempt, its_batch = job.alias("cut_anew"), attempt.alias(), batch.alias()
-    taken_over = (
-        sa.exists()
-        .select_from(
-            load.join(its_attempt, load.c.attempt_id == its_attempt.c.id)
-            .join(its_batch, its_attempt.c.batch_id == its_batch.c.id)
-            .join(cut_anew, its_batch.c.job_id == cut_anew.c.id)
-        )
-        .where(
-            load.c.stream == stream,
-            load.c.target == target,
-            load.c.status == LoadStatus.SUCCEEDED,
-            cut_anew.c.kind == JobKind.BACKFILL,
-        )
-    )
+    of_target = sa.exists().where(load.c.attempt_id == attempt.c.id, load.c.target == target)
     columns = [
         attempt.c.id.label("attempt_id"),
         attempt.c.publish_number,
-        _turn.label("turn"),
-        again.label("again"),
-        taken_over.label("taken_over"),
+        attempt.c.finished_at,
+        of_target.where(load.c.voided_at.is_not(None)).label("again"),
+        of_target.where(load.c.status == LoadStatus.FAILED).label("failed_before"),
         *batch.c,
         job.c.name,
         job.c.kind,
@@ -207,15 +205,17 @@ def _due(stream: str, target: str) -> sa.Select[Any]:
 
 
 def _loading(engine: sa.Engine, stream: Stream, row: sa.Row[Any]) -> Loading:
-    item_ids: tuple[int, ...] = ()
-    if row.kind == JobKind.BACKFILL or row.taken_over:
-        query = (
-            sa.select(attempt_item.c.item_id)
-            .where(attempt_item.c.attempt_id == row.attempt_id)
-            .order_by(attempt_item.c.item_id)
-        )
-        with transaction(engine) as connection:
-            item_ids = tuple(connection.execute(query).scalars())
+    # A target may have a backfill that no load tells of yet: its process was killed in between.
+    has_backfills = sa.exists().where(
+        job.c.stream == stream.name, job.c.kind == JobKind.BACKFILL, job.c.publish_count > 0
+    )
+    query = (
+        sa.select(attempt_item.c.item_id)
+        .where(attempt_item.c.attempt_id == row.attempt_id, has_backfills)
+        .order_by(attempt_item.c.item_id)
+    )
+    with transaction(engine) as connection:
+        item_ids = tuple(connection.execute(query).scalars())
     return Loading(
         stream=stream.name,
         publish_number=row.publish_number,
@@ -223,7 +223,9 @@ def _loading(engine: sa.Engine, stream: Stream, row: sa.Row[Any]) -> Loading:
         manifest=Manifests(engine).of_attempt(row.attempt_id),
         message_name=stream.message_name,
         item_ids=item_ids,
+        is_backfill=row.kind == JobKind.BACKFILL,
         again=row.again,
+        failed_before=row.failed_before,
     )
 
 

@@ -85,15 +85,26 @@ def ending(one: Load) -> sa.Update:
 def not_loaded(
     connection: sa.Connection, target: str, loadings: Sequence[Loading]
 ) -> tuple[Loading, ...]:
-    """Leave out what was loaded since somebody looked."""
+    """Leave out what was loaded since somebody looked, or a newer generation in its place.
+
+    One that is asked for again keeps older ones out all the same: it is due itself.
+    """
+    newer = attempt.alias("newer")
+    is_other = newer.c.id != attempt.c.id
     query = (
         sa.select(attempt.c.token)
-        .join(load, load.c.attempt_id == attempt.c.id)
+        .join(
+            newer,
+            sa.and_(
+                newer.c.batch_id == attempt.c.batch_id, newer.c.generation >= attempt.c.generation
+            ),
+        )
+        .join(load, load.c.attempt_id == newer.c.id)
         .where(
             attempt.c.token.in_([one.manifest.token for one in loadings]),
             load.c.target == target,
             load.c.status == LoadStatus.SUCCEEDED,
-            load.c.voided_at.is_(None),
+            sa.or_(load.c.voided_at.is_(None), is_other),
         )
     )
     loaded = set(connection.execute(query).scalars())

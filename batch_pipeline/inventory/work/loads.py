@@ -1,6 +1,6 @@
 """The loads of published generations into targets: claimed with a lease, ended by token only."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -62,13 +62,20 @@ class TargetLoads:
     engine: sa.Engine
     heartbeat: Heartbeat
 
-    def due(self, stream: Stream, target: str) -> Iterator[Loading]:
-        """Read the newest generations that a target has not acknowledged.
+    def due(
+        self,
+        stream: Stream,
+        target: str,
+        *,
+        only: Collection[str] | None = None,
+        held_up: Collection[str] = (),
+    ) -> Iterator[Loading]:
+        """Read the newest generations that a target has not acknowledged, in publishing order.
 
-        First those of the incremental job, then late arrivals, then backfills, of each job in
-        publish order. Memory is a page of names.
+        `only` are names of batches, None for all. No page is read with batches of the jobs that
+        `held_up` names by then. Memory is a page of names.
         """
-        return due_loads(self.engine, stream, target)
+        return due_loads(self.engine, stream, target, only=only, held_up=held_up)
 
     @contextmanager
     def claim(
@@ -157,14 +164,19 @@ class TargetLoads:
             connection.execute(ending(one).values(values))
         self.heartbeat.end(one.token)
 
-    def void(self, stream: str, target: str, label: str) -> bool:
+    def void(
+        self, stream: str, target: str, label: str, *, but_of_runs: Collection[str] = ()
+    ) -> bool:
         """Let a batch that a target has acknowledged be due again; tells whether there is one.
+
+        What one of `but_of_runs` has loaded stays loaded.
 
         Raises:
             FilesRemovedError: its files are gone; nothing was changed.
         """
         with transaction(self.engine) as connection:
-            ids = loaded_attempts(connection, stream, target, label)
+            found = loaded_attempts(connection, stream, target, label)
+            ids = _not_of_runs(connection, target, found, but_of_runs)
             refuse_if_removed(connection, stream, label, ids)
             voiding = (
                 sa.update(load)
@@ -186,9 +198,9 @@ class TargetLoads:
         """Read all loads of the generations of a batch, oldest first."""
         return loads_of_batch(self.engine, batch_id)
 
-    def mark(self, stream: str) -> int:
-        """Give the id up to which all loads of a stream have ended."""
-        return loads_mark(self.engine, stream)
+    def mark(self, stream: str, targets: Sequence[str]) -> int:
+        """Give the id up to which all loads of a stream into its targets have ended."""
+        return loads_mark(self.engine, stream, targets)
 
     def in_targets(self, stream: str, targets: Sequence[str], after: int) -> Iterator[InTargets]:
         """Read the stream's own batches that all targets have, one of them by a load above an id.
@@ -196,3 +208,20 @@ class TargetLoads:
         Oldest first, in pages as they are asked for.
         """
         return in_targets(self.engine, stream, targets, after)
+
+
+def _not_of_runs(
+    connection: sa.Connection, target: str, attempt_ids: Sequence[int], runs: Collection[str]
+) -> Sequence[int]:
+    """Leave out what a target has by one of the runs."""
+    if not runs:
+        return attempt_ids
+    query = sa.select(load.c.attempt_id).where(
+        load.c.attempt_id.in_(attempt_ids),
+        load.c.target == target,
+        load.c.status == LoadStatus.SUCCEEDED,
+        load.c.voided_at.is_(None),
+        load.c.run_id.in_(runs),
+    )
+    theirs = set(connection.execute(query).scalars())
+    return [one for one in attempt_ids if one not in theirs]

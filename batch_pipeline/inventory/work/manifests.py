@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from batch_pipeline.domain.batch import AttemptStatus, Batch
 from batch_pipeline.domain.encoding import Compression, Encoding, Format
+from batch_pipeline.domain.errors import ConfigurationError
 from batch_pipeline.domain.garbage import Removal
 from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.job import JobKind
@@ -21,6 +22,23 @@ from batch_pipeline.inventory.work.removals import ARE_REMOVED, find_removal
 
 _PAGE = 200
 _FRESH_SECONDS = 3600  # files of what was replaced are kept for a day, at the least
+
+
+@dataclass(eq=False)
+class OtherInventoryError(ConfigurationError):
+    """A consumer has read what the inventory has not published, or not in that place."""
+
+    stream: str
+    read: str
+    published: str
+
+    def sentence(self) -> str:
+        return (
+            f"{self.stream}: the state says that {self.read}, while this inventory has "
+            f"{self.published}: it is another one, or an older copy of the one that the state is "
+            f"of. No batch was sent. Restore the inventory as it was, or leave the state out to "
+            f"start from the first batch."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,33 +99,88 @@ class Manifests:
             yield _manifest(row, files.get(row.attempt_id, []))
 
     def published_after(
-        self, stream: str, numbers: Mapping[str, int], *, backfills: bool = True
+        self,
+        stream: str,
+        numbers: Mapping[str, int],
+        *,
+        backfills: bool = True,
+        last: tuple[str, str, int] | None = None,
     ) -> Iterator[tuple[int, Manifest]]:
         """Read the manifests of a stream's jobs, `(publish number, manifest)`, job by job.
 
         First come those of the stream's own job, then of its late arrivals, then of its backfills
         in the order in which these were made; each job's in the order in which they were published,
         starting after its number, with 0 for a job that `numbers` does not name. Generations that a
-        later one replaced are left out, as are those whose files were given up.
+        later one replaced are left out, as are those whose files were given up. `last` is what the
+        number of a job stands for: the job, the label of the batch and its generation.
+
+        Raises:
+            OtherInventoryError: a job has not been published as often as its number says, or `last`
+                is not what has that number.
         """
         kinds = [JobKind.INCREMENTAL, JobKind.LATE, *([JobKind.BACKFILL] if backfills else [])]
         places = {kind.value: place for place, kind in enumerate(kinds)}
         jobs = (
-            sa.select(job.c.id, job.c.name)
-            .where(job.c.stream == stream, job.c.kind.in_(places))
+            sa.select(job.c.id, job.c.name, job.c.kind, job.c.publish_count)
+            .where(job.c.stream == stream)
             .order_by(sa.case(places, value=job.c.kind), job.c.id)
         )
         with transaction(self.engine) as connection:
             found = connection.execute(jobs).all()
+        counts = {one.name: one.publish_count for one in found}
+        for name, number in numbers.items():
+            if number > counts.get(name, 0):
+                read = f"the job {name!r} was read up to publish number {number}"
+                raise OtherInventoryError(stream, read, f"published {counts.get(name, 0)}")
+        if last is not None:
+            self._check_last(stream, numbers.get(last[0], 0), last)
         for one in found:
+            if one.kind not in places:
+                continue
             yield from self._of_job(one.id, numbers.get(one.name, 0))
 
-    def _of_job(self, job_id: int, publish_number: int) -> Iterator[tuple[int, Manifest]]:
-        newer = attempt.alias("newer")
-        replaced = sa.exists().where(
-            newer.c.batch_id == attempt.c.batch_id, newer.c.generation > attempt.c.generation
+    def given_up_after(
+        self, stream: str, numbers: Mapping[str, int], *, backfills: bool = True
+    ) -> int:
+        """Count what `published_after` leaves out because its files were given up."""
+        left_out = [] if backfills else [JobKind.BACKFILL]
+        read = [
+            sa.and_(job.c.name == name, attempt.c.publish_number <= number)
+            for name, number in numbers.items()
+        ]
+        works = attempt.join(batch, attempt.c.batch_id == batch.c.id)
+        query = (
+            sa.select(sa.func.count())
+            .select_from(works.join(job, batch.c.job_id == job.c.id))
+            .where(
+                job.c.stream == stream,
+                job.c.kind.not_in(left_out),
+                attempt.c.encoding.is_not(None),
+                ARE_REMOVED,
+                ~_is_replaced(),
+                ~sa.or_(sa.false(), *read),
+            )
         )
-        is_live = sa.and_(job.c.id == job_id, ~replaced, ~ARE_REMOVED)
+        with transaction(self.engine) as connection:
+            return int(connection.execute(query).scalar_one())
+
+    def _check_last(self, stream: str, number: int, last: tuple[str, str, int]) -> None:
+        name, label, generation = last
+        query = _query().where(
+            job.c.stream == stream, job.c.name == name, attempt.c.publish_number == number
+        )
+        with transaction(self.engine) as connection:
+            row = connection.execute(query).one_or_none()
+        if row is None:
+            return
+        found = _manifest(row, [])
+        if (found.batch.label, found.generation) != (label, generation):
+            read = f"publish number {number} of {name!r} was generation {generation} of {label}"
+            there = f"generation {found.generation} of {found.batch.label} there"
+            raise OtherInventoryError(stream, read, there)
+
+    def _of_job(self, job_id: int, publish_number: int) -> Iterator[tuple[int, Manifest]]:
+        is_live = sa.and_(job.c.id == job_id, ~_is_replaced(), ~ARE_REMOVED)
         while True:
             query = (
                 _query()
@@ -127,6 +200,13 @@ class Manifests:
             else:
                 if len(rows) < _PAGE:
                     return
+
+
+def _is_replaced() -> sa.ColumnElement[bool]:
+    newer = attempt.alias("newer")
+    return sa.exists().where(
+        newer.c.batch_id == attempt.c.batch_id, newer.c.generation > attempt.c.generation
+    )
 
 
 def _query() -> sa.Select[Any]:

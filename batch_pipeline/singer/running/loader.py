@@ -76,7 +76,9 @@ class SingerLoader:
                 for printed in run.talk(_lines(mode, loadings, states)):
                     if not printed.strip():
                         continue
-                    reached, state = sent.read(printed)
+                    number, value = sent.read(printed)
+                    if number >= reached:  # some repeat an older STATE when they end
+                        reached, state = number, value
                     while given <= min(reached, len(loadings) - 2):
                         yield _loaded(loadings[given], mode, state)
                         given += 1

@@ -55,6 +55,7 @@ class TargetRun:
         self._events: queue.SimpleQueue[bytes | BaseException | None] = queue.SimpleQueue()
         self._kept = bytearray()
         self._moved_at = time.monotonic()
+        self._waits_for_lines = False  # what it does not get from us, it cannot read
         self._cpu_seconds = 0.0
         self._program = subprocess.Popen(
             list(command),
@@ -91,6 +92,8 @@ class TargetRun:
 
     def talk(self, lines: Iterable[bytes]) -> Iterator[bytes]:
         """Send lines while giving each line that it prints; ends when it has ended.
+
+        The time that `lines` takes is not its own.
 
         Raises:
             HungError: it neither read nor said nor computed anything for as long as it may.
@@ -138,7 +141,8 @@ class TargetRun:
     def _check_alive(self) -> None:
         now, before = time.monotonic(), self._cpu_seconds
         self._cpu_seconds = self._worked()
-        if self._cpu_seconds - before > _WORKING * min(self._timeout / 10, _LOOK_SECONDS):
+        is_busy = self._cpu_seconds - before > _WORKING * min(self._timeout / 10, _LOOK_SECONDS)
+        if is_busy or self._waits_for_lines:
             self._moved_at = now
         elif now - self._moved_at >= self._timeout:
             raise HungError
@@ -165,7 +169,7 @@ class TargetRun:
     def _write(self, lines: Iterable[bytes]) -> None:
         pipe = cast("IO[bytes]", self._program.stdin)
         try:
-            for line in lines:
+            for line in self._awaited(lines):
                 for start in range(0, len(line), _CHUNK):
                     chunk = memoryview(line)[start : start + _CHUNK]
                     while chunk:
@@ -179,6 +183,18 @@ class TargetRun:
             return
         with suppress(OSError):
             pipe.close()
+
+    def _awaited(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+        self._waits_for_lines = True
+        try:
+            for line in lines:
+                self._moved_at = time.monotonic()
+                self._waits_for_lines = False
+                yield line
+                self._waits_for_lines = True
+            self._moved_at = time.monotonic()
+        finally:
+            self._waits_for_lines = False
 
     def _read_printed(self) -> None:
         with io.BufferedReader(cast("io.RawIOBase", self._program.stdout)) as pipe:

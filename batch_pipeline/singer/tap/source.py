@@ -1,12 +1,13 @@
 """What the tap asks of the inventory; whoever puts the command together gives it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.domain.stream import Stream
+from batch_pipeline.singer.bookmarks import Bookmark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,7 @@ class PublishedSource(Protocol):
         ...
 
     def published(
-        self, stream: str, numbers: Mapping[str, int], *, backfills: bool
+        self, stream: str, bookmark: Bookmark, *, backfills: bool
     ) -> Iterator[tuple[int, Manifest]]:
         """Read publish numbers and manifests of a stream's jobs, job by job in publish order.
 

@@ -8,9 +8,9 @@ own, as with any stream of the SDK.
 import logging
 from collections.abc import Generator, Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from singer_sdk import Stream, Tap
+from singer_sdk import Stream
 from singer_sdk.helpers._batch import BaseBatchFileEncoding, BatchConfig, SDKBatchMessage
 from singer_sdk.singerlib.catalog import REPLICATION_FULL_TABLE, REPLICATION_INCREMENTAL
 from singer_sdk.singerlib.encoding.simple import RecordMessage, SchemaMessage
@@ -26,11 +26,16 @@ from batch_pipeline.singer.tap.source import Offered, PublishedSource
 from batch_pipeline.singer.tap.unsent import Unsent
 from batch_pipeline.singer.tap.writing import FactedBatchMessage, LineWriter, PublishedFiles
 
+if TYPE_CHECKING:
+    from batch_pipeline.singer.tap.tap import PublishedTap
+
 
 class PublishedStream(Stream):
     """The published batches of one stream, resumed behind its bookmark."""
 
-    def __init__(self, tap: Tap, offered: Offered, source: PublishedSource) -> None:
+    _tap: "PublishedTap"
+
+    def __init__(self, tap: "PublishedTap", offered: Offered, source: PublishedSource) -> None:
         self._offered = offered
         self._source = source
         self._announced: tuple[RecordSchema, tuple[str, ...]] | None = None
@@ -134,8 +139,10 @@ class PublishedStream(Stream):
             PartFileError: a file is not what was published; nothing of its batch is sent.
         """
         for number, manifest in self._unsent:
-            self._announce(manifest.schema, manifest.key_properties)
-            yield from records(manifest, columns=self.columns)
+            self._announce_records(manifest)
+            for record in records(manifest, columns=self.columns):
+                self._tap.end_if_told()
+                yield record
             self._move_past(number, manifest)
 
     def _sync_records(
@@ -153,9 +160,10 @@ class PublishedStream(Stream):
             return
         with self.get_record_counter() as counter, self.get_sync_timer():
             for number, manifest in self._unsent:
-                self._announce(manifest.schema, manifest.key_properties)
+                self._announce_records(manifest)
                 for block in record_blocks(manifest, self.message_name, columns=self.columns):
                     writer.write_lines(block)
+                    self._tap.end_if_told()
                 counter.increment(manifest.records)
                 self._move_past(number, manifest)
                 self._write_state_message()
@@ -172,13 +180,22 @@ class PublishedStream(Stream):
         del message["type"]
         self._tap.write_message(SchemaMessage(**message))
 
+    def _announce_records(self, manifest: Manifest) -> None:
+        if manifest.part_files:  # without records there may be no columns to announce
+            self._announce(manifest.schema, manifest.key_properties)
+
     def _write_schema_message(self) -> None:
-        """Announce what comes first, or what came last; nothing before the first batch."""
+        """Announce what comes first, or what came last; nothing before the first records."""
         first, newest = self._unsent.first(), self._offered.schema
         if first is not None:
-            self._announce(first.schema, first.key_properties)
+            self._announce_records(first)
         elif newest.columns:
             self._announce(newest, tuple(self._offered.stream.message_keys))
+
+    def _write_state_message(self) -> None:
+        """Say the state if it has moved; then the tap may end."""
+        super()._write_state_message()
+        self._tap.end_if_told()
 
     def _generate_record_messages(
         self, record: dict[str, Any]

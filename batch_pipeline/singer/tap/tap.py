@@ -1,7 +1,10 @@
 """The tap as a plugin of the Singer SDK: what it is called, takes and offers."""
 
+import signal
+import sys
 from collections.abc import Sequence
 from functools import cached_property
+from types import FrameType
 from typing import Any, ClassVar
 
 from singer_sdk import Tap
@@ -12,6 +15,7 @@ from singer_sdk.helpers.capabilities import (
 )
 from singer_sdk.singerlib.encoding import GenericSingerWriter
 
+from batch_pipeline.singer.bookmarks import StateFileError, bookmarks_of
 from batch_pipeline.singer.tap.settings import (
     CONFIG_JSON_SCHEMA,
     TapSettingError,
@@ -19,6 +23,7 @@ from batch_pipeline.singer.tap.settings import (
 )
 from batch_pipeline.singer.tap.source import PublishedSource
 from batch_pipeline.singer.tap.stream import PublishedStream
+from batch_pipeline.singer.tap.unsent import STATE_PLACE
 from batch_pipeline.singer.tap.writing import LineWriter
 
 
@@ -38,6 +43,7 @@ class PublishedTap(Tap):
     ]
     message_writer_class: type[GenericSingerWriter[Any, Any]] = LineWriter
     stream_class: ClassVar[type[PublishedStream]] = PublishedStream
+    _told_to_stop: int | None = None
 
     @classmethod
     def append_builtin_config(cls, config_jsonschema: dict[str, Any]) -> None:
@@ -56,6 +62,32 @@ class PublishedTap(Tap):
         """Set up what the SDK wants of a tap, after refusing to map records."""
         check_settings(self.config)
         super().setup_mapper()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take the bookmarks of a STATE value, or of a whole STATE message.
+
+        Raises:
+            StateFileError: there are none in it, though it is not empty; one is no object.
+        """
+        written = bookmarks_of(state, path=STATE_PLACE)
+        found = {stream: one for stream, one in written.items() if one is not None}
+        for stream, one in found.items():
+            if not isinstance(one, dict):
+                raise StateFileError(STATE_PLACE, f"bookmark of {stream!r} is no object")
+        super().load_state({"bookmarks": found})
+
+    def end_if_told(self) -> None:
+        """End with the state if a signal asked for it; to be called between two messages."""
+        if self._told_to_stop is not None:
+            self.state_writer.write_state(self.state)
+            sys.exit(128 + self._told_to_stop)
+
+    def _handle_termination(self, signum: int, frame: FrameType | None) -> None:
+        """Let the sending end between two messages; a second signal ends at once."""
+        if self._told_to_stop is not None:
+            signal.signal(signum, signal.SIG_DFL)
+            raise KeyboardInterrupt
+        self._told_to_stop = signum
 
     def discover_streams(self) -> Sequence[PublishedStream]:
         """Offer the configured streams, all if none are named.

@@ -8,7 +8,7 @@ from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.singer.bookmarks import Bookmark, bookmark_json, bookmark_of
 from batch_pipeline.singer.tap.source import PublishedSource
 
-_PLACE = "the state given to the tap"
+STATE_PLACE = "the state given to the tap"
 
 
 class Unsent:
@@ -35,8 +35,8 @@ class Unsent:
             state.clear()
             state["publish_number"] = 0
         else:
-            self._bookmark = bookmark_of(dict(state), stream, path=_PLACE)
-        self._left = source.published(stream, self._bookmark.numbers, backfills=backfills)
+            self._bookmark = bookmark_of(dict(state), stream, path=STATE_PLACE)
+        self._left = source.published(stream, self._bookmark, backfills=backfills)
 
     def __iter__(self) -> Iterator[tuple[int, Manifest]]:
         """Give what is left; `move_past` each one before its STATE is written."""
@@ -62,6 +62,6 @@ class Unsent:
         before, self._bookmark = self._bookmark, self._bookmark.after(manifest, publish_number)
         if self._bookmark == before:
             return False
-        self._state.clear()
-        self._state.update(bookmark_json(manifest, self._bookmark))
+        said = bookmark_json(manifest, self._bookmark)
+        self._state.update(said)  # in one go: it may be written at any moment, so never cleared
         return True

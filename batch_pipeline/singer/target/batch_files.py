@@ -13,7 +13,7 @@ from batch_pipeline.domain.item import FoundFile, modified_at
 from batch_pipeline.domain.location import to_uri
 from batch_pipeline.singer.incoming import json_text
 from batch_pipeline.singer.incoming.values import BatchMessage
-from batch_pipeline.singer.target.batch_reading import DAMAGES, lines_of, opened, refusal
+from batch_pipeline.singer.target.batch_reading import DAMAGES, lines_of, refusal
 
 _LINE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _MAGIC = {
@@ -35,27 +35,45 @@ def locate(message: BatchMessage, root: str | None) -> list[Path]:
     """Give the paths of a manifest in order; with a root, files of the same names in it.
 
     What stands after `file://` is taken as it is, as the SDK does, and percent-decoded where no
-    such file is there.
+    such file is there; in a root the decoded name stays a name in it.
 
     Raises:
-        BatchFileError: a file is not on this machine's disks, or is not there.
+        BatchFileError: a file is not on this machine's disks, or is not there, or is that of two
+            entries.
     """
-    return [_locate(message, uri, root) for uri in message.manifest]
+    paths: list[Path] = []
+    known: dict[Path, str] = {}
+    for uri in message.manifest:
+        path = _locate(message, uri, root)
+        before = known.setdefault(path.resolve(), uri)
+        if len(known) == len(paths):
+            problem = f"is what two entries of `manifest` stand for here: {before} and {uri}"
+            raise refusal(message, path, problem)
+        paths.append(path)
+    return paths
 
 
-def check(message: BatchMessage, number: int, path: Path, keys: tuple[str, ...]) -> CheckedFile:
+def check(
+    message: BatchMessage,
+    number: int,
+    path: Path,
+    *,
+    keys: tuple[str, ...],
+    max_line_bytes: int,
+) -> CheckedFile:
     """Read a file through to the end, once; `number` is its place in the manifest, from 0.
 
     Raises:
         BatchFileError: it cannot be read, is compressed in another way than its BATCH says, holds
-            something else than objects with all keys, or changed meanwhile.
+            something else than objects with all keys, has a line that is too long, or changed
+            meanwhile.
     """
     try:
         before = path.stat()
         _check_label(message, path)
         if message.sha256:
             _check_sum(message, path, message.sha256[number])
-        count = _count(message, path, keys)
+        count = _count(message, path, keys, max_line_bytes)
         after = path.stat()
     except OSError as error:
         reason = (error.strerror or str(error) or type(error).__name__).lower()
@@ -73,9 +91,9 @@ def _locate(message: BatchMessage, uri: str, root: str | None) -> Path:
         raise refusal(message, repr(uri), "has a NUL in its name")
     if root is not None:
         folder = _local(message, root)
-        names = [uri.rpartition("/")[2]]
-        names.append(unquote(names[0]))
-        places = [folder / name for name in names]
+        name = uri.rpartition("/")[2]
+        decoded = unquote(name)
+        places = [folder / one for one in (name, decoded) if "/" not in one]
     else:
         written = _local(message, uri)
         places = [written, Path(unquote(str(written)))]
@@ -121,24 +139,23 @@ def _check_sum(message: BatchMessage, path: Path, expected: str) -> None:
         raise refusal(message, path, problem)
 
 
-def _count(message: BatchMessage, path: Path, keys: tuple[str, ...]) -> int:
+def _count(message: BatchMessage, path: Path, keys: tuple[str, ...], max_line_bytes: int) -> int:
     if message.encoding.format is Format.PARQUET:
         return _count_rows(message, path, keys)
     count = 0
     try:
-        with opened(message, path) as file:
-            for number, line in lines_of(file):
-                try:
-                    fields = _LINE.decode(line)
-                    if not line.isascii():
-                        line.decode("utf-8")  # the decoder does not look into text that it skips
-                except json_text.UNREADABLE as error:
-                    problem = f"line {number} is no JSON object ({error})"
-                    raise refusal(message, path, problem) from error
-                for key in keys:
-                    if key not in fields:
-                        raise refusal(message, path, f"line {number} lacks the key {key!r}")
-                count += 1
+        for number, line in lines_of(message, path, max_line_bytes=max_line_bytes):
+            try:
+                fields = _LINE.decode(line)
+                if not line.isascii():
+                    line.decode("utf-8")  # the decoder does not look into text that it skips
+            except json_text.UNREADABLE as error:
+                problem = f"line {number} is no JSON object ({error})"
+                raise refusal(message, path, problem) from error
+            for key in keys:
+                if key not in fields:
+                    raise refusal(message, path, f"line {number} lacks the key {key!r}")
+            count += 1
     except DAMAGES as error:
         raise refusal(message, path, f"is damaged or breaks off ({error})") from error
     return count

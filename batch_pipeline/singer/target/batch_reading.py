@@ -32,7 +32,9 @@ def refusal(message: BatchMessage, path: Path | str, problem: str) -> BatchFileE
     return BatchFileError(message.line, f"{path} {problem}", message.stream, "manifest")
 
 
-def records(message: BatchMessage, path: Path) -> Iterator[tuple[bytes | None, dict[str, Any]]]:
+def records(
+    message: BatchMessage, path: Path, *, max_line_bytes: int
+) -> Iterator[tuple[bytes | None, dict[str, Any]]]:
     """Give the records of a checked file, and what was written of each; None for parquet."""
     if message.encoding.format is Format.PARQUET:
         import pyarrow.parquet as pq
@@ -42,27 +44,38 @@ def records(message: BatchMessage, path: Path) -> Iterator[tuple[bytes | None, d
                 for row in batch.to_pylist():
                     yield None, _plain(message, path, row)
         return
-    with opened(message, path) as file:
-        for number, line in lines_of(file):
-            record = json_text.EXACT.decode(line)
-            if not json_text.is_complete(record, line):
-                try:
-                    json_text.parse(line)
-                except ValueError as error:
-                    raise refusal(message, path, f"line {number} has {error} twice") from error
-            yield line, record
+    for number, line in lines_of(message, path, max_line_bytes=max_line_bytes):
+        record = json_text.EXACT.decode(line)
+        if not json_text.is_complete(record, line):
+            try:
+                json_text.parse(line)
+            except ValueError as error:
+                raise refusal(message, path, f"line {number} has {error} twice") from error
+        yield line, record
 
 
-def lines_of(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Give the lines that are not blank with their numbers, from 1 on."""
-    for number, line in enumerate(file, start=1):
-        text = line.strip()
-        if text:
-            yield number, text
+def lines_of(
+    message: BatchMessage, path: Path, *, max_line_bytes: int
+) -> Iterator[tuple[int, bytes]]:
+    """Give the lines of a file that are not blank with their numbers, from 1 on.
+
+    Raises:
+        BatchFileError: a line is longer than it may be; no more of it was read.
+    """
+    number = 0
+    with _opened(message, path) as file:
+        while line := file.readline(max_line_bytes + 1):
+            number += 1
+            if len(line) > max_line_bytes and not line.endswith(b"\n"):
+                problem = f"line {number} has more than {max_line_bytes} bytes (`max_line_bytes`)"
+                raise refusal(message, path, problem)
+            text = line.strip()
+            if text:
+                yield number, text
 
 
 @contextmanager
-def opened(message: BatchMessage, path: Path) -> Iterator[IO[bytes]]:
+def _opened(message: BatchMessage, path: Path) -> Iterator[IO[bytes]]:
     """Open a file of JSON lines, compressed as its BATCH says."""
     match message.encoding.compression:
         case Compression.GZIP:

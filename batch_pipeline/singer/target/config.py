@@ -46,7 +46,10 @@ _KEYS: dict[str, tuple[Any, str]] = {
     "max_records": ("integer", "Records of a file, at most (default 100000)."),
     "max_bytes": ("integer", "Bytes of a file before compression, at most (default 134217728)."),
     "max_age_seconds": ("number", "Seconds that a file grows, at most (default 300)."),
-    "max_line_bytes": ("integer", "Bytes of an input line, at most (default 67108864)."),
+    "max_line_bytes": (
+        "integer",
+        "Bytes of a line of input or of a BATCH file, at most (default 67108864).",
+    ),
     "batch_files": (
         "string",
         "Files of BATCH messages: register (default; where they lie) or copy (into the landing).",

@@ -145,10 +145,17 @@ def _instant(value: str) -> datetime:
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at
 
 
+def _day(value: str) -> date:
+    at = datetime.fromisoformat(value)
+    if at.time() != time.min:
+        raise ValueError(f"{value!r:.80} has a time of day")
+    return at.date()
+
+
 _CONVERSIONS: dict[ColumnType, Callable[[Any], Any]] = {
     ColumnType.NUMBER: _number,
     ColumnType.DECIMAL: _decimal,
-    ColumnType.DATE: lambda value: date.fromisoformat(value[:10]),
+    ColumnType.DATE: _day,
     ColumnType.TIME: time.fromisoformat,
     ColumnType.TIMESTAMP: _instant,
     ColumnType.LOCAL_TIMESTAMP: datetime.fromisoformat,

@@ -79,8 +79,8 @@ class FileTakenError(ConfigurationError):
     def sentence(self) -> str:
         return (
             f"{self.stream}: {self.location} was registered before with another size or time, and "
-            f"is not taken a second time. Nothing was printed for it. Let the tap give its files "
-            f"new names, or set `batch_files: copy`."
+            f"is not taken a second time. No file of its manifest was registered, and no STATE "
+            f"printed after it. Let the tap give its files new names, or set `batch_files: copy`."
         )
 
 

@@ -5,6 +5,7 @@ Order among streams, and what may be acknowledged, is the target's business.
 
 import shutil
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from batch_pipeline.singer.incoming.values import BatchMessage, RecordMessage
 from batch_pipeline.singer.target.batch_files import CheckedFile, check, locate
 from batch_pipeline.singer.target.batch_reading import records
 from batch_pipeline.singer.target.growing import GrowingFile
-from batch_pipeline.singer.target.landing_file import sweep
+from batch_pipeline.singer.target.landing_file import LandingFile, sweep
 from batch_pipeline.singer.target.places import Place, WantedStream
 from batch_pipeline.singer.target.refusals import (
     FileTakenError,
@@ -48,7 +49,6 @@ class LandingSink(Sink):
     """
 
     target: "LandingTarget"
-    place: Place
 
     def __init__(
         self,
@@ -66,7 +66,17 @@ class LandingSink(Sink):
         self._preprocesses = type(self).preprocess_record is not Sink.preprocess_record
 
     def setup(self) -> None:
-        """Find or make the place where the stream lands.
+        """Find or make the place where the stream lands, unless a map removes all of it.
+
+        Raises:
+            ConfigurationError: there is none that can take it.
+        """
+        if not self.target.is_removed(self.stream_name):
+            sweep(self.place.folder)
+
+    @cached_property
+    def place(self) -> Place:
+        """Where the stream lands; found or made when it is first asked for.
 
         Raises:
             ConfigurationError: there is none that can take it.
@@ -74,12 +84,12 @@ class LandingSink(Sink):
         wanted = WantedStream(
             name=self.stream_name, schema=self.schema, key_properties=tuple(self._key_properties)
         )
-        self.place = self.target.places.place(wanted)
+        place = self.target.places.place(wanted)
         takes = (SourceFormat.AUTO, *_FORMATS.values())
-        if self.place.format not in takes:
-            problem = f"reads {self.place.format} files, while the target lands jsonl or parquet"
-            raise PlaceUnfitError(self.place.stream, problem)
-        sweep(self.place.folder)
+        if place.format not in takes:
+            problem = f"reads {place.format} files, while the target lands jsonl or parquet"
+            raise PlaceUnfitError(place.stream, problem)
+        return place
 
     def get_validator(self) -> BaseJSONSchemaValidator | None:
         """Give a compiled validator; None with `validate_records: false`."""
@@ -128,22 +138,24 @@ class LandingSink(Sink):
 
         Raises:
             BatchFileError: a file is not what the message says; nothing was registered.
-            FileTakenError: it is registered already with other content.
+            FileTakenError: it is registered already with other content; nothing was registered.
         """
         if self.batch is None:
             raise ValueError("process_batch_files is called for a BATCH message only")
         message, stream_map = self.batch
-        config = self.target.settings.batch_config
+        config, most = self.target.settings.batch_config, self.target.settings.max_line_bytes
         storage = None if config is None else config.storage
         paths = locate(message, None if storage is None else storage.root)
         keys = self._keys if stream_map is None else ()  # a map may give them other names
-        checked = [check(message, at, path, keys) for at, path in enumerate(paths)]
-        whole = self.place.format in (SourceFormat.AUTO, _FORMATS[message.encoding.format])
-        if whole and stream_map is None and not self.include_sdc_metadata_properties:
+        checked = [
+            check(message, at, path, keys=keys, max_line_bytes=most)
+            for at, path in enumerate(paths)
+        ]
+        if stream_map is None and self._takes_whole(message):
             self._register_files(message, [one for one in checked if one.records])
             return
         for path in paths:
-            for text, record in records(message, path):
+            for text, record in records(message, path, max_line_bytes=most):
                 said = RecordMessage(message.line, message.stream, b"", record, message.version)
                 self.take_mapped(said, stream_map, text)
 
@@ -223,6 +235,10 @@ class LandingSink(Sink):
         line = self.target.line
         return RecordInvalidError(line, str(error), self.stream_name, "record")
 
+    def _takes_whole(self, message: BatchMessage) -> bool:
+        formats = (SourceFormat.AUTO, _FORMATS[message.encoding.format])
+        return self.place.format in formats and not self.include_sdc_metadata_properties
+
     def _register_files(self, message: BatchMessage, checked: Sequence[CheckedFile]) -> None:
         if not self.target.settings.copies_batch_files:
             self._register([one.found for one in checked])
@@ -231,19 +247,26 @@ class LandingSink(Sink):
         encoding = Encoding(
             format=message.encoding.format, compression=message.encoding.compression or usual
         )
-        self._register([self._copied(one.path, encoding.suffix) for one in checked])
-
-    def _copied(self, path: Path, suffix: str) -> FoundFile:
-        landing = self.target.new_landing_file(self.place, f".{suffix}")
+        copies: list[LandingFile] = []
         try:
-            with path.open("rb") as source:
-                shutil.copyfileobj(source, landing.file, 1 << 20)
-        except OSError as error:
-            raise landing.failed(error) from error
-        return landing.land()
+            for one in checked:
+                copies.append(self.target.new_landing_file(self.place, f".{encoding.suffix}"))
+                _copy(one.path, copies[-1])
+            self._register([copy.land() for copy in copies])
+        finally:
+            for copy in copies:
+                copy.abandon()
 
     def _register(self, found: Sequence[FoundFile]) -> None:
-        registered = self.place.registry.register(found, accept_changed=False)
+        registered = self.place.registry.register(found, accept_changed=False, all_or_none=True)
         failpoint("target.after_register")
         if registered.changed:
             raise FileTakenError(self.place.stream, registered.changed[0])
+
+
+def _copy(path: Path, landing: LandingFile) -> None:
+    try:
+        with path.open("rb") as source:
+            shutil.copyfileobj(source, landing.file, 1 << 20)
+    except OSError as error:
+        raise landing.failed(error) from error

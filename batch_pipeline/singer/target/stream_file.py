@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 
 from singer_sdk.singerlib.json import serialize_json
@@ -46,16 +47,14 @@ class Scaffold:
 def scaffold(wanted: WantedStream, stream: str, uri: str) -> Scaffold:
     """Write a stream file for a Singer stream, with what its SCHEMA says.
 
-    A SCHEMA that is no list of columns, for example one with references, leaves them to be inferred
-    from the records.
+    A SCHEMA that is no list of columns, for example one with references, or that has none, leaves
+    them to be inferred from the records.
     """
     schema_name = f"{stream}.schema.json"
-    declared: str | None
-    try:
-        schema_of(wanted.schema)
-        declared = serialize_json(dict(wanted.schema)) + "\n"
-    except InvalidValueError:
-        declared = None
+    declared: str | None = None
+    with suppress(InvalidValueError):
+        if schema_of(wanted.schema).columns:
+            declared = serialize_json(dict(wanted.schema)) + "\n"
     text = _YAML.format(
         singer_name=json.dumps(wanted.name),
         stream=_scalar(stream),

@@ -20,7 +20,7 @@ from singer_sdk.helpers.capabilities import (
     PluginCapabilities,
     TargetCapabilities,
 )
-from singer_sdk.mapper import SameRecordTransform, StreamMap
+from singer_sdk.mapper import RemoveRecordTransform, SameRecordTransform, StreamMap
 
 from batch_pipeline.domain.encoding import Compression, Encoding, Format
 from batch_pipeline.domain.failpoint import failpoint
@@ -93,7 +93,7 @@ class LandingTarget(Target):
         self.line = message.line
         if known is not None and _shape(known) == _shape(message):
             return
-        self._land([sink for sink, _ in self._routes.get(message.stream, ())])
+        self._land(self._sinks())  # one that is replaced is asked no more; streams may share it
         said = {
             "stream": message.stream,
             "schema": dict(message.schema),
@@ -105,7 +105,7 @@ class LandingTarget(Target):
             problem = f"is no JSON Schema ({error})"
             raise SchemaUnusableError(message.line, problem, message.stream, "schema") from error
         self._schemas[message.stream] = message
-        self._routes[message.stream] = self._routes_of(message.stream)
+        self._routes = {name: self._routes_of(name) for name in self._schemas}
 
     def _process_record_message(self, message_dict: Any) -> None:
         message: RecordMessage = message_dict
@@ -184,6 +184,12 @@ class LandingTarget(Target):
         """
         self._files += 1
         return LandingFile(place.folder, f"{place.stream}-{self._run}-{self._files:06d}{suffix}")
+
+    def is_removed(self, stream: str) -> bool:
+        """Tell whether stream maps let nothing of a stream through, as far as SCHEMAs have come."""
+        maps = [one for several in self.mapper.stream_maps.values() for one in several]
+        named = [one for one in maps if one.stream_alias == stream]
+        return bool(named) and all(isinstance(one, RemoveRecordTransform) for one in named)
 
     def land(self, sink: LandingSink) -> None:
         """Land what a sink has written, and print what may be printed then."""

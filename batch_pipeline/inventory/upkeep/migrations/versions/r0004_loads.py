@@ -38,6 +38,7 @@ CREATE UNIQUE INDEX load_once_per_target ON batch_pipeline.load (attempt_id, tar
     WHERE status = 'succeeded' AND voided_at IS NULL;
 CREATE UNIQUE INDEX load_one_running_per_target ON batch_pipeline.load (stream, target)
     WHERE status = 'running';
+CREATE INDEX load_stream_id_idx ON batch_pipeline.load (stream, id);
 COMMENT ON TABLE batch_pipeline.load IS
     'Tries at loading published generations into targets, and what the targets said.';
 """
