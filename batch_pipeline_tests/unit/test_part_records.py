@@ -211,7 +211,11 @@ def test_records_of_a_file_with_another_content_are_refused(tmp_path: Path) -> N
     ("label", "data", "what"),
     [
         (ENCODINGS[0], b'{"order_id":1}\n', "is not jsonl with compression gzip"),
-        (ENCODINGS[0], gzip.compress(ONE + b"\n")[:-9], "is not jsonl with compression gzip"),
+        (
+            ENCODINGS[0],
+            gzip.compress(ONE + b"\n", mtime=0)[:-9],
+            "is not jsonl with compression gzip",
+        ),
         (ENCODINGS[1], b'{"order_id":1}\n', "is not jsonl with compression zstd"),
         (ENCODINGS[3], b'{"order_id":1}\n', "is not parquet"),
         (ENCODINGS[7], b'{"order_id":1}\n', "is not arrow"),
