@@ -1,13 +1,13 @@
 """Which runs a tick asks for: bounded, in order, and the same again when the tick is lost."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import dagster as dg
 
 from batch_pipeline.defs.names import LAUNCH_TAG, MAX_RETRIES_TAG, PRIORITY_TAG, run_tags
 from batch_pipeline.defs.partitioned import Partitioned
+from batch_pipeline.defs.sensors.remembered import Remembered
 from batch_pipeline.defs.sensors.run_keys import unfinished_runs
 from batch_pipeline.domain.batch import BatchStatus
 from batch_pipeline.domain.stream import Stream
@@ -17,7 +17,7 @@ _MOST_AHEAD = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Memory(Remembered):
     """What a sensor remembers from tick to tick.
 
     `runs` counts what it has asked for, so that no run key comes twice; `tries` counts launches of
@@ -29,16 +29,6 @@ class Memory:
     tries: Mapping[str, int] = field(default_factory=dict)
     looked_at: float = 0
     open_jobs: Sequence[str] = ()
-
-    @classmethod
-    def of_cursor(cls, cursor: str | None) -> "Memory":
-        """Read a cursor; one of another release is as good as none."""
-        told = json.loads(cursor) if cursor else {}
-        return cls(**told) if told.keys() <= {*cls.__slots__} else cls()
-
-    def cursor(self) -> str:
-        """Write the cursor."""
-        return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,9 @@ A tick that finds nothing published or loaded since the last one asks two short 
 somebody has asked for again, and not loaded, is found by a look that is due every ten minutes.
 """
 
-import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import dagster as dg
@@ -20,6 +19,7 @@ from batch_pipeline.defs.names import (
     loaded_key,
 )
 from batch_pipeline.defs.resources import PipelineResource
+from batch_pipeline.defs.sensors.remembered import Remembered
 from batch_pipeline.defs.sensors.run_keys import UNFINISHED, is_for
 from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.load import InTargets, LoadStanding
@@ -35,7 +35,7 @@ _NOTHING = "everything that is published is loaded."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Memory(Remembered):
     """What the sensor remembers from tick to tick.
 
     `runs` counts what it has asked for. `published` are the publish counts of the stream's jobs
@@ -55,16 +55,6 @@ class Memory:
     due: int = 0
     failures: int = 0
     launched_at: float = 0
-
-    @classmethod
-    def of_cursor(cls, cursor: str | None) -> "Memory":
-        """Read a cursor; one of another release is as good as none."""
-        told = json.loads(cursor) if cursor else {}
-        return cls(**told) if told.keys() <= {*cls.__slots__} else cls()
-
-    def cursor(self) -> str:
-        """Write the cursor."""
-        return json.dumps(asdict(self))
 
     def launched(self, loaded: int, due: int, now: float) -> "Memory | None":
         """Remember a launch; None while it is too early for one more after some in vain."""

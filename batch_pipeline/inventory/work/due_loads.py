@@ -19,6 +19,7 @@ from batch_pipeline.inventory.locks import LOADER_IS_THERE
 from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import attempt, attempt_item, batch, job, load
 from batch_pipeline.inventory.work.batch_rows import label_of, may_be_called
+from batch_pipeline.inventory.work.generations import IS_REPLACED
 from batch_pipeline.inventory.work.manifests import Manifests
 from batch_pipeline.inventory.work.removals import ARE_REMOVED, HAS_LOAD
 
@@ -166,10 +167,6 @@ def _record(row: sa.Row[Any]) -> LoadRecord:
 
 
 def _newest(stream: str, columns: Collection[sa.ColumnElement[Any]]) -> sa.Select[Any]:
-    newer = attempt.alias("newer")
-    replaced = sa.exists().where(
-        newer.c.batch_id == attempt.c.batch_id, newer.c.generation > attempt.c.generation
-    )
     return (
         sa.select(*columns)
         .select_from(attempt)
@@ -179,7 +176,7 @@ def _newest(stream: str, columns: Collection[sa.ColumnElement[Any]]) -> sa.Selec
             job.c.stream == stream,
             attempt.c.status == AttemptStatus.SUCCEEDED,
             attempt.c.encoding.is_not(None),  # a worker of the library has no files
-            ~replaced,
+            ~IS_REPLACED,
         )
     )
 

@@ -18,6 +18,7 @@ from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import attempt, batch, job, schema_version
 from batch_pipeline.inventory.work.file_rows import files_of_attempts
+from batch_pipeline.inventory.work.generations import IS_REPLACED
 from batch_pipeline.inventory.work.removals import ARE_REMOVED, find_removal
 
 _PAGE = 200
@@ -157,7 +158,7 @@ class Manifests:
                 job.c.kind.not_in(left_out),
                 attempt.c.encoding.is_not(None),
                 ARE_REMOVED,
-                ~_is_replaced(),
+                ~IS_REPLACED,
                 ~sa.or_(sa.false(), *read),
             )
         )
@@ -180,7 +181,7 @@ class Manifests:
             raise OtherInventoryError(stream, read, there)
 
     def _of_job(self, job_id: int, publish_number: int) -> Iterator[tuple[int, Manifest]]:
-        is_live = sa.and_(job.c.id == job_id, ~_is_replaced(), ~ARE_REMOVED)
+        is_live = sa.and_(job.c.id == job_id, ~IS_REPLACED, ~ARE_REMOVED)
         while True:
             query = (
                 _query()
@@ -200,13 +201,6 @@ class Manifests:
             else:
                 if len(rows) < _PAGE:
                     return
-
-
-def _is_replaced() -> sa.ColumnElement[bool]:
-    newer = attempt.alias("newer")
-    return sa.exists().where(
-        newer.c.batch_id == attempt.c.batch_id, newer.c.generation > attempt.c.generation
-    )
 
 
 def _query() -> sa.Select[Any]:

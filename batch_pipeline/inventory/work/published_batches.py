@@ -22,6 +22,7 @@ from batch_pipeline.inventory.tables import (
 )
 from batch_pipeline.inventory.work.batch_rows import label_of
 from batch_pipeline.inventory.work.file_rows import files_of_attempts
+from batch_pipeline.inventory.work.generations import IS_REPLACED
 from batch_pipeline.inventory.work.removals import removal_of
 
 _PAGE = 200
@@ -100,10 +101,6 @@ class PublishedBatches:
 
 
 def _newest(stream: str, kinds: Sequence[JobKind]) -> sa.Select[Any]:
-    newer = attempt.alias("newer")
-    replaced = sa.exists().where(
-        newer.c.batch_id == attempt.c.batch_id, newer.c.generation > attempt.c.generation
-    )
     return (
         sa.select(
             attempt.c.id.label("attempt_id"),
@@ -122,7 +119,7 @@ def _newest(stream: str, kinds: Sequence[JobKind]) -> sa.Select[Any]:
             job.c.kind.in_([kind.value for kind in kinds]),
             attempt.c.status == AttemptStatus.SUCCEEDED,
             attempt.c.encoding.is_not(None),  # a worker of the library has no files
-            ~replaced,
+            ~IS_REPLACED,
         )
         .order_by(attempt.c.id.desc())
     )

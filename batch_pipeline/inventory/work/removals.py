@@ -18,6 +18,7 @@ from batch_pipeline.domain.load import LoadStatus
 from batch_pipeline.inventory.locks import LOADER_IS_THERE
 from batch_pipeline.inventory.tables import attempt, batch, job, load
 from batch_pipeline.inventory.upkeep.migrate import check_still
+from batch_pipeline.inventory.work.generations import IS_REPLACED
 
 FILES_REMOVED_AT = "files_removed_at"  # a key of `facts`: when files of a generation were given up
 FILES_ARCHIVED_IN = "files_archived_in"  # a key beside it: the folder's URI, if they were archived
@@ -25,11 +26,7 @@ FILES_ARCHIVED_IN = "files_archived_in"  # a key beside it: the folder's URI, if
 ARE_REMOVED = attempt.c.facts.has_key(FILES_REMOVED_AT)
 HAS_LOAD = sa.and_(load.c.status == LoadStatus.SUCCEEDED, load.c.voided_at.is_(None))
 
-_newer = attempt.alias("newer")
 _parent = job.alias("parent")
-_is_replaced = sa.exists().where(
-    _newer.c.batch_id == attempt.c.batch_id, _newer.c.generation > attempt.c.generation
-)
 _is_being_loaded = sa.exists().where(
     load.c.attempt_id == attempt.c.id, load.c.status == LoadStatus.RUNNING, LOADER_IS_THERE
 )
@@ -53,7 +50,7 @@ def mark_superseded(
     connection: sa.Connection, attempt_ids: Collection[int], archive: str | None
 ) -> dict[int, str | None]:
     """Mark generations that a newer one replaced; gives those that are marked, with archives."""
-    return _mark(connection, attempt_ids, _is_replaced, archive)
+    return _mark(connection, attempt_ids, IS_REPLACED, archive)
 
 
 def mark_loaded(
