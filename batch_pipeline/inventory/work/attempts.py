@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch
 from batch_pipeline.domain.encode import Encoded
-from batch_pipeline.domain.errors import AttemptRunningError, ConflictError, FencedError
+from batch_pipeline.domain.errors import AttemptRunningError, FencedError
 from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.seen import Seen
@@ -48,7 +48,7 @@ class FencedAttempts:
         Locks the batch's state while the attempt is written.
         """
         token = uuid4()
-        try:
+        with self.heartbeat.claiming(token, lease):
             with transaction(self.engine) as connection:
                 check_still(connection)
                 batch_states.lock(connection, one.id)
@@ -59,13 +59,6 @@ class FencedAttempts:
                 claimed = self.start(connection, one, token, run_id=run_id, lease=lease)
                 failpoint("claim.before_commit")
             failpoint("claim.after_commit")
-            self.heartbeat.keep(token, lease)
-        except ConflictError:
-            raise
-        except BaseException:
-            # The commit may have happened and only its reply been lost: nobody works on it then.
-            self.heartbeat.disown(token)
-            raise
         try:
             yield claimed
         finally:

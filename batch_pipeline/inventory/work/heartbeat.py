@@ -4,8 +4,8 @@ import logging
 import secrets
 import threading
 from collections import deque
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import cast
 from uuid import UUID
@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from batch_pipeline.domain.batch import AttemptStatus
+from batch_pipeline.domain.errors import ConflictError
 from batch_pipeline.inventory.server.hang_ups import is_hung_up
 from batch_pipeline.inventory.tables import attempt, load
 
@@ -57,6 +58,19 @@ class Heartbeat:
                 connection.close()
                 raise
             self._connection = connection
+
+    @contextmanager
+    def claiming(self, token: UUID, lease: timedelta) -> Iterator[None]:
+        """Keep the lease of what the block writes and commits; disown it where that is unknown."""
+        try:
+            yield
+            self.keep(token, lease)
+        except ConflictError:
+            raise
+        except BaseException:
+            # The commit may have happened and only its reply been lost: nobody works on it then.
+            self.disown(token)
+            raise
 
     def keep(self, token: UUID, lease: timedelta) -> None:
         """Renew the lease of an attempt from now on."""

@@ -9,7 +9,6 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from batch_pipeline.domain.errors import (
-    ConflictError,
     LoadError,
     TargetFailedError,
 )
@@ -93,24 +92,16 @@ class TargetLoads:
         Generations that somebody has loaded by now are left out; None when there are no others.
         """
         token = uuid4()
-        try:
-            with transaction(self.engine) as connection:
-                check_still(connection)
-                lock_in_transaction(connection, LockClass.LOAD, f"{stream} {target}")
-                close_dead(connection, stream, target)
-                refuse_if_running(connection, stream, target, loadings[0].label)
-                wanted = not_loaded(connection, target, loadings)
-                self.heartbeat.hold()
-                where = Claiming(stream, target, run_id, lease, token, self.heartbeat.liveness_key)
-                claimed = start(connection, where, wanted[0]) if wanted else None
-                failpoint("load.before_claim_commit")
-            self.heartbeat.keep(token, lease)
-        except ConflictError:
-            raise
-        except BaseException:
-            # The commit may have happened and only its reply been lost: nobody works on it then.
-            self.heartbeat.disown(token)
-            raise
+        with self.heartbeat.claiming(token, lease), transaction(self.engine) as connection:
+            check_still(connection)
+            lock_in_transaction(connection, LockClass.LOAD, f"{stream} {target}")
+            close_dead(connection, stream, target)
+            refuse_if_running(connection, stream, target, loadings[0].label)
+            wanted = not_loaded(connection, target, loadings)
+            self.heartbeat.hold()
+            where = Claiming(stream, target, run_id, lease, token, self.heartbeat.liveness_key)
+            claimed = start(connection, where, wanted[0]) if wanted else None
+            failpoint("load.before_claim_commit")
         try:
             yield None if claimed is None else Claim(load=claimed, loadings=wanted)
         finally:
