@@ -14,8 +14,10 @@ from psycopg import sql
 from batch_pipeline.domain.batch import Batch
 from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.inventory.server import embedded
+from batch_pipeline.stores import s3
 from batch_pipeline_tests.integration.encode_scene import Scene, open_scene
 from batch_pipeline_tests.integration.seeds import planned
+from batch_pipeline_tests.object_store import ObjectStore, open_store
 from batch_pipeline_tests.session import (  # noqa: F401 - where pytest looks for its hooks
     pytest_configure,
     pytest_sessionfinish,
@@ -97,6 +99,23 @@ def rival(database_url: str) -> Iterator[Database]:
     opened = open_database(database_url, migrated=False)
     yield opened
     opened.close()
+
+
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[ObjectStore]:
+    """An S3 server that ends with the session."""
+    with open_store() as store:
+        yield store
+
+
+@pytest.fixture
+def bucket(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """URI of a new bucket, which this process and those that it starts can use."""
+    for name, value in object_store.environment.items():
+        monkeypatch.setenv(name, value)
+    s3.forget()
+    yield f"s3://{object_store.new_bucket()}"
+    s3.forget()
 
 
 @pytest.fixture

@@ -1,13 +1,59 @@
-"""Locations of files as URIs: the one form in which they are stored and compared."""
+"""Locations of files as URIs: the one form in which they are stored and compared.
+
+A file URI is percent-encoded. Of `s3://bucket/key` the key stands as it is, as in AWS's own tools.
+"""
 
 import os
+import re
 from pathlib import PurePath, PurePosixPath
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.domain.file_range import split_location
 
+S3 = "s3"
+_OBJECT_SCHEMES = {S3, "gs", "abfs", "abfss"}
 _EXPECTED = "an absolute file URI such as file:///data/orders.csv"
+_EXPECTED_OBJECT = "the URI of an object such as s3://bucket/orders/2026.csv"
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}")
+_MOST_KEY_BYTES = 1024
+
+
+def scheme_of(uri: str) -> str:
+    """Give the scheme of a URI in lower case; empty where there is none."""
+    scheme, separator, _ = uri.partition("://")
+    return scheme.lower() if separator else ""
+
+
+def is_object(uri: str) -> bool:
+    """Tell objects of a store from files of a disk."""
+    return scheme_of(uri) in _OBJECT_SCHEMES
+
+
+def to_object_uri(bucket: str, key: str, scheme: str = S3) -> str:
+    """Give the URI of an object, or of a prefix of keys."""
+    return f"{scheme}://{bucket}/{key}"
+
+
+def split_object(uri: str) -> tuple[str, str]:
+    """Give bucket and key of the URI of an object; the key may be empty, or a prefix.
+
+    Of a location with a range of bytes they are those of the whole object.
+
+    Raises:
+        InvalidValueError: it is no such URI.
+    """
+    scheme, separator, rest = split_location(uri)[0].partition("://")
+    bucket, _, key = rest.partition("/")
+    fits = separator and _BUCKET.fullmatch(bucket) and len(key.encode()) <= _MOST_KEY_BYTES
+    if scheme.lower() not in _OBJECT_SCHEMES or not fits or "\0" in key:
+        raise InvalidValueError("location", uri, _EXPECTED_OBJECT)
+    return bucket, key
+
+
+def join_uri(root: str, name: str) -> str:
+    """Give the URI of a name, of safe characters, in a folder or below a prefix of keys."""
+    return f"{root.rstrip('/')}/{name}" if name else root
 
 
 def to_uri(path: PurePath | str) -> str:
@@ -24,7 +70,7 @@ def to_uri(path: PurePath | str) -> str:
 
 
 def to_location(written: object) -> str:
-    """Give the location that a user's table means: by a file URI, or by an absolute path.
+    """Give the location that a user's table means: by the URI of a file or an object, or by a path.
 
     A URI may end with a range of bytes, a path may not: what looks like one belongs to its name.
 
@@ -37,7 +83,10 @@ def to_location(written: object) -> str:
         if written.lower().startswith("file:///"):
             uri, part = split_location(written)
             return to_uri(to_path(uri)) + ("" if part is None else part.fragment)
-    raise InvalidValueError("location", written, f"an absolute path, or {_EXPECTED}")
+        if is_object(written) and split_object(written)[1]:
+            return scheme_of(written) + written[written.index("://") :]
+    expected = f"an absolute path, {_EXPECTED}, or {_EXPECTED_OBJECT}"
+    raise InvalidValueError("location", written, expected)
 
 
 def to_path(uri: str) -> str:

@@ -251,7 +251,7 @@ def _listening(pid: int) -> set[str]:
     family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     addresses = set()
     for process in family:
-        with suppress(psutil.NoSuchProcess):
+        with suppress(psutil.Error):
             for connection in process.net_connections("inet"):
                 if connection.status == psutil.CONN_LISTEN:
                     addresses.add(str(connection.laddr.ip))

@@ -61,7 +61,7 @@ def listens_on(processes):
     for process in processes:
         try:
             found = process.net_connections(kind="inet")
-        except psutil.NoSuchProcess:  # a worker that has nothing more to do
+        except psutil.Error:  # a worker that has nothing more to do
             continue
         addresses |= {one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN}
     return addresses
@@ -308,7 +308,7 @@ def test_connect_server_running_listens_on_loopback_only(server: SparkConnectSer
     """No port of the server can be reached from another machine."""
     addresses = set()
     for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess):  # a worker that has nothing more to do
+        with suppress(psutil.Error):  # a worker that has nothing more to do
             found = process.net_connections(kind="inet")
             addresses |= {one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN}
     assert addresses

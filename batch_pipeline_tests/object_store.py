@@ -1,0 +1,108 @@
+"""The S3 that tests talk to: moto's server on loopback, or a real one that a variable names.
+
+With `BATCH_PIPELINE_TEST_S3_ENDPOINT` it is that endpoint, with the keys of AWS's own variables.
+Nothing of the product is replaced: it speaks HTTP to a server in another process.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import boto3
+from botocore.config import Config
+
+ENDPOINT = "BATCH_PIPELINE_TEST_S3_ENDPOINT"
+_REGION = "us-east-1"
+_START_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStore:
+    """A server and the variables by which programs find it."""
+
+    endpoint: str
+    access_key: str
+    secret_key: str
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The variables, as AWS names them; nothing of the caller's own files is read."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+            "AWS_REGION": _REGION,
+            "AWS_DEFAULT_REGION": _REGION,
+            "AWS_CONFIG_FILE": os.devnull,
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def client(self, service: str = "s3") -> Any:
+        """Give a client of the tests' own."""
+        return boto3.session.Session().client(
+            service,
+            endpoint_url=self.endpoint,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            region_name=_REGION,
+            config=Config(
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+            ),
+        )
+
+    def new_bucket(self) -> str:
+        """Make a bucket that nobody else uses, and give its name."""
+        name = f"bp-{uuid4().hex[:16]}"
+        self.client().create_bucket(Bucket=name)
+        return name
+
+
+@contextmanager
+def open_store() -> Iterator[ObjectStore]:
+    """Start moto's server, or use the one that is named."""
+    named = os.environ.get(ENDPOINT)
+    if named:
+        key, secret = os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]
+        yield ObjectStore(named, key, secret)
+        return
+    with moto() as endpoint:
+        yield ObjectStore(endpoint, "testing", "testing")
+
+
+@contextmanager
+def moto(**environment: str) -> Iterator[str]:
+    """Start moto's server on a free port and give its URL; it ends with the block."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(
+        command, stdout=quiet, stderr=quiet, env=os.environ | environment
+    ) as server:
+        try:
+            _wait_for(port, server)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.kill()
+
+
+def _wait_for(port: int, server: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            assert server.poll() is None, "the S3 server has ended"
+            assert time.monotonic() < deadline, "the S3 server does not answer"
+            time.sleep(0.05)
+        else:
+            return
