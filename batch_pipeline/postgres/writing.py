@@ -27,7 +27,7 @@ from batch_pipeline.postgres.rows import (
     staging_types,
     written,
 )
-from batch_pipeline.postgres.tables import Table, UnfitTableError
+from batch_pipeline.postgres.tables import KEPT_WHOLE, Table, UnfitTableError
 
 _STAGING = sql.Identifier("pg_temp", "batch_pipeline_staging")
 _NOTHING = memoryview(b"")
@@ -136,8 +136,10 @@ class Writing:
             sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind.value))
             for name, kind in staging_types(writer).items()
         ]
-        create = sql.SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DROP")
-        self.table.connection.execute(create.format(_STAGING, sql.SQL(", ").join(columns)))
+        create = sql.SQL("CREATE TEMPORARY TABLE {} ({}) {} ON COMMIT DROP").format(
+            _STAGING, sql.SQL(", ").join(columns), KEPT_WHOLE
+        )
+        self.table.connection.execute(create)
 
     def _merge(self, writer: RowWriter) -> None:
         same = [

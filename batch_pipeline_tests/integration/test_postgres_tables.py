@@ -1,5 +1,6 @@
 """The table of a target is made from the schema and only ever widened."""
 
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,19 @@ def test_table_is_made_from_the_schema(warehouse: Warehouse) -> None:
     """Expect a type for each type of the stream, and the columns that are added."""
     warehouse.load(warehouse.loading(schema=schema_of(*((kind, kind) for kind in TYPES))))
     assert warehouse.types() == TYPES | ADDED
+
+
+def test_row_of_many_short_texts_stays_whole(warehouse: Warehouse) -> None:
+    """Expect 3 KB of short texts in the table itself, and none in the one beside it."""
+    names = [f"text_{number}" for number in range(75)]
+    record = {name: sha256(name.encode()).hexdigest()[:40] for name in names}
+    schema = schema_of(*((name, "string") for name in names))
+    warehouse.load(warehouse.loading([record], schema=schema))
+    with warehouse.connected() as connection:
+        beside = connection.execute(
+            "SELECT pg_relation_size(reltoastrelid) FROM pg_class WHERE relname = 'orders'"
+        ).fetchall()
+    assert beside == [(0,)]
 
 
 def test_new_column_is_added(warehouse: Warehouse) -> None:
