@@ -18,6 +18,8 @@ Where do I go to …
 - read another file format?               spark/read/formats.py, then a reader for readers.py
 - write another encoding?                 domain/encoding.py, then spark/write/outputs.py
 - change what a record may be?            spark/check/, domain/schema.py
+- tell a Spark cluster something else?    spark/clusters/conf.py
+- find why an executor is unfit?          spark/clusters/fitness.py
 - change how records are mapped?          spark/map/
 - add a column to the inventory?          inventory/tables.py, inventory/upkeep/migrations/versions/
 - change what people see in Dagster?      defs/metadata.py, defs/assets/

@@ -28,6 +28,35 @@ class Landing(Protocol):
         ...
 
 
+class AskedLanding(Landing, Protocol):
+    """A landing that can be asked for one file."""
+
+    def compare(self, registered: FoundFile) -> str:
+        """Say in words how the file of an item stands now."""
+        ...
+
+    def why_not(self, file: str) -> str:
+        """Say in words why a file is not, or not yet, one that this landing lists."""
+        ...
+
+
+class LandingWatch(Landing, Protocol):
+    """A landing that one process looks at again and again; not for two threads at once.
+
+    It lists what it does not know to be registered. `relists` tells that it compares everything at
+    times of its own.
+    """
+
+    relists: bool
+
+    def settled(self, registered: Registered) -> Registered:
+        """Take note that what was listed is registered; gives all files that are known as found.
+
+        What was listed before and is not settled is listed again.
+        """
+        ...
+
+
 class MetaTable(Protocol):
     """The table that lists a stream's items."""
 

@@ -19,10 +19,12 @@ from batch_pipeline_tests.integration.encode_scene import Scene, open_scene
 from batch_pipeline_tests.integration.seeds import planned
 from batch_pipeline_tests.object_store import ObjectStore, open_store
 from batch_pipeline_tests.session import (  # noqa: F401 - where pytest looks for its hooks
+    pytest_collection_modifyitems,
     pytest_configure,
     pytest_sessionfinish,
     pytest_xdist_auto_num_workers,
 )
+from batch_pipeline_tests.store_faults import Faults, proxy
 
 # How long an example takes says something about the machine, nothing about us.
 settings.register_profile("usual", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -116,6 +118,17 @@ def bucket(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterat
     s3.forget()
     yield f"s3://{object_store.new_bucket()}"
     s3.forget()
+
+
+@pytest.fixture
+def faults(
+    bucket: str, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Faults]:
+    """The store of the bucket behind a proxy, which can be told to fail."""
+    with proxy(object_store.endpoint) as between:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", between.endpoint)
+        s3.forget()
+        yield between
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The S3 that tests talk to: moto's server on loopback, or a real one that a variable names.
 
-With `BATCH_PIPELINE_TEST_S3_ENDPOINT` it is that endpoint, with the keys of AWS's own variables.
+With `BATCH_PIPELINE_TEST_S3_ENDPOINT` it is that endpoint, with the keys of AWS's own variables;
+queues are moto's all the same.
 Nothing of the product is replaced: it speaks HTTP to a server in another process.
 """
 
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 from uuid import uuid4
 
@@ -30,12 +32,14 @@ class ObjectStore:
     endpoint: str
     access_key: str
     secret_key: str
+    queues: str  # the endpoint of SQS
 
     @property
     def environment(self) -> Mapping[str, str]:
         """The variables, as AWS names them; nothing of the caller's own files is read."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ENDPOINT_URL_SQS": self.queues,
             "AWS_ACCESS_KEY_ID": self.access_key,
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
             "AWS_REGION": _REGION,
@@ -47,17 +51,8 @@ class ObjectStore:
 
     def client(self, service: str = "s3") -> Any:
         """Give a client of the tests' own."""
-        return boto3.session.Session().client(
-            service,
-            endpoint_url=self.endpoint,
-            aws_access_key_id=self.access_key,
-            aws_secret_access_key=self.secret_key,
-            region_name=_REGION,
-            config=Config(
-                request_checksum_calculation="when_required",
-                response_checksum_validation="when_required",
-            ),
-        )
+        endpoint = self.queues if service == "sqs" else self.endpoint
+        return _client(service, endpoint, self.access_key, self.secret_key)
 
     def new_bucket(self) -> str:
         """Make a bucket that nobody else uses, and give its name."""
@@ -66,16 +61,31 @@ class ObjectStore:
         return name
 
 
+@cache
+def _client(service: str, endpoint: str, access_key: str, secret_key: str) -> Any:
+    return boto3.session.Session().client(
+        service,
+        endpoint_url=endpoint,
+        aws_access_key_id=access_key,
+        aws_secret_access_key=secret_key,
+        region_name=_REGION,
+        config=Config(
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        ),
+    )
+
+
 @contextmanager
 def open_store() -> Iterator[ObjectStore]:
     """Start moto's server, or use the one that is named."""
     named = os.environ.get(ENDPOINT)
-    if named:
-        key, secret = os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]
-        yield ObjectStore(named, key, secret)
-        return
     with moto() as endpoint:
-        yield ObjectStore(endpoint, "testing", "testing")
+        if named:
+            key, secret = os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]
+            yield ObjectStore(named, key, secret, endpoint)
+        else:
+            yield ObjectStore(endpoint, "testing", "testing", endpoint)
 
 
 @contextmanager

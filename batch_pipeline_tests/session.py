@@ -10,17 +10,26 @@ import pytest
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 - every name made there is a random one
 _ENOUGH_BYTES = 6 * 2**30
+_S3, _STORE = "s3", "object_store"  # a marker, and the fixture whose tests have it
 _MOST_PROCESSES = 4  # each has a Spark and a database server of its own
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Keep temporary files in memory, where there is enough of it and nobody chose another place.
 
     Every test has databases of its own. On a disk, waiting for these takes longer than all tests.
     """
+    config.addinivalue_line("markers", f"{_S3}: speaks to the S3 server of the tests")
     if "TMPDIR" not in os.environ and _is_roomy(_MEMORY):
         os.environ["TMPDIR"] = str(_MEMORY)  # also for the processes that tests start
         tempfile.tempdir = None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what speaks to an S3 server, so that it can be run against another one: `-m s3`."""
+    for item in items:
+        if _STORE in getattr(item, "fixturenames", ()):
+            item.add_marker(_S3)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

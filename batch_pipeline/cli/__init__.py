@@ -30,6 +30,7 @@ COMMANDS = {
     "load": "load",
     "messages": "streams",
     "migrate": "streams",
+    "pack": "pack",
     "pause": "jobs",
     "plan": "plan",
     "register": "streams",

@@ -112,7 +112,10 @@ def _spark(pipeline: Pipeline, stack: ExitStack, parts: "list[Part]") -> str:
     if pipeline.settings.spark_remote is not None:
         return pipeline.settings.spark_remote.get_secret_value()
     home = pipeline.home.path
-    server = stack.enter_context(SparkConnectServer(home))
+    settings = pipeline.settings
+    conf = {"spark.master": settings.spark_master}
+    server = SparkConnectServer(home, conf=conf, packed=settings.spark_packed)
+    stack.enter_context(server)
     parts.append(_Spark(server))
     warm_up(open_session(SparkSettings(home=home, remote=server.remote)))
     close_session()

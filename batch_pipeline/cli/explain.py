@@ -16,7 +16,7 @@ from batch_pipeline.domain.backfill_key import backfill_key
 from batch_pipeline.domain.batch import BatchStatus
 from batch_pipeline.domain.errors import OF_ONE_META_TABLE
 from batch_pipeline.domain.item import Item
-from batch_pipeline.domain.location import to_path, to_uri
+from batch_pipeline.domain.location import as_s3, shown, to_uri
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.stream import Source, Stream
 from batch_pipeline.files.landing import compare
@@ -30,7 +30,7 @@ _FOUND = 20  # what a meta table finds at most
 @click.argument("file")
 @as_json
 def explain(file: str, as_json: bool) -> None:
-    """Tell the stations of FILE: a path, a file:// URI, a file name, or an item id."""
+    """Tell the stations of FILE: a path, a file:// or s3:// URI, a file name, or an item id."""
     with closing(Pipeline.from_environment()) as pipeline:
         found = [
             (stream, item)
@@ -62,7 +62,7 @@ def _found(pipeline: Pipeline, stream: Stream, what: str) -> list[Item]:
 def _location(file: str) -> str:
     """Give the URI of what looks like a path to a file; names and ids stay as they are."""
     if "://" in file or ("/" not in file and not Path(file).exists()):
-        return file
+        return as_s3(file)
     return to_uri(Path(file).absolute())
 
 
@@ -125,7 +125,7 @@ def _why_not(pipeline: Pipeline, file: str) -> list[str]:
     for stream in pipeline.streams.values():
         if isinstance(stream.source, Source):
             reason = pipeline.landing(stream, wait=False).why_not(file)
-            lines.append(f"  {stream.name}: {to_path(stream.source.uri)}: {reason}")
+            lines.append(f"  {stream.name}: {shown(stream.source.uri)}: {reason}")
         else:
             lines.append(f"  {stream.name}: {stream.source.place}: no such row")
     return lines
@@ -216,5 +216,8 @@ def _print_attempt(one: dict[str, Any]) -> None:
     if one["read"] is not None:
         counts = f"{one['written']} written, {one['quarantined']} quarantined"
         say(f"  6 encode    {one['read']} records of this file read: {counts}")
+    if one["read_etag"]:
+        version = "" if one["read_version"] is None else f", version {one['read_version']}"
+        say(f"              from the object with etag {one['read_etag']}{version}")
     if one["bad_file"]:
         say(f"              the whole file was set aside: {one['bad_file']}")

@@ -16,7 +16,7 @@ import click
 from batch_pipeline.cli.console import complain
 from batch_pipeline.cli.exits import EXIT_INTERRUPTED, EXIT_OPERATOR, exit_code
 from batch_pipeline.domain.errors import PipelineError
-from batch_pipeline.domain.location import to_path, to_uri
+from batch_pipeline.domain.location import to_uri
 from batch_pipeline.domain.stream import Source, SourceFormat, Stream
 from batch_pipeline.settings.environment import load_settings
 from batch_pipeline.settings.pipeline import Pipeline
@@ -65,18 +65,19 @@ class PipelinePlaces:
         """
         name = self._config.stream_names.get(wanted.name) or stream_name(wanted.name)
         stream = self._streams.get(name) or self._described(name)
-        root = self._config.landing_root or self._pipeline.home.path / "landing"
-        folder = root.absolute() / name
+        landings = self._config.landing_root or self._pipeline.home.path / "landing"
+        folder = landings.absolute() / name
         if stream is None and self._config.create_streams:
             stream = self._created(wanted, name, folder)
         if stream is None:
             registry = self._pipeline.database.meta_table(name)
-            return Place(stream=name, folder=folder, format=SourceFormat.AUTO, registry=registry)
+            root = to_uri(folder)
+            return Place(stream=name, root=root, format=SourceFormat.AUTO, registry=registry)
         if not isinstance(stream.source, Source):
             raise PlaceUnfitError(name, "lists its files in a table of your own")
         return Place(
             stream=name,
-            folder=Path(to_path(stream.source.uri)),
+            root=stream.source.uri,
             format=stream.source.format,
             registry=self._pipeline.database.meta_table(name),
         )

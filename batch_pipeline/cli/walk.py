@@ -9,7 +9,7 @@ from batch_pipeline.defs.drain import Drained, drain
 from batch_pipeline.defs.instance.home import open_instance
 from batch_pipeline.domain.batch import BatchStatus
 from batch_pipeline.domain.errors import JobPausedError
-from batch_pipeline.domain.location import to_path
+from batch_pipeline.domain.location import shown
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.stream import Source, Stream
 from batch_pipeline.settings.pipeline import Pipeline
@@ -101,7 +101,7 @@ def print_drained(pipeline: Pipeline, stream: Stream, drained: Drained) -> None:
     for one in drained.failed:
         what = f"{one.batch.key}{_of_backfill(drained, one)}"
         say(f"  failed      {what}, attempt {one.attempts} (why: at the end)")
-    root = to_path(stream.storage.root)
+    root = shown(stream.storage.root)
     say(f"  7 publish   {len(done)} manifests in {root}/manifests")
 
 
@@ -109,7 +109,7 @@ def _print_arrivals(stream: Stream, drained: Drained) -> None:
     if not isinstance(stream.source, Source):
         say(f"  1 arrive    rows of {stream.source.place}, a meta table of your own")
         return
-    say(f"  1 arrive    {drained.files_found} files in {to_path(stream.source.uri)}")
+    say(f"  1 arrive    {drained.files_found} files in {shown(stream.source.uri)}")
     say(f"  2 register  {drained.items_registered} new items")
     if drained.files_changed:
         say(

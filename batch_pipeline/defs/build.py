@@ -8,6 +8,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
@@ -43,6 +44,7 @@ from batch_pipeline.defs.sensors.planned import planned_sensor
 from batch_pipeline.defs.sensors.run_ends import cancelled_runs_sensor, failed_runs_sensor
 from batch_pipeline.defs.sensors.stream_files import stream_files_sensor
 from batch_pipeline.domain.errors import InvalidValueError
+from batch_pipeline.domain.location import is_object
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.settings.stream_file import load_streams_tolerantly
 
@@ -96,9 +98,19 @@ def shared_definitions(streams: Sequence[Stream]) -> dg.Definitions:
             "pipeline": PipelineResource(),
             "spark": SparkResource(),
             "check_scope": CheckScope(),
+            **_store_of(streams),
         },
     )
     return dg.Definitions.merge(shared, check_jobs(streams))
+
+
+def _store_of(streams: Sequence[Stream]) -> dict[str, Any]:
+    """Give the resource that buckets are listed with, where a stream lands in one."""
+    if not any(is_object(stream.source.place) for stream in streams):
+        return {}
+    from batch_pipeline.defs.store_resource import StoreResource  # dagster-aws
+
+    return {"s3": StoreResource.of_environment()}
 
 
 def stream_definitions(stream: Stream) -> dg.Definitions:

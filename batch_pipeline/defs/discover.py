@@ -5,10 +5,12 @@ be a new one at any time.
 """
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
+from typing import Any
 
 import dagster as dg
 
@@ -17,13 +19,14 @@ from batch_pipeline.defs.partitioned import backfills_of, batches_of
 from batch_pipeline.domain.item import Registered
 from batch_pipeline.domain.planning import Planned
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.files.watched_landing import WatchedLanding
 from batch_pipeline.inventory.meta.meta_table import OwnMetaTable
 from batch_pipeline.inventory.meta.user_meta_table import UserMetaTable
+from batch_pipeline.ports import LandingWatch
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.steps.plan import plan
 from batch_pipeline.steps.reconcile import reconcile
 from batch_pipeline.steps.register import register
+from batch_pipeline.stores import s3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +48,7 @@ class _Remembered:
     """
 
     heard: Heard
-    landing: WatchedLanding | None = None
+    landing: LandingWatch | None = None
     beginning: datetime | None = None
     pointed: Mapping[int, int] | None = None
 
@@ -69,9 +72,15 @@ class Look:
         """Wait for who looks at present and give what is remembered."""
         with self._turn:
             if self._looks % self._full_every == 0:
-                self._remembered = _Remembered(heard=Heard(in_ticks=self._in_ticks))
+                self._remembered = self._begun_anew()
             self._looks += 1
             yield self._remembered
+
+    def _begun_anew(self) -> _Remembered:
+        before, anew = self._remembered, _Remembered(heard=Heard(in_ticks=self._in_ticks))
+        if before.landing is not None and before.landing.relists:
+            anew.landing, anew.beginning = before.landing, before.beginning
+        return anew
 
 
 def discover(
@@ -81,19 +90,22 @@ def discover(
     *,
     drain: bool,
     look: Look | None = None,
+    client: Callable[[], Any] = s3.client,
 ) -> Discovered:
     """Look for new files, plan them, and compare the inventory with what Dagster knows.
 
     Changes the inventory only, never a user's own meta table; the caller adds partitions and
     reports events. `drain` waits for files that are being written and plans even a small last
-    batch.
+    batch. `client` makes the client that buckets are listed with.
     """
     with (look or Look(in_ticks=False)).turn() as remembered:
         _reconcile(pipeline, stream, remembered)
         table = pipeline.meta_table(stream)
         registered = Registered(found=0, new_items=0)
         if not isinstance(table, UserMetaTable):  # the rows of a user's table are the items
-            registered = _register(pipeline, stream, table, remembered, wait=drain)
+            landing = _landing(pipeline, stream, table, remembered, wait=drain, client=client)
+            registered = register(landing, table, cutter=pipeline.cutter(stream))
+            registered = landing.settled(registered)
         planned = plan(pipeline.database.batches, table, stream, drain=drain)
         known = remembered.heard.look(pipeline, stream, batches_of(stream), instance)
     return Discovered(registered=registered, planned=planned, known=known)
@@ -128,12 +140,19 @@ def _reconcile(pipeline: Pipeline, stream: Stream, remembered: _Remembered) -> N
     remembered.pointed = counts
 
 
-def _register(
-    pipeline: Pipeline, stream: Stream, table: OwnMetaTable, remembered: _Remembered, *, wait: bool
-) -> Registered:
+def _landing(
+    pipeline: Pipeline,
+    stream: Stream,
+    table: OwnMetaTable,
+    remembered: _Remembered,
+    *,
+    wait: bool,
+    client: Callable[[], Any],
+) -> LandingWatch:
+    """Give the landing as it is remembered, unless the meta table was begun anew since."""
     beginning = table.beginning()
     landing = remembered.landing
     if landing is None or beginning != remembered.beginning:
-        landing = WatchedLanding(pipeline.landing(stream, wait=wait))
+        landing = pipeline.watched_landing(stream, wait=wait, client=cache(client))
         remembered.landing, remembered.beginning = landing, beginning
-    return landing.settled(register(landing, table, cutter=pipeline.cutter(stream)))
+    return landing

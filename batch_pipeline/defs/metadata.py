@@ -12,7 +12,7 @@ from batch_pipeline.defs.partitioned import Partitioned
 from batch_pipeline.domain.backfill import Estimate, Progress, backfill_name
 from batch_pipeline.domain.item import Registered
 from batch_pipeline.domain.load import InTargets
-from batch_pipeline.domain.location import to_path
+from batch_pipeline.domain.location import is_object, to_path
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.published import Recent
 from batch_pipeline.domain.schema import RecordSchema
@@ -59,7 +59,7 @@ def batch_metadata(
         metadata["schema_changes"] = f"schema v{manifest.schema_version}: {said}"
     message = json.dumps(batch_message(manifest), ensure_ascii=False, indent=2)
     return metadata | {
-        "manifest": dg.MetadataValue.path(to_path(pointer_uri)),
+        "manifest": _place(pointer_uri),
         "part_file_list": _part_file_list(manifest),
         "dagster/column_schema": _columns(manifest.schema),
         "dagster/row_count": manifest.records,
@@ -226,18 +226,28 @@ def _plot(recent: Sequence[Recent]) -> str:
     return "\n".join(lines)
 
 
+def _place(uri: str) -> dg.MetadataValue[str]:
+    """Show where a file is; there is no path to an object, and no page either."""
+    if is_object(uri):
+        return dg.MetadataValue.text(uri)
+    return dg.MetadataValue.path(to_path(uri))
+
+
 def _columns(schema: RecordSchema) -> dg.TableSchema:
     columns = [dg.TableColumn(name=one.name, type=one.type_text) for one in schema.columns]
     return dg.TableSchema(columns=columns)
 
 
 def _part_file_list(manifest: Manifest) -> dg.TableMetadataValue:
-    """List the part files, the first 200 of them; the manifest has all."""
+    """List the part files, the first 200 of them; the manifest has all.
+
+    Those in a folder are called by name, objects by their URI.
+    """
     types = {"part_file": "string", "records": "int", "bytes": "int", "sha256": "string"}
     rows = [
         dg.TableRecord(
             {
-                "part_file": part.uri.rsplit("/", 1)[-1],
+                "part_file": part.uri if is_object(part.uri) else part.uri.rsplit("/", 1)[-1],
                 "records": part.records,
                 "bytes": part.size_bytes,
                 "sha256": part.sha256,

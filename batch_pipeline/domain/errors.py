@@ -124,16 +124,51 @@ class NoStreamsError(ConfigurationError):
 
 @dataclass(eq=False)
 class LandingUnavailableError(ConfigurationError):
-    """The landing folder of a stream cannot be listed."""
+    """The landing of a stream cannot be listed, or its events not be read."""
 
     stream: str
     uri: str
     reason: str
 
     def sentence(self) -> str:
+        if not self.uri.startswith("file:"):
+            return (
+                f"{self.stream}: {self.uri} cannot be listed or read ({self.reason}). What has "
+                f"arrived there and is not registered yet is found by the next look that can. "
+                f"Mend the access, or correct `source` in the stream file."
+            )
         return (
             f"{self.stream}: landing folder {self.uri} cannot be listed ({self.reason}). Nothing "
             f"was registered. Create it or correct `source.uri` in the stream file."
+        )
+
+
+@dataclass(eq=False)
+class SourceUnavailableError(RetryableError):
+    """An object that landed cannot be read now, through no fault of its own."""
+
+    uri: str
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"{self.uri} cannot be read now ({self.reason}). Nothing was published, and the object "
+            f"was not set aside. Run again when the store can be reached."
+        )
+
+
+@dataclass(eq=False)
+class UnfitKeyError(ConfigurationError):
+    """An object landed whose key cannot be told from a range of bytes of another one."""
+
+    stream: str
+    uri: str
+
+    def sentence(self) -> str:
+        return (
+            f"{self.stream}: the key of {self.uri!r} ends as locations of ranges of bytes do. "
+            f"It was not registered, and nothing that comes after it. Copy the object to another "
+            f"key, or leave this one out by `source.exclude`."
         )
 
 
@@ -180,6 +215,21 @@ class NotArchivedError(GarbageLeftError):
             f"({self.reason}). It stays where it is, like all that was not moved or deleted yet, "
             f"and nothing in the archive was overwritten. Let this user write there, make room, or "
             f"move away what has the name, then run `batch-pipeline gc` again."
+        )
+
+
+@dataclass(eq=False)
+class PartFileUnreachableError(RetryableError):
+    """The store of a part file cannot be asked now, or refuses, so nothing is known of the file."""
+
+    uri: str
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"The part file {self.uri} cannot be read now ({self.reason}). Nothing says that it is "
+            f"not as it was published, and no batch counts as sent or loaded by this. Let the "
+            f"store answer, then run again."
         )
 
 
@@ -271,7 +321,44 @@ class SparkUnavailableError(RetryableError):
     def sentence(self) -> str:
         return (
             f"Spark at {self.target} cannot be used ({self.reason}). No file was written. Check "
-            f"BATCH_PIPELINE_SPARK_REMOTE and the server's log, then run again."
+            f"BATCH_PIPELINE_SPARK_REMOTE or BATCH_PIPELINE_SPARK_MASTER and the server's log, "
+            f"then run again."
+        )
+
+
+@dataclass(eq=False)
+class ExecutorUnfitError(ConfigurationError):
+    """An executor of the cluster cannot run tasks; `step` is what mends it.
+
+    `executor` is Spark's id of it, where that is known.
+    """
+
+    target: str
+    executor: str | None
+    host: str
+    problem: str
+    step: str
+
+    def sentence(self) -> str:
+        executor = "An executor" if self.executor is None else f"Executor {self.executor}"
+        return (
+            f"{executor} on {self.host}, of Spark at {self.target}, cannot run tasks: "
+            f"{self.problem}. Nothing was published. {self.step}, then run again."
+        )
+
+
+@dataclass(eq=False)
+class PackedUnusableError(ConfigurationError):
+    """An archive of what executors need cannot be made or used."""
+
+    archive: str
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"The packed archive {self.archive} cannot be made or used: {self.reason}. Nothing was "
+            f"started. Run `batch-pipeline pack {self.archive}` with the Python that runs "
+            f"batch-pipeline, and name the file by BATCH_PIPELINE_SPARK_PACKED."
         )
 
 

@@ -5,6 +5,7 @@ A file URI is percent-encoded. Of `s3://bucket/key` the key stands as it is, as 
 
 import os
 import re
+from contextlib import suppress
 from pathlib import PurePath, PurePosixPath
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
@@ -12,7 +13,7 @@ from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.domain.file_range import split_location
 
 S3 = "s3"
-_OBJECT_SCHEMES = {S3, "gs", "abfs", "abfss"}
+S3_SCHEMES = (S3, "s3a", "s3n")  # Hadoop's names of the same objects
 _EXPECTED = "an absolute file URI such as file:///data/orders.csv"
 _EXPECTED_OBJECT = "the URI of an object such as s3://bucket/orders/2026.csv"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}")
@@ -27,12 +28,17 @@ def scheme_of(uri: str) -> str:
 
 def is_object(uri: str) -> bool:
     """Tell objects of a store from files of a disk."""
-    return scheme_of(uri) in _OBJECT_SCHEMES
+    return scheme_of(uri) == S3
 
 
-def to_object_uri(bucket: str, key: str, scheme: str = S3) -> str:
+def to_object_uri(bucket: str, key: str) -> str:
     """Give the URI of an object, or of a prefix of keys."""
-    return f"{scheme}://{bucket}/{key}"
+    return f"{S3}://{bucket}/{key}"
+
+
+def as_s3(uri: str) -> str:
+    """Give the `s3://` form of what also `s3a://` or `s3n://` may name; others stay as they are."""
+    return S3 + uri[uri.index("://") :] if scheme_of(uri) in S3_SCHEMES else uri
 
 
 def split_object(uri: str) -> tuple[str, str]:
@@ -46,7 +52,7 @@ def split_object(uri: str) -> tuple[str, str]:
     scheme, separator, rest = split_location(uri)[0].partition("://")
     bucket, _, key = rest.partition("/")
     fits = separator and _BUCKET.fullmatch(bucket) and len(key.encode()) <= _MOST_KEY_BYTES
-    if scheme.lower() not in _OBJECT_SCHEMES or not fits or "\0" in key:
+    if scheme.lower() != S3 or not fits or "\0" in key:
         raise InvalidValueError("location", uri, _EXPECTED_OBJECT)
     return bucket, key
 
@@ -83,8 +89,10 @@ def to_location(written: object) -> str:
         if written.lower().startswith("file:///"):
             uri, part = split_location(written)
             return to_uri(to_path(uri)) + ("" if part is None else part.fragment)
-        if is_object(written) and split_object(written)[1]:
-            return scheme_of(written) + written[written.index("://") :]
+        if scheme_of(written) in S3_SCHEMES:
+            with suppress(InvalidValueError):
+                if split_object(as_s3(written))[1]:
+                    return as_s3(written)
     expected = f"an absolute path, {_EXPECTED}, or {_EXPECTED_OBJECT}"
     raise InvalidValueError("location", written, expected)
 
@@ -102,3 +110,12 @@ def to_path(uri: str) -> str:
     if scheme.lower() != "file" or not separator or not raw.startswith(b"/") or b"\0" in raw:
         raise InvalidValueError("location", uri, _EXPECTED)
     return os.fsdecode(raw)
+
+
+def shown(uri: str) -> str:
+    """Give what people call the file of a URI: its path on a disk, of an object the URI.
+
+    Raises:
+        InvalidValueError: it is neither.
+    """
+    return uri if is_object(uri) else to_path(uri)

@@ -28,7 +28,8 @@ class ItemReport:
 
     `rescued` are those among the written ones with values in `_rescued_data`. `bad_file` is the
     reason why the whole file was set aside, None for a file that was read;
-    `bad_kind` is then the kind of trouble.
+    `bad_kind` is then the kind of trouble. `etag` and `version` tell which version of an object was
+    read; a version only where the bucket keeps versions, None for files of a disk.
     """
 
     item_id: int
@@ -40,6 +41,8 @@ class ItemReport:
     rescued: int = 0
     bad_file: str | None = None
     bad_kind: BadFileKind | None = None
+    etag: str | None = None
+    version: str | None = None
 
     def check_conservation(self) -> None:
         """Check that every record read ended in exactly one place.

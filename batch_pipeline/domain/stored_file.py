@@ -80,6 +80,17 @@ class Probe:
 Named = AttemptFile | PointerFile | Probe
 
 
+def hidden_name(name: str) -> str:
+    """Give the name that a file has while it is written."""
+    return f".{name}.tmp"
+
+
+def shown_name(hidden: str) -> str | None:
+    """Give the name that a file gets once it is written; None of one that is not hidden so."""
+    is_hidden = hidden.startswith(".") and hidden.endswith(".tmp")
+    return hidden[1:-4] if is_hidden else None
+
+
 def parse_name(folder: Folder, name: str) -> Named | None:
     """Tell what a file is by its name; None for everything that is not written here."""
     patterns: Sequence[re.Pattern[str]] = (_FINISHED, _UNFINISHED)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 
+from batch_pipeline.domain.arrivals import Arrivals
 from batch_pipeline.domain.ceiling import Strategy
 from batch_pipeline.domain.dagster_rules import DagsterRules
 from batch_pipeline.domain.encoding import Encoding
@@ -119,7 +120,7 @@ class SourceFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source(SourceFiles):
-    """Where files land: folder URI, name patterns (fnmatch).
+    """Where files land: URI of a folder, or of a prefix of keys, and name patterns (fnmatch).
 
     Files of more than `max_item_bytes` become several items; None: every file is one.
     """
@@ -127,6 +128,7 @@ class Source(SourceFiles):
     uri: str
     include: tuple[str, ...] = ("*",)
     exclude: tuple[str, ...] = ()
+    arrivals: Arrivals = field(default_factory=Arrivals)
     max_item_bytes: int | None = None
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from batch_pipeline.domain.failpoint import failpoint
+from batch_pipeline.stores.durable import sync_folder
 
 _CHUNK = 2**20
 _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK}
@@ -31,7 +32,7 @@ def move(source: Path, target: Path) -> None:
     if not target.exists():
         _put(source, target)
     _check_same(source, target)
-    _sync(target.parent)
+    sync_folder(target.parent)
     failpoint("archive.before_unlink")
     source.unlink()
 
@@ -68,11 +69,3 @@ def _check_same(source: Path, target: Path) -> None:
         raise OSError(errno.EEXIST, "another file has its name there, of another size")
     if not filecmp.cmp(source, target, shallow=False):
         raise OSError(errno.EEXIST, "another file has its name there")
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

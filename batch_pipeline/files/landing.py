@@ -1,4 +1,4 @@
-"""Listing a landing folder on a local disk.
+"""Listing a landing folder on a local disk, and telling how a file stands now.
 
 A file counts as landed when it has a final name and has rested for a moment: names that start with
 a dot or end in `.tmp`, `.part` or `~` are somebody's unfinished work, and so is a file whose size
@@ -16,9 +16,12 @@ from batch_pipeline.domain.errors import InvalidValueError, LandingUnavailableEr
 from batch_pipeline.domain.item import FoundFile, modified_at
 from batch_pipeline.domain.location import to_path, to_uri
 from batch_pipeline.domain.stream import Source, Stream
+from batch_pipeline.files.wanted import UNFINISHED, is_chosen, why_unwanted
+from batch_pipeline.stores.facts import look
+from batch_pipeline.stores.failures import reason_of
 
-UNFINISHED = (".*", "*.tmp", "*.part", "*~")
 REST_SECONDS = 1.0
+NOT_YET = "there and not registered yet: `batch-pipeline run` takes it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +60,9 @@ class FolderLanding:
         try:
             return sorted(self._paths(root, is_passed_over or _nothing))
         except OSError as error:
-            reason = (error.strerror or "unknown error").lower()
-            raise LandingUnavailableError(self.stream.name, self._source.uri, reason) from error
+            raise LandingUnavailableError(
+                self.stream.name, self._source.uri, reason_of(error)
+            ) from error
 
     def compare(self, registered: FoundFile) -> str:
         """Say in words how the file of an item stands now."""
@@ -73,13 +77,7 @@ class FolderLanding:
             return "the file lies outside this folder"
         if not path.is_file():
             return "no such file in this folder"
-        relative = path.relative_to(root)
-        is_hidden = any(part.startswith(".") for part in relative.parts)
-        if is_hidden or any(fnmatchcase(path.name, pattern) for pattern in UNFINISHED):
-            return f"names like {', '.join(UNFINISHED)} are unfinished files"
-        if not self._is_wanted(path.name, str(relative)):
-            return "left out by `source.include` and `source.exclude`"
-        return "there and not registered yet: `batch-pipeline run` takes it"
+        return why_unwanted(self._source, str(path.relative_to(root))) or NOT_YET
 
     @property
     def _source(self) -> Source:
@@ -103,12 +101,9 @@ class FolderLanding:
                     yield entry.path
 
     def _is_wanted(self, name: str, relative: str) -> bool:
-        source = self._source
         if any(fnmatchcase(name, pattern) for pattern in UNFINISHED):
             return False
-        if any(_matches(name, relative, pattern) for pattern in source.exclude):
-            return False
-        return any(_matches(name, relative, pattern) for pattern in source.include)
+        return is_chosen(self._source, name, relative)
 
     def rested(self, path: str) -> tuple[os.stat_result, FoundFile] | None:
         """Look at a file until it has rested; None when it is gone or still busy."""
@@ -130,15 +125,17 @@ class FolderLanding:
 def compare(file: FoundFile) -> str:
     """Say in words how a file stands now, beside what was noted of it."""
     try:
-        stat = Path(to_path(file.location)).stat()
+        now = look(file.location)
     except InvalidValueError as error:
         return f"which is not {error.expected}"
     except OSError as error:
-        return f"now it cannot be read ({(error.strerror or 'unknown error').lower()})"
+        return f"now it cannot be read ({reason_of(error)})"
     if file.size_bytes is None:
-        return f"now {stat.st_size} bytes, modified {modified_at(stat).isoformat()}"
-    same = (stat.st_size, modified_at(stat)) == (file.size_bytes, file.modified_at)
-    return "unchanged since" if same else f"changed since: now {stat.st_size} bytes"
+        return f"now {now.size_bytes} bytes, modified {now.modified_at.isoformat()}"
+    same = (now.size_bytes, now.modified_at) == (file.size_bytes, file.modified_at)
+    if now.etag is not None and file.etag is not None:
+        same = (now.size_bytes, now.etag) == (file.size_bytes, file.etag)
+    return "unchanged since" if same else f"changed since: now {now.size_bytes} bytes"
 
 
 def _nothing(_entry: os.DirEntry[str]) -> bool:
@@ -152,8 +149,3 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
         if entry.is_symlink():
             return False  # a circle, or a target out of reach: no file has landed here
         raise
-
-
-def _matches(name: str, relative: str, pattern: str) -> bool:
-    """Match a pattern with a slash against the path below the root, any other against the name."""
-    return fnmatchcase(relative if "/" in pattern else name, pattern)

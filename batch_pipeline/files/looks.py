@@ -1,37 +1,91 @@
-"""Looks at part files that are published: are they there, and are they what was published?"""
+"""Looks at part files that are published: are they there, and are they what was published?
 
-import hashlib
-from pathlib import Path
+A store that cannot be asked now, or refuses, says nothing about its files: no answer but an error.
+"""
 
-from batch_pipeline.domain.location import to_path
+from batch_pipeline.domain.errors import PartFileUnreachableError
+from batch_pipeline.domain.location import is_object, shown
 from batch_pipeline.domain.manifest import PartFile
+from batch_pipeline.stores.checksums import look_with_sum
+from batch_pipeline.stores.copies import digest
+from batch_pipeline.stores.failures import reason_of, tells_of_file
 
 
 def size_problem(part: PartFile) -> str | None:
-    """Say what is wrong with a file by its size alone; nothing is opened."""
-    path = Path(to_path(part.uri))
-    try:
-        size = path.stat().st_size
-    except FileNotFoundError:
-        return f"{path} is missing"
-    except OSError as error:
-        return f"{path} cannot be looked at ({(error.strerror or str(error)).lower()})"
-    if size != part.size_bytes:
-        return f"{path} has {size:,} bytes, {part.size_bytes:,} were published"
-    return None
+    """Say what is wrong with a file by its size alone; nothing is opened.
+
+    Where a store tells the SHA-256 of an object, that is compared, too.
+
+    Raises:
+        PartFileUnreachableError: its store cannot be asked now, or refuses.
+    """
+    return _told_problem(part)[0]
 
 
 def checksum_problem(part: PartFile) -> str | None:
-    """Say what is wrong with a file by all of its bytes; memory is constant."""
-    problem = size_problem(part)
-    if problem is not None:
-        return problem
-    path = Path(to_path(part.uri))
+    """Say what is wrong with a file by all of its bytes; memory is constant.
+
+    Raises:
+        PartFileUnreachableError: its store cannot be asked now, or refuses.
+    """
+    return size_problem(part) or _read_problem(part)
+
+
+def content_problem(part: PartFile) -> str | None:
+    """Say what is wrong with a file by all of its bytes, without fetching what a store vouches for.
+
+    Raises:
+        PartFileUnreachableError: its store cannot be asked now, or refuses.
+    """
+    problem, is_compared = _told_problem(part)
+    return problem if problem is not None or is_compared else _read_problem(part)
+
+
+def problem_before_reading(part: PartFile) -> str | None:
+    """Say what is wrong with a file that whoever reads it compares with its SHA-256 once more.
+
+    Of an object nothing is fetched for that.
+
+    Raises:
+        PartFileUnreachableError: its store cannot be asked now, or refuses.
+    """
+    return size_problem(part) if is_object(part.uri) else checksum_problem(part)
+
+
+def _told_problem(part: PartFile) -> tuple[str | None, bool]:
+    """Say what is wrong by what can be known unopened, and whether that was the SHA-256."""
+    place = shown(part.uri)
     try:
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+        facts, kept_sum = look_with_sum(part.uri)
+    except FileNotFoundError:
+        return f"{place} is missing", False
     except OSError as error:
-        return f"{path} cannot be read ({(error.strerror or str(error)).lower()})"
-    if found != part.sha256:
-        return f"{path} has the SHA-256 {found[:12]}…, {part.sha256[:12]}… was published"
-    return None
+        _check_access(part, error)
+        return f"{place} cannot be looked at ({reason_of(error)})", False
+    if facts.size_bytes != part.size_bytes:
+        problem = f"{place} has {facts.size_bytes:,} bytes, {part.size_bytes:,} were published"
+        return problem, False
+    if kept_sum is None:
+        return None, False
+    return _sum_problem(part, kept_sum), True
+
+
+def _read_problem(part: PartFile) -> str | None:
+    try:
+        found = digest(part.uri)
+    except OSError as error:
+        _check_access(part, error)
+        return f"{shown(part.uri)} cannot be read ({reason_of(error)})"
+    return _sum_problem(part, found)
+
+
+def _check_access(part: PartFile, error: OSError) -> None:
+    if is_object(part.uri) and not tells_of_file(error):
+        raise PartFileUnreachableError(part.uri, reason_of(error)) from error
+
+
+def _sum_problem(part: PartFile, found: str) -> str | None:
+    if found == part.sha256:
+        return None
+    place = shown(part.uri)
+    return f"{place} has the SHA-256 {found[:12]}…, {part.sha256[:12]}… was published"

@@ -1,6 +1,5 @@
 """Part files and pointer files on a local disk."""
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,11 +14,14 @@ from batch_pipeline.domain.errors import (
     StorageUnavailableError,
 )
 from batch_pipeline.domain.failpoint import failpoint
-from batch_pipeline.domain.location import to_path, to_uri
+from batch_pipeline.domain.location import is_object, to_path, to_uri
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.stored_file import Folder, StoredFile
 from batch_pipeline.domain.stream import Storage
+from batch_pipeline.files import object_archive
 from batch_pipeline.files.archive import move
+from batch_pipeline.files.pointers import pointer_name, pointer_text
+from batch_pipeline.stores.failures import reason_of
 
 _QUARANTINE = Folder.QUARANTINE
 _MANIFESTS = Folder.MANIFESTS
@@ -48,7 +50,7 @@ class FolderStorage:
             probe.write_bytes(b"")
             probe.unlink()
         except OSError as error:
-            raise StorageUnavailableError(self.storage.root, _reason(error)) from error
+            raise StorageUnavailableError(self.storage.root, reason_of(error)) from error
 
     def remove_attempt(self, stem: str) -> int:
         """Delete every file of one attempt, finished or not, and give their number.
@@ -66,7 +68,7 @@ class FolderStorage:
                             path.unlink(missing_ok=True)
                             removed += 1
         except OSError as error:
-            raise StorageUnavailableError(self.storage.root, _reason(error)) from error
+            raise StorageUnavailableError(self.storage.root, reason_of(error)) from error
         return removed
 
     def files(self) -> Iterator[StoredFile]:
@@ -85,7 +87,7 @@ class FolderStorage:
                             with suppress(FileNotFoundError):  # somebody deleted it just now
                                 yield _stored(folder, entry)
         except OSError as error:
-            raise GarbageLeftError(self.storage.root, _reason(error)) from error
+            raise GarbageLeftError(self.storage.root, reason_of(error)) from error
 
     def remove(self, file: StoredFile) -> bool:
         """Delete a file; tells whether it was there.
@@ -98,21 +100,24 @@ class FolderStorage:
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise GarbageLeftError(self.storage.root, _reason(error)) from error
+            raise GarbageLeftError(self.storage.root, reason_of(error)) from error
         return True
 
     def archive(self, file: StoredFile, folder: str) -> bool:
-        """Move a file to its place below another folder; tells whether it was there.
+        """Move a file to its place below another folder or bucket; tells whether it was there.
 
         Raises:
             NotArchivedError: it cannot be moved, or another file is in its place.
         """
         try:
+            if is_object(folder):
+                return object_archive.archive(self.storage.root, file.path, folder)
             move(self._root / file.path, Path(to_path(folder)) / file.path)
         except OSError as error:
             if isinstance(error, FileNotFoundError) and not (self._root / file.path).exists():
                 return False
-            raise NotArchivedError(self.storage.root, _reason(error), file.path, folder) from error
+            root, reason = self.storage.root, reason_of(error)
+            raise NotArchivedError(root, reason, file.path, folder) from error
         return True
 
     def pointer_uri(self, manifest: Manifest) -> str:
@@ -129,12 +134,11 @@ class FolderStorage:
         folder = pointer.parent
         if pointer.exists():
             return to_uri(pointer)
-        text = json.dumps(manifest.to_json(), ensure_ascii=False, indent=2) + "\n"
         aside = folder / f".{pointer.name}-{uuid4().hex}.tmp"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with aside.open("x", encoding="utf-8") as file:
-                file.write(text)
+                file.write(pointer_text(manifest))
                 file.flush()
                 os.fsync(file.fileno())
             failpoint("pointer.before_link")
@@ -144,12 +148,11 @@ class FolderStorage:
         except OSError as error:
             with suppress(OSError):
                 aside.unlink()
-            raise StorageUnavailableError(to_uri(pointer), _reason(error)) from error
+            raise StorageUnavailableError(to_uri(pointer), reason_of(error)) from error
         return to_uri(pointer)
 
     def _pointer(self, manifest: Manifest) -> Path:
-        name = f"{self.storage.prefix}{manifest.stream}-{manifest.batch.key}"
-        return self._root / _MANIFESTS / f"{name}.g{manifest.generation}.json"
+        return self._root / _MANIFESTS / pointer_name(self.storage, manifest)
 
 
 def _stored(folder: Folder, entry: os.DirEntry[str]) -> StoredFile:

@@ -17,6 +17,7 @@ class WatchedLanding:
     """A landing folder and what is known of its files; not for two threads at once."""
 
     def __init__(self, landing: FolderLanding) -> None:
+        self.relists = False  # every look lists everything
         self._landing = landing
         self._known: dict[str, int] = {}
         self._asked: dict[str, tuple[str, int]] = {}

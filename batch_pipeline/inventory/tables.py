@@ -201,7 +201,6 @@ sa.Index(
     unique=True,
     postgresql_where=attempt.c.status == "running",
 )
-
 sa.Index("attempt_publish_number_idx", attempt.c.publish_number)
 
 part_file = sa.Table(
@@ -227,6 +226,8 @@ attempt_item = sa.Table(
     sa.Column("filtered", sa.BigInteger, nullable=False),
     sa.Column("quarantined", sa.BigInteger, nullable=False),
     sa.Column("bad_file", sa.Text),
+    sa.Column("read_etag", sa.Text),
+    sa.Column("read_version", sa.Text),
     sa.CheckConstraint("read = written + filtered + quarantined", name="records_conserved"),
     comment="Where the records of each item went in a published attempt.",
 )
@@ -275,7 +276,6 @@ sa.Index(
     unique=True,
     postgresql_where=load.c.status == "running",
 )
-
 sa.Index("load_stream_id_idx", load.c.stream, load.c.id)
 
 target_probe = sa.Table(

@@ -17,11 +17,14 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from batch_pipeline.domain.encoding import Compression, Encoding, Format
-from batch_pipeline.domain.location import to_path
+from batch_pipeline.domain.errors import PartFileUnreachableError
+from batch_pipeline.domain.location import is_object
 from batch_pipeline.domain.manifest import Manifest, PartFile
 from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.postgres.cells import UnfitCellError, arrow_type_of
 from batch_pipeline.postgres.json_lines import LineReader
+from batch_pipeline.stores.copies import local_file
+from batch_pipeline.stores.failures import reason_of, tells_of_file
 
 _BLOCK_BYTES = 4 * 2**20
 _BLOCK_RECORDS = 4096
@@ -46,10 +49,10 @@ def blocks(manifest: Manifest) -> Generator[Block, None, None]:
 
     Raises:
         UnusablePartError: a file is gone or its bytes are others.
+        PartFileUnreachableError: the store of a file does not give it now.
     """
     for part in manifest.part_files:
-        with _told(part):
-            path = Path(to_path(part.uri))
+        with _told(part), local_file(part.uri) as path:
             _check(path, part)
             if manifest.encoding.format is Format.JSONL:
                 yield from _line_blocks(path, part, manifest)
@@ -61,9 +64,13 @@ def blocks(manifest: Manifest) -> Generator[Block, None, None]:
 def _told(part: PartFile) -> Iterator[None]:
     try:
         yield
-    except (OSError, EOFError, pa.ArrowException) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+    except OSError as error:
+        reason = reason_of(error)
+        if is_object(part.uri) and not tells_of_file(error):
+            raise PartFileUnreachableError(part.uri, reason) from error
         raise UnusablePartError(f"{part.uri} cannot be read ({reason})") from error
+    except (EOFError, pa.ArrowException) as error:
+        raise UnusablePartError(f"{part.uri} cannot be read ({error})") from error
 
 
 def _check(path: Path, part: PartFile) -> None:

@@ -63,6 +63,8 @@ def _spark_connect_url(secret: SecretStr) -> SecretStr:
 def _master(text: str) -> str:
     if not text.strip():
         raise ValueError("is empty; give a Spark master such as local[*] or spark://host:7077")
+    if text.strip().startswith("sc://"):
+        raise ValueError("is a Spark Connect address; give it as BATCH_PIPELINE_SPARK_REMOTE")
     return text.strip()
 
 
@@ -91,6 +93,10 @@ class Settings(BaseModel):
     )
     spark_master: Annotated[str, AfterValidator(_master)] = Field(
         default="local[*]", description="Spark master; all cores of this machine if left out."
+    )
+    spark_packed: Annotated[Path, AfterValidator(_absolute)] | None = Field(
+        default=None,
+        description="Archive of what executors import, made by `pack`; what they have if left out.",
     )
 
 

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator
 from contextlib import closing
 
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.target import PostgresTarget, SingerTarget, Target
-from batch_pipeline.files.looks import checksum_problem
+from batch_pipeline.domain.target import MessageMode, PostgresTarget, SingerTarget, Target
+from batch_pipeline.files.looks import content_problem, problem_before_reading
 from batch_pipeline.ports import Loader
 from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.steps.load import Dock, Outcome, load
+from batch_pipeline.steps.load import Dock, Look, Outcome, load
 
 
 def load_due(
@@ -36,12 +36,19 @@ def load_due(
                 target=target.name,
                 loads=pipeline.database.loads,
                 loader=loader,
-                look=checksum_problem,
+                look=_look(target),
                 run_id=run_id,
                 in_order=target.keeps_last and bool(stream.message_keys),
                 only=only,
             )
         )
+
+
+def _look(target: Target) -> Look:
+    """Give the look that makes sure of files' bytes, unless the loader itself does."""
+    if isinstance(target, SingerTarget) and target.messages is not MessageMode.RECORD:
+        return content_problem
+    return problem_before_reading
 
 
 def loader_of(pipeline: Pipeline, stream: Stream, target: Target) -> Loader:

@@ -8,14 +8,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from batch_pipeline.domain.audit import Audit
 from batch_pipeline.domain.errors import SettingError, UnknownJobError, UnknownStreamError
 from batch_pipeline.domain.job import Job
+from batch_pipeline.domain.location import is_object
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.files.landing import FolderLanding
+from batch_pipeline.files.object_landing import ObjectLanding
+from batch_pipeline.files.object_storage import ObjectStorage
 from batch_pipeline.files.storage import FolderStorage
+from batch_pipeline.files.watched_landing import WatchedLanding
+from batch_pipeline.files.watched_objects import MOST_KEYS, WatchedObjects
 from batch_pipeline.inventory.database import Database, database_url, open_database
 from batch_pipeline.inventory.meta.job_tables import terms_of_job
 from batch_pipeline.inventory.meta.meta_connection import open_meta_engine
@@ -23,12 +28,14 @@ from batch_pipeline.inventory.meta.meta_sources import MetaSources
 from batch_pipeline.inventory.meta.meta_table import OwnMetaTable
 from batch_pipeline.inventory.meta.published import PublishedSources, is_published
 from batch_pipeline.inventory.meta.user_meta_table import UserMetaTable
+from batch_pipeline.ports import AskedLanding, LandingWatch
 from batch_pipeline.settings.environment import Settings, load_settings
 from batch_pipeline.settings.home import Home
 from batch_pipeline.settings.stream_file import load_streams
 from batch_pipeline.spark.sessions.session import SparkSettings
 from batch_pipeline.steps.collect_garbage import Collected, collect_garbage
 from batch_pipeline.steps.encode import Workshop
+from batch_pipeline.stores import s3
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,6 +120,7 @@ class Pipeline:
             home=self.home.path,
             remote=None if remote is None else remote.get_secret_value(),
             master=self.settings.spark_master,
+            packed=self.settings.spark_packed,
         )
 
     def migrate(self, *, role_prefix: str | None = None) -> tuple[str, str, str]:
@@ -170,9 +178,24 @@ class Pipeline:
         except UnknownJobError:
             return None
 
-    def landing(self, stream: Stream, *, wait: bool) -> FolderLanding:
+    def landing(self, stream: Stream, *, wait: bool) -> AskedLanding:
         """Give the landing of a stream; `wait` waits for files that are being written."""
+        if is_object(stream.source.place):
+            return ObjectLanding(stream=stream)
         return FolderLanding(stream=stream, wait=wait)
+
+    def watched_landing(
+        self, stream: Stream, *, wait: bool, client: Callable[[], Any] = s3.client
+    ) -> LandingWatch:
+        """Give the landing of a stream for one who looks again and again.
+
+        With `wait` a look lists all there is, and waits for files that are being written, else as
+        much as a tick of a sensor can take. `client` gives the client of S3 to ask with.
+        """
+        if is_object(stream.source.place):
+            most = None if wait else MOST_KEYS
+            return WatchedObjects(ObjectLanding(stream=stream, client=client), most_keys=most)
+        return WatchedLanding(FolderLanding(stream=stream, wait=wait))
 
     def cutter(self, stream: Stream) -> "ItemCutter | None":
         """Give what cuts large files of a stream into items; None where a file is one item."""
@@ -182,9 +205,10 @@ class Pipeline:
 
         return ItemCutter(stream=stream, most_bytes=stream.max_item_bytes)
 
-    def storage(self, stream: Stream) -> FolderStorage:
+    def storage(self, stream: Stream) -> FolderStorage | ObjectStorage:
         """Give the storage of a stream."""
-        return FolderStorage(stream.storage)
+        where = stream.storage
+        return ObjectStorage(where) if is_object(where.root) else FolderStorage(where)
 
     def workshop(self, stream: Stream, session: "Callable[[], SparkSession]") -> Workshop:
         """Give what encoding a stream's batches needs; `session` gives the Spark session to use."""

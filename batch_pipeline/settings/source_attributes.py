@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from batch_pipeline.domain.arrivals import Arrivals, KeyOrder
+from batch_pipeline.domain.location import is_object
 from batch_pipeline.domain.stream import (
     CsvOptions,
     FixedColumn,
@@ -16,7 +18,9 @@ from batch_pipeline.domain.stream import (
 from batch_pipeline.settings.section import Section
 from batch_pipeline.settings.stream_values import (
     Count,
+    Duration,
     Location,
+    QueueUrl,
     Size,
     Text,
     absolute_uri,
@@ -25,7 +29,12 @@ from batch_pipeline.settings.stream_values import (
 from batch_pipeline.settings.table_attributes import TableAttributes
 
 _LEAST_ITEM = 64 * 2**10  # what opening and closing a file costs, in bytes read
-_CHOICES = {"uri": "one of them", "max_item_size": "rows whose locations name ranges of bytes"}
+_CHOICES = {
+    "uri": "one of them",
+    "listing": "rows as they come",
+    "events": "rows as they come",
+    "max_item_size": "rows whose locations name ranges of bytes",
+}
 
 
 class FixedColumnAttributes(Section):
@@ -80,11 +89,37 @@ class OptionAttributes(Section):
         return TextOptions(columns=tuple(column.to_domain() for column in self.columns))
 
 
+class ListingAttributes(Section):
+    """How a bucket is listed."""
+
+    order: KeyOrder = Field(
+        KeyOrder.ANY,
+        description="ascending where later files have higher keys, so that a look asks for those "
+        "behind the highest one alone (default any: every look lists all keys).",
+    )
+    relist: Duration | None = Field(
+        None,
+        description="With ascending, or with events: how often all keys are listed nevertheless, "
+        "which finds what came out of order (seconds, or with a unit; default 1h).",
+    )
+
+
+class EventAttributes(Section):
+    """Where a bucket tells of new objects."""
+
+    queue: QueueUrl = Field(
+        description="URL of the SQS queue that the bucket's event notifications go to; only this "
+        "stream reads it."
+    )
+
+
 class SourceAttributes(Section):
     """Where files land, or the table of your own that lists them, and how they are read."""
 
     uri: Location | None = Field(
-        None, description="Landing folder: a file:///… URI, or a path, relative to the stream file."
+        None,
+        description="Where files land: a folder, by a file:///… URI or by a path, relative to the "
+        "stream file; or s3://bucket/prefix.",
     )
     meta_table: TableAttributes | None = Field(
         None, description="In place of uri: a table of your own, one row for each file."
@@ -94,6 +129,12 @@ class SourceAttributes(Section):
     )
     exclude: tuple[Text, ...] = Field(
         (), description="Patterns; a file whose name matches one is left out."
+    )
+    listing: ListingAttributes = Field(
+        ListingAttributes(), description="How a bucket is listed (default: all keys at each look)."
+    )
+    events: EventAttributes | None = Field(
+        None, description="Where a bucket tells of new files (default: it is listed)."
     )
     max_item_size: Annotated[Size, Field(ge=_LEAST_ITEM)] | None = Field(
         None,
@@ -112,8 +153,14 @@ class SourceAttributes(Section):
         if self.meta_table is None and self.uri is None:
             raise refusal("is missing; expected it, or `source.meta_table`", key="source.uri")
         if self.meta_table is None:
+            self._arrivals()
+            is_bucket = is_object(absolute_uri(self.uri or ".", Path("/")))
+            for key in ("listing", "events"):
+                if key in self.model_fields_set and not is_bucket:
+                    problem = "is there for buckets only; expected none beside a folder"
+                    raise refusal(problem, key=f"source.{key}")
             return
-        for key in ("uri", "include", "exclude", "max_item_size"):
+        for key in ("uri", "include", "exclude", "listing", "events", "max_item_size"):
             if key in self.model_fields_set:
                 choice = _CHOICES.get(key, "`source.meta_table.where` chooses rows")
                 problem = f"cannot stand beside `source.meta_table`; expected {choice}"
@@ -127,9 +174,14 @@ class SourceAttributes(Section):
             uri=absolute_uri(self.uri or ".", base),  # never None here: `check` has refused that
             include=self.include,
             exclude=self.exclude,
+            arrivals=self._arrivals(),
             max_item_bytes=self.max_item_size,
             **self._read_as(),
         )
+
+    def _arrivals(self) -> Arrivals:
+        queue = None if self.events is None else self.events.queue
+        return Arrivals(order=self.listing.order, relist=self.listing.relist, queue=queue)
 
     def _read_as(self) -> dict[str, Any]:
         return {

@@ -106,8 +106,8 @@ class StorageAttributes(Section):
 
     root: Location = Field(
         "./batches",
-        description="Folder of the part files: a file:///… URI, or a path, relative to the stream "
-        "file (default ./batches).",
+        description="Where part files go: a folder, by a file:///… URI or by a path, relative to "
+        "the stream file; or s3://bucket/prefix (default ./batches).",
     )
     prefix: str = Field("", description="Start of every file name (default: none).")
     keep_superseded: Duration | None = Field(
@@ -122,9 +122,9 @@ class StorageAttributes(Section):
     )
     archive: Location | None = Field(
         None,
-        description="Folder that files of generations are moved to when keep_loaded or "
-        "keep_superseded is over: a file:///… URI, or a path, relative to the stream file "
-        "(default: they are deleted).",
+        description="Where files of generations are moved to when keep_loaded or keep_superseded "
+        "is over: a folder, by a file:///… URI or by a path, relative to the stream file; or "
+        "s3://bucket/prefix (default: they are deleted).",
     )
 
     def check(self) -> None:

@@ -13,13 +13,25 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from batch_pipeline.domain.errors import InvalidValueError
-from batch_pipeline.domain.location import to_path, to_uri
+from batch_pipeline.domain.file_range import MARK
+from batch_pipeline.domain.location import (
+    S3,
+    S3_SCHEMES,
+    as_s3,
+    scheme_of,
+    split_object,
+    to_path,
+    to_uri,
+)
 from batch_pipeline.domain.stream import STREAM_NAME
 from batch_pipeline.settings.units import parse_bytes, parse_duration
 
 REFUSAL = "refused_value"
+_QUEUE = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]+)?/[^\s?#@]+")
+_EXPECTED_QUEUE = "the URL of an SQS queue, https://sqs.REGION.amazonaws.com/ACCOUNT/NAME"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=//)|(file):", re.IGNORECASE)
 _EXPECTED_URI = "a file:///… URI without a host, or a path"
+_EXPECTED_PREFIX = "s3://bucket or s3://bucket/prefix, without `.`, `..` or a range of bytes in it"
 
 
 def refusal(problem: str, *, key: str = "") -> PydanticCustomError:
@@ -36,7 +48,15 @@ def stream_name(text: str) -> str:
 
 
 def absolute_uri(location: str, base: Path) -> str:
-    """Resolve against `base`; `..` is taken out by the text, so symbolic links do not matter."""
+    """Resolve against `base`; `..` is taken out by the text, so symbolic links do not matter.
+
+    Of a bucket it is the prefix of keys as it stands, without a slash at its end.
+
+    Raises:
+        InvalidValueError: it names no folder, and no bucket.
+    """
+    if scheme_of(location) in S3_SCHEMES:
+        return _prefix(location)
     if _SCHEME.match(location):
         path = to_path(location)
     else:
@@ -44,18 +64,33 @@ def absolute_uri(location: str, base: Path) -> str:
     return to_uri(os.path.normpath(path))
 
 
+def _prefix(location: str) -> str:
+    bucket, prefix = split_object(as_s3(location))
+    prefix = prefix.rstrip("/")
+    if MARK in location or {".", ".."} & {*prefix.split("/")}:
+        raise InvalidValueError("location", location, _EXPECTED_PREFIX)
+    return f"{S3}://{bucket}/{prefix}".rstrip("/")
+
+
 def _location(text: str) -> str:
     if "{{" in text:
         raise refusal(f"is the template {text!r:.80}, which only a Dagster project's files may use")
     scheme = _SCHEME.match(text)
     name = (scheme[1] or scheme[2]).lower() if scheme else "path"
-    if name not in {"file", "path"}:
+    if name not in {"file", "path", *S3_SCHEMES}:
         problem = f"has the scheme {name}://, which this release cannot read or write"
-        raise refusal(f"{problem}; expected {_EXPECTED_URI}")
+        raise refusal(f"{problem}; expected s3://bucket/prefix, {_EXPECTED_URI}")
+    expected = _EXPECTED_PREFIX if name in S3_SCHEMES else _EXPECTED_URI
     try:
         absolute_uri(text, Path("/"))
     except (InvalidValueError, RuntimeError) as error:
-        raise refusal(f"is no usable location; expected {_EXPECTED_URI}") from error
+        raise refusal(f"is no usable location; expected {expected}") from error
+    return text
+
+
+def _queue(text: str) -> str:
+    if not _QUEUE.fullmatch(text):
+        raise refusal(f"is no usable queue; expected {_EXPECTED_QUEUE}")  # may hold credentials
     return text
 
 
@@ -77,5 +112,6 @@ _QUANTITY_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "number", "minimum": 
 Size = Annotated[int, BeforeValidator(_size), WithJsonSchema(_QUANTITY_SCHEMA)]
 Duration = Annotated[timedelta, BeforeValidator(_duration), WithJsonSchema(_QUANTITY_SCHEMA)]
 Location = Annotated[str, Field(min_length=1), AfterValidator(_location)]
+QueueUrl = Annotated[str, Field(min_length=1), AfterValidator(_queue)]
 Text = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(strict=True, ge=1, le=2**31 - 1)]

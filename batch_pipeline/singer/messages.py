@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from batch_pipeline.domain.location import to_path
+from batch_pipeline.domain.location import is_object, to_path
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.singer.bookmarks import Bookmark, bookmark_json
@@ -73,8 +73,11 @@ def batch_message(manifest: Manifest, *, name: str | None = None) -> dict[str, A
 
 
 def _plain_uri(uri: str) -> str:
-    """Undo percent-encoding, because the Singer SDK opens what stands after `file://` verbatim."""
-    return f"file://{to_path(uri)}"
+    """Undo percent-encoding, because the Singer SDK opens what stands after `file://` verbatim.
+
+    URIs of objects have none.
+    """
+    return uri if is_object(uri) else f"file://{to_path(uri)}"
 
 
 def state_message(manifest: Manifest, bookmark: Bookmark, *, stream: str) -> dict[str, Any]:

@@ -4,12 +4,17 @@ What is in them is not looked at here.
 """
 
 import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from batch_pipeline.domain.errors import BatchDataError
-from batch_pipeline.domain.location import to_path
+from batch_pipeline.domain.errors import BatchDataError, PartFileUnreachableError, PipelineError
+from batch_pipeline.domain.location import is_object, shown
 from batch_pipeline.domain.manifest import Manifest, PartFile
+from batch_pipeline.stores.copies import local_file
+from batch_pipeline.stores.facts import look
+from batch_pipeline.stores.failures import reason_of, tells_of_file
 
 
 @dataclass(eq=False)
@@ -37,13 +42,8 @@ def part_file_error(
     manifest: Manifest, part: PartFile, problem: str, line: int | None = None
 ) -> PartFileError:
     """Make the error that a part file is to blame for."""
-    path, batch = to_path(part.uri), manifest.batch
+    path, batch = shown(part.uri), manifest.batch
     return PartFileError(batch.job, batch.label, manifest.generation, path, problem, line)
-
-
-def path_of(part: PartFile) -> Path:
-    """Give the place of a part file."""
-    return Path(to_path(part.uri))
 
 
 def check_sizes(manifest: Manifest) -> None:
@@ -51,10 +51,11 @@ def check_sizes(manifest: Manifest) -> None:
 
     Raises:
         PartFileError: one is not.
+        PartFileUnreachableError: the store of one cannot be asked now.
     """
     for part in manifest.part_files:
         try:
-            found = path_of(part).stat().st_size
+            found = look(part.uri).size_bytes
         except OSError as error:
             raise unreadable(manifest, part, error) from error
         if found != part.size_bytes:
@@ -62,26 +63,37 @@ def check_sizes(manifest: Manifest) -> None:
             raise part_file_error(manifest, part, problem)
 
 
-def check_contents(manifest: Manifest) -> None:
-    """Check that all part files have the bytes that were published; reads them once.
+@contextmanager
+def checked_files(manifest: Manifest) -> Iterator[Sequence[Path]]:
+    """Give where each part file can be read, once all have the bytes that were published.
+
+    Files of a store are fetched once: as copies, which are there until the block ends.
 
     Raises:
-        PartFileError: one has not.
+        PartFileError: one has other bytes.
+        PartFileUnreachableError: one cannot be fetched now.
     """
     check_sizes(manifest)
-    for part in manifest.part_files:
-        try:
-            with path_of(part).open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise unreadable(manifest, part, error) from error
-        if found != part.sha256:
-            problem = f"its SHA-256 is {found}, and {part.sha256} was published"
-            raise part_file_error(manifest, part, problem)
+    paths: list[Path] = []
+    with ExitStack() as copies:
+        for part in manifest.part_files:
+            try:
+                path = copies.enter_context(local_file(part.uri))
+                with path.open("rb") as file:
+                    found = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                raise unreadable(manifest, part, error) from error
+            if found != part.sha256:
+                problem = f"its SHA-256 is {found}, and {part.sha256} was published"
+                raise part_file_error(manifest, part, problem)
+            paths.append(path)
+        yield paths
 
 
-def unreadable(manifest: Manifest, part: PartFile, error: OSError) -> PartFileError:
+def unreadable(manifest: Manifest, part: PartFile, error: OSError) -> PipelineError:
     """Say why a part file cannot be read."""
-    reason = error.strerror or type(error).__name__
+    reason = reason_of(error)
+    if is_object(part.uri) and not tells_of_file(error):
+        return PartFileUnreachableError(part.uri, reason)
     gone = isinstance(error, FileNotFoundError)
     return part_file_error(manifest, part, "is gone" if gone else f"cannot be read ({reason})")

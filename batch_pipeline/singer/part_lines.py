@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, BinaryIO, assert_never
 
 import msgspec
@@ -16,7 +17,7 @@ import zstandard
 
 from batch_pipeline.domain.encoding import Compression, Format
 from batch_pipeline.domain.manifest import Manifest, PartFile
-from batch_pipeline.singer.part_files import part_file_error, path_of, unreadable
+from batch_pipeline.singer.part_files import part_file_error, unreadable
 
 _BLOCK_BYTES = 2**20
 _HAS_ISAL = find_spec("isal") is not None  # there is no wheel for some platforms
@@ -35,12 +36,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 def json_lines(
-    manifest: Manifest, part: PartFile, columns: Collection[str] | None = None
+    manifest: Manifest, part: PartFile, path: Path, columns: Collection[str] | None = None
 ) -> Iterator[bytes]:
     """Read the records of a part file as blocks of whole lines, each line a JSON object.
 
-    Numbers keep all digits that the file has. With `columns` records have only these; values stay
-    as they were written.
+    `path` is where its bytes are. Numbers keep all digits that the file has. With `columns` records
+    have only these; values stay as they were written.
 
     Raises:
         PartFileError: the file cannot be read as its manifest says, or has more or fewer records.
@@ -48,7 +49,7 @@ def json_lines(
     blocks = _lines_of_tables if manifest.encoding.format is not Format.JSONL else _text_blocks
     found = 0
     try:
-        for block in blocks(manifest, part, columns):
+        for block in blocks(manifest, part, path, columns):
             found += block.count(b"\n")
             yield block
     except _DAMAGE as error:
@@ -63,10 +64,10 @@ def json_lines(
 
 
 def _text_blocks(
-    manifest: Manifest, part: PartFile, columns: Collection[str] | None
+    manifest: Manifest, part: PartFile, path: Path, columns: Collection[str] | None
 ) -> Iterator[bytes]:
     with ExitStack() as opened:
-        file = opened.enter_context(path_of(part).open("rb"))
+        file = opened.enter_context(path.open("rb"))
         blocks = _whole_lines(_unpacked(file, manifest.encoding.compression))
         if columns is None:
             yield from blocks
@@ -122,7 +123,7 @@ def _projected(
 
 
 def _lines_of_tables(
-    manifest: Manifest, part: PartFile, columns: Collection[str] | None
+    manifest: Manifest, part: PartFile, path: Path, columns: Collection[str] | None
 ) -> Iterator[bytes]:
     from batch_pipeline.singer.table_lines import NoTableError, table_lines  # pyarrow: 0.2 s
 
@@ -130,7 +131,7 @@ def _lines_of_tables(
     if columns is not None:
         wanted = tuple(column for column in wanted if column.name in columns)
     try:
-        yield from table_lines(path_of(part), manifest.encoding.format, wanted)
+        yield from table_lines(path, manifest.encoding.format, wanted)
     except NoTableError as error:
         problem = f"is not {manifest.encoding.format} ({error})"
         raise part_file_error(manifest, part, problem) from error

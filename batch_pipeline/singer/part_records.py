@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from batch_pipeline.domain.manifest import Manifest
-from batch_pipeline.singer.part_files import check_contents, part_file_error
+from batch_pipeline.singer.part_files import checked_files, part_file_error
 from batch_pipeline.singer.part_lines import json_lines
 
 _decode = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal).decode
@@ -28,13 +28,14 @@ def record_blocks(
 
     Raises:
         PartFileError: a file is gone, is not what was published or cannot be read as encoded.
+        PartFileUnreachableError: the store of a file does not give it now.
     """
     head = b'{"type":"RECORD","stream":' + json.dumps(name).encode() + b',"record":'
     joint = b"}\n" + head
-    check_contents(manifest)
-    for part in manifest.part_files:
-        for block in json_lines(manifest, part, columns):
-            yield b"".join((head, block[:-1].replace(b"\n", joint), b"}\n"))
+    with checked_files(manifest) as paths:
+        for part, path in zip(manifest.part_files, paths, strict=True):
+            for block in json_lines(manifest, part, path, columns):
+                yield b"".join((head, block[:-1].replace(b"\n", joint), b"}\n"))
 
 
 def record_lines(
@@ -44,6 +45,7 @@ def record_lines(
 
     Raises:
         PartFileError: a file is gone, is not what was published or cannot be read as encoded.
+        PartFileUnreachableError: the store of a file does not give it now.
     """
     for block in record_blocks(manifest, name, columns=columns):
         for line in block[:-1].split(b"\n"):
@@ -57,15 +59,16 @@ def records(
 
     Raises:
         PartFileError: a file is gone, is not what was published or cannot be read as encoded.
+        PartFileUnreachableError: the store of a file does not give it now.
     """
-    check_contents(manifest)
-    for part in manifest.part_files:
-        number = 0
-        for block in json_lines(manifest, part, columns):
-            for line in block[:-1].split(b"\n"):
-                number += 1
-                try:
-                    yield _decode(line)
-                except msgspec.MsgspecError as error:
-                    problem = f"is no JSON object ({error})"
-                    raise part_file_error(manifest, part, problem, number) from error
+    with checked_files(manifest) as paths:
+        for part, path in zip(manifest.part_files, paths, strict=True):
+            number = 0
+            for block in json_lines(manifest, part, path, columns):
+                for line in block[:-1].split(b"\n"):
+                    number += 1
+                    try:
+                        yield _decode(line)
+                    except msgspec.MsgspecError as error:
+                        problem = f"is no JSON object ({error})"
+                        raise part_file_error(manifest, part, problem, number) from error

@@ -33,6 +33,7 @@ class SparkEncoder:
 
         Raises:
             EncodeStoppedError: the request's watch called it off.
+            SourceUnavailableError: an object cannot be read now.
             StorageUnavailableError: part files cannot be written.
             SparkUnavailableError: the engine is gone.
             TaskFailedError: a task ended in an unexpected way.

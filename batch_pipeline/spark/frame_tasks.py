@@ -4,16 +4,21 @@ Runs in Spark's Python workers. The reading side has no effect but its batches, 
 several times; it reads what was checked before, and fails when that has changed.
 """
 
+import re
 import secrets
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
 import msgspec
 import pyarrow as pa
 
-from batch_pipeline.domain.errors import BadFileError, StorageUnavailableError
+from batch_pipeline.domain.errors import (
+    BadFileError,
+    SourceUnavailableError,
+    StorageUnavailableError,
+)
 from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.spark.arrow_types import JSON_TYPES
@@ -24,14 +29,17 @@ from batch_pipeline.spark.kept_output import BatchOutput
 from batch_pipeline.spark.lineage import Lineage
 from batch_pipeline.spark.read.arrow_tables import table_of
 from batch_pipeline.spark.read.csv_slices import SliceRefusedError
+from batch_pipeline.spark.read.objects import Ahead
+from batch_pipeline.spark.read.originals import Fetch
 from batch_pipeline.spark.read.sources import open_source
 from batch_pipeline.spark.stop_mark import StopCheck, StopMark, StoppedError
 from batch_pipeline.spark.task import TaskRun
-from batch_pipeline.spark.task_values import TaskReport, TaskSpec, answer
+from batch_pipeline.spark.task_values import SourceTrouble, TaskReport, TaskSpec, answer
 from batch_pipeline.spark.write.outputs import open_output
 from batch_pipeline.spark.write.part_files import PartNames
 
 CHANGED = "batch-pipeline: read differently"
+UNREAD = "batch-pipeline: cannot be read now"
 REFUSED = "batch-pipeline: cannot be written"
 
 _OPENINGS = {ColumnType.OBJECT: "{", ColumnType.ARRAY: "["}
@@ -40,6 +48,10 @@ BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 class ReadDifferentlyError(Exception):
     """A file no longer gives the records that were counted before."""
+
+
+class UnreadError(Exception):
+    """A source cannot be read now, through no fault of its own; the text ends with the trouble."""
 
 
 class RecordRefusedError(Exception):
@@ -74,14 +86,15 @@ def read_records(schema: RecordSchema, arrow_schema: pa.Schema) -> BatchFunction
                 spec = msgspec.json.decode(text, type=ReadSpec)
                 # Of a stopped encode nothing counts any more: the job ends as soon as it can, and
                 # its writing tasks can still say which files they made.
-                with suppress(StoppedError):
-                    for found in _records(spec, schema):
+                files = () if spec.task.part else (item.file for item in spec.task.items)
+                with suppress(StoppedError), closing(Ahead(files)) as ahead:
+                    for found in _records(spec, schema, ahead.fetch):
                         yield found.cast(arrow_schema)
 
     return read
 
 
-def _records(spec: ReadSpec, schema: RecordSchema) -> Iterator[pa.RecordBatch]:
+def _records(spec: ReadSpec, schema: RecordSchema, fetch: Fetch) -> Iterator[pa.RecordBatch]:
     task = spec.task
     output = BatchOutput(schema, task.stream.on_nonfinite)
     run = TaskRun(task, secrets.token_hex(4), {}, output)
@@ -90,7 +103,7 @@ def _records(spec: ReadSpec, schema: RecordSchema) -> Iterator[pa.RecordBatch]:
         rows = 0
         stop.check()
         try:
-            with open_source(item.file, task.stream, task.part) as source:
+            with open_source(item.file, task.stream, task.part, fetch=fetch) as source:
                 lineage = Lineage(task.stream.lineage, item, task.context)
                 for _ in run.chunks(source, lineage):
                     stop.check()
@@ -99,9 +112,18 @@ def _records(spec: ReadSpec, schema: RecordSchema) -> Iterator[pa.RecordBatch]:
                         yield batch
         except (BadFileError, SliceRefusedError) as error:
             raise ReadDifferentlyError(f"{CHANGED}: {item.file.location}: {error}") from error
+        except SourceUnavailableError as error:
+            trouble = msgspec.json.encode(SourceTrouble.of(error)).decode()
+            raise UnreadError(f"{UNREAD}: {trouble}") from error
         if rows != expected:
             told = f"{rows} records instead of {expected}"
             raise ReadDifferentlyError(f"{CHANGED}: {item.file.location}: {told}")
+
+
+def source_error(text: str) -> SourceUnavailableError | None:
+    """Find the trouble with a source in what an engine tells of a failed job, if it was that."""
+    found = re.search(rf"{UNREAD}: (\{{.*\}})", text)
+    return None if found is None else msgspec.json.decode(found[1], type=SourceTrouble).error()
 
 
 def write_records(spec: bytes) -> BatchFunction:

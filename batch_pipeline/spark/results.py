@@ -23,12 +23,15 @@ def check_finished(reports: Iterable[TaskReport], stream: Stream) -> None:
     """Check that all tasks came to their end.
 
     Raises:
+        SourceUnavailableError: an object cannot be read now.
         StorageUnavailableError: part files cannot be written.
         TaskFailedError: a task ended in an unexpected way.
     """
     for report in reports:
         if report.storage_error is not None:
             raise StorageUnavailableError(stream.storage.root, report.storage_error)
+        if report.source_error is not None:
+            raise report.source_error.error()
         if report.failure is not None:
             raise TaskFailedError(stream.name, report.number, report.failure)
 

@@ -3,19 +3,20 @@
 Knows sessions, tags and engine errors; what the tasks do is up to the caller.
 """
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
 
 from batch_pipeline.domain.encode import Watch
-from batch_pipeline.domain.errors import EncodeStoppedError, SparkUnavailableError
+from batch_pipeline.domain.errors import EncodeStoppedError
 from batch_pipeline.domain.stream import Storage
+from batch_pipeline.spark.clusters.fitness import trouble
+from batch_pipeline.spark.clusters.shipped import TaskFunction, shipped
+from batch_pipeline.spark.engine_errors import engine_errors
 from batch_pipeline.spark.progress import TaskCount, Teller, followed
 from batch_pipeline.spark.stop_mark import StopMark
 
@@ -30,7 +31,6 @@ STOP_SECONDS = 10.0
 CARRIED_BYTES = 2**20
 
 _Given = TypeVar("_Given")
-TaskFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class SparkJobs:
@@ -57,6 +57,7 @@ class SparkJobs:
 
         Raises:
             EncodeStoppedError: it was called off.
+            ExecutorUnfitError: an executor lacks what tasks need.
             SparkUnavailableError: the engine is gone.
         """
         session = self._session_factory()
@@ -73,7 +74,7 @@ class SparkJobs:
         try:
             return running.result()
         except engine_errors() as error:
-            raise SparkUnavailableError(_target(session), reason_of(error)) from error
+            raise trouble(session, error) from error
 
     def _run(
         self, session: "SparkSession", job: "Callable[[SparkSession], _Given]", count: TaskCount
@@ -111,10 +112,11 @@ def task_frame(
     """
     count = len(payloads)
     if sum(map(len, payloads)) <= CARRIED_BYTES:
-        return session.range(0, count, 1, count).mapInArrow(_Carried(payloads, function), columns)
+        carried = shipped(session, _Carried(payloads, function))
+        return session.range(0, count, 1, count).mapInArrow(carried, columns)
     rows = pa.Table.from_batches([_specs(range(count), payloads)])
     frame = session.createDataFrame(rows).repartitionById(count, "number")
-    return frame.mapInArrow(function, columns)
+    return frame.mapInArrow(shipped(session, function), columns)
 
 
 def _specs(numbers: Sequence[int], payloads: Sequence[bytes]) -> pa.RecordBatch:
@@ -134,35 +136,3 @@ class _Carried:
 
     def _told(self, numbers: list[int]) -> pa.RecordBatch:
         return _specs(numbers, [self._payloads[number] for number in numbers])
-
-
-def engine_errors() -> tuple[type[Exception], ...]:
-    """Give what pyspark raises when its engine fails or is gone."""
-    from pyspark.errors import PySparkException
-
-    gateway_error: type[Exception] = import_module("py4j.protocol").Py4JError
-    return PySparkException, gateway_error, OSError, AttributeError  # the last: it was stopped
-
-
-def is_engine_gone(error: Exception) -> bool:
-    """Tell an engine that is gone from a plan that it cannot run."""
-    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
-
-    gone = {SparkConnectGrpcException, *SparkConnectGrpcException.__bases__}
-    py4j = import_module("py4j.protocol")
-    is_call = isinstance(error, py4j.Py4JError) and not isinstance(error, py4j.Py4JJavaError)
-    return is_call or type(error) in gone or isinstance(error, (OSError, AttributeError))
-
-
-def reason_of(error: Exception) -> str:
-    """Find the one line of an engine's report, stack traces included, that says what happened."""
-    text = str(error).strip()
-    raised = re.findall(r"^[: ]*((?:\w+\.)*\w*(?:Error|Exception): .+?)\.?$", text, re.MULTILINE)
-    return raised[-1] if raised else text.partition("\n")[0] or type(error).__name__
-
-
-def _target(session: "SparkSession") -> str:
-    """Name the engine; the address of a server is left out, for it holds a token."""
-    if ".connect." in type(session).__module__:
-        return "the Connect server"
-    return str(session.sparkContext.master)

@@ -5,7 +5,6 @@ whose report says why. In csv files a first Spark job counts quotes, so that eac
 it starts inside of them.
 """
 
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -14,8 +13,8 @@ from dataclasses import dataclass, replace
 import msgspec
 import pyarrow as pa
 
-from batch_pipeline.domain.errors import BadFileError
-from batch_pipeline.domain.item import Item, modified_at
+from batch_pipeline.domain.errors import BadFileError, SourceUnavailableError
+from batch_pipeline.domain.item import Item
 from batch_pipeline.domain.record_rules import LineageColumn
 from batch_pipeline.domain.stream import SourceFormat, Stream
 from batch_pipeline.spark.packing import SLICE_BYTES, Work, byte_ranges
@@ -28,7 +27,7 @@ from batch_pipeline.spark.read.csv_slices import (
 from batch_pipeline.spark.read.slices import ByteRange
 from batch_pipeline.spark.read.sources import open_source
 from batch_pipeline.spark.running import SparkJobs, task_frame
-from batch_pipeline.spark.task_values import answer
+from batch_pipeline.spark.task_values import SourceTrouble, answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +41,14 @@ class CountSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountReport:
-    """What it counted; nothing when the file could not be read."""
+    """What it counted; nothing when the file could not be read.
+
+    `source_error` tells that this was no fault of the file.
+    """
 
     number: int
-    counts: CsvCounts | None
+    counts: CsvCounts | None = None
+    source_error: SourceTrouble | None = None
 
 
 def splits(items: Sequence[Item], stream: Stream, jobs: SparkJobs) -> dict[int, tuple[Work, ...]]:
@@ -53,6 +56,9 @@ def splits(items: Sequence[Item], stream: Stream, jobs: SparkJobs) -> dict[int, 
 
     The numbers of records are only known to a task that has read all of the file in front of them,
     so a stream that wants these has no file split.
+
+    Raises:
+        SourceUnavailableError: an object cannot be read now.
     """
     if LineageColumn.RECORD_NUMBER in stream.lineage:
         return {}
@@ -77,19 +83,19 @@ def splits(items: Sequence[Item], stream: Stream, jobs: SparkJobs) -> dict[int, 
 def _opened(item: Item, stream: Stream) -> tuple[Item, SourceFormat] | None:
     """Tell the format of a file that can be split, and note what it is like now.
 
-    With its size and time noted, all tasks that read a part of it read the same file.
+    With its size and time noted, and the ETag of an object, all tasks that read a part of it read
+    the same file.
     """
     with suppress(BadFileError, OSError), open_source(item.file, stream) as source:
         is_csv = source.format is SourceFormat.CSV
         if not source.can_split or (is_csv and not can_be_sliced(stream.source.csv)):
             return None
-        with source.reopened() as file:
-            status = os.fstat(file.fileno())
-        known = item.file
+        known, facts = item.file, source.facts
         noted = replace(
             known,
-            size_bytes=status.st_size if known.size_bytes is None else known.size_bytes,
-            modified_at=known.modified_at or modified_at(status),
+            size_bytes=facts.size_bytes if known.size_bytes is None else known.size_bytes,
+            modified_at=known.modified_at or facts.modified_at,
+            etag=known.etag or facts.etag,
         )
         return replace(item, file=noted), source.format
     return None
@@ -104,6 +110,9 @@ def _counted(specs: Sequence[CountSpec], jobs: SparkJobs) -> dict[int, tuple[Wor
         tasks=len(payloads),
     )
     reports = [msgspec.json.decode(row["report"], type=CountReport) for row in rows]
+    for report in reports:
+        if report.source_error is not None:
+            raise report.source_error.error()
     counts: dict[int, list[CsvCounts | None]] = defaultdict(list)
     parts: dict[int, list[CountSpec]] = defaultdict(list)
     for spec, report in zip(specs, sorted(reports, key=lambda one: one.number), strict=True):
@@ -125,10 +134,17 @@ def count_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for row in batch.to_pylist():
             spec = msgspec.json.decode(row["spec"], type=CountSpec)
-            counts: CsvCounts | None = None
-            with (
-                suppress(BadFileError, OSError),
-                open_source(spec.item.file, spec.stream, spec.part) as source,
-            ):
-                counts = count_csv(source.file, spec.part, spec.stream.source.csv.quote)
-            yield answer(row["number"], CountReport(number=row["number"], counts=counts))
+            yield answer(row["number"], _count(row["number"], spec))
+
+
+def _count(number: int, spec: CountSpec) -> CountReport:
+    counts: CsvCounts | None = None
+    try:
+        with (
+            suppress(BadFileError, OSError),
+            open_source(spec.item.file, spec.stream, spec.part) as source,
+        ):
+            counts = count_csv(source.file, spec.part, spec.stream.source.csv.quote)
+    except SourceUnavailableError as error:
+        return CountReport(number=number, source_error=SourceTrouble.of(error))
+    return CountReport(number=number, counts=counts)

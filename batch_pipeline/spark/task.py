@@ -3,6 +3,7 @@
 import secrets
 import traceback
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import msgspec
@@ -10,7 +11,11 @@ import pyarrow as pa
 
 from batch_pipeline.domain.encode import BadRecord
 from batch_pipeline.domain.encoding import Format
-from batch_pipeline.domain.errors import BadFileError, StorageUnavailableError
+from batch_pipeline.domain.errors import (
+    BadFileError,
+    SourceUnavailableError,
+    StorageUnavailableError,
+)
 from batch_pipeline.domain.item import Item
 from batch_pipeline.domain.manifest import ItemReport
 from batch_pipeline.domain.record_rules import BadFileKind, OnBadFile
@@ -23,12 +28,13 @@ from batch_pipeline.spark.item_reports import BadFile, counted, unread, without_
 from batch_pipeline.spark.kept_output import NoOutput
 from batch_pipeline.spark.lineage import Lineage
 from batch_pipeline.spark.map.mapper import Mapper
-from batch_pipeline.spark.read.csv_slices import CsvSliceReader, SliceRefusedError
-from batch_pipeline.spark.read.ranges import in_lines_of_file, open_range
-from batch_pipeline.spark.read.readers import Reader, open_reader
+from batch_pipeline.spark.read.csv_slices import SliceRefusedError
+from batch_pipeline.spark.read.objects import Ahead, FetchedObject
+from batch_pipeline.spark.read.originals import Fetch
 from batch_pipeline.spark.read.sources import BLOCK_BYTES, OpenSource, open_source
 from batch_pipeline.spark.stop_mark import StopCheck
-from batch_pipeline.spark.task_values import TaskReport, TaskSpec, answer
+from batch_pipeline.spark.task_readers import reader_of
+from batch_pipeline.spark.task_values import SourceTrouble, TaskReport, TaskSpec, answer
 from batch_pipeline.spark.worker_memory import peak_bytes
 from batch_pipeline.spark.write.outputs import QUARANTINE_FOLDER, Output, Quarantine, open_output
 from batch_pipeline.spark.write.part_files import PartNames
@@ -55,25 +61,31 @@ def run_tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def encode_items(spec: TaskSpec, *, execution: str) -> TaskReport:
     """Encode the items of a task; `execution` (8 hex digits) marks the names of its files.
 
-    Bad records, bad files and storage that cannot be written are reported. After an exception no
-    file is left.
+    Bad records, bad files, and sources and storage that cannot be reached are reported. After an
+    exception no file is left.
     """
     bad_files: dict[int, BadFile] = {}
+    spoiled_by: Item | None = None
     while True:
         run = TaskRun(spec, execution, bad_files)
         try:
+            if spoiled_by is not None:
+                bad_files |= _unreadable(spec, behind=spoiled_by)
             return run.report()
         except _SpoiledError as spoiled:
             # Records of a file that turned out bad are written already: all over again without it.
             run.abort()
             bad_files |= {spoiled.item.id: spoiled.bad}
-            bad_files |= _unreadable(spec, behind=spoiled.item)
+            spoiled_by = spoiled.item
         except SliceRefusedError as error:
             run.abort()
             return TaskReport(number=spec.number, refused=str(error))
         except StorageUnavailableError as error:
             run.abort()
             return TaskReport(number=spec.number, storage_error=error.reason)
+        except SourceUnavailableError as error:
+            run.abort()
+            return TaskReport(number=spec.number, source_error=SourceTrouble.of(error))
         except BaseException:
             run.abort()
             raise
@@ -127,9 +139,17 @@ class TaskRun:
         self._formats: set[SourceFormat] = set()
         self._writing = True
         self._stop = StopCheck(spec.stop_mark)
+        self._fetch: Fetch = FetchedObject
 
     def report(self) -> TaskReport:
         """Encode all items, as far as that makes sense, and report."""
+        wanted = (item.file for item in self._spec.items if item.id not in self._bad_files)
+        with closing(Ahead(() if self._spec.part else wanted)) as ahead:
+            self._fetch = ahead.fetch
+            self._encode()
+        return self._final()
+
+    def _encode(self) -> None:
         for item in self._spec.items:
             report = self._encoded(item)
             self._items.append(report)
@@ -145,7 +165,6 @@ class TaskRun:
                 break
             if self._saw_enough:
                 break
-        return self._final()
 
     def abort(self) -> None:
         """Remove all files."""
@@ -171,7 +190,7 @@ class TaskRun:
         used = False
         stream, context = self._stream, self._spec.context
         try:
-            with open_source(item.file, self._stream, self._spec.part) as source:
+            with open_source(item.file, stream, self._spec.part, fetch=self._fetch) as source:
                 self._formats.add(source.format)
                 for chunk in self.chunks(source, Lineage(stream.lineage, item, context)):
                     used = True
@@ -186,11 +205,14 @@ class TaskRun:
             if used:
                 raise _SpoiledError(item, bad_file) from error
             return unread(item, bad_file)
-        return counted(item, good=good, bad=bad, filtered=filtered, rescued=rescued)
+        report = counted(item, good=good, bad=bad, filtered=filtered, rescued=rescued)
+        if source.etag is None:
+            return report
+        return replace(report, etag=source.etag, version=source.version)
 
     def chunks(self, source: OpenSource, lineage: Lineage) -> Iterator[Chunk]:
         """Take the records of a file chunk by chunk through all stations."""
-        for chunk in _reader(source, self._spec).chunks():
+        for chunk in reader_of(source, self._spec).chunks():
             mapped = chunk if self._mapper is None else self._mapper.mapped(chunk)
             checked = self._check.checked(mapped)
             if taken := lineage.conflicts(self._profile.columns):
@@ -253,19 +275,6 @@ class TaskRun:
             bad_records=tuple(self._bad_records),
             formats=tuple(sorted(self._formats)),
         )
-
-
-def _reader(source: OpenSource, spec: TaskSpec) -> Reader:
-    csv_slice, stream = spec.csv_slice, spec.stream
-    options, limits = stream.source.csv, stream.read_limits
-    reader: Reader
-    if csv_slice is not None:
-        reader = CsvSliceReader(source.file, csv_slice, options, limits, source.bad_file)
-    elif source.range is not None:
-        reader = open_range(source, source.range, stream)
-    else:
-        reader = open_reader(source, stream)
-    return reader if source.range is None else in_lines_of_file(reader, source, source.range)
 
 
 def _unreadable(spec: TaskSpec, *, behind: Item) -> dict[int, BadFile]:

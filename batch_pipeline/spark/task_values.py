@@ -6,6 +6,7 @@ import msgspec
 import pyarrow as pa
 
 from batch_pipeline.domain.encode import BadRecord
+from batch_pipeline.domain.errors import SourceUnavailableError
 from batch_pipeline.domain.item import Item
 from batch_pipeline.domain.manifest import ItemReport, PartFile
 from batch_pipeline.domain.record_rules import LineageContext
@@ -38,15 +39,32 @@ class TaskSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTrouble:
+    """Which object cannot be read now, through no fault of its own, and why."""
+
+    uri: str
+    reason: str
+
+    @classmethod
+    def of(cls, error: SourceUnavailableError) -> "SourceTrouble":
+        """Take over what an error tells."""
+        return cls(uri=error.uri, reason=error.reason)
+
+    def error(self) -> SourceUnavailableError:
+        """Give the error again."""
+        return SourceUnavailableError(self.uri, self.reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
     """What a task did, with one item report per item.
 
     There are no files when `misfits` are there, when a bad file must not be, or when there are too
     many bad records; then no record counts as written, and only the quarantined ones as read.
     `formats` are those of the files that were read; `wide` are the integer columns too long for a
-    double. `refused` tells why the file must be read in one piece instead, `storage_error` and
-    `failure` (a traceback) that the task ended before its time. `peak_bytes` is the most memory
-    that the worker process has held at once since it started.
+    double. `refused` tells why the file must be read in one piece instead, `storage_error`,
+    `source_error` and `failure` (a traceback) that the task ended before its time. `peak_bytes` is
+    the most memory that the worker process has held at once since it started.
     """
 
     number: int
@@ -59,6 +77,7 @@ class TaskReport:
     formats: tuple[SourceFormat, ...] = ()
     refused: str | None = None
     storage_error: str | None = None
+    source_error: SourceTrouble | None = None
     failure: str | None = None
     peak_bytes: int = 0
 

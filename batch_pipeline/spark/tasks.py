@@ -48,6 +48,7 @@ class Tasks:
         Raises:
             EncodeStoppedError: the request's watch called it off.
             SparkUnavailableError: the engine is gone.
+            SourceUnavailableError: an object cannot be read now.
             StorageUnavailableError: part files cannot be written.
             TaskFailedError: a task ended in an unexpected way.
         """

@@ -15,15 +15,20 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from batch_pipeline.domain.encode import EncodeRequest, EncodeResult
 from batch_pipeline.domain.encoding import Compression, Encoding, Format
 from batch_pipeline.domain.errors import PipelineError, TaskFailedError
+from batch_pipeline.domain.item import Item
+from batch_pipeline.domain.manifest import ItemReport
 from batch_pipeline.domain.record_rules import Evolution
 from batch_pipeline.domain.schema import Column, RecordSchema
 from batch_pipeline.domain.schema_change import Misfit
+from batch_pipeline.spark.clusters.shipped import shipped
+from batch_pipeline.spark.engine_errors import is_engine_gone, reason_of
 from batch_pipeline.spark.frame_schema import FrameColumnError, frame_columns, frame_schema
 from batch_pipeline.spark.frame_tasks import (
     CHANGED,
     ReadSpec,
     WriteSpec,
     read_records,
+    source_error,
     write_records,
 )
 from batch_pipeline.spark.item_reports import without_files
@@ -35,7 +40,7 @@ from batch_pipeline.spark.results import (
     remove_files,
     result_of,
 )
-from batch_pipeline.spark.running import SparkJobs, is_engine_gone, reason_of, task_frame
+from batch_pipeline.spark.running import SparkJobs, task_frame
 from batch_pipeline.spark.task_values import TaskReport, TaskSpec
 from batch_pipeline.spark.tasks import Tasks
 from batch_pipeline.spark.transform_function import Transform
@@ -138,9 +143,8 @@ class _Attempt:
         )
         # By place and not by name: names with dots, or that differ by case, confuse Spark.
         placed = frame.toDF(*(f"c{place}" for place in range(len(columns))))
-        written = placed.mapInArrow(
-            write_records(msgspec.json.encode(spec)), "number int, report binary"
-        )
+        function = shipped(session, write_records(msgspec.json.encode(spec)))
+        written = placed.mapInArrow(function, "number int, report binary")
         rows = self._guarded(written.collect)
         found_reports = [msgspec.json.decode(row["report"], type=TaskReport) for row in rows]
         self._written = sorted(found_reports, key=lambda report: report.number)
@@ -169,6 +173,8 @@ class _Attempt:
         except Exception as error:
             if CHANGED in str(error):
                 raise ReadAgainError(str(error)) from error
+            if (unread := source_error(str(error))) is not None:
+                raise unread from error
             if is_engine_gone(error):
                 raise
             raise self._transform.error(error) from error
@@ -201,10 +207,15 @@ def _reading(request: EncodeRequest) -> EncodeRequest:
 
 def _read_spec(spec: TaskSpec, report: TaskReport) -> ReadSpec:
     """Say again what a task has to read: the files that can be used, with what they give."""
-    good = {one.item_id: one.written for one in report.items if one.bad_file is None}
-    items = tuple(item for item in spec.items if item.id in good)
+    good = {one.item_id: one for one in report.items if one.bad_file is None}
+    items = tuple(_as_read(item, good[item.id]) for item in spec.items if item.id in good)
     task = replace(spec, items=items, checks_only=False)
-    return ReadSpec(task=task, good=tuple(good[item.id] for item in items))
+    return ReadSpec(task=task, good=tuple(good[item.id].written for item in items))
+
+
+def _as_read(item: Item, report: ItemReport) -> Item:
+    """Note which version of an object was read, so that it is read again."""
+    return item if report.etag is None else replace(item, file=replace(item.file, etag=report.etag))
 
 
 def _frame(session: "SparkSession", specs: Sequence[ReadSpec], schema: RecordSchema) -> "DataFrame":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from batch_pipeline.domain.errors import TransformError, TransformUnusableError
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.spark.running import reason_of
+from batch_pipeline.spark.engine_errors import reason_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +15,7 @@ from batch_pipeline.stores.failures import told
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFacts:
-    """Facts of a file; `modified_at` is UTC, with the seconds' fractions that are kept there.
+    """Facts of a file; `modified_at` is UTC, of an object in whole seconds.
 
     `etag` and `version` are those of an object; a version only where the bucket keeps versions.
     """
@@ -40,14 +40,14 @@ class FileFacts:
         """Give what S3 says of an object: the answer to a HEAD or a GET of all of it."""
         return cls(
             size_bytes=answer["ContentLength"],
-            modified_at=answer["LastModified"].astimezone(UTC),
+            modified_at=whole_seconds(answer["LastModified"]),
             etag=plain_etag(answer.get("ETag")),
             version=answer.get("VersionId"),
         )
 
 
-def look(uri: str) -> FileFacts:
-    """Ask for the facts of a file or of an object.
+def look(uri: str, client: Callable[[], Any] = s3.client) -> FileFacts:
+    """Ask for the facts of a file or of an object; `client` gives the client to ask with.
 
     Raises:
         InvalidValueError: the URI names neither.
@@ -57,7 +57,12 @@ def look(uri: str) -> FileFacts:
         return FileFacts.of_stat(os.stat(to_path(uri)))  # noqa: PTH116 - half the cost of Path.stat
     bucket, key = split_object(uri)
     with told(uri):
-        return FileFacts.of_answer(s3.client().head_object(Bucket=bucket, Key=key))
+        return FileFacts.of_answer(client().head_object(Bucket=bucket, Key=key))
+
+
+def whole_seconds(told_time: datetime) -> datetime:
+    """Leave out fractions, which some stores tell in listings but never of a single object."""
+    return told_time.astimezone(UTC).replace(microsecond=0)
 
 
 def plain_etag(etag: str | None) -> str | None:

@@ -15,12 +15,19 @@ _NOT_ACCEPTED = f"the store does not accept the credentials; {_CREDENTIALS}"
 _CLOCK = "the clock of this machine differs from the store's; set it right"
 _BUSY = "the store is busy"
 _ABSENT = os.strerror(errno.ENOENT)
+_WORDLESS = "the store gives no reason (400): is it another region? have credentials expired?"
+_NO_UPLOAD = "the upload is not there any more: it was aborted, or is complete"
 _OTHER_VERSION = "another version of the object is there"
 
 # What a code of S3 means: an errno, which makes the class, and words. HEAD has only a status.
 _MEANINGS: dict[str, tuple[int, str]] = {
     "NoSuchBucket": (errno.ENOENT, "there is no such bucket"),
-    **dict.fromkeys(("404", "NoSuchKey", "NoSuchUpload", "NotFound"), (errno.ENOENT, _ABSENT)),
+    **dict.fromkeys(
+        ("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"),
+        (errno.ENOENT, "there is no such queue"),
+    ),
+    "NoSuchUpload": (errno.ENOENT, _NO_UPLOAD),
+    **dict.fromkeys(("404", "NoSuchKey", "NotFound"), (errno.ENOENT, _ABSENT)),
     **dict.fromkeys(("412", "PreconditionFailed"), (errno.EEXIST, _OTHER_VERSION)),
 }
 _FOR_ALL: dict[str, tuple[int, str]] = {
@@ -41,7 +48,28 @@ _FOR_ALL: dict[str, tuple[int, str]] = {
         (errno.EBUSY, _BUSY),
     ),
 }
-_ELSEWHERE = {"301", "PermanentRedirect", "AuthorizationHeaderMalformed"}
+_ELSEWHERE = {"301", "307", "AuthorizationHeaderMalformed", "PermanentRedirect"}
+
+# What a policy has to allow, where that is not called as the request is.
+_ALLOWED_AS = {
+    "HeadBucket": "ListBucket",
+    "HeadObject": "GetObject",
+    "ListObjectsV2": "ListBucket",
+    "ListMultipartUploads": "ListBucketMultipartUploads",
+    "DeleteMessageBatch": "DeleteMessage",
+    "DeleteObjects": "DeleteObject",
+    **dict.fromkeys(
+        (
+            "CompleteMultipartUpload",
+            "CopyObject",
+            "CreateMultipartUpload",
+            "UploadPart",
+            "UploadPartCopy",
+        ),
+        "PutObject",
+    ),
+}
+_OF_QUEUES = {"DeleteMessageBatch", "ReceiveMessage"}
 
 
 class UnreachableError(ConnectionError):
@@ -55,6 +83,15 @@ def reason_of(error: OSError) -> str:
     return text.lower() if is_plain else text
 
 
+def tells_of_file(error: OSError) -> bool:
+    """Tell whether a failure says anything about the one file that was asked for.
+
+    Not where its store cannot be asked or refuses who asks, or where a disk has no room for a copy.
+    """
+    is_refused = isinstance(error, UnreachableError | PermissionError)
+    return not is_refused and error.errno not in {errno.ENOSPC, errno.EDQUOT}
+
+
 @contextmanager
 def told(uri: str) -> Iterator[None]:
     """Give every failure of a store in the block as an `OSError` that names the URI.
@@ -65,19 +102,20 @@ def told(uri: str) -> Iterator[None]:
         PermissionError: the store refuses this to who asks.
         UnreachableError: it cannot be asked.
     """
-    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore import exceptions as known
     from urllib3.exceptions import HTTPError
 
     try:
         yield
-    except ClientError as error:
+    except known.ClientError as error:
         raise _of_answer(error, uri) from error
-    except BotoCoreError as error:
+    except known.ParamValidationError as error:
+        raise OSError(errno.EINVAL, " ".join(str(error).split()), uri) from error
+    except (HTTPError, known.IncompleteReadError, known.ResponseStreamingError) as error:
+        text = f"the connection broke off ({_first_line(error)})"
+        raise UnreachableError(errno.ECONNRESET, text, uri) from error
+    except known.BotoCoreError as error:
         raise UnreachableError(errno.EHOSTUNREACH, _unasked(error), uri) from error
-    except HTTPError as error:  # of a body that breaks off
-        raise UnreachableError(
-            errno.ECONNRESET, f"the connection broke off ({error})", uri
-        ) from error
 
 
 def _of_answer(error: Any, uri: str) -> OSError:
@@ -89,12 +127,13 @@ def _of_answer(error: Any, uri: str) -> OSError:
         return UnreachableError(errno.EINVAL, _in_region(error), uri)
     if code in _MEANINGS:
         return OSError(*_MEANINGS[code], uri)
-    if code in _FOR_ALL or status >= 500:
+    if code in _FOR_ALL or status == 429 or (status >= 500 and status != 501):
         number, text = _FOR_ALL.get(code, (errno.EBUSY, _BUSY))
         return UnreachableError(number, f"{text} ({code}, after {requests} requests)", uri)
     if status in {401, 403}:
-        text = f"the store refuses s3:{error.operation_name} ({code})"
-        return PermissionError(errno.EACCES, text, uri)
+        return PermissionError(errno.EACCES, _refusal(error.operation_name, code), uri)
+    if code == "400":  # a HEAD has no words
+        return UnreachableError(errno.EACCES, _WORDLESS, uri)
     message = str(told_error.get("Message", "")).rstrip(".")
     return OSError(errno.EIO, f"the store answers {code}: {message}", uri)
 
@@ -107,11 +146,45 @@ def _in_region(error: Any) -> str:
     return f"the bucket is {where}"
 
 
+def _refusal(operation: str, code: str) -> str:
+    service = "sqs" if operation in _OF_QUEUES else "s3"
+    text = f"the store refuses {service}:{_ALLOWED_AS.get(operation, operation)} ({code})"
+    if operation in {"GetObject", "HeadObject"}:
+        text += ", also of what is not there where s3:ListBucket is refused"
+    return text
+
+
 def _unasked(error: Exception) -> str:
-    name = type(error).__name__
-    if name in {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"}:
+    from botocore import exceptions as known
+
+    if isinstance(error, known.NoCredentialsError):
         return f"no credentials were found; {_CREDENTIALS}"
-    if name == "NoRegionError":
+    if isinstance(error, known.NoRegionError):
         return "no region is known; set AWS_REGION"
-    text = str(error).strip().rstrip(".")
+    text = _first_line(error)
+    if isinstance(error, _configured_wrong()):
+        return f"AWS's settings do not do: {text}"
     return f"it does not answer ({text})"
+
+
+def _configured_wrong() -> tuple[type[Exception], ...]:
+    """Give the errors about files and variables of AWS's, before anything is asked."""
+    from botocore import exceptions as known
+
+    return (
+        known.ConfigNotFound,
+        known.ConfigParseError,
+        known.CredentialRetrievalError,
+        known.InvalidConfigError,
+        known.InvalidRegionError,
+        known.InvalidRetryConfigurationError,
+        known.PartialCredentialsError,
+        known.ProfileNotFound,
+        known.SSOError,
+        known.TokenRetrievalError,
+    )
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".")

@@ -3,7 +3,7 @@
 Pages are asked for one ahead, while the last one is looked at.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,7 +11,7 @@ from typing import Any
 
 from batch_pipeline.domain.location import split_object, to_object_uri
 from batch_pipeline.stores import s3
-from batch_pipeline.stores.facts import FileFacts, plain_etag
+from batch_pipeline.stores.facts import FileFacts, plain_etag, whole_seconds
 from batch_pipeline.stores.failures import told
 from batch_pipeline.stores.upload import remove
 
@@ -35,11 +35,17 @@ class Unfinished:
     started_at: datetime
 
 
-def objects(prefix: str, *, after: str = "", folder_only: bool = False) -> Iterator[Listed]:
+def objects(
+    prefix: str,
+    *,
+    after: str = "",
+    folder_only: bool = False,
+    client: Callable[[], Any] = s3.client,
+) -> Iterator[Listed]:
     """List the objects below a prefix, given as a URI, by key in the order of their bytes.
 
     Those up to the key `after` are left out. With `folder_only` nothing behind the next slash of a
-    key is looked at.
+    key is looked at. `client` gives the client to ask with.
 
     Raises:
         OSError: the store cannot be asked, or refuses.
@@ -50,13 +56,13 @@ def objects(prefix: str, *, after: str = "", folder_only: bool = False) -> Itera
         given["StartAfter"] = after
     if folder_only:
         given["Delimiter"] = "/"
-    for page in _pages(prefix, given):
+    for page in _pages(prefix, given, client):
         for one in page.get("Contents", ()):
             yield Listed(
                 one["Key"],
                 FileFacts(
                     size_bytes=one["Size"],
-                    modified_at=one["LastModified"].astimezone(UTC),
+                    modified_at=whole_seconds(one["LastModified"]),
                     etag=plain_etag(one.get("ETag")),
                 ),
             )
@@ -108,11 +114,13 @@ def remove_all(bucket: str, keys: list[str]) -> None:
             remove(to_object_uri(bucket, refused["Key"]))  # says why
 
 
-def _pages(uri: str, given: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _pages(
+    uri: str, given: Mapping[str, Any], client: Callable[[], Any]
+) -> Iterator[Mapping[str, Any]]:
     def ask(token: str | None) -> Mapping[str, Any]:
         more = {} if token is None else {"ContinuationToken": token}
         with told(uri):
-            page: Mapping[str, Any] = s3.client().list_objects_v2(**given, **more)
+            page: Mapping[str, Any] = client().list_objects_v2(**given, **more)
         return page
 
     with ThreadPoolExecutor(1, thread_name_prefix="listing") as ahead:

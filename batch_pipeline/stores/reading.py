@@ -6,7 +6,9 @@ the store itself. What follows the place where reading began is fetched as one s
 
 import errno
 import io
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from typing_extensions import Buffer
@@ -40,18 +42,26 @@ class ObjectReader(io.RawIOBase):
     taken up again where it ended.
     """
 
-    def __init__(self, uri: str, etag: str | None = None) -> None:
+    def __init__(self, uri: str, etag: str | None = None, facts: FileFacts | None = None) -> None:
+        """Open an object; of one whose `facts` are known, nothing is asked before it is read."""
         super().__init__()
         self.uri = uri
         self._bucket, self._key = split_object(uri)
         self._position = 0
         self._body_position = 0
-        self._condition = {} if etag is None else {"IfMatch": f'"{etag}"'}
-        with told(uri):
-            answer = self._get()
-        self._body: Any = answer["Body"]
-        self.facts = FileFacts.of_answer(answer)
-        self._condition = {"IfMatch": answer["ETag"]}
+        self._body: Any = None
+        if facts is None:
+            self._condition = _only(etag)
+            with told(uri):
+                answer = self._get()
+            self._body = answer["Body"]
+            facts = FileFacts.of_answer(answer)
+        self.facts = facts
+        self._condition = _only(facts.etag)
+
+    def again(self) -> "ObjectReader":
+        """Give another reader of the same version, at its start; nothing is asked yet."""
+        return ObjectReader(self.uri, facts=self.facts)
 
     def readable(self) -> bool:
         """Tell that it can be read."""
@@ -70,7 +80,7 @@ class ObjectReader(io.RawIOBase):
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.facts.size_bytes}
         position = start[whence] + offset
         if position < 0:
-            raise OSError(errno.EINVAL, "there is nothing before the first byte", self.uri)
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.uri)
         self._position = position
         return position
 
@@ -85,21 +95,14 @@ class ObjectReader(io.RawIOBase):
         wanted = min(len(view), self.facts.size_bytes - self._position)
         if wanted <= 0:
             return 0
-        for attempt in range(_REOPENINGS):
-            try:
-                with told(self.uri):
-                    self._go_to_position()
-                    octets = self._body.read(wanted)
-            except UnreachableError:
-                self._drop_body()
-                if attempt == _REOPENINGS - 1:
-                    raise
-                continue
+        for _ in range(_REOPENINGS):
+            self._go_to_position()
+            octets = self._arrived(wanted)
             if octets:
                 break
-            self._drop_body()  # it ended too early: the connection was cut
         else:
-            raise UnreachableError(errno.ECONNRESET, "the connection breaks off", self.uri)
+            text = f"the connection breaks off, each time, at byte {self._position:,}"
+            raise UnreachableError(errno.ECONNRESET, text, self.uri)
         view[: len(octets)] = octets
         self._position += len(octets)
         self._body_position = self._position
@@ -114,12 +117,22 @@ class ObjectReader(io.RawIOBase):
     def _go_to_position(self) -> None:
         ahead = self._position - self._body_position
         if self._body is not None and 0 < ahead <= _READ_ON_BYTES:
-            self._body_position += len(self._body.read(ahead))
+            self._body_position += len(self._arrived(ahead))
         if self._body is not None and self._body_position == self._position:
             return
         self._drop_body()
-        self._body = self._get(Range=f"bytes={self._position}-")["Body"]
+        with told(self.uri):
+            self._body = self._get(Range=f"bytes={self._position}-")["Body"]
         self._body_position = self._position
+
+    def _arrived(self, wanted: int) -> bytes:
+        """Read on; nothing when the connection broke off."""
+        octets = b""
+        with suppress(UnreachableError), told(self.uri):
+            octets = self._body.read(wanted)
+        if not octets:
+            self._drop_body()
+        return octets
 
     def _get(self, **given: str) -> Mapping[str, Any]:
         asked = {"Bucket": self._bucket, "Key": self._key, **self._condition, **given}
@@ -130,3 +143,8 @@ class ObjectReader(io.RawIOBase):
         if self._body is not None:
             self._body.close()
             self._body = None
+
+
+def _only(etag: str | None) -> dict[str, str]:
+    """Ask for one version; a store that knows no ETags cannot be asked for it."""
+    return {} if etag is None else {"IfMatch": f'"{etag}"'}

@@ -5,14 +5,20 @@ One client serves all threads; a fork makes its own. boto3 is imported on first 
 half a second.
 """
 
+import errno
 import os
 import threading
 from typing import Any
 
-ATTEMPTS = 8  # of one request: the waits between them are up to 20 s in all
+# Of one request. Where the store is busy the waits between them are up to 71 s in all, else 7 s.
+ATTEMPTS = 8
+# Of one request without any answer: each waits for the whole of these.
+SILENT_ATTEMPTS = 2
+CONNECT_SECONDS = 10
+ANSWER_SECONDS = 30
 
 _lock = threading.Lock()
-_clients: dict[int, Any] = {}
+_clients: list[Any] = []
 
 
 def client() -> Any:
@@ -21,18 +27,34 @@ def client() -> Any:
     Raises:
         UnreachableError: the configuration names a profile that is not there, or makes no sense.
     """
-    made = _clients.get(os.getpid())
-    if made is not None:
-        return made
-    with _lock:
-        if os.getpid() not in _clients:
-            from batch_pipeline.stores.failures import told
+    if not _clients:
+        with _lock:
+            if not _clients:
+                _clients.append(new_client())
+    return _clients[0]
 
-            with told("s3://"):
-                made = _made()
-            _clients.clear()
-            _clients[os.getpid()] = made
-        return _clients[os.getpid()]
+
+def new_client(
+    service: str = "s3",
+    *,
+    region: str | None = None,
+    endpoint: str | None = None,
+    profile: str | None = None,
+) -> Any:
+    """Give a client of one's own, of S3 or of another service; what is None is the environment's.
+
+    Raises:
+        UnreachableError: the configuration names a profile that is not there, or makes no sense.
+    """
+    from batch_pipeline.stores.failures import UnreachableError, told
+
+    with told(f"{service}://"):
+        try:
+            made = _configured(service, region, endpoint, profile)
+        except ValueError as error:  # of a number that is none, an endpoint that is no URL
+            text = f"AWS's settings do not do: {error}"
+            raise UnreachableError(errno.EINVAL, text, f"{service}://") from error
+    return made
 
 
 def forget() -> None:
@@ -41,26 +63,56 @@ def forget() -> None:
         _clients.clear()
 
 
-def _made() -> Any:
+def _start_anew() -> None:
+    """Leave the client, and a lock that another thread may hold for ever, to the parent."""
+    global _lock  # noqa: PLW0603 - the child of a fork has one thread
+    _lock = threading.Lock()
+    _clients.clear()
+
+
+os.register_at_fork(after_in_child=_start_anew)
+
+
+def _configured(service: str, region: str | None, endpoint: str | None, profile: str | None) -> Any:
     import boto3
+    import botocore.session
     from botocore.config import Config
 
-    given = os.environ
-    retries: dict[str, Any] = {}
-    if "AWS_MAX_ATTEMPTS" not in given:
-        retries["total_max_attempts"] = ATTEMPTS
-    if "AWS_RETRY_MODE" not in given:
-        retries["mode"] = "standard"
+    core = botocore.session.Session(profile=profile)
+    is_counted = core.get_config_variable("max_attempts") is not None
+    retries = {} if is_counted else {"total_max_attempts": ATTEMPTS}
     config = Config(
-        retries=retries,
-        connect_timeout=10,
-        read_timeout=60,
+        retries={"mode": core.get_config_variable("retry_mode") or "standard", **retries},
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=ANSWER_SECONDS,
         max_pool_connections=32,
-        # What is written has its SHA-256, what is read is checked against it; a second checksum
-        # costs time and is unknown to some stores.
+        # What is written has its SHA-256; a second checksum costs time and is unknown to some
+        # stores.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         user_agent_extra="batch-pipeline",
     )
-    region = given.get("AWS_REGION") or given.get("AWS_DEFAULT_REGION")
-    return boto3.session.Session(region_name=region).client("s3", config=config)
+    known = os.environ.get("AWS_REGION") or core.get_config_variable("region")
+    session = boto3.session.Session(botocore_session=core, region_name=region or known)
+    made = session.client(service, config=config, endpoint_url=endpoint)
+    if not is_counted:
+        made.meta.events.register_first(f"needs-retry.{service}", _end_silence)
+        made.meta.events.register_first(f"needs-retry.{service}", _try_again)
+    return made
+
+
+def _end_silence(attempts: int, caught_exception: Exception | None, **_: Any) -> None:
+    """Ask no more after a few requests that nothing answered."""
+    from botocore.exceptions import ConnectTimeoutError, ReadTimeoutError
+
+    is_silent = isinstance(caught_exception, ConnectTimeoutError | ReadTimeoutError)
+    if caught_exception is not None and is_silent and attempts >= SILENT_ATTEMPTS:
+        raise caught_exception
+
+
+def _try_again(attempts: int, response: Any, **_: Any) -> float | None:
+    """Repeat after a collision of two writers; the answer says nothing about who has won."""
+    code = None if response is None else response[1].get("Error", {}).get("Code")
+    if code in {"ConditionalRequestConflict", "OperationAborted"} and attempts < ATTEMPTS:
+        return 0.05 * float(2**attempts)
+    return None

@@ -5,6 +5,7 @@ their own while the next bytes are made; S3 checks each request by its SHA-256.
 """
 
 import base64
+import errno
 import hashlib
 from collections import deque
 from collections.abc import Callable
@@ -16,12 +17,13 @@ from uuid import uuid4
 from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.location import split_object
 from batch_pipeline.stores import s3
-from batch_pipeline.stores.facts import look
-from batch_pipeline.stores.failures import told
+from batch_pipeline.stores.failures import UnreachableError, told
+from batch_pipeline.stores.reading import open_uri
 
 PART_BYTES = 8 * 2**20  # S3 takes 10,000 parts, so 80 GB of an object
 _TRAVELLING = 3  # parts that are sent at once; so many are held in memory, and the next one
 _MARK = "batch-pipeline-upload"
+_TRIES = 4
 _Given = TypeVar("_Given")
 
 
@@ -37,6 +39,8 @@ class ObjectUpload:
         self._parts: list[dict[str, Any]] = []
         self._travelling: deque[Future[dict[str, Any]]] = deque()
         self._threads: ThreadPoolExecutor | None = None
+        self._is_sealed = False
+        self._may_be_visible = False
 
     def write(self, octets: bytes | memoryview) -> None:
         """Append bytes.
@@ -58,13 +62,15 @@ class ObjectUpload:
         rest = bytes(self._held)
         self._held.clear()
         if self._upload_id is None:
-            put(self.uri, rest)
-            return
-        if rest:
-            self._send(rest)
-        while self._travelling:
-            self._take_arrived()
-        self._end_threads()
+            self._may_be_visible = True
+            _put(self.uri, rest, Metadata={_MARK: self._mark})
+        else:
+            if rest:
+                self._send(rest)
+            while self._travelling:
+                self._take_arrived()
+            self._end_threads()
+        self._is_sealed = True
 
     def complete(self) -> None:
         """Make a sealed object visible; once more does no harm.
@@ -72,9 +78,12 @@ class ObjectUpload:
         Raises:
             OSError: the store does not make it so, or the upload was aborted meanwhile.
         """
+        if not self._is_sealed:
+            raise OSError(errno.EINVAL, "not all of its bytes were sent", self.uri)
         if self._upload_id is None:
             return
         failpoint("upload.before_complete")
+        self._may_be_visible = True
         try:
             self._ask(
                 s3.client().complete_multipart_upload,
@@ -88,14 +97,19 @@ class ObjectUpload:
         self._upload_id = None
 
     def abort(self) -> None:
-        """Take back what was sent, also when it is complete; raises nothing."""
+        """Take back what was sent, also when it is complete; raises nothing.
+
+        What another writer has put there stays.
+        """
+        self._is_sealed = False
         self._end_threads()
         self._held.clear()
         with suppress(OSError):
-            if self._upload_id is None:
-                remove(self.uri)
-            else:
+            if self._upload_id is not None:
                 self._ask(s3.client().abort_multipart_upload, UploadId=self._upload_id)
+        with suppress(OSError):
+            if self._may_be_visible and self._is_there():
+                remove(self.uri)
 
     def _send(self, octets: bytes) -> None:
         if self._upload_id is None:
@@ -160,16 +174,20 @@ def put_new(uri: str, octets: bytes) -> bool:
     Raises:
         OSError: the store does not take it.
     """
-    try:
-        _put(uri, octets, IfNoneMatch="*")
-    except FileExistsError:
-        bucket, key = split_object(uri)
-        if look(uri).size_bytes != len(octets):
-            return False
-        with told(uri):
-            there: bytes = s3.client().get_object(Bucket=bucket, Key=key)["Body"].read()
-        return there == octets
-    return True
+    for _ in range(_TRIES):
+        try:
+            _put(uri, octets, IfNoneMatch="*")
+        except FileExistsError:
+            with suppress(FileNotFoundError):  # removed again: try to be the next one
+                return _holds(uri, octets)
+        else:
+            return True
+    raise UnreachableError(errno.EBUSY, "others write and remove it all the time", uri)
+
+
+def _holds(uri: str, octets: bytes) -> bool:
+    with open_uri(uri) as there:
+        return there.read(len(octets) + 1) == octets
 
 
 def remove(uri: str) -> None:
@@ -183,11 +201,16 @@ def remove(uri: str) -> None:
         s3.client().delete_object(Bucket=bucket, Key=key)
 
 
-def _put(uri: str, octets: bytes, **conditions: str) -> None:
+def _put(uri: str, octets: bytes, **given: Any) -> None:
     bucket, key = split_object(uri)
     with told(uri):
         s3.client().put_object(
-            Bucket=bucket, Key=key, Body=octets, ChecksumSHA256=_sha256(octets), **conditions
+            Bucket=bucket,
+            Key=key,
+            Body=octets,
+            ChecksumAlgorithm="SHA256",  # without it some stores compare the sum and forget it
+            ChecksumSHA256=_sha256(octets),
+            **given,
         )
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import psutil
 import psycopg
 import pytest
 
+from batch_pipeline.domain.location import to_path
 from batch_pipeline.domain.schema import Column, ColumnType
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.stores.upload import put
 from batch_pipeline_tests.acceptance.real_targets import installed
 from batch_pipeline_tests.acceptance.workplace import Workplace
 from batch_pipeline_tests.concurrency import eventually
@@ -64,8 +67,10 @@ def order(number: int) -> str:
     )
 
 
-def publish(database: Database, folder: Path, *, batches: int, records: int) -> None:
-    """Publish batches of so many orders each, numbered on from 1."""
+def publish(
+    database: Database, folder: Path, *, batches: int, records: int, root: str | None = None
+) -> None:
+    """Publish batches of so many orders each, numbered on from 1; with a root, in S3."""
     register(database, batches)
     planned = plan(database, limits(max_count=1))
     database.schemas.widen("orders", COLUMNS, text_source=True)
@@ -73,6 +78,11 @@ def publish(database: Database, folder: Path, *, batches: int, records: int) -> 
     for number, one in enumerate(planned):
         first = number * records + 1
         part = lines_file(folder / f"{number}.jsonl.gz", map(order, range(first, first + records)))
+        if root is not None:
+            path = Path(to_path(part.uri))
+            part = replace(part, uri=f"{root}/{path.name}")
+            put(part.uri, path.read_bytes())
+            path.unlink()
         reports = (item_report(one.id_range.first_id, read=records, written=records),)
         with claimed(database, one) as attempt:
             what = encoded(attempt.stem, part_files=(part,), items=reports)
@@ -163,6 +173,19 @@ def test_target_postgres_gets_every_record(
     (standing,) = stream["targets"]
     assert (standing["loaded"], standing["due"], standing["failed"]) == (2, 0, 0)
     assert "9 load      warehouse: 100 records loaded" in place.done("explain", "1")
+
+
+@pytest.mark.parametrize("mode", ["auto", "record"])
+def test_target_postgres_reads_files_in_s3(
+    place: Workplace, database: Database, warehouse: str, targets: Path, bucket: str, mode: str
+) -> None:
+    """Expect all rows by BATCH messages with `s3://` URIs, which the target opens itself."""
+    describe(place, warehouse=postgres(targets, "sales", messages=mode))
+    publish(database, place.folder, batches=2, records=100, root=f"{bucket}/batches")
+    said = place.done("load", "orders")
+    used = "RECORD" if mode == "record" else "BATCH"
+    assert said.count(f"100 records loaded by {used} messages") == 2
+    assert rows(warehouse, TOTAL.format("sales")) == [(200, 200, 20_150, 'Zoë "1"')]
 
 
 def test_batch_that_is_loaded_again_changes_no_row(

@@ -48,7 +48,7 @@ class Ours:
         started = time.perf_counter()
         for _ in range(_MAX_WIDENINGS):
             passed = time.perf_counter() - started
-            result = self._encode(paths, folder, encoding, schema)
+            result = self._encode(items(paths), to_uri(folder), encoding, schema)
             if not result.misfits:
                 return schema, passed
             columns = (misfit.column for misfit in result.misfits)
@@ -59,17 +59,23 @@ class Ours:
         self, paths: Sequence[Path], folder: Path, encoding: Encoding, schema: RecordSchema
     ) -> EncodeResult:
         """Encode files, whose columns are known, into a folder."""
-        result = self._encode(paths, folder, encoding, schema)
+        return self.encode_items(items(paths), to_uri(folder), encoding, schema)
+
+    def encode_items(
+        self, found: tuple[Item, ...], root: str, encoding: Encoding, schema: RecordSchema
+    ) -> EncodeResult:
+        """Encode items, whose columns are known, below a storage root."""
+        result = self._encode(found, root, encoding, schema)
         assert not result.misfits, f"columns do not fit: {result.misfits}"
         check_batch_conservation(result.items, result.part_files)
         return result
 
     def _encode(
-        self, paths: Sequence[Path], folder: Path, encoding: Encoding, schema: RecordSchema
+        self, found: tuple[Item, ...], root: str, encoding: Encoding, schema: RecordSchema
     ) -> EncodeResult:
         request = EncodeRequest(
-            stream=stream(folder, encoding),
-            items=items(paths),
+            stream=stream(root, encoding),
+            items=found,
             schema=schema,
             stem="wide-1-a1",
             context=LineageContext(batch_key="1", attempt=1, started_at=datetime.now(UTC)),
@@ -94,14 +100,14 @@ def opened() -> Iterator[Ours]:
             close_session()
 
 
-def stream(folder: Path, encoding: Encoding) -> Stream:
-    """Describe a stream that is written into a folder."""
+def stream(root: str, encoding: Encoding) -> Stream:
+    """Describe a stream that is written below a storage root."""
     return Stream(
         name="wide",
-        source=Source(uri=to_uri(folder)),
+        source=Source(uri=root),
         limits=Limits(max_weight=1, max_count=1),
         encoding=encoding,
-        storage=Storage(root=to_uri(folder)),
+        storage=Storage(root=root),
     )
 
 

@@ -1,21 +1,25 @@
 """Attempts with real files in a storage root, made old: the stage on which garbage is collected."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch
 from batch_pipeline.domain.load import Loaded
-from batch_pipeline.domain.location import to_uri
+from batch_pipeline.domain.location import join_uri, split_object, to_uri
 from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.domain.stored_file import StoredFile
 from batch_pipeline.domain.stream import Storage, Stream
 from batch_pipeline.domain.target import PostgresTarget
+from batch_pipeline.files.object_storage import ObjectStorage
 from batch_pipeline.files.storage import FolderStorage
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.steps.collect_garbage import Collected, StoredFiles, collect_garbage
+from batch_pipeline.stores.listing import objects
+from batch_pipeline.stores.upload import put
 from batch_pipeline_tests.factories import encoded, part_file, stream
 from batch_pipeline_tests.integration.seeds import LEASE, claimed, execute, planned
 
@@ -33,7 +37,7 @@ class GarbageScene:
     others: Sequence[Stream] = field(default=())
 
     @property
-    def storage(self) -> FolderStorage:
+    def storage(self) -> "FolderStorage | AgedStorage":
         """The storage of the stream."""
         return FolderStorage(self.stream.storage)
 
@@ -76,7 +80,9 @@ class GarbageScene:
         """Publish an attempt with a part file and a quarantine file."""
         name = f"{attempt.stem}-00000000-abcdef01.jsonl.gz"
         names = (name, f"quarantine/{name}")
-        parts = [part_file(uri=to_uri(self.put(name))) for name in names]
+        for name in names:
+            self.put(name)
+        parts = [part_file(uri=join_uri(self.stream.storage.root, name)) for name in names]
         what = encoded(part_files=(parts[0],), quarantine_files=(parts[1],))
         return self.database.attempts.publish(attempt, what, self.stream)
 
@@ -89,7 +95,7 @@ class GarbageScene:
             self.put(name)
         return names
 
-    def put(self, name: str, content: bytes = b"ten bytes.") -> Path:
+    def put(self, name: str, content: bytes = b"ten bytes.") -> PurePath:
         """Write a file below the root."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -98,13 +104,17 @@ class GarbageScene:
 
     def age(self, by: timedelta = 30 * DAY) -> None:
         """Make all that is there so much older: ended attempts, ended loads and files."""
-        for ended in ("attempt", "load"):
-            statement = f"UPDATE batch_pipeline.{ended} SET finished_at = finished_at - :by"  # noqa: S608 - a name from the line above
-            execute(self.database, statement, by=by)
+        self.age_rows(by)
         for path in self.root.rglob("*"):
             if path.is_file():
                 at = (datetime.fromtimestamp(path.stat().st_mtime, UTC) - by).timestamp()
                 os.utime(path, (at, at))
+
+    def age_rows(self, by: timedelta) -> None:
+        """Make ended attempts and ended loads so much older."""
+        for ended in ("attempt", "load"):
+            statement = f"UPDATE batch_pipeline.{ended} SET finished_at = finished_at - :by"  # noqa: S608 - a name from the line above
+            execute(self.database, statement, by=by)
 
     def there(self) -> list[str]:
         """List all files below the root."""
@@ -135,6 +145,86 @@ def open_garbage_scene(database: Database, root: Path, *, batches: int = 2) -> G
     FolderStorage(one.storage).prepare()
     found = planned(database, batches)
     return GarbageScene(database=database, root=root, batches=found, stream=one)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgedStorage:
+    """A storage in a bucket, whose clock nobody can turn back: files count as so much older."""
+
+    storage: ObjectStorage
+    ages: dict[str, timedelta]
+
+    def files(self) -> Iterator[StoredFile]:
+        """List the files."""
+        for file in self.storage.files():
+            age = self.ages.get(file.path, timedelta(0))
+            yield replace(file, modified_at=file.modified_at - age)
+
+    def remove(self, file: StoredFile) -> bool:
+        """Delete a file."""
+        return self.storage.remove(file)
+
+    def archive(self, file: StoredFile, folder: str) -> bool:
+        """Move a file."""
+        return self.storage.archive(file, folder)
+
+    def prepare(self) -> None:
+        """Check that it can be written."""
+        self.storage.prepare()
+
+    def remove_attempt(self, stem: str) -> int:
+        """Delete what an attempt has written."""
+        return self.storage.remove_attempt(stem)
+
+    def pointer_uri(self, manifest: Manifest) -> str:
+        """Give where the pointer file of a manifest is."""
+        return self.storage.pointer_uri(manifest)
+
+    def point_to(self, manifest: Manifest) -> str:
+        """Write the pointer file of a manifest."""
+        return self.storage.point_to(manifest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketScene(GarbageScene):
+    """The same with a storage root in a bucket."""
+
+    ages: dict[str, timedelta] = field(default_factory=dict)
+
+    @property
+    def storage(self) -> AgedStorage:
+        """The storage of the stream."""
+        return AgedStorage(storage=ObjectStorage(self.stream.storage), ages=self.ages)
+
+    def put(self, name: str, content: bytes = b"ten bytes.") -> PurePath:
+        """Write an object below the root."""
+        put(join_uri(self.stream.storage.root, name), content)
+        return PurePath(name)
+
+    def age(self, by: timedelta = 30 * DAY) -> None:
+        """Make all that is there so much older: ended attempts, ended loads, files and uploads."""
+        self.age_rows(by)
+        unseen = (file.path for file in ObjectStorage(self.stream.storage).files())
+        for name in {*self.there(), *unseen}:
+            self.ages[name] = self.ages.get(name, timedelta(0)) + by
+
+    def there(self) -> list[str]:
+        """List all objects below the root."""
+        return names_below(self.stream.storage.root)
+
+
+def names_below(root: str) -> list[str]:
+    """List all objects below a root in a bucket."""
+    _, start = split_object(f"{root}/")
+    return sorted(one.key.removeprefix(start) for one in objects(f"{root}/"))
+
+
+def open_bucket_scene(database: Database, root: str, *, batches: int = 2) -> BucketScene:
+    """Plan batches of `orders` for a storage root in a bucket."""
+    one = stream(storage=Storage(root=root))
+    ObjectStorage(one.storage).prepare()
+    found = planned(database, batches)
+    return BucketScene(database=database, root=Path(), batches=found, stream=one)
 
 
 def paths(collected: Collected) -> list[str]:

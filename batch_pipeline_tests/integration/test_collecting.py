@@ -16,6 +16,7 @@ from batch_pipeline_tests.factories import limits, stream
 from batch_pipeline_tests.integration.garbage_scene import (
     DAY,
     GarbageScene,
+    open_bucket_scene,
     open_garbage_scene,
     paths,
 )
@@ -25,9 +26,19 @@ HEX = "0123456789abcdef0123456789abcdef"
 
 
 @pytest.fixture
-def scene(database: Database, tmp_path: Path) -> GarbageScene:
-    """Two planned batches and an empty storage root."""
+def disk(database: Database, tmp_path: Path) -> GarbageScene:
+    """Two planned batches and an empty storage root on a disk."""
     return open_garbage_scene(database, tmp_path / "batches")
+
+
+@pytest.fixture(params=["disk", "s3"])
+def scene(request: pytest.FixtureRequest, database: Database) -> GarbageScene:
+    """Two planned batches and an empty storage root, on a disk and in a bucket."""
+    if request.param == "s3":
+        bucket: str = request.getfixturevalue("bucket")
+        return open_bucket_scene(database, f"{bucket}/deep/batches")
+    found: GarbageScene = request.getfixturevalue("disk")
+    return found
 
 
 def test_collecting_takes_what_failed_attempts_left(scene: GarbageScene) -> None:
@@ -122,13 +133,13 @@ def test_files_that_no_manifest_lists_go_and_those_of_the_attempt_stay(
     assert len(scene.there()) == 2
 
 
-def test_storage_that_moved_still_knows_its_live_files(scene: GarbageScene, tmp_path: Path) -> None:
+def test_storage_that_moved_still_knows_its_live_files(disk: GarbageScene, tmp_path: Path) -> None:
     """Expect files to be told by their names, for the inventory has the folders they were in."""
-    scene.published()
-    scene.age()
-    scene.root.rename(tmp_path / "moved")
+    disk.published()
+    disk.age()
+    disk.root.rename(tmp_path / "moved")
     storage = Storage(root=to_uri(tmp_path / "moved"))
-    moved = replace(scene, root=tmp_path / "moved", stream=replace(scene.stream, storage=storage))
+    moved = replace(disk, root=tmp_path / "moved", stream=replace(disk.stream, storage=storage))
     assert moved.collect(with_unknown=True).garbage == ()
 
 
@@ -172,8 +183,8 @@ def test_streams_that_share_a_root_keep_to_their_own(
 ) -> None:
     """Expect each stream to take its files and no others, whatever names and prefixes spell."""
     name = "xorders" if prefixes[1] == "x" else "clicks"
-    mine = Storage(root=to_uri(scene.root), prefix=prefixes[1])
-    theirs = Storage(root=to_uri(scene.root), prefix=prefixes[0])
+    mine = replace(scene.stream.storage, prefix=prefixes[1])
+    theirs = replace(scene.stream.storage, prefix=prefixes[0])
     if name == "xorders":  # `x` and `orders` spell what no prefix and `xorders` spell
         ours, other = stream(storage=mine), stream(name=name, storage=theirs)
     else:
@@ -211,26 +222,26 @@ def test_backfills_and_late_arrivals_are_the_streams_own(scene: GarbageScene) ->
     assert left[0].startswith("orders.2023-")
 
 
-def test_storage_root_that_is_gone_holds_no_garbage(scene: GarbageScene, tmp_path: Path) -> None:
+def test_storage_root_that_is_gone_holds_no_garbage(disk: GarbageScene, tmp_path: Path) -> None:
     """Expect a stream that never wrote anything to have nothing to collect."""
     storage = Storage(root=to_uri(tmp_path / "nowhere"))
-    assert replace(scene, stream=replace(scene.stream, storage=storage)).collect().garbage == ()
+    assert replace(disk, stream=replace(disk.stream, storage=storage)).collect().garbage == ()
 
 
-def test_link_in_the_storage_root_is_left_alone(scene: GarbageScene, tmp_path: Path) -> None:
+def test_link_in_the_storage_root_is_left_alone(disk: GarbageScene, tmp_path: Path) -> None:
     """Expect only files themselves to be looked at."""
-    left = scene.failed()
-    scene.age()
+    left = disk.failed()
+    disk.age()
     target = tmp_path / "elsewhere"
-    (scene.root / left[0]).rename(target)
-    (scene.root / left[0]).symlink_to(target)
-    assert left[0] not in paths(scene.collect())
+    (disk.root / left[0]).rename(target)
+    (disk.root / left[0]).symlink_to(target)
+    assert left[0] not in paths(disk.collect())
     assert target.exists()
 
 
-def test_storage_root_that_cannot_be_listed_is_told(scene: GarbageScene, tmp_path: Path) -> None:
+def test_storage_root_that_cannot_be_listed_is_told(disk: GarbageScene, tmp_path: Path) -> None:
     """Expect the root, the reason, what is left and what to do."""
     (tmp_path / "file").write_text("")
     storage = Storage(root=to_uri(tmp_path / "file"))
     with pytest.raises(GarbageLeftError, match=r"not a directory.*batch-pipeline gc"):
-        replace(scene, stream=replace(scene.stream, storage=storage)).collect()
+        replace(disk, stream=replace(disk.stream, storage=storage)).collect()

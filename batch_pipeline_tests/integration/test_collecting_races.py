@@ -11,14 +11,14 @@ import pytest
 from batch_pipeline import acquire_batch
 from batch_pipeline.domain.batch import AttemptStatus
 from batch_pipeline.domain.errors import FencedError
-from batch_pipeline.domain.location import to_path
 from batch_pipeline.domain.stored_file import StoredFile
-from batch_pipeline.files.storage import FolderStorage
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.steps.collect_garbage import StoredFiles
 from batch_pipeline_tests.concurrency import run_python, together
 from batch_pipeline_tests.integration.garbage_scene import (
     DAY,
     GarbageScene,
+    open_bucket_scene,
     open_garbage_scene,
     paths,
 )
@@ -40,16 +40,25 @@ collect_garbage(stream(storage=storage), [], database.stored_attempts, FolderSto
 
 
 @pytest.fixture
-def scene(database: Database, tmp_path: Path) -> GarbageScene:
+def disk(database: Database, tmp_path: Path) -> GarbageScene:
     """Two planned batches and an empty storage root; superseded generations are kept for a day."""
     return open_garbage_scene(database, tmp_path / "batches").keeping(DAY)
+
+
+@pytest.fixture(params=["disk", "s3"])
+def scene(request: pytest.FixtureRequest, database: Database) -> GarbageScene:
+    """The same on a disk and in a bucket."""
+    if request.param == "s3":
+        return open_bucket_scene(database, request.getfixturevalue("bucket")).keeping(DAY)
+    found: GarbageScene = request.getfixturevalue("disk")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class Meanwhile:
     """A real storage during whose listing something happens elsewhere: at its start or its end."""
 
-    storage: FolderStorage
+    storage: StoredFiles
     at_start: Callable[[], object]
     at_end: Callable[[], object]
 
@@ -80,7 +89,7 @@ def live(scene: GarbageScene) -> list[str]:
         "ON a.id = p.attempt_id JOIN batch_pipeline.batch_state s USING (batch_id) "
         "WHERE s.generation = a.generation",
     )
-    return [str(Path(to_path(uri)).relative_to(scene.root)) for (uri,) in rows]
+    return [uri.removeprefix(f"{scene.stream.storage.root}/") for (uri,) in rows]
 
 
 def test_attempt_published_while_files_are_listed_keeps_them(scene: GarbageScene) -> None:
@@ -123,34 +132,34 @@ def test_worker_that_was_given_up_can_publish_nothing_afterwards(scene: GarbageS
             scene.publish(zombie)
 
 
-def test_generation_is_only_given_up_when_a_newer_one_is_there(scene: GarbageScene) -> None:
+def test_generation_is_only_given_up_when_a_newer_one_is_there(disk: GarbageScene) -> None:
     """Expect the inventory to refuse the mark of a live generation, whoever asks."""
-    scene.published()
-    scene.published()
+    disk.published()
+    disk.published()
     first, second = (
         found
-        for (found,) in query(scene.database, "SELECT id FROM batch_pipeline.attempt ORDER BY 1")
+        for (found,) in query(disk.database, "SELECT id FROM batch_pipeline.attempt ORDER BY 1")
     )
-    assert scene.database.stored_attempts.mark_superseded([first, second], None) == {first: None}
+    assert disk.database.stored_attempts.mark_superseded([first, second], None) == {first: None}
     marks = "SELECT facts ->> 'files_removed_at' FROM batch_pipeline.attempt WHERE id = :id"
-    before = query(scene.database, marks, id=first)
-    assert scene.database.stored_attempts.mark_superseded([first], None) == {first: None}
-    assert query(scene.database, marks, id=first) == before
+    before = query(disk.database, marks, id=first)
+    assert disk.database.stored_attempts.mark_superseded([first], None) == {first: None}
+    assert query(disk.database, marks, id=first) == before
 
 
-def test_collectors_at_once_delete_each_file_once(scene: GarbageScene) -> None:
+def test_collectors_at_once_delete_each_file_once(disk: GarbageScene) -> None:
     """Expect four of them to agree on the list and to share the work."""
-    for one in scene.batches:
-        scene.failed(one)
-        scene.published(one)
-        scene.published(one)
-    scene.age()
-    told = scene.collect(dry_run=True)
+    for one in disk.batches:
+        disk.failed(one)
+        disk.published(one)
+        disk.published(one)
+    disk.age()
+    told = disk.collect(dry_run=True)
     assert len(told.garbage) == 14
-    done: list[Any] = together(*[scene.collect] * 4)
+    done: list[Any] = together(*[disk.collect] * 4)
     assert sum(one.removed_files for one in done) == 14
-    assert scene.there() == sorted(
-        [*live(scene), *(f"manifests/orders-{one.key}.g2.json" for one in scene.batches)]
+    assert disk.there() == sorted(
+        [*live(disk), *(f"manifests/orders-{one.key}.g2.json" for one in disk.batches)]
     )
 
 
@@ -177,32 +186,32 @@ def test_collecting_beside_publishes_loses_nothing_live(scene: GarbageScene) -> 
     "failpoint", ["collect.listed", "collect.judged", "collect.marked", "collect.before_remove"]
 )
 def test_collector_killed_anywhere_leaves_the_rest_to_the_next(
-    scene: GarbageScene, database_url: str, failpoint: str
+    disk: GarbageScene, database_url: str, failpoint: str
 ) -> None:
     """Expect what is live to be whole, and the next collector to finish."""
-    scene.failed()
-    scene.published()
-    scene.published()
-    scene.age()
-    garbage, there = paths(scene.collect(dry_run=True)), scene.there()
-    arguments = (database_url, scene.stream.storage.root)
+    disk.failed()
+    disk.published()
+    disk.published()
+    disk.age()
+    garbage, there = paths(disk.collect(dry_run=True)), disk.there()
+    arguments = (database_url, disk.stream.storage.root)
     killed = run_python(COLLECT, *arguments, failpoints=f"{failpoint}=kill")
     assert killed == -signal.SIGKILL
-    assert scene.there() == there
-    assert paths(scene.collect()) == garbage
-    assert scene.there() == sorted({*there} - {*garbage})
+    assert disk.there() == there
+    assert paths(disk.collect()) == garbage
+    assert disk.there() == sorted({*there} - {*garbage})
 
 
 def test_generation_that_a_chained_job_has_not_read_is_kept(
-    scene: GarbageScene, configured: None
+    disk: GarbageScene, configured: None
 ) -> None:
     """Expect a job that goes on from what is published to find every generation's files."""
-    scene.published()
-    scene.published()
+    disk.published()
+    disk.published()
     where = [{"column": "job", "operator": "=", "value": "orders"}]
     batch = acquire_batch("reader", "inventory", where=where, batch_count=1)
     assert batch is not None
-    scene.age()
-    assert scene.collect().garbage == ()
+    disk.age()
+    assert disk.collect().garbage == ()
     batch.succeeded()
-    assert len(scene.collect().garbage) == 3
+    assert len(disk.collect().garbage) == 3

@@ -45,6 +45,7 @@ COVERED_BY = {
     "encode.before_publish": "integration/test_encode_failures.py",
     "encode.before_pointer": "integration/test_encode_failures.py",
     "encode.before_rename": "unit/test_part_writer.py",
+    "upload.before_complete": "integration/test_writing_in_s3.py",
     "pointer.before_link": "acceptance/test_regions_interrupted.py",
     "collect.listed": "integration/test_collecting_races.py",
     "collect.judged": "integration/test_collecting_races.py",

@@ -13,7 +13,9 @@ from click.testing import CliRunner, Result
 from batch_pipeline.cli import cli
 from batch_pipeline.domain.errors import FilesRemovedError, PipelineError
 from batch_pipeline.inventory.database import Database
+from batch_pipeline_tests.factories import encoded, item_report
 from batch_pipeline_tests.integration.load_scene import FIRST, LEASE, SECOND, due, published
+from batch_pipeline_tests.integration.seeds import planned, publish
 from batch_pipeline_tests.unit.target_scripts import GOOD, SILENT, read, script
 
 Run = Callable[..., Result]
@@ -173,6 +175,24 @@ def test_status_tells_how_far_each_target_is(run: Run, database: Database, tmp_p
     shown = run("status", "orders").stdout
     assert "  target good: 2 loaded, last 2" in shown
     assert "  target silent: 0 loaded, 2 due, 2 of them failed\n    orders: batch" in shown
+
+
+@pytest.mark.parametrize(
+    ("version", "told_version"), [(None, ""), ("v1", ", version v1")], ids=["plain", "versioned"]
+)
+def test_explain_tells_which_version_of_an_object_was_read(
+    run: Run, database: Database, version: str | None, told_version: str
+) -> None:
+    """Expect one line more for an item that was read from a store."""
+    (one,) = planned(database)
+    items = (item_report(1, etag="9a0364b9", version=version), item_report(2, read=0, written=0))
+    publish(database, one, encoded(items=items))
+    told_line = f"              from the object with etag 9a0364b9{told_version}\n"
+    assert told_line in run("explain", "1").stdout
+    assert "etag" not in run("explain", "2").stdout
+    (story,) = told(run("explain", "1", "--json"))["items"]
+    (attempt,) = story["attempts"]
+    assert (attempt["read_etag"], attempt["read_version"]) == ("9a0364b9", version)
 
 
 def test_explain_tells_station_nine(run: Run, database: Database, tmp_path: Path) -> None:

@@ -256,10 +256,14 @@ def test_inventory_view_row_of_a_published_attempt_reads_right(
 def test_history_of_an_item_tells_every_attempt_on_its_batch(
     database: Database, one: Batch
 ) -> None:
-    """Expect attempts oldest first, with the item's counters where it was published."""
+    """Expect attempts oldest first, with the item's counters where it was published.
+
+    Of an object they tell which version was read.
+    """
     with claimed(database, one) as attempt:
         database.attempts.fail(attempt, "line 3 is broken", AttemptStatus.FAILED)
-    publish(database, one, encoded(items=(item_report(1), item_report(2, read=0, written=0))))
+    object_read = item_report(2, read=0, written=0, etag="9a0364b9", version="v1")
+    publish(database, one, encoded(items=(item_report(1), object_read)))
     failed, succeeded = database.history.of_item(one, 1)
     assert (failed.number, failed.status, failed.error) == (
         1,
@@ -269,6 +273,9 @@ def test_history_of_an_item_tells_every_attempt_on_its_batch(
     assert (failed.read, failed.generation) == (None, None)
     assert (succeeded.status, succeeded.generation) == (AttemptStatus.SUCCEEDED, 1)
     assert (succeeded.read, succeeded.written, succeeded.quarantined) == (5, 5, 0)
+    assert (succeeded.read_etag, succeeded.read_version) == (None, None)
+    second = database.history.of_item(one, 2)[1]
+    assert (second.read_etag, second.read_version) == ("9a0364b9", "v1")
     assert database.history.of_item(one, 3)[1].read is None
 
 

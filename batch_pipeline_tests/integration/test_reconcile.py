@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline.domain.batch import BatchState
-from batch_pipeline.domain.location import to_path, to_uri
-from batch_pipeline.domain.stream import Storage
-from batch_pipeline.files.storage import FolderStorage
+from batch_pipeline.domain.location import to_uri
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.ports import PartStorage
 from batch_pipeline.steps.reconcile import Reconciled, reconcile
 from batch_pipeline_tests.concurrency import eventually, python, said
 from batch_pipeline_tests.integration.seeds import (
@@ -21,21 +20,29 @@ from batch_pipeline_tests.integration.seeds import (
     publish,
     query,
 )
+from batch_pipeline_tests.storage_roots import content, root_at, storage_at
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> FolderStorage:
+def storage(tmp_path: Path) -> PartStorage:
     """A storage of its own."""
-    return FolderStorage(Storage(root=to_uri(tmp_path)))
+    return storage_at(to_uri(tmp_path))
 
 
-def _reconcile(database: Database, storage: FolderStorage, job: str = "orders") -> Reconciled:
+@pytest.fixture(params=["disk", "s3"])
+def any_storage(request: pytest.FixtureRequest, tmp_path: Path) -> PartStorage:
+    """A storage of its own, on a disk and in S3."""
+    if request.param == "disk":
+        return storage_at(to_uri(tmp_path))
+    bucket: str = request.getfixturevalue("bucket")
+    return storage_at(bucket)
+
+
+def _reconcile(database: Database, storage: PartStorage, job: str = "orders") -> Reconciled:
     return reconcile(job, database.attempts, database.manifests, storage)
 
 
-def test_reconcile_with_nothing_open_does_nothing(
-    database: Database, storage: FolderStorage
-) -> None:
+def test_reconcile_with_nothing_open_does_nothing(database: Database, storage: PartStorage) -> None:
     """Expect no work before the first batch, and none of planned ones."""
     assert _reconcile(database, storage) == Reconciled(attempts=0, pointers=0)
     planned(database)
@@ -43,7 +50,7 @@ def test_reconcile_with_nothing_open_does_nothing(
 
 
 def test_reconcile_closes_the_attempt_of_a_killed_process(
-    database: Database, database_url: str, storage: FolderStorage
+    database: Database, database_url: str, storage: PartStorage
 ) -> None:
     """Expect the batch of the dead to be interrupted, which makes it due again."""
     (one,) = planned(database)
@@ -60,7 +67,7 @@ def test_reconcile_closes_the_attempt_of_a_killed_process(
 
 
 def test_reconcile_beside_a_live_attempt_leaves_it_alone(
-    database: Database, storage: FolderStorage
+    database: Database, storage: PartStorage
 ) -> None:
     """Expect only the attempt whose lease ran out to be closed."""
     first, second = planned(database, 2)
@@ -74,23 +81,23 @@ def test_reconcile_beside_a_live_attempt_leaves_it_alone(
 
 
 def test_reconcile_writes_the_pointers_that_a_crash_left_out(
-    database: Database, storage: FolderStorage
+    database: Database, any_storage: PartStorage
 ) -> None:
     """Expect each missing pointer once, remembered in the inventory, also of old generations."""
     first, second = planned(database, 2)
     manifests = [publish(database, one) for one in (first, second, first)]
-    assert _reconcile(database, storage) == Reconciled(attempts=0, pointers=3)
+    assert _reconcile(database, any_storage) == Reconciled(attempts=0, pointers=3)
     uris = query(database, "SELECT pointer_uri FROM batch_pipeline.attempt ORDER BY publish_number")
-    written = [json.loads(Path(to_path(uri)).read_text()) for (uri,) in uris]
+    written = [json.loads(content(uri)) for (uri,) in uris]
     assert written == [manifest.to_json() for manifest in manifests]
-    assert _reconcile(database, storage) == Reconciled(attempts=0, pointers=0)
+    assert _reconcile(database, any_storage) == Reconciled(attempts=0, pointers=0)
 
 
 def test_reconcile_of_a_pointer_that_is_there_only_remembers_it(
-    database: Database, storage: FolderStorage
+    database: Database, any_storage: PartStorage
 ) -> None:
     """Expect a crash between file and inventory to leave one pointer file."""
-    uri = storage.point_to(publish(database, planned(database)[0]))
-    assert _reconcile(database, storage) == Reconciled(attempts=0, pointers=1)
+    uri = any_storage.point_to(publish(database, planned(database)[0]))
+    assert _reconcile(database, any_storage) == Reconciled(attempts=0, pointers=1)
     assert query(database, "SELECT pointer_uri FROM batch_pipeline.attempt") == [(uri,)]
-    assert len(list(Path(to_path(uri)).parent.iterdir())) == 1
+    assert root_at(uri.rpartition("/")[0]).names() == [uri.rpartition("/")[2]]

@@ -147,11 +147,14 @@ def test_register_killed_after_commit_is_completed_by_repeating(
 
 
 def test_register_changed_file_is_reported_and_left_alone(database: Database) -> None:
-    """Expect size, time and etag changes to be named and the rows to keep what was registered."""
+    """Expect size, time and etag changes to be named and the rows to keep what was registered; a
+    file with the same ETag has the same bytes, whenever they were written.
+    """
     files = [found_file(number, etag="v1") for number in (1, 2, 3, 4)]
+    files[2] = found_file(3)
     database.meta_table("orders").register(files, accept_changed=False)
     changed = [
-        files[0],
+        replace(files[0], modified_at=NOON),
         replace(files[1], size_bytes=11),
         replace(files[2], modified_at=NOON + timedelta(seconds=3, microseconds=1)),
         replace(files[3], etag="v2"),

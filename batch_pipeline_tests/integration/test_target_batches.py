@@ -183,8 +183,8 @@ def test_batch_with_the_right_checksum_is_taken(home: TargetScene) -> None:
 
 def test_batch_in_a_storage_of_another_kind_is_told(home: TargetScene) -> None:
     """Expect a bucket to be named as what it is."""
-    _, error = home.run_until_refused(schema(), batch("s3://bucket/a.gz"))
-    assert "lies in a s3 storage" in str(error)
+    _, error = home.run_until_refused(schema(), batch("gs://bucket/a.gz"))
+    assert "lies in a gs storage; expected a file on a disk of this machine" in str(error)
 
 
 def test_batch_that_is_sent_again_is_registered_once(home: TargetScene) -> None:

@@ -105,9 +105,11 @@ def test_items_are_found_by_id_path_uri_and_name(scene: Scene) -> None:
     scene.insert(4, file_location="relative.csv")
     scene.insert(5, file_location="file:///landing/big.csv#bytes=0-99")
     scene.insert(6, file_location="file:///landing/big.csv#bytes=100-199")
+    scene.insert(7, file_location="s3a://bucket/in/a b.csv")
+    scene.insert(8, file_location="s3://bucket/in/big.csv#bytes=0-99")
     for what, ids in (
         ("/landing/big.csv", [5, 6]),
-        ("big.csv", [5, 6]),
+        ("big.csv", [5, 6, 8]),
         ("file:///landing/big.csv#bytes=100-199", [6]),
         ("12", [12]),
         ("/landing/12.csv", [12]),
@@ -115,11 +117,25 @@ def test_items_are_found_by_id_path_uri_and_name(scene: Scene) -> None:
         ("12.csv", [12]),
         ("a%20b.csv", [3]),
         ("/landing/a b.csv", [3]),
+        ("s3://bucket/in/a b.csv", [7]),
+        ("s3n://bucket/in/a b.csv", [7]),
+        ("s3://bucket/in/big.csv", [8]),
+        ("s3://bucket/in/big.csv#bytes=0-99", [8]),
+        ("a b.csv", [7]),
         ("relative.csv", [4]),
         ("2.csv", []),
         ("%", []),
     ):
         assert [item.id for item in scene.table.find(what)] == ids, what
+
+
+def test_rows_of_objects_name_them_in_one_form(scene: Scene) -> None:
+    """Expect Hadoop's names of S3 to mean the same object, and its key to stand as it is."""
+    for uid, scheme in enumerate(("s3", "s3a", "s3n"), start=1):
+        scene.insert(uid, file_location=f"{scheme}://bucket/in/a b%20.csv")
+    [one] = scene.plan()
+    locations = {item.file.location for item in scene.table.items(one)}
+    assert locations == {"s3://bucket/in/a b%20.csv"}
 
 
 def test_late_row_is_planned_by_the_audit_and_read_once(scene: Scene) -> None:

@@ -9,9 +9,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from batch_pipeline.cli import cli
+from batch_pipeline.domain.location import to_uri
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.stores.upload import put, remove
 from batch_pipeline_tests.integration.checks_scene import path_of, publish_all
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
+from batch_pipeline_tests.integration.seeds import execute
+from batch_pipeline_tests.storage_roots import content
+from batch_pipeline_tests.store_faults import Faults
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
@@ -79,3 +84,44 @@ def test_verify_warns_without_calling_batches_unfit(scene: DefsScene) -> None:
     assert ended.exit_code == 3
     assert "warn quarantine" in ended.output
     assert told()["quarantine"]["severe"] is False
+
+
+def moved_into(bucket: str, scene: DefsScene) -> list[str]:
+    """Move what is published into S3 and let the inventory know; gives the URIs."""
+    uris = []
+    for path in map(path_of, publish_all(scene)):
+        uris.append(f"{bucket}/batches/{path.name}")
+        put(uris[-1], path.read_bytes())
+        path.unlink()
+        execute(
+            scene.database,
+            "UPDATE batch_pipeline.part_file SET uri = :new WHERE uri = :old",
+            new=uris[-1],
+            old=to_uri(path),
+        )
+    return uris
+
+
+def test_verify_looks_at_part_files_in_s3(scene: DefsScene, bucket: str) -> None:
+    """Expect objects to be judged as files are, and called by their URIs."""
+    uris = moved_into(bucket, scene)
+    assert run("--deep").exit_code == 0
+    put(uris[0], content(uris[0]).swapcase())
+    remove(uris[1])
+    ended = run("--deep")
+    assert ended.exit_code == 3
+    assert f"{uris[1]} is missing" in ended.output
+    assert told("--deep")["checksums"]["problems"] == 2
+    assert told()["part_files"]["problems"] == 2  # the SHA-256 that S3 keeps is compared
+
+
+def test_verify_without_the_store_answers_nothing(
+    scene: DefsScene, bucket: str, faults: Faults
+) -> None:
+    """Expect the checks to say why they have no answer, and no file to be blamed."""
+    moved_into(bucket, scene)
+    faults.refuse(403, "AccessDenied")
+    ended = run()
+    assert ended.exit_code == 3
+    assert "the store refuses s3:GetObject" in ended.output
+    assert "Do not load these batches" not in ended.output

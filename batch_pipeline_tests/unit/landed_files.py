@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from io import BufferedReader, BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from batch_pipeline.domain.encoding import Compression, Encoding, Format
 from batch_pipeline.domain.item import FoundFile, modified_at
@@ -15,6 +16,7 @@ from batch_pipeline.domain.stream import Source, SourceFormat, Storage, Stream
 from batch_pipeline.spark.chunks import JsonRecords
 from batch_pipeline.spark.read.slices import ByteRange
 from batch_pipeline.spark.read.sources import OpenSource
+from batch_pipeline.stores.facts import FileFacts
 
 STREAM = Stream(
     name="orders",
@@ -47,7 +49,27 @@ def landed(folder: Path, data: bytes, name: str = "orders") -> FoundFile:
 def in_memory(data: bytes, stream: Stream = STREAM, part: ByteRange | None = None) -> OpenSource:
     """Open bytes as if they had landed."""
     file = FoundFile(location="file:///landing/orders")
-    return OpenSource(BufferedReader(BytesIO(data)), stream, file, part)
+    return OpenSource(Held(data), stream, file, part)
+
+
+class Held:
+    """Bytes that are held in memory, with the face of a file that landed."""
+
+    etag: str | None = None
+    version: str | None = None
+    trouble: OSError | None = None
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.raw: BufferedReader[Any] = BufferedReader(BytesIO(data))
+        self.facts = FileFacts(size_bytes=len(data), modified_at=datetime(2026, 1, 1, tzinfo=UTC))
+
+    def reopened(self) -> BinaryIO:
+        """Give the bytes once more."""
+        return BytesIO(self._data)
+
+    def check(self) -> None:
+        """Find nothing: they do not change."""
 
 
 def texts(chunks: Sequence[JsonRecords]) -> list[bytes]:

@@ -18,6 +18,7 @@ from batch_pipeline.spark.read.csv_bounds import end_of_records
 from batch_pipeline.spark.read.csv_reader import CsvReader
 from batch_pipeline.spark.read.csv_strict import CsvRecord, CsvScanner
 from batch_pipeline.spark.read.sources import OpenSource
+from batch_pipeline_tests.unit.landed_files import Held
 
 STREAM = Stream(
     name="orders",
@@ -41,7 +42,7 @@ line_ends = st.sampled_from(["\n", "\r\n", "\r"])
 def read(data: bytes, options: CsvOptions = COMMA) -> tuple[Rows, list[BadText]]:
     """Read a whole file: its good records and its bad ones."""
     file = FoundFile(location="file:///orders.csv")
-    source = OpenSource(io.BufferedReader(io.BytesIO(data)), STREAM, file)
+    source = OpenSource(Held(data), STREAM, file)
     rows: Rows = []
     bad: list[BadText] = []
     for chunk in CsvReader(source, options, ReadLimits()).chunks():

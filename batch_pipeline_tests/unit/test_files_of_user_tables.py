@@ -38,10 +38,16 @@ def landed(tmp_path: Path) -> Path:
         ("file:///data/a.csv#bytes=5-99,size=100", "file:///data/a.csv#bytes=5-99,size=100"),
         ("file:///data/a.csv#bytes=5-", "file:///data/a.csv%23bytes%3D5-"),
         ("/data/a.csv#bytes=0-99", "file:///data/a.csv%23bytes%3D0-99"),
+        ("s3://bucket/a b%20c#d?.csv", "s3://bucket/a b%20c#d?.csv"),
+        ("s3a://bucket/a.csv", "s3://bucket/a.csv"),
+        ("S3N://bucket/a.csv", "s3://bucket/a.csv"),
+        ("s3://bucket/a.csv#bytes=0-99", "s3://bucket/a.csv#bytes=0-99"),
     ],
 )
 def test_location_of_a_path_or_a_uri_is_the_uri_of_the_file(written: str, location: str) -> None:
-    """Expect a percent sign to be itself in a path, and to be read as an escape in a URI."""
+    """Expect a percent sign to be itself in a path and in a key, and to be read as an escape in the
+    URI of a file.
+    """
     assert to_location(written) == location
 
 
@@ -52,7 +58,11 @@ def test_location_of_a_path_or_a_uri_is_the_uri_of_the_file(written: str, locati
         "orders.csv",
         "./a.csv",
         "~/a.csv",
-        "s3://bucket/a.csv",
+        "s3://bucket",
+        "s3://bucket/",
+        "s3://key:hunter2@bucket/a.csv",
+        "gs://bucket/a.csv",
+        "https://bucket.s3.amazonaws.com/a.csv",
         "file://host/a.csv",
         "file:/a.csv",
         "C:\\a.csv",
@@ -65,7 +75,7 @@ def test_location_of_a_path_or_a_uri_is_the_uri_of_the_file(written: str, locati
 )
 def test_location_of_anything_else_is_refused(written: object) -> None:
     """Expect nothing to be guessed: where a relative path starts is not known."""
-    with pytest.raises(InvalidValueError, match="expected an absolute path, or an absolute file"):
+    with pytest.raises(InvalidValueError, match="expected an absolute path, an absolute file"):
         to_location(written)
 
 

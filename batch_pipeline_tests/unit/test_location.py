@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_pipeline.domain.errors import InvalidValueError
-from batch_pipeline.domain.location import to_path, to_uri
+from batch_pipeline.domain.location import shown, to_path, to_uri
 
 names = st.binary(min_size=1, max_size=20).filter(
     lambda name: not {0, ord("/")} & set(name) and name not in {b".", b".."}
@@ -70,3 +70,11 @@ def test_path_of_another_uri_is_refused(uri: str) -> None:
 def test_path_of_a_uri_ignores_the_case_of_its_scheme() -> None:
     """Expect FILE to be file."""
     assert to_path("FILE:///landing/orders.csv") == "/landing/orders.csv"
+
+
+def test_shown_is_a_path_on_a_disk_and_a_uri_in_a_store() -> None:
+    """Expect what people can paste into their own tools."""
+    assert shown("file:///in/a%20b.csv") == "/in/a b.csv"
+    assert shown("s3://bucket/a b%20.csv") == "s3://bucket/a b%20.csv"
+    with pytest.raises(InvalidValueError):
+        shown("http://host/a.csv")

@@ -172,3 +172,13 @@ def test_look_inside_stands_on_nothing_of_ours() -> None:
     command = [sys.executable, "-I", "-S", "-c", path.read_text(), "version", "no-such-command"]
     answer = subprocess.run(command, capture_output=True, check=True, env=dict(os.environ))
     assert json.loads(answer.stdout) == {"why": "no installed package has this command"}
+
+
+def test_reading_knows_the_stores_that_a_target_reaches() -> None:
+    """Expect files of disks to be reached by all, objects by their scheme only."""
+    plain = Reading.from_json({"encodings": ["jsonl+gzip"], "why": "kept by a release before"})
+    with_s3 = Reading(encodings=("jsonl+gzip",), stores=("s3",))
+    assert Reading.from_json(with_s3.to_json()) == with_s3
+    uris = ["file:///a.gz", "s3://bucket/a.gz"]
+    assert (plain.reaches(uris[:1]), plain.reaches(uris)) == (True, False)
+    assert (with_s3.reaches(uris), with_s3.reaches(["gs://bucket/a.gz"])) == (True, False)

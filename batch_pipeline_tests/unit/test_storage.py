@@ -1,8 +1,11 @@
-"""Part-file storage on disk: preparing, removing an attempt, pointing to a manifest."""
+"""Part-file storage on a disk and in S3: preparing, removing an attempt, pointing to a manifest."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -13,8 +16,19 @@ from batch_pipeline.domain.stream import Storage
 from batch_pipeline.files.storage import FolderStorage
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import manifest
+from batch_pipeline_tests.storage_roots import Folder, Prefix, Root, content, storage_at
 
 STEM = "orders-000000000001-000000000003-a1-12345678"
+POINTER = "manifests/orders-000000000001-000000000003.g1.json"
+
+
+@pytest.fixture(params=["disk", "s3", "bucket"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
+    """An empty storage root: a folder, a prefix of keys, a whole bucket."""
+    if request.param == "disk":
+        return Folder(tmp_path)
+    bucket: str = request.getfixturevalue("bucket")
+    return Prefix(bucket if request.param == "bucket" else f"{bucket}/deep/batches")
 
 
 def _storage(root: Path, prefix: str = "") -> FolderStorage:
@@ -42,31 +56,38 @@ def test_prepare_of_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
     assert caught.value.uri == to_uri(tmp_path / "batches")
 
 
-def test_remove_attempt_takes_finished_unfinished_and_quarantined_files(tmp_path: Path) -> None:
+def test_prepare_leaves_no_file(root: Root) -> None:
+    """Expect a check by writing that leaves nothing, also the second time."""
+    for _ in range(2):
+        storage_at(root.uri).prepare()
+        assert root.names() == []
+
+
+def test_remove_attempt_takes_finished_unfinished_and_quarantined_files(root: Root) -> None:
     """Expect every file of the attempt to go, and everything else to stay."""
-    storage = _storage(tmp_path)
+    storage = storage_at(root.uri)
     storage.prepare()
-    mine = [f"{STEM}-0.jsonl.gz", f".{STEM}-1.jsonl.gz", f"quarantine/{STEM}-0.jsonl.gz"]
+    mine = [f"{STEM}-0.jsonl.gz", f".{STEM}-1.stop", f"quarantine/{STEM}-0.jsonl.gz"]
     others = [
         f"{STEM}9-0.jsonl.gz",  # a longer token that begins alike
         STEM.replace("-a1-", "-a11-") + "-0.jsonl.gz",
         f"x{STEM}-0.jsonl.gz",
+        f"deeper/{STEM}-0.jsonl.gz",
         "manifests/orders-000000000001-000000000003.g1.json",
     ]
     for name in (*mine, *others):
-        (tmp_path / name).write_text("")
+        root.put(name)
     assert storage.remove_attempt(STEM) == 3
-    assert _files(tmp_path) == sorted(others)
+    assert root.names() == sorted(others)
     assert storage.remove_attempt(STEM) == 0
 
 
-def test_remove_attempt_knows_the_prefix(tmp_path: Path) -> None:
+def test_remove_attempt_knows_the_prefix(root: Root) -> None:
     """Expect names to begin with the prefix of the storage."""
-    storage = _storage(tmp_path, prefix="eu-")
     for name in (f"eu-{STEM}-0.jsonl", f"{STEM}-0.jsonl"):
-        (tmp_path / name).write_text("")
-    assert storage.remove_attempt(STEM) == 1
-    assert _files(tmp_path) == [f"{STEM}-0.jsonl"]
+        root.put(name)
+    assert storage_at(root.uri, prefix="eu-").remove_attempt(STEM) == 1
+    assert root.names() == [f"{STEM}-0.jsonl"]
 
 
 def test_remove_attempt_without_a_root_has_nothing_to_do(tmp_path: Path) -> None:
@@ -81,30 +102,57 @@ def test_remove_attempt_that_fails_is_told(tmp_path: Path) -> None:
         _storage(tmp_path / "batches").remove_attempt(STEM)
 
 
-def test_point_to_writes_the_manifest_and_nothing_else(tmp_path: Path) -> None:
+def test_point_to_writes_the_manifest_and_nothing_else(root: Root) -> None:
     """Expect one JSON file named by batch and generation."""
-    uri = _storage(tmp_path, prefix="eu-").point_to(manifest(generation=2))
+    storage = storage_at(root.uri, prefix="eu-")
+    uri = storage.point_to(manifest(generation=2))
     name = "manifests/eu-orders-000000000001-000000000003.g2.json"
-    assert uri == to_uri(tmp_path / name)
-    assert _files(tmp_path) == [name]
-    assert json.loads((tmp_path / name).read_text()) == manifest(generation=2).to_json()
+    assert uri == storage.pointer_uri(manifest(generation=2)) == f"{root.uri}/{name}"
+    assert root.names() == [name]
+    assert json.loads(content(uri)) == manifest(generation=2).to_json()
 
 
-def test_point_to_again_leaves_the_file_alone(tmp_path: Path) -> None:
-    """Expect the same URI and the same bytes."""
-    storage = _storage(tmp_path)
-    uri = storage.point_to(manifest())
-    before = Path(to_path(uri)).stat()
+def test_point_to_again_leaves_the_file_alone(root: Root) -> None:
+    """Expect the same URI, also where another release has written the file in its way."""
+    storage = storage_at(root.uri)
+    text = json.dumps(manifest().to_json() | {"more": 1}).encode()
+    uri = root.put(POINTER, text)
     assert storage.point_to(manifest()) == uri
-    assert Path(to_path(uri)).stat() == before
+    assert content(uri) == text
 
 
-def test_point_to_by_many_at_once_gives_one_whole_file(tmp_path: Path) -> None:
+def test_point_to_by_many_at_once_gives_one_whole_file(root: Root) -> None:
     """Expect rivals to agree and to leave no file aside."""
-    uris = together(*[partial(_storage(tmp_path).point_to, manifest()) for _ in range(8)])
-    assert len(set(map(str, uris))) == 1
-    assert _files(tmp_path) == ["manifests/orders-000000000001-000000000003.g1.json"]
-    assert json.loads(Path(to_path(str(uris[0]))).read_text()) == manifest().to_json()
+    uris = together(*[partial(storage_at(root.uri).point_to, manifest()) for _ in range(8)])
+    assert set(map(str, uris)) == {f"{root.uri}/{POINTER}"}
+    assert root.names() == [POINTER]
+    assert json.loads(content(str(uris[0]))) == manifest().to_json()
+
+
+@pytest.mark.parametrize("there", ["of another attempt", "no JSON", "a list"])
+def test_point_to_where_another_file_has_the_name_is_told(bucket: str, there: str) -> None:
+    """Expect a pointer file of S3 that is not the manifest's to be named and to stay."""
+    other = replace(manifest(), token=UUID(int=7))
+    text = {"of another attempt": json.dumps(other.to_json()), "no JSON": "{", "a list": "[]"}
+    uri = Prefix(bucket).put(POINTER, text[there].encode())
+    with pytest.raises(StorageUnavailableError, match="of another attempt has its name") as caught:
+        storage_at(bucket).point_to(manifest())
+    assert caught.value.uri == uri
+    assert content(uri) == text[there].encode()
+
+
+@pytest.mark.usefixtures("bucket")
+def test_storage_in_a_bucket_that_is_not_there_is_told() -> None:
+    """Expect buckets never to be made, and the reason from each call."""
+    storage = storage_at("s3://no-such-bucket-of-ours/batches")
+    calls: list[Callable[[], object]] = [
+        storage.prepare,
+        partial(storage.remove_attempt, STEM),
+        partial(storage.point_to, manifest()),
+    ]
+    for call in calls:
+        with pytest.raises(StorageUnavailableError, match="there is no such bucket"):
+            call()
 
 
 def test_point_to_that_ends_before_the_link_shows_no_pointer(

@@ -113,7 +113,7 @@ def test_names_that_are_given_are_read_back(
     expected = AttemptFile(
         head=prefix + one.job, ids=one.id_range, number=number, token=token.hex[:8]
     )
-    finished = names.path(part).name
+    finished = names.name(part)
     for name in (finished, f".{finished}.tmp", mark.name):
         assert parse_name(Folder.ROOT, name) == expected
 

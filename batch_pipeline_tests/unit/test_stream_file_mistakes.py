@@ -111,7 +111,12 @@ def test_stream_file_with_a_mistake_is_refused_with_its_line(
 @pytest.mark.parametrize(
     ("uri", "problem"),
     [
-        ("s3://key:hunter2@bucket/x", "`source.uri` has the scheme s3://, which this release"),
+        ("s3://key:hunter2@bucket/x", "`source.uri` is no usable location; expected s3://bucket"),
+        ("s3://bucket/a/../hunter2", "`source.uri` is no usable location; expected s3://bucket"),
+        ("s3://b/hunter2", "`source.uri` is no usable location; expected s3://bucket"),
+        ("s3://bucket/hunter2#bytes=0-9", "`source.uri` is no usable location; expected s3://"),
+        ("gs://bucket/hunter2", "`source.uri` has the scheme gs://, which this release cannot"),
+        ("https://hunter2.s3.amazonaws.com/x", "has the scheme https://, which this release"),
         ("file://host:hunter2/x", "`source.uri` is no usable location; expected a file:///… URI"),
         ("file:x", "`source.uri` is no usable location; expected a file:///… URI"),
         ("~no-such-user-hunter2/x", "`source.uri` is no usable location"),

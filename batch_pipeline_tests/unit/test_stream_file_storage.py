@@ -59,8 +59,8 @@ def test_stream_file_says_how_long_files_stay_and_where_they_go(
             "expected another folder than the root",
         ),
         (
-            (TARGETS, "storage: {keep_loaded: 1d, archive: s3://bucket/old}"),
-            "`storage.archive` has the scheme s3://, which this release cannot read or write",
+            (TARGETS, "storage: {keep_loaded: 1d, archive: gs://bucket/old}"),
+            "`storage.archive` has the scheme gs://, which this release cannot read or write",
         ),
     ],
 )

@@ -1,6 +1,7 @@
 """The asset that stands for the meta table of a stream."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import dagster as dg
 
@@ -11,7 +12,10 @@ from batch_pipeline.defs.observe import observation
 from batch_pipeline.defs.partitioned import batches_of
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.domain.errors import PipelineError
+from batch_pipeline.domain.location import is_object
 from batch_pipeline.domain.stream import Stream
+from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.stores import s3
 
 
 def meta_table_asset(stream: Stream) -> dg.AssetsDefinition:
@@ -24,7 +28,7 @@ def meta_table_asset(stream: Stream) -> dg.AssetsDefinition:
     files = f"Files that landed in {stream.source.place}, one row each, in order of arrival."
     rows = f"Rows of {stream.source.place}, one for each file; the table is the user's own."
 
-    @dg.asset(
+    asset = dg.asset(
         key=meta_table_key(stream),
         kinds={"postgres"} if is_own else {"table"},
         description=files if is_own else rows,
@@ -32,24 +36,41 @@ def meta_table_asset(stream: Stream) -> dg.AssetsDefinition:
         owners=[*stream.dagster.owners],
         tags=dict(stream.dagster.tags),
     )
-    def meta_table(
-        context: dg.AssetExecutionContext, pipeline: PipelineResource
-    ) -> Iterator[dg.MaterializeResult[None]]:
-        parts = pipeline.pipeline
-        try:
-            found = discover(parts, stream, context.instance, drain=True)
-            told = observation(parts, stream)
-        except PipelineError as error:
-            raise dg.Failure(str(error), allow_retries=False) from error
-        name, known = batches_of(stream).set_name, found.known
-        context.instance.add_dynamic_partitions(name, list(known.new_keys))
-        for event in known.unseen:
-            context.log_event(event)
-        yield dg.MaterializeResult(
-            metadata=discovery_metadata(found.registered, found.planned.batches, told),
-            data_version=dg.DataVersion(META_TABLE_VERSION),
-        )
-        # Dagster shows beside a materialization what was observed after it.
-        context.log_event(told)
+    if not is_object(stream.source.place):
 
-    return meta_table
+        @asset
+        def meta_table(
+            context: dg.AssetExecutionContext, pipeline: PipelineResource
+        ) -> Iterator[dg.MaterializeResult[None]]:
+            yield from _look(context, pipeline.pipeline, stream, s3.client)
+
+        return meta_table
+
+    from dagster_aws.s3 import S3Resource  # half a second
+
+    def in_bucket(
+        context: dg.AssetExecutionContext, pipeline: PipelineResource, s3: S3Resource
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        yield from _look(context, pipeline.pipeline, stream, s3.get_client)
+
+    return asset(in_bucket)
+
+
+def _look(
+    context: dg.AssetExecutionContext, parts: Pipeline, stream: Stream, client: Callable[[], Any]
+) -> Iterator[dg.MaterializeResult[None]]:
+    try:
+        found = discover(parts, stream, context.instance, drain=True, client=client)
+        told = observation(parts, stream)
+    except PipelineError as error:
+        raise dg.Failure(str(error), allow_retries=False) from error
+    name, known = batches_of(stream).set_name, found.known
+    context.instance.add_dynamic_partitions(name, list(known.new_keys))
+    for event in known.unseen:
+        context.log_event(event)
+    yield dg.MaterializeResult(
+        metadata=discovery_metadata(found.registered, found.planned.batches, told),
+        data_version=dg.DataVersion(META_TABLE_VERSION),
+    )
+    # Dagster shows beside a materialization what was observed after it.
+    context.log_event(told)

@@ -1,6 +1,8 @@
 """The sensor of a stream: what lands is registered, planned and launched in one tick."""
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import dagster as dg
 
@@ -13,8 +15,10 @@ from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors.launch import Memory, launches
 from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
 from batch_pipeline.domain.errors import PipelineError
+from batch_pipeline.domain.location import is_object
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.stores import s3
 
 INTERVAL_SECONDS = 4  # the daemon looks every 5 s: what is longer would miss every other turn
 _Event = dg.AssetMaterialization | dg.AssetObservation
@@ -24,27 +28,49 @@ def new_files_sensor(stream: Stream) -> dg.SensorDefinition:
     """Watch a stream's landing. Safe to repeat and to lose anywhere: the inventory remembers."""
     look = Look()  # of the process that evaluates the sensor; a new one starts anew
 
-    @dg.sensor(
+    sensor = dg.sensor(
         name=f"{identifier(stream)}_new_files",
         job_name=batches_job(stream),
         minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=_description(stream),
     )
-    def new_files(
-        context: dg.SensorEvaluationContext, pipeline: PipelineResource
-    ) -> dg.SensorResult | dg.SkipReason:
-        parts, instance = pipeline.pipeline, context.instance
-        memory, now = Memory.of_cursor(context.cursor), time.time()
-        try:
-            end_cancelled_since(parts, instance, stream, memory.looked_at)
-            found = discover(parts, stream, instance, drain=False, look=look)
-            news = _news(parts, stream, found, instance)
-            return _result(instance, stream, found, news, memory, now)
-        except PipelineError as error:
-            return dg.SkipReason(str(error))
+    if not is_object(stream.source.place):
 
-    return new_files
+        @sensor
+        def new_files(
+            context: dg.SensorEvaluationContext, pipeline: PipelineResource
+        ) -> dg.SensorResult | dg.SkipReason:
+            return _tick(context, pipeline.pipeline, stream, look, s3.client)
+
+        return new_files
+
+    from dagster_aws.s3 import S3Resource  # half a second
+
+    def in_bucket(
+        context: dg.SensorEvaluationContext, pipeline: PipelineResource, s3: S3Resource
+    ) -> dg.SensorResult | dg.SkipReason:
+        return _tick(context, pipeline.pipeline, stream, look, s3.get_client)
+
+    return sensor(in_bucket)
+
+
+def _tick(
+    context: dg.SensorEvaluationContext,
+    parts: Pipeline,
+    stream: Stream,
+    look: Look,
+    client: Callable[[], Any],
+) -> dg.SensorResult | dg.SkipReason:
+    memory, now = Memory.of_cursor(context.cursor), time.time()
+    instance = context.instance
+    try:
+        end_cancelled_since(parts, instance, stream, memory.looked_at)
+        found = discover(parts, stream, instance, drain=False, look=look, client=client)
+        news = _news(parts, stream, found, instance)
+        return _result(instance, stream, found, news, memory, now)
+    except PipelineError as error:
+        return dg.SkipReason(str(error))
 
 
 def _description(stream: Stream) -> str:

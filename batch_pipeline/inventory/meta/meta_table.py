@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from batch_pipeline.domain.batch import Batch
 from batch_pipeline.domain.failpoint import failpoint
+from batch_pipeline.domain.file_range import MARK
 from batch_pipeline.domain.filter import Condition, Operator
 from batch_pipeline.domain.item import FoundFile, Item, Registered
 from batch_pipeline.domain.planning import Cut, Limits, cut
@@ -23,7 +24,7 @@ from batch_pipeline.inventory.meta.column_roles import MetaColumns
 from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta.registration import Registration, item_of
 from batch_pipeline.inventory.server.engine import transaction
-from batch_pipeline.inventory.tables import FILE_OF_RANGE, IS_RANGE, SCHEMA, item
+from batch_pipeline.inventory.tables import SCHEMA, item
 from batch_pipeline.ports import Cutter
 
 _CHUNK = 5_000
@@ -152,11 +153,12 @@ class OwnMetaTable:
 
     def find(self, what: str) -> list[Item]:
         """Find items by id, by whole location, or by the last part of it; at most 20."""
-        file = sa.case(
-            (sa.text(IS_RANGE), sa.literal_column(FILE_OF_RANGE, sa.Text)), else_=item.c.location
-        )
+        file = sa.func.split_part(item.c.location, MARK, 1)
         name = sa.or_(
-            item.c.location == what, file == what, file.endswith(f"/{what}", autoescape=True)
+            item.c.location == what,
+            file == what,
+            file.endswith(f"/{what}", autoescape=True),
+            item.c.location.endswith(f"/{what}", autoescape=True),
         )
         if what.isascii() and what.isdigit() and len(what) < 19:
             name = sa.or_(name, item.c.id == int(what))

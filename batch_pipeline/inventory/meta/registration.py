@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from batch_pipeline.domain.failpoint import failpoint
-from batch_pipeline.domain.file_range import split_location
+from batch_pipeline.domain.file_range import MARK, split_location
 from batch_pipeline.domain.item import FoundFile, Item
 from batch_pipeline.inventory.locks import LockClass, lock_in_transaction
 from batch_pipeline.inventory.server.engine import transaction
@@ -73,16 +73,23 @@ class Registration:
         }
 
     def _known(self, connection: sa.Connection, files: Sequence[FoundFile]) -> _Known:
-        """Find the rows of files, by the files' locations."""
-        locations = sa.cast([file.location for file in files], sa.ARRAY(sa.Text))
+        """Find the rows of files, by the files' locations.
+
+        The index of ranges has what stands before the first `#`, which may be in an object's key.
+        """
+        locations = [file.location for file in files]
         own = sa.select(item).where(item.c.stream == self.stream)
-        whole = own.where(item.c.location == sa.any_(locations))
+        whole = own.where(item.c.location == sa.any_(_texts(locations)))
         file = sa.literal_column(FILE_OF_RANGE, sa.Text)
-        ranges = own.where(sa.text(IS_RANGE), file == sa.any_(locations)).order_by(item.c.id)
+        starts = list({location.partition("#")[0] for location in locations})
+        is_part = sa.func.strpos(item.c.location, MARK) > 0
+        ranges = own.where(sa.text(IS_RANGE), file == sa.any_(_texts(starts)), is_part)
         found: dict[str, list[FoundFile]] = defaultdict(list)
-        for query in (whole, ranges):
-            for row in connection.execute(query):
-                one = item_of(row).file
+        for row in connection.execute(whole):
+            found[row.location].append(item_of(row).file)
+        for row in connection.execute(ranges.order_by(item.c.id)):
+            one = item_of(row).file
+            if one.range is not None:
                 found[one.uri].append(one)
         return found
 
@@ -145,9 +152,18 @@ def item_of(row: sa.Row[Any]) -> Item:
     return Item(id=row.id, file=file)
 
 
+def _texts(texts: list[str]) -> sa.ColumnElement[Any]:
+    return sa.cast(texts, sa.ARRAY(sa.Text))
+
+
 def _differs(file: FoundFile, known: Sequence[FoundFile]) -> bool:
-    """Tell whether a file is another than its rows say; those of one file are all alike."""
+    """Tell whether a file is another than its rows say; those of one file are all alike.
+
+    An object that was put again with the same bytes has the same ETag, and only another time.
+    """
     noted = known[0] if known else file
+    if noted.etag is not None and file.etag is not None:
+        return (noted.size_bytes, noted.etag) != (file.size_bytes, file.etag)
     return (noted.size_bytes, noted.modified_at, noted.etag) != (
         file.size_bytes,
         file.modified_at,

@@ -23,7 +23,13 @@ from batch_pipeline.domain.file_range import MARK
 from batch_pipeline.domain.filter import Filter
 from batch_pipeline.domain.id_range import MAX_ID, MIN_ID
 from batch_pipeline.domain.item import FoundFile, Item
-from batch_pipeline.domain.location import to_location, to_path
+from batch_pipeline.domain.location import (
+    S3,
+    S3_SCHEMES,
+    is_object,
+    to_location,
+    to_path,
+)
 from batch_pipeline.domain.planning import Cut, Limits
 from batch_pipeline.domain.record_rules import OnBadFile
 from batch_pipeline.domain.stream import Stream, TableSource
@@ -224,19 +230,29 @@ def _named(table: ReflectedMetaTable, what: str) -> sa.ColumnElement[bool]:
     text = column if isinstance(column.type, sa.String) else sa.cast(column, sa.String(4_000))
     ways = {what}
     try:
-        location = to_location(what)
-        ways |= {location} if MARK in location else {location, to_path(location)}
+        locations = _spellings(to_location(what))
     except InvalidValueError:
-        location = ""  # a name, or an id
+        locations = ()  # a name, or an id
+    ways.update(locations)
+    is_range = any(MARK in one for one in locations)
+    if locations and not is_range and not is_object(locations[0]):
+        ways.add(to_path(locations[0]))
     fits = [text == way for way in sorted(ways)]
-    if location and MARK not in location:
-        fits.append(text.startswith(location + MARK, autoescape=True))
+    if not is_range:
+        fits += [text.startswith(one + MARK, autoescape=True) for one in locations]
     if "/" not in what:
         fits.append(text.endswith(f"/{what}", autoescape=True))
         fits.append(text.contains(f"/{what}{MARK}", autoescape=True))
     if what.isascii() and what.isdigit() and len(what) < 19:
         fits.append(table.uid == sa.literal(int(what), sa.BigInteger))
     return sa.or_(*fits)
+
+
+def _spellings(location: str) -> tuple[str, ...]:
+    """Give the URIs by which a table may name the same file."""
+    if not is_object(location):
+        return (location,)
+    return tuple(scheme + location.removeprefix(S3) for scheme in S3_SCHEMES)
 
 
 def _column(table: ReflectedMetaTable, name: str, role: str) -> sa.Column[Any]:

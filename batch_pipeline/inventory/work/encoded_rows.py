@@ -38,6 +38,8 @@ def insert_files(connection: sa.Connection, claimed: Attempt, encoded: Encoded) 
             "filtered": item.filtered,
             "quarantined": item.quarantined,
             "bad_file": None if item.bad_file is None else storable(item.bad_file),
+            "read_etag": item.etag,
+            "read_version": item.version,
         }
         for item in encoded.result.items
     ]

@@ -13,7 +13,10 @@ from batch_pipeline.inventory.tables import attempt, attempt_item
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """One attempt on a batch, with the counters of one of its items once it is published."""
+    """One attempt on a batch, with the counters of one of its items once it is published.
+
+    `read_etag` and `read_version` tell which version of the item's object was read.
+    """
 
     number: int
     status: AttemptStatus
@@ -27,6 +30,8 @@ class AttemptRecord:
     written: int | None
     quarantined: int | None
     bad_file: str | None
+    read_etag: str | None
+    read_version: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,8 @@ class History:
                 attempt_item.c.written,
                 attempt_item.c.quarantined,
                 attempt_item.c.bad_file,
+                attempt_item.c.read_etag,
+                attempt_item.c.read_version,
             )
             .outerjoin(
                 attempt_item,

@@ -60,6 +60,7 @@ class SingerLoader:
             TargetFailedError, TargetSilentError, TargetStateError, TargetHangsError: it did not
                 acknowledge the first generation that was not given yet. It is stopped.
             PartFileError: a file cannot be read for it.
+            PartFileUnreachableError: the store of a file does not give it now.
             SettingError: a variable of its configuration is not set.
         """
         config = Config.filled(
@@ -104,8 +105,10 @@ class SingerLoader:
     def _mode(self, loadings: Sequence[Loading]) -> MessageMode:
         if self.target.messages is not MessageMode.AUTO:
             return self.target.messages
+        reading = self.reading()
         encodings = {one.manifest.encoding for one in loadings}
-        is_readable = self.reading().reads(encodings)
+        uris = (part.uri for one in loadings for part in one.manifest.part_files)
+        is_readable = reading.reads(encodings) and reading.reaches(uris)
         return MessageMode.BATCH if is_readable else MessageMode.RECORD
 
     @contextmanager

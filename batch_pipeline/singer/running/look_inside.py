@@ -24,7 +24,7 @@ def _find(name: str) -> Any:
 
 def _version(distribution: Any) -> str:
     names = [f"{distribution.metadata['Name']} {distribution.version}"]
-    for name in ("singer-sdk", "pyarrow"):
+    for name in ("singer-sdk", "pyarrow", "s3fs"):
         try:
             names.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
@@ -100,7 +100,8 @@ def _main(what: str, name: str) -> None:
         answer = {"version": _version(distribution)}
     else:
         encodings, why = _readable(entry)
-        answer = {"encodings": encodings, "why": why}
+        stores = ["s3"] if util.find_spec("s3fs") is not None else []
+        answer = {"encodings": encodings, "stores": stores, "why": why}
     sys.stdout.write("\n" + json.dumps(answer) + "\n")
 
 

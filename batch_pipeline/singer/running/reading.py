@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from batch_pipeline.domain.encoding import Encoding
+from batch_pipeline.domain.location import scheme_of
 
 _LOOK_INSIDE = Path(__file__).with_name("look_inside.py")
 _PATIENCE_SECONDS = 120
@@ -22,9 +23,13 @@ _PATIENCE_SECONDS = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The encodings that a target reads, `format+compression` or `format` alone, and why."""
+    """The encodings that a target reads, `format+compression` or `format` alone, and why.
+
+    `stores` are the schemes of the URIs of files that it reaches, besides those of disks.
+    """
 
     encodings: tuple[str, ...] = ()
+    stores: tuple[str, ...] = ()
     why: str = ""
 
     def reads(self, encodings: Iterable[Encoding]) -> bool:
@@ -35,14 +40,26 @@ class Reading:
             for one in encodings
         )
 
+    def reaches(self, uris: Iterable[str]) -> bool:
+        """Tell whether the target can open files where they lie."""
+        return all(scheme_of(uri) in {"", "file", *self.stores} for uri in uris)
+
     def to_json(self) -> dict[str, Any]:
         """Write it as the inventory keeps it."""
-        return {"encodings": list(self.encodings), "why": self.why}
+        return {
+            "encodings": list(self.encodings),
+            "stores": list(self.stores),
+            "why": self.why,
+        }
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> "Reading":
         """Read what `to_json` wrote."""
-        return cls(encodings=tuple(written["encodings"]), why=written["why"])
+        return cls(
+            encodings=tuple(written["encodings"]),
+            stores=tuple(written.get("stores", ())),  # older verdicts have none
+            why=written["why"],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +88,7 @@ def reading_of(command: Sequence[str], memory: Memory) -> Reading:
         return Reading(
             why=found.get("why", "its classes cannot be looked at")
         )  # may pass by itself
-    reading = Reading(encodings=tuple(found["encodings"]), why=found["why"])
+    reading = Reading.from_json(found)
     memory.remember(script, version, reading.to_json())
     return reading
 

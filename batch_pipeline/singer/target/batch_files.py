@@ -1,19 +1,18 @@
-"""Finds and checks the files of a BATCH. Nothing is written, moved or registered here."""
+"""Checks the files of a BATCH. Nothing is written, moved or registered here."""
 
 import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from batch_pipeline.domain.encoding import Compression, Format
-from batch_pipeline.domain.item import FoundFile, modified_at
-from batch_pipeline.domain.location import to_uri
+from batch_pipeline.domain.item import FoundFile
 from batch_pipeline.singer.incoming import json_text
 from batch_pipeline.singer.incoming.values import BatchMessage
-from batch_pipeline.singer.target.batch_reading import DAMAGES, lines_of, refusal
+from batch_pipeline.singer.target.batch_reading import DAMAGES, BatchFile, lines_of, refusal
+from batch_pipeline.stores.facts import FileFacts
+from batch_pipeline.stores.failures import reason_of
 
 _LINE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _MAGIC = {
@@ -31,32 +30,10 @@ class CheckedFile:
     records: int
 
 
-def locate(message: BatchMessage, root: str | None) -> list[Path]:
-    """Give the paths of a manifest in order; with a root, files of the same names in it.
-
-    What stands after `file://` is taken as it is, as the SDK does, and percent-decoded where no
-    such file is there; in a root the decoded name stays a name in it.
-
-    Raises:
-        BatchFileError: a file is not on this machine's disks, or is not there, or is that of two
-            entries.
-    """
-    paths: list[Path] = []
-    known: dict[Path, str] = {}
-    for uri in message.manifest:
-        path = _locate(message, uri, root)
-        before = known.setdefault(path.resolve(), uri)
-        if len(known) == len(paths):
-            problem = f"is what two entries of `manifest` stand for here: {before} and {uri}"
-            raise refusal(message, path, problem)
-        paths.append(path)
-    return paths
-
-
 def check(
     message: BatchMessage,
     number: int,
-    path: Path,
+    file: BatchFile,
     *,
     keys: tuple[str, ...],
     max_line_bytes: int,
@@ -69,57 +46,32 @@ def check(
             meanwhile.
     """
     try:
-        before = path.stat()
-        _check_label(message, path)
+        before = file.path.stat()
+        _check_label(message, file)
         if message.sha256:
-            _check_sum(message, path, message.sha256[number])
-        count = _count(message, path, keys, max_line_bytes)
-        after = path.stat()
+            _check_sum(message, file, message.sha256[number])
+        count = _count(message, file, keys, max_line_bytes)
+        after = file.path.stat()
     except OSError as error:
-        reason = (error.strerror or str(error) or type(error).__name__).lower()
-        raise refusal(message, path, f"cannot be read ({reason})") from error
+        raise refusal(message, file, f"cannot be read ({reason_of(error)})") from error
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise refusal(message, path, "changed while it was read")
+        raise refusal(message, file, "changed while it was read")
+    facts = file.facts or FileFacts.of_stat(after)
     found = FoundFile(
-        location=to_uri(path), size_bytes=after.st_size, modified_at=modified_at(after)
+        location=file.location,
+        size_bytes=facts.size_bytes,
+        modified_at=facts.modified_at,
+        etag=facts.etag,
     )
-    return CheckedFile(path=path, found=found, records=count)
+    return CheckedFile(path=file.path, found=found, records=count)
 
 
-def _locate(message: BatchMessage, uri: str, root: str | None) -> Path:
-    if "\0" in uri:
-        raise refusal(message, repr(uri), "has a NUL in its name")
-    if root is not None:
-        folder = _local(message, root)
-        name = uri.rpartition("/")[2]
-        decoded = unquote(name)
-        places = [folder / one for one in (name, decoded) if "/" not in one]
-    else:
-        written = _local(message, uri)
-        places = [written, Path(unquote(str(written)))]
-    for place in places:
-        if place.is_file():
-            return Path(os.path.abspath(place))  # noqa: PTH100 - links stay what they are
-    raise refusal(message, places[0], "is not there, or is no file")
-
-
-def _local(message: BatchMessage, uri: str) -> Path:
-    scheme, separator, rest = uri.partition("://")
-    if not separator:
-        return Path(uri)
-    if scheme.lower() != "file":
-        known = urlsplit(uri).scheme if "[" not in uri else scheme
-        problem = f"lies in a {known} storage; expected a file on a disk of this machine"
-        raise refusal(message, uri, problem)
-    return Path(rest.removeprefix("localhost"))
-
-
-def _check_label(message: BatchMessage, path: Path) -> None:
-    with path.open("rb") as file:
-        start = file.read(4)
+def _check_label(message: BatchMessage, file: BatchFile) -> None:
+    with file.path.open("rb") as opened:
+        start = opened.read(4)
     if message.encoding.format is Format.PARQUET:
         if start != b"PAR1":
-            raise refusal(message, path, f"is no parquet file (it begins with {start!r})")
+            raise refusal(message, file, f"is no parquet file (it begins with {start!r})")
         return
     real = next((one for magic, one in _MAGIC.items() if start.startswith(magic)), Compression.NONE)
     label = message.encoding.compression or Compression.NONE
@@ -128,49 +80,51 @@ def _check_label(message: BatchMessage, path: Path) -> None:
             f"has compression {real.value}, while `encoding.compression` says {label.value} (taps "
             f"of the Singer SDK write gzip whatever they are told, so tell them gzip)"
         )
-        raise refusal(message, path, problem)
+        raise refusal(message, file, problem)
 
 
-def _check_sum(message: BatchMessage, path: Path, expected: str) -> None:
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+def _check_sum(message: BatchMessage, file: BatchFile, expected: str) -> None:
+    with file.path.open("rb") as opened:
+        found = hashlib.file_digest(opened, "sha256").hexdigest()
     if found != expected.lower():
         problem = f"has the SHA-256 {found}, while its BATCH says {expected}"
-        raise refusal(message, path, problem)
+        raise refusal(message, file, problem)
 
 
-def _count(message: BatchMessage, path: Path, keys: tuple[str, ...], max_line_bytes: int) -> int:
+def _count(
+    message: BatchMessage, file: BatchFile, keys: tuple[str, ...], max_line_bytes: int
+) -> int:
     if message.encoding.format is Format.PARQUET:
-        return _count_rows(message, path, keys)
+        return _count_rows(message, file, keys)
     count = 0
     try:
-        for number, line in lines_of(message, path, max_line_bytes=max_line_bytes):
+        for number, line in lines_of(message, file, max_line_bytes=max_line_bytes):
             try:
                 fields = _LINE.decode(line)
                 if not line.isascii():
                     line.decode("utf-8")  # the decoder does not look into text that it skips
             except json_text.UNREADABLE as error:
                 problem = f"line {number} is no JSON object ({error})"
-                raise refusal(message, path, problem) from error
+                raise refusal(message, file, problem) from error
             for key in keys:
                 if key not in fields:
-                    raise refusal(message, path, f"line {number} lacks the key {key!r}")
+                    raise refusal(message, file, f"line {number} lacks the key {key!r}")
             count += 1
     except DAMAGES as error:
-        raise refusal(message, path, f"is damaged or breaks off ({error})") from error
+        raise refusal(message, file, f"is damaged or breaks off ({error})") from error
     return count
 
 
-def _count_rows(message: BatchMessage, path: Path, keys: tuple[str, ...]) -> int:
+def _count_rows(message: BatchMessage, file: BatchFile, keys: tuple[str, ...]) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as table:
+        with pq.ParquetFile(file.path) as table:
             lacking = [key for key in keys if key not in table.schema_arrow.names]
             if lacking:
-                raise refusal(message, path, f"has no column {lacking[0]!r}, which is a key")
+                raise refusal(message, file, f"has no column {lacking[0]!r}, which is a key")
             return sum(len(batch) for batch in table.iter_batches(10_000))
     except pa.ArrowException as error:
         text = str(error).partition("\n")[0]
-        raise refusal(message, path, f"is no parquet file that can be read ({text})") from error
+        raise refusal(message, file, f"is no parquet file that can be read ({text})") from error

@@ -10,6 +10,7 @@ from typing import Any
 
 from batch_pipeline.domain.encoding import Compression, Encoding, Format
 from batch_pipeline.domain.errors import InvalidValueError
+from batch_pipeline.domain.location import scheme_of
 from batch_pipeline.singer.incoming.batch_config import BatchConfig, read_batch_config
 from batch_pipeline.singer.incoming.lines import MAX_LINE_BYTES
 
@@ -167,6 +168,9 @@ def _path(given: Mapping[str, Any], key: str) -> Path | None:
         return None
     if not isinstance(value, str) or not value:
         raise InvalidValueError(key, value, "a path")
+    if scheme_of(value):
+        expected = "a path; into a bucket lands what has a stream file with `source.uri: s3://…`"
+        raise InvalidValueError(key, value, expected)
     return Path(value).expanduser().absolute()
 
 

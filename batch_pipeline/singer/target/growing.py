@@ -8,7 +8,7 @@ from typing import Any
 from batch_pipeline.domain.encoding import Encoding, Format
 from batch_pipeline.domain.item import FoundFile
 from batch_pipeline.singer.target.config import Bounds
-from batch_pipeline.singer.target.landing_file import LandingFile
+from batch_pipeline.singer.target.places import NewFile
 from batch_pipeline.singer.target.writers import JsonLines, RecordWriter
 
 
@@ -16,7 +16,7 @@ class GrowingFile:
     """A hidden file of records with its bounds; `due_at` is of the monotonic clock."""
 
     def __init__(
-        self, file: LandingFile, encoding: Encoding, bounds: Bounds, schema: Mapping[str, Any]
+        self, file: NewFile, encoding: Encoding, bounds: Bounds, schema: Mapping[str, Any]
     ) -> None:
         self._file, self._bounds = file, bounds
         self._writer = _writer(file, encoding, schema)
@@ -65,7 +65,7 @@ class GrowingFile:
         self._file.abandon()
 
 
-def _writer(file: LandingFile, encoding: Encoding, schema: Mapping[str, Any]) -> RecordWriter:
+def _writer(file: NewFile, encoding: Encoding, schema: Mapping[str, Any]) -> RecordWriter:
     if encoding.format is Format.PARQUET:
         from batch_pipeline.singer.target.parquet_rows import ParquetRows  # loads Arrow
 

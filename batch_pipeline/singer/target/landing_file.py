@@ -15,6 +15,8 @@ from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.item import FoundFile, modified_at
 from batch_pipeline.domain.location import to_uri
 from batch_pipeline.singer.target.refusals import LandingFailedError
+from batch_pipeline.stores.durable import sync_folder
+from batch_pipeline.stores.failures import reason_of
 
 _OURS = re.compile(r"\..*-[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}-[0-9]{6,}\.[a-z.]+\.tmp")
 
@@ -55,7 +57,7 @@ class LandingFile:
                 raise FileExistsError(errno.EEXIST, "a file of this name is there")
             self._hidden.rename(self._final)
             self.file.close()
-            _sync_folder(self._final.parent)
+            sync_folder(self._final.parent)
             stat = self._final.stat()
         except OSError as error:
             raise self.failed(error) from error
@@ -77,8 +79,7 @@ class LandingFile:
         """Remove the file and say why it cannot land."""
         if hasattr(self, "file"):
             self.abandon()
-        reason = (error.strerror or type(error).__name__).lower()
-        return LandingFailedError(str(self._final.parent), reason)
+        return LandingFailedError(str(self._final.parent), reason_of(error))
 
 
 def sweep(folder: Path) -> int:
@@ -92,11 +93,3 @@ def sweep(folder: Path) -> int:
             path.unlink()
             removed += 1
     return removed
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

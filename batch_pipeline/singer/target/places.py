@@ -4,9 +4,10 @@ import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
+from batch_pipeline.domain.errors import PipelineError
+from batch_pipeline.domain.item import FoundFile
 from batch_pipeline.domain.stream import STREAM_NAME, SourceFormat
 from batch_pipeline.ports import Registry
 
@@ -25,15 +26,38 @@ class WantedStream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A landing folder, the meta table that lists its files, and what files it takes.
+    """A landing, the meta table that lists its files, and what files it takes.
 
-    `stream` is the name of the stream that the files feed.
+    `stream` is the name of the stream that the files feed, `root` the URI of a folder or of a
+    prefix of keys.
     """
 
     stream: str
-    folder: Path
+    root: str
     format: SourceFormat
     registry: Registry
+
+
+class NewFile(Protocol):
+    """A file on its way into a landing, which it reaches whole or not at all."""
+
+    file: IO[bytes]
+
+    def land(self) -> FoundFile:
+        """Complete the file, and tell what has landed.
+
+        Raises:
+            PipelineError: that cannot be; nothing has landed.
+        """
+        ...
+
+    def abandon(self) -> None:
+        """Forget the file, as if nothing had come; what has landed stays."""
+        ...
+
+    def failed(self, error: OSError) -> PipelineError:
+        """Forget the file and say why it cannot land."""
+        ...
 
 
 class Places(Protocol):

@@ -10,7 +10,7 @@ from singer_sdk.exceptions import (
     RecordsWithoutSchemaException,
 )
 
-from batch_pipeline.domain.errors import ConfigurationError
+from batch_pipeline.domain.errors import ConfigurationError, RetryableError
 from batch_pipeline.singer.incoming.refusals import MessageError, SchemaMissingError
 
 
@@ -41,6 +41,23 @@ class BatchFileError(MessageError):
 
 
 @dataclass(eq=False)
+class BatchStoreError(RetryableError):
+    """The store of a file of a manifest cannot be asked now, which says nothing about the file."""
+
+    line: int
+    uri: str
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"Line {self.line}, key `manifest`: {self.uri} cannot be read now ({self.reason}). "
+            f"Nothing of the manifest was registered, nor is anything that no printed STATE "
+            f"covers. Run again from the last STATE that was printed when the store answers as it "
+            f"should."
+        )
+
+
+@dataclass(eq=False)
 class PlaceUnfitError(ConfigurationError):
     """What a stream file describes cannot take what a tap says."""
 
@@ -66,6 +83,21 @@ class LandingFailedError(ConfigurationError):
             f"The landing folder {self.folder} cannot be written ({self.reason}). No half file is "
             f"left, and no STATE was printed for what is lost. Free space or correct the folder, "
             f"then run the tap again from the last STATE that was printed."
+        )
+
+
+@dataclass(eq=False)
+class LandingUnreachableError(RetryableError):
+    """The store of a landing does not take a file now."""
+
+    uri: str
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"The landing {self.uri} cannot be written now ({self.reason}). No half file is left, "
+            f"and no STATE was printed for what is lost. Run the tap again from the last STATE "
+            f"that was printed when the store answers as it should."
         )
 
 

@@ -5,6 +5,7 @@ Order among streams, and what may be acknowledged, is the target's business.
 
 import shutil
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,13 +20,15 @@ from singer_sdk.sinks.core import BaseJSONSchemaValidator
 from batch_pipeline.domain.encoding import Compression, Encoding, Format
 from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.item import FoundFile
+from batch_pipeline.domain.location import is_object, to_path
 from batch_pipeline.domain.stream import SourceFormat
 from batch_pipeline.singer.incoming.values import BatchMessage, RecordMessage
-from batch_pipeline.singer.target.batch_files import CheckedFile, check, locate
+from batch_pipeline.singer.target.batch_files import CheckedFile, check
+from batch_pipeline.singer.target.batch_places import at_hand, locate
 from batch_pipeline.singer.target.batch_reading import records
 from batch_pipeline.singer.target.growing import GrowingFile
-from batch_pipeline.singer.target.landing_file import LandingFile, sweep
-from batch_pipeline.singer.target.places import Place, WantedStream
+from batch_pipeline.singer.target.landing_file import sweep
+from batch_pipeline.singer.target.places import NewFile, Place, WantedStream
 from batch_pipeline.singer.target.refusals import (
     FileTakenError,
     PlaceUnfitError,
@@ -72,7 +75,9 @@ class LandingSink(Sink):
             ConfigurationError: there is none that can take it.
         """
         if not self.target.is_removed(self.stream_name):
-            sweep(self.place.folder)
+            root = self.place.root
+            if not is_object(root):
+                sweep(Path(to_path(root)))
 
     @cached_property
     def place(self) -> Place:
@@ -138,6 +143,7 @@ class LandingSink(Sink):
 
         Raises:
             BatchFileError: a file is not what the message says; nothing was registered.
+            BatchStoreError: the store of a file does not give it now; nothing was registered.
             FileTakenError: it is registered already with other content; nothing was registered.
         """
         if self.batch is None:
@@ -145,19 +151,21 @@ class LandingSink(Sink):
         message, stream_map = self.batch
         config, most = self.target.settings.batch_config, self.target.settings.max_line_bytes
         storage = None if config is None else config.storage
-        paths = locate(message, None if storage is None else storage.root)
+        places = locate(message, None if storage is None else storage.root)
         keys = self._keys if stream_map is None else ()  # a map may give them other names
-        checked = [
-            check(message, at, path, keys=keys, max_line_bytes=most)
-            for at, path in enumerate(paths)
-        ]
-        if stream_map is None and self._takes_whole(message):
-            self._register_files(message, [one for one in checked if one.records])
-            return
-        for path in paths:
-            for text, record in records(message, path, max_line_bytes=most):
-                said = RecordMessage(message.line, message.stream, b"", record, message.version)
-                self.take_mapped(said, stream_map, text)
+        with ExitStack() as copies:
+            batch = [copies.enter_context(at_hand(message, place)) for place in places]
+            checked = [
+                check(message, at, file, keys=keys, max_line_bytes=most)
+                for at, file in enumerate(batch)
+            ]
+            if stream_map is None and self._takes_whole(message):
+                self._register_files(message, [one for one in checked if one.records])
+                return
+            for file in batch:
+                for text, record in records(message, file, max_line_bytes=most):
+                    said = RecordMessage(message.line, message.stream, b"", record, message.version)
+                    self.take_mapped(said, stream_map, text)
 
     def take_mapped(
         self, message: RecordMessage, stream_map: StreamMap | None, text: bytes | None
@@ -247,7 +255,7 @@ class LandingSink(Sink):
         encoding = Encoding(
             format=message.encoding.format, compression=message.encoding.compression or usual
         )
-        copies: list[LandingFile] = []
+        copies: list[NewFile] = []
         try:
             for one in checked:
                 copies.append(self.target.new_landing_file(self.place, f".{encoding.suffix}"))
@@ -264,7 +272,7 @@ class LandingSink(Sink):
             raise FileTakenError(self.place.stream, registered.changed[0])
 
 
-def _copy(path: Path, landing: LandingFile) -> None:
+def _copy(path: Path, landing: NewFile) -> None:
     try:
         with path.open("rb") as source:
             shutil.copyfileobj(source, landing.file, 1 << 20)

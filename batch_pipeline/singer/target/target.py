@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar
 
@@ -24,6 +25,7 @@ from singer_sdk.mapper import RemoveRecordTransform, SameRecordTransform, Stream
 
 from batch_pipeline.domain.encoding import Compression, Encoding, Format
 from batch_pipeline.domain.failpoint import failpoint
+from batch_pipeline.domain.location import is_object, to_path
 from batch_pipeline.domain.stream import SourceFormat
 from batch_pipeline.singer.incoming.values import (
     ActivateVersionMessage,
@@ -35,7 +37,8 @@ from batch_pipeline.singer.incoming.values import (
 from batch_pipeline.singer.target.config import CONFIG_SCHEMA, TargetConfig, read_config
 from batch_pipeline.singer.target.growing import GrowingFile
 from batch_pipeline.singer.target.landing_file import LandingFile
-from batch_pipeline.singer.target.places import Place, Places
+from batch_pipeline.singer.target.landing_object import LandingObject
+from batch_pipeline.singer.target.places import NewFile, Place, Places
 from batch_pipeline.singer.target.reader import Stopped, StrictReader
 from batch_pipeline.singer.target.refusals import SchemaUnusableError
 from batch_pipeline.singer.target.sink import LandingSink
@@ -176,14 +179,17 @@ class LandingTarget(Target):
         self._next_due = min(self._next_due, growing.due_at)
         return growing
 
-    def new_landing_file(self, place: Place, suffix: str) -> LandingFile:
+    def new_landing_file(self, place: Place, suffix: str) -> NewFile:
         """Start a file with a name that no other run gives, in the order in which files come.
 
         Raises:
             LandingFailedError: it cannot be made.
         """
         self._files += 1
-        return LandingFile(place.folder, f"{place.stream}-{self._run}-{self._files:06d}{suffix}")
+        name = f"{place.stream}-{self._run}-{self._files:06d}{suffix}"
+        if is_object(place.root):
+            return LandingObject(place.root, name)
+        return LandingFile(Path(to_path(place.root)), name)
 
     def is_removed(self, stream: str) -> bool:
         """Tell whether stream maps let nothing of a stream through, as far as SCHEMAs have come."""

@@ -3,26 +3,29 @@
 Every way in which a file cannot be read becomes a `BadFileError`; nothing is parsed here.
 """
 
-import os
-import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC
 from io import BufferedReader
-from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from batch_pipeline.domain.errors import BadFileError, InvalidValueError
+from batch_pipeline.domain.errors import BadFileError
 from batch_pipeline.domain.file_range import FileRange
-from batch_pipeline.domain.item import FoundFile, modified_at
-from batch_pipeline.domain.location import to_path
+from batch_pipeline.domain.item import FoundFile
 from batch_pipeline.domain.record_rules import BadFileKind
 from batch_pipeline.domain.stream import SourceFormat, Stream
 from batch_pipeline.spark.read.charsets import UndecodableError, Utf8Text, charset_of
 from batch_pipeline.spark.read.compression import Unpacked, UnpackError, packing_of
 from batch_pipeline.spark.read.formats import binary_format, refusal, text_format
+from batch_pipeline.spark.read.originals import (
+    Fetch,
+    Original,
+    bad_file,
+    open_original,
+    unreadable,
+)
 from batch_pipeline.spark.read.slices import IN_RANGES, SLICEABLE, ByteRange
+from batch_pipeline.stores.facts import FileFacts
 
 BLOCK_BYTES = 2 * 2**20
 
@@ -40,7 +43,7 @@ class OpenSource:
     """
 
     def __init__(
-        self, raw: BufferedReader, stream: Stream, file: FoundFile, part: ByteRange | None = None
+        self, original: Original, stream: Stream, file: FoundFile, part: ByteRange | None = None
     ) -> None:
         self.range = file.range
         self.part = part
@@ -50,9 +53,10 @@ class OpenSource:
         self.text_start = 0  # the byte behind a byte order mark
         self._stream = stream
         self._location = file.location
-        self._raw = raw
+        self._original = original
+        self._raw = original.raw
         self._temporary: BinaryIO | None = None
-        self._bytes_in: BufferedReader | Unpacked | Utf8Text = raw
+        self._bytes_in: BufferedReader | Unpacked | Utf8Text = self._raw
         self._start = b""
         self._is_packed = self._unpack()
         self._is_utf8 = True
@@ -69,6 +73,21 @@ class OpenSource:
     def has_ranges(self) -> bool:
         """Tell whether ranges of it can be items: it is plain text of records, in UTF-8."""
         return not self._is_packed and self._is_utf8 and self.format in IN_RANGES
+
+    @property
+    def etag(self) -> str | None:
+        """The ETag of the version of an object that is read; None for a file of a disk."""
+        return self._original.etag
+
+    @property
+    def version(self) -> str | None:
+        """The version of an object that is read, where the bucket keeps versions."""
+        return self._original.version
+
+    @property
+    def facts(self) -> FileFacts:
+        """What the file was like when it was opened."""
+        return self._original.facts
 
     @property
     def file(self) -> BinaryIO:
@@ -109,7 +128,7 @@ class OpenSource:
         Raises:
             BadFileError: it cannot be opened any more.
         """
-        return self._call(lambda: Path(to_path(self._location)).open("rb"))
+        return self._call(self._original.reopened)
 
     def bad_file(
         self,
@@ -119,7 +138,7 @@ class OpenSource:
         kind: BadFileKind = BadFileKind.CORRUPT,
     ) -> BadFileError:
         """Make the error that says that this whole file is bad."""
-        return _bad_file(self._stream, self._location, reason, line=line, kind=kind)
+        return bad_file(self._stream, self._location, reason, line=line, kind=kind)
 
     def too_long(self, what: str, *, line: int) -> BadFileError:
         """Make the error that says that a record is longer than allowed."""
@@ -198,88 +217,37 @@ class OpenSource:
         except (UnpackError, UndecodableError) as error:
             raise self.bad_file(str(error)) from error
         except OSError as error:
-            raise _unreadable(self._stream, self._location, error) from error
+            raise unreadable(self._stream, self._location, error) from error
 
 
 @contextmanager
 def open_source(
-    file: FoundFile, stream: Stream, part: ByteRange | None = None
+    file: FoundFile,
+    stream: Stream,
+    part: ByteRange | None = None,
+    *,
+    fetch: Fetch | None = None,
 ) -> Iterator[OpenSource]:
-    """Open a file for reading; that it is still the registered one is checked before and after.
+    """Open a file for reading; that all that is read is the registered one is checked.
 
-    Of what was never noted, at least that it stays as it was while it is read.
+    Of what was never noted, at least that it stays as it was while it is read. `fetch` gets the
+    bytes of objects.
 
     Raises:
         BadFileError: the file is not there, is not the one that was registered, or cannot be read.
+        SourceUnavailableError: the store that it lies in cannot be reached.
     """
-    try:
-        path = to_path(file.location)
-    except InvalidValueError as error:
-        raise _bad_file(stream, file.location, f"is not {error.expected}") from error
-    before = _checked(path, file, stream)  # before opening: opening a pipe would wait for ever
-    try:
-        raw = open(path, "rb")  # noqa: PTH123, SIM115 - many small files; closed below
-    except OSError as error:
-        raise _unreadable(stream, file.location, error) from error
-    with raw:
+    original = open_original(file, stream, fetch)
+    with original.raw:
         try:
-            source = OpenSource(raw, stream, file, part)
+            source = OpenSource(original, stream, file, part)
             try:
                 yield source
             finally:
                 source.close()
-        except BadFileError:
+        except Exception as error:
             # Half of another file is easily taken for a damaged one.
-            _check_unchanged(path, file, stream, before)
+            if isinstance(error, BadFileError) or original.trouble is not None:
+                original.check()
             raise
-    _check_unchanged(path, file, stream, before)
-
-
-def _check_unchanged(path: str, file: FoundFile, stream: Stream, before: os.stat_result) -> None:
-    after = _checked(path, file, stream)
-    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        reason = "changed while it was read"
-        raise _bad_file(stream, file.location, reason, kind=BadFileKind.CHANGED)
-
-
-def _checked(path: str, file: FoundFile, stream: Stream) -> os.stat_result:
-    try:
-        status = os.stat(path)  # noqa: PTH116 - twice for each of many small files
-    except OSError as error:
-        raise _unreadable(stream, file.location, error) from error
-    if not stat.S_ISREG(status.st_mode):
-        raise _bad_file(stream, file.location, "is not a regular file")
-    if change := _change(file, status):
-        reason = f"changed since it was registered: {change}"
-        raise _bad_file(stream, file.location, reason, kind=BadFileKind.CHANGED)
-    return status
-
-
-def _change(file: FoundFile, status: os.stat_result) -> str | None:
-    known, part = file.size_bytes, file.range
-    if known is None and part is not None:
-        known = part.file_bytes
-    if known not in {None, status.st_size}:
-        return f"size {known} -> {status.st_size} bytes"
-    if file.modified_at is None:
-        return None
-    before, now = file.modified_at.astimezone(UTC), modified_at(status)
-    return f"modified {before.isoformat()} -> {now.isoformat()}" if before != now else None
-
-
-def _unreadable(stream: Stream, location: str, error: OSError) -> BadFileError:
-    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        return _bad_file(stream, location, "is not there", kind=BadFileKind.MISSING)
-    reason = f"cannot be read ({(error.strerror or str(error)).lower()})"
-    return _bad_file(stream, location, reason)
-
-
-def _bad_file(
-    stream: Stream,
-    location: str,
-    reason: str,
-    *,
-    line: int | None = None,
-    kind: BadFileKind = BadFileKind.CORRUPT,
-) -> BadFileError:
-    return BadFileError(stream.name, location, line, reason, kind=kind)
+    original.check()

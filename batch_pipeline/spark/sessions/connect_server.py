@@ -19,6 +19,9 @@ from typing import Self
 import psutil
 
 from batch_pipeline.domain.errors import PortInUseError, SparkUnavailableError
+from batch_pipeline.spark.clusters.archive_note import check_archive
+from batch_pipeline.spark.clusters.conf import Cluster
+from batch_pipeline.spark.clusters.master import Place, check_reachable, place_of
 from batch_pipeline.spark.sessions import connect_session, launch
 from batch_pipeline.spark.sessions.class_data import archive_options
 from batch_pipeline.spark.sessions.fair_jobs import fair_conf
@@ -51,10 +54,20 @@ class SparkConnectServer:
     """
 
     def __init__(
-        self, home: Path, *, port: int | None = None, conf: Mapping[str, str] | None = None
+        self,
+        home: Path,
+        *,
+        port: int | None = None,
+        conf: Mapping[str, str] | None = None,
+        packed: Path | None = None,
     ) -> None:
-        """Describe the server; without `port` a free one is taken. `conf` adds to the settings."""
+        """Describe the server; without `port` a free one is taken. `conf` adds to the settings.
+
+        Its tasks run in itself, or where the `spark.master` of `conf` says; `packed` is the archive
+        of what the executors there import.
+        """
         self._home = home.absolute()
+        self._packed = packed
         self._port = port
         self._conf = dict(conf or {})
         self._running: _Running | None = None
@@ -86,6 +99,7 @@ class SparkConnectServer:
 
         Raises:
             JavaMissingError: there is no Java to start it with.
+            PackedUnusableError: the archive is not there, or for another Python or release.
             PortInUseError: the port that was asked for is taken.
             SparkUnavailableError: it ends early or does not answer in time; tells its last lines.
         """
@@ -145,12 +159,15 @@ class SparkConnectServer:
         self.stop()
 
     def _launched(self, port: int, token: str) -> _Running:
-        java = java_home(self._home, os.environ)
-        environment = launch.child_environment(java, os.environ)
+        scratch = launch.new_scratch(self._home)
+        try:
+            conf, environment = self._conf_and_environment(scratch)
+        except BaseException:
+            launch.remove_scratch(scratch)
+            raise
         # In the environment, not on the command line: other users can read command lines.
         environment["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = token
-        scratch = launch.new_scratch(self._home)
-        properties = launch.properties_file(scratch, self._server_conf(port, scratch, java))
+        properties = launch.properties_file(scratch, conf | _listening(port))
         command = launch.submit_command(properties, "--class", SERVER_CLASS)
         log_path = launch.log_file(self._home, self.log.name)
         log_start = log_path.stat().st_size if log_path.exists() else 0
@@ -165,15 +182,20 @@ class SparkConnectServer:
             )
         return _Running(guardian, scratch, log_start, port, token)
 
-    def _server_conf(self, port: int, scratch: Path, java: Path) -> dict[str, str]:
-        return {
-            "spark.master": "local[*]",
-            **fair_conf(self._home),
-            **launch.local_conf(self._home, scratch, archive_options(self._home, java), self._conf),
-            "spark.connect.grpc.binding.address": launch.LOOPBACK,
-            "spark.connect.grpc.binding.port": str(port),
-            "spark.port.maxRetries": "0",  # else it silently listens on another port
-        }
+    def _conf_and_environment(self, scratch: Path) -> tuple[dict[str, str], dict[str, str]]:
+        java = java_home(self._home, os.environ)
+        options = archive_options(self._home, java)
+        told = fair_conf(self._home) | {"spark.master": "local[*]"} | self._conf
+        master = told["spark.master"]
+        if place_of(master) is Place.DRIVER:
+            conf = launch.local_conf(self._home, scratch, options, told)
+            return conf, launch.child_environment(java, os.environ)
+        if self._packed is not None:
+            check_archive(self._packed)
+        check_reachable(master)
+        cluster = Cluster(master=master, environment=os.environ, packed=self._packed)
+        conf = cluster.conf(self._home, scratch, options, told)
+        return conf, cluster.driver_environment(java, scratch, conf["spark.pyspark.python"])
 
     def _wait_until_it_answers(self, running: _Running) -> None:
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
@@ -192,6 +214,14 @@ class SparkConnectServer:
         said = launch.last_lines(self.log, start=running.log_start)
         address = f"sc://localhost:{running.port}"
         raise SparkUnavailableError(address, f"{reason}; last lines of {self.log}: {said}")
+
+
+def _listening(port: int) -> dict[str, str]:
+    return {
+        "spark.connect.grpc.binding.address": launch.LOOPBACK,
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.port.maxRetries": "0",  # else it silently listens on another port
+    }
 
 
 def _free_port(asked: int | None) -> int:

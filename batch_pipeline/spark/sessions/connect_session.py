@@ -5,9 +5,12 @@ import os
 import socket
 import uuid
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batch_pipeline.domain.errors import InvalidValueError, SparkUnavailableError
+from batch_pipeline.spark.clusters.archive_note import check_archive
+from batch_pipeline.spark.clusters.shipped import bring_along
 from batch_pipeline.spark.sessions import launch
 
 if TYPE_CHECKING:
@@ -22,16 +25,23 @@ FORM = "sc://host:port or sc://host:port/;token=…"
 class ConnectSession:
     """A client session on the server at `remote`."""
 
-    def __init__(self, remote: str, conf: dict[str, str]) -> None:
+    def __init__(self, remote: str, conf: dict[str, str], *, packed: Path | None = None) -> None:
         """Connect; only settings that a server lets its clients choose are applied.
+
+        `packed` is the archive of what executors import; it is sent to the server.
 
         Raises:
             InvalidValueError: `remote` is no Spark Connect address.
+            PackedUnusableError: the archive is not there, or for another Python or release.
             SparkUnavailableError: the server does not answer or refuses the token.
         """
         self._remote = _localhost(remote)
+        if packed is not None:
+            check_archive(packed)
         check(self._remote)
         self.session = self._opened(conf)
+        if packed is not None:
+            bring_along(self.session, packed)
 
     def is_alive(self) -> bool:
         """Tell whether the server answers and still knows the session."""

@@ -78,11 +78,7 @@ def local_conf(
     home: Path, scratch: Path, options: Sequence[str], conf: Mapping[str, str]
 ) -> dict[str, str]:
     """Give the settings of a JVM on this machine; `conf` wins, but its Java options are added."""
-    all_options = [
-        *JVM_OPTIONS,
-        *options,
-        f"-Dlog4j2.configurationFile={kept_file(home, LOG4J_FILE, LOG4J).as_uri()}",
-    ]
+    all_options = java_options(home, options)
     added = conf.get("spark.driver.extraJavaOptions", "")
     return {
         "spark.app.name": APP_NAME,
@@ -95,12 +91,31 @@ def local_conf(
         "spark.python.daemon.module": DAEMON_MODULE,
         "spark.python.use.daemon": "true",
         "spark.python.worker.reuse": "true",
-        **_socket_conf(scratch),
+        **socket_conf(scratch),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": (home / "spark" / "warehouse").as_uri(),
         **session_conf(conf),
         "spark.driver.extraJavaOptions": " ".join([*all_options, added]).rstrip(),
     }
+
+
+def java_options(home: Path, options: Sequence[str]) -> list[str]:
+    """Give the Java options of a JVM of ours; `options` are added."""
+    log4j = kept_file(home, LOG4J_FILE, LOG4J).as_uri()
+    return [*JVM_OPTIONS, *options, f"-Dlog4j2.configurationFile={log4j}"]
+
+
+def home_of_workers(scratch: Path) -> Path:
+    """Make a Spark home, of links, whose workers write into a scratch folder.
+
+    The master `local-cluster` has its workers write into the home itself: the installed package.
+    """
+    home = scratch / "spark-home"
+    (home / "work").mkdir(parents=True)
+    for entry in spark_home().iterdir():
+        if entry.name != "work":
+            (home / entry.name).symlink_to(entry)
+    return home
 
 
 def child_environment(java: Path, environment: Mapping[str, str]) -> dict[str, str]:
@@ -120,14 +135,6 @@ def child_environment(java: Path, environment: Mapping[str, str]) -> dict[str, s
         "SPARK_LAUNCHER_OPTS": " ".join(JVM_OPTIONS),
         "SPARK_LOCAL_IP": LOOPBACK,
     }
-
-
-def cluster_environment(java: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Give the environment of a driver whose executors are on other machines and must reach it."""
-    own = child_environment(java, environment)
-    del own["SPARK_LOCAL_IP"]
-    kept = ("SPARK_LOCAL_IP", "PYSPARK_PYTHON")
-    return own | {name: environment[name] for name in kept if name in environment}
 
 
 def submit_command(properties: Path, *arguments: str) -> list[str]:
@@ -159,7 +166,7 @@ def remove_scratch(scratch: Path) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _socket_conf(scratch: Path) -> dict[str, str]:
+def socket_conf(scratch: Path) -> dict[str, str]:
     """Let JVM and workers talk over sockets of the file system, which only their owner can open.
 
     Over TCP a short task waits 40 ms for an acknowledgement that the kernel delays. The path of

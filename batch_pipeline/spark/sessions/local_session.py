@@ -19,6 +19,10 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from batch_pipeline.domain.errors import SparkUnavailableError
+from batch_pipeline.spark.clusters.archive_note import check_archive
+from batch_pipeline.spark.clusters.conf import Cluster
+from batch_pipeline.spark.clusters.fitness import check_executors
+from batch_pipeline.spark.clusters.master import Place, check_reachable, place_of
 from batch_pipeline.spark.sessions import launch
 from batch_pipeline.spark.sessions.class_data import archive_options
 from batch_pipeline.spark.sessions.java import java_home
@@ -39,13 +43,16 @@ class LocalSession:
         master: str,
         conf: dict[str, str],
         *,
+        packed: Path | None = None,
         stop_timeout_seconds: float = STOP_TIMEOUT_SECONDS,
     ) -> None:
-        """Start the JVM and open the session.
+        """Start the JVM and open the session; `packed` is the archive of what executors import.
 
         Raises:
+            ExecutorUnfitError: an executor of the cluster cannot run tasks.
             JavaMissingError: there is no Java to start it with.
-            SparkUnavailableError: the JVM or the session does not start.
+            PackedUnusableError: the archive is not there, or for another Python or release.
+            SparkUnavailableError: the JVM or the session does not start, or no executor comes.
         """
         home = home.absolute()
         self._master = master
@@ -55,7 +62,7 @@ class LocalSession:
         self._jvm: subprocess.Popen[bytes] | None = None
         self._gateway: Any = None
         try:
-            self._start(home, conf)
+            self._start(home, conf, packed)
         except BaseException:
             self._end_jvm()
             raise
@@ -66,26 +73,42 @@ class LocalSession:
 
     def close(self) -> None:
         """Stop the session and its JVM and wait until both are gone."""
+        self._stop()
+        self._end_jvm()
+
+    def _stop(self) -> None:
         # The JVM may have died before. Then the first stop breaks off half way and the second lets
         # go of the rest, so that another session can be opened.
         for stop in (self.session.stop, self.session.sparkContext.stop):
             with warnings.catch_warnings(), suppress(_py4j_error(), OSError):
                 warnings.simplefilter("ignore", RuntimeWarning)
                 stop()
-        self._end_jvm()
 
     def _is_stopped(self) -> bool:
         return getattr(self.session.sparkContext, "_jsc", None) is None
 
-    def _start(self, home: Path, conf: dict[str, str]) -> None:
+    def _start(self, home: Path, conf: dict[str, str], packed: Path | None) -> None:
         java = java_home(home, os.environ)
-        if self._master.startswith("local"):
-            conf = launch.local_conf(home, self._scratch, archive_options(home, java), conf)
-            environment = launch.child_environment(java, os.environ)
-        else:
-            conf = {"spark.app.name": launch.APP_NAME} | launch.session_conf(conf)
-            environment = launch.cluster_environment(java, os.environ)
-        conf["spark.master"] = self._master
+        options = archive_options(home, java)
+        if place_of(self._master) is Place.DRIVER:
+            conf = launch.local_conf(home, self._scratch, options, conf)
+            conf["spark.master"] = self._master
+            self._open(conf, launch.child_environment(java, os.environ))
+            return
+        if packed is not None:
+            check_archive(packed)
+        check_reachable(self._master)
+        cluster = Cluster(master=self._master, environment=os.environ, packed=packed)
+        conf = cluster.conf(home, self._scratch, options, conf)
+        python = conf["spark.pyspark.python"]
+        self._open(conf, cluster.driver_environment(java, self._scratch, python))
+        try:
+            check_executors(self.session, self._master)
+        except BaseException:
+            self._stop()
+            raise
+
+    def _open(self, conf: dict[str, str], environment: dict[str, str]) -> None:
         port, secret = self._start_jvm(conf, environment)
         gateway = {
             "PYSPARK_GATEWAY_PORT": str(port),

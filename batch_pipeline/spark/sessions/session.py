@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batch_pipeline.domain.errors import SparkSessionOpenError
+from batch_pipeline.spark.clusters.fitness import trouble
+from batch_pipeline.spark.clusters.shipped import shipped
+from batch_pipeline.spark.engine_errors import engine_errors
 from batch_pipeline.spark.sessions.connect_session import ConnectSession
 from batch_pipeline.spark.sessions.local_session import LocalSession
 
@@ -29,12 +32,14 @@ class SparkSettings:
 
     Files (logs, temporary files, the Java wrapper) go below `home`. With `remote`, an address
     `sc://host:port/;token=…`, the session is a Connect client's and `master` is not used. `conf`
-    adds to the configuration and wins over what this package sets.
+    adds to the configuration and wins over what this package sets. `packed` is the archive of what
+    tasks import, for executors that do not have it.
     """
 
     home: Path
     remote: str | None = field(default=None, repr=False)  # holds a token
     master: str = "local[*]"
+    packed: Path | None = None
     conf: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
 
     @property
@@ -61,8 +66,10 @@ def open_session(settings: SparkSettings) -> "SparkSession":
     A local session is closed when the process ends, its JVM even when the process is killed.
 
     Raises:
+        ExecutorUnfitError: an executor of the cluster cannot run tasks.
         InvalidValueError: the address or the choice of Java makes no sense.
         JavaMissingError: a JVM must be started and there is no Java.
+        PackedUnusableError: the archive is not there, or for another Python or release.
         SparkSessionOpenError: a session with other settings is open.
         SparkUnavailableError: the JVM does not start, or the server does not answer or refuses
             the token.
@@ -77,9 +84,11 @@ def open_session(settings: SparkSettings) -> "SparkSession":
                 raise SparkSessionOpenError(_process.settings.target, settings.target)
         opened: LocalSession | ConnectSession
         if settings.remote is None:
-            opened = LocalSession(settings.home, settings.master, dict(settings.conf))
+            opened = LocalSession(
+                settings.home, settings.master, dict(settings.conf), packed=settings.packed
+            )
         else:
-            opened = ConnectSession(settings.remote, dict(settings.conf))
+            opened = ConnectSession(settings.remote, dict(settings.conf), packed=settings.packed)
         _process.opened, _process.settings = opened, settings
         atexit.register(close_session)
         return opened.session
@@ -95,9 +104,18 @@ def close_session() -> None:
 
 
 def warm_up(session: "SparkSession") -> None:
-    """Run one tiny job, so that Python workers are up and have imported what tasks need."""
+    """Run one tiny job, so that Python workers are up and have imported what tasks need.
+
+    Raises:
+        ExecutorUnfitError: an executor lacks what tasks need.
+        SparkUnavailableError: the engine is gone.
+    """
     tasks = os.cpu_count() or 1
-    session.range(0, tasks, 1, tasks).mapInArrow(_imported, "id long").collect()
+    warming = shipped(session, _imported)
+    try:
+        session.range(0, tasks, 1, tasks).mapInArrow(warming, "id long").collect()
+    except engine_errors() as error:
+        raise trouble(session, error) from error
 
 
 def _imported(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":

@@ -6,9 +6,12 @@ workers are forks of this process.
 
 import gc
 import importlib
+import importlib.util
 import os
 import signal
 import sys
+from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 
 MODULES = (
@@ -25,11 +28,12 @@ IDLE_LOOKS = 2
 
 def main() -> None:
     """Import what workers need, then serve Spark's requests for workers until it ends."""
-    # Spark puts zipped copies of pyspark and py4j first, which are compiled anew at each start;
-    # the installed packages are the same code with byte-code beside it.
-    sys.path[:] = [entry for entry in sys.path if not entry.endswith(("pyspark.zip", "-src.zip"))]
+    _prefer_installed_pyspark()
     for module in MODULES:
-        importlib.import_module(module)
+        # On a cluster something may be missing here. Workers start all the same, and the first one
+        # that is asked can say what it is.
+        with suppress(ImportError):
+            importlib.import_module(module)
     importlib.import_module("batch_pipeline.spark.worker_memory").keep_freed_memory()
     # A worker collects garbage after each task. It need not look at the modules again and again:
     # that took 45 ms of each task.
@@ -37,6 +41,22 @@ def main() -> None:
     gc.freeze()
     _end_when_idle()
     importlib.import_module("pyspark.daemon").manager()
+
+
+def _prefer_installed_pyspark() -> None:
+    # Spark puts zipped copies of pyspark and py4j first, which are compiled anew at each start; the
+    # package that this Spark is part of is the same code with byte-code beside it. On a cluster
+    # another release, or none, may be installed.
+    zipped = [one for one in sys.path if one.endswith(("pyspark.zip", "-src.zip"))]
+    sys.path[:] = [one for one in sys.path if one not in zipped]
+    spec = importlib.util.find_spec("pyspark")
+    is_this_spark = False
+    if spec is not None and spec.origin is not None and "SPARK_HOME" in os.environ:
+        installed = Path(spec.origin).with_name("jars")
+        with suppress(OSError):
+            is_this_spark = installed.samefile(Path(os.environ["SPARK_HOME"], "jars"))
+    if not is_this_spark:
+        sys.path[1:1] = zipped
 
 
 def _end_when_idle() -> None:

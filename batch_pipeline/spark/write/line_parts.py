@@ -10,7 +10,8 @@ from batch_pipeline.domain.stream import PartLimits
 from batch_pipeline.spark.text_lines import TextLines
 from batch_pipeline.spark.write.compression import Compressor, new_compressor
 from batch_pipeline.spark.write.fill import Ends, start_of
-from batch_pipeline.spark.write.part_files import OpenPart, PartNames
+from batch_pipeline.spark.write.open_parts import OpenPart
+from batch_pipeline.spark.write.part_files import PartNames
 from batch_pipeline.spark.write.part_writer import PartWriter
 
 _PIECE_BYTES = 2**20

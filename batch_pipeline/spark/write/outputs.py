@@ -12,7 +12,7 @@ from batch_pipeline.spark.chunks import BadText, Chunk, JsonRecords, Table
 from batch_pipeline.spark.write.columns import batch_of_table, output_schema
 from batch_pipeline.spark.write.json_lines import json_lines
 from batch_pipeline.spark.write.line_parts import Lines, line_writer
-from batch_pipeline.spark.write.part_files import PartNames, storage_errors
+from batch_pipeline.spark.write.part_files import PartNames
 from batch_pipeline.spark.write.small_tables import SmallTables
 from batch_pipeline.spark.write.table_parts import table_writer
 from batch_pipeline.spark.write.table_rows import TableRows
@@ -125,8 +125,7 @@ class Quarantine:
         Raises:
             StorageUnavailableError: it cannot be written.
         """
-        with storage_errors(self._names.root):
-            self._names.path(0).parent.mkdir(exist_ok=True)
+        self._names.make_folder()
         line: dict[str, Any] = {"item_id": item_id, "location": location}
         if isinstance(bad, BadText):
             raw = bad.raw[:MAX_RAW_BYTES].decode("utf-8", "backslashreplace")

@@ -9,7 +9,8 @@ from typing import Generic, Protocol, Self, TypeVar
 from batch_pipeline.domain.manifest import PartFile
 from batch_pipeline.domain.stream import PartLimits
 from batch_pipeline.spark.write.fill import Ends, Fill
-from batch_pipeline.spark.write.part_files import OpenPart, PartFiles, PartNames
+from batch_pipeline.spark.write.open_parts import OpenPart
+from batch_pipeline.spark.write.part_files import PartFiles, PartNames
 
 
 class Piece(Protocol):

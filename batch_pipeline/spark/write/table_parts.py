@@ -13,7 +13,8 @@ from batch_pipeline.domain.encoding import Compression, Encoding, Format
 from batch_pipeline.domain.stream import PartLimits
 from batch_pipeline.spark.write.compression import FASTEST
 from batch_pipeline.spark.write.fill import Fill
-from batch_pipeline.spark.write.part_files import OpenPart, PartNames
+from batch_pipeline.spark.write.open_parts import OpenPart
+from batch_pipeline.spark.write.part_files import PartNames
 from batch_pipeline.spark.write.part_writer import PartWriter
 from batch_pipeline.spark.write.settled import settled
 from batch_pipeline.spark.write.table_rows import TableRows

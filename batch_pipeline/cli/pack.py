@@ -1,0 +1,48 @@
+"""The command `pack`: one archive of what executors of a Spark cluster import."""
+
+from pathlib import Path
+
+import click
+
+from batch_pipeline.cli.console import print_json, say
+from batch_pipeline.cli.streams import as_json
+from batch_pipeline.settings.units import format_bytes
+
+
+@click.command(short_help="Pack what executors of a Spark cluster import.")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--with",
+    "added",
+    multiple=True,
+    metavar="MODULE",
+    help="Also pack this module, such as the one of a transform; may be given several times.",
+)
+@as_json
+def pack(file: Path, added: tuple[str, ...], as_json: bool) -> None:
+    """Write FILE (.tar.gz) with this release and the packages that tasks import.
+
+    It serves executors whose Python is of the same minor version, on the same kind of machine, and
+    which have neither. Name it by BATCH_PIPELINE_SPARK_PACKED.
+    """
+    from batch_pipeline.spark.clusters.packing import pack as pack_into
+
+    file = file.absolute()
+    note = pack_into(file, added)
+    size_bytes = file.stat().st_size
+    if as_json:
+        print_json(
+            {
+                "archive": str(file),
+                "size_bytes": size_bytes,
+                "python": note.python,
+                "platform": note.platform,
+                "release": note.release,
+                "distributions": dict(note.distributions),
+            }
+        )
+        return
+    say(f"{file}: {format_bytes(size_bytes)}, for Python {note.python} on {note.platform}")
+    for name, version in {"batch-pipeline": note.release, **note.distributions}.items():
+        say(f"  {name} {version}")
+    say(f"Use it by BATCH_PIPELINE_SPARK_PACKED={file}")

@@ -1,0 +1,202 @@
+"""Part files and pointer files in S3, by the rules of folders on a disk.
+
+An upload that is neither complete nor aborted counts as the hidden file that it would be on a disk.
+Whose files they are, and which may go, is not known here.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from uuid import uuid4
+
+from batch_pipeline.domain.errors import (
+    GarbageLeftError,
+    NotArchivedError,
+    StorageUnavailableError,
+)
+from batch_pipeline.domain.location import join_uri, split_object
+from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.domain.stored_file import Folder, StoredFile, hidden_name, shown_name
+from batch_pipeline.domain.stream import Storage
+from batch_pipeline.files.object_archive import archive
+from batch_pipeline.files.pointers import pointer_name, pointer_text
+from batch_pipeline.stores.facts import look
+from batch_pipeline.stores.failures import reason_of
+from batch_pipeline.stores.listing import (
+    abort_upload,
+    objects,
+    remove_all,
+    unfinished_uploads,
+)
+from batch_pipeline.stores.reading import open_uri
+from batch_pipeline.stores.upload import put, put_new, remove
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStorage:
+    """A storage root in a bucket: part files right below it, manifests and quarantine one deeper.
+
+    Buckets are never made. A root that holds nothing needs no making: keys have no folders.
+    """
+
+    storage: Storage
+
+    def prepare(self) -> None:
+        """Check that an object can be written and deleted.
+
+        Raises:
+            StorageUnavailableError: it cannot.
+        """
+        probe = join_uri(self.storage.root, f".probe-{uuid4().hex}")
+        with _unavailable(self.storage.root):
+            put(probe, b"")
+            remove(probe)
+
+    def remove_attempt(self, stem: str) -> int:
+        """Delete every object of one attempt and abort its uploads, and give their number.
+
+        Raises:
+            StorageUnavailableError: the store does not list, delete or abort them.
+        """
+        names = f"{self.storage.prefix}{stem}-"
+        bucket, _ = split_object(self.storage.root)
+        removed = 0
+        with _unavailable(self.storage.root):
+            for start in (names, f".{names}", f"{Folder.QUARANTINE}/{names}"):
+                place = join_uri(self.storage.root, start)
+                for upload in unfinished_uploads(place):
+                    removed += abort_upload(bucket, upload)
+                keys = [one.key for one in objects(place, folder_only=True)]
+                remove_all(bucket, keys)
+                removed += len(keys)
+        return removed
+
+    def files(self) -> Iterator[StoredFile]:
+        """List the objects of the root and what belongs to it, and unfinished uploads, in no order.
+
+        What lies deeper is left out.
+
+        Raises:
+            GarbageLeftError: the store does not list them.
+        """
+        with _garbage_left(self.storage.root):
+            for folder in Folder:
+                start = self._start(folder)
+                for one in objects(start, folder_only=True):
+                    yield StoredFile(
+                        folder=folder,
+                        name=_name(one.key),
+                        size_bytes=one.facts.size_bytes,
+                        modified_at=one.facts.modified_at,
+                    )
+            yield from self._unfinished()
+
+    def remove(self, file: StoredFile) -> bool:
+        """Delete an object, or abort an upload; tells whether it was there.
+
+        Raises:
+            GarbageLeftError: the store does not do it.
+        """
+        uri = join_uri(self.storage.root, file.path)
+        with _garbage_left(self.storage.root):
+            if self._abort(file):
+                return True
+            try:
+                look(uri)
+            except FileNotFoundError:
+                return False
+            remove(uri)
+        return True
+
+    def archive(self, file: StoredFile, folder: str) -> bool:
+        """Move an object to its place in another folder or bucket; tells whether it was there.
+
+        Raises:
+            NotArchivedError: it cannot be moved, or another file is in its place.
+        """
+        try:
+            return archive(self.storage.root, file.path, folder)
+        except OSError as error:
+            root, reason = self.storage.root, reason_of(error)
+            raise NotArchivedError(root, reason, file.path, folder) from error
+
+    def pointer_uri(self, manifest: Manifest) -> str:
+        """Give where the pointer file of a manifest is, or was."""
+        return join_uri(
+            self.storage.root, f"{Folder.MANIFESTS}/{pointer_name(self.storage, manifest)}"
+        )
+
+    def point_to(self, manifest: Manifest) -> str:
+        """Write the pointer file unless it is there; the store lets one of several writers win.
+
+        One that is there has to be that of the same attempt.
+
+        Raises:
+            StorageUnavailableError: it cannot be written, or is that of another attempt.
+        """
+        uri = self.pointer_uri(manifest)
+        with _unavailable(uri):
+            if put_new(uri, pointer_text(manifest).encode()):
+                return uri
+            with open_uri(uri) as file:
+                there = file.read()
+        if not _is_of(there, manifest):
+            raise StorageUnavailableError(uri, "the pointer file of another attempt has its name")
+        return uri
+
+    def _start(self, folder: Folder) -> str:
+        """Give what the keys of a folder begin with, as a URI."""
+        return f"{join_uri(self.storage.root, folder)}/"
+
+    def _unfinished(self) -> Iterator[StoredFile]:
+        starts = {split_object(self._start(folder))[1]: folder for folder in Folder}
+        for upload in unfinished_uploads(self._start(Folder.ROOT)):
+            name = _name(upload.key)
+            folder = starts.get(upload.key.removesuffix(name))
+            if folder is not None:
+                yield StoredFile(
+                    folder=folder,
+                    name=hidden_name(name),
+                    size_bytes=0,
+                    modified_at=upload.started_at,
+                )
+
+    def _abort(self, file: StoredFile) -> bool:
+        """Abort the uploads that a hidden file stands for; tells whether there were any."""
+        name = shown_name(file.name)
+        if name is None:
+            return False
+        bucket, key = split_object(f"{self._start(file.folder)}{name}")
+        uploads = unfinished_uploads(f"{self._start(file.folder)}{name}")
+        aborted = [abort_upload(bucket, one) for one in uploads if one.key == key]
+        return any(aborted)
+
+
+def _name(key: str) -> str:
+    return key.rpartition("/")[2]
+
+
+def _is_of(there: bytes, manifest: Manifest) -> bool:
+    """Tell whether a pointer file, also one of another release, is that of a manifest."""
+    try:
+        written = json.loads(there)
+    except ValueError:
+        return False
+    return isinstance(written, dict) and written.get("token") == str(manifest.token)
+
+
+@contextmanager
+def _unavailable(uri: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageUnavailableError(uri, reason_of(error)) from error
+
+
+@contextmanager
+def _garbage_left(uri: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise GarbageLeftError(uri, reason_of(error)) from error

@@ -1,0 +1,57 @@
+"""Encoding from and to S3 beside local disk, and what it costs to list many keys.
+
+Both ends of the encode are tried: the same files lie in a folder and in a bucket, and the same
+bytes of part files must come out wherever they are written. A last run goes through a proxy that
+counts requests. Then a bucket is filled with keys and looked at as a sensor does, with a register
+step to a database of its own: the first look, and quiet ones.
+
+The store is moto's server, which takes its share of the same cores, or the one that
+`BATCH_PIPELINE_TEST_S3_ENDPOINT` names. Run `python -m batch_pipeline_tests.benchmarks store
+[--records 100000] [--files 10,2000] [--rounds 3] [--only jsonl-jsonl,…] [--keys 100000]`; 0 keys
+leave the listing out, 0 records the encode. moto sorts all keys for each page, so many of them want
+a real server: `uv run .ci/real_s3 python -m batch_pipeline_tests.benchmarks store`.
+"""
+
+import argparse
+import os
+
+from batch_pipeline.stores import s3
+from batch_pipeline_tests.benchmarks.bench_encode import names
+from batch_pipeline_tests.benchmarks.encode_conversion import CONVERSIONS
+from batch_pipeline_tests.benchmarks.store_encode import encodes
+from batch_pipeline_tests.benchmarks.store_looks import looks
+from batch_pipeline_tests.object_store import ENDPOINT, open_store
+
+
+def main() -> None:
+    """Measure what the arguments ask for and print it."""
+    given = _arguments()
+    with open_store() as store:
+        os.environ.update(store.environment)
+        s3.forget()
+        kind = "the server that the variable names" if ENDPOINT in os.environ else "moto's server"
+        print(f"{kind}, {os.cpu_count()} cores", flush=True)
+        if given.records:
+            for line in encodes(store, given.only, given.records, given.files, given.rounds):
+                print(line, flush=True)
+        if given.keys:
+            for line in looks(store, given.keys, given.rounds):
+                print(line, flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Encoding and listing in S3.")
+    parser.add_argument("--records", type=int, default=100_000)
+    parser.add_argument("--files", type=_numbers, default=[10, 2_000])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", type=names(CONVERSIONS), default=["jsonl-jsonl", "jsonl-parquet"])
+    parser.add_argument("--keys", type=int, default=100_000)
+    return parser.parse_args()
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+if __name__ == "__main__":
+    main()

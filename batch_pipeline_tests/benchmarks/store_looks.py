@@ -1,0 +1,115 @@
+"""Looks of a sensor at a bucket with many keys: the first ones and quiet ones.
+
+A look is what a tick does without Dagster: what is found new is registered in the inventory.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+from batch_pipeline.domain.arrivals import Arrivals, KeyOrder
+from batch_pipeline.domain.item import Registered
+from batch_pipeline.domain.planning import Limits
+from batch_pipeline.domain.stream import Source, Storage, Stream
+from batch_pipeline.files.object_landing import ObjectLanding
+from batch_pipeline.files.watched_objects import WatchedObjects
+from batch_pipeline.inventory.database import Database, open_database
+from batch_pipeline.steps.register import register
+from batch_pipeline.stores import s3
+from batch_pipeline.stores.listing import objects
+from batch_pipeline_tests.benchmarks.encode_conversion import JSONL_GZIP
+from batch_pipeline_tests.benchmarks.server import server
+from batch_pipeline_tests.object_store import ObjectStore
+
+ASCENDING = Arrivals(order=KeyOrder.ASCENDING, relist=timedelta(hours=1))
+HEADER = "| what | seconds | requests | new items |\n" + "|---" * 4 + "|"
+
+
+class Requests:
+    """Counts what this process asks of the store."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        s3.client().meta.events.register("before-send.s3", self._count)
+
+    def _count(self, **_: object) -> None:
+        self.number += 1
+
+
+def looks(store: ObjectStore, keys: int, rounds: int) -> Iterator[str]:
+    """Fill a bucket and look at it; gives lines of a table."""
+    bucket = store.new_bucket()
+    began = time.perf_counter()
+    _fill(bucket, keys)
+    yield f"\n{keys:,} keys, put in {time.perf_counter() - began:.0f} s\n\n{HEADER}"
+    requests = Requests()
+    yield (
+        _line("listing alone", requests, lambda: len(list(objects(f"s3://{bucket}/in/"))), 1) + " |"
+    )
+    with server() as url:
+        database = open_database(url, migrated=True)
+        for name, arrivals in (("every key", Arrivals()), ("ascending", ASCENDING)):
+            watched = WatchedObjects(
+                ObjectLanding(stream=_stream(name.replace(" ", "_"), bucket, arrivals))
+            )
+            yield from _looks(watched, database, requests, name, keys, rounds)
+        database.close()
+
+
+def _looks(
+    watched: WatchedObjects,
+    database: Database,
+    requests: Requests,
+    name: str,
+    keys: int,
+    rounds: int,
+) -> Iterator[str]:
+    table = database.meta_table(name.replace(" ", "_"))
+
+    found: list[Registered] = []
+
+    def look() -> None:
+        found.append(watched.settled(register(watched, table)))
+
+    while not found or found[-1].found < keys:
+        line = _line(f"{name}, look {len(found) + 1}", requests, look, 1)
+        assert found[-1].new_items, "a look found nothing new before all keys were seen"
+        yield f"{line} {found[-1].new_items:,} |"
+    yield _line(f"{name}, quiet look", requests, look, rounds) + " 0 |"
+    assert not found[-1].new_items
+
+
+def _line(
+    what: str,
+    requests: Requests,
+    call: Callable[[], object],
+    rounds: int,
+) -> str:
+    seconds, before = [], requests.number
+    for _ in range(rounds):
+        began = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - began)
+    asked = (requests.number - before) / rounds
+    return f"| {what} | {statistics.median(seconds):.3f} | {asked:.0f} |"
+
+
+def _fill(bucket: str, keys: int) -> None:
+    def put(number: int) -> None:
+        s3.client().put_object(Bucket=bucket, Key=f"in/{number:09}.csv", Body=b"id\n1\n")
+
+    with ThreadPoolExecutor(8) as threads:
+        for _ in threads.map(put, range(keys)):
+            pass
+
+
+def _stream(name: str, bucket: str, arrivals: Arrivals) -> Stream:
+    return Stream(
+        name=name,
+        source=Source(uri=f"s3://{bucket}/in", arrivals=arrivals),
+        limits=Limits(max_weight=1, max_count=1),
+        encoding=JSONL_GZIP,
+        storage=Storage(root=f"s3://{bucket}/out"),
+    )

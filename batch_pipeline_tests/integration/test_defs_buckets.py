@@ -1,0 +1,174 @@
+"""A stream whose files land in a bucket, as Dagster sees it: sensor, asset, resource."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import yaml
+from dagster_aws.s3 import S3Resource
+
+from batch_pipeline.defs.build import build_definitions
+from batch_pipeline.defs.discover import Look, discover
+from batch_pipeline.defs.names import meta_table_job
+from batch_pipeline.defs.resources import PipelineResource
+from batch_pipeline.defs.store_resource import StoreResource
+from batch_pipeline.domain.arrivals import Arrivals, KeyOrder
+from batch_pipeline.domain.stream import Source, Stream
+from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.settings.stream_file import read_stream_file
+from batch_pipeline.stores import s3
+from batch_pipeline_tests.integration.bucket_landing import BucketLanding
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
+    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
+]
+
+KEY = "000000000001-000000000002"
+
+
+@pytest.fixture
+def place(bucket: str) -> BucketLanding:
+    """A new bucket with two files."""
+    place = BucketLanding(bucket)
+    place.put("in/a.csv")
+    place.put("in/b.csv")
+    return place
+
+
+@pytest.fixture
+def stream(
+    place: BucketLanding, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Stream:
+    """The stream `orders`, whose files land in the bucket."""
+    attributes = {
+        "stream": "orders",
+        "source": {"uri": place.uri, "format": "csv"},
+        "storage": {"root": str(tmp_path / "batches")},
+    }
+    path = tmp_path / "streams/orders/defs.yaml"
+    path.parent.mkdir(parents=True)
+    document = {"type": "batch_pipeline.BatchStream", "attributes": attributes}
+    path.write_text(yaml.safe_dump(document))
+    monkeypatch.setenv("BATCH_PIPELINE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("BATCH_PIPELINE_STREAMS", str(tmp_path / "streams"))
+    monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", database_url)
+    return read_stream_file(path)
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    """An instance of Dagster that ends with the test."""
+    with dg.DagsterInstance.ephemeral() as opened:
+        yield opened
+
+
+def _tick(
+    stream: Stream, instance: dg.DagsterInstance, store: S3Resource | None = None
+) -> dg.SensorResult | dg.SkipReason:
+    sensor = build_definitions([stream]).resolve_sensor_def("orders_new_files")
+    resources = {"pipeline": PipelineResource(), "s3": store or StoreResource.of_environment()}
+    with dg.build_sensor_context(instance=instance, resources=resources) as context:
+        result = sensor(context)
+    assert isinstance(result, dg.SensorResult | dg.SkipReason)
+    return result
+
+
+def _keys(result: dg.SensorResult | dg.SkipReason) -> list[str]:
+    assert isinstance(result, dg.SensorResult), result
+    return [key for add in result.dynamic_partitions_requests or () for key in add.partition_keys]
+
+
+def test_sensor_registers_plans_and_launches_what_is_in_the_bucket(
+    stream: Stream, instance: dg.DagsterInstance
+) -> None:
+    """Expect a partition of both files, and a run for it."""
+    result = _tick(stream, instance)
+    assert _keys(result) == [KEY]
+    assert isinstance(result, dg.SensorResult)
+    assert len(result.run_requests or ()) == 1
+
+
+def test_sensor_asks_with_the_resource_that_it_is_given(
+    stream: Stream, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect Dagster's own resource, with keys in its configuration, to reach the bucket where the
+    environment's keys would not.
+    """
+    client, names = s3.client(), ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    key, secret = (os.environ[name] for name in names)
+    store = S3Resource(
+        endpoint_url=client.meta.endpoint_url,
+        region_name="us-east-1",
+        aws_access_key_id=key,
+        aws_secret_access_key=secret,
+    )
+    for name in names:
+        monkeypatch.delenv(name)
+    assert _keys(_tick(stream, instance, store)) == [KEY]
+
+
+def test_sensor_says_why_the_bucket_cannot_be_listed_and_goes_on(
+    stream: Stream, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect a skipped tick with the reason, and the next one to find the files."""
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    nowhere = StoreResource(endpoint_url="http://127.0.0.1:9", region_name="us-east-1")
+    told = _tick(stream, instance, nowhere)
+    assert isinstance(told, dg.SkipReason)
+    assert "cannot be listed or read (it does not answer" in str(told.skip_message)
+    assert _keys(_tick(stream, instance)) == [KEY]
+
+
+def test_asset_of_the_meta_table_registers_what_is_in_the_bucket(
+    stream: Stream, instance: dg.DagsterInstance
+) -> None:
+    """Expect the Dagster job to register both files and to add their partition."""
+    job = build_definitions([stream]).resolve_job_def(meta_table_job(stream))
+    assert job.execute_in_process(instance=instance).success
+    assert instance.get_dynamic_partitions("orders.batches") == [KEY]
+
+
+def test_looks_that_compare_everything_leave_the_relist_to_its_time(
+    stream: Stream, instance: dg.DagsterInstance
+) -> None:
+    """Expect all keys to be listed while the meta table begins, and not once in so many looks."""
+    assert isinstance(stream.source, Source)
+    arrivals = Arrivals(order=KeyOrder.ASCENDING)
+    ascending = replace(stream, source=replace(stream.source, arrivals=arrivals))
+    client, starts = s3.new_client(), list[str]()
+
+    def note(params: dict[str, str], **_: object) -> None:
+        starts.append(params.get("StartAfter", ""))
+
+    client.meta.events.register("provide-client-params.s3.ListObjectsV2", note)
+    look, pipeline = Look(full_every=2), Pipeline.from_environment()
+    for _ in range(6):
+        discover(pipeline, ascending, instance, drain=False, look=look, client=lambda: client)
+    pipeline.close()
+    assert starts == ["", "", *["in/b.csv"] * 4]
+
+
+def test_definitions_of_folders_alone_have_no_store(stream: Stream) -> None:
+    """Expect the resource only where a stream lands in a bucket: it takes long to import."""
+    on_disk = replace(stream, name="clicks", source=Source(uri="file:///landing"))
+    assert "s3" not in (build_definitions([on_disk]).resources or {})
+    assert "s3" in (build_definitions([on_disk, stream]).resources or {})
+
+
+def test_resource_tells_where_and_who_but_no_secret(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect endpoint, region and profile in the definitions, and no key."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    monkeypatch.setenv("AWS_PROFILE", "landing")
+    store = (build_definitions([stream]).resources or {})["s3"]
+    assert isinstance(store, S3Resource)
+    told = {name: value for name, value in store.model_dump().items() if value is not None}
+    assert (told["endpoint_url"], told["region_name"]) == ("http://127.0.0.1:1", "eu-central-1")
+    assert told["profile_name"] == "landing"
+    assert not {"aws_access_key_id", "aws_secret_access_key", "aws_session_token"} & told.keys()

@@ -1,0 +1,255 @@
+"""A storage root in S3: unfinished uploads, the archive in all directions, what goes wrong."""
+
+import hashlib
+import json
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from batch_pipeline.domain.errors import (
+    GarbageLeftError,
+    NotArchivedError,
+    StorageUnavailableError,
+)
+from batch_pipeline.domain.failpoint import VARIABLE, FailpointError
+from batch_pipeline.domain.garbage import Reason
+from batch_pipeline.domain.stored_file import Folder as In
+from batch_pipeline.domain.stored_file import StoredFile
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.stores.listing import unfinished_uploads
+from batch_pipeline.stores.upload import PART_BYTES, ObjectUpload, put
+from batch_pipeline_tests.concurrency import together
+from batch_pipeline_tests.factories import manifest
+from batch_pipeline_tests.integration.garbage_scene import (
+    DAY,
+    open_bucket_scene,
+    open_garbage_scene,
+    paths,
+)
+from batch_pipeline_tests.storage_roots import Root, content, root_at, storage_at
+from batch_pipeline_tests.store_faults import Deed, Fault, Faults
+
+STEM = "orders-000000000001-000000000003-a1-12345678"
+PART = f"{STEM}-00000000-abcdef01.jsonl.gz"
+LARGE = bytes(range(251)) * (2 * PART_BYTES // 251 + 1)
+
+
+def start_upload(uri: str) -> ObjectUpload:
+    """Begin to write an object, as a task does that dies before it completes it."""
+    upload = ObjectUpload(uri)
+    upload.write(LARGE)
+    upload.seal()
+    return upload
+
+
+def uploads(root: str) -> list[str]:
+    """List the keys of the uploads below a root that are not finished."""
+    return [one.key for one in unfinished_uploads(f"{root}/")]
+
+
+def listed(root: str) -> list[str]:
+    """List the paths of what a storage has."""
+    return sorted(file.path for file in storage_at(root).files())
+
+
+def file_at(root: str, path: str) -> StoredFile:
+    """Find a file of a storage."""
+    [found] = [file for file in storage_at(root).files() if file.path == path]
+    return found
+
+
+def test_files_are_those_of_the_root_and_of_its_folders(bucket: str) -> None:
+    """Expect what lies deeper or beside to be left out, and sizes and times of the rest."""
+    root = f"{bucket}/batches"
+    names = [PART, f"quarantine/{PART}", "manifests/a.json"]
+    for name in (*names, "deeper/a", "quarantine/deeper/a", "manifests.json"):
+        put(f"{root}/{name}", b"seven..")
+    put(f"{bucket}/batches-of-others/{PART}", b"")
+    start_upload(f"{root}/quarantine/{PART}")
+    start_upload(f"{root}/deeper/{PART}")
+    expected = [*names, "manifests.json", f"quarantine/.{PART}.tmp"]
+    assert listed(root) == sorted(expected)
+    found = file_at(root, PART)
+    assert (found.folder, found.name, found.size_bytes) == (In.ROOT, PART, 7)
+    assert found.modified_at.utcoffset() == timedelta(0)
+
+
+def test_remove_attempt_aborts_its_uploads(bucket: str) -> None:
+    """Expect an upload of the attempt never to become an object, others to go on."""
+    root = f"{bucket}/batches"
+    for mine in (PART, f"quarantine/{PART}"):
+        start_upload(f"{root}/{mine}")
+    other = start_upload(f"{root}/{PART.replace('-a1-', '-a2-')}")
+    assert storage_at(root).remove_attempt(STEM) == 2
+    assert len(uploads(root)) == 1
+    other.complete()
+    assert root_at(root).names() == [PART.replace("-a1-", "-a2-")]
+
+
+def test_upload_that_nobody_finished_is_collected(database: Database, bucket: str) -> None:
+    """Expect the upload of an attempt that ended long ago to be aborted, that of a live one not."""
+    scene = open_bucket_scene(database, f"{bucket}/batches")
+    left = scene.failed()
+    root, stem = scene.stream.storage.root, left[0].removesuffix("-00000000-abcdef01.jsonl.gz")
+    start_upload(f"{root}/{stem}-00010000-abcdef01.jsonl.gz")
+    start_upload(f"{root}/not-ours.bin")
+    assert scene.collect().garbage == ()  # the attempt has just ended
+    scene.age()
+    collected = scene.collect()
+    assert f".{stem}-00010000-abcdef01.jsonl.gz.tmp" in paths(collected)
+    assert (collected.files(Reason.UNPUBLISHED), collected.removed_files) == (5, 5)
+    assert uploads(root) == ["batches/not-ours.bin"]
+
+
+def test_remove_tells_whether_a_file_was_there(bucket: str) -> None:
+    """Expect objects and uploads to go once."""
+    root, storage = bucket, storage_at(bucket)
+    put(f"{root}/{PART}", b"")
+    start_upload(f"{root}/manifests/{PART}")
+    start_upload(f"{root}/manifests/{PART}-and-more")
+    for path in (PART, f"manifests/.{PART}.tmp"):
+        file = file_at(root, path)
+        assert (storage.remove(file), storage.remove(file)) == (True, False)
+    assert uploads(root) == [f"manifests/{PART}-and-more"]
+    assert listed(root) == [f"manifests/.{PART}-and-more.tmp"]
+
+
+@pytest.fixture
+def places(bucket: str, tmp_path: Path) -> dict[str, Root]:
+    """Two roots on a disk and two in a bucket."""
+    folders = {name: root_at((tmp_path / name).as_uri()) for name in ("disk", "other disk")}
+    return folders | {name: root_at(f"{bucket}/{name}") for name in ("s3", "other s3")}
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+@pytest.mark.parametrize("way", ["disk to s3", "s3 to disk", "s3 to other s3"])
+def test_archive_moves_files_between_disks_and_buckets(
+    places: dict[str, Root], way: str, size: str
+) -> None:
+    """Expect the same bytes at the same path of the archive and nothing left behind."""
+    source, target = (places[name] for name in way.split(" to "))
+    octets = LARGE if size == "large" else b"ten bytes."
+    source.put(f"quarantine/{PART}", octets)
+    storage, file = storage_at(source.uri), file_at(source.uri, f"quarantine/{PART}")
+    assert storage.archive(file, target.uri)
+    assert (source.names(), target.names()) == ([], [file.path])
+    moved = content(f"{target.uri}/{file.path}")
+    assert hashlib.sha256(moved).digest() == hashlib.sha256(octets).digest()
+    assert not storage.archive(file, target.uri)
+
+
+@pytest.mark.parametrize("way", ["disk to s3", "s3 to disk", "s3 to other s3"])
+@pytest.mark.parametrize("failpoint", ["archive.copied", "archive.before_unlink"])
+def test_archiving_that_is_interrupted_goes_on_from_there(
+    places: dict[str, Root], way: str, failpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect the file in both places, and the copy to be taken for it by whoever comes next."""
+    source, target = (places[name] for name in way.split(" to "))
+    source.put(PART, LARGE)
+    storage, file = storage_at(source.uri), file_at(source.uri, PART)
+    monkeypatch.setenv(VARIABLE, f"{failpoint}=raise")
+    with pytest.raises(FailpointError):
+        storage.archive(file, target.uri)
+    monkeypatch.delenv(VARIABLE)
+    assert (source.names(), target.names()) == ([PART], [PART])
+    assert storage.archive(file, target.uri)
+    assert (source.names(), target.names()) == ([], [PART])
+
+
+@pytest.mark.parametrize("way", ["disk to s3", "s3 to disk", "s3 to other s3"])
+@pytest.mark.parametrize(
+    ("other", "said"), [(b"TEN BYTES.", "another file has its name"), (b"x", "of another size")]
+)
+def test_archive_that_has_another_file_of_the_name_keeps_it(
+    places: dict[str, Root], way: str, other: bytes, said: str
+) -> None:
+    """Expect neither file to be lost, and the error to say how they differ."""
+    source, target = (places[name] for name in way.split(" to "))
+    source.put(PART, b"ten bytes.")
+    there = target.put(PART, other)
+    with pytest.raises(NotArchivedError, match=said) as caught:
+        storage_at(source.uri).archive(file_at(source.uri, PART), target.uri)
+    assert (caught.value.path, caught.value.archive) == (PART, target.uri)
+    assert (source.names(), content(there)) == ([PART], other)
+
+
+def test_archive_by_several_at_once_loses_nothing(places: dict[str, Root]) -> None:
+    """Expect each file in the archive once, whoever brought it there."""
+    source, target = places["s3"], places["other s3"]
+    names = [PART.replace("-a1-", f"-a{number}-") for number in range(1, 5)]
+    files = [file_at(source.uri, name) for name in names if source.put(name, name.encode())]
+
+    def move(some: list[StoredFile]) -> int:
+        return sum(storage_at(source.uri).archive(file, target.uri) for file in some)
+
+    moved = together(*[partial(move, files) for _ in range(4)])
+    assert sum(int(str(one)) for one in moved) >= len(files)
+    assert (source.names(), target.names()) == ([], sorted(names))
+    assert [content(f"{target.uri}/{name}").decode() for name in names] == names
+
+
+def test_archive_in_the_same_place_or_in_no_bucket_is_refused(bucket: str) -> None:
+    """Expect the reason, and the object to stay."""
+    uri = put_part(bucket)
+    file = file_at(bucket, PART)
+    for folder, said in (
+        (bucket, "the folder it lies in"),
+        ("s3://none-of-ours", "no such bucket"),
+    ):
+        with pytest.raises(NotArchivedError, match=said):
+            storage_at(bucket).archive(file, folder)
+    assert content(uri) == b"ten bytes."
+
+
+def put_part(root: str) -> str:
+    """Write a part file and give its URI."""
+    put(f"{root}/{PART}", b"ten bytes.")
+    return f"{root}/{PART}"
+
+
+def test_generations_go_from_a_disk_into_a_bucket(
+    database: Database, bucket: str, tmp_path: Path
+) -> None:
+    """Expect the collector to move what is superseded, pointers first, and to tell how many."""
+    scene = open_garbage_scene(database, tmp_path / "batches")
+    scene.published()
+    there = scene.there()
+    scene.published()
+    scene.age()
+    storage = replace(scene.stream.storage, keep_superseded=DAY, archive=f"{bucket}/old")
+    collected = replace(scene, stream=replace(scene.stream, storage=storage)).collect()
+    assert (collected.removed_files, collected.archived_files) == (3, 3)
+    assert root_at(f"{bucket}/old").names() == there
+    assert len(scene.there()) == 3
+
+
+def test_root_that_may_not_be_listed_is_told(bucket: str, faults: Faults) -> None:
+    """Expect what a policy has to allow, of objects and of uploads."""
+    put_part(bucket)
+    faults.refuse(403, "AccessDenied", target="?uploads", times=1)
+    faults.refuse(403, "AccessDenied", target="list-type=2", skip=3)
+    for right in ("ListBucketMultipartUploads", "ListBucket"):
+        said = rf"refuses s3:{right} \(AccessDenied\).*batch-pipeline gc"
+        with pytest.raises(GarbageLeftError, match=said) as caught:
+            list(storage_at(bucket).files())
+        assert caught.value.uri == bucket
+
+
+def test_root_that_may_not_be_written_is_told(bucket: str, faults: Faults) -> None:
+    """Expect the check before an attempt to say that objects cannot be put, or not deleted."""
+    faults.refuse(403, "AccessDenied", method="PUT", times=1)
+    faults.refuse(403, "AccessDenied", method="DELETE")
+    for right in ("PutObject", "DeleteObject"):
+        with pytest.raises(StorageUnavailableError, match=f"refuses s3:{right}"):
+            storage_at(bucket).prepare()
+
+
+def test_pointer_whose_answer_was_lost_is_known_again(bucket: str, faults: Faults) -> None:
+    """Expect the request that is sent again to find its own file, and to be content with it."""
+    faults.add(Fault(deed=Deed.LOSE, method="PUT", target="/manifests/"))
+    uri = storage_at(bucket).point_to(manifest())
+    assert faults.count(f"PUT /{bucket.removeprefix('s3://')}/manifests/") == 2
+    assert json.loads(content(uri))["token"] == str(manifest().token)
