@@ -1,0 +1,71 @@
+"""What is asked of S3 to read and write objects is what the policies of a deployment allow."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from botocore import xform_name
+
+from batch_pipeline.domain.location import split_object
+from batch_pipeline.stores import listing, s3
+from batch_pipeline.stores.facts import look
+from batch_pipeline.stores.reading import open_uri
+from batch_pipeline.stores.upload import PART_BYTES, ObjectUpload, put, put_new, remove
+from batch_pipeline_tests.architecture.deployed import values
+from batch_pipeline_tests.architecture.test_deployed_rights import TAKES
+
+
+@pytest.fixture
+def recorded(bucket: str) -> Iterator[set[str]]:
+    """The names of all requests of this process's client, as they are made."""
+    found: set[str] = set()
+
+    def note(model: Any, **_others: Any) -> None:
+        found.add(xform_name(model.name))
+
+    events = s3.client().meta.events
+    events.register("before-call.s3", note)
+    yield found
+    events.unregister("before-call.s3", note)
+
+
+def test_landing_is_read_with_the_rights_of_a_reader(bucket: str, recorded: set[str]) -> None:
+    """Expect listing, looking and reading to take what the reader's policy allows."""
+    put(f"{bucket}/orders/one.csv", b"id\n1\n")
+    recorded.clear()
+    assert [one.key for one in listing.objects(f"{bucket}/orders/")] == ["orders/one.csv"]
+    assert look(f"{bucket}/orders/one.csv").size_bytes == 5
+    with open_uri(f"{bucket}/orders/one.csv") as file:
+        assert file.read() == b"id\n1\n"
+    assert _taken(recorded) == _allowed("iam-landing-reader.json")
+
+
+def test_storage_is_written_with_the_rights_of_a_writer(bucket: str, recorded: set[str]) -> None:
+    """Expect large objects, pointers and clean-up to take what the writer's policy allows."""
+    name = split_object(f"{bucket}/orders/large")[0]
+    whole, broken, left = (
+        ObjectUpload(f"{bucket}/orders/{n}") for n in ("large", "broken", "left")
+    )
+    for upload in (whole, broken, left):
+        upload.write(b"x" * (PART_BYTES + 1))
+        upload.seal()
+    whole.complete()
+    broken.abort()
+    for one in listing.unfinished_uploads(f"{bucket}/orders/"):
+        assert listing.abort_upload(name, one)
+    assert put_new(f"{bucket}/orders/pointer.json", b"{}")
+    assert put_new(f"{bucket}/orders/pointer.json", b"{}")
+    remove(f"{bucket}/orders/pointer.json")
+    keys = [one.key for one in listing.objects(f"{bucket}/orders/")]
+    assert keys == ["orders/large"]
+    listing.remove_all(name, keys)
+    assert _taken(recorded) == _allowed("iam-storage-writer.json")
+
+
+def _taken(requests: set[str]) -> set[str]:
+    return set().union(*(TAKES[name] for name in requests))
+
+
+def _allowed(name: str) -> set[str]:
+    actions = [one["Action"] for one in values(name)["Statement"]]
+    return {one for some in actions for one in ([some] if isinstance(some, str) else some)}
