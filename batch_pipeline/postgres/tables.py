@@ -44,8 +44,8 @@ WHERE n.nspname = %s AND c.relname = %s
 GROUP BY i.indexrelid, i.indisunique, i.indimmediate, i.indnkeyatts
 HAVING count(*) = i.indnkeyatts
 """
-# Postgres moves texts of rows above 2 KB into a table beside, one by one: of 150 columns with short
-# texts that took four times as long as all the rest of a load. So rows stay whole up to half a page.
+# Postgres moves texts of rows above 2 KB into a table beside, one by one: of 150 columns of short
+# texts that took four times as long as all else of a load. So rows stay whole up to half a page.
 KEPT_WHOLE = sql.SQL("WITH (toast_tuple_target = 4080)")
 
 

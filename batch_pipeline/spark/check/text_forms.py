@@ -5,15 +5,17 @@ Nothing is rounded or cut: a text either says a value that the type holds exactl
 
 import base64
 import binascii
+from decimal import Decimal, localcontext
 from typing import assert_never
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batch_pipeline.domain.schema import Column, ColumnType
+from batch_pipeline.domain.schema import MAX_PRECISION, Column, ColumnType
 from batch_pipeline.spark.arrow_types import arrow_type_of
 from batch_pipeline.spark.check.cell_numbers import NUMBER, doubles_in
 from batch_pipeline.spark.check.digits import Digits
+from batch_pipeline.spark.check.number_text import decimal_of
 
 TEXT_FORMS = frozenset(
     {
@@ -33,6 +35,7 @@ _SHORTEST = {
 }
 _ANY_DAY = "1970-01-01T"
 _FIRST, _LAST = "0001-01-01", "9999-12-31"  # days that all readers know
+_FAR = r"[eE]|\.[0-9]{38}"  # Arrow's cast makes 0 of some numbers that are nearly 0
 _ZEROS = r"(\.[0-9]{6})0+"  # behind the microseconds
 
 
@@ -96,7 +99,34 @@ def _numbers(texts: pa.StringArray, column: Column) -> pa.Array:
         if column.type is ColumnType.INTEGER:
             raise UnfitTextError
         _require(pc.match_substring_regex(texts, NUMBER), texts)
+        if column.type is ColumnType.DECIMAL:
+            return decimals_of(texts, column)
     return pc.cast(texts, arrow_type_of(column))
+
+
+def decimals_of(texts: pa.StringArray, column: Column) -> pa.Array:
+    """Read texts, all of them numbers as in JSON, as decimals of a column.
+
+    Raises:
+        UnfitTextError: one does not fit.
+        ArrowInvalid: one does not fit.
+    """
+    kind = arrow_type_of(column)
+    if not pc.any(pc.match_substring_regex(texts, _FAR)).as_py():
+        return pc.cast(texts, kind)
+    with localcontext(prec=2 * MAX_PRECISION):
+        return pa.array([_decimal(text, column) for text in texts.to_pylist()], kind)
+
+
+def _decimal(text: str | None, column: Column) -> Decimal | None:
+    if text is None:
+        return None
+    needed = decimal_of(column.name, text)
+    whole = column.precision - column.scale
+    is_decimal = needed.type is ColumnType.DECIMAL
+    if not is_decimal or needed.scale > column.scale or needed.precision - needed.scale > whole:
+        raise UnfitTextError
+    return Decimal(text).quantize(Decimal((0, (1,), -column.scale)))
 
 
 def _require(fitting: pa.BooleanArray, texts: pa.StringArray) -> None:

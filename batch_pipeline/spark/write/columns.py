@@ -6,15 +6,13 @@ from batch_pipeline.domain.encoding import Format
 from batch_pipeline.domain.record_rules import OnNonfinite
 from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.spark.arrow_types import JSON_TYPES, arrow_type_of
-from batch_pipeline.spark.check.text_forms import read_texts
+from batch_pipeline.spark.check.text_forms import decimals_of, read_texts
 from batch_pipeline.spark.chunks import Table
 from batch_pipeline.spark.write.json_cells import text_of_values
 from batch_pipeline.spark.write.json_lines import cells_of
 
 # Arrow reads text of these columns as the check does.
-_CAST_ALIKE = frozenset(
-    {ColumnType.STRING, ColumnType.INTEGER, ColumnType.DECIMAL, ColumnType.NUMBER}
-)
+_CAST_ALIKE = frozenset({ColumnType.STRING, ColumnType.INTEGER, ColumnType.NUMBER})
 _HOLDS_JSON = {"content_type": "application/json"}
 _JSON_EXTENSION = {"ARROW:extension:name": "arrow.json", "ARROW:extension:metadata": ""}
 
@@ -76,6 +74,8 @@ def _of_text(text: pa.StringArray, column: Column) -> pa.Array:
     """Read text of the form that the check demands."""
     if column.type in _CAST_ALIKE:
         return text.cast(arrow_type_of(column))
+    if column.type is ColumnType.DECIMAL:
+        return decimals_of(text, column)
     array, unfit = read_texts(text, column)
     if unfit:
         raise UncheckedTextError(text[unfit[0]].as_py(), column)
