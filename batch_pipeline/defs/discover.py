@@ -4,6 +4,7 @@ Who looks again and again brings a `Look`, which remembers what need not be read
 be a new one at any time.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -136,7 +137,9 @@ def _reconcile(pipeline: Pipeline, stream: Stream, remembered: _Remembered) -> N
     if counts == remembered.pointed:
         database.attempts.close_dead(stream.name)
         return
-    reconcile(stream.name, database.attempts, database.manifests, pipeline.storage(stream))
+    done = reconcile(stream.name, database.attempts, database.manifests, pipeline.storage(stream))
+    for trouble in done.troubles:  # no reason not to register and plan; the hourly job fails of it
+        logging.getLogger("batch_pipeline").warning("%s: %s", stream.name, trouble)
     remembered.pointed = counts
 
 

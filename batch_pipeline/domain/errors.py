@@ -188,6 +188,23 @@ class StorageUnavailableError(ConfigurationError):
 
 
 @dataclass(eq=False)
+class PointerUnavailableError(StorageUnavailableError):
+    """The pointer file of a batch that is published cannot be written."""
+
+    def sentence(self) -> str:
+        return (
+            f"The pointer file {self.uri} cannot be written ({self.reason}). Its batch is "
+            f"published, and consumers that ask the inventory have it. Mend that, and the next "
+            f"reconcile, hourly or by its job in Dagster, writes the file."
+        )
+
+
+@dataclass(eq=False)
+class PointerTakenError(PointerUnavailableError):
+    """Another file has the name of a pointer file; it stays."""
+
+
+@dataclass(eq=False)
 class GarbageLeftError(ConfigurationError):
     """Files of a storage root cannot be listed or deleted."""
 

@@ -12,10 +12,9 @@ from pathlib import Path
 from uuid import uuid4
 
 from batch_pipeline.domain.failpoint import failpoint
-from batch_pipeline.stores.durable import sync_folder
+from batch_pipeline.stores.durable import NO_LINKS, sync_folder
 
 _CHUNK = 2**20
-_NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK}
 
 
 def move(source: Path, target: Path) -> None:
@@ -44,7 +43,7 @@ def _put(source: Path, target: Path) -> None:
     except FileExistsError:
         return  # somebody was faster
     except OSError as error:
-        if error.errno not in _NO_LINKS:
+        if error.errno not in NO_LINKS:
             raise
     else:
         return

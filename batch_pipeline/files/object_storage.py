@@ -4,7 +4,6 @@ An upload that is neither complete nor aborted counts as the hidden file that it
 Whose files they are, and which may go, is not known here.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from uuid import uuid4
 from batch_pipeline.domain.errors import (
     GarbageLeftError,
     NotArchivedError,
+    PointerUnavailableError,
     StorageUnavailableError,
 )
 from batch_pipeline.domain.location import join_uri, split_object
@@ -20,7 +20,7 @@ from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.stored_file import Folder, StoredFile, hidden_name, shown_name
 from batch_pipeline.domain.stream import Storage
 from batch_pipeline.files.object_archive import archive
-from batch_pipeline.files.pointers import pointer_name, pointer_text
+from batch_pipeline.files.pointers import check_pointer, pointer_name, pointer_text
 from batch_pipeline.stores.facts import look
 from batch_pipeline.stores.failures import reason_of
 from batch_pipeline.stores.listing import (
@@ -133,16 +133,18 @@ class ObjectStorage:
         One that is there has to be that of the same attempt.
 
         Raises:
-            StorageUnavailableError: it cannot be written, or is that of another attempt.
+            PointerUnavailableError: it cannot be written.
+            PointerTakenError: there is another attempt's.
         """
         uri = self.pointer_uri(manifest)
-        with _unavailable(uri):
+        try:
             if put_new(uri, pointer_text(manifest).encode()):
                 return uri
             with open_uri(uri) as file:
                 there = file.read()
-        if not _is_of(there, manifest):
-            raise StorageUnavailableError(uri, "the pointer file of another attempt has its name")
+        except OSError as error:
+            raise PointerUnavailableError(uri, reason_of(error)) from error
+        check_pointer(there, manifest, uri)
         return uri
 
     def _start(self, folder: Folder) -> str:
@@ -175,15 +177,6 @@ class ObjectStorage:
 
 def _name(key: str) -> str:
     return key.rpartition("/")[2]
-
-
-def _is_of(there: bytes, manifest: Manifest) -> bool:
-    """Tell whether a pointer file, also one of another release, is that of a manifest."""
-    try:
-        written = json.loads(there)
-    except ValueError:
-        return False
-    return isinstance(written, dict) and written.get("token") == str(manifest.token)
 
 
 @contextmanager

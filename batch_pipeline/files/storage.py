@@ -11,6 +11,7 @@ from uuid import uuid4
 from batch_pipeline.domain.errors import (
     GarbageLeftError,
     NotArchivedError,
+    PointerUnavailableError,
     StorageUnavailableError,
 )
 from batch_pipeline.domain.failpoint import failpoint
@@ -20,7 +21,8 @@ from batch_pipeline.domain.stored_file import Folder, StoredFile
 from batch_pipeline.domain.stream import Storage
 from batch_pipeline.files import object_archive
 from batch_pipeline.files.archive import move
-from batch_pipeline.files.pointers import pointer_name, pointer_text
+from batch_pipeline.files.pointers import check_pointer, pointer_name, pointer_text
+from batch_pipeline.stores.durable import NO_LINKS, sync_folder
 from batch_pipeline.stores.failures import reason_of
 
 _QUARANTINE = Folder.QUARANTINE
@@ -127,32 +129,55 @@ class FolderStorage:
     def point_to(self, manifest: Manifest) -> str:
         """Write the pointer file unless it is there, by linking a finished file to its name.
 
+        One that is there has to be that of the same attempt.
+
         Raises:
-            StorageUnavailableError: it cannot be written.
+            PointerUnavailableError: it cannot be written.
+            PointerTakenError: there is another attempt's.
         """
         pointer = self._pointer(manifest)
-        folder = pointer.parent
-        if pointer.exists():
-            return to_uri(pointer)
-        aside = folder / f".{pointer.name}-{uuid4().hex}.tmp"
+        uri = to_uri(pointer)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            if not pointer.exists():
+                self._write(pointer, manifest)
+            there = pointer.read_bytes()
+        except OSError as error:
+            raise PointerUnavailableError(uri, reason_of(error)) from error
+        check_pointer(there, manifest, uri)
+        return uri
+
+    def _write(self, pointer: Path, manifest: Manifest) -> None:
+        aside = pointer.with_name(f".{pointer.name}-{uuid4().hex}.tmp")
+        try:
+            pointer.parent.mkdir(parents=True, exist_ok=True)
             with aside.open("x", encoding="utf-8") as file:
                 file.write(pointer_text(manifest))
                 file.flush()
                 os.fsync(file.fileno())
             failpoint("pointer.before_link")
-            with suppress(FileExistsError):
-                pointer.hardlink_to(aside)
-            aside.unlink()
-        except OSError as error:
+            _name(aside, pointer)
+            aside.unlink(missing_ok=True)
+            sync_folder(pointer.parent)
+        except OSError:
             with suppress(OSError):
                 aside.unlink()
-            raise StorageUnavailableError(to_uri(pointer), reason_of(error)) from error
-        return to_uri(pointer)
+            raise
 
     def _pointer(self, manifest: Manifest) -> Path:
         return self._root / _MANIFESTS / pointer_name(self.storage, manifest)
+
+
+def _name(aside: Path, pointer: Path) -> None:
+    """Give a finished file its name, unless another one has it."""
+    try:
+        pointer.hardlink_to(aside)
+    except FileExistsError:
+        pass  # somebody was faster
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        if not pointer.exists():  # who comes between writes the same text
+            aside.rename(pointer)
 
 
 def _stored(folder: Folder, entry: os.DirEntry[str]) -> StoredFile:

@@ -1,5 +1,6 @@
 """Stations 5 to 7: claim a batch, encode its items, publish the manifest."""
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from batch_pipeline.domain.encode import Encoded, EncodeRequest, EncodeResult, W
 from batch_pipeline.domain.errors import (
     BadFileError,
     InvariantError,
+    PointerUnavailableError,
     RetryableError,
     StorageUnavailableError,
     TooManyBadRecordsError,
@@ -22,6 +24,8 @@ from batch_pipeline.domain.schema_change import SchemaChange, changes_between
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.ports import Attempts, Encoder, MetaTable, PartStorage, Schemas
 from batch_pipeline.steps.evolve import check_evolution, evolution_of, for_look, known_schema
+
+log = logging.getLogger(__name__)
 
 LEASE = timedelta(minutes=5)
 _MAX_WIDENINGS = 4
@@ -82,8 +86,7 @@ def encode(
             _give_up(workshop, attempt, error)
             raise
     failpoint("encode.before_pointer")
-    pointer_uri = workshop.storage.point_to(manifest)
-    workshop.attempts.pointed(manifest, pointer_uri)
+    pointer_uri = _pointed(workshop, manifest)
     seconds = (now() - started_at).total_seconds()
     return Published(
         manifest=manifest,
@@ -91,6 +94,17 @@ def encode(
         seconds=seconds,
         schema_changes=encoded.schema_changes,
     )
+
+
+def _pointed(workshop: Workshop, manifest: Manifest) -> str:
+    """Write the pointer file, or leave it to the next reconcile: the batch is published."""
+    try:
+        uri = workshop.storage.point_to(manifest)
+    except PointerUnavailableError as error:
+        log.warning("%s", error)
+        return workshop.storage.pointer_uri(manifest)
+    workshop.attempts.pointed(manifest, uri)
+    return uri
 
 
 def _encode_items(workshop: Workshop, attempt: Attempt, started_at: datetime) -> Encoded:

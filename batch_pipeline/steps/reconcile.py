@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from batch_pipeline.domain.errors import PointerTakenError, PointerUnavailableError
 from batch_pipeline.domain.garbage import Removal
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.ports import PartStorage
@@ -31,10 +32,11 @@ class Manifests(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciled:
-    """Attempts closed and pointer files written."""
+    """Attempts closed and pointer files written; `troubles` say of others why they were not."""
 
     attempts: int
     pointers: int
+    troubles: tuple[PointerUnavailableError, ...] = ()
 
 
 class Removals(Protocol):
@@ -49,7 +51,7 @@ def pointer_of(manifest: Manifest, removals: Removals, storage: PartStorage) -> 
     """Give the URI of a manifest's pointer file, written anew unless the files it names went.
 
     Raises:
-        StorageUnavailableError: it cannot be written.
+        PointerUnavailableError: it cannot be written.
     """
     if removals.removal(manifest) is None:
         return storage.point_to(manifest)
@@ -59,10 +61,21 @@ def pointer_of(manifest: Manifest, removals: Removals, storage: PartStorage) -> 
 def reconcile(
     job: str, attempts: Attempts, manifests: Manifests, storage: PartStorage
 ) -> Reconciled:
-    """Bring inventory and storage of a job back in step. Safe to repeat, also beside workers."""
+    """Bring inventory and storage of a job back in step. Safe to repeat, also beside workers.
+
+    A pointer file whose name is taken does not keep others from being written.
+    """
     closed = attempts.close_dead(job)
     pointers = 0
+    troubles: list[PointerUnavailableError] = []
     for manifest in manifests.without_pointer(job):
-        attempts.pointed(manifest, storage.point_to(manifest))
+        try:
+            uri = storage.point_to(manifest)
+        except PointerUnavailableError as error:
+            troubles.append(error)
+            if isinstance(error, PointerTakenError):
+                continue
+            break  # the next ones would fail alike
+        attempts.pointed(manifest, uri)
         pointers += 1
-    return Reconciled(attempts=closed, pointers=pointers)
+    return Reconciled(attempts=closed, pointers=pointers, troubles=tuple(troubles))

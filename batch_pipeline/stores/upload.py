@@ -96,10 +96,10 @@ class ObjectUpload:
                 raise
         self._upload_id = None
 
-    def abort(self) -> None:
-        """Take back what was sent, also when it is complete; raises nothing.
+    def abort(self) -> bool:
+        """Take back what was sent, also when it is complete; tells whether nothing of it is there.
 
-        What another writer has put there stays.
+        What another writer has put there stays. Raises nothing.
         """
         self._is_sealed = False
         self._end_threads()
@@ -107,9 +107,14 @@ class ObjectUpload:
         with suppress(OSError):
             if self._upload_id is not None:
                 self._ask(s3.client().abort_multipart_upload, UploadId=self._upload_id)
-        with suppress(OSError):
+        try:
             if self._may_be_visible and self._is_there():
                 remove(self.uri)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
 
     def _send(self, octets: bytes) -> None:
         if self._upload_id is None:

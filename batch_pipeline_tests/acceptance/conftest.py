@@ -11,9 +11,10 @@ from batch_pipeline_tests.acceptance.dagster_pages import CHROMIUM
 from batch_pipeline_tests.acceptance.regions import ARCHIVE
 from batch_pipeline_tests.acceptance.workplace import Workplace, new_workplace
 
+OF_THE_FEED = ("test_regions_feed.py", "test_regions_in_s3.py", "test_regions_interrupted.py")
 # Not skip marks: where the archive is not beside the project there is nothing to test, and where
 # there is no browser nothing to look with. In CI there is one.
-collect_ignore = [] if ARCHIVE.exists() else ["test_regions_feed.py", "test_regions_interrupted.py"]
+collect_ignore = [] if ARCHIVE.exists() else list(OF_THE_FEED)
 if not (CHROMIUM or os.environ.get("CI")):
     collect_ignore.append("test_browser.py")
 

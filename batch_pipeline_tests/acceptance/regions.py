@@ -21,7 +21,9 @@ def unpack(folder: Path) -> None:
                 archive.extract(member, folder, filter="data")
 
 
-def write_streams(place: Workplace, landing: Path, *, only: str | None = None) -> None:
+def write_streams(
+    place: Workplace, landing: Path | str, *, only: str | None = None, root: str | None = None
+) -> None:
     """Describe the feed as `regions` (jsonl) and `regions_parquet`, 12 batches each."""
     encodings = {
         "regions": {"format": "jsonl", "compression": "gzip"},
@@ -34,6 +36,7 @@ def write_streams(place: Workplace, landing: Path, *, only: str | None = None) -
                 source={"uri": str(landing), "include": ["dpc-*.csv"]},
                 batch={"max_count": 150},
                 encoding=encoding,
+                storage={"root": root or str(place.storage(name))},
                 key_properties=["data", "codice_regione"],
             )
 

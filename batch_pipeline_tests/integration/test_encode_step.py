@@ -31,6 +31,21 @@ def test_encode_of_a_planned_batch_publishes_it(scene: Scene) -> None:
     assert scene.database.batches.statuses("orders")[0].state is BatchState.PUBLISHED
 
 
+def test_encode_whose_pointer_file_has_no_room_publishes_all_the_same(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Expect the batch to be published, the trouble to be told, and reconcile to go on with it."""
+    name = "orders-000000000001-000000000002.g1.json"
+    taken = Path(to_path(scene.workshop.stream.storage.root), "manifests", name)
+    taken.parent.mkdir(parents=True)
+    taken.write_text("{}")
+    published = encode(scene.workshop, scene.batch, run_id="run-1")
+    assert scene.database.batches.statuses("orders")[0].state is BatchState.PUBLISHED
+    assert "another attempt has its name" in caplog.text
+    assert list(scene.database.manifests.without_pointer("orders")) == [published.manifest]
+    assert taken.read_text() == "{}"
+
+
 def test_encode_asks_for_the_batchs_items_and_the_newest_schema(scene: Scene) -> None:
     """Expect one request with items in id order and a stem that names the attempt."""
     scene.database.schemas.widen("orders", [ID], text_source=True)

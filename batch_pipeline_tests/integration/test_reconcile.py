@@ -2,11 +2,14 @@
 
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from batch_pipeline.domain.batch import BatchState
+from batch_pipeline.domain.errors import PointerTakenError
 from batch_pipeline.domain.location import to_uri
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.ports import PartStorage
@@ -101,3 +104,18 @@ def test_reconcile_of_a_pointer_that_is_there_only_remembers_it(
     assert _reconcile(database, any_storage) == Reconciled(attempts=0, pointers=1)
     assert query(database, "SELECT pointer_uri FROM batch_pipeline.attempt") == [(uri,)]
     assert root_at(uri.rpartition("/")[0]).names() == [uri.rpartition("/")[2]]
+
+
+def test_reconcile_writes_the_pointers_behind_one_whose_name_is_taken(
+    database: Database, any_storage: PartStorage
+) -> None:
+    """Expect the first of three to be told, to stay as it is, and the others to be written."""
+    one, two = planned(database, 2)
+    first, second, third = [publish(database, batch) for batch in (one, two, one)]
+    older = any_storage.point_to(replace(first, token=UUID(int=7)))
+    done = _reconcile(database, any_storage)
+    assert (done.pointers, [trouble.uri for trouble in done.troubles]) == (2, [older])
+    assert isinstance(done.troubles[0], PointerTakenError)
+    assert json.loads(content(older))["token"] == str(UUID(int=7))
+    for manifest in (second, third):
+        assert json.loads(content(any_storage.pointer_uri(manifest))) == manifest.to_json()

@@ -1,5 +1,6 @@
 """Part-file storage on a disk and in S3: preparing, removing an attempt, pointing to a manifest."""
 
+import errno
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from batch_pipeline.domain.errors import StorageUnavailableError
+from batch_pipeline.domain.errors import PointerTakenError, StorageUnavailableError
 from batch_pipeline.domain.failpoint import VARIABLE, FailpointError
 from batch_pipeline.domain.location import to_path, to_uri
 from batch_pipeline.domain.stream import Storage
@@ -130,13 +131,13 @@ def test_point_to_by_many_at_once_gives_one_whole_file(root: Root) -> None:
 
 
 @pytest.mark.parametrize("there", ["of another attempt", "no JSON", "a list"])
-def test_point_to_where_another_file_has_the_name_is_told(bucket: str, there: str) -> None:
-    """Expect a pointer file of S3 that is not the manifest's to be named and to stay."""
+def test_point_to_where_another_file_has_the_name_is_told(root: Root, there: str) -> None:
+    """Expect a pointer file that is not the manifest's to be named and to stay."""
     other = replace(manifest(), token=UUID(int=7))
     text = {"of another attempt": json.dumps(other.to_json()), "no JSON": "{", "a list": "[]"}
-    uri = Prefix(bucket).put(POINTER, text[there].encode())
-    with pytest.raises(StorageUnavailableError, match="of another attempt has its name") as caught:
-        storage_at(bucket).point_to(manifest())
+    uri = root.put(POINTER, text[there].encode())
+    with pytest.raises(PointerTakenError, match="of another attempt has its name") as caught:
+        storage_at(root.uri).point_to(manifest())
     assert caught.value.uri == uri
     assert content(uri) == text[there].encode()
 
@@ -173,3 +174,17 @@ def test_point_to_that_cannot_write_is_told(tmp_path: Path) -> None:
     with pytest.raises(StorageUnavailableError, match=r"g1\.json"):
         _storage(tmp_path).point_to(manifest())
     assert _files(tmp_path) == ["manifests"]
+
+
+def test_point_to_where_files_have_one_name_only_gives_the_pointer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect a file system without links, as shares of networks are, to do."""
+
+    def refused(_path: Path, _target: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", refused)
+    uri = _storage(tmp_path).point_to(manifest())
+    assert json.loads(content(uri)) == manifest().to_json()
+    assert _files(tmp_path) == [POINTER]

@@ -55,7 +55,10 @@ def _reconcile(pipeline: Pipeline, stream: Stream, since: timedelta) -> Counts:
     database, storage = pipeline.database, pipeline.storage(stream)
     done = reconcile(stream.name, database.attempts, database.manifests, storage)
     counts = {"attempts_closed": done.attempts, "pointers_written": done.pointers}
-    return {**counts, **(_audit(pipeline, stream, since) if since else {})}
+    audited = _audit(pipeline, stream, since) if since else {}
+    if done.troubles:
+        raise done.troubles[0]
+    return {**counts, **audited}
 
 
 def _audit(pipeline: Pipeline, stream: Stream, since: timedelta) -> Counts:

@@ -56,10 +56,15 @@ class LandingFile:
             if self._final.exists():
                 raise FileExistsError(errno.EEXIST, "a file of this name is there")
             self._hidden.rename(self._final)
+        except OSError as error:
+            raise self.failed(error) from error
+        try:
             self.file.close()
             sync_folder(self._final.parent)
             stat = self._final.stat()
         except OSError as error:
+            with suppress(OSError):  # what is there without being registered would come twice
+                self._final.unlink()
             raise self.failed(error) from error
         failpoint("target.after_rename")
         return FoundFile(

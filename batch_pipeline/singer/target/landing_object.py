@@ -17,6 +17,7 @@ from batch_pipeline.stores.failures import UnreachableError, reason_of
 from batch_pipeline.stores.upload import ObjectUpload
 
 _CHUNK = 2**20
+_LEFT = "{} may be there as a whole, and would come twice: delete it before the tap runs again"
 
 
 class LandingObject:
@@ -52,8 +53,8 @@ class LandingObject:
             self.file.close()
             facts = look(self._uri)
         except OSError as error:
-            upload.abort()
-            raise self.failed(error) from error
+            left = "" if upload.abort() else f"; {_LEFT.format(self._uri)}"
+            raise self.failed(error, left) from error
         failpoint("target.after_rename")
         return FoundFile(
             location=self._uri,
@@ -67,11 +68,11 @@ class LandingObject:
         with suppress(OSError):
             self.file.close()
 
-    def failed(self, error: OSError) -> PipelineError:
-        """Forget the file and say why it cannot land."""
+    def failed(self, error: OSError, left: str = "") -> PipelineError:
+        """Forget the file and say why it cannot land, and what may be left of it."""
         if hasattr(self, "file"):
             self.abandon()
         kind = (
             LandingUnreachableError if isinstance(error, UnreachableError) else LandingFailedError
         )
-        return kind(self._root, reason_of(error))
+        return kind(self._root, f"{reason_of(error)}{left}")

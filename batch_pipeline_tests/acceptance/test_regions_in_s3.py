@@ -1,0 +1,126 @@
+"""The real feed from a bucket into a bucket, on this machine and on a cluster of two workers."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch_pipeline.domain.location import split_object
+from batch_pipeline_tests.acceptance.regions import (
+    FILES,
+    RECORDS,
+    SUM_OF_POSITIVES,
+    by_stream,
+    unpack,
+    write_streams,
+)
+from batch_pipeline_tests.acceptance.workplace import Workplace, new_workplace
+from batch_pipeline_tests.integration.spark_cluster import standalone_cluster
+from batch_pipeline_tests.object_store import ObjectStore
+
+STREAM = "regions"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What one run has told, and the BATCH messages of what it published."""
+
+    told: dict[str, Any]
+    batches: list[dict[str, Any]]
+
+    @property
+    def digests(self) -> list[str]:
+        """The SHA-256 of the part files in order."""
+        return [digest for batch in self.batches for digest in batch["sha256"]]
+
+    @property
+    def uris(self) -> list[str]:
+        """The part files in order."""
+        return [uri for batch in self.batches for uri in batch["manifest"]]
+
+
+@pytest.fixture(scope="module")
+def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The whole feed in a folder."""
+    folder = tmp_path_factory.mktemp("feed")
+    unpack(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bucket_of_feed(landing: Path, object_store: ObjectStore) -> str:
+    """The whole feed in a bucket."""
+    bucket, client = object_store.new_bucket(), object_store.client()
+
+    def put(path: Path) -> None:
+        client.put_object(Bucket=bucket, Key=f"landing/{path.name}", Body=path.read_bytes())
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(put, landing.iterdir()))
+    return f"s3://{bucket}"
+
+
+def run(place: Workplace) -> Published:
+    """Drain the stream, and read what it says to targets."""
+    told = by_stream(place.told("run"))[STREAM]
+    lines = [json.loads(line) for line in place.done("messages", STREAM).splitlines()]
+    return Published(told, [line for line in lines if line["type"] == "BATCH"])
+
+
+@pytest.fixture(scope="module")
+def on_disk(landing: Path) -> Published:
+    """The feed from a folder into a folder."""
+    with new_workplace() as place:
+        write_streams(place, landing, only=STREAM)
+        return run(place)
+
+
+@pytest.fixture(scope="module", params=["this machine", "two workers"])
+def in_bucket(
+    request: pytest.FixtureRequest,
+    bucket_of_feed: str,
+    object_store: ObjectStore,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Published]:
+    """The feed from the bucket into the bucket."""
+    with new_workplace() as empty:
+        root = f"{bucket_of_feed}/batches/{request.param.replace(' ', '-')}"
+        place = empty.given(**object_store.environment)
+        write_streams(place, f"{bucket_of_feed}/landing", only=STREAM, root=root)
+        if request.param == "this machine":
+            yield run(place)
+            return
+        variables = object_store.environment
+        with standalone_cluster(
+            tmp_path_factory.mktemp("cluster"), variables, variables
+        ) as cluster:
+            yield run(place.given(BATCH_PIPELINE_SPARK_MASTER=cluster.master))
+
+
+def test_feed_in_a_bucket_gives_the_bytes_of_the_feed_on_a_disk(
+    on_disk: Published, in_bucket: Published
+) -> None:
+    """Expect every file found, every record written, and the same part files byte for byte."""
+    assert (in_bucket.told["files_found"], in_bucket.told["items_registered"]) == (FILES, FILES)
+    assert (in_bucket.told["failed"], in_bucket.told["error"]) == ([], None)
+    assert sum(batch["record_count"] for batch in in_bucket.batches) == RECORDS
+    assert len(in_bucket.digests) >= 12
+    assert in_bucket.digests == on_disk.digests
+
+
+def test_records_read_back_from_the_bucket_add_up(
+    in_bucket: Published, object_store: ObjectStore
+) -> None:
+    """Expect the known number of records and the known sum, counted from the objects themselves."""
+    values = []
+    for uri in in_bucket.uris:
+        bucket, key = split_object(uri)
+        body = object_store.client().get_object(Bucket=bucket, Key=key)["Body"].read()
+        lines = gzip.decompress(body).splitlines()
+        values += [json.loads(line)["totale_positivi"] for line in lines]
+    assert (len(values), sum(values)) == (RECORDS, SUM_OF_POSITIVES)
