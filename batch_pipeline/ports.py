@@ -10,10 +10,11 @@ from typing import Protocol
 
 from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch
 from batch_pipeline.domain.encode import Encoded, EncodeRequest, EncodeResult
+from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.filter import Filter
 from batch_pipeline.domain.item import FoundFile, Item, Registered
 from batch_pipeline.domain.load import Loaded, Loading
-from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.domain.manifest import Manifest, PartFile
 from batch_pipeline.domain.planning import Cut, Limits, Planned
 from batch_pipeline.domain.schema import Column, RecordSchema
 from batch_pipeline.domain.schema_change import Misfit
@@ -22,6 +23,11 @@ from batch_pipeline.domain.stream import Stream
 
 class Landing(Protocol):
     """The folder or bucket where files arrive."""
+
+    @property
+    def troubles(self) -> Sequence[PipelineError]:
+        """What kept the last listing from some files; told once the others are registered."""
+        ...
 
     def found_files(self) -> Iterable[FoundFile]:
         """List complete files in location order; a file still being written is left out."""
@@ -43,17 +49,15 @@ class AskedLanding(Landing, Protocol):
 class LandingWatch(Landing, Protocol):
     """A landing that one process looks at again and again; not for two threads at once.
 
-    It lists what it does not know to be registered. `relists` tells that it compares everything at
-    times of its own.
+    It lists what it does not know to be registered, and again what is not settled.
     """
 
-    relists: bool
+    def forget(self) -> None:
+        """Let everything be listed once more; a listing that is under way goes on."""
+        ...
 
     def settled(self, registered: Registered) -> Registered:
-        """Take note that what was listed is registered; gives all files that are known as found.
-
-        What was listed before and is not settled is listed again.
-        """
+        """Take note that what was listed is registered; gives all files that are known as found."""
         ...
 
 
@@ -80,10 +84,7 @@ class MetaTable(Protocol):
         ...
 
     def cuts(self, after_id: int | None, ceiling: int, limits: Limits) -> Iterator[Cut]:
-        """Cut all items above an id (None: from the first row on) up to the ceiling, in one pass.
-
-        Gives what `domain.planning.cut` gives.
-        """
+        """Cut items above an id (None: all) up to the ceiling in one pass, as `domain.planning`."""
         ...
 
     def waited(self, after_id: int | None) -> timedelta | None:
@@ -223,13 +224,19 @@ class Attempts(Protocol):
         """Remember where the pointer file of a published manifest is."""
         ...
 
-    def fail(self, attempt: Attempt, error: str, status: AttemptStatus) -> bool:
-        """Close a running attempt with a status and tell that it is not published."""
+    def fail(
+        self, attempt: Attempt, error: str, status: AttemptStatus, *, counts: bool = True
+    ) -> bool:
+        """Close a running attempt, as a try that counts or not, and tell that it is unpublished."""
         ...
 
 
 class Encoder(Protocol):
     """The engine that turns items into part files."""
+
+    def prepare(self) -> None:
+        """Make ready what `encode` needs; what is not there is told before an attempt begins."""
+        ...
 
     def encode(self, request: EncodeRequest) -> EncodeResult:
         """Encode the items; bad records and files are reported, never raised.
@@ -250,6 +257,15 @@ class PartStorage(Protocol):
 
         Raises:
             StorageUnavailableError: it cannot.
+        """
+        ...
+
+    def check_written(self, parts: Iterable[PartFile]) -> None:
+        """Check that part files are where their tasks say, as far as that can be in doubt.
+
+        Raises:
+            PartFilesElsewhereError: one is not there, or not of its size.
+            StorageUnavailableError: nobody can tell.
         """
         ...
 

@@ -21,6 +21,7 @@ class Deed(StrEnum):
     """What is done to a request."""
 
     ANSWER = "answer"  # with an error, and not passed on
+    SAY = "say"  # its body, as a page of HTML, and not passed on
     CUT = "cut"  # passed on; the connection ends after some bytes of the answer's body
     LOSE = "lose"  # passed on; the connection ends instead of an answer
     DROP = "drop"  # the connection ends after some bytes of the request's body
@@ -144,7 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         body = self.rfile.read(length)
-        if fault is not None and fault.deed is Deed.ANSWER:
+        if fault is not None and fault.deed in {Deed.ANSWER, Deed.SAY}:
             self._answer(fault)
             return
         status, headers, answer = self._passed_on(body)
@@ -187,7 +188,9 @@ class _Handler(BaseHTTPRequestHandler):
         said = f"<Code>{fault.code}</Code><Message>said by a test.</Message>{fault.body}"
         error = f"<Error>{said}</Error>"
         text = (f"<{fault.root}>{error}</{fault.root}>" if fault.root else error).encode()
-        self.send_response_only(fault.status)
+        if fault.deed is Deed.SAY:
+            text = fault.body.encode()
+        self.send_response_only(200 if fault.deed is Deed.SAY else fault.status)
         for name, value in fault.headers.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(text)))

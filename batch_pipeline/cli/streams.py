@@ -13,7 +13,7 @@ from batch_pipeline.cli.console import head, print_json, progress, say
 from batch_pipeline.cli.loads_told import print_standing, standings_of
 from batch_pipeline.domain.backfill import Progress
 from batch_pipeline.domain.batch import BatchState, BatchStatus
-from batch_pipeline.domain.errors import OF_ONE_META_TABLE
+from batch_pipeline.domain.errors import OF_ONE_META_TABLE, PipelineError
 from batch_pipeline.domain.item import Registered
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.inventory.meta.ceilings.ceiling import describe
@@ -61,14 +61,15 @@ def register(stream: str, accept_changed: bool, as_json: bool) -> None:
 
     with closing(Pipeline.from_environment()) as pipeline:
         one = pipeline.stream(stream)
-        if one.user_table is not None:
-            result = Registered(found=0, new_items=0)
-        else:
+        result = Registered(found=0, new_items=0)
+        troubles: tuple[PipelineError, ...] = ()
+        if one.user_table is None:
             registry = pipeline.database.meta_table(one.name)
             landing = pipeline.landing(one, wait=True)
             result = register_step(
                 landing, registry, accept_changed=accept_changed, cutter=pipeline.cutter(one)
             )
+            troubles = (*landing.troubles,)
     if as_json:
         print_json(
             {
@@ -80,7 +81,14 @@ def register(stream: str, accept_changed: bool, as_json: bool) -> None:
                 "changes_accepted": result.accepted,
             }
         )
-        return
+    else:
+        _print_registered(one, result, accept_changed=accept_changed)
+    if troubles:
+        raise troubles[0]
+
+
+def _print_registered(one: Stream, result: Registered, *, accept_changed: bool) -> None:
+    stream = one.name
     if one.user_table is not None:
         say(f"{stream}: {one.user_table.table} is a meta table of your own. Its rows are the")
         say(f"items, and nothing is registered. `batch-pipeline plan {stream}` plans them.")

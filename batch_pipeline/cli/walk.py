@@ -8,7 +8,7 @@ from batch_pipeline.cli.exits import EXIT_SOME_FAILED, exit_code
 from batch_pipeline.defs.drain import Drained, drain
 from batch_pipeline.defs.instance.home import open_instance
 from batch_pipeline.domain.batch import BatchStatus
-from batch_pipeline.domain.errors import JobPausedError
+from batch_pipeline.domain.errors import JobPausedError, LandingTroubleError
 from batch_pipeline.domain.location import shown
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.stream import Source, Stream
@@ -89,6 +89,8 @@ def print_drained(pipeline: Pipeline, stream: Stream, drained: Drained) -> None:
     _print_arrivals(stream, drained)
     if isinstance(drained.error, JobPausedError):
         say("  stopped     since the job is paused")
+    elif isinstance(drained.error, LandingTroubleError):
+        say("  left out    something that landed, which is told at the end")
     elif drained.error is not None:
         say("  stopped     by an error, which is told at the end")
     elif not drained.statuses:

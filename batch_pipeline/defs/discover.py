@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
 from typing import Any
 
 import dagster as dg
 
 from batch_pipeline.defs.heard import Heard, Known
 from batch_pipeline.defs.partitioned import backfills_of, batches_of
+from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.item import Registered
 from batch_pipeline.domain.planning import Planned
 from batch_pipeline.domain.stream import Stream
@@ -32,11 +32,12 @@ from batch_pipeline.stores import s3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discovered:
-    """What one look at the landing brought."""
+    """What one look at the landing brought; `troubles` kept it from some files."""
 
     registered: Registered
     planned: Planned
     known: Known
+    troubles: tuple[PipelineError, ...] = ()
 
 
 LOOKS_TO_A_FULL_ONE = 120
@@ -79,7 +80,8 @@ class Look:
 
     def _begun_anew(self) -> _Remembered:
         before, anew = self._remembered, _Remembered(heard=Heard(in_ticks=self._in_ticks))
-        if before.landing is not None and before.landing.relists:
+        if before.landing is not None:
+            before.landing.forget()
             anew.landing, anew.beginning = before.landing, before.beginning
         return anew
 
@@ -103,13 +105,15 @@ def discover(
         _reconcile(pipeline, stream, remembered)
         table = pipeline.meta_table(stream)
         registered = Registered(found=0, new_items=0)
+        troubles: tuple[PipelineError, ...] = ()
         if not isinstance(table, UserMetaTable):  # the rows of a user's table are the items
             landing = _landing(pipeline, stream, table, remembered, wait=drain, client=client)
             registered = register(landing, table, cutter=pipeline.cutter(stream))
             registered = landing.settled(registered)
+            troubles = (*landing.troubles,)
         planned = plan(pipeline.database.batches, table, stream, drain=drain)
         known = remembered.heard.look(pipeline, stream, batches_of(stream), instance)
-    return Discovered(registered=registered, planned=planned, known=known)
+    return Discovered(registered=registered, planned=planned, known=known, troubles=troubles)
 
 
 def look_at_batches(
@@ -156,6 +160,6 @@ def _landing(
     beginning = table.beginning()
     landing = remembered.landing
     if landing is None or beginning != remembered.beginning:
-        landing = pipeline.watched_landing(stream, wait=wait, client=cache(client))
+        landing = pipeline.watched_landing(stream, wait=wait, client=s3.kept(client))
         remembered.landing, remembered.beginning = landing, beginning
     return landing

@@ -13,6 +13,7 @@ import dagster as dg
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.discover import look_at_backfills
 from batch_pipeline.defs.instance.left_runs import close_left_runs, drain_tags
+from batch_pipeline.defs.metadata import LANDING_TROUBLE
 from batch_pipeline.defs.names import batches_job, late_job, meta_table_job, run_tags
 from batch_pipeline.defs.partitioned import backfills_of, batches_of
 from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
@@ -20,6 +21,7 @@ from batch_pipeline.domain.batch import BatchState, BatchStatus
 from batch_pipeline.domain.errors import (
     OF_ONE_META_TABLE,
     JobPausedError,
+    LandingTroubleError,
     LandingUnavailableError,
     PipelineError,
     RetryableError,
@@ -32,6 +34,7 @@ from batch_pipeline.steps.plan import due, neighbours
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 _OF_ONE_STREAM = (
     JobPausedError,
+    LandingTroubleError,
     LandingUnavailableError,
     StorageUnavailableError,
     *OF_ONE_META_TABLE,
@@ -44,7 +47,8 @@ class Drained:
     """What draining one stream did; `tried` are the partition keys of this call in order.
 
     `tried_late` and `tried_backfill` are numbers of batches: of the late arrivals and of the
-    backfills that it tried. `error` is what ended the drain before its time.
+    backfills that it tried. `error` is what ended the drain before its time, or kept it from some
+    files.
     """
 
     stream: str
@@ -205,6 +209,8 @@ def _note_arrivals(drained: Drained, result: dg.ExecuteInProcessResult | None) -
             drained.files_changed = facts["files_changed"]
             drained.items_registered += facts["items_registered"]
             drained.batches_planned += facts["batches_planned"]
+            if LANDING_TROUBLE in facts:
+                drained.error = LandingTroubleError(facts[LANDING_TROUBLE])
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 The inventory says what is new since the last look, and Dagster is asked about nothing else. What is
 remembered lives in one process and may be lost at any time: then everything is compared. A key or
 an event is remembered as missing until Dagster itself shows it: that a tick asked for it proves
-nothing.
+nothing. An event of a batch stands for the generation that it tells of, and for those before it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -13,9 +13,10 @@ from itertools import islice
 import dagster as dg
 
 from batch_pipeline.defs.key_order import KeyOrder
-from batch_pipeline.defs.metadata import batch_materialization
+from batch_pipeline.defs.metadata import batch_materialization, generation_of
+from batch_pipeline.defs.names import DATA_VERSION_TAG
 from batch_pipeline.defs.partitioned import Partitioned
-from batch_pipeline.defs.rolled_up import covered_keys
+from batch_pipeline.defs.rolled_up import covered_keys, is_in
 from batch_pipeline.defs.sensors.run_keys import unfinished_runs
 from batch_pipeline.domain.batch import Batch, BatchStatus
 from batch_pipeline.domain.roll_up import Tiling
@@ -35,13 +36,21 @@ class Known:
 
     `statuses` has at least the batches that are due. `new_keys` are partitions to add, in order,
     and `order` all keys once they are added; `unseen` are materializations that a crash kept from
-    Dagster although their batches are published.
+    Dagster although their batches are published, each of the newest generation.
     """
 
     statuses: Iterable[BatchStatus]
     new_keys: Sequence[str]
     order: Sequence[str]
     unseen: Sequence[dg.AssetMaterialization]
+
+
+@dataclass(frozen=True, slots=True)
+class _Published:
+    """A published batch and its newest generation."""
+
+    batch: Batch
+    generation: int
 
 
 @dataclass(slots=True)
@@ -55,7 +64,7 @@ class Heard:
     in_ticks: bool
     _marks: Mapping[int, Mark] = field(default_factory=dict)
     _keys: dict[str, None] = field(default_factory=dict)
-    _events: dict[str, Batch] = field(default_factory=dict)
+    _events: dict[str, _Published] = field(default_factory=dict)
 
     def look(
         self, pipeline: Pipeline, stream: Stream, asset: Partitioned, instance: dg.DagsterInstance
@@ -82,24 +91,31 @@ class Heard:
     def _read(self, pipeline: Pipeline, stream: Stream, asset: Partitioned) -> News:
         news = pipeline.database.batch_news.since(stream.name, asset.kind, self._marks)
         self._keys |= dict.fromkeys(asset.key_of(one) for one in news.planned)
-        self._events |= {asset.key_of(one): one for one in news.published}
+        published = (_Published(one, news.generations[one.id]) for one in news.published)
+        self._events |= {asset.key_of(one.batch): one for one in published}
         self._marks = news.marks
         return news
 
     def _unseen(
         self, pipeline: Pipeline, stream: Stream, asset: Partitioned, instance: dg.DagsterInstance
     ) -> list[dg.AssetMaterialization]:
-        for key in _materialized(instance, asset, self._events):
-            self._events.pop(key, None)
+        for key in _shown(instance, asset, self._events):
+            del self._events[key]
         if not self._events:
             return []
         # A run that is under way reports what it has published in a moment.
         at_work = unfinished_runs(instance, asset).keys(KeyOrder(lambda: _order(instance, asset)))
+        is_at_work = is_in(asset, at_work)
         events = []
-        missing = [key for key in self._events if key not in at_work]
+        missing = [
+            key
+            for key, one in self._events.items()
+            if not (key in at_work or is_at_work(one.batch))
+        ]
         for key in missing[: MOST_EVENTS if self.in_ticks else None]:
-            manifest = pipeline.database.manifests.of_batch(self._events[key])
-            if manifest is None:  # a worker of the library published a result of its own
+            manifest = pipeline.database.manifests.of_batch(self._events[key].batch)
+            # Without a manifest, a worker of the library published a result of its own.
+            if manifest is None or manifest.generation <= _told(instance, asset, key):
                 del self._events[key]
                 continue
             manifests, storage = pipeline.database.manifests, pipeline.storage(stream)
@@ -138,6 +154,43 @@ def _there(
     if len(keys) > _FEW:
         return instance.get_dynamic_partitions(asset.set_name)
     return instance.get_existing_dynamic_partitions(asset.set_name, list(keys))
+
+
+def _shown(
+    instance: dg.DagsterInstance, asset: Partitioned, published: Mapping[str, _Published]
+) -> list[str]:
+    """Give the keys of what Dagster shows in its newest generation, without reading any event.
+
+    Of a batch that was published once, any materialization tells; an event without a data version
+    says nothing of later generations here.
+    """
+    there = [key for key in _materialized(instance, asset, published) if key in published]
+    later = [key for key in there if published[key].generation > 1]
+    told = _data_versions(instance, asset, later)
+    return [key for key in there if published[key].generation <= told.get(key, 1)]
+
+
+def _data_versions(
+    instance: dg.DagsterInstance, asset: Partitioned, keys: Sequence[str]
+) -> dict[str, int]:
+    """Give the data versions that are generations, as the last events of partitions have them."""
+    if not keys:
+        return {}
+    found = instance.event_log_storage.get_latest_tags_by_partition(
+        asset.asset_key,
+        dg.DagsterEventType.ASSET_MATERIALIZATION,
+        [DATA_VERSION_TAG],
+        asset_partitions=None if len(keys) > _FEW else keys,
+    )
+    versions = {key: tags[DATA_VERSION_TAG] for key, tags in found.items()}
+    return {key: int(text) for key, text in versions.items() if text.isdecimal()}
+
+
+def _told(instance: dg.DagsterInstance, asset: Partitioned, key: str) -> int:
+    """Read the generation that the last event of a partition tells of; 0 without one."""
+    of_key = dg.AssetRecordsFilter(asset_key=asset.asset_key, asset_partitions=[key])
+    found = instance.fetch_materializations(of_key, limit=1).records
+    return generation_of(found[0].asset_materialization) if found else 0
 
 
 def _materialized(

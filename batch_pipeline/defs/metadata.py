@@ -7,9 +7,15 @@ from typing import Any
 
 import dagster as dg
 
-from batch_pipeline.defs.names import backfill_asset_key, loaded_key, meta_table_key
+from batch_pipeline.defs.names import (
+    DATA_VERSION_TAG,
+    backfill_asset_key,
+    loaded_key,
+    meta_table_key,
+)
 from batch_pipeline.defs.partitioned import Partitioned
 from batch_pipeline.domain.backfill import Estimate, Progress, backfill_name
+from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.item import Registered
 from batch_pipeline.domain.load import InTargets
 from batch_pipeline.domain.location import is_object, to_path
@@ -26,6 +32,8 @@ from batch_pipeline.singer.messages import batch_message
 # meta table change nothing for batches that are planned, so its version never changes.
 META_TABLE_VERSION = "append-only"
 ENCODE_VERSION = "1"
+_GENERATION = "generation"
+LANDING_TROUBLE = "landing_trouble"
 _MOST_ROWS = 200
 
 
@@ -48,7 +56,7 @@ def batch_metadata(
         "part_files": len(manifest.part_files),
         "size_bytes": manifest.size_bytes,
         "attempt": manifest.attempt,
-        "generation": manifest.generation,
+        _GENERATION: manifest.generation,
         "schema_version": manifest.schema_version,
     }
     if seconds:
@@ -75,7 +83,11 @@ def batch_materialization(
     seconds: float | None = None,
     schema_changes: Sequence[SchemaChange] = (),
 ) -> dg.AssetMaterialization:
-    """The event that turns a batch's partition of an asset green."""
+    """The event that turns a batch's partition of an asset green.
+
+    The generation is its data version as well: of all that an event has, Dagster finds that alone
+    for many partitions at once.
+    """
     source = meta_table_key(stream).to_user_string()
     return dg.AssetMaterialization(
         asset_key=asset.asset_key,
@@ -85,6 +97,7 @@ def batch_materialization(
             **batch_metadata(manifest, pointer_uri, seconds, schema_changes),
         },
         tags={
+            **_data_version(str(manifest.generation)),
             "dagster/code_version": ENCODE_VERSION,
             f"dagster/input_data_version/{source}": META_TABLE_VERSION,
             f"dagster/input_event_pointer/{source}": "NULL",
@@ -111,12 +124,18 @@ def loaded_materialization(stream: Stream, one: InTargets) -> dg.AssetMaterializ
         asset_key=loaded_key(stream),
         partition=one.label,
         metadata={
-            "generation": one.generation,
+            _GENERATION: one.generation,
             "dagster/row_count": one.loads[0].records or 0,
             "seconds": round(one.seconds, 3),
             "targets": dg.MetadataValue.table(records=rows, schema=schema),
         },
     )
+
+
+def generation_of(event: dg.AssetMaterialization | None) -> int:
+    """Give the generation that an event of a batch tells of; 0 if it tells of none."""
+    told = event.metadata.get(_GENERATION) if event is not None else None
+    return (told.value or 0) if isinstance(told, dg.IntMetadataValue) else 0
 
 
 def backfill_observation(stream: Stream, one: Progress) -> dg.AssetObservation:
@@ -160,18 +179,20 @@ def discovery_materialization(
     return dg.AssetMaterialization(
         asset_key=meta_table_key(stream),
         metadata=metadata,
-        tags={
-            "dagster/data_version": META_TABLE_VERSION,
-            "dagster/data_version_is_user_provided": "true",
-        },
+        tags=_data_version(META_TABLE_VERSION),
     )
 
 
 def discovery_metadata(
-    registered: Registered, planned: int, observed: dg.AssetObservation
+    registered: Registered,
+    planned: int,
+    observed: dg.AssetObservation,
+    troubles: Sequence[PipelineError] = (),
 ) -> Mapping[str, Any]:
     """Describe one look at the landing, and where the stream stood afterwards."""
+    told = {LANDING_TROUBLE: str(troubles[0])} if troubles else {}
     return {
+        **told,
         "files_found": registered.found,
         "items_registered": registered.new_items,
         "files_changed": len(registered.changed),
@@ -224,6 +245,10 @@ def _plot(recent: Sequence[Recent]) -> str:
         f"| quarantined | `{sparkline(shares)}` | {shares[-1]:.2%} |",
     ]
     return "\n".join(lines)
+
+
+def _data_version(version: str) -> dict[str, str]:
+    return {DATA_VERSION_TAG: version, f"{DATA_VERSION_TAG}_is_user_provided": "true"}
 
 
 def _place(uri: str) -> dg.MetadataValue[str]:

@@ -11,6 +11,7 @@ RANGE_START_TAG = "dagster/asset_partition_range_start"  # Dagster's own tags of
 RANGE_END_TAG = "dagster/asset_partition_range_end"
 DRAIN_TAG = "batch_pipeline/drain"  # its value: the home whose lock the run's process holds
 PARTITION_TAG = "dagster/partition"
+DATA_VERSION_TAG = "dagster/data_version"
 PRIORITY_TAG = "dagster/priority"
 RETRY_TAG = "dagster/retry_number"  # on a run that Dagster made to repeat one that died
 MAX_RETRIES_TAG = "dagster/max_retries"

@@ -5,7 +5,8 @@ and a wide key is understood by what the inventory says of its range, so that a 
 comes back narrow. Repeating it, also after a crash at any point, ends in the same partitions.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import dagster as dg
@@ -20,7 +21,7 @@ from dagster._core.storage.event_log.schema import DynamicPartitionsTable
 from batch_pipeline.defs.key_order import KeyOrder
 from batch_pipeline.defs.partitioned import Partitioned, batches_of
 from batch_pipeline.defs.sensors.run_keys import unfinished_runs
-from batch_pipeline.domain.batch import BatchState, BatchStatus
+from batch_pipeline.domain.batch import Batch, BatchState, BatchStatus
 from batch_pipeline.domain.errors import BatchDataError, InvalidValueError, RetryableError
 from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.job import JobKind
@@ -100,6 +101,23 @@ def covered_keys(tiling: Tiling, asset: Partitioned, keys: Iterable[str]) -> set
     found = (_ids(asset, key) for key in keys)
     under = (tiling.under(ids) for ids in found if ids is not None)
     return {partition_key(one) for some in under for one in some}
+
+
+def is_in(asset: Partitioned, keys: Iterable[str]) -> Callable[[Batch], bool]:
+    """Tell of batches whether the range of one of some keys of an asset has them.
+
+    Among keys where a narrow one lies within a wide one, batches behind the narrow one may be
+    missed.
+    """
+    found = (_ids(asset, key) for key in keys)
+    ranges = sorted(ids for ids in found if ids is not None)
+    firsts = [ids.first_id for ids in ranges]
+
+    def is_in_one(batch: Batch) -> bool:
+        place = bisect_right(firsts, batch.id_range.first_id)
+        return place > 0 and batch.id_range.last_id <= ranges[place - 1].last_id
+
+    return is_in_one
 
 
 def plan_roll_up(

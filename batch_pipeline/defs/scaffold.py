@@ -11,7 +11,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from batch_pipeline.domain.stream import SourceFormat
-from batch_pipeline.settings.stream_values import Location, stream_name
+from batch_pipeline.settings.stream_values import SourceLocation, stream_name
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:+-]+", re.ASCII)
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -61,7 +61,7 @@ class StreamChoices(BaseModel):
     stream: Annotated[str, AfterValidator(stream_name)] | None = Field(
         None, description="Name of the stream (default: that of the folder)."
     )
-    source_uri: Location = Field(
+    source_uri: SourceLocation = Field(
         "./landing",
         description="Folder where files land: a path, relative to the new file, or file:///…",
     )

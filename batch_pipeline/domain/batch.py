@@ -27,7 +27,7 @@ class BatchState(StrEnum):
     PUBLISHED = "published"
     FAILED = "failed"
     INTERRUPTED = "interrupted"  # not published, and its last attempt ended by no fault of the data
-    DEAD = "dead"  # tried as often as the job allows; waits for a person
+    DEAD = "dead"  # tried as often as the job allows, outages not counted; waits for a person
     CANCELLED = "cancelled"  # called off by a person
     SUPERSEDED = "superseded"  # split into smaller batches
 

@@ -158,18 +158,42 @@ class SourceUnavailableError(RetryableError):
 
 
 @dataclass(eq=False)
-class UnfitKeyError(ConfigurationError):
-    """An object landed whose key cannot be told from a range of bytes of another one."""
-
-    stream: str
-    uri: str
+class SourceRefusedError(SourceUnavailableError):
+    """A store refuses an object that landed, or has no such bucket: no file is to blame."""
 
     def sentence(self) -> str:
         return (
-            f"{self.stream}: the key of {self.uri!r} ends as locations of ranges of bytes do. "
-            f"It was not registered, and nothing that comes after it. Copy the object to another "
-            f"key, or leave this one out by `source.exclude`."
+            f"{self.uri} cannot be read ({self.reason}). Nothing of its batch was published, and "
+            f"the object was not set aside. Let those who run tasks read it; the batch is tried "
+            f"again by itself. If the object is gone for good, put it there again, or cancel the "
+            f"batch."
         )
+
+
+@dataclass(eq=False)
+class UnfitKeyError(ConfigurationError):
+    """An object landed whose key cannot be the location of an item."""
+
+    stream: str
+    uri: str
+    why: str
+
+    def sentence(self) -> str:
+        return (
+            f"{self.stream}: {self.uri!r} was not registered, for its key {self.why}; what else "
+            f"has landed is. Copy the object to another key and delete this one, or leave it out "
+            f"by `source.exclude`."
+        )
+
+
+@dataclass(eq=False)
+class LandingTroubleError(ConfigurationError):
+    """What a look at a landing had to leave out, told after it went on with the rest."""
+
+    told: str
+
+    def sentence(self) -> str:
+        return self.told
 
 
 @dataclass(eq=False)
@@ -188,6 +212,28 @@ class StorageUnavailableError(ConfigurationError):
 
 
 @dataclass(eq=False)
+@dataclass(eq=False)
+class PartFilesElsewhereError(ConfigurationError):
+    """Tasks told of a part file that is not on the disk which this process sees.
+
+    `found_bytes` is the size of what is there; None where nothing is.
+    """
+
+    root: str
+    uri: str
+    size_bytes: int
+    found_bytes: int | None
+
+    def sentence(self) -> str:
+        found = "is not there" if self.found_bytes is None else f"has {self.found_bytes} bytes"
+        return (
+            f"Storage {self.root}: an executor wrote {self.uri} with {self.size_bytes} bytes, and "
+            f"seen from here it {found}. Executors write to another disk. Nothing was published; "
+            f"what they wrote is left on their disks. Share the folder with all machines of the "
+            f"cluster at the same path, or let `storage.root` be in S3, then run again."
+        )
+
+
 class PointerUnavailableError(StorageUnavailableError):
     """The pointer file of a batch that is published cannot be written."""
 
@@ -340,6 +386,19 @@ class SparkUnavailableError(RetryableError):
             f"Spark at {self.target} cannot be used ({self.reason}). No file was written. Check "
             f"BATCH_PIPELINE_SPARK_REMOTE or BATCH_PIPELINE_SPARK_MASTER and the server's log, "
             f"then run again."
+        )
+
+
+@dataclass(eq=False)
+class TasksLostError(SparkUnavailableError):
+    """Processes that ran tasks ended under them, maybe of what they read."""
+
+    def sentence(self) -> str:
+        return (
+            f"Processes that ran tasks at {self.target} ended under them ({self.reason}). Nothing "
+            f"was published. It is tried again until the batch has had all its attempts. If they "
+            f"ended for want of memory, give them more (`spark.executor.memory`, "
+            f"`spark.executor.memoryOverhead`) or let them have less to read (`batch.max_weight`)."
         )
 
 

@@ -35,6 +35,10 @@ class KnownFiles:
 
 
 def stamp_of(file: FoundFile) -> int:
-    """Give the digest of a file as it stands: 64 bits of its location, size and ETag."""
-    text = f"{file.location}\0{file.size_bytes}\0{file.etag}"
+    """Give the digest of a file as it stands: 64 bits of its location, size and ETag.
+
+    Where no ETag is known the time stands for it.
+    """
+    version = file.modified_at if file.etag is None else file.etag
+    text = f"{file.location}\0{file.size_bytes}\0{version}"
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())

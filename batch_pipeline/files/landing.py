@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from batch_pipeline.domain.errors import InvalidValueError, LandingUnavailableError
+from batch_pipeline.domain.errors import (
+    InvalidValueError,
+    LandingUnavailableError,
+    PipelineError,
+)
 from batch_pipeline.domain.item import FoundFile, modified_at
 from batch_pipeline.domain.location import to_path, to_uri
 from batch_pipeline.domain.stream import Source, Stream
@@ -36,6 +40,11 @@ class FolderLanding:
     wait: bool
     now: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
+
+    @property
+    def troubles(self) -> tuple[PipelineError, ...]:
+        """None: a folder is listed with all that is in it, or not at all."""
+        return ()
 
     def found_files(self) -> Iterator[FoundFile]:
         """List complete files in location order.
@@ -106,12 +115,19 @@ class FolderLanding:
         return is_chosen(self._source, name, relative)
 
     def rested(self, path: str) -> tuple[os.stat_result, FoundFile] | None:
-        """Look at a file until it has rested; None when it is gone or still busy."""
+        """Look at a file until it has rested; None when it is gone or still busy.
+
+        Raises:
+            LandingUnavailableError: it cannot be looked at.
+        """
         while True:
             try:
                 stat = os.stat(path)  # noqa: PTH116 - half the cost of Path.stat over 100,000 files
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):  # its folder may be a file by now
                 return None
+            except OSError as error:
+                reason = f"{path}: {reason_of(error)}"
+                raise LandingUnavailableError(self.stream.name, self._source.uri, reason) from error
             age = self.now() - stat.st_mtime_ns / 1e9
             if not 0 <= age < REST_SECONDS:
                 return stat, FoundFile(

@@ -4,7 +4,7 @@ An upload that is neither complete nor aborted counts as the hidden file that it
 Whose files they are, and which may go, is not known here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from uuid import uuid4
@@ -16,7 +16,7 @@ from batch_pipeline.domain.errors import (
     StorageUnavailableError,
 )
 from batch_pipeline.domain.location import join_uri, split_object
-from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.domain.manifest import Manifest, PartFile
 from batch_pipeline.domain.stored_file import Folder, StoredFile, hidden_name, shown_name
 from batch_pipeline.domain.stream import Storage
 from batch_pipeline.files.object_archive import archive
@@ -52,6 +52,9 @@ class ObjectStorage:
         with _unavailable(self.storage.root):
             put(probe, b"")
             remove(probe)
+
+    def check_written(self, parts: Iterable[PartFile]) -> None:
+        """Do nothing: the store has acknowledged each object to the task that wrote it."""
 
     def remove_attempt(self, stem: str) -> int:
         """Delete every object of one attempt and abort its uploads, and give their number.

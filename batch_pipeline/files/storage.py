@@ -1,7 +1,7 @@
 """Part files and pointer files on a local disk."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,12 +11,13 @@ from uuid import uuid4
 from batch_pipeline.domain.errors import (
     GarbageLeftError,
     NotArchivedError,
+    PartFilesElsewhereError,
     PointerUnavailableError,
     StorageUnavailableError,
 )
 from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.location import is_object, to_path, to_uri
-from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.domain.manifest import Manifest, PartFile
 from batch_pipeline.domain.stored_file import Folder, StoredFile
 from batch_pipeline.domain.stream import Storage
 from batch_pipeline.files import object_archive
@@ -53,6 +54,18 @@ class FolderStorage:
             probe.unlink()
         except OSError as error:
             raise StorageUnavailableError(self.storage.root, reason_of(error)) from error
+
+    def check_written(self, parts: Iterable[PartFile]) -> None:
+        """Look at each part file: executors of a cluster may have disks of their own.
+
+        Raises:
+            PartFilesElsewhereError: one is not there, or not of its size.
+            StorageUnavailableError: one cannot be looked at.
+        """
+        for part in parts:
+            found = self._size(part.uri)
+            if found != part.size_bytes:
+                raise PartFilesElsewhereError(self.storage.root, part.uri, part.size_bytes, found)
 
     def remove_attempt(self, stem: str) -> int:
         """Delete every file of one attempt, finished or not, and give their number.
@@ -145,6 +158,14 @@ class FolderStorage:
             raise PointerUnavailableError(uri, reason_of(error)) from error
         check_pointer(there, manifest, uri)
         return uri
+
+    def _size(self, uri: str) -> int | None:
+        try:
+            return Path(to_path(uri)).stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise StorageUnavailableError(self.storage.root, reason_of(error)) from error
 
     def _write(self, pointer: Path, manifest: Manifest) -> None:
         aside = pointer.with_name(f".{pointer.name}-{uuid4().hex}.tmp")

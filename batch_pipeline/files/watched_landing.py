@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 
+from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.item import FoundFile, Registered
 from batch_pipeline.files.landing import FolderLanding
 
@@ -17,10 +18,14 @@ class WatchedLanding:
     """A landing folder and what is known of its files; not for two threads at once."""
 
     def __init__(self, landing: FolderLanding) -> None:
-        self.relists = False  # every look lists everything
         self._landing = landing
         self._known: dict[str, int] = {}
         self._asked: dict[str, tuple[str, int]] = {}
+
+    @property
+    def troubles(self) -> tuple[PipelineError, ...]:
+        """What kept the last listing from some files."""
+        return self._landing.troubles
 
     def found_files(self) -> Iterator[FoundFile]:
         """List complete files in location order, without those that stand as they are known.

@@ -13,6 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from batch_pipeline.domain.arrivals import KeyOrder
+from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.item import FoundFile, Registered
 from batch_pipeline.files.known_files import KnownFiles, stamp_of
 from batch_pipeline.files.object_landing import ObjectLanding
@@ -30,6 +31,7 @@ class _Pass:
     position: str = ""
     files: int = 0
     stamps: "array[int]" = field(default_factory=lambda: array("Q"))
+    unfit: PipelineError | None = None
 
 
 @dataclass(slots=True)
@@ -42,6 +44,7 @@ class _Look:
     known: "array[int]" = field(default_factory=lambda: array("Q"))
     given: dict[str, int] = field(default_factory=dict)
     files: int = 0
+    unfit: PipelineError | None = None
 
 
 class WatchedObjects:
@@ -58,7 +61,6 @@ class WatchedObjects:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         arrivals = landing.source.arrivals
-        self.relists = arrivals.relist_every is not None
         self._landing = landing
         self._most_keys = most_keys
         self._now = now
@@ -72,13 +74,30 @@ class WatchedObjects:
         self._highest = ""
         self._files = 0
         self._look: _Look | None = None
+        self._unfit: PipelineError | None = None
+        self._is_to_be_forgotten = False
+
+    @property
+    def troubles(self) -> tuple[PipelineError, ...]:
+        """What kept the last look from some files, and the first key that none can be of.
+
+        Such a key is told until all keys have been listed without it.
+        """
+        told = None if self._told is None else self._told.trouble
+        return tuple(one for one in (told, self._unfit) if one is not None)
+
+    def forget(self) -> None:
+        """Let the next pass give all files; one that is under way goes on.
+
+        Where everything is listed again at times of its own, nothing has to be forgotten.
+        """
+        self._is_to_be_forgotten = True
 
     def found_files(self) -> Iterator[FoundFile]:
         """List files that are not known to be registered; a part of them, if there are many.
 
         Raises:
-            LandingUnavailableError: bucket or queue cannot be asked, or refuse.
-            UnfitKeyError: a key cannot be told from a range of another one.
+            LandingUnavailableError: the bucket cannot be listed.
         """
         self._look = None
         look = _Look(self._highest)
@@ -94,14 +113,12 @@ class WatchedObjects:
         """Take note that what was listed is registered; gives all files that are known as found.
 
         A file that differs from its row is given again by every pass.
-
-        Raises:
-            LandingUnavailableError: the messages that told of files cannot be deleted.
         """
         look, self._look = self._look, None
         if look is None:
             return registered
         self._highest = look.highest
+        self._unfit = self._unfit or look.unfit
         self._files += registered.new_items
         if look.position or look.is_at_end:
             self._advance(look, {*registered.changed})
@@ -116,31 +133,36 @@ class WatchedObjects:
         return self._now() - self._last_began >= self._every.total_seconds()
 
     def _behind_highest(self, look: _Look) -> Iterator[FoundFile]:
-        for key, file in self._landing.looked_at(self._highest):
-            if file is not None:
+        for key, looked in self._landing.looked_at(self._highest):
+            if isinstance(looked, FoundFile):
                 look.highest = max(look.highest, key)
-                yield file
+                yield looked
+            elif looked is not None:
+                look.unfit = look.unfit or looked
 
     def _part(self, look: _Look) -> Iterator[FoundFile]:
         """List some more keys of a pass."""
         if self._pass is None:
             self._pass = _Pass(self._now())
+            if self._is_to_be_forgotten:
+                self._known, self._is_to_be_forgotten = KnownFiles(), False
         look.position = self._pass.position
         with closing(self._landing.looked_at(look.position)) as keys:
-            for number, (key, file) in enumerate(keys):
+            for number, (key, looked) in enumerate(keys):
                 if number == self._most_keys:
                     return
                 look.position = key
-                if file is None:
+                if not isinstance(looked, FoundFile):
+                    look.unfit = look.unfit or looked
                     continue
                 look.files += 1
                 look.highest = max(look.highest, key)
-                if self._is_to_be_given(file, look):
-                    yield file
+                if self._is_to_be_given(looked, look):
+                    yield looked
         look.is_at_end = True
 
     def _is_to_be_given(self, file: FoundFile, look: _Look) -> bool:
-        if self.relists:  # a pass is there to compare everything
+        if self._every is not None:  # a pass is there to compare everything
             return True
         stamp = stamp_of(file)
         if stamp in self._known:
@@ -155,8 +177,10 @@ class WatchedObjects:
         if one is None:
             return
         one.position, one.files = look.position, one.files + look.files
+        one.unfit = one.unfit or look.unfit
         one.stamps.extend(look.known)
         one.stamps.extend(stamp for place, stamp in look.given.items() if place not in changed)
         if look.is_at_end:
             self._known, self._files = KnownFiles(one.stamps), one.files
+            self._unfit = one.unfit
             self._pass, self._last_began = None, one.began

@@ -227,8 +227,9 @@ class Batch:
             self._attempts.heartbeat.abandon(self._attempt.token)
 
     def _close(self, outcome: str, status: AttemptStatus, error: str, logging: str | None) -> None:
+        counts, fail = status is AttemptStatus.FAILED, self._attempts.fail
         with self._releasing(outcome):
-            if not self._attempts.fail(self._attempt, error, status, logging=logging):
+            if not fail(self._attempt, error, status, counts=counts, logging=logging):
                 log.warning("%r had been published already, which stays", self)
 
     @contextmanager

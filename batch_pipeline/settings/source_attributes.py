@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from batch_pipeline.domain.arrivals import Arrivals, KeyOrder
-from batch_pipeline.domain.location import is_object
+from batch_pipeline.domain.location import is_in_other_store, is_object, scheme_of
 from batch_pipeline.domain.stream import (
     CsvOptions,
     FixedColumn,
@@ -19,9 +19,9 @@ from batch_pipeline.settings.section import Section
 from batch_pipeline.settings.stream_values import (
     Count,
     Duration,
-    Location,
     QueueUrl,
     Size,
+    SourceLocation,
     Text,
     absolute_uri,
     refusal,
@@ -116,10 +116,11 @@ class EventAttributes(Section):
 class SourceAttributes(Section):
     """Where files land, or the table of your own that lists them, and how they are read."""
 
-    uri: Location | None = Field(
+    uri: SourceLocation | None = Field(
         None,
         description="Where files land: a folder, by a file:///… URI or by a path, relative to the "
-        "stream file; or s3://bucket/prefix.",
+        "stream file; or s3://bucket/prefix; or gs://bucket/prefix or "
+        "abfs://container@account.dfs.core.windows.net/prefix, which are only read.",
     )
     meta_table: TableAttributes | None = Field(
         None, description="In place of uri: a table of your own, one row for each file."
@@ -154,16 +155,23 @@ class SourceAttributes(Section):
             raise refusal("is missing; expected it, or `source.meta_table`", key="source.uri")
         if self.meta_table is None:
             self._arrivals()
-            is_bucket = is_object(absolute_uri(self.uri or ".", Path("/")))
-            for key in ("listing", "events"):
-                if key in self.model_fields_set and not is_bucket:
-                    problem = "is there for buckets only; expected none beside a folder"
-                    raise refusal(problem, key=f"source.{key}")
+            self._check_arrivals(absolute_uri(self.uri or ".", Path("/")))
             return
         for key in ("uri", "include", "exclude", "listing", "events", "max_item_size"):
             if key in self.model_fields_set:
                 choice = _CHOICES.get(key, "`source.meta_table.where` chooses rows")
                 problem = f"cannot stand beside `source.meta_table`; expected {choice}"
+                raise refusal(problem, key=f"source.{key}")
+
+    def _check_arrivals(self, place: str) -> None:
+        problem = "is there for buckets only; expected none beside a folder"
+        if is_in_other_store(place):
+            problem = (
+                f"is there for s3:// only; expected none beside {scheme_of(place)}://, where keys "
+                f"cannot be listed from one of them on, nor events be read: a look lists them all"
+            )
+        for key in ("listing", "events"):
+            if key in self.model_fields_set and not is_object(place):
                 raise refusal(problem, key=f"source.{key}")
 
     def to_domain(self, base: Path) -> SourceFiles:

@@ -18,6 +18,7 @@ from batch_pipeline.domain.errors import (
     StreamFileError,
 )
 from batch_pipeline.domain.stream import Stream
+from batch_pipeline.settings.places import check_apart
 from batch_pipeline.settings.stream_attributes import StreamAttributes
 from batch_pipeline.settings.stream_problems import keys_of, problem_of
 from batch_pipeline.settings.yaml_lines import Document, Problem, YamlProblemError, parse_yaml
@@ -183,10 +184,12 @@ def _stream_or_problems(document: Document, base: Path) -> Stream | list[Problem
     if document.duplicates:
         return list(document.duplicates)
     try:
-        return file.attributes.to_stream(base)
+        stream = file.attributes.to_stream(base)
+        check_apart(stream)
     except InvalidValueError as error:
         line = document.line(("attributes", *keys_of(error.name)))
         return [Problem(line=line, text=str(error).rstrip("."))]
+    return stream
 
 
 def _error(path: Path, problems: list[Problem]) -> StreamFileError:

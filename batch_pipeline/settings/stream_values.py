@@ -15,11 +15,12 @@ from pydantic_core import PydanticCustomError
 from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.domain.file_range import MARK
 from batch_pipeline.domain.location import (
-    S3,
+    OTHER_STORES,
     S3_SCHEMES,
     as_s3,
+    is_in_other_store,
     scheme_of,
-    split_object,
+    split_root,
     to_path,
     to_uri,
 )
@@ -32,6 +33,21 @@ _EXPECTED_QUEUE = "the URL of an SQS queue, https://sqs.REGION.amazonaws.com/ACC
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=//)|(file):", re.IGNORECASE)
 _EXPECTED_URI = "a file:///… URI without a host, or a path"
 _EXPECTED_PREFIX = "s3://bucket or s3://bucket/prefix, without `.`, `..` or a range of bytes in it"
+
+
+_EXPECTED_OTHER = (
+    "gs://bucket/prefix or abfs://container@account.dfs.core.windows.net/prefix, without a "
+    "password, `.`, `..`, `//` or a range of bytes in it"
+)
+_EXPECTED = {
+    **dict.fromkeys(("file", "path"), _EXPECTED_URI),
+    **dict.fromkeys(S3_SCHEMES, _EXPECTED_PREFIX),
+    **dict.fromkeys(OTHER_STORES, _EXPECTED_OTHER),
+}
+_NOT_WRITTEN = (
+    "which files are read from but not written to: nothing there can be put on the condition that "
+    "it is absent, so that of two writers both would win"
+)
 
 
 def refusal(problem: str, *, key: str = "") -> PydanticCustomError:
@@ -55,7 +71,7 @@ def absolute_uri(location: str, base: Path) -> str:
     Raises:
         InvalidValueError: it names no folder, and no bucket.
     """
-    if scheme_of(location) in S3_SCHEMES:
+    if scheme_of(location) in {*S3_SCHEMES, *OTHER_STORES}:
         return _prefix(location)
     if _SCHEME.match(location):
         path = to_path(location)
@@ -65,26 +81,34 @@ def absolute_uri(location: str, base: Path) -> str:
 
 
 def _prefix(location: str) -> str:
-    bucket, prefix = split_object(as_s3(location))
+    root, prefix = split_root(as_s3(location))
     prefix = prefix.rstrip("/")
-    if MARK in location or {".", ".."} & {*prefix.split("/")}:
+    is_unknown = is_in_other_store(root) and "//" in f"/{prefix}"  # to Arrow
+    if MARK in location or {".", ".."} & {*prefix.split("/")} or is_unknown:
         raise InvalidValueError("location", location, _EXPECTED_PREFIX)
-    return f"{S3}://{bucket}/{prefix}".rstrip("/")
+    return f"{root}/{prefix}".rstrip("/")
 
 
 def _location(text: str) -> str:
+    name = scheme_of(text)
+    if name in OTHER_STORES:
+        problem = f"has the scheme {name}://, {_NOT_WRITTEN}"
+        raise refusal(f"{problem}; expected s3://bucket/prefix, {_EXPECTED_URI}")
+    return _source_location(text)
+
+
+def _source_location(text: str) -> str:
     if "{{" in text:
         raise refusal(f"is the template {text!r:.80}, which only a Dagster project's files may use")
     scheme = _SCHEME.match(text)
     name = (scheme[1] or scheme[2]).lower() if scheme else "path"
-    if name not in {"file", "path", *S3_SCHEMES}:
+    if name not in _EXPECTED:
         problem = f"has the scheme {name}://, which this release cannot read or write"
         raise refusal(f"{problem}; expected s3://bucket/prefix, {_EXPECTED_URI}")
-    expected = _EXPECTED_PREFIX if name in S3_SCHEMES else _EXPECTED_URI
     try:
         absolute_uri(text, Path("/"))
     except (InvalidValueError, RuntimeError) as error:
-        raise refusal(f"is no usable location; expected {expected}") from error
+        raise refusal(f"is no usable location; expected {_EXPECTED[name]}") from error
     return text
 
 
@@ -112,6 +136,7 @@ _QUANTITY_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "number", "minimum": 
 Size = Annotated[int, BeforeValidator(_size), WithJsonSchema(_QUANTITY_SCHEMA)]
 Duration = Annotated[timedelta, BeforeValidator(_duration), WithJsonSchema(_QUANTITY_SCHEMA)]
 Location = Annotated[str, Field(min_length=1), AfterValidator(_location)]
+SourceLocation = Annotated[str, Field(min_length=1), AfterValidator(_source_location)]
 QueueUrl = Annotated[str, Field(min_length=1), AfterValidator(_queue)]
 Text = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(strict=True, ge=1, le=2**31 - 1)]

@@ -25,6 +25,14 @@ class SparkEncoder:
     def __init__(self, session_factory: "Callable[[], SparkSession]") -> None:
         self._session_factory = session_factory
 
+    def prepare(self) -> None:
+        """Open the session, so that no attempt is begun in vain.
+
+        Raises:
+            ConfigurationError, SparkUnavailableError: there is none.
+        """
+        self._session_factory()
+
     def encode(self, request: EncodeRequest) -> EncodeResult:
         """Encode the items; bad records and files are reported, never raised.
 

@@ -14,12 +14,17 @@ def engine_errors() -> tuple[type[Exception], ...]:
 
 def is_engine_gone(error: Exception) -> bool:
     """Tell an engine that is gone from a plan that it cannot run."""
+    from pyspark.errors import PySparkException
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
     gone = {SparkConnectGrpcException, *SparkConnectGrpcException.__bases__}
     py4j = import_module("py4j.protocol")
-    is_call = isinstance(error, py4j.Py4JError) and not isinstance(error, py4j.Py4JJavaError)
-    return is_call or type(error) in gone or isinstance(error, (OSError, AttributeError))
+    if isinstance(error, py4j.Py4JError):
+        is_answered = isinstance(error, py4j.Py4JJavaError) or ". Trace:\n" in str(error)
+        return not is_answered
+    if isinstance(error, PySparkException):
+        return type(error) in gone
+    return isinstance(error, (OSError, AttributeError))
 
 
 def reason_of(error: Exception) -> str:

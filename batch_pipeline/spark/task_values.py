@@ -6,7 +6,7 @@ import msgspec
 import pyarrow as pa
 
 from batch_pipeline.domain.encode import BadRecord
-from batch_pipeline.domain.errors import SourceUnavailableError
+from batch_pipeline.domain.errors import SourceRefusedError, SourceUnavailableError
 from batch_pipeline.domain.item import Item
 from batch_pipeline.domain.manifest import ItemReport, PartFile
 from batch_pipeline.domain.record_rules import LineageContext
@@ -44,15 +44,18 @@ class SourceTrouble:
 
     uri: str
     reason: str
+    is_refused: bool = False
 
     @classmethod
     def of(cls, error: SourceUnavailableError) -> "SourceTrouble":
         """Take over what an error tells."""
-        return cls(uri=error.uri, reason=error.reason)
+        is_refused = isinstance(error, SourceRefusedError)
+        return cls(uri=error.uri, reason=error.reason, is_refused=is_refused)
 
     def error(self) -> SourceUnavailableError:
         """Give the error again."""
-        return SourceUnavailableError(self.uri, self.reason)
+        kind = SourceRefusedError if self.is_refused else SourceUnavailableError
+        return kind(self.uri, self.reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,9 @@ from batch_pipeline.domain.manifest import ItemReport
 from batch_pipeline.domain.record_rules import Evolution
 from batch_pipeline.domain.schema import Column, RecordSchema
 from batch_pipeline.domain.schema_change import Misfit
+from batch_pipeline.spark.clusters.fitness import fault
 from batch_pipeline.spark.clusters.shipped import shipped
-from batch_pipeline.spark.engine_errors import is_engine_gone, reason_of
+from batch_pipeline.spark.engine_errors import reason_of
 from batch_pipeline.spark.frame_schema import FrameColumnError, frame_columns, frame_schema
 from batch_pipeline.spark.frame_tasks import (
     CHANGED,
@@ -125,8 +126,9 @@ class _Attempt:
         self, session: "SparkSession", specs: Sequence[ReadSpec], schema: RecordSchema
     ) -> tuple[Misfit, ...]:
         """Call the function on all records and write what it gives, if the schema holds it."""
-        frame = self._guarded(lambda: self._transform.applied(_frame(session, specs, schema)))
-        found = self._guarded(lambda: frame.schema)
+        given = _frame(session, specs, schema)
+        frame = self._guarded(session, lambda: self._transform.applied(given))
+        found = self._guarded(session, lambda: frame.schema)
         try:
             columns = frame_columns(found, self._request.stream.read_limits)
         except FrameColumnError as error:
@@ -145,7 +147,7 @@ class _Attempt:
         placed = frame.toDF(*(f"c{place}" for place in range(len(columns))))
         function = shipped(session, write_records(msgspec.json.encode(spec)))
         written = placed.mapInArrow(function, "number int, report binary")
-        rows = self._guarded(written.collect)
+        rows = self._guarded(session, written.collect)
         found_reports = [msgspec.json.decode(row["report"], type=TaskReport) for row in rows]
         self._written = sorted(found_reports, key=lambda report: report.number)
         check_finished(self._written, self._request.stream)
@@ -165,7 +167,7 @@ class _Attempt:
             if known.get(column.name) != column
         )
 
-    def _guarded(self, call: Callable[[], _Given]) -> _Given:
+    def _guarded(self, session: "SparkSession", call: Callable[[], _Given]) -> _Given:
         try:
             return call()
         except PipelineError:
@@ -175,9 +177,8 @@ class _Attempt:
                 raise ReadAgainError(str(error)) from error
             if (unread := source_error(str(error))) is not None:
                 raise unread from error
-            if is_engine_gone(error):
-                raise
-            raise self._transform.error(error) from error
+            # Executors that are lost, or lack what the function imports, are not its fault.
+            raise fault(session, error) or self._transform.error(error) from error
 
     def _result(self, read: EncodeResult, misfits: tuple[Misfit, ...]) -> EncodeResult:
         """Add what was written to what was read."""

@@ -36,7 +36,7 @@ class Transform:
         self._function = self._found()
 
     def applied(self, frame: "DataFrame") -> "DataFrame":
-        """Call the function.
+        """Call the function; what Spark raises in it is not judged here.
 
         Raises:
             TransformError: it failed.
@@ -45,6 +45,8 @@ class Transform:
         try:
             given = self._function(frame)
         except Exception as error:
+            if _is_of_spark(error):
+                raise
             raise self.error(error) from error
         if isinstance(given, type(frame)):
             return given

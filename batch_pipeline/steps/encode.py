@@ -14,6 +14,7 @@ from batch_pipeline.domain.errors import (
     PointerUnavailableError,
     RetryableError,
     StorageUnavailableError,
+    TasksLostError,
     TooManyBadRecordsError,
 )
 from batch_pipeline.domain.failpoint import failpoint
@@ -76,10 +77,13 @@ def encode(
     """
     started_at = now()
     workshop.storage.prepare()
+    workshop.encoder.prepare()
     with workshop.attempts.claim(batch, run_id=run_id, lease=LEASE) as attempt:
         try:
             failpoint("encode.after_claim")
             encoded = _encode_items(workshop, attempt, started_at)
+            parts = (*encoded.result.part_files, *encoded.result.quarantine_files)
+            workshop.storage.check_written(parts)
             failpoint("encode.before_publish")
             manifest = _publish(workshop, attempt, encoded)
         except BaseException as error:
@@ -184,7 +188,9 @@ def _publish(workshop: Workshop, attempt: Attempt, encoded: Encoded) -> Manifest
 
 def _give_up(workshop: Workshop, attempt: Attempt, error: BaseException) -> None:
     try:
-        unpublished = workshop.attempts.fail(attempt, _reason(error), _status(error))
+        unpublished = workshop.attempts.fail(
+            attempt, _reason(error), _status(error), counts=_counts(error)
+        )
     except RetryableError:
         return  # nobody knows whether it was published: its files stay until the sweep
     if unpublished:
@@ -194,11 +200,19 @@ def _give_up(workshop: Workshop, attempt: Attempt, error: BaseException) -> None
 
 
 def _status(error: BaseException) -> AttemptStatus:
-    if not isinstance(error, Exception):
-        return AttemptStatus.ABANDONED  # an interrupt: the data is not to blame
-    # What passes by itself is tried again without a person, what is wrong with the data is not.
-    again = isinstance(error, RetryableError)
-    return AttemptStatus.ABANDONED if again else AttemptStatus.FAILED
+    # What has nothing to do with the data is tried again without a person.
+    return AttemptStatus.ABANDONED if _is_of_surroundings(error) else AttemptStatus.FAILED
+
+
+def _counts(error: BaseException) -> bool:
+    """Tell whether an attempt is one of those that its job allows: an outage makes none dead."""
+    # Processes of tasks may have died of what they read.
+    return isinstance(error, TasksLostError) or not _is_of_surroundings(error)
+
+
+def _is_of_surroundings(error: BaseException) -> bool:
+    is_interrupt = not isinstance(error, Exception)
+    return is_interrupt or isinstance(error, RetryableError | StorageUnavailableError)
 
 
 def _reason(error: BaseException) -> str:

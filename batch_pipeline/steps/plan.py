@@ -7,7 +7,6 @@ from batch_pipeline.domain.planning import Planned
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.ports import Batches, MetaTable
 
-MAX_ATTEMPTS = 3
 _BY_ITSELF = {BatchState.PLANNED, BatchState.INTERRUPTED}
 _BY_HAND = {BatchState.FAILED, BatchState.DEAD}
 
@@ -20,9 +19,9 @@ def plan(batches: Batches, table: MetaTable, stream: Stream, *, drain: bool = Fa
 def due(statuses: Iterable[BatchStatus], *, retry_failed: bool) -> list[BatchStatus]:
     """Choose the batches to encode now, in id order.
 
-    Planned ones, and interrupted ones until they were tried three times. A failed or dead batch
-    waits for a person, which is what `retry_failed` says there is; a cancelled one stays called off
-    until its retry is asked for.
+    Planned ones, and interrupted ones: those that have had all their tries are dead. A failed or
+    dead batch waits for a person, which is what `retry_failed` says there is; a cancelled one stays
+    called off until its retry is asked for.
     """
     return [
         status

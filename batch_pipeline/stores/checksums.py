@@ -25,7 +25,7 @@ def look_with_sum(uri: str) -> tuple[FileFacts, str | None]:
     bucket, key = split_object(uri)
     with told(uri):
         answer = s3.client().head_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED")
-    facts = FileFacts.of_answer(answer)
+    facts = FileFacts.of_answer(answer, uri)
     written = answer.get("ChecksumSHA256")
     # Of what came in parts the sums end with their number; not all stores write that.
     is_of_parts = answer.get("ChecksumType") == "COMPOSITE" or "-" in f"{written}{facts.etag}"

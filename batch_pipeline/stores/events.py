@@ -79,9 +79,13 @@ class Queue:
             with told(self.url):
                 self._client.delete_message_batch(QueueUrl=self.url, Entries=entries)
 
-    @cached_property
+    @property
     def _client(self) -> Any:
-        return self.connect(region_of(self.url))
+        return self._kept()
+
+    @cached_property
+    def _kept(self) -> Callable[[], Any]:
+        return s3.kept(lambda: self.connect(region_of(self.url)))
 
 
 def region_of(url: str) -> str | None:
@@ -136,4 +140,5 @@ def _is_new(kind: object) -> bool:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(value)
+    value.encode()  # JSON can have halves of characters, keys cannot
     return value

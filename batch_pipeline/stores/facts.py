@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from batch_pipeline.domain.item import modified_at
-from batch_pipeline.domain.location import is_object, split_object, to_path
+from batch_pipeline.domain.location import is_in_other_store, is_object, split_object, to_path
 from batch_pipeline.stores import s3
-from batch_pipeline.stores.failures import told
+from batch_pipeline.stores.failures import not_the_store, told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +36,14 @@ class FileFacts:
         )
 
     @classmethod
-    def of_answer(cls, answer: Mapping[str, Any]) -> "FileFacts":
-        """Give what S3 says of an object: the answer to a HEAD or a GET of all of it."""
+    def of_answer(cls, answer: Mapping[str, Any], uri: str) -> "FileFacts":
+        """Give what S3 says of an object: the answer to a HEAD or a GET of all of it.
+
+        Raises:
+            UnreachableError: it is none of S3's.
+        """
+        if "LastModified" not in answer:
+            raise not_the_store(uri)
         return cls(
             size_bytes=answer["ContentLength"],
             modified_at=whole_seconds(answer["LastModified"]),
@@ -53,11 +59,15 @@ def look(uri: str, client: Callable[[], Any] = s3.client) -> FileFacts:
         InvalidValueError: the URI names neither.
         OSError: it is not there, or cannot be looked at.
     """
+    if is_in_other_store(uri):
+        from batch_pipeline.stores import arrow_store  # pyarrow: 0.2 s
+
+        return arrow_store.look(uri)
     if not is_object(uri):
         return FileFacts.of_stat(os.stat(to_path(uri)))  # noqa: PTH116 - half the cost of Path.stat
     bucket, key = split_object(uri)
     with told(uri):
-        return FileFacts.of_answer(client().head_object(Bucket=bucket, Key=key))
+        return FileFacts.of_answer(client().head_object(Bucket=bucket, Key=key), uri)
 
 
 def whole_seconds(told_time: datetime) -> datetime:

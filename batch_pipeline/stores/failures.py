@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from batch_pipeline.stores import s3
+
 _CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or a role"
 _NOT_ACCEPTED = f"the store does not accept the credentials; {_CREDENTIALS}"
 _CLOCK = "the clock of this machine differs from the store's; set it right"
@@ -17,7 +19,26 @@ _BUSY = "the store is busy"
 _ABSENT = os.strerror(errno.ENOENT)
 _WORDLESS = "the store gives no reason (400): is it another region? have credentials expired?"
 _NO_UPLOAD = "the upload is not there any more: it was aborted, or is complete"
-_OTHER_VERSION = "another version of the object is there"
+OTHER_VERSION = "another version of the object is there"
+
+# What S3, SQS and STS answer where they do not accept who asks.
+_OF_CREDENTIALS = {
+    "AuthFailure",
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "InvalidAccessKeyId",
+    "InvalidClientTokenId",
+    "InvalidIdentityToken",
+    "InvalidSecurity",
+    "InvalidSignatureException",
+    "InvalidToken",
+    "MissingAuthenticationToken",
+    "SignatureDoesNotMatch",
+    "TokenRefreshRequired",
+    "UnrecognizedClientException",
+}
+_OF_BUSY = ("Throttling", "RequestThrottled", "RequestLimitExceeded")  # and what begins so
+_FOR_CREDENTIALS = ("AssumeRole", "CreateToken", "GetRoleCredentials")  # requests of their own
 
 # What a code of S3 means: an errno, which makes the class, and words. HEAD has only a status.
 _MEANINGS: dict[str, tuple[int, str]] = {
@@ -26,22 +47,13 @@ _MEANINGS: dict[str, tuple[int, str]] = {
         ("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"),
         (errno.ENOENT, "there is no such queue"),
     ),
+    "InvalidObjectState": (errno.EACCES, "it is archived; restore it first"),
     "NoSuchUpload": (errno.ENOENT, _NO_UPLOAD),
     **dict.fromkeys(("404", "NoSuchKey", "NotFound"), (errno.ENOENT, _ABSENT)),
-    **dict.fromkeys(("412", "PreconditionFailed"), (errno.EEXIST, _OTHER_VERSION)),
+    **dict.fromkeys(("412", "PreconditionFailed"), (errno.EEXIST, OTHER_VERSION)),
 }
 _FOR_ALL: dict[str, tuple[int, str]] = {
-    **dict.fromkeys(
-        (
-            "AuthFailure",
-            "ExpiredToken",
-            "InvalidAccessKeyId",
-            "InvalidToken",
-            "SignatureDoesNotMatch",
-            "TokenRefreshRequired",
-        ),
-        (errno.EACCES, _NOT_ACCEPTED),
-    ),
+    **dict.fromkeys(_OF_CREDENTIALS, (errno.EACCES, _NOT_ACCEPTED)),
     **dict.fromkeys(("RequestTimeTooSkewed", "RequestExpired"), (errno.EACCES, _CLOCK)),
     **dict.fromkeys(
         ("409", "ConditionalRequestConflict", "OperationAborted", "RequestTimeout", "SlowDown"),
@@ -76,6 +88,10 @@ class UnreachableError(ConnectionError):
     """A store does not answer, is too busy, or does not accept who asks."""
 
 
+class NoBucketError(FileNotFoundError):
+    """There is no such bucket, which says nothing about any object."""
+
+
 def reason_of(error: OSError) -> str:
     """Say in words why the system, or a store, refused."""
     text = error.strerror or str(error) or type(error).__name__
@@ -97,12 +113,14 @@ def told(uri: str) -> Iterator[None]:
     """Give every failure of a store in the block as an `OSError` that names the URI.
 
     Raises:
-        FileNotFoundError: there is no such object or bucket.
+        FileNotFoundError: there is no such object or, a `NoBucketError`, bucket.
         FileExistsError: a condition on its absence, or on its version, did not hold.
         PermissionError: the store refuses this to who asks.
-        UnreachableError: it cannot be asked.
+        UnreachableError: it cannot be asked. Where credentials are why, the next use of a client
+            reads them again.
     """
     from botocore import exceptions as known
+    from botocore.parsers import ResponseParserError
     from urllib3.exceptions import HTTPError
 
     try:
@@ -114,28 +132,52 @@ def told(uri: str) -> Iterator[None]:
     except (HTTPError, known.IncompleteReadError, known.ResponseStreamingError) as error:
         text = f"the connection broke off ({_first_line(error)})"
         raise UnreachableError(errno.ECONNRESET, text, uri) from error
+    except ResponseParserError as error:
+        raise not_the_store(uri) from error
     except known.BotoCoreError as error:
         raise UnreachableError(errno.EHOSTUNREACH, _unasked(error), uri) from error
 
 
+def not_the_store(uri: str) -> UnreachableError:
+    """Make the error that says that something else answers than a store, or a queue."""
+    kind = "queue of SQS" if uri.startswith("http") else "S3"
+    text = f"what answers there is no {kind}; set AWS_ENDPOINT_URL to the address of one"
+    return UnreachableError(errno.EPROTO, text, uri)
+
+
 def _of_answer(error: Any, uri: str) -> OSError:
     told_error = error.response.get("Error", {})
-    answer = error.response.get("ResponseMetadata", {})
-    code, status = str(told_error.get("Code", "")), int(answer.get("HTTPStatusCode", 0))
-    requests = 1 + int(answer.get("RetryAttempts", 0))
-    if code in _ELSEWHERE:
-        return UnreachableError(errno.EINVAL, _in_region(error), uri)
+    code, message = str(told_error.get("Code", "")), str(told_error.get("Message", "")).rstrip(".")
+    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     if code in _MEANINGS:
-        return OSError(*_MEANINGS[code], uri)
-    if code in _FOR_ALL or status == 429 or (status >= 500 and status != 501):
-        number, text = _FOR_ALL.get(code, (errno.EBUSY, _BUSY))
-        return UnreachableError(number, f"{text} ({code}, after {requests} requests)", uri)
+        kind = NoBucketError if code == "NoSuchBucket" else OSError
+        return kind(*_MEANINGS[code], uri)
+    of_access = _of_access(error, code, status, message)
+    if of_access is not None:
+        return UnreachableError(*of_access, uri)
     if status in {401, 403}:
         return PermissionError(errno.EACCES, _refusal(error.operation_name, code), uri)
-    if code == "400":  # a HEAD has no words
-        return UnreachableError(errno.EACCES, _WORDLESS, uri)
-    message = str(told_error.get("Message", "")).rstrip(".")
     return OSError(errno.EIO, f"the store answers {code}: {message}", uri)
+
+
+def _of_access(error: Any, code: str, status: int, message: str) -> tuple[int, str] | None:
+    """Say what is wrong with the access as a whole, with its errno; None where it is not that."""
+    requests = 1 + int(error.response.get("ResponseMetadata", {}).get("RetryAttempts", 0))
+    is_busy = status == 429 or (status >= 500 and status != 501) or code.startswith(_OF_BUSY)
+    found = None
+    if code in _ELSEWHERE:
+        found = errno.EINVAL, _in_region(error)
+    elif code in _FOR_ALL or is_busy:
+        number, text = _FOR_ALL.get(code, (errno.EBUSY, _BUSY))
+        found = number, f"{text} ({code}, after {requests} requests)"
+    elif error.operation_name.startswith(_FOR_CREDENTIALS):
+        answered = f"it answers {error.operation_name} by {code}: {message}"
+        found = errno.EACCES, f"AWS gives no credentials: {answered}"
+    elif code == "400":  # a HEAD has no words
+        found = errno.EACCES, _WORDLESS
+    if found is not None and found[0] == errno.EACCES:
+        s3.forget()  # those that are there now may be newer
+    return found
 
 
 def _in_region(error: Any) -> str:
@@ -150,13 +192,15 @@ def _refusal(operation: str, code: str) -> str:
     service = "sqs" if operation in _OF_QUEUES else "s3"
     text = f"the store refuses {service}:{_ALLOWED_AS.get(operation, operation)} ({code})"
     if operation in {"GetObject", "HeadObject"}:
-        text += ", also of what is not there where s3:ListBucket is refused"
+        text += ", or there is none and s3:ListBucket is refused"
     return text
 
 
 def _unasked(error: Exception) -> str:
     from botocore import exceptions as known
 
+    if isinstance(error, (known.NoCredentialsError, *_configured_wrong())):
+        s3.forget()  # they may be there, or right, the next time
     if isinstance(error, known.NoCredentialsError):
         return f"no credentials were found; {_CREDENTIALS}"
     if isinstance(error, known.NoRegionError):

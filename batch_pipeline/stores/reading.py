@@ -13,7 +13,7 @@ from typing import Any
 
 from typing_extensions import Buffer
 
-from batch_pipeline.domain.location import is_object, split_object, to_path
+from batch_pipeline.domain.location import is_in_other_store, is_object, split_object, to_path
 from batch_pipeline.stores import s3
 from batch_pipeline.stores.facts import FileFacts
 from batch_pipeline.stores.failures import UnreachableError, told
@@ -26,10 +26,16 @@ _REOPENINGS = 4
 def open_uri(uri: str, etag: str | None = None) -> io.BufferedReader:
     """Open a file or an object for reading, with `seek`; of an object the version with this ETag.
 
+    Stores other than S3 know no ETags: what is there is opened.
+
     Raises:
         InvalidValueError: the URI names neither.
         OSError: it is not there, cannot be read, or is another version.
     """
+    if is_in_other_store(uri):
+        from batch_pipeline.stores.arrow_store import ArrowReader  # pyarrow: 0.2 s
+
+        return io.BufferedReader(ArrowReader(uri), BUFFER_BYTES)
     if not is_object(uri):
         return open(to_path(uri), "rb")  # noqa: PTH123 - many small files; the caller closes
     return io.BufferedReader(ObjectReader(uri, etag), BUFFER_BYTES)
@@ -55,7 +61,7 @@ class ObjectReader(io.RawIOBase):
             with told(uri):
                 answer = self._get()
             self._body = answer["Body"]
-            facts = FileFacts.of_answer(answer)
+            facts = FileFacts.of_answer(answer, uri)
         self.facts = facts
         self._condition = _only(facts.etag)
 

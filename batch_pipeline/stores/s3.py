@@ -8,6 +8,8 @@ half a second.
 import errno
 import os
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 # Of one request. Where the store is busy the waits between them are up to 71 s in all, else 7 s.
@@ -19,6 +21,7 @@ ANSWER_SECONDS = 30
 
 _lock = threading.Lock()
 _clients: list[Any] = []
+_times = object()  # another one after each `forget`
 
 
 def client() -> Any:
@@ -27,11 +30,28 @@ def client() -> Any:
     Raises:
         UnreachableError: the configuration names a profile that is not there, or makes no sense.
     """
-    if not _clients:
+    made = next(iter(_clients), None)  # `forget` may come at any time
+    if made is None:
         with _lock:
-            if not _clients:
-                _clients.append(new_client())
-    return _clients[0]
+            made = next(iter(_clients), None)
+            if made is None:
+                made = new_client()
+                _clients.append(made)
+    return made
+
+
+def kept(make: Callable[[], Any]) -> Callable[[], Any]:
+    """Give what makes a client of one's own on first use, and again after each `forget`."""
+    held: tuple[object, Any] = (None, None)
+
+    def given() -> Any:
+        nonlocal held
+        times, made = held
+        if times is not _times:
+            times, made = held = (_times, make())
+        return made
+
+    return given
 
 
 def new_client(
@@ -58,9 +78,10 @@ def new_client(
 
 
 def forget() -> None:
-    """Let the next use read the environment again."""
-    with _lock:
-        _clients.clear()
+    """Let the next use read the environment, and AWS's files, again; needs no lock."""
+    global _times  # noqa: PLW0603 - another one each time
+    _times = object()
+    _clients.clear()
 
 
 def _start_anew() -> None:
@@ -95,9 +116,9 @@ def _configured(service: str, region: str | None, endpoint: str | None, profile:
     known = os.environ.get("AWS_REGION") or core.get_config_variable("region")
     session = boto3.session.Session(botocore_session=core, region_name=region or known)
     made = session.client(service, config=config, endpoint_url=endpoint)
-    if not is_counted:
-        made.meta.events.register_first(f"needs-retry.{service}", _end_silence)
-        made.meta.events.register_first(f"needs-retry.{service}", _try_again)
+    most = made.meta.config.retries["total_max_attempts"]
+    made.meta.events.register_first(f"needs-retry.{service}", _end_silence)
+    made.meta.events.register_first(f"needs-retry.{service}", partial(_try_again, most))
     return made
 
 
@@ -110,9 +131,9 @@ def _end_silence(attempts: int, caught_exception: Exception | None, **_: Any) ->
         raise caught_exception
 
 
-def _try_again(attempts: int, response: Any, **_: Any) -> float | None:
+def _try_again(most: int, attempts: int, response: Any, **_: Any) -> float | None:
     """Repeat after a collision of two writers; the answer says nothing about who has won."""
     code = None if response is None else response[1].get("Error", {}).get("Code")
-    if code in {"ConditionalRequestConflict", "OperationAborted"} and attempts < ATTEMPTS:
+    if code in {"ConditionalRequestConflict", "OperationAborted"} and attempts < most:
         return 0.05 * float(2**attempts)
     return None

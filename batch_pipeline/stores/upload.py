@@ -17,7 +17,7 @@ from uuid import uuid4
 from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.location import split_object
 from batch_pipeline.stores import s3
-from batch_pipeline.stores.failures import UnreachableError, told
+from batch_pipeline.stores.failures import UnreachableError, not_the_store, told
 from batch_pipeline.stores.reading import open_uri
 
 PART_BYTES = 8 * 2**20  # S3 takes 10,000 parts, so 80 GB of an object
@@ -92,7 +92,7 @@ class ObjectUpload:
             )
         except FileNotFoundError:
             # The answer to an earlier request may have been lost; the object says who wrote it.
-            if not self._is_there():
+            if not self._is_complete():
                 raise
         self._upload_id = None
 
@@ -150,6 +150,11 @@ class ObjectUpload:
             self._threads.shutdown(wait=True, cancel_futures=True)
             self._threads = None
         self._travelling.clear()
+
+    def _is_complete(self) -> bool:
+        with suppress(FileNotFoundError):
+            return self._is_there()
+        return False
 
     def _is_there(self) -> bool:
         with told(self.uri):
@@ -209,7 +214,7 @@ def remove(uri: str) -> None:
 def _put(uri: str, octets: bytes, **given: Any) -> None:
     bucket, key = split_object(uri)
     with told(uri):
-        s3.client().put_object(
+        answer = s3.client().put_object(
             Bucket=bucket,
             Key=key,
             Body=octets,
@@ -217,6 +222,8 @@ def _put(uri: str, octets: bytes, **given: Any) -> None:
             ChecksumSHA256=_sha256(octets),
             **given,
         )
+    if "ETag" not in answer:
+        raise not_the_store(uri)
 
 
 def _sha256(octets: bytes) -> str:

@@ -58,6 +58,16 @@ def test_reader_of_a_landing_can_change_nothing() -> None:
     assert _allowed("iam-landing-reader.json") == READS
 
 
+def test_target_lands_without_rights_to_list() -> None:
+    """Expect actions on objects only: those that writing one, and taking it back, needs."""
+    assert _allowed("iam-landing-writer.json") == {
+        "s3:AbortMultipartUpload",
+        "s3:DeleteObject",
+        "s3:GetObject",
+        "s3:PutObject",
+    }
+
+
 def test_storage_is_written_without_rights_on_queues() -> None:
     """Expect actions on objects and their bucket only, all of which the storage needs."""
     assert _allowed("iam-storage-writer.json") == READS | {

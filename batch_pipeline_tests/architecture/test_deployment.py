@@ -1,6 +1,7 @@
 """The files that a deployment starts from: what must hold of them, whoever edits them next."""
 
 import re
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from dagster._config import process_config, resolve_to_config_type
 from dagster._core.instance.config import dagster_instance_config
 from dagster._core.instance.ref import InstanceRef
 from dagster._core.storage.compute_log_manager import ComputeLogManager
+from pathspec import PathSpec
 
 from batch_pipeline.cli import COMMANDS
 from batch_pipeline.defs.instance.served_runs import ServedRunLauncher
@@ -41,6 +43,8 @@ ELSEWHERE = {
 }
 SERVICES: dict[str, dict[str, Any]] = values("compose.yaml")["services"]
 ONE_SHOT = {"migrate", "migrate-dagster"}  # they end, and others wait for their end
+OURS = {name: one for name, one in SERVICES.items() if one["image"].startswith("batch-pipeline:")}
+PAGE = (FOLDER / "../docs/operating.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", [name for name in names() if name.endswith((".yaml", ".json"))])
@@ -105,9 +109,8 @@ def test_commands_of_spark_have_a_word_for_each_value() -> None:
 
 def test_page_tells_of_every_file_and_only_of_commands_that_exist() -> None:
     """Expect each file in the table of the page on operating, and no command that is not there."""
-    page = (FOLDER / "../docs/operating.md").read_text(encoding="utf-8")
-    assert [name for name in names() if f"`{name}`" not in page] == []
-    called = re.findall(r"(?<!-n )(?<!install )(?<!upgrade )\bbatch-pipeline ([a-z][a-z-]+)", page)
+    assert [name for name in names() if f"`{name}`" not in PAGE] == []
+    called = re.findall(r"(?<!-n )(?<!install )(?<!upgrade )\bbatch-pipeline ([a-z][a-z-]+)", PAGE)
     assert len(set(called)) > 12
     assert set(called) <= set(COMMANDS)
 
@@ -115,11 +118,57 @@ def test_page_tells_of_every_file_and_only_of_commands_that_exist() -> None:
 def test_homes_belong_to_one_container_each() -> None:
     """Expect no volume at the home: two containers would clear away each other's scratch files."""
     home = "/var/lib/batch-pipeline"
-    ours = [one for one in SERVICES.values() if one["image"].startswith("batch-pipeline:")]
-    assert len(ours) == 7
-    for one in ours:
+    assert len(OURS) == 7
+    for one in OURS.values():
         assert [v for v in one["volumes"] if home in v] == []
         assert [t for t in one["tmpfs"] if t.startswith(f"{home}:exec,")] != []
+
+
+def test_runs_at_a_time_fit_the_workers() -> None:
+    """Expect cores and memory for each run that Dagster starts: one without them gives up."""
+    runs = values("dagster.yaml")["concurrency"]["runs"]["max_concurrent_runs"]
+    words = SERVICES["spark-worker"]["command"]
+    cores, memory = (words[words.index(name) + 1] for name in ("--cores", "--memory"))
+    told = dict(re.findall(r"'(cores\.max|executor\.memory) (\d+)g?'", PAGE))
+    assert runs * int(told["cores.max"]) <= int(cores)
+    assert runs * int(told["executor.memory"]) <= int(memory.removesuffix("g"))
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_python_of_drivers_and_workers_is_the_same(name: str) -> None:
+    """Expect its whole path: without it Spark starts each worker of Python anew, in its own way."""
+    assert OURS[name]["environment"]["PYSPARK_PYTHON"] == "/opt/venv/bin/python"
+
+
+@pytest.mark.parametrize("name", ["code-location", "spark-worker"])
+def test_copies_of_files_lie_on_a_disk(name: str) -> None:
+    """Expect TMPDIR on a volume of the service's own: what is on a tmpfs takes memory."""
+    folder = SERVICES[name]["environment"]["TMPDIR"]
+    [volume] = [one for one in SERVICES[name]["volumes"] if one.endswith(f":{folder}")]
+    assert volume.partition(":")[0] in values("compose.yaml")["volumes"]
+    assert [other for other, one in SERVICES.items() if volume in one.get("volumes", [])] == [name]
+    # A new volume belongs to whom the folder of the image belongs to.
+    made = re.search(r"install --directory --owner=pipeline (?:.*\\\n)*.*", text("Containerfile"))
+    assert made is not None
+    assert folder in made.group().split()
+
+
+@pytest.mark.parametrize("name", ["git", "image", "package"])
+def test_secrets_in_the_folder_of_the_package_get_nowhere(name: str) -> None:
+    """Expect no commit, image or wheel to have them, and the page to put them elsewhere."""
+    project = Path(str(FOLDER)).parents[1]
+    settings = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
+    ignored = {
+        "git": (project / ".gitignore").read_text(encoding="utf-8").splitlines(),
+        "image": text("Containerfile.dockerignore").splitlines(),
+        "package": settings["tool"]["hatch"]["build"]["exclude"],
+    }
+    secret = ["batch_pipeline/deploy/secrets/x.env", "batch_pipeline/deploy/streams/a/defs.yaml"]
+    taken = ["batch_pipeline/deploy/compose.yaml", "batch_pipeline/cli/pack.py", "uv.lock"]
+    # The three read such patterns in the same way.
+    patterns = PathSpec.from_lines("gitignore", ignored[name])
+    assert sorted(patterns.match_files([*secret, *taken])) == secret
+    assert "cd batch_pipeline" not in PAGE
 
 
 def test_images_have_versions() -> None:

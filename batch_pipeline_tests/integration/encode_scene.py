@@ -47,6 +47,12 @@ class TinyEncoder:
     root: Path
     script: list[Step] = field(default_factory=list)
     requests: list[EncodeRequest] = field(default_factory=list)
+    unready: Exception | None = None
+
+    def prepare(self) -> None:
+        """Raise what is the matter."""
+        if self.unready is not None:
+            raise self.unready
 
     def encode(self, request: EncodeRequest) -> EncodeResult:
         """Follow the next step of the script."""
@@ -106,12 +112,14 @@ class LostReplies:
         """Pass on."""
         self.inner.pointed(manifest, uri)
 
-    def fail(self, attempt: Attempt, error: str, status: AttemptStatus) -> bool:
+    def fail(
+        self, attempt: Attempt, error: str, status: AttemptStatus, *, counts: bool = True
+    ) -> bool:
         """Lose the request."""
         if self.failing:
             self.failing -= 1
             raise UNREACHABLE
-        return self.inner.fail(attempt, error, status)
+        return self.inner.fail(attempt, error, status, counts=counts)
 
 
 class UnreadableMetaTable:

@@ -1,7 +1,7 @@
 """Attempts with real files in a storage root, made old: the stage on which garbage is collected."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePath
@@ -10,7 +10,7 @@ from typing import Any
 from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch
 from batch_pipeline.domain.load import Loaded
 from batch_pipeline.domain.location import join_uri, split_object, to_uri
-from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.domain.manifest import Manifest, PartFile
 from batch_pipeline.domain.stored_file import StoredFile
 from batch_pipeline.domain.stream import Storage, Stream
 from batch_pipeline.domain.target import PostgresTarget
@@ -171,6 +171,10 @@ class AgedStorage:
     def prepare(self) -> None:
         """Check that it can be written."""
         self.storage.prepare()
+
+    def check_written(self, parts: Iterable[PartFile]) -> None:
+        """Check that part files are there."""
+        self.storage.check_written(parts)
 
     def remove_attempt(self, stem: str) -> int:
         """Delete what an attempt has written."""

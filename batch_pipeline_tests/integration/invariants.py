@@ -69,7 +69,7 @@ def derived_state(one: Row, tries: Sequence[Row], *, forgiven: int, most: int) -
     if not tries:
         return BatchState.PLANNED
     if len(tries) <= forgiven:
-        return BatchState.INTERRUPTED  # somebody asked for it to be tried again
+        return BatchState.INTERRUPTED  # no try counts, or somebody asked for more of them
     last = AttemptStatus(tries[-1].status)
     is_half = one.parent_id is not None and one.item_count > 1
     is_last_try = len(tries) - forgiven >= most or (is_half and last is AttemptStatus.FAILED)

@@ -95,9 +95,10 @@ class Held:
         self.state = BatchState.RUNNING
         return self.tries[-1]
 
-    def end(self, one: Try, status: AttemptStatus) -> None:
-        """End an attempt that did not succeed."""
+    def end(self, one: Try, status: AttemptStatus, *, counts: bool = True) -> None:
+        """End an attempt that did not succeed, and may be none of those that the job allows."""
         one.status = status
+        self.forgiven += not counts
         failed = status is AttemptStatus.FAILED
         failed_half = failed and self.parent_id is not None and self.batch.count > 1
         tried_enough = len(self.tries) - self.forgiven >= self.job.max_attempts

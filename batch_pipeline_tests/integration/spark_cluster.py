@@ -51,6 +51,7 @@ class StandaloneCluster:
     port: int
     environment: Mapping[str, str]
     workers: list[Worker] = field(default_factory=list)
+    master_process: "subprocess.Popen[bytes] | None" = None
 
     @property
     def master(self) -> str:
@@ -72,12 +73,34 @@ class StandaloneCluster:
         for number in range(1, len(self.workers) + 1):
             self._says(f"worker-{number}", "Successfully registered with master")
 
-    def start_master(self) -> "subprocess.Popen[bytes]":
+    def start_master(self) -> None:
         """Start the master and wait until it listens."""
         where = ("--host", launch.LOOPBACK, "--port", str(self.port), "--webui-port", "0")
-        process = self._started("master", MASTER, where, {})
+        self.master_process = self._started("master", MASTER, where, {})
         self._says("master", "I have been elected leader")
-        return process
+
+    def kill_master(self) -> None:
+        """End the master by SIGKILL; workers and executors go on."""
+        if self.master_process is not None:
+            self.master_process.kill()
+            self.master_process.wait(START_SECONDS)
+
+    def restart_master(self) -> None:
+        """Let a master without a memory take the place of this one, and the workers come to it."""
+        alive = [one for one in self.workers if one.process.poll() is None]
+        before = {one.folder.name: self._registrations(one) for one in alive}
+        self.kill_master()
+        self.start_master()
+        for one in alive:
+            wait_until(
+                lambda one=one: self._registrations(one) > before[one.folder.name],  # type: ignore[misc]
+                f"{one.folder.name} comes back",
+                seconds=START_SECONDS,
+            )
+
+    def _registrations(self, worker: Worker) -> int:
+        log = (self.folder / f"{worker.folder.name}.log").read_text()
+        return log.count("Successfully registered with master")
 
     def _started(
         self, name: str, main: str, arguments: tuple[str, ...], variables: Mapping[str, str]
@@ -117,8 +140,8 @@ def standalone_cluster(
         "SPARK_LOCAL_IP": launch.LOOPBACK,
     }
     cluster = StandaloneCluster(folder, _free_port(), settled)
-    master = cluster.start_master()
     try:
+        cluster.start_master()
         for variables in workers:
             cluster.add_worker(**variables)
         cluster.wait()
@@ -127,8 +150,7 @@ def standalone_cluster(
         for worker in cluster.workers:
             if worker.process.poll() is None:
                 worker.kill()
-        master.kill()
-        master.wait(START_SECONDS)
+        cluster.kill_master()
 
 
 def _free_port() -> int:

@@ -38,7 +38,8 @@ def test_news_above_marks_are_what_came_since(database: Database) -> None:
     first, second = planned(database, 2)
     publish(database, first)
     marks = _since(database).marks
-    assert _since(database, marks) == News(planned=[], published=[], split=[], marks=marks)
+    nothing = News(planned=[], published=[], generations={}, split=[], marks=marks)
+    assert _since(database, marks) == nothing
     publish(database, second)
     register(database, 3, first=7)
     [third] = plan(database, limits(max_count=3))
@@ -48,14 +49,17 @@ def test_news_above_marks_are_what_came_since(database: Database) -> None:
 
 
 def test_news_tell_once_what_was_published_twice(database: Database) -> None:
-    """Expect a batch of two generations to be there once, and again after a third."""
+    """Expect a batch of two generations to be there once, and again after two more, each time with
+    the newest."""
     [one] = planned(database)
     publish(database, one)
     publish(database, one)
     news = _since(database)
-    assert list(news.published) == [one]
+    assert (list(news.published), news.generations) == ([one], {one.id: 2})
     publish(database, one)
-    assert list(_since(database, news.marks).published) == [one]
+    publish(database, one)
+    later = _since(database, news.marks)
+    assert (list(later.published), later.generations) == ([one], {one.id: 4})
 
 
 def test_news_of_one_job_do_not_hide_those_of_another(database: Database) -> None:

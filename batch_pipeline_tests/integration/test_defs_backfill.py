@@ -1,12 +1,15 @@
 """The sensor of backfills: partitions, bounded launches, pause, cancel, and what it tells."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
 from batch_pipeline.defs.names import BACKFILL_TAG, LAUNCH_TAG, PRIORITY_TAG
+from batch_pipeline.defs.sensors.launch import Memory
+from batch_pipeline.domain.batch import AttemptStatus
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene, ranges
 from batch_pipeline_tests.integration.invariants import check_invariants
@@ -69,15 +72,52 @@ def test_batches_of_a_run_that_is_under_way_are_not_launched_again(scene: DefsSc
     assert ranges(scene.tick(SENSOR, first.cursor).run_requests) == [(KEYS[3], KEYS[3])]
 
 
-def test_batch_that_is_launched_in_vain_is_left_after_three_times(scene: DefsScene) -> None:
-    """Expect three launches of what never comes to an attempt, and no fourth."""
+def _since(cursor: str | None, seconds: float) -> str:
+    """Let launches that a cursor remembers be older than they are."""
+    memory = Memory.of_cursor(cursor)
+    return replace(
+        memory, launched_at={key: at - seconds for key, at in memory.launched_at.items()}
+    ).cursor()
+
+
+def test_batch_that_is_launched_in_vain_comes_again_after_longer_pauses(scene: DefsScene) -> None:
+    """Expect three launches of what never comes to an attempt, a fourth a minute later, a fifth
+    after two more, and nobody to be needed for that."""
     scene.plan(ids=(1, 3))
     cursor, counts = None, []
-    for _ in range(4):
-        result = scene.tick(SENSOR, cursor)
+    for seconds in (0, 0, 0, 0, 50, 61, 61, 121):
+        result = scene.tick(SENSOR, _since(cursor, seconds))
         cursor = result.cursor
         counts.append(len(result.run_requests or []))
-    assert counts == [1, 1, 1, 0]
+    assert counts == [1, 1, 1, 0, 0, 1, 0, 1]
+    assert "that wait for the next try: 1." in str(scene.tick(SENSOR, cursor).skip_reason)
+
+
+def test_launches_are_counted_while_their_run_goes_on(scene: DefsScene) -> None:
+    """Expect ticks beside a run that fails in the end to forget none of the launches."""
+    scene.plan(ids=(1, 3))
+    cursor: str | None = None
+    for _ in range(3):
+        result = scene.tick(SENSOR, cursor)
+        run = scene.started((result.run_requests or [])[0])
+        for _ in range(2):
+            result = scene.tick(SENSOR, result.cursor)
+        scene.instance.report_run_failed(run)
+        cursor = result.cursor
+    assert not scene.tick(SENSOR, cursor).run_requests
+
+
+def test_batch_that_fails_again_and_again_keeps_no_neighbour(scene: DefsScene) -> None:
+    """Expect an interrupted batch that was launched in vain to get a run of its own."""
+    scene.plan()
+    cursor: str | None = None
+    for _ in range(3):
+        cursor = scene.tick(SENSOR, cursor).cursor
+    first = scene.database.backfills.of_all("orders")[0].batch
+    with claimed(scene.database, first) as attempt:
+        scene.database.attempts.fail(attempt, "no", AttemptStatus.ABANDONED, counts=False)
+    requests = scene.tick(SENSOR, _since(cursor, 61)).run_requests
+    assert ranges(requests) == [(KEYS[0], KEYS[0]), (KEYS[1], KEYS[2]), (KEYS[3], KEYS[3])]
 
 
 def test_launches_of_a_long_backfill_are_bounded(scene: DefsScene) -> None:

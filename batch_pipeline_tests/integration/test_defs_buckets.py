@@ -8,14 +8,19 @@ from pathlib import Path
 import dagster as dg
 import pytest
 import yaml
+from click.testing import CliRunner
 from dagster_aws.s3 import S3Resource
 
+from batch_pipeline.cli import cli
+from batch_pipeline.cli.walk import complain_of
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.discover import Look, discover
+from batch_pipeline.defs.drain import drain
 from batch_pipeline.defs.names import meta_table_job
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.store_resource import StoreResource
 from batch_pipeline.domain.arrivals import Arrivals, KeyOrder
+from batch_pipeline.domain.errors import UnfitKeyError
 from batch_pipeline.domain.stream import Source, Stream
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.stream_file import read_stream_file
@@ -130,6 +135,48 @@ def test_asset_of_the_meta_table_registers_what_is_in_the_bucket(
     job = build_definitions([stream]).resolve_job_def(meta_table_job(stream))
     assert job.execute_in_process(instance=instance).success
     assert instance.get_dynamic_partitions("orders.batches") == [KEY]
+
+
+def test_key_that_cannot_be_registered_keeps_no_other_from_being_planned(
+    stream: Stream, place: BucketLanding, instance: dg.DagsterInstance
+) -> None:
+    """Expect the tick to plan both files, and the asset to show what is left out."""
+    place.put("in/0.csv#bytes=0-9")
+    assert _keys(_tick(stream, instance)) == [KEY]
+    job = build_definitions([stream]).resolve_job_def(meta_table_job(stream))
+    [shown] = job.execute_in_process(instance=instance).get_asset_materialization_events()
+    assert "0.csv#bytes=0-9" in str(shown.materialization.metadata["landing_trouble"].value)
+    assert instance.get_dynamic_partitions("orders.batches") == [KEY]
+
+
+def test_drain_ends_with_what_it_could_not_register(
+    stream: Stream, place: BucketLanding, instance: dg.DagsterInstance
+) -> None:
+    """Expect an error of each stream alone, and exit code 1, once there is nothing left to do; a
+    tick on which nothing is due tells it, too.
+    """
+    for key in ("in/a.csv", "in/b.csv"):
+        place.delete(key)
+    place.put("in/0.csv#bytes=0-9")
+    pipeline = Pipeline.from_environment()
+    drained = list(drain(pipeline, [stream, replace(stream, name="clicks")], instance))
+    pipeline.close()
+    assert [one.files_found for one in drained] == [0, 0]
+    for one in drained:
+        assert "0.csv#bytes=0-9' was not registered, for its key ends as" in str(one.error)
+    assert complain_of(drained) == 1
+    result = _tick(stream, instance)
+    assert isinstance(result, dg.SensorResult)
+    assert "0.csv#bytes=0-9' was not registered" in str(result.skip_reason)
+
+
+@pytest.mark.usefixtures("stream")
+def test_command_registers_what_it_can_and_tells_the_rest(place: BucketLanding) -> None:
+    """Expect both files in the answer for programs, and then the key as an error."""
+    place.put("in/0.csv#bytes=0-9")
+    result = CliRunner().invoke(cli, ["register", "orders", "--json"])
+    assert '"items_registered": 2' in result.output
+    assert isinstance(result.exception, UnfitKeyError)
 
 
 def test_looks_that_compare_everything_leave_the_relist_to_its_time(

@@ -1,11 +1,14 @@
-"""Loads in Dagster into targets that fail or are taken: the others go on, and it is tried again."""
+"""Loads in Dagster into targets that fail or are taken, and loads that nobody has told of."""
 
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
 
+from batch_pipeline.defs.metadata import generation_of
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.settings.loading import load_due
 from batch_pipeline_tests.integration.defs_scene import open_defs_scene
 from batch_pipeline_tests.integration.load_scene import FIRST, LEASE
 from batch_pipeline_tests.integration.seeds import query
@@ -78,3 +81,40 @@ def test_load_of_a_batch_that_failed_and_is_published_anew_is_launched_at_once(
         assert not run_job(scene).success
         publish_next(scene, tmp_path, 0, generation=2)
         assert scene.tick("orders_load", cursor).run_requests
+
+
+def test_load_of_a_later_generation_that_was_not_told_is_told(
+    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect the second generation to be told, though it was loaded by the same run, of which
+    Dagster has heard of the first."""
+    targets = {"good": target(tmp_path / "good", EAGER)}
+    with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as scene:
+        publish_next(scene, tmp_path, 0)
+        run = run_job(scene)
+        cursor = scene.tick("orders_load").cursor
+        publish_next(scene, tmp_path, 0, generation=2)
+        [good] = scene.stream.targets
+        assert len(list(load_due(scene.pipeline, scene.stream, good, run_id=run.run_id))) == 1
+
+        for one in (cursor, None):
+            [event] = scene.tick("orders_load", one).asset_events
+            assert isinstance(event, dg.AssetMaterialization)
+            assert (event.partition, generation_of(event)) == (FIRST, 2)
+
+
+def test_second_load_into_one_of_two_targets_that_was_not_told_is_told(
+    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect it to be told, though the run that loaded into the other target has told before."""
+    targets = {name: target(tmp_path / name, EAGER) for name in ("a", "b")}
+    with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as scene:
+        publish_next(scene, tmp_path, 0)
+        assert run_job(scene).success
+        cursor = scene.tick("orders_load").cursor
+        database.loads.void("orders", "b", FIRST)
+        [_, b] = scene.stream.targets
+        assert len(list(load_due(scene.pipeline, scene.stream, b, run_id="load-2"))) == 1
+
+        told = scene.tick("orders_load", cursor)
+        assert [event.partition for event in told.asset_events] == [FIRST]

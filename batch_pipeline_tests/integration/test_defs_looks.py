@@ -6,11 +6,16 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from batch_pipeline.defs.discover import Look, discover
-from batch_pipeline.defs.heard import MOST_KEYS
+from batch_pipeline.defs.discover import Look, discover, look_at_backfills, look_at_batches
+from batch_pipeline.defs.heard import MOST_KEYS, Heard, Known
+from batch_pipeline.defs.metadata import generation_of
+from batch_pipeline.defs.names import DATA_VERSION_TAG, LAUNCH_TAG
+from batch_pipeline.defs.partitioned import Partitioned
+from batch_pipeline.domain.job import JobKind
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene, ranges
-from batch_pipeline_tests.integration.seeds import execute, publish
+from batch_pipeline_tests.integration.meta_tables import recorded
+from batch_pipeline_tests.integration.seeds import claimed, execute, publish
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
@@ -83,6 +88,79 @@ def test_event_of_a_lost_tick_is_told_again(scene: DefsScene) -> None:
     assert _told(scene.tick(SENSOR))[0] == []
 
 
+@pytest.mark.parametrize("name", ["batches", "backfill"])
+def test_lost_event_of_a_later_generation_is_told_until_dagster_shows_it(
+    scene: DefsScene, name: str
+) -> None:
+    """Expect the second generation to be told although the first was heard of, of a process that
+    has looked before and of a new one; nothing, once it was reported."""
+    scene.plan()
+    asset = {"batches": scene.batches, "backfill": scene.backfills}[name]
+    look = Look()
+    keys = _known(scene, asset, look).new_keys
+    scene.instance.add_dynamic_partitions(asset.set_name, list(keys))
+    batch = asset.find(scene.database, keys[0])
+    publish(scene.database, batch)
+    _tell_in_a_run(scene, asset, keys[0])
+    assert [_known(scene, asset, one).unseen for one in (look, Look())] == [[], []]
+    publish(scene.database, batch)
+    lost = [_known(scene, asset, one).unseen for one in (look, look, Look())]
+    assert [[_generation(event) for event in events] for events in lost] == [[(keys[0], 2)]] * 3
+    scene.instance.report_runless_asset_event(lost[0][0])
+    assert [_known(scene, asset, one).unseen for one in (look, Look())] == [[], []]
+
+
+def test_generation_that_an_earlier_release_told_is_not_told_again(scene: DefsScene) -> None:
+    """Expect the numbers of an event to count where it has no data version, and an event without
+    either, which a person reports by hand, to stand for the first generation only."""
+    keys = _new_keys(scene, Look())
+    first, second = (scene.batches.find(scene.database, key) for key in keys[:2])
+    for batch in (first, first, second):
+        publish(scene.database, batch)
+    for key, metadata in ((keys[0], {"generation": 2}), (keys[1], {})):
+        event = dg.AssetMaterialization(scene.batches.asset_key, partition=key, metadata=metadata)
+        scene.instance.report_runless_asset_event(event)
+    assert _known(scene, scene.batches, Look()).unseen == []
+    publish(scene.database, second)
+    assert [_generation(one) for one in _known(scene, scene.batches, Look()).unseen] == [
+        (keys[1], 2)
+    ]
+
+
+def test_lost_event_among_many_generations_is_found_without_reading_the_others(
+    scene: DefsScene,
+) -> None:
+    """Expect a look that begins anew to read one manifest, though all 504 batches were published
+    more than once: at 100,000 of them, one query for each would take minutes."""
+    _land(scene, up_to=512)
+    keys = _new_keys(scene, Look())
+    execute(scene.database, "UPDATE batch_pipeline.batch_state SET state='published', generation=2")
+    for key in keys:
+        event = dg.AssetMaterialization(
+            scene.batches.asset_key, partition=key, tags={DATA_VERSION_TAG: "2"}
+        )
+        scene.instance.report_runless_asset_event(event)
+    publish(scene.database, scene.batches.find(scene.database, keys[500]))
+    heard = Heard(in_ticks=True)
+    with recorded(scene.pipeline.database.engine) as statements:
+        known = heard.look(scene.pipeline, scene.stream, scene.batches, scene.instance)
+    assert [_generation(one) for one in known.unseen] == [(keys[500], 3)]
+    newest = "ORDER BY batch_pipeline.attempt.generation DESC"
+    assert sum(newest in text for text, _ in statements) == 1
+
+
+def test_later_result_of_a_worker_of_the_library_has_nothing_to_tell(scene: DefsScene) -> None:
+    """Expect no event, not even that of the manifest before it once more."""
+    [key, *_] = _new_keys(scene, Look())
+    batch = scene.batches.find(scene.database, key)
+    publish(scene.database, batch)
+    [event] = _known(scene, scene.batches, Look()).unseen
+    scene.instance.report_runless_asset_event(event)
+    with claimed(scene.database, batch) as attempt:
+        scene.database.attempts.succeed(attempt, result="done", logging=None, seen=None)
+    assert _known(scene, scene.batches, Look()).unseen == []
+
+
 def test_event_is_left_to_the_run_that_is_about_to_tell_it(scene: DefsScene) -> None:
     """Expect no second materialization while the run that published is under way, and one once it
     has ended without a word."""
@@ -97,13 +175,7 @@ def test_event_is_left_to_the_run_that_is_about_to_tell_it(scene: DefsScene) -> 
 
 def test_many_partitions_are_added_in_order_and_in_bounds(scene: DefsScene) -> None:
     """Expect a tick to take so many keys, the next the rest, and runs of added keys only."""
-    execute(
-        scene.database,
-        "INSERT INTO batch_pipeline.item (stream, id, location, size_bytes, modified_at) "
-        "SELECT 'orders', n, 'file:///landing/' || n, 2048, now() "
-        "FROM generate_series(13, :last) n",
-        last=12 + MOST_KEYS,
-    )
+    _land(scene, up_to=12 + MOST_KEYS)
     first, second = scene.tick(SENSOR), scene.tick(SENSOR)
     assert (len(_asked(first)), len(_asked(second))) == (MOST_KEYS, 4)
     keys = scene.instance.get_dynamic_partitions("orders.batches")
@@ -111,6 +183,33 @@ def test_many_partitions_are_added_in_order_and_in_bounds(scene: DefsScene) -> N
     assert len(keys) == MOST_KEYS + 4
     assert len(first.run_requests or []) == 3
     assert _asked(scene.tick(SENSOR)) == []
+
+
+def _land(scene: DefsScene, *, up_to: int) -> None:
+    """Register items that weigh a batch each."""
+    execute(
+        scene.database,
+        "INSERT INTO batch_pipeline.item (stream, id, location, size_bytes, modified_at) "
+        "SELECT 'orders', n, 'file:///landing/' || n, 2048, now() "
+        "FROM generate_series(13, :last) n",
+        last=up_to,
+    )
+
+
+def _known(scene: DefsScene, asset: Partitioned, look: Look) -> Known:
+    ask = look_at_batches if asset.kind is JobKind.INCREMENTAL else look_at_backfills
+    return ask(scene.pipeline, scene.stream, scene.instance, look)
+
+
+def _generation(event: dg.AssetMaterialization) -> tuple[str | None, int]:
+    return event.partition, generation_of(event)
+
+
+def _tell_in_a_run(scene: DefsScene, asset: Partitioned, key: str) -> None:
+    """Let a run for what is new come to a batch that is published: it only tells of it."""
+    job = scene.definitions.resolve_job_def(asset.job)
+    tags = {LAUNCH_TAG: "new"}
+    assert job.execute_in_process(instance=scene.instance, partition_key=key, tags=tags).success
 
 
 def _told(result: dg.SensorResult) -> tuple[list[str], list[dg.AssetMaterialization]]:

@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
-from batch_pipeline.defs.discover import Look, discover
+from batch_pipeline.defs.discover import Look, discover, look_at_batches
 from batch_pipeline.defs.names import LAUNCH_TAG, ROLL_UP_JOB
 from batch_pipeline.defs.rolled_up import (
     BackfillUnderWayError,
@@ -71,6 +71,11 @@ def _new_keys(scene: DefsScene) -> list[str]:
     look = Look()
     found = discover(scene.pipeline, scene.stream, scene.instance, drain=False, look=look)
     return list(found.known.new_keys)
+
+
+def _unseen(scene: DefsScene) -> list[str | None]:
+    known = look_at_batches(scene.pipeline, scene.stream, scene.instance)
+    return [event.partition for event in known.unseen]
 
 
 def test_published_neighbours_become_one_partition(scene: DefsScene) -> None:
@@ -139,6 +144,18 @@ def test_partitions_of_a_run_that_is_under_way_stay(scene: DefsScene) -> None:
     run = dg.RunRequest(job_name=scene.batches.job, tags={"dagster/partition": KEYS[0]})
     scene.started(run)
     assert _roll_up(scene) == [KEYS[0], KEYS[3], "000000000004-000000000009"]
+
+
+def test_events_of_a_wide_partition_are_left_to_the_run_that_has_it(scene: DefsScene) -> None:
+    """Expect what the run publishes anew to be told by others only once it has ended without a
+    word, and a batch beside it at once."""
+    _roll_up(scene)
+    run = scene.started(dg.RunRequest(job_name=scene.batches.job, tags={"dagster/partition": WIDE}))
+    for status in scene.database.batches.statuses("orders")[1:3]:
+        publish(scene.database, status.batch)
+    assert _unseen(scene) == [KEYS[2]]
+    scene.instance.report_run_failed(run)
+    assert _unseen(scene) == [KEYS[1], KEYS[2]]
 
 
 def test_wide_key_typed_by_hand_over_unpublished_batches_hides_nothing(scene: DefsScene) -> None:

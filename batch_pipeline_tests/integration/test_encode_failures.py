@@ -15,8 +15,12 @@ from batch_pipeline.domain.errors import (
     DatabaseUnreachableError,
     FencedError,
     LockTimeoutError,
+    PartFilesElsewhereError,
+    SourceRefusedError,
+    SourceUnavailableError,
     SparkUnavailableError,
     StorageUnavailableError,
+    TasksLostError,
     TooManyBadRecordsError,
 )
 from batch_pipeline.domain.failpoint import VARIABLE, FailpointError
@@ -24,7 +28,7 @@ from batch_pipeline.domain.location import to_uri
 from batch_pipeline.domain.manifest import Manifest, PartFile
 from batch_pipeline.domain.record_rules import BadFileKind, BadFileRules, BadRecordRules, OnBadFile
 from batch_pipeline.steps.plan import due
-from batch_pipeline_tests.factories import encoded, item_report
+from batch_pipeline_tests.factories import encoded, item_report, part_file
 from batch_pipeline_tests.integration.encode_scene import (
     ID,
     LostReplies,
@@ -33,6 +37,7 @@ from batch_pipeline_tests.integration.encode_scene import (
     check_can_be_repeated,
     fails,
 )
+from batch_pipeline_tests.integration.invariants import check_invariants
 from batch_pipeline_tests.integration.seeds import claimed, expire, query
 
 CORRUPT: dict[str, Any] = {"bad_file": "it is no gzip file", "bad_kind": BadFileKind.CORRUPT}
@@ -52,11 +57,11 @@ def test_encode_of_a_bad_file_that_may_be_set_aside_publishes_the_rest(scene: Sc
     """Expect the other item's records, and the reason beside the bad one."""
     bad = item_report(2, read=0, written=0, **CORRUPT)
 
-    def one_file() -> dict[str, Any]:
-        part = PartFile(uri=to_uri(scene.root / "p"), records=5, size_bytes=1, sha256="ab" * 32)
-        return {"items": (item_report(1), bad), "part_files": (part,)}
-
-    scene.encoder.script = [one_file()]
+    scene.root.mkdir()
+    path = scene.root / "p"
+    path.write_bytes(b"1")
+    part = PartFile(uri=to_uri(path), records=5, size_bytes=1, sha256="ab" * 32)
+    scene.encoder.script = [{"items": (item_report(1), bad), "part_files": (part,)}]
     manifest = scene.encode(
         stream=replace(scene.workshop.stream, on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE))
     )
@@ -91,6 +96,34 @@ def test_encode_with_as_many_bad_records_as_allowed_publishes(scene: Scene) -> N
         stream=replace(scene.workshop.stream, on_bad_record=BadRecordRules(max_bad_records=3))
     )
     assert (manifest.records, manifest.records_quarantined, manifest.records_read) == (10, 3, 13)
+
+
+def test_encode_whose_part_file_is_on_another_disk_publishes_nothing(scene: Scene) -> None:
+    """Expect a file that a task has told of, and that is not there, to be refused."""
+
+    def lose() -> None:
+        (path,) = scene.root.glob("*.jsonl.gz")
+        path.unlink()
+
+    scene.encoder.script = [lose]
+    error = fails(scene, PartFilesElsewhereError)
+    assert "with 12 bytes, and seen from here it is not there. Executors write to" in str(error)
+    check_can_be_repeated(scene)
+
+
+def test_encode_whose_quarantine_file_is_another_one_publishes_nothing(scene: Scene) -> None:
+    """Expect files of bad records to be looked at, too, with their size."""
+
+    def other() -> dict[str, Any]:
+        folder = scene.root / "quarantine"
+        folder.mkdir(parents=True)
+        (folder / "q").write_bytes(b"1")
+        return {"quarantine_files": (part_file(uri=to_uri(folder / "q")),)}
+
+    scene.encoder.script = [other()]
+    with pytest.raises(PartFilesElsewhereError, match=r"with 100 bytes, .* it has 1 bytes"):
+        scene.encode()
+    assert scene.attempts()[0][0] == "failed"
 
 
 def test_encode_that_lost_a_record_publishes_nothing(scene: Scene) -> None:
@@ -138,7 +171,7 @@ def test_encode_whose_storage_goes_away_keeps_its_first_error(scene: Scene) -> N
     with pytest.raises(StorageUnavailableError, match="no space left on device"):
         scene.encode()
     ((status, error, *_),) = scene.attempts()
-    assert status == "failed"
+    assert status == "abandoned"  # no fault of the data
     assert "no space left on device" in error
 
 
@@ -243,3 +276,44 @@ def test_encode_without_spark_leaves_the_batch_to_be_tried_again(scene: Scene) -
     assert scene.attempts()[0][0] == "abandoned"
     [status] = scene.database.batches.statuses("orders")
     assert due([status], retry_failed=False) == [status]
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (SparkUnavailableError("the Connect server", "it is gone"), BatchState.INTERRUPTED),
+        (SourceUnavailableError("s3://in/a", "it does not answer"), BatchState.INTERRUPTED),
+        (SourceRefusedError("s3://in/a", "the store refuses"), BatchState.INTERRUPTED),
+        (StorageUnavailableError("s3://out", "it does not answer"), BatchState.INTERRUPTED),
+        (KeyboardInterrupt(), BatchState.INTERRUPTED),
+        (TasksLostError("local", "Python worker exited unexpectedly"), BatchState.DEAD),
+    ],
+    ids=["no Spark", "no store", "refused", "no storage", "interrupted", "crashed"],
+)
+def test_encode_that_is_kept_from_it_leaves_the_batch_its_tries(
+    scene: Scene, error: BaseException, state: BatchState
+) -> None:
+    """Expect no number of outages to make a batch dead, three crashes of its tasks to do so, and
+    those tries that were its own to count on."""
+    for _ in range(4 if state is BatchState.INTERRUPTED else 3):
+        scene.encoder.script = [error]
+        with pytest.raises(type(error)):
+            scene.encode()
+    assert [one[0] for one in scene.attempts()] == ["abandoned"] * len(scene.attempts())
+    assert scene.database.batches.statuses("orders")[0].state is state
+    check_invariants(scene.database)
+    if state is BatchState.INTERRUPTED:
+        for _ in range(3):
+            scene.encoder.script = [RuntimeError("bad data")]
+            with pytest.raises(RuntimeError):
+                scene.encode()
+        assert scene.database.batches.statuses("orders")[0].state is BatchState.DEAD
+        check_invariants(scene.database)
+
+
+def test_encode_with_no_engine_to_be_had_makes_no_attempt(scene: Scene) -> None:
+    """Expect Spark to be looked for before the claim."""
+    scene.encoder.unready = SparkUnavailableError("spark://master", "connection refused")
+    with pytest.raises(SparkUnavailableError):
+        scene.encode()
+    assert scene.attempts() == []

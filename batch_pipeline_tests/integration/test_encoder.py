@@ -1,15 +1,24 @@
 """The encoder on a real Spark: packing, adding up reports, and what a caller is told."""
 
+import os
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from batch_pipeline.domain.errors import SparkUnavailableError, StorageUnavailableError
+from batch_pipeline.domain.encode import Watch
+from batch_pipeline.domain.errors import (
+    SparkUnavailableError,
+    StorageUnavailableError,
+    TasksLostError,
+)
 from batch_pipeline.domain.location import to_path
 from batch_pipeline.domain.record_rules import BadFileRules, BadRecordRules, OnBadFile
+from batch_pipeline.spark.running import SparkJobs
 from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
 from batch_pipeline_tests.integration.encode_desk import Desk, records
 
@@ -139,4 +148,21 @@ def test_encoder_with_workers_that_cannot_start_says_that_spark_is_unavailable(
 
     assert raised.value.target == "local[2, 4]"
     assert "/no/such/python" in raised.value.reason
+    assert "\n" not in raised.value.reason
+
+
+def test_job_whose_tasks_die_is_told_from_spark_being_away(
+    desk: Desk, session: SparkSession
+) -> None:
+    """Workers that end without a word may have died of what they read."""
+
+    def end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory is short
+        yield from batches
+
+    jobs = SparkJobs(lambda: session, desk.stream.storage, "orders-1", Watch())
+    with pytest.raises(TasksLostError) as raised:
+        jobs.run(lambda one: one.range(1).mapInArrow(end, "id long").collect(), tasks=1)
+
+    assert "Python worker exited unexpectedly" in raised.value.reason
     assert "\n" not in raised.value.reason

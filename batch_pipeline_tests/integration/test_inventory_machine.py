@@ -49,7 +49,14 @@ WINDOWS = st.one_of(
     ),
     st.builds(lambda last: IdRange(first_id=MIN_ID, last_id=last), BOUNDS),
 )
-CLOSED = st.sampled_from([AttemptStatus.FAILED, AttemptStatus.ABANDONED, AttemptStatus.CANCELLED])
+CLOSED = st.sampled_from(  # how, and whether it counts
+    [
+        (AttemptStatus.FAILED, True),
+        (AttemptStatus.ABANDONED, True),
+        (AttemptStatus.ABANDONED, False),
+        (AttemptStatus.CANCELLED, True),
+    ]
+)
 RETRIABLE = [BatchState.FAILED, BatchState.DEAD, BatchState.CANCELLED, BatchState.INTERRUPTED]
 
 
@@ -137,14 +144,15 @@ class InventoryMachine(Checks):
         self.publish(self.drawn(data, [one for one in self.model.tries if not one.is_running]))
 
     @precondition(lambda self: self.model.tries)
-    @rule(data=st.data(), status=CLOSED)
-    def fail(self, data: st.DataObject, status: AttemptStatus) -> None:
+    @rule(data=st.data(), closed=CLOSED)
+    def fail(self, data: st.DataObject, closed: tuple[AttemptStatus, bool]) -> None:
         """Close an attempt, running or not."""
         one: Try = self.drawn(data, self.model.tries)
-        unpublished = self.attempts_of(one).fail(one.attempt, "no", status)
+        status, counts = closed
+        unpublished = self.attempts_of(one).fail(one.attempt, "no", status, counts=counts)
         assert unpublished == (one.status is not AttemptStatus.SUCCEEDED)
         if one.is_running:
-            one.batch.end(one, status)
+            one.batch.end(one, status, counts=counts)
 
     @precondition(lambda self: any(one.is_running for one in self.model.tries))
     @rule(data=st.data())

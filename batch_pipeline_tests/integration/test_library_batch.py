@@ -15,6 +15,7 @@ from batch_pipeline.domain.errors import (
     ConfigurationError,
     FencedError,
     InvalidValueError,
+    LockTimeoutError,
     UnknownMetaColumnError,
 )
 from batch_pipeline.inventory.database import Database
@@ -164,14 +165,20 @@ def test_block_with_an_exception_fails(ten: Database) -> None:
     assert 'nothing["missing"] += 1' in error
 
 
-@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
-def test_block_that_is_interrupted_abandons(ten: Database, interrupt: type[BaseException]) -> None:
-    """Expect the data not to be blamed for an interrupt: the batch comes first next time."""
-    with pytest.raises(interrupt), acquired(batch_count=5):
-        raise interrupt
-    assert statuses(ten) == ["abandoned"]
+@pytest.mark.parametrize(
+    "interrupt",
+    [KeyboardInterrupt(), SystemExit(), LockTimeoutError("db", "somebody else holds a lock")],
+    ids=["interrupt", "exit", "retryable"],
+)
+def test_block_that_is_interrupted_abandons(ten: Database, interrupt: BaseException) -> None:
+    """Expect the data not to be blamed for an interrupt, however often: the batch comes first the
+    next time."""
+    for _ in range(4):
+        with pytest.raises(type(interrupt)), acquired(batch_count=5):
+            raise interrupt
+    assert statuses(ten) == ["abandoned"] * 4
     again = acquired(batch_count=5)
-    assert (again.items, again.attempt) == (files(1, 5), 2)
+    assert (again.items, again.attempt) == (files(1, 5), 5)
 
 
 def test_process_keeps_json_that_is_returned(ten: Database) -> None:

@@ -1,19 +1,20 @@
 """Listing a landing in a bucket: what counts as landed, with which facts, and what stops it."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from batch_pipeline.domain.errors import LandingUnavailableError, UnfitKeyError
-from batch_pipeline.domain.item import Registered
+from batch_pipeline.domain.item import FoundFile, Registered
 from batch_pipeline.domain.stream import Source
 from batch_pipeline.files.object_landing import ObjectLanding
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.spark.read.item_cuts import ItemCutter
 from batch_pipeline.stores import s3
 from batch_pipeline.stores.facts import look
-from batch_pipeline_tests.factories import stream
+from batch_pipeline_tests.factories import found_file, stream
 from batch_pipeline_tests.integration.bucket_landing import BucketLanding, names
 
 
@@ -75,16 +76,36 @@ def test_found_objects_of_a_whole_bucket_have_any_key(place: BucketLanding) -> N
 @pytest.mark.parametrize(
     "key", ["in/a.csv#bytes=0-9", "in/a.csv#bytes=0-9,size=10", "in/#bytes=9-1"]
 )
-def test_key_that_looks_like_a_range_is_refused_unless_it_is_excluded(
+def test_key_that_looks_like_a_range_is_told_unless_it_is_excluded(
     place: BucketLanding, key: str
 ) -> None:
-    """Expect the key in the message and what to do, and the others once it is left out."""
-    place.put(key)
-    place.put("in/b.csv")
-    with pytest.raises(UnfitKeyError, match=r"leave this one out by `source\.exclude`") as caught:
-        names(place.landing())
-    assert key in str(caught.value)
-    assert names(place.landing(exclude=("*#bytes*",))) == ["b.csv"]
+    """Expect all others to be found, and the key in a message that says what to do."""
+    for one in ("in/+.csv", key, "in/b.csv"):
+        place.put(one)
+    landing = place.landing()
+    assert [names(landing), names(landing)] == [["+.csv", "b.csv"]] * 2
+    [told] = landing.troubles
+    assert isinstance(told, UnfitKeyError)
+    assert key in str(told)
+    assert "leave it out by `source.exclude`" in str(told)
+    landing = place.landing(exclude=("*#bytes*",))
+    assert (names(landing), landing.troubles) == (["+.csv", "b.csv"], [])
+
+
+@pytest.mark.parametrize(("all_or_none", "registered"), [(False, 2), (True, None)])
+def test_listing_that_breaks_off_registers_what_came_before(
+    database: Database, all_or_none: bool, registered: int | None
+) -> None:
+    """Expect the files that came, however few, unless all are wanted or none."""
+
+    def broken() -> Iterator[FoundFile]:
+        yield from (found_file(1), found_file(2))
+        raise LandingUnavailableError("orders", "s3://bucket/in", "it does not answer")
+
+    table = database.meta_table("orders")
+    with pytest.raises(LandingUnavailableError):
+        table.register(broken(), accept_changed=False, all_or_none=all_or_none)
+    assert table.ceiling() == registered
 
 
 def test_key_with_other_marks_in_it_is_a_usual_one(place: BucketLanding) -> None:

@@ -7,6 +7,7 @@ import pytest
 from botocore import xform_name
 
 from batch_pipeline.domain.location import split_object
+from batch_pipeline.singer.target.landing_object import LandingObject
 from batch_pipeline.stores import listing, s3
 from batch_pipeline.stores.facts import look
 from batch_pipeline.stores.reading import open_uri
@@ -38,6 +39,19 @@ def test_landing_is_read_with_the_rights_of_a_reader(bucket: str, recorded: set[
     with open_uri(f"{bucket}/orders/one.csv") as file:
         assert file.read() == b"id\n1\n"
     assert _taken(recorded) == _allowed("iam-landing-reader.json")
+
+
+def test_landing_is_written_with_the_rights_of_a_target(bucket: str, recorded: set[str]) -> None:
+    """Expect what a target lands, and takes back, to take what its policy allows."""
+    for octets in (b"x", b"x" * (PART_BYTES + 1)):
+        landing = LandingObject(f"{bucket}/orders", f"{len(octets)}.jsonl")
+        landing.file.write(octets)
+        assert landing.land().size_bytes == len(octets)
+        upload = ObjectUpload(f"{bucket}/orders/refused")
+        upload.write(octets)
+        upload.seal()
+        upload.abort()
+    assert _taken(recorded) == _allowed("iam-landing-writer.json")
 
 
 def test_storage_is_written_with_the_rights_of_a_writer(bucket: str, recorded: set[str]) -> None:

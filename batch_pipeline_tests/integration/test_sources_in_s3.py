@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.domain.errors import BadFileError, PipelineError, SourceUnavailableError
+from batch_pipeline.domain.errors import (
+    BadFileError,
+    PipelineError,
+    SourceRefusedError,
+    SourceUnavailableError,
+)
 from batch_pipeline.domain.item import FoundFile
 from batch_pipeline.domain.location import join_uri
 from batch_pipeline.domain.record_rules import BadFileKind, BadFileRules, OnBadFile
@@ -102,12 +107,19 @@ def test_object_with_another_etag_has_changed(landing: Prefix) -> None:
 
 
 def test_object_that_is_gone_is_missing(landing: Prefix) -> None:
-    """Expect one that vanished, and one whose bucket did, to be no damage."""
+    """Expect one that vanished to be no damage."""
     file = landing.put("orders.csv", b"id\n1\n")
     landing.remove("orders.csv")
     assert kind_of(file) == (BadFileKind.MISSING, "is not there")
-    assert kind_of(FoundFile(location="s3://no-such-bucket-of-ours/a"))[0] is BadFileKind.MISSING
     assert kind_of(FoundFile(location="s3://no_such_bucket!/a"))[0] is BadFileKind.CORRUPT
+
+
+def test_bucket_that_is_not_there_makes_no_bad_file(bucket: str) -> None:
+    """Expect the bucket to be named, and nothing to be said of the object."""
+    uri = f"{bucket}-none/a"
+    error = refusal(FoundFile(location=uri))
+    assert isinstance(error, SourceRefusedError)
+    assert (error.uri, error.reason) == (uri, "there is no such bucket")
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
@@ -148,6 +160,26 @@ def test_store_that_is_busy_makes_no_bad_file(tried_once: Faults, landing: Prefi
     assert isinstance(error, SourceUnavailableError)
     assert (error.uri, "SlowDown" in error.reason) == (file.location, True)
     assert refusal_of_task(tried_once, landing) == file.location
+
+
+def test_store_that_refuses_makes_no_bad_file(tried_once: Faults, landing: Prefix) -> None:
+    """Expect the action that is refused, and no item to be set aside whatever the stream says."""
+    file, storage = landing.put("orders.csv", b"id\n1\n"), Prefix(landing.uri)
+    tried_once.refuse(403, "AccessDenied", method="GET", target="orders.csv")
+    error = refusal(file)
+    assert isinstance(error, SourceRefusedError)
+    assert error.reason == (
+        "the store refuses s3:GetObject (AccessDenied), or there is none and s3:ListBucket is "
+        "refused"
+    )
+    rules = BadFileRules.all(OnBadFile.QUARANTINE)
+    stream = replace(between(STREAM, landing, storage), on_bad_file=rules)
+    report = task(stream, [file], id="integer")
+    assert (report.items, report.part_files, storage.names()) == ((), (), [])
+    assert report.source_error is not None
+    again = report.source_error.error()
+    assert isinstance(again, SourceRefusedError)
+    assert str(again) == str(error)
 
 
 def refusal_of_task(faults: Faults, landing: Prefix) -> str:

@@ -1,11 +1,11 @@
 """A standalone cluster: a worker lost in mid-batch, the same bytes, executors that lack things.
 
-The tests share one cluster, so that few Java processes are started; each has sessions of its own.
+The tests share one cluster, and one session where they can, so that few Java processes are started.
 """
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +22,8 @@ from batch_pipeline.domain.stream import Storage
 from batch_pipeline.files.storage import FolderStorage
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.spark import packing
+from batch_pipeline.spark.clusters.engine_state import is_stopped
+from batch_pipeline.spark.clusters.fitness import check_executors
 from batch_pipeline.spark.clusters.packing import pack
 from batch_pipeline.spark.encoder import SparkEncoder
 from batch_pipeline.spark.sessions import launch
@@ -29,6 +31,7 @@ from batch_pipeline.spark.sessions.session import SparkSettings, close_session, 
 from batch_pipeline.steps.encode import Workshop, encode
 from batch_pipeline_tests.acceptance.workplace import wait_until
 from batch_pipeline_tests.factories import limits
+from batch_pipeline_tests.integration import transforms
 from batch_pipeline_tests.integration.cluster_files import FILES, TASK_ITEMS, encoded, landed
 from batch_pipeline_tests.integration.encode_desk import Desk, names, records
 from batch_pipeline_tests.integration.garbage_scene import GarbageScene, paths
@@ -40,6 +43,13 @@ from batch_pipeline_tests.integration.spark_cluster import (
 from batch_pipeline_tests.object_store import ObjectStore
 
 SLOW = {"BATCH_PIPELINE_FAILPOINTS": "encode.before_rename=sleep:4"}
+ONLY_HERE = """
+def kept(parts):
+    yield from parts
+
+def same(frame):
+    return frame.mapInPandas(kept, frame.schema)
+"""
 # Executors that start as fast as the driver does; they use the same Java.
 QUICK = {"spark.executor.extraJavaOptions": " ".join(launch.JVM_OPTIONS)}
 
@@ -52,17 +62,22 @@ class Ground:
     home: Path
     bare_python: str
 
+    def session(self) -> SparkSession:
+        """Give the session that the tests share as long as it works, then the next one."""
+        return open_session(self._settings(None, {}))
+
     @contextmanager
-    def session(self, packed: Path | None = None, **conf: str) -> Iterator[SparkSession]:
-        """Open a session on the cluster; keys of `conf` have `_` in place of dots."""
-        told = QUICK | {key.replace("_", "."): value for key, value in conf.items()}
-        settings = SparkSettings(
-            home=self.home, master=self.cluster.master, packed=packed, conf=told
-        )
+    def other_session(self, packed: Path | None = None, **conf: str) -> Iterator[SparkSession]:
+        """Open a session of its own; keys of `conf` have `_` in place of dots."""
+        close_session()
         try:
-            yield open_session(settings)
+            yield open_session(self._settings(packed, conf))
         finally:
             close_session()
+
+    def _settings(self, packed: Path | None, conf: Mapping[str, str]) -> SparkSettings:
+        told = QUICK | {key.replace("_", "."): value for key, value in conf.items()}
+        return SparkSettings(home=self.home, master=self.cluster.master, packed=packed, conf=told)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +90,10 @@ def ground(tmp_path_factory: pytest.TempPathFactory, object_store: ObjectStore) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BATCH_PIPELINE_JAVA", "bundled")
         with standalone_cluster(folder / "spark", keys, keys | SLOW) as cluster:
-            yield Ground(cluster, folder / "home", str(bare / "bin" / "python"))
+            try:
+                yield Ground(cluster, folder / "home", str(bare / "bin" / "python"))
+            finally:
+                close_session()
 
 
 @pytest.fixture
@@ -90,6 +108,7 @@ def local_digests(tmp_path_factory: pytest.TempPathFactory, ground: Ground) -> l
     folder = tmp_path_factory.mktemp("local")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "TASK_ITEMS", TASK_ITEMS)
+        close_session()
         session = open_session(SparkSettings(home=ground.home, master="local[2]"))
         try:
             return encoded(folder / "desk", session)
@@ -145,7 +164,8 @@ def test_batch_whose_worker_is_killed_is_published_once_and_whole(
     two, with the next one open. What is published has the bytes that a local session makes.
     """
     slow = ground.cluster.workers[1]
-    with ground.session() as session, ThreadPoolExecutor() as threads:
+    session = ground.session()
+    with ThreadPoolExecutor() as threads:
         wait_until(lambda: executors(session) == 2, "both executors come")
         desk = landed(tmp_path / "desk", session)
         scene = batch_of(desk, database)
@@ -178,7 +198,7 @@ def test_executors_without_the_package_are_named_with_what_they_lack(ground: Gro
     """Expect host, id, modules and the command that mends it, before any batch is tried."""
     with (
         pytest.raises(ExecutorUnfitError) as raised,
-        ground.session(spark_pyspark_python=ground.bare_python),
+        ground.other_session(spark_pyspark_python=ground.bare_python),
     ):
         pass
 
@@ -197,7 +217,7 @@ def test_executors_with_a_packed_archive_need_nothing_else(
     """
     packed = tmp_path / "packed.tar.gz"
     pack(packed)
-    with ground.session(packed, spark_pyspark_python=ground.bare_python) as session:
+    with ground.other_session(packed, spark_pyspark_python=ground.bare_python) as session:
         assert encoded(tmp_path / "desk", session) == local_digests
         desk = landed(tmp_path / "to-s3", session)
         desk.stream = replace(desk.stream, storage=Storage(root=f"{bucket}/batches", prefix="p-"))
@@ -207,19 +227,81 @@ def test_executors_with_a_packed_archive_need_nothing_else(
     assert {part.uri.rpartition("/")[0] for part in written} == {f"{bucket}/batches"}
 
 
-def test_executors_without_the_python_are_named(ground: Ground) -> None:
+def test_executors_without_the_python_are_named(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Expect the program that is not there, and the variable that chooses another."""
-    with (
-        pytest.raises(ExecutorUnfitError) as raised,
-        ground.session(spark_pyspark_python="/no/such/python"),
-    ):
-        pass
+    session = ground.session()
+    monkeypatch.setattr(session.sparkContext, "pythonExec", "/no/such/python")
+    with pytest.raises(ExecutorUnfitError) as raised:
+        check_executors(session, ground.cluster.master)
     assert "it has no /no/such/python" in str(raised.value)
     assert "Set PYSPARK_PYTHON to a Python 3." in str(raised.value)
 
 
+def test_executors_without_a_module_of_the_transform_are_named(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect the way to bring it along, and not the function to be blamed."""
+    (tmp_path / "only_here.py").write_text(ONLY_HERE)
+    monkeypatch.syspath_prepend(tmp_path)
+    desk = Desk(tmp_path, ground.session())
+    desk.stream = replace(desk.stream, transform="only_here:same")
+    desk.land(b"id\n1\n")
+
+    with pytest.raises(ExecutorUnfitError) as raised:
+        desk.encode(id="integer")
+
+    text = str(raised.value)
+    assert text.startswith("Executor ")
+    assert " lacks the module only_here. Nothing was published. Run" in text
+    assert "`batch-pipeline pack packed.tar.gz --with only_here`" in text
+    assert desk.files() == []
+
+
+def test_session_whose_context_ends_in_mid_transform_is_replaced(
+    ground: Ground, tmp_path: Path
+) -> None:
+    """Expect it to be nobody's data or function that failed, and the next session to work.
+
+    The JVM ends the context and lives on, as it does when the master removes the application.
+    """
+    mark = tmp_path / "mark"
+    session = ground.session()
+    desk = Desk(tmp_path, session)
+    desk.stream = replace(desk.stream, transform=f"{transforms.__name__}:held")
+    desk.land(f"mark\n{mark}\n".encode())
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(desk.encode, mark="string")
+        wait_until(lambda: mark.exists() or running.done(), "the function has begun")
+        try:
+            session.sparkContext._jsc.sc().stop()
+        finally:
+            mark.unlink(missing_ok=True)  # else the function would go on
+        with pytest.raises(SparkUnavailableError, match="SparkContext was shut down"):
+            running.result()
+
+    assert ground.session() is not session
+    assert ground.session().range(3).count() == 3
+
+
+def test_session_whose_master_was_started_again_is_replaced(ground: Ground) -> None:
+    """Expect a session that the new master does not know, and will give nothing, to count as dead.
+
+    Its context goes on without executors; the JVM would wait for them for ever.
+    """
+    session = ground.session()
+    ground.cluster.restart_master()
+    wait_until(lambda: executors(session) == 0, "the executors are ended")
+    assert not is_stopped(session)
+
+    assert ground.session() is not session
+    assert ground.session().range(3).count() == 3
+
+
 def test_master_that_does_not_answer_is_told_at_once(tmp_path: Path) -> None:
     """Expect no Java to be started for a cluster that is not there."""
+    close_session()
     settings = SparkSettings(home=tmp_path, master="spark://127.0.0.1:1")
     with pytest.raises(SparkUnavailableError) as raised:
         open_session(settings)

@@ -2,6 +2,8 @@
 
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,15 @@ from batch_pipeline.stores.upload import ObjectUpload, put, put_new, remove
 from batch_pipeline_tests.store_faults import Deed, Fault, Faults
 
 CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or a role"
+NO_S3 = "what answers there is no S3; set AWS_ENDPOINT_URL to the address of one"
+ROLE = """
+[profile base]
+aws_access_key_id = old
+aws_secret_access_key = old
+[profile team]
+source_profile = base
+role_arn = arn:aws:iam::123456789012:role/team
+"""
 Ask = Callable[[str], object]
 
 
@@ -95,10 +106,10 @@ def test_missing_bucket_is_named(bucket: str, ask: Ask) -> None:
         (listed, "s3:ListBucket (AccessDenied)"),
         (remove, "s3:DeleteObject (AccessDenied)"),
         (lambda uri: list(unfinished_uploads(uri)), "s3:ListBucketMultipartUploads (AccessDenied)"),
-        (look, "s3:GetObject (403), also of what is not there where s3:ListBucket is refused"),
+        (look, "s3:GetObject (403), or there is none and s3:ListBucket is refused"),
         (
             open_uri,
-            "s3:GetObject (AccessDenied), also of what is not there where s3:ListBucket is refused",
+            "s3:GetObject (AccessDenied), or there is none and s3:ListBucket is refused",
         ),
     ],
     ids=["put", "upload", "list", "remove", "uploads", "look", "read"],
@@ -255,3 +266,127 @@ def test_put_new_to_a_store_without_rights_wins_nothing(bucket: str, faults: Fau
     faults.refuse(403, "AccessDenied", method="PUT")
     with pytest.raises(PermissionError):
         put_new(f"{bucket}/pointer", b"mine")
+
+
+def take_role(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the credentials be those of a role, which are asked for, once, before anything else."""
+    (folder / "config").write_text(ROLE)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(folder / "config"))
+    monkeypatch.setenv("AWS_PROFILE", "team")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    s3.forget()
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("ThrottlingException", "the store is busy (ThrottlingException, after "),
+        ("RequestThrottled", "the store is busy (RequestThrottled, after "),
+        ("ExpiredTokenException", "the store does not accept the credentials; set AWS_"),
+        ("InvalidIdentityToken", "the store does not accept the credentials; set AWS_"),
+        (
+            "AccessDenied",
+            "AWS gives no credentials: it answers AssumeRole by AccessDenied: said by",
+        ),
+    ],
+)
+def test_answers_about_a_role_are_the_fault_of_no_object(
+    bucket: str,
+    faults: Faults,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    code: str,
+    reason: str,
+) -> None:
+    """Expect an error about the access, whatever the service that gives credentials says."""
+    take_role(tmp_path, monkeypatch)
+    faults.refuse(400, code, root="ErrorResponse")
+    failed = told(look, f"{bucket}/a")
+    assert isinstance(failed, UnreachableError)
+    assert reason_of(failed).startswith(reason)
+
+
+def test_archived_object_is_told(bucket: str, faults: Faults) -> None:
+    """Expect what to do, instead of a right that is missing."""
+    faults.refuse(403, "InvalidObjectState")
+    assert reason_of(told(open_uri, f"{bucket}/a")) == "it is archived; restore it first"
+
+
+@pytest.mark.parametrize("ask", [listed, look, open_uri, put_five])
+@pytest.mark.parametrize("page", ["<html>hello</html>", ""], ids=["page", "nothing"])
+def test_what_is_no_store_is_told_from_an_empty_one(
+    bucket: str, faults: Faults, ask: Ask, page: str
+) -> None:
+    """Expect a server that answers everything by a page to be named, and AWS's variable."""
+    faults.add(Fault(deed=Deed.SAY, times=10, body=page))
+    failed = told(ask, f"{bucket}/a")
+    assert isinstance(failed, UnreachableError)
+    assert reason_of(failed) == NO_S3
+
+
+def test_what_gives_no_role_but_a_page_is_told(
+    bucket: str, faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect the same words where the page answers a request for credentials."""
+    take_role(tmp_path, monkeypatch)
+    faults.add(Fault(deed=Deed.SAY, body="<html><br>"))
+    assert reason_of(told(look, f"{bucket}/a")) == NO_S3
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(403, "InvalidAccessKeyId"), (400, "ExpiredToken"), (400, "InvalidToken")]
+)
+def test_renewed_credentials_are_read_after_a_refusal(
+    bucket: str,
+    faults: Faults,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    code: str,
+) -> None:
+    """Expect the keys that a file has by then, in the client of the process and in others'."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    path = tmp_path / "credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
+    path.write_text("[default]\naws_access_key_id = old\naws_secret_access_key = old\n")
+    s3.forget()
+    own = s3.kept(s3.new_client)
+    assert [_key_of(s3.client()), _key_of(own())] == ["old", "old"]
+    path.write_text("[default]\naws_access_key_id = new\naws_secret_access_key = new\n")
+    assert own() is own()
+    faults.refuse(status, code, times=1)
+    told(listed, f"{bucket}/")
+    assert [_key_of(s3.client()), _key_of(own())] == ["new", "new"]
+
+
+def _key_of(client: Any) -> str:
+    return str(client._request_signer._credentials.access_key)
+
+
+@pytest.mark.parametrize("attempts", ["2", "5"])
+def test_silence_is_ended_whatever_the_number_of_attempts(
+    bucket: str, faults: Faults, monkeypatch: pytest.MonkeyPatch, attempts: str
+) -> None:
+    """Expect two requests where AWS's variable allows more."""
+    monkeypatch.setattr(s3, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", attempts)
+    s3.forget()
+    faults.add(Fault(deed=Deed.HANG, times=10))
+    told(look, f"{bucket}/a")
+    assert len(faults.requests) == 2
+
+
+@pytest.mark.parametrize(("attempts", "requests"), [("1", 1), ("3", 3)])
+def test_collision_is_repeated_as_often_as_told(
+    bucket: str, faults: Faults, monkeypatch: pytest.MonkeyPatch, attempts: str, requests: int
+) -> None:
+    """Expect AWS's variable to bound the requests, and not to end the repetition."""
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", attempts)
+    s3.forget()
+    faults.refuse(409, "ConditionalRequestConflict", method="PUT")
+    failed = told(put_five, f"{bucket}/a")
+    assert reason_of(failed).startswith("the store is busy (ConditionalRequestConflict")
+    assert faults.count("PUT") == requests

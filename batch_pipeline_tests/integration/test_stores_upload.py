@@ -156,6 +156,16 @@ def test_upload_aborted_by_others_is_not_complete(bucket: str, faults: Faults) -
     assert read(f"{bucket}/large") == b"theirs"
 
 
+def test_upload_aborted_by_others_is_not_complete_where_nothing_is(
+    bucket: str, faults: Faults
+) -> None:
+    """Expect the same words where no object has the name."""
+    upload = written(f"{bucket}/large")
+    faults.refuse(404, "NoSuchUpload", method="POST", times=1)
+    with pytest.raises(FileNotFoundError, match="was aborted, or is complete"):
+        upload.complete()
+
+
 @pytest.mark.usefixtures("few_attempts")
 def test_abort_takes_back_a_completion_without_answer(bucket: str, faults: Faults) -> None:
     """Expect no object when nobody could tell the writer that it is there."""

@@ -21,6 +21,7 @@ from batch_pipeline.stores.events import Queue
 from batch_pipeline_tests.integration.bucket_landing import BucketLanding, Clock, looked
 from batch_pipeline_tests.integration.seeds import query
 from batch_pipeline_tests.object_store import ObjectStore
+from batch_pipeline_tests.store_faults import Faults, proxy
 
 
 @dataclass
@@ -210,12 +211,79 @@ def test_events_after_many_objects_are_all_taken(told: Told, database: Database)
     assert told.waiting() == 0
 
 
-def test_queue_that_is_not_there_is_an_error(told: Told, database: Database) -> None:
-    """Expect the queue to be named, and the landing to be fine once it is there."""
+def test_queue_that_is_not_there_is_told_while_the_bucket_is_listed(
+    told: Told, database: Database
+) -> None:
+    """Expect the listing that is due, words that name the queue, and none once it is there."""
+    told.place.put("in/a.csv")
     watched = told.watched()
     told.sqs.delete_queue(QueueUrl=told.queue)
-    with pytest.raises(LandingUnavailableError, match="there is no such queue") as caught:
-        looked(watched, database)
-    assert told.queue in str(caught.value)
+    assert looked(watched, database).new_items == 1
+    [trouble] = watched.troubles
+    assert isinstance(trouble, LandingUnavailableError)
+    assert f"{told.queue} cannot be listed or read (there is no such queue)" in str(trouble)
     told.sqs.create_queue(QueueName=told.queue.rpartition("/")[2])
-    assert looked(watched, database).new_items == 0
+    looked(watched, database)
+    assert watched.troubles == ()
+
+
+def test_object_that_is_refused_keeps_its_own_message_alone(
+    told: Told, database: Database, faults: Faults
+) -> None:
+    """Expect the others to be registered and their messages deleted, and the refusal to be told."""
+    watched = Told(BucketLanding(told.place.bucket), told.sqs, told.queue).watched()
+    looked(watched, database)
+    for name in ("a", "b", "c"):
+        told.place.put(f"in/{name}.csv")
+        told.say(f"in/{name}.csv")
+    faults.refuse(403, "AccessDenied", method="HEAD", target="in/b.csv")
+    assert looked(watched, database).new_items == 2
+    assert told.waiting() == 1
+    assert "/in/b.csv cannot be listed or read (the store refuses s3:GetObject" in str(
+        watched.troubles[0]
+    )
+
+
+def test_message_of_an_unfit_key_stays(told: Told, database: Database) -> None:
+    """Expect the key to be told, and what else the message tells to be registered."""
+    watched = told.watched()
+    looked(watched, database)
+    told.place.put("in/a.csv")
+    told.say("in/a.csv", "in/a.csv#bytes=0-4", "in/nul\0.csv")
+    assert looked(watched, database).new_items == 1
+    assert told.waiting() == 1
+    assert "a.csv#bytes=0-4" in str(watched.troubles[0])
+
+
+def test_messages_that_cannot_be_deleted_are_told_after_registration(
+    told: Told, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect the registration to count, and the action that a policy has to allow."""
+    with proxy(told.sqs.meta.endpoint_url) as between:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", between.endpoint)
+        watched = told.watched()
+        looked(watched, database)
+        told.sqs.set_queue_attributes(QueueUrl=told.queue, Attributes={"VisibilityTimeout": "300"})
+        told.place.put("in/a.csv")
+        told.say("in/a.csv")
+        between.refuse(403, "AccessDenied", skip=2)
+        assert looked(watched, database).new_items == 1
+    assert "(the store refuses sqs:DeleteMessage (403))" in str(watched.troubles[0])
+
+
+def test_queue_that_does_not_accept_the_credentials_says_so(
+    told: Told, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect words about the credentials, and those of later to be read by the same process."""
+    with proxy(told.sqs.meta.endpoint_url) as between:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", between.endpoint)
+        watched = told.watched()
+        code = {"x-amzn-query-error": "InvalidClientTokenId;Sender"}
+        between.refuse(403, "InvalidClientTokenId", times=1, headers=code)
+        looked(watched, database)
+        assert "the store does not accept the credentials" in str(watched.troubles[0])
+        monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", told.sqs.meta.endpoint_url)
+        before = len(between.requests)
+        looked(watched, database)
+        assert watched.troubles == ()
+        assert len(between.requests) == before

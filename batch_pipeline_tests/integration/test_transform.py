@@ -199,6 +199,7 @@ def test_transform_of_a_batch_with_a_bad_file_is_given_the_other_ones(desk: Desk
     [
         ("raises", r"at transforms.py:\d+ in raises \(ValueError: no 7 columns in 1\)"),
         ("raises_on_workers", r"at transforms.py:\d+ in <lambda> \(ZeroDivisionError: "),
+        ("wrong_attribute", r"at transforms.py:\d+ in wrong_attribute \("),
         ("wrong_column", r"UNRESOLVED_COLUMN.* `nope` cannot be resolved"),
         ("bad_cast", r"CAST_INVALID_INPUT.* 'x0' .*cannot be cast"),
         ("twice_named", r"column 'id' is there twice"),

@@ -4,13 +4,15 @@ from datetime import timedelta
 
 import pytest
 
+from batch_pipeline.defs.discover import Look
 from batch_pipeline.domain.arrivals import Arrivals, KeyOrder
 from batch_pipeline.domain.errors import LandingUnavailableError
 from batch_pipeline.domain.item import Registered
 from batch_pipeline.files.watched_objects import WatchedObjects
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.steps.register import register
 from batch_pipeline_tests.integration.bucket_landing import BucketLanding, Clock, looked, names
-from batch_pipeline_tests.integration.seeds import query
+from batch_pipeline_tests.integration.seeds import execute, query
 
 ASCENDING = Arrivals(order=KeyOrder.ASCENDING, relist=timedelta(hours=1))
 
@@ -165,3 +167,52 @@ def test_look_at_a_bucket_that_cannot_be_listed_is_made_good_by_the_next(
     with pytest.raises(LandingUnavailableError):
         looked(watched, database)
     assert looked(watched, database).new_items == 1
+
+
+def test_full_looks_let_a_long_pass_come_to_its_end(
+    place: BucketLanding, database: Database
+) -> None:
+    """Expect ten keys, two a look, to be registered although every third look compares everything,
+    and a row that was removed by hand to be made again by the pass that begins after such a look.
+    """
+    place.put_many(1, 10)
+    look, news = Look(full_every=3), []
+    for number in range(20):
+        with look.turn() as remembered:
+            if remembered.landing is None:
+                remembered.landing = WatchedObjects(place.landing(), most_keys=2)
+            watched = remembered.landing
+            news.append(watched.settled(register(watched, database.meta_table("orders"))).new_items)
+        if number == 8:
+            execute(database, "DELETE FROM batch_pipeline.item WHERE id = 2")
+    assert news[:8] == [2, 2, 2, 2, 2, 0, 0, 0]
+    assert sum(news) == 11
+    assert len(_locations(database)) == 10
+
+
+def test_watched_key_that_is_unfit_is_told_until_it_is_gone(
+    place: BucketLanding, database: Database
+) -> None:
+    """Expect every look to tell it and to register the others, and none once a pass missed it."""
+    place.put_many(1, 3)
+    place.put("in/00000.csv#bytes=0-9")
+    watched = WatchedObjects(place.landing(), most_keys=2)
+    seen = [(looked(watched, database).new_items, len(watched.troubles)) for _ in range(4)]
+    assert seen == [(1, 1), (2, 1), (0, 1), (0, 1)]
+    assert "00000.csv#bytes=0-9" in str(watched.troubles[0])
+    place.delete("in/00000.csv#bytes=0-9")
+    for _ in range(2):
+        looked(watched, database)
+    assert watched.troubles == ()
+
+
+def test_unfit_key_behind_the_highest_one_is_told(place: BucketLanding, database: Database) -> None:
+    """Expect the looks between two passes to tell it as well."""
+    place.put("in/1.csv")
+    watched = WatchedObjects(place.landing(arrivals=ASCENDING), now=Clock())
+    looked(watched, database)
+    place.put("in/2.csv#bytes=0-9")
+    place.put("in/3.csv")
+    assert looked(watched, database).new_items == 1
+    assert looked(watched, database).new_items == 0
+    assert "2.csv#bytes=0-9" in str(watched.troubles[0])

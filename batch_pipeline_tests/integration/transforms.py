@@ -1,6 +1,9 @@
 """Transforms as a user may write them, good and bad ones."""
 
+import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from pyspark.sql import DataFrame, functions
@@ -59,6 +62,27 @@ def in_pandas(frame: DataFrame) -> DataFrame:
             yield part.assign(id=part["id"] + 1)
 
     return frame.mapInPandas(add, frame.schema)
+
+
+def held(frame: DataFrame) -> DataFrame:
+    """Make the file that a record names, and wait on the workers until it is gone."""
+
+    def hold(parts: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for part in parts:
+            mark = Path(part["mark"].iloc[0])
+            mark.touch()
+            while mark.exists():
+                time.sleep(0.1)
+            yield part
+
+    return frame.mapInPandas(hold, frame.schema)
+
+
+def wrong_attribute(frame: DataFrame) -> DataFrame:
+    """Ask for a method that is not there."""
+    untyped: Any = frame
+    given: DataFrame = untyped.nope()
+    return given
 
 
 def wrong_column(frame: DataFrame) -> DataFrame:

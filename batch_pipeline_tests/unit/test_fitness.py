@@ -8,8 +8,16 @@ import msgspec
 import pytest
 from pyspark import SparkFiles, cloudpickle
 
+from batch_pipeline.domain.errors import TasksLostError
 from batch_pipeline.spark.clusters.archive_note import ArchiveNote
-from batch_pipeline.spark.clusters.fitness import Seen, probe, problem_of, unfit_executor
+from batch_pipeline.spark.clusters.fitness import (
+    is_lost,
+    lacked,
+    lost,
+    problem_of,
+    unfit_executor,
+)
+from batch_pipeline.spark.clusters.probe import Seen, probe
 
 HERE = ArchiveNote(
     python="3.11", platform="linux-x86_64", release="1", package="abc", distributions={}
@@ -72,6 +80,88 @@ def test_report_of_a_lost_task_names_executor_and_lack(reason: str, told: str) -
 def test_report_of_another_failure_blames_no_executor(report: str) -> None:
     """A worker that is gone, or what the driver itself lacks, is not for packing to mend."""
     assert unfit_executor("yarn", report) is None
+
+
+BY_TASKS = "ExecutorLostFailure (executor 2 exited caused by one of the running tasks) Reason: 137"
+BY_OTHERS = "ExecutorLostFailure (executor 2 exited unrelated to the running tasks) Reason: gone"
+
+
+@pytest.mark.parametrize(
+    ("report", "is_theirs"),
+    [
+        (LOST.format(BY_TASKS), True),
+        (LOST.format("SparkException: Python worker exited unexpectedly (crashed)"), True),
+        (LOST.format(BY_OTHERS), False),
+        ("Job 3 cancelled because SparkContext was shut down", False),
+        ("Job aborted due to stage failure: Master removed our application: FAILED", False),
+    ],
+    ids=["executor", "worker", "taken away", "shut down", "removed"],
+)
+def test_processes_that_ended_under_tasks_are_told_from_an_outage(
+    report: str, is_theirs: bool
+) -> None:
+    """Expect Spark's own judgement of who is to blame."""
+    error = lost("yarn", report, "the reason")
+    assert isinstance(error, TasksLostError) is is_theirs
+    assert (error.target, error.reason) == ("yarn", "the reason")
+
+
+CALLED = "An error occurred while calling o144.collect.\n: org.apache.spark.SparkException: "
+SHUFFLED = (
+    "ResultStage 5 has failed the maximum allowable number of times: 4. Most recent failure reason:"
+    "\norg.apache.spark.shuffle.MetadataFetchFailedException: Missing an output location"
+)
+IN_WORKER = "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        LOST.format(BY_TASKS),
+        LOST.format(BY_OTHERS),
+        f"{CALLED}Job 4 cancelled because SparkContext was shut down\n\tat org.apache.spark",
+        f"{CALLED}Job aborted due to stage failure: Master removed our application: KILLED\n\tat o",
+        "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.\nThis",
+        SHUFFLED,
+    ],
+    ids=["died", "taken away", "shut down", "removed", "stopped", "shuffled records"],
+)
+def test_report_of_lost_processes_is_not_of_what_they_ran(report: str) -> None:
+    """Expect no function and no data to be blamed for what an engine lost."""
+    assert is_lost(report)
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        f'{IN_WORKER}  File "t.py", line 7, in add\nZeroDivisionError: division by zero',
+        f"{CALLED}Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times",
+        "[CAST_INVALID_INPUT] The value 'x0' of the type STRING cannot be cast to INT",
+    ],
+    ids=["python", "task", "cast"],
+)
+def test_report_of_what_was_run_is_not_of_lost_processes(report: str) -> None:
+    """Expect faults of a function to stay its own."""
+    assert not is_lost(report)
+
+
+def test_module_that_the_driver_lacks_too_is_nobodys_to_pack() -> None:
+    """Expect only what is here to be missed there, by the words of Python and of pickle."""
+    worker = IN_WORKER + "ModuleNotFoundError: No module named '{}'"
+    assert lacked(worker.format("batch_pipeline_tests.factories")) == [
+        "batch_pipeline_tests.factories"
+    ]
+    assert lacked(worker.format("no_such_module")) == []
+    assert lacked(worker.format("no_such_package.module")) == []
+
+
+def test_module_of_a_user_is_packed_by_its_name() -> None:
+    """Expect the whole package of it to be named, for `pack` to bring it along."""
+    report = LOST.format("ModuleNotFoundError: No module named 'batch_pipeline_tests.factories'")
+    told = str(unfit_executor("yarn", report))
+    assert "lacks the module batch_pipeline_tests.factories." in told
+    assert "`batch-pipeline pack packed.tar.gz --with batch_pipeline_tests`" in told
+    assert "or install batch_pipeline_tests for the Python of the executors" in told
 
 
 def test_executor_that_has_everything_is_fit() -> None:

@@ -186,6 +186,21 @@ def test_found_files_of_a_landing_that_is_a_file_are_an_error(tmp_path: Path) ->
         list(_landing(_land(tmp_path / "a.csv")).found_files())
 
 
+def test_file_whose_folder_became_a_file_is_gone(tmp_path: Path) -> None:
+    """Expect no file and no error, as where it was deleted between listing and look."""
+    path = _land(tmp_path / "a")
+    assert _landing(tmp_path).rested(f"{path}/b.csv") is None
+
+
+def test_file_that_cannot_be_looked_at_is_an_error(tmp_path: Path) -> None:
+    """Expect the path and the system's reason."""
+    path = tmp_path / "circle.csv"
+    path.symlink_to(path)
+    with pytest.raises(LandingUnavailableError, match="symbolic links") as caught:
+        _landing(tmp_path).rested(str(path))
+    assert f"({path}: too many levels" in str(caught.value)
+
+
 def test_compare_tells_how_a_registered_file_stands_now(tmp_path: Path) -> None:
     """Expect unchanged, changed and gone to be told apart."""
     path = _land(tmp_path / "a.csv", "123")

@@ -1,11 +1,13 @@
 """Runs that are chosen key by key, and the order of keys that is read when it is needed."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_pipeline.defs.key_order import KeyOrder
-from batch_pipeline.defs.sensors.launch import Groups
+from batch_pipeline.defs.sensors.launch import Groups, Memory
 from batch_pipeline.steps.plan import neighbours
 
 _KEYS = [f"{number:02d}" for number in range(12)]
@@ -35,6 +37,24 @@ def test_groups_have_keys_of_one_job_only() -> None:
     for key, job in (("00", "a"), ("01", "b"), ("02", "b")):
         assert groups.takes(key, job)
     assert groups.groups == [["00"], ["01", "02"]]
+
+
+def test_groups_leave_a_key_alone_that_is_to_be_alone() -> None:
+    """Expect neither the key before it nor the one behind it in its run."""
+    groups = Groups(order=_KEYS, most=9, size=9)
+    for key in ("00", "01", "02", "03"):
+        assert groups.takes(key, "orders", alone=key == "01")
+    assert groups.groups == [["00"], ["01"], ["02", "03"]]
+
+
+def test_pauses_grow_up_to_half_an_hour() -> None:
+    """Expect none before the third launch, then a minute, twice as long each time, and an end."""
+    pauses = []
+    for tries in (0, 1, 2, 3, 4, 7, 8, 9, 2_000):
+        memory = Memory(tries={"00": tries}, launched_at={"00": 0.0})
+        early = (one for one in range(4_000) if replace(memory, looked_at=one).is_early("00"))
+        pauses.append(sum(1 for _ in early))
+    assert pauses == [0, 0, 0, 60, 120, 960, 1_800, 1_800, 1_800]
 
 
 def test_key_order_is_read_once_and_only_when_it_is_needed() -> None:

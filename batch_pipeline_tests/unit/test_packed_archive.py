@@ -1,4 +1,4 @@
-"""Archives that are of no use, and why they are refused."""
+"""Archives that are of no use, and why they are refused; what of this package goes into one."""
 
 import io
 import json
@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline.domain.errors import PackedUnusableError
-from batch_pipeline.spark.clusters.archive_note import NOTE, ArchiveNote, check_archive
+from batch_pipeline.spark.clusters.archive_note import (
+    NOTE,
+    ArchiveNote,
+    check_archive,
+    package_files,
+    package_folder,
+)
 from batch_pipeline.spark.clusters.packing import pack
 
 
@@ -29,6 +35,46 @@ def refused(archive: Path) -> str:
         check_archive(archive)
     assert raised.value.archive == str(archive)
     return raised.value.reason
+
+
+def put_files(folder: Path, *names: str) -> None:
+    """Write empty files."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+
+
+def test_secrets_beside_the_files_of_a_deployment_are_not_packed(tmp_path: Path) -> None:
+    """Whatever an operator has put there, of any ending, and also below other folders of it."""
+    put_files(
+        tmp_path,
+        "__init__.py",
+        "deploy/compose.yaml",
+        "deploy/iam-landing-reader.json",
+        "deploy/secrets/x.env",
+        "deploy/secrets/x.json",
+        "deploy/streams/orders/transform.py",
+    )
+    assert list(package_files(tmp_path)) == [tmp_path / "__init__.py"]
+
+
+def test_packed_files_are_sources_and_what_belongs_to_them(tmp_path: Path) -> None:
+    """Neither pages, nor byte-code, nor what somebody has left there."""
+    put_files(tmp_path, "a.py", "b/c.sql", "b/d.json")
+    put_files(
+        tmp_path, ".env", "b/x.env", "b/key.pem", "docs/s3.md", "__pycache__/a.cpython-311.pyc"
+    )
+    names = [path.relative_to(tmp_path).as_posix() for path in package_files(tmp_path)]
+    assert names == ["a.py", "b/c.sql", "b/d.json"]
+
+
+def test_packed_files_of_this_package_have_what_tasks_import() -> None:
+    """Expect its sources, and nothing of its deployment."""
+    names = {
+        path.relative_to(package_folder()).as_posix() for path in package_files(package_folder())
+    }
+    assert names >= {"__init__.py", "spark/task.py", "singer/messages.schema.json"}
+    assert [name for name in names if name.startswith(("deploy/", "docs/"))] == []
 
 
 def test_archive_of_this_release_and_python_is_taken(tmp_path: Path) -> None:

@@ -10,13 +10,17 @@ from uuid import UUID
 
 import pytest
 
-from batch_pipeline.domain.errors import PointerTakenError, StorageUnavailableError
+from batch_pipeline.domain.errors import (
+    PartFilesElsewhereError,
+    PointerTakenError,
+    StorageUnavailableError,
+)
 from batch_pipeline.domain.failpoint import VARIABLE, FailpointError
 from batch_pipeline.domain.location import to_path, to_uri
 from batch_pipeline.domain.stream import Storage
 from batch_pipeline.files.storage import FolderStorage
 from batch_pipeline_tests.concurrency import together
-from batch_pipeline_tests.factories import manifest
+from batch_pipeline_tests.factories import manifest, part_file
 from batch_pipeline_tests.storage_roots import Folder, Prefix, Root, content, storage_at
 
 STEM = "orders-000000000001-000000000003-a1-12345678"
@@ -62,6 +66,33 @@ def test_prepare_leaves_no_file(root: Root) -> None:
     for _ in range(2):
         storage_at(root.uri).prepare()
         assert root.names() == []
+
+
+def test_check_written_of_files_that_are_there_passes(tmp_path: Path) -> None:
+    """Expect size and place to be enough."""
+    root = Folder(tmp_path)
+    parts = [part_file(uri=root.put(name, b"x" * 100)) for name in ("a", "quarantine/b")]
+    storage_at(root.uri).check_written(parts)
+
+
+@pytest.mark.parametrize(("content", "found"), [(None, None), (b"", 0)])
+def test_check_written_of_a_file_on_another_disk_is_refused(
+    tmp_path: Path, content: bytes | None, found: int | None
+) -> None:
+    """Expect a file that is not there, or is another one, to be named with both sizes."""
+    root = Folder(tmp_path)
+    if content is not None:
+        root.put("b", content)
+    parts = [part_file(uri=root.put("a", b"x" * 100)), part_file(uri=to_uri(tmp_path / "b"))]
+    with pytest.raises(PartFilesElsewhereError) as caught:
+        storage_at(root.uri).check_written(parts)
+    assert (caught.value.uri, caught.value.size_bytes) == (to_uri(tmp_path / "b"), 100)
+    assert caught.value.found_bytes == found
+
+
+def test_check_written_in_a_store_asks_nothing() -> None:
+    """Expect no request, for there is no such bucket: the tasks know that they have written."""
+    storage_at("s3://no-such-bucket/batches").check_written([part_file()])
 
 
 def test_remove_attempt_takes_finished_unfinished_and_quarantined_files(root: Root) -> None:

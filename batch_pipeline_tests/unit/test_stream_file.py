@@ -220,9 +220,9 @@ def test_stream_file_with_byte_order_mark_is_read(tmp_path: Path) -> None:
 
 def test_stream_file_with_anchors_is_read(tmp_path: Path) -> None:
     """Shared parts may be written once."""
-    text = MINIMAL.replace("./landing", "&here ./both") + "  storage: {root: *here}\n"
+    text = MINIMAL.replace("orders", "&same orders") + "  storage: {prefix: *same}\n"
     stream = read_stream_file(stream_file(tmp_path, text))
-    assert stream.source.place == stream.storage.root == f"file://{tmp_path}/orders/both"
+    assert stream.name == stream.storage.prefix == "orders"
 
 
 def test_stream_file_that_does_not_exist_is_refused(tmp_path: Path) -> None:

@@ -60,7 +60,11 @@ def test_stream_file_says_how_long_files_stay_and_where_they_go(
         ),
         (
             (TARGETS, "storage: {keep_loaded: 1d, archive: gs://bucket/old}"),
-            "`storage.archive` has the scheme gs://, which this release cannot read or write",
+            "so that of two writers both would win; expected s3://bucket/prefix, a file:///… URI",
+        ),
+        (
+            ("", "storage: {root: abfss://out@acc.dfs.core.windows.net/x}"),
+            "`storage.root` has the scheme abfss://, which files are read from but not written to",
         ),
     ],
 )
@@ -78,3 +82,47 @@ def test_archive_that_is_a_folder_of_the_root_is_refused(folder: str) -> None:
     """Expect no file to be archived to where it is collected from."""
     with pytest.raises(InvalidValueError, match=r"storage\.archive"):
         Storage(root="file:///b", keep_loaded=DAY, archive=f"file:///b{folder}")
+
+
+@pytest.mark.parametrize(
+    ("source", "written"),
+    [
+        ("./landing", "storage: {root: ./landing}"),
+        ("./landing", "storage: {root: landing/../landing/out/deep}"),
+        ("../in", "storage: {root: ../in/batches}"),
+        ("s3://lake/in", "storage: {root: s3://lake/in}"),
+        ("s3a://lake/in/", "storage: {root: s3://lake/in/out}"),
+        ("s3://lake", "storage: {root: s3://lake/out}"),
+        ("./landing", "storage: {keep_loaded: 1d, archive: ./landing/old}"),
+        ("s3://lake/in", "storage: {keep_loaded: 1d, archive: s3://lake/in/old}"),
+    ],
+)
+def test_stream_that_would_land_its_own_files_is_refused(
+    tmp_path: Path, source: str, written: str
+) -> None:
+    """Expect the line of the key, where files land, and why."""
+    text = with_lines(TARGETS, written).replace("./landing}", f"{source}}}", 1)
+    error = refusal_of(tmp_path, text)
+    assert error.line == 6
+    assert "expected a place outside of `source.uri` (" in error.problem
+    key = "storage.archive" if "archive" in written else "storage.root"
+    assert f"{key} is " in error.problem
+
+
+@pytest.mark.parametrize(
+    ("source", "root"),
+    [
+        ("./landing", "./landing2"),
+        ("./data/landing", "./data"),
+        ("../in", "./in/out"),
+        ("./landing", "./landing/.batches"),
+        ("s3://lake/in", "s3://lake/in-out"),
+        ("s3://lake/in", "s3://lake"),
+        ("s3://lake/in", "s3://lake2/in"),
+        ("gs://lake/in", "s3://lake/in"),
+    ],
+)
+def test_stream_may_write_beside_its_landing(tmp_path: Path, source: str, root: str) -> None:
+    """Expect neighbours, the folder around the landing, and hidden folders in it to be fine."""
+    text = with_lines(f"storage: {{root: {root}}}").replace("./landing}", f"{source}}}", 1)
+    assert read_stream_file(stream_file(tmp_path, text)).storage.root.endswith(root.lstrip("."))

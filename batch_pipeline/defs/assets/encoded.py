@@ -24,6 +24,7 @@ from batch_pipeline.domain.errors import (
     ConfigurationError,
     PipelineError,
     RetryableError,
+    SourceRefusedError,
     UnknownBatchError,
 )
 from batch_pipeline.domain.stream import Stream
@@ -88,8 +89,9 @@ def encode_partitions(
 ) -> Mapping[str, PipelineError]:
     """Encode and publish the run's partitions of an asset one after the other; gives what failed.
 
-    A bad batch, or a key that names none, does not stop its neighbours; surroundings that fail (no
-    disk space, no Spark, no database) do, since the rest would fail as well.
+    A bad batch, one whose files a store refuses, or a key that names none does not stop its
+    neighbours; surroundings that fail (no disk space, no Spark, no database) do, since the rest
+    would fail as well.
 
     Raises:
         Failure, RetryRequested: the surroundings failed.
@@ -120,7 +122,7 @@ def _encode_keys(
                     context.log_event(told_of_wide(database, workshop.stream, asset, key))
                 continue
             of_surroundings = isinstance(error, ConfigurationError | RetryableError)
-            if of_surroundings and not isinstance(error, UnknownBatchError):
+            if of_surroundings and not isinstance(error, UnknownBatchError | SourceRefusedError):
                 raise surroundings_failed(context, error) from error
             context.log.warning(str(error))
             progress.warning("%s: failed", key, extra={"key": key})
@@ -192,6 +194,10 @@ class _Told:
     encoder: Encoder
     key: str
     log: logging.Logger
+
+    def prepare(self) -> None:
+        """Make ready what it needs."""
+        self.encoder.prepare()
 
     def encode(self, request: EncodeRequest) -> EncodeResult:
         """Encode the items."""

@@ -15,7 +15,12 @@ from batch_pipeline.defs.checks.asked import asked_of_late
 from batch_pipeline.defs.metadata import ENCODE_VERSION, batch_metadata
 from batch_pipeline.defs.names import DRAIN_TAG, LAUNCH_TAG, group, late_key, meta_table_key, pool
 from batch_pipeline.defs.resources import PipelineResource, SparkResource
-from batch_pipeline.domain.errors import ConfigurationError, PipelineError, RetryableError
+from batch_pipeline.domain.errors import (
+    ConfigurationError,
+    PipelineError,
+    RetryableError,
+    SourceRefusedError,
+)
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.steps.encode import Workshop, encode
@@ -64,6 +69,7 @@ def encode_late(
     stream, launched = workshop.stream, LAUNCH_TAG in context.run.tags
     by_itself = not {DRAIN_TAG, LAUNCH_TAG}.isdisjoint(context.run.tags)
     waiting = due(database.batches.late_statuses(stream.name), retry_failed=not launched)
+    waiting.sort(key=lambda status: status.attempts)  # what fails again and again is in no way
     failures: dict[str, PipelineError] = {}
     for status in waiting:
         called_off = database.jobs.called_off(status.batch)
@@ -72,9 +78,10 @@ def encode_late(
             continue
         try:
             published = encode(workshop, status.batch, run_id=context.run.run_id)
-        except (ConfigurationError, RetryableError) as error:
-            raise surroundings_failed(context, error) from error
         except PipelineError as error:
+            of_surroundings = isinstance(error, ConfigurationError | RetryableError)
+            if of_surroundings and not isinstance(error, SourceRefusedError):
+                raise surroundings_failed(context, error) from error
             context.log.warning(str(error))
             failures[status.batch.label] = error
             continue

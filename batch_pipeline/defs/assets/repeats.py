@@ -22,7 +22,8 @@ def surroundings_failed(
     """Give what to raise when the rest of a run's batches would fail as well.
 
     A server or Spark that is gone may come back: the step is tried again, at most three times,
-    unless one of several errors is none that goes by itself.
+    unless one of several errors is none that goes by itself. What is left then is not lost: sensors
+    launch it again, after ever longer pauses.
     """
     said = told(errors)
     come_back = all(isinstance(error, RetryableError) for error in errors)

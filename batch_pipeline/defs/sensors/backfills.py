@@ -6,6 +6,7 @@ Dagster are added and launched by the same sensor, and paused, cancelled and tri
 
 import time
 from collections.abc import Sequence, Set
+from dataclasses import replace
 
 import dagster as dg
 
@@ -51,11 +52,11 @@ def backfill_sensor(stream: Stream) -> dg.SensorDefinition:
             open_jobs = parts.database.batch_news.open_backfills(stream.name)
             ended = _ended(parts, stream, {*memory.open_jobs} - {*open_jobs})
             asset = backfills_of(stream)
-            chosen = launches(instance, stream, asset, known.statuses, known.order, memory)
+            here = replace(memory, looked_at=now, open_jobs=open_jobs)
+            chosen = launches(instance, stream, asset, known.statuses, known.order, here)
         except PipelineError as error:
             return dg.SkipReason(str(error))
-        after = Memory(runs=chosen.runs, tries=chosen.tries, looked_at=now, open_jobs=open_jobs)
-        return _result(stream, known, chosen, ended, after)
+        return _result(stream, known, chosen, ended)
 
     return backfills
 
@@ -73,16 +74,16 @@ def _result(
     known: Known,
     chosen: Launches,
     ended: Sequence[Progress],
-    memory: Memory,
 ) -> dg.SensorResult:
     events: list[dg.AssetMaterialization | dg.AssetObservation] = list(known.unseen)
     events += [backfill_observation(stream, one) for one in ended]
     add = backfill_partitions(stream).build_add_request(list(known.new_keys))
+    quiet = chosen.quiet if chosen.pausing else "no batch of a backfill is due."
     is_quiet = not (chosen.requests or known.new_keys or events)
     return dg.SensorResult(
         run_requests=list(chosen.requests),
         dynamic_partitions_requests=[add],
         asset_events=events,
-        cursor=memory.cursor(),
-        skip_reason="no batch of a backfill is due." if is_quiet else None,
+        cursor=chosen.memory.cursor(),
+        skip_reason=quiet if is_quiet else None,
     )

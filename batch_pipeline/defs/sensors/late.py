@@ -1,6 +1,7 @@
 """The sensor of a stream's late arrivals: what audits have planned is launched, a run at a time."""
 
 import time
+from dataclasses import replace
 
 import dagster as dg
 
@@ -19,7 +20,6 @@ from batch_pipeline.domain.batch import BatchStatus
 from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.job import JobKind
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.steps.plan import MAX_ATTEMPTS
 
 _INTERVAL_SECONDS = 30
 
@@ -38,25 +38,28 @@ def late_sensor(stream: Stream) -> dg.SensorDefinition:
         context: dg.SensorEvaluationContext, pipeline: PipelineResource
     ) -> dg.SensorResult | dg.SkipReason:
         database, now = pipeline.pipeline.database, time.time()
-        memory = Memory.of_cursor(context.cursor)
+        before = Memory.of_cursor(context.cursor).looked_at
+        memory = replace(Memory.of_cursor(context.cursor), looked_at=now)
         try:
-            end_cancelled_since(pipeline.pipeline, context.instance, stream, memory.looked_at)
+            end_cancelled_since(pipeline.pipeline, context.instance, stream, before)
             database.jobs.check_not_paused(stream.name)
             waiting = database.batch_news.due(stream.name, JobKind.LATE)
-            tried_less = [status for status in waiting if status.attempts < MAX_ATTEMPTS]
+            due = {str(status.batch.id): status for status in waiting}
         except PipelineError as error:
             return dg.SkipReason(str(error))
         runs = dg.RunsFilter(job_name=late_job(stream), statuses=UNFINISHED)
-        if not tried_less or context.instance.get_runs(runs, limit=1):
-            quiet = Memory(runs=memory.runs, looked_at=now)
-            reason = "nothing that came late waits to be launched."
-            return dg.SensorResult(skip_reason=reason, cursor=quiet.cursor())
+        if context.instance.get_runs(runs, limit=1):
+            return dg.SensorResult(skip_reason="a run is under way.", cursor=memory.cursor())
+        ready = [status for key, status in due.items() if not memory.is_early(key)]
+        if not ready:
+            reason = "nothing that came late waits to be launched now."
+            return dg.SensorResult(skip_reason=reason, cursor=memory.after((), due, 0).cursor())
         number = memory.runs + 1
         request = dg.RunRequest(
-            run_key=_run_key(stream, tried_less, number),
+            run_key=_run_key(stream, ready, number),
             tags={STREAM_TAG: stream.name, LAUNCH_TAG: "new", MAX_RETRIES_TAG: "0"},
         )
-        after = Memory(runs=number, looked_at=now)
+        after = memory.after(due, due, 1)  # the run has all that wait
         return dg.SensorResult(run_requests=[request], cursor=after.cursor())
 
     return late_arrivals

@@ -1,7 +1,7 @@
 """Which runs a tick asks for: bounded, in order, and the same again when the tick is lost."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import dagster as dg
 
@@ -9,11 +9,15 @@ from batch_pipeline.defs.names import LAUNCH_TAG, MAX_RETRIES_TAG, PRIORITY_TAG,
 from batch_pipeline.defs.partitioned import Partitioned
 from batch_pipeline.defs.sensors.remembered import Remembered
 from batch_pipeline.defs.sensors.run_keys import unfinished_runs
-from batch_pipeline.domain.batch import BatchStatus
+from batch_pipeline.domain.batch import BatchState, BatchStatus
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.steps.plan import MAX_ATTEMPTS, due
+from batch_pipeline.steps.plan import due
 
 _MOST_AHEAD = 9
+_AT_ONCE = 3
+_FIRST_PAUSE_SECONDS = 60
+_LONGEST_PAUSE_SECONDS = 1_800
+_MOST_DOUBLINGS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,23 +25,59 @@ class Memory(Remembered):
     """What a sensor remembers from tick to tick.
 
     `runs` counts what it has asked for, so that no run key comes twice; `tries` counts launches of
-    keys that are still due; `looked_at` is when it last looked for cancelled runs, in seconds since
-    1970; `open_jobs` are the backfills that were not finished then.
+    keys that are still due, `launched_at` is when the last one was; `looked_at` is when it last
+    looked for cancelled runs; `open_jobs` are the backfills that were not finished then. Times are
+    seconds since 1970.
     """
 
     runs: int = 0
     tries: Mapping[str, int] = field(default_factory=dict)
+    launched_at: Mapping[str, float] = field(default_factory=dict)
     looked_at: float = 0
     open_jobs: Sequence[str] = ()
+
+    def was_in_vain(self, key: str) -> bool:
+        """Tell whether a key is still due although it was launched often."""
+        return self.tries.get(key, 0) >= _AT_ONCE
+
+    def is_early(self, key: str) -> bool:
+        """Tell whether it is too early, by `looked_at`, to launch a key once more.
+
+        After its third launch a key waits for a minute, then for twice as long each time, at most
+        half an hour.
+        """
+        if not self.was_in_vain(key):
+            return False
+        doublings = min(self.tries[key] - _AT_ONCE, _MOST_DOUBLINGS)
+        pause = min(_FIRST_PAUSE_SECONDS << doublings, _LONGEST_PAUSE_SECONDS)
+        return self.looked_at < self.launched_at.get(key, 0) + pause
+
+    def after(self, launched: Collection[str], due: Collection[str], runs: int) -> "Memory":
+        """Remember launches; of other keys, what is known of those that are still due."""
+        tries = {key: self.tries.get(key, 0) + (key in launched) for key in due}
+        times = {**self.launched_at, **dict.fromkeys(launched, self.looked_at)}
+        return replace(
+            self,
+            runs=self.runs + runs,
+            tries={key: count for key, count in tries.items() if count},
+            launched_at={key: times[key] for key in due if key in times},
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launches:
-    """The runs to ask for, and what to remember of them."""
+    """The runs to ask for, and what to remember of them; `pausing` keys wait for another try."""
 
     requests: Sequence[dg.RunRequest]
-    runs: int
-    tries: Mapping[str, int]
+    memory: Memory
+    pausing: int = 0
+
+    @property
+    def quiet(self) -> str:
+        """Say why nothing is launched."""
+        if not self.pausing:
+            return "nothing is due."
+        return f"batches launched in vain that wait for the next try: {self.pausing}."
 
 
 def launches(
@@ -48,40 +88,42 @@ def launches(
     order: Sequence[str],
     memory: Memory,
 ) -> Launches:
-    """Choose what is due and no queued or running run has, each key at most three times.
+    """Choose what is due and no queued or running run has; `memory.looked_at` is now.
 
     `order` are the keys of the asset as Dagster has them, new ones at the end. At most
     `runs_at_once` runs that sensors launched wait or run, and no more statuses are read than it
-    takes to fill them. A run has batches of one job only.
+    takes to fill them. A run has batches of one job only. What was launched three times in vain
+    is launched after ever longer pauses, and has a run of its own where it was begun at all: it
+    may be what keeps those behind it.
     """
     under_way = unfinished_runs(instance, asset)
     most = max(stream.dagster.runs_at_once - under_way.by_sensors, 0)
     if not most:
-        return Launches(requests=[], runs=memory.runs, tries=memory.tries)
+        return Launches(requests=[], memory=memory)
     taken = under_way.keys(order)
     chosen = Groups(order=order, most=most, size=stream.dagster.partitions_per_run)
-    looked_at: dict[str, int] = {}
+    seen: list[str] = []
     is_all = True
     for status in statuses:
         key = asset.key_of(status.batch)
         if key in taken or not due((status,), retry_failed=False):
             continue
-        tries = memory.tries.get(key, 0)
-        if tries < MAX_ATTEMPTS and not chosen.takes(key, status.batch.job):
+        alone = memory.was_in_vain(key) and status.state is BatchState.INTERRUPTED
+        if not memory.is_early(key) and not chosen.takes(key, status.batch.job, alone=alone):
             is_all = False
             break
-        looked_at[key] = tries
+        seen.append(key)
     launched = {key for group in chosen.groups for key in group}
-    after = {key: tries + (key in launched) for key, tries in looked_at.items()}
+    still_due = [*seen, *(key for key in memory.tries if key in taken)]
     if not is_all:
-        after |= _later(memory.tries, looked_at, order)
+        still_due += _later(memory.tries, seen, order)
     return Launches(
         requests=[
             _request(stream, asset, group, memory.runs + number, under_way.by_sensors + number - 1)
             for number, group in enumerate(chosen.groups, start=1)
         ],
-        runs=memory.runs + len(chosen.groups),
-        tries={key: count for key, count in after.items() if count},
+        memory=memory.after(launched, still_due, len(chosen.groups)),
+        pausing=sum(memory.is_early(key) for key in seen),
     )
 
 
@@ -95,30 +137,32 @@ class Groups:
     groups: list[list[str]] = field(default_factory=list)
     _job: str | None = None
 
-    def takes(self, key: str, job: str) -> bool:
-        """Take a key, the next one of those that wait; False when that takes one more run."""
+    def takes(self, key: str, job: str, *, alone: bool = False) -> bool:
+        """Take a key, the next one of those that wait; False when that takes one more run.
+
+        One that is to be `alone` has its group for itself.
+        """
         if key not in self.order:
             return True  # its partition is added at a later tick
         last = self.groups[-1] if self.groups else []
-        if last and job == self._job and len(last) < self.size and self._follows(last[-1], key):
+        is_open = bool(last) and not alone and job == self._job and len(last) < self.size
+        if is_open and self._follows(last[-1], key):
             last.append(key)
         elif len(self.groups) == self.most:
             return False
         else:
             self.groups.append([key])
-        self._job = job
+        self._job = None if alone else job
         return True
 
     def _follows(self, before: str, key: str) -> bool:
         return self.order.index(key) == self.order.index(before) + 1
 
 
-def _later(
-    tries: Mapping[str, int], looked_at: Mapping[str, int], order: Sequence[str]
-) -> dict[str, int]:
-    """Give the tries of keys behind those that were looked at, which may still be due."""
-    last = max((order.index(key) for key in looked_at if key in order), default=-1)
-    return {key: count for key, count in tries.items() if key in order and order.index(key) > last}
+def _later(launched: Iterable[str], seen: Iterable[str], order: Sequence[str]) -> Iterable[str]:
+    """Give those launched keys behind the ones that were looked at, which may still be due."""
+    last = max((order.index(key) for key in seen if key in order), default=-1)
+    return (key for key in launched if key in order and order.index(key) > last)
 
 
 def _request(

@@ -11,7 +11,7 @@ from itertools import islice
 
 import dagster as dg
 
-from batch_pipeline.defs.metadata import loaded_materialization
+from batch_pipeline.defs.metadata import generation_of, loaded_materialization
 from batch_pipeline.defs.names import (
     MAX_RETRIES_TAG,
     STREAM_TAG,
@@ -134,10 +134,14 @@ def _look(
 
 
 def _is_heard(instance: dg.DagsterInstance, stream: Stream, one: InTargets) -> bool:
-    """Tell whether the run that loaded a batch last has told of it itself."""
+    """Tell whether the run that loaded a batch last has told of that generation itself.
+
+    It may have told of the one before, and a run that loaded into another target after it.
+    """
     records = dg.AssetRecordsFilter(asset_key=loaded_key(stream), asset_partitions=[one.label])
-    found = instance.fetch_materializations(records, limit=1).records
-    return any(record.run_id in {load.run_id for load in one.loads} for record in found)
+    found = instance.fetch_materializations(records, limit=len(one.loads)).records
+    told = {(record.run_id, generation_of(record.asset_materialization)) for record in found}
+    return (one.loads[-1].run_id, one.generation) in told
 
 
 def _request(stream: Stream, memory: Memory) -> dg.RunRequest:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
@@ -67,6 +68,8 @@ def _tick(
     try:
         end_cancelled_since(parts, instance, stream, memory.looked_at)
         found = discover(parts, stream, instance, drain=False, look=look, client=client)
+        for trouble in found.troubles:
+            context.log.warning(str(trouble))
         news = _news(parts, stream, found, instance)
         return _result(instance, stream, found, news, memory, now)
     except PipelineError as error:
@@ -90,7 +93,7 @@ def _news(
     if not has_news:
         return [*news, *changed_observation(pipeline, stream, instance)]
     told = observation(pipeline, stream)
-    facts = discovery_metadata(found.registered, found.planned.batches, told)
+    facts = discovery_metadata(found.registered, found.planned.batches, told, found.troubles)
     return [discovery_materialization(stream, facts), *news, told]
 
 
@@ -103,13 +106,15 @@ def _result(
     now: float,
 ) -> dg.SensorResult:
     asset, known = batches_of(stream), found.known
-    chosen = launches(instance, stream, asset, known.statuses, known.order, memory)
+    here = replace(memory, looked_at=now)
+    chosen = launches(instance, stream, asset, known.statuses, known.order, here)
     files = f"{found.registered.found} files known, " if stream.user_table is None else ""
+    troubles = [str(trouble) for trouble in found.troubles]
     is_quiet = not (chosen.requests or known.new_keys or news)
     return dg.SensorResult(
         run_requests=list(chosen.requests),
         dynamic_partitions_requests=[asset.partitions.build_add_request(list(known.new_keys))],
         asset_events=[*news],
-        cursor=Memory(runs=chosen.runs, tries=chosen.tries, looked_at=now).cursor(),
-        skip_reason=f"{files}nothing is due." if is_quiet else None,
+        cursor=chosen.memory.cursor(),
+        skip_reason=" ".join([files + chosen.quiet, *troubles]) if is_quiet else None,
     )

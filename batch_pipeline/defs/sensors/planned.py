@@ -5,6 +5,7 @@ Interrupted batches are tried again by themselves all the same, whenever the sch
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import dagster as dg
 
@@ -62,12 +63,13 @@ def _result(
     now: float,
 ) -> dg.SensorResult:
     asset = batches_of(stream)
-    chosen = launches(instance, stream, asset, known.statuses, known.order, memory)
+    here = replace(memory, looked_at=now)
+    chosen = launches(instance, stream, asset, known.statuses, known.order, here)
     is_quiet = not (chosen.requests or known.new_keys or news)
     return dg.SensorResult(
         run_requests=list(chosen.requests),
         dynamic_partitions_requests=[asset.partitions.build_add_request(list(known.new_keys))],
         asset_events=[*news],
-        cursor=Memory(runs=chosen.runs, tries=chosen.tries, looked_at=now).cursor(),
-        skip_reason="nothing is due." if is_quiet else None,
+        cursor=chosen.memory.cursor(),
+        skip_reason=chosen.quiet if is_quiet else None,
     )

@@ -7,7 +7,6 @@ becomes visible only after all smaller ones and the ceiling is simply the larges
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import TypeVar
 
 import sqlalchemy as sa
@@ -190,6 +189,20 @@ def _belongs_to(one: Batch) -> sa.ColumnElement[bool]:
 
 
 def _chunks(rows: Iterable[_Row], size: int | None) -> Iterator[list[_Row]]:
-    iterator = iter(rows)
-    while chunk := list(islice(iterator, size)):
+    """Give rows in lists of a size, all in one where it is None.
+
+    Where the rows end in an error those before it are given first, unless all are wanted in one.
+    """
+    chunk: list[_Row] = []
+    try:
+        for row in rows:
+            chunk.append(row)
+            if len(chunk) == size:
+                yield chunk
+                chunk = []
+    except Exception:
+        if size is not None and chunk:
+            yield chunk
+        raise
+    if chunk:
         yield chunk

@@ -27,6 +27,7 @@ from batch_pipeline.domain.location import (
     S3,
     S3_SCHEMES,
     is_object,
+    scheme_of,
     to_location,
     to_path,
 )
@@ -235,7 +236,7 @@ def _named(table: ReflectedMetaTable, what: str) -> sa.ColumnElement[bool]:
         locations = ()  # a name, or an id
     ways.update(locations)
     is_range = any(MARK in one for one in locations)
-    if locations and not is_range and not is_object(locations[0]):
+    if locations and not is_range and scheme_of(locations[0]) == "file":
         ways.add(to_path(locations[0]))
     fits = [text == way for way in sorted(ways)]
     if not is_range:

@@ -145,6 +145,7 @@ RIGHTS = (
             attempt.c.error,
             attempt.c.logging,
             batch_state.c.state,
+            batch_state.c.forgiven,  # of attempts that do not count
         ),
     ),
     Right(

@@ -155,13 +155,22 @@ class FencedAttempts:
             connection.execute(update)
 
     def fail(
-        self, claimed: Attempt, error: str, status: AttemptStatus, *, logging: str | None = None
+        self,
+        claimed: Attempt,
+        error: str,
+        status: AttemptStatus,
+        *,
+        counts: bool = True,
+        logging: str | None = None,
     ) -> bool:
-        """Close a running attempt with a status and tell that it is not published."""
+        """Close a running attempt with a status and tell that it is not published.
+
+        An abandoned one that does not count leaves its batch as many tries as it had before.
+        """
         with transaction(self.engine) as connection:
             batch_states.lock(connection, claimed.batch.id)
             mine = attempt.c.token == claimed.token
-            close(connection, mine, status, error, logging=logging)
+            close(connection, mine, status, error, counts=counts, logging=logging)
             unpublished = _status(connection, claimed) != AttemptStatus.SUCCEEDED
             failpoint("fail.before_commit")
         failpoint("fail.after_commit")
@@ -208,6 +217,7 @@ def close(
     status: AttemptStatus,
     error: str,
     *,
+    counts: bool = True,
     logging: str | None = None,
 ) -> int:
     """Close running attempts, which fences them; the states of their batches are locked already."""
@@ -224,7 +234,7 @@ def close(
     )
     closed = list(connection.execute(closing).scalars())
     if closed:
-        batch_states.ended(connection, closed)
+        batch_states.ended(connection, closed, counts=counts)
     return len(closed)
 
 

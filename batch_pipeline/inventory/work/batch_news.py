@@ -40,11 +40,13 @@ class News:
     """What was planned and published above some marks, in order; `marks` are those of now.
 
     `planned` has no batch that was split; those are `split`. `published` also has batches that were
-    planned before; one that was published twice is there once.
+    planned before; one that was published twice is there once. `generations` are the newest of
+    those, by the id of the batch.
     """
 
     planned: Sequence[Batch]
     published: Sequence[Batch]
+    generations: Mapping[int, int]
     split: Sequence[Batch]
     marks: Mapping[int, Mark]
 
@@ -69,8 +71,8 @@ class BatchNews:
             before = {one: marks.get(one, Mark()) for one in counts}
             planned = _planned(connection, before)
             unread = {one for one, mark in before.items() if mark == Mark()}
-            published = {
-                row.id: batch_of(row)
+            published: dict[int, sa.Row[*tuple[Any, ...]]] = {
+                row.id: row
                 for row in planned
                 if row.job_id in unread and row.state == BatchState.PUBLISHED
             }
@@ -81,7 +83,8 @@ class BatchNews:
         reached |= {row.job_id: row.id for row in planned}
         return News(
             planned=[batch_of(row) for row in planned if row.superseded_at is None],
-            published=list(published.values()),
+            published=[batch_of(row) for row in published.values()],
+            generations={one: row.generation for one, row in published.items()},
             split=[batch_of(row) for row in planned if row.superseded_at is not None],
             marks={
                 one: Mark(batch_id=reached[one], publish_number=count)
@@ -152,7 +155,7 @@ def _planned(
     ]
     lowest = min(mark.batch_id for mark in marks.values())
     query = (
-        sa.select(*_BATCH, batch.c.superseded_at, batch_state.c.state)
+        sa.select(*_BATCH, batch.c.superseded_at, batch_state.c.state, batch_state.c.generation)
         .select_from(batch)
         .join(job)
         .join(batch_state, batch_state.c.batch_id == batch.c.id)
@@ -162,9 +165,11 @@ def _planned(
     return connection.execute(query).all()
 
 
-def _published(connection: sa.Connection, job_id: int, after: int, up_to: int) -> dict[int, Batch]:
+def _published(
+    connection: sa.Connection, job_id: int, after: int, up_to: int
+) -> dict[int, sa.Row[*tuple[Any, ...]]]:
     query = (
-        sa.select(*_BATCH)
+        sa.select(*_BATCH, attempt.c.generation)
         .select_from(batch)
         .join(job)
         .join(attempt, attempt.c.batch_id == batch.c.id)
@@ -176,4 +181,4 @@ def _published(connection: sa.Connection, job_id: int, after: int, up_to: int) -
         )
         .order_by(attempt.c.publish_number)
     )
-    return {row.id: batch_of(row) for row in connection.execute(query)}
+    return {row.id: row for row in connection.execute(query)}

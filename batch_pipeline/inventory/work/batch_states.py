@@ -23,16 +23,26 @@ _FAILED_HALF = sa.and_(
     batch.c.parent_id.is_not(None),
     batch.c.item_count > 1,
 )
-_TRIED_ENOUGH = batch_state.c.attempts - batch_state.c.forgiven >= job.c.max_attempts
 
-# A batch that is published stays so whatever later attempts come to.
-_NEXT_STATE = sa.case(
-    (batch_state.c.generation.is_not(None), BatchState.PUBLISHED.value),
-    (attempt.c.status == AttemptStatus.CANCELLED, BatchState.CANCELLED.value),
-    (sa.or_(_TRIED_ENOUGH, _FAILED_HALF), BatchState.DEAD.value),
-    (attempt.c.status == AttemptStatus.FAILED, BatchState.FAILED.value),
-    else_=BatchState.INTERRUPTED.value,
-)
+
+def _next_state(forgiven: sa.ColumnElement[int]) -> sa.ColumnElement[str]:
+    tried_enough = batch_state.c.attempts - forgiven >= job.c.max_attempts
+    return sa.case(
+        # A batch that is published stays so whatever later attempts come to.
+        (batch_state.c.generation.is_not(None), BatchState.PUBLISHED.value),
+        (attempt.c.status == AttemptStatus.CANCELLED, BatchState.CANCELLED.value),
+        (sa.or_(tried_enough, _FAILED_HALF), BatchState.DEAD.value),
+        (attempt.c.status == AttemptStatus.FAILED, BatchState.FAILED.value),
+        else_=BatchState.INTERRUPTED.value,
+    )
+
+
+# What an attempt that ended comes to, by whether it counts as one of those that the job allows.
+_COUNTED = {batch_state.c.state: _next_state(batch_state.c.forgiven)}
+_FORGIVEN = {
+    batch_state.c.state: _next_state(batch_state.c.forgiven + 1),
+    batch_state.c.forgiven: batch_state.c.forgiven + 1,
+}
 
 _latest = (
     sa.select(attempt.c.id, attempt.c.number, attempt.c.status)
@@ -76,8 +86,11 @@ def started(connection: sa.Connection, one: Batch) -> int:
     return number
 
 
-def ended(connection: sa.Connection, attempt_ids: list[int]) -> None:
-    """Note what attempts that did not succeed have come to."""
+def ended(connection: sa.Connection, attempt_ids: list[int], *, counts: bool = True) -> None:
+    """Note what attempts that did not succeed have come to.
+
+    With `counts` they are among the tries that the job allows: enough of them make a batch dead.
+    """
     move = (
         sa.update(batch_state)
         .where(
@@ -87,7 +100,7 @@ def ended(connection: sa.Connection, attempt_ids: list[int]) -> None:
             batch_state.c.state == BatchState.RUNNING,
             attempt.c.id.in_(attempt_ids),
         )
-        .values(state=_NEXT_STATE)
+        .values(_COUNTED if counts else _FORGIVEN)
     )
     connection.execute(move)
 

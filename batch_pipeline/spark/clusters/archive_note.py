@@ -32,7 +32,8 @@ REQUIRED: Mapping[str, str] = {
     "zstandard": "zstandard",
 }
 OPTIONAL = "isal"  # there is no wheel for some platforms; executors must have it if the driver has
-_SOURCES = (".py", ".sql")
+_SOURCES = (".json", ".py", ".sql")
+_FOR_OPERATORS = "deploy"  # where they may keep secrets, too; no task reads it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +89,14 @@ def package_folder() -> Path:
     return Path(__file__).parents[2]
 
 
-def package_files() -> Iterator[Path]:
-    """Give the files of this package, in the order of their paths, without what Python made."""
-    folder = package_folder()
+def package_files(folder: Path) -> Iterator[Path]:
+    """Give the files of a package that tasks may need, in the order of their paths.
+
+    Sources and what belongs to them, but nothing of the folder `deploy`.
+    """
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
+        is_for_operators = path.relative_to(folder).parts[0] == _FOR_OPERATORS
+        if path.suffix in _SOURCES and not is_for_operators and path.is_file():
             yield path
 
 
@@ -100,10 +104,9 @@ def package_digest() -> str:
     """Give the digest of the package's sources: equal where the same release is installed."""
     digest = hashlib.sha256()
     folder = package_folder()
-    for path in package_files():
-        if path.suffix in _SOURCES:
-            digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    for path in package_files(folder):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 
 

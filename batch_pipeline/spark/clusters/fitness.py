@@ -5,15 +5,13 @@ what Spark reports of a task that failed there. Nothing of this package is neede
 that.
 """
 
-import importlib.util
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,14 +19,13 @@ from batch_pipeline.domain.errors import (
     ExecutorUnfitError,
     PipelineError,
     SparkUnavailableError,
+    TasksLostError,
 )
-from batch_pipeline.spark.clusters.archive_note import (
-    NOTE,
-    PACKED_FOLDER,
-    REQUIRED,
-    ArchiveNote,
-)
-from batch_pipeline.spark.engine_errors import engine_errors, reason_of
+from batch_pipeline.spark.clusters.archive_note import ArchiveNote
+from batch_pipeline.spark.clusters.engine_state import is_connect, is_stopped
+from batch_pipeline.spark.clusters.master import Place, place_of
+from batch_pipeline.spark.clusters.probe import Seen, is_here, probe, required
+from batch_pipeline.spark.engine_errors import engine_errors, is_engine_gone, reason_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,11 +35,20 @@ _GROUP = "batch-pipeline executors"
 _LISTENERS_MILLISECONDS = 10_000
 _DRIVER = "driver"
 _SERVER_TASKS = 16
-_PROBED = "batch_pipeline.spark.frame_tasks"
 
 _PLACE = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \((\S+) executor (\S+?)\)")
 _NO_MODULE = re.compile(
     r"(?:ModuleNotFoundError:|\bError while finding module[^\n]*?) No module named '?([\w.]+)"
+)
+# What Spark says of processes that ended by what ran in them, not of those that were taken away.
+_DIED = re.compile(
+    r"ExecutorLostFailure \(executor \S+ exited caused by one of the running tasks\)"
+    r"|Python worker exited unexpectedly"
+)
+_TAKEN_AWAY = re.compile(
+    r"ExecutorLostFailure \(executor |SparkContext was shut down|stopped SparkContext"
+    r"|Master removed our application|All masters are unresponsive"
+    r"|MetadataFetchFailedException|FetchFailedException"
 )
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
 _OTHER_PYTHON = re.compile(r"different version: (\S+) than that in driver:? (\d+\.\d+)")
@@ -55,20 +61,6 @@ _PACK = (
 _CHOOSE = f"Set PYSPARK_PYTHON to a Python {_HERE} that is there"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What a probing task found on its executor; `missing` are modules, `broken` why of others."""
-
-    task: int
-    host: str
-    python: str
-    platform: str
-    missing: tuple[str, ...]
-    broken: str | None
-    package: str | None
-    note: dict[str, Any] | None
-
-
 def check_executors(session: "SparkSession", target: str) -> None:
     """Look at the executors that have come to a classic session, until no more of them come.
 
@@ -79,41 +71,71 @@ def check_executors(session: "SparkSession", target: str) -> None:
         SparkUnavailableError: there is none, or the engine is gone.
     """
     context = session.sparkContext
-    group = f"{_GROUP} {context.applicationId}"
-    here = ArchiveNote.of_here({})
     asked = 0
     while asked < context.defaultParallelism:  # the cores that are there
         asked = context.defaultParallelism
-        for text in _told(session, target, group, asked):
-            seen = msgspec.json.decode(text, type=Seen)
-            wrong = problem_of(seen, here)
-            if wrong is not None:
-                host, executor = _place(session, group, seen)
-                raise ExecutorUnfitError(target, executor, host, *wrong)
+        try:
+            unfit = _unfit_by_look(session, target, asked)
+        except engine_errors() as error:
+            raise trouble(session, error) from error
+        if unfit is not None:
+            raise unfit
 
 
 def trouble(session: "SparkSession", error: Exception) -> PipelineError:
     """Give what to tell of an engine's failure, without the address of a server: it has a token."""
-    target, report = "the Connect server", str(error)
-    if ".connect." in type(session).__module__:
-        with suppress(*engine_errors()):  # a server that is gone
-            if unfit := unfit_executor_of_server(session, report):
-                return unfit
-    else:
-        target = str(session.sparkContext.master)
-        if unfit := unfit_executor(target, report):
-            return unfit
-    return SparkUnavailableError(target, reason_of(error))
+    report = str(error)
+    return unfit(session, report) or lost(_target(session), report, reason_of(error))
+
+
+def fault(session: "SparkSession", error: Exception) -> PipelineError | None:
+    """Give what to tell of a job that failed by its engine; None where it did by what it ran."""
+    report = str(error)
+    is_gone = is_engine_gone(error) or (not is_connect(session) and is_stopped(session))
+    if is_gone or is_lost(report):
+        return trouble(session, error)
+    return unfit(session, report)
+
+
+def is_lost(report: str) -> bool:
+    """Tell by Spark's report of a failure whether it lost executors, workers or the context."""
+    return bool(_DIED.search(report) or _TAKEN_AWAY.search(report))
+
+
+def lost(target: str, report: str, reason: str) -> SparkUnavailableError:
+    """Tell by Spark's report whether tasks ended their processes, or these were taken away."""
+    kind = TasksLostError if _DIED.search(report) else SparkUnavailableError
+    return kind(target, reason)
+
+
+def unfit(session: "SparkSession", report: str) -> ExecutorUnfitError | None:
+    """Tell of an executor that is unfit by Spark's report of a failure; None for other failures.
+
+    Reports of frames leave out where it was. Then the executors are looked at.
+    """
+    target = _target(session)
+    if found := unfit_executor(target, report):
+        return found
+    modules = lacked(report)
+    if not modules:
+        return None
+    with suppress(*engine_errors(), SparkUnavailableError):  # that they cannot be looked at now
+        if is_connect(session):
+            return _unfit_of_server(session, modules)
+        if place_of(target) is not Place.DRIVER:
+            cores = session.sparkContext.defaultParallelism
+            return _unfit_by_look(session, target, cores, modules)
+    return None
 
 
 def unfit_executor(target: str, report: str) -> ExecutorUnfitError | None:
-    """Tell of an executor that is unfit by Spark's report of a failure; None for other failures."""
+    """Tell of an executor by a report that says where it is; None for other failures."""
     place = _PLACE.search(report)
     if place is None or place.group(2) == _DRIVER:
         return None
     host, executor = place.group(1), place.group(2)
-    if missing := _NO_MODULE.search(report):
-        wrong = f"its Python lacks the module {missing.group(1)}", _PACK
+    if missing := lacked(report):
+        wrong = f"its Python lacks the module {missing[0]}", _packing(missing[:1])
     elif program := _NO_PROGRAM.search(report):
         wrong = f"it has no {program.group(1)}", _CHOOSE
     elif other := _OTHER_PYTHON.search(report):
@@ -123,25 +145,9 @@ def unfit_executor(target: str, report: str) -> ExecutorUnfitError | None:
     return ExecutorUnfitError(target, executor, host, *wrong)
 
 
-def unfit_executor_of_server(session: "SparkSession", report: str) -> ExecutorUnfitError | None:
-    """Do the same for a Connect server, whose reports leave out the place: it is looked for.
-
-    Executors have a host there, but no id that a client could learn.
-    """
-    missing = _NO_MODULE.search(report)
-    if missing is None or missing.group(1).partition(".")[0] not in _required():
-        return None
-    from pyspark.sql.functions import udf
-
-    look = udf(probe(), "string", useArrow=False)
-    rows = session.range(0, _SERVER_TASKS, 1, _SERVER_TASKS).select(look("id")).collect()
-    here = ArchiveNote.of_here({})
-    for (text,) in rows:
-        seen = msgspec.json.decode(text, type=Seen)
-        wrong = problem_of(seen, here)
-        if wrong is not None:
-            return ExecutorUnfitError("the Connect server", None, seen.host, *wrong)
-    return None
+def lacked(report: str) -> list[str]:
+    """Name the modules that were not found there and are here; others are nobody's to bring."""
+    return [name for name in dict.fromkeys(_NO_MODULE.findall(report)) if is_here(name)]
 
 
 def problem_of(seen: Seen, here: ArchiveNote) -> tuple[str, str] | None:
@@ -155,7 +161,8 @@ def problem_of(seen: Seen, here: ArchiveNote) -> tuple[str, str] | None:
     if seen.missing:
         modules = ", ".join(seen.missing)
         plural = "s" if len(seen.missing) > 1 else ""
-        return f"its Python {seen.python} lacks the module{plural} {modules}", _PACK
+        lack = f"its Python {seen.python} lacks the module{plural} {modules}"
+        return lack, _packing(seen.missing)
     if seen.broken is not None:
         return f"its Python {seen.python} cannot import what tasks need ({seen.broken})", _PACK
     if seen.package != here.package:
@@ -163,71 +170,62 @@ def problem_of(seen: Seen, here: ArchiveNote) -> tuple[str, str] | None:
     return None
 
 
-def probe() -> Callable[[int], str]:
-    """Make the function that tells what an executor is like.
-
-    It is a local one, so that it travels as code: nothing of it has to be there.
-    """
-    modules, probed, note_name, packed = _required(), _PROBED, NOTE, PACKED_FOLDER
-
-    def look(_number: int) -> str:
-        import importlib
-        import importlib.util
-        import json
-        import platform
-        import socket
-        import sys
-        from pathlib import Path
-
-        from pyspark import SparkFiles, TaskContext
-
-        brought = Path(SparkFiles.getRootDirectory(), packed)
-        if brought.is_dir() and str(brought) not in sys.path:
-            sys.path.insert(1, str(brought))
-        broken = package = note = None
-        missing = [name for name in modules if importlib.util.find_spec(name) is None]
-        if "batch_pipeline" not in missing:
-            spec = importlib.util.find_spec("batch_pipeline")
-            folder = Path(spec.origin or "").parents[1] if spec is not None else Path()
-            told = folder / note_name
-            note = json.loads(told.read_text()) if told.is_file() else None
-        if not missing:
-            try:
-                importlib.import_module(probed)
-                there = importlib.import_module("batch_pipeline.spark.clusters.archive_note")
-                package = there.package_digest()
-            except ImportError as error:
-                broken = str(error)
-        context = TaskContext.get()
-        return json.dumps(
-            {
-                "task": -1 if context is None else context.taskAttemptId(),
-                "host": socket.gethostname(),
-                "python": platform.python_version(),
-                "platform": f"{sys.platform}-{platform.machine()}",
-                "missing": missing,
-                "broken": broken,
-                "package": package,
-                "note": note,
-            }
-        )
-
-    return look
+def _target(session: "SparkSession") -> str:
+    return "the Connect server" if is_connect(session) else str(session.sparkContext.master)
 
 
-def _required() -> list[str]:
-    """Name the modules that tasks import, as far as the driver has them."""
-    here = [name for name in REQUIRED.values() if importlib.util.find_spec(name) is not None]
-    return ["batch_pipeline", *here]
+def _packing(missing: Sequence[str]) -> str:
+    """Say how executors get modules, which may be a user's."""
+    tops = dict.fromkeys(name.partition(".")[0] for name in missing)
+    added = [name for name in tops if name not in required()]
+    if not added:
+        return _PACK
+    options = "".join(f" --with {name}" for name in added)
+    return (
+        f"Run `batch-pipeline pack packed.tar.gz{options}` and set "
+        f"BATCH_PIPELINE_SPARK_PACKED=packed.tar.gz, or install {', '.join(added)} for the Python "
+        f"of the executors"
+    )
 
 
-def _told(session: "SparkSession", target: str, group: str, tasks: int) -> list[str]:
+def _unfit_of_server(session: "SparkSession", modules: Sequence[str]) -> ExecutorUnfitError | None:
+    """Look at the executors of a Connect server: they have a host, but no id for its clients."""
+    from pyspark.sql.functions import udf
+
+    look = udf(probe(modules), "string", useArrow=False)
+    rows = session.range(0, _SERVER_TASKS, 1, _SERVER_TASKS).select(look("id")).collect()
+    here = ArchiveNote.of_here({})
+    for (text,) in rows:
+        seen = msgspec.json.decode(text, type=Seen)
+        if wrong := problem_of(seen, here):
+            return ExecutorUnfitError("the Connect server", None, seen.host, *wrong)
+    return None
+
+
+def _unfit_by_look(
+    session: "SparkSession", target: str, tasks: int, modules: Sequence[str] = ()
+) -> ExecutorUnfitError | None:
+    """Look at the executors of a classic session with some tasks, and give the first unfit one."""
+    group = f"{_GROUP} {session.sparkContext.applicationId}"
+    here = ArchiveNote.of_here({})
+    for text in _told(session, target, group, tasks, modules):
+        seen = msgspec.json.decode(text, type=Seen)
+        if wrong := problem_of(seen, here):
+            host, executor = _place(session, group, seen)
+            return ExecutorUnfitError(target, executor, host, *wrong)
+    return None
+
+
+def _told(
+    session: "SparkSession", target: str, group: str, tasks: int, modules: Sequence[str]
+) -> list[str]:
     """Run a probing job on a thread of its own, so that one can give up waiting for it."""
     context = session.sparkContext
 
     def job() -> list[str]:
         context.setJobGroup(group, "batch-pipeline looks at the executors")
-        found: list[str] = context.parallelize(range(tasks), tasks).map(probe()).collect()
+        rows = context.parallelize(range(tasks), tasks)
+        found: list[str] = rows.map(probe(modules)).collect()
         return found
 
     with ThreadPoolExecutor(max_workers=1) as threads:
@@ -237,8 +235,6 @@ def _told(session: "SparkSession", target: str, group: str, tasks: int) -> list[
         except FutureTimeoutError as error:
             reason = f"no executor came within {EXECUTOR_TIMEOUT_SECONDS} s"
             raise SparkUnavailableError(target, reason) from error
-        except engine_errors() as error:
-            raise trouble(session, error) from error
         finally:
             if not running.done():
                 with suppress(*engine_errors()):

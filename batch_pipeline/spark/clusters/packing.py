@@ -51,9 +51,10 @@ def pack(archive: Path, added: Sequence[str] = ()) -> ArchiveNote:
         one.metadata["Name"]: one for one in _with_requirements(archive, roots) if not _is_ours(one)
     }
     note = ArchiveNote.of_here({name: found[name].version for name in sorted(found, key=str.lower)})
+    folder = package_folder()
     files = {
-        f"batch_pipeline/{path.relative_to(package_folder()).as_posix()}": path
-        for path in package_files()
+        f"batch_pipeline/{path.relative_to(folder).as_posix()}": path
+        for path in package_files(folder)
     }
     for module in modules:
         files |= module.files

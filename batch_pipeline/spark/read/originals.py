@@ -1,25 +1,31 @@
 """The file of an item where it landed, on a disk or in a store: opened, told from any other one.
 
 A file of a disk is looked at before and after it is read. Of an object one version is asked for,
-and its facts come with its bytes: nothing is asked afterwards. No byte is understood here.
+and its facts come with its bytes: nothing is asked afterwards. Stores without versions are treated
+as disks are. No byte is understood here.
 """
 
 import os
 import stat
 from collections.abc import Callable
-from datetime import UTC
+from datetime import UTC, datetime
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from batch_pipeline.domain.errors import BadFileError, InvalidValueError, SourceUnavailableError
+from batch_pipeline.domain.errors import (
+    BadFileError,
+    InvalidValueError,
+    SourceRefusedError,
+    SourceUnavailableError,
+)
 from batch_pipeline.domain.item import FoundFile, modified_at
-from batch_pipeline.domain.location import is_object, to_path
+from batch_pipeline.domain.location import is_in_other_store, is_object, to_path
 from batch_pipeline.domain.record_rules import BadFileKind
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.spark.read.objects import FetchedObject
 from batch_pipeline.stores.facts import FileFacts, look
-from batch_pipeline.stores.failures import UnreachableError, reason_of
+from batch_pipeline.stores.failures import NoBucketError, UnreachableError, reason_of
 
 Fetch = Callable[[FoundFile], FetchedObject]
 _CHANGED = "changed while it was read"
@@ -73,6 +79,8 @@ def open_original(file: FoundFile, stream: Stream, fetch: Fetch | None = None) -
     try:
         if is_object(file.location):
             return _InStore(file, stream, fetch or FetchedObject)
+        if is_in_other_store(file.location):
+            return _Unversioned(file, stream, fetch or FetchedObject)
         return _OnDisk(file, stream)
     except InvalidValueError as error:
         raise bad_file(stream, file.location, f"is not {error.expected}") from error
@@ -116,7 +124,9 @@ class _OnDisk:
             raise unreadable(stream, location, error) from error
         if not stat.S_ISREG(status.st_mode):
             raise bad_file(stream, location, "is not a regular file")
-        if change := _size_change(self._file, status.st_size) or _time_change(self._file, status):
+        if change := _size_change(self._file, status.st_size) or _time_change(
+            self._file, modified_at(status)
+        ):
             raise _changed(stream, location, change)
         return status
 
@@ -170,6 +180,26 @@ class _InStore:
         return _changed(self._stream, file.location, f"{size}, {etag}" if size else etag)
 
 
+class _Unversioned(_InStore):
+    """An object of a store that tells no versions: looked at before and after, as files are."""
+
+    def __init__(self, file: FoundFile, stream: Stream, fetch: Fetch) -> None:
+        super().__init__(file, stream, fetch)
+        if change := _time_change(file, self.facts.modified_at):
+            self.raw.close()
+            raise _changed(stream, file.location, change)
+
+    def check(self) -> None:
+        file, stream = self._file, self._stream
+        try:
+            now = look(file.uri)
+        except OSError as error:
+            raise unreadable(stream, file.location, error) from error
+        if now != self.facts:
+            raise bad_file(stream, file.location, _CHANGED, kind=BadFileKind.CHANGED)
+        super().check()
+
+
 def _size_change(file: FoundFile, size_bytes: int) -> str | None:
     known, part = file.size_bytes, file.range
     if known is None and part is not None:
@@ -177,10 +207,10 @@ def _size_change(file: FoundFile, size_bytes: int) -> str | None:
     return None if known in {None, size_bytes} else f"size {known} -> {size_bytes} bytes"
 
 
-def _time_change(file: FoundFile, status: os.stat_result) -> str | None:
+def _time_change(file: FoundFile, now: datetime) -> str | None:
     if file.modified_at is None:
         return None
-    before, now = file.modified_at.astimezone(UTC), modified_at(status)
+    before = file.modified_at.astimezone(UTC)
     return f"modified {before.isoformat()} -> {now.isoformat()}" if before != now else None
 
 
@@ -192,9 +222,15 @@ def _changed(stream: Stream, location: str, change: str) -> BadFileError:
 def unreadable(
     stream: Stream, location: str, error: OSError
 ) -> BadFileError | SourceUnavailableError:
-    """Make the error that says that a file cannot be read; a store out of reach is no bad file."""
+    """Make the error that says that a file cannot be read.
+
+    A store that is out of reach, has no such bucket or refuses who asks makes no bad file.
+    """
     if isinstance(error, UnreachableError):
         return SourceUnavailableError(location, reason_of(error))
+    in_store = is_object(location) or is_in_other_store(location)
+    if in_store and isinstance(error, NoBucketError | PermissionError):
+        return SourceRefusedError(location, reason_of(error))
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return bad_file(stream, location, "is not there", kind=BadFileKind.MISSING)
     return bad_file(stream, location, f"cannot be read ({reason_of(error)})")

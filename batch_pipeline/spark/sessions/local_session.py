@@ -21,6 +21,7 @@ import psutil
 from batch_pipeline.domain.errors import SparkUnavailableError
 from batch_pipeline.spark.clusters.archive_note import check_archive
 from batch_pipeline.spark.clusters.conf import Cluster
+from batch_pipeline.spark.clusters.engine_state import has_executors, is_stopped
 from batch_pipeline.spark.clusters.fitness import check_executors
 from batch_pipeline.spark.clusters.master import Place, check_reachable, place_of
 from batch_pipeline.spark.sessions import launch
@@ -68,8 +69,10 @@ class LocalSession:
             raise
 
     def is_alive(self) -> bool:
-        """Tell whether the session can be used."""
-        return self._jvm is not None and self._jvm.poll() is None and not self._is_stopped()
+        """Tell whether the session can be used: its context runs and, on a cluster, an executor."""
+        if self._jvm is None or self._jvm.poll() is not None or is_stopped(self.session):
+            return False
+        return place_of(self._master) is Place.DRIVER or has_executors(self.session)
 
     def close(self) -> None:
         """Stop the session and its JVM and wait until both are gone."""
@@ -83,9 +86,6 @@ class LocalSession:
             with warnings.catch_warnings(), suppress(_py4j_error(), OSError):
                 warnings.simplefilter("ignore", RuntimeWarning)
                 stop()
-
-    def _is_stopped(self) -> bool:
-        return getattr(self.session.sparkContext, "_jsc", None) is None
 
     def _start(self, home: Path, conf: dict[str, str], packed: Path | None) -> None:
         java = java_home(home, os.environ)

@@ -1,0 +1,27 @@
+"""Where a stream's files lie, seen together: what it writes must not land in it again.
+
+Texts of URIs only; links and mounts of disks are not followed.
+"""
+
+from batch_pipeline.domain.errors import InvalidValueError
+from batch_pipeline.domain.stream import Source, Stream
+
+
+def check_apart(stream: Stream) -> None:
+    """Check that no file that the stream writes is one that its landing lists.
+
+    Hidden folders of a landing are not listed, so that it may write there.
+
+    Raises:
+        InvalidValueError: storage or archive are the landing, or lie in it.
+    """
+    if not isinstance(stream.source, Source):
+        return
+    landing = f"{stream.source.uri}/"
+    written = {"storage.root": stream.storage.root, "storage.archive": stream.storage.archive}
+    for key, uri in written.items():
+        below = "" if uri is None else f"{uri}/"
+        is_hidden = "/." in f"/{below.removeprefix(landing)}"
+        if below.startswith(landing) and not is_hidden:
+            expected = f"a place outside of `source.uri` ({stream.source.uri}), or part files land"
+            raise InvalidValueError(key, uri, f"{expected} there, and are read and written again")
