@@ -28,7 +28,7 @@ def run(database_url: str, tmp_path: Path) -> Run:
     for name in ("orders", "idle"):
         attributes = {
             "stream": name,
-            "source": {"uri": str(tmp_path)},
+            "source": {"uri": str(tmp_path / "landing")},
             "batch": {"max_weight": "1KiB", "max_count": 3},
         }
         path = tmp_path / "streams" / name / "defs.yaml"

@@ -49,7 +49,7 @@ def runs(folder: Path, inventory: str, meta: str = "") -> Run:
 @pytest.fixture
 def run(database_url: str, postgres: sa.Engine, tmp_path: Path) -> Run:
     """The command with a stream of its own files, and the meta tables of another database."""
-    stream_file(tmp_path, "orders", {"uri": str(tmp_path)})
+    stream_file(tmp_path, "orders", {"uri": str(tmp_path / "landing")})
     url = postgres.url.set(drivername="postgresql").render_as_string(hide_password=False)
     return runs(tmp_path, database_url, url)
 
@@ -151,7 +151,7 @@ def test_doctor_tells_every_stream_whose_table_cannot_be_read(
 
 def test_doctor_fails_on_a_stream_file_that_is_wrong(run: Run, tmp_path: Path) -> None:
     """Expect file and line, and a look at the other streams."""
-    stream_file(tmp_path, "wrong", {"uri": str(tmp_path), "inclued": ["*"]})
+    stream_file(tmp_path, "wrong", {"uri": str(tmp_path / "landing"), "inclued": ["*"]})
     ended = run()
     assert ended.exit_code == 1
     assert "fail streams: " in ended.stdout

@@ -22,7 +22,7 @@ def run(database_url: str, tmp_path: Path) -> Run:
     """The command with a stream `orders` of at most four files a batch."""
     attributes = {
         "stream": "orders",
-        "source": {"uri": str(tmp_path), "format": "csv"},
+        "source": {"uri": str(tmp_path / "landing"), "format": "csv"},
         "batch": {"max_weight": "1KiB", "max_count": 4},
         "encoding": {"format": "jsonl", "compression": "gzip"},
         "storage": {"root": str(tmp_path / "batches")},
