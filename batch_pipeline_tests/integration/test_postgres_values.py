@@ -298,6 +298,6 @@ def test_file_that_is_gone_is_named(warehouse: Warehouse) -> None:
     part = factories.part_file()
     loading = warehouse.loading(schema=schema_of(ID), part_files=(part,))
     with pytest.raises(
-        PartFileChangedError, match=r"orders-0.jsonl.gz cannot be read \(No such file"
+        PartFileChangedError, match=r"orders-0.jsonl.gz cannot be read \(no such file"
     ):
         warehouse.load(loading)
