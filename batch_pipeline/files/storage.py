@@ -209,7 +209,3 @@ def _stored(folder: Folder, entry: os.DirEntry[str]) -> StoredFile:
         size_bytes=facts.st_size,
         modified_at=datetime.fromtimestamp(facts.st_mtime, UTC),
     )
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()

@@ -7,7 +7,6 @@ put no object on the condition that none is there.
 """
 
 import errno
-import io
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from typing_extensions import Buffer
 from batch_pipeline.domain.location import split_root
 from batch_pipeline.stores.facts import FileFacts
 from batch_pipeline.stores.failures import OTHER_VERSION, NoBucketError, UnreachableError
+from batch_pipeline.stores.positions import PositionedReader
 
 RETRY_SECONDS = 60  # Arrow's own limit for Google is 15 minutes
 
@@ -78,15 +78,14 @@ def objects(prefix: str, after: str = "") -> Iterator[tuple[str, FileFacts]]:
             yield key, _facts(keys[key])
 
 
-class ArrowReader(io.RawIOBase):
+class ArrowReader(PositionedReader):
     """An object, open for reading; `facts` are those from just before it was opened."""
 
     def __init__(self, uri: str) -> None:
-        super().__init__()
-        self.uri = uri
+        super().__init__(uri)
         self._file: Any = None
         self.facts = look(uri)
-        self._position = self._file_position = 0  # Arrow would ask the store where it is
+        self._file_position = 0  # Arrow would ask the store where it is
         root, key = split_root(uri)
         with _told(uri):
             system, bucket = _file_system(root)
@@ -95,27 +94,6 @@ class ArrowReader(io.RawIOBase):
     def again(self) -> "ArrowReader":
         """Give another reader, at the start of the object as it is now."""
         return ArrowReader(self.uri)
-
-    def readable(self) -> bool:
-        """Tell that it can be read."""
-        return True
-
-    def seekable(self) -> bool:
-        """Tell that one can go to any byte."""
-        return True
-
-    def tell(self) -> int:
-        """Give the number of the next byte."""
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a byte; nothing is asked of the store yet."""
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.facts.size_bytes}
-        position = start[whence] + offset
-        if position < 0:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.uri)
-        self._position = position
-        return position
 
     def readinto(self, buffer: Buffer) -> int:
         """Read what the store gives next, at most what the buffer holds.

@@ -6,7 +6,6 @@ the store itself. What follows the place where reading began is fetched as one s
 
 import errno
 import io
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -17,6 +16,7 @@ from batch_pipeline.domain.location import is_in_other_store, is_object, split_o
 from batch_pipeline.stores import s3
 from batch_pipeline.stores.facts import FileFacts
 from batch_pipeline.stores.failures import UnreachableError, told
+from batch_pipeline.stores.positions import PositionedReader
 
 BUFFER_BYTES = 2**18
 _READ_ON_BYTES = 2**20  # a seek that goes less far ahead reads what lies between
@@ -41,7 +41,7 @@ def open_uri(uri: str, etag: str | None = None) -> io.BufferedReader:
     return io.BufferedReader(ObjectReader(uri, etag), BUFFER_BYTES)
 
 
-class ObjectReader(io.RawIOBase):
+class ObjectReader(PositionedReader):
     """One version of an object: that which is there when it is opened, or that of an ETag.
 
     `facts` are those of this version. Opening begins to fetch it. A connection that breaks off is
@@ -50,10 +50,8 @@ class ObjectReader(io.RawIOBase):
 
     def __init__(self, uri: str, etag: str | None = None, facts: FileFacts | None = None) -> None:
         """Open an object; of one whose `facts` are known, nothing is asked before it is read."""
-        super().__init__()
-        self.uri = uri
+        super().__init__(uri)
         self._bucket, self._key = split_object(uri)
-        self._position = 0
         self._body_position = 0
         self._body: Any = None
         if facts is None:
@@ -68,27 +66,6 @@ class ObjectReader(io.RawIOBase):
     def again(self) -> "ObjectReader":
         """Give another reader of the same version, at its start; nothing is asked yet."""
         return ObjectReader(self.uri, facts=self.facts)
-
-    def readable(self) -> bool:
-        """Tell that it can be read."""
-        return True
-
-    def seekable(self) -> bool:
-        """Tell that one can go to any byte."""
-        return True
-
-    def tell(self) -> int:
-        """Give the number of the next byte."""
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a byte; nothing is asked of the store yet."""
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.facts.size_bytes}
-        position = start[whence] + offset
-        if position < 0:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.uri)
-        self._position = position
-        return position
 
     def readinto(self, buffer: Buffer) -> int:
         """Read what the store gives next, at most what the buffer holds.
