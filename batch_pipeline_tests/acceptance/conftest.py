@@ -3,12 +3,13 @@
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
 from batch_pipeline_tests.acceptance.dagster_pages import CHROMIUM
-from batch_pipeline_tests.acceptance.regions import ARCHIVE
+from batch_pipeline_tests.acceptance.regions import ARCHIVE, unpack
 from batch_pipeline_tests.acceptance.workplace import Workplace, new_workplace
 
 OF_THE_FEED = ("test_regions_feed.py", "test_regions_in_s3.py", "test_regions_interrupted.py")
@@ -45,3 +46,11 @@ def shared_workplace() -> Iterator[Workplace]:
     """A workplace for all tests of a module."""
     with new_workplace() as place:
         yield place
+
+
+@pytest.fixture(scope="module")
+def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The whole feed of the regions in a folder."""
+    folder = tmp_path_factory.mktemp("feed")
+    unpack(folder)
+    return folder

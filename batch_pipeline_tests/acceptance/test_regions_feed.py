@@ -12,7 +12,6 @@ from batch_pipeline_tests.acceptance.regions import (
     RECORDS,
     SUM_OF_POSITIVES,
     by_stream,
-    unpack,
     write_streams,
 )
 from batch_pipeline_tests.acceptance.workplace import (
@@ -49,14 +48,6 @@ class Feed:
     nothing_new: dict[str, Any]
     files_before: dict[str, tuple[int, int]]
     files_after: dict[str, tuple[int, int]]
-
-
-@pytest.fixture(scope="module")
-def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The whole feed in a folder."""
-    folder = tmp_path_factory.mktemp("feed")
-    unpack(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ from batch_pipeline_tests.acceptance.regions import (
     RECORDS,
     SUM_OF_POSITIVES,
     by_stream,
-    unpack,
     write_streams,
 )
 from batch_pipeline_tests.acceptance.workplace import Workplace, new_workplace
@@ -42,14 +41,6 @@ class Published:
     def uris(self) -> list[str]:
         """The part files in order."""
         return [uri for batch in self.batches for uri in batch["manifest"]]
-
-
-@pytest.fixture(scope="module")
-def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The whole feed in a folder."""
-    folder = tmp_path_factory.mktemp("feed")
-    unpack(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,6 @@ from batch_pipeline_tests.acceptance.regions import (
     RECORDS,
     SUM_OF_POSITIVES,
     by_stream,
-    unpack,
     write_streams,
 )
 from batch_pipeline_tests.acceptance.workplace import (
@@ -49,14 +48,6 @@ class Survivor:
     def storage(self) -> Path:
         """Where the batches are."""
         return self.place.storage("regions")
-
-
-@pytest.fixture(scope="module")
-def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The whole feed in a folder."""
-    folder = tmp_path_factory.mktemp("feed")
-    unpack(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
