@@ -28,6 +28,7 @@ Where do I go to …
 - change when batches are launched?       defs/sensors/, steps/plan.py
 - change what is garbage?                 domain/garbage.py, steps/collect_garbage.py
 - add a command?                          cli/
+- know what a restored backup lacks?      steps/newer.py, steps/adopt.py, inventory/restored/
 - name a new failure?                     domain/errors.py
 - acquire batches without Dagster?        library/, then inventory/work/acquire.py
 - read a user's table another way?        inventory/meta/reflected_table.py

@@ -18,6 +18,13 @@ from batch_pipeline.stores import s3
 from batch_pipeline_tests.integration.encode_scene import Scene, open_scene
 from batch_pipeline_tests.integration.seeds import planned
 from batch_pipeline_tests.object_store import ObjectStore, open_store
+from batch_pipeline_tests.proofs import (  # noqa: F401 - where pytest looks for its hooks
+    figures,
+    long_form,
+    pytest_addoption,
+    pytest_runtest_makereport,
+    pytest_terminal_summary,
+)
 from batch_pipeline_tests.session import (  # noqa: F401 - where pytest looks for its hooks
     pytest_collection_modifyitems,
     pytest_configure,

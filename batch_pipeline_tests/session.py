@@ -8,6 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from batch_pipeline_tests.proofs import MARK
+
 _MEMORY = Path("/dev/shm")  # noqa: S108 - every name made there is a random one
 _ENOUGH_BYTES = 6 * 2**30
 _S3, _STORE = "s3", "object_store"  # a marker, and the fixture whose tests have it
@@ -20,6 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Every test has databases of its own. On a disk, waiting for these takes longer than all tests.
     """
     config.addinivalue_line("markers", f"{_S3}: speaks to the S3 server of the tests")
+    config.addinivalue_line("markers", f"{MARK}(number, …): proves a promise")
     if "TMPDIR" not in os.environ and _is_roomy(_MEMORY):
         os.environ["TMPDIR"] = str(_MEMORY)  # also for the processes that tests start
         tempfile.tempdir = None

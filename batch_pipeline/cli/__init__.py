@@ -33,6 +33,7 @@ COMMANDS = {
     "pack": "pack",
     "pause": "jobs",
     "plan": "plan",
+    "reconcile": "reconcile",
     "register": "streams",
     "resume": "jobs",
     "retry": "jobs",

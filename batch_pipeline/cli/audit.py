@@ -11,6 +11,7 @@ from batch_pipeline.cli.console import head, print_json, say
 from batch_pipeline.cli.streams import as_json
 from batch_pipeline.domain.audit import Audit
 from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.settings.restored import check_not_older
 
 
 @click.command(short_help="Find items that appeared late, and plan them.")
@@ -35,6 +36,8 @@ def audit(stream: tuple[str, ...], days: int, everything: bool, as_json: bool) -
     with closing(Pipeline.from_environment()) as pipeline:
         names = stream or tuple(pipeline.streams)
         chosen = [pipeline.stream(name) for name in names]
+        for asked in chosen:
+            check_not_older(pipeline, asked)
         found = {one.name: pipeline.audit(one, since) for one in chosen}
     if as_json:
         print_json({"streams": [_report(name, one) for name, one in found.items()]})

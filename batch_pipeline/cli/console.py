@@ -1,7 +1,11 @@
-"""Printing for people: colours and progress on a terminal only, errors on standard error."""
+"""Printing for people: colours and progress on a terminal only, errors on standard error.
+
+Names and texts of others are printed with characters that terminals obey written as escapes.
+"""
 
 import json
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,8 +14,31 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+# What moves the cursor, ends a line, turns the order of reading, or is no text at all.
+_OBEYED = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def visible(text: str) -> str:
+    """Write characters that a terminal obeys as escapes; line feeds and tabs stay."""
+    return _OBEYED.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"  # in JSON, too, it is the character
+
+
+class _PlainConsole(Console):
+    """Prints no text that a terminal would obey."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """Print, as the console of `rich` does."""
+        super().print(*(visible(one) if isinstance(one, str) else one for one in objects), **how)
+
+
+out = _PlainConsole(highlight=False, soft_wrap=True)
+err = _PlainConsole(stderr=True, highlight=False, soft_wrap=True)
 
 
 def say(text: str = "") -> None:
@@ -36,7 +63,7 @@ def note(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """Print a value for programs."""
-    click.echo(json.dumps(value, ensure_ascii=False, default=str))
+    click.echo(visible(json.dumps(value, ensure_ascii=False, default=str)))
 
 
 class _ProgressHandler(logging.Handler):
@@ -49,7 +76,7 @@ class _ProgressHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         facts = record.__dict__
-        text = record.getMessage()
+        text = visible(record.getMessage())
         if "stream" in facts:
             total = facts.get("total")
             what = f"{facts['stream']}: {text}"

@@ -15,6 +15,7 @@ from batch_pipeline.domain.backfill import backfill_name
 from batch_pipeline.domain.backfill_key import backfill_key
 from batch_pipeline.domain.batch import BatchStatus
 from batch_pipeline.domain.errors import OF_ONE_META_TABLE
+from batch_pipeline.domain.garbage import Removal
 from batch_pipeline.domain.item import Item
 from batch_pipeline.domain.location import as_s3, shown, to_uri
 from batch_pipeline.domain.manifest import Manifest
@@ -80,7 +81,7 @@ def _story(pipeline: Pipeline, stream: Stream, item: Item) -> dict[str, Any]:
         "range": None if part is None else {"first": part.start, "last": part.stop - 1},
         "weight": item.weight,
         "modified_at": modified_at.isoformat() if modified_at else None,
-        "now": compare(item.file),
+        "now": _now(stream, item),
         "meta_table": None if stream.user_table is None else stream.user_table.table,
         "item_id": item.id,
         "batch_id": None if batch is None else batch.key,
@@ -93,13 +94,26 @@ def _story(pipeline: Pipeline, stream: Stream, item: Item) -> dict[str, Any]:
         "quarantine_files": (
             [] if manifest is None else [part.uri for part in manifest.quarantine_files]
         ),
+        "quarantine_removed": (
+            None
+            if manifest is None
+            else _told(pipeline.database.manifests.quarantine_removal(manifest))
+        ),
         "files_removed": _removal(pipeline, manifest),
         "backfills": [_backfill(pipeline, stream, item, one) for one in again],
     }
 
 
+def _now(stream: Stream, item: Item) -> str:
+    within = stream.source.within
+    return f"it {within.advice}" if within.refuse(item.file.location) else compare(item.file)
+
+
 def _removal(pipeline: Pipeline, manifest: Manifest | None) -> dict[str, Any] | None:
-    found = None if manifest is None else pipeline.database.manifests.removal(manifest)
+    return None if manifest is None else _told(pipeline.database.manifests.removal(manifest))
+
+
+def _told(found: Removal | None) -> dict[str, Any] | None:
     return None if found is None else asdict(found)
 
 
@@ -158,7 +172,9 @@ def _print_batch(story: dict[str, Any]) -> None:
     for uri in story["part_files"]:
         say(f"              {uri}")
     if any(one["quarantined"] or one["bad_file"] for one in story["attempts"]):
-        say("              what was set aside, with line and reason, is in")
+        gone = story["quarantine_removed"]
+        was = "is in" if gone is None else f"was, until {gone['at']:%Y-%m-%d}, in"
+        say(f"              what was set aside, with line and reason, {was}")
         for uri in story["quarantine_files"]:
             say(f"              {uri}")
     _print_removal(story)

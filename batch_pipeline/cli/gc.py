@@ -1,21 +1,29 @@
-"""The command `gc`: files that nobody needs are listed, and deleted or archived."""
+"""The command `gc`: files, texts and events that nobody needs are listed, and deleted."""
 
 import sys
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from batch_pipeline.cli.console import complain, head, print_json, say
 from batch_pipeline.cli.exits import exit_code
 from batch_pipeline.cli.streams import as_json
-from batch_pipeline.domain.errors import GarbageLeftError, PipelineError
+from batch_pipeline.domain.errors import (
+    GarbageLeftError,
+    PipelineError,
+    StorageUnavailableError,
+)
 from batch_pipeline.domain.garbage import Garbage, Reason
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.units import format_bytes
 from batch_pipeline.steps.collect_garbage import Collected
+
+if TYPE_CHECKING:
+    from batch_pipeline.inventory.upkeep.dagster_history import Trimmed
+    from batch_pipeline.inventory.upkeep.old_texts import Texts
 
 _SHOWN = 20
 _BECAUSE = {
@@ -23,6 +31,7 @@ _BECAUSE = {
     Reason.UNLISTED: "of published attempts whose manifest does not list them",
     Reason.SUPERSEDED: "of generations that newer ones replaced",
     Reason.LOADED: "of generations that all targets have",
+    Reason.QUARANTINED: "of records that were set aside, long enough ago",
     Reason.TEMPORARY: "temporary, of processes that are gone",
     Reason.UNKNOWN: "of attempts that the inventory does not know",
 }
@@ -34,7 +43,15 @@ class _Asked:
     with_unknown: bool
 
 
-@click.command(short_help="Delete, or archive, files that nobody needs.")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Done:
+    """What was collected of a stream; texts are None where all are kept."""
+
+    files: Collected
+    texts: "Texts | None"
+
+
+@click.command(short_help="Delete, or archive, what nobody needs.")
 @click.argument("stream", nargs=-1)
 @click.option("--dry-run", is_flag=True, help="Only list what would be deleted.")
 @click.option(
@@ -44,45 +61,66 @@ class _Asked:
 )
 @as_json
 def gc(stream: tuple[str, ...], dry_run: bool, unknown: bool, as_json: bool) -> None:
-    """Delete files of STREAM's storage that nobody needs, of all streams or the ones named.
+    """Delete what nobody needs of STREAM's storage, of all streams or the ones named.
 
     Taken are files of attempts that ended a day ago or more and were not published, what is left
     of processes that are gone, and generations that were replaced longer ago than the stream's
     storage.keep_superseded or loaded into all its targets longer ago than storage.keep_loaded; with
-    storage.archive these are moved there. What else is published and live, and files that are not
-    named as this product names them, are never touched.
+    storage.archive these are moved there. Quarantine files go after storage.keep_quarantine. What
+    else is published and live, and files that are not named as this product names them, are never
+    touched. With BATCH_PIPELINE_KEEP_LOGS, older errors and logs go that nothing depends on; of
+    Dagster's runs, unless streams are named.
     """
     asked = _Asked(dry_run=dry_run, with_unknown=unknown)
-    done: dict[str, Collected] = {}
+    done: dict[str, _Done] = {}
     failed: dict[str, PipelineError] = {}
+    history: Trimmed | None = None
     with closing(Pipeline.from_environment()) as pipeline:
         for one in [pipeline.stream(name) for name in stream or pipeline.streams]:
             try:
                 done[one.name] = _collect(pipeline, one, asked)
-            except GarbageLeftError as error:  # the other streams have theirs
+            except (GarbageLeftError, StorageUnavailableError) as error:  # the others have theirs
                 failed[one.name] = error
+        if not stream and pipeline.settings.keep_logs is not None:
+            history = _trim_history(pipeline, dry_run=dry_run)
     if as_json:
-        reports = [_report(one, asked) for one in done.values()]
+        reports = [_report(of_stream, asked) for of_stream in done.values()]
         errors = [{"stream": name, "error": str(why)} for name, why in failed.items()]
-        print_json({"streams": reports + errors})
+        of_dagster = {} if history is None else {"dagster": asdict(history)}
+        print_json({"streams": reports + errors, **of_dagster})
     else:
-        for collected in done.values():
-            _print(collected, asked)
+        for of_stream in done.values():
+            _print(of_stream.files, asked)
+            _print_texts(of_stream.texts, asked)
+        _print_history(history, asked)
     for name, why in failed.items():
         complain(f"{name}: {why}")
     sys.exit(exit_code(failed.values()) if failed else 0)
 
 
-def _collect(pipeline: Pipeline, stream: Stream, asked: _Asked) -> Collected:
-    return pipeline.collect_garbage(
+def _collect(pipeline: Pipeline, stream: Stream, asked: _Asked) -> _Done:
+    from batch_pipeline.settings.retention import forget_old_texts
+
+    files = pipeline.collect_garbage(
         stream,
         pipeline.streams.values(),
         with_unknown=asked.with_unknown,
         dry_run=asked.dry_run,
     )
+    return _Done(files=files, texts=forget_old_texts(pipeline, stream, dry_run=asked.dry_run))
 
 
-def _report(one: Collected, asked: _Asked) -> dict[str, Any]:
+def _trim_history(pipeline: Pipeline, *, dry_run: bool) -> "Trimmed | None":
+    from batch_pipeline.defs.instance.history import trim_history  # Dagster: 0.6 s
+    from batch_pipeline.defs.instance.home import open_instance
+
+    with open_instance(pipeline.home) as instance:
+        return trim_history(pipeline, instance, dry_run=dry_run)
+
+
+def _report(done: _Done, asked: _Asked) -> dict[str, Any]:
+    one = done.files
+    texts = {} if done.texts is None else {"texts": asdict(done.texts)}
     return {
         "stream": one.stream,
         "dry_run": asked.dry_run,
@@ -93,6 +131,7 @@ def _report(one: Collected, asked: _Asked) -> dict[str, Any]:
         "archive": one.archive,
         "archived_files": one.archived_files,
         "unknown": [_file(garbage) for garbage in one.unknown],
+        **texts,
     }
 
 
@@ -125,6 +164,28 @@ def _print(one: Collected, asked: _Asked) -> None:
         say("  If no other inventory's files are stored here, delete them with")
         say(f"  `batch-pipeline gc {one.stream} --unknown`:")
         _print_paths(one.unknown)
+
+
+def _print_texts(texts: "Texts | None", asked: _Asked) -> None:
+    if texts is not None and texts.attempts + texts.loads:
+        went = "would go (dry run)" if asked.dry_run else "are gone"
+        rows = f"{texts.attempts} attempt(s) and {texts.loads} load(s)"
+        say(f"  Old errors and logs of {rows} {went}: {format_bytes(texts.size_bytes)}.")
+
+
+def _print_history(history: "Trimmed | None", asked: _Asked) -> None:
+    if history is None:
+        return
+    head("Dagster")
+    if not history.events:
+        say("  No old events.")
+        return
+    went = "would go (dry run)" if asked.dry_run else "are gone"
+    runs = history.runs + history.deleted_runs
+    size = format_bytes(history.size_bytes)
+    say(f"  {history.events} event(s) of {runs} old run(s) {went}: {size}.")
+    if history.deleted_runs:
+        say(f"  {history.deleted_runs} of these runs made nothing, and go with them.")
 
 
 def _print_paths(some: tuple[Garbage, ...]) -> None:

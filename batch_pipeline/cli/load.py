@@ -16,6 +16,7 @@ from batch_pipeline.domain.stream import Stream
 from batch_pipeline.domain.target import Target
 from batch_pipeline.settings.loading import load_due
 from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.settings.restored import check_not_older
 from batch_pipeline.steps.load import Outcome
 
 
@@ -43,6 +44,7 @@ def load(stream: str, names: tuple[str, ...], again: str | None, as_json: bool) 
     with closing(Pipeline.from_environment()) as pipeline:
         one = pipeline.stream(stream)
         targets = _chosen(one, names)
+        check_not_older(pipeline, one)
         if again is not None:
             _void(pipeline, one, targets, again)
         results = [_load(pipeline, one, target, run_id, quiet=as_json) for target in targets]

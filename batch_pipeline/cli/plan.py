@@ -15,6 +15,7 @@ from batch_pipeline.domain.planning import Planned
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.settings.backfill_request import Asked, backfill_request
 from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.settings.restored import check_not_older
 from batch_pipeline.settings.units import format_bytes, format_duration
 
 _SHOWN = 20
@@ -84,6 +85,7 @@ def _plan(
     """Plan, and give what was done and the new batches in id order."""
     from batch_pipeline.steps.plan import plan as plan_step
 
+    check_not_older(pipeline, stream)
     table, database = pipeline.meta_table(stream), pipeline.database
     if request is None:
         done = plan_step(database.batches, table, stream, drain=True)

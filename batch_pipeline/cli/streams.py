@@ -18,6 +18,7 @@ from batch_pipeline.domain.item import Registered
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.inventory.meta.ceilings.ceiling import describe
 from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.settings.restored import check_not_older
 from batch_pipeline.settings.units import format_bytes, format_duration
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
@@ -64,6 +65,7 @@ def register(stream: str, accept_changed: bool, as_json: bool) -> None:
         result = Registered(found=0, new_items=0)
         troubles: tuple[PipelineError, ...] = ()
         if one.user_table is None:
+            check_not_older(pipeline, one)
             registry = pipeline.database.meta_table(one.name)
             landing = pipeline.landing(one, wait=True)
             result = register_step(

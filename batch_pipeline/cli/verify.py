@@ -1,4 +1,4 @@
-"""The command `verify`: the checks that Dagster shows, without Dagster."""
+"""The command `verify`: the checks that Dagster shows, without Dagster, and pointer files."""
 
 import sys
 from contextlib import closing
@@ -17,7 +17,7 @@ _NEWEST = 1_000
 
 @click.command(short_help="Look again at what is published, and at what waits.")
 @click.argument("stream", nargs=-1)
-@click.option("--deep", is_flag=True, help="Read every file again and compare its SHA-256.")
+@click.option("--deep", is_flag=True, help="Read every file: SHA-256 and records.")
 @click.option(
     "--last",
     type=click.IntRange(min=1),
@@ -28,7 +28,7 @@ _NEWEST = 1_000
 @click.option("--all", "everything", is_flag=True, help="Look at all published batches.")
 @as_json
 def verify(stream: tuple[str, ...], deep: bool, last: int, everything: bool, as_json: bool) -> None:
-    """Ask of STREAM what its asset checks in Dagster ask.
+    """Ask of STREAM what its asset checks in Dagster ask, and whether pointer files are right.
 
     Takes all streams, or the ones named. Nothing is changed. Exits with 3 when an answer is no.
     """

@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -24,6 +24,7 @@ from batch_pipeline.inventory.meta.meta_table import OwnMetaTable
 from batch_pipeline.inventory.meta.user_meta_table import UserMetaTable
 from batch_pipeline.ports import LandingWatch
 from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.settings.restored import Checked, check_not_older
 from batch_pipeline.steps.plan import plan
 from batch_pipeline.steps.reconcile import reconcile
 from batch_pipeline.steps.register import register
@@ -47,12 +48,14 @@ LOOKS_TO_A_FULL_ONE = 120
 class _Remembered:
     """What looks have found; `landing` knows the files of a meta table that begins at `beginning`,
     and `pointed` are the numbers of publishes at which every manifest had its pointer file.
+    `checked` is the database that was as new as the storage.
     """
 
     heard: Heard
     landing: LandingWatch | None = None
     beginning: datetime | None = None
     pointed: Mapping[int, int] | None = None
+    checked: Checked = field(default_factory=Checked)
 
 
 class Look:
@@ -100,6 +103,9 @@ def discover(
     Changes the inventory only, never a user's own meta table; the caller adds partitions and
     reports events. `drain` waits for files that are being written and plans even a small last
     batch. `client` makes the client that buckets are listed with.
+
+    Raises:
+        InventoryOlderError: the storage has manifests that the inventory does not know.
     """
     with (look or Look(in_ticks=False)).turn() as remembered:
         _reconcile(pipeline, stream, remembered)
@@ -135,7 +141,11 @@ def look_at_backfills(
 
 
 def _reconcile(pipeline: Pipeline, stream: Stream, remembered: _Remembered) -> None:
-    """Close what a crash left open; pointer files are looked for after something was published."""
+    """Close what a crash left open; pointer files are looked for after something was published.
+
+    Nothing is done where the inventory is older than the storage.
+    """
+    check_not_older(pipeline, stream, remembered.checked)
     database = pipeline.database
     counts = database.batch_news.publish_counts(stream.name)
     if counts == remembered.pointed:

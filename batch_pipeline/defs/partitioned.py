@@ -62,11 +62,7 @@ def backfills_of(stream: Stream) -> Partitioned:
         asset_key=names.backfill_asset_key(stream),
         partitions=names.backfill_partitions(stream),
         job=names.backfill_job(stream),
-        # New files go first where runs have to wait.
-        tags_of=lambda key: {
-            names.BACKFILL_TAG: parse_backfill_key(key)[0],
-            names.PRIORITY_TAG: "-1",
-        },
+        tags_of=lambda key: {names.BACKFILL_TAG: parse_backfill_key(key)[0]},
         key_of=lambda one: backfill_key(backfill_name(stream.name, one.job), one.id_range),
         find=lambda database, key: database.backfills.batch(stream.name, key),
         statuses=lambda database: database.backfills.of_all(stream.name),

@@ -22,8 +22,10 @@ class StoreResource(S3Resource):
     def of_environment(cls) -> "StoreResource":
         """Describe it by the variables of this process; nothing is asked yet."""
         given = os.environ.get
+        endpoint = given("AWS_ENDPOINT_URL_S3") or given("AWS_ENDPOINT_URL") or ""
         return cls(
-            endpoint_url=given("AWS_ENDPOINT_URL_S3") or given("AWS_ENDPOINT_URL"),
+            # One with a user or password is left to the environment: it would be seen.
+            endpoint_url=None if "@" in endpoint else endpoint or None,
             region_name=given("AWS_REGION") or given("AWS_DEFAULT_REGION"),
             profile_name=given("AWS_PROFILE"),
         )

@@ -1,6 +1,6 @@
 """Planned batches and their tries."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
@@ -72,12 +72,16 @@ class BatchStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One try at encoding a batch, numbered from 1; only the holder of `token` may end it."""
+    """One try at encoding a batch, numbered from 1; only the holder of `token` may end it.
+
+    `generation` is what it would be published as; None where nobody asked.
+    """
 
     id: int
     batch: Batch
     number: int
     token: UUID
+    generation: int | None = field(default=None, compare=False)
 
     @property
     def stem(self) -> str:

@@ -171,6 +171,21 @@ class SourceRefusedError(SourceUnavailableError):
 
 
 @dataclass(eq=False)
+class LinkLeadsOutError(ConfigurationError):
+    """A link in a landing leads to a file elsewhere, which the stream does not read."""
+
+    stream: str
+    path: str
+
+    def sentence(self) -> str:
+        return (
+            f"{self.stream}: {self.path!r} was not registered, for it is a link that leads out of "
+            f"the landing; what else has landed is. Put the file itself there, add the folder that "
+            f"it lies in to `source.roots`, or leave the link out by `source.exclude`."
+        )
+
+
+@dataclass(eq=False)
 class UnfitKeyError(ConfigurationError):
     """An object landed whose key cannot be the location of an item."""
 

@@ -1,4 +1,4 @@
-"""Named points of the protocol at which a test can make the process die, fail or wait.
+"""Named points of the protocol at which a test can make the process die, stop, fail or wait.
 
 A no-op unless `BATCH_PIPELINE_FAILPOINTS` names the point, for example
 `publish.before_commit=kill,encode.after_claim=sleep:3`. Nothing else may be switched on from here.
@@ -16,7 +16,9 @@ class FailpointError(RuntimeError):
 
 
 def failpoint(name: str) -> None:
-    """Do what `BATCH_PIPELINE_FAILPOINTS` says for this point: `kill`, `raise` or `sleep:SECONDS`.
+    """Do what `BATCH_PIPELINE_FAILPOINTS` says for this point.
+
+    `kill`, `raise`, `sleep:SECONDS`, or `stop`, after which the process goes on at a SIGCONT.
 
     Raises:
         FailpointError: the mode is `raise`.
@@ -31,6 +33,8 @@ def failpoint(name: str) -> None:
         action, _, argument = mode.partition(":")
         if action == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        elif action == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
         elif action == "raise":
             raise FailpointError(name)
         elif action == "sleep":

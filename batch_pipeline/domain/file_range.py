@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from batch_pipeline.domain.errors import InvalidValueError
 
 MARK = "#bytes="
-_RANGE = re.compile(r"(?s)(.*)#bytes=(\d{1,19})-(\d{1,19})(?:,size=(\d{1,19}))?")
+_RANGE = re.compile(r"(?s)(.*)#bytes=([0-9]{1,19})-([0-9]{1,19})(?:,size=([0-9]{1,19}))?")
 
 
 @dataclass(frozen=True, slots=True)

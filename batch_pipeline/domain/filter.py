@@ -162,8 +162,8 @@ def _parse_condition(value: dict[Any, Any], place: str) -> Condition:
 
 
 def _plain(value: object) -> Any:
-    if isinstance(value, list):
-        return tuple(_plain(part) for part in value)
+    if isinstance(value, list):  # lists in it are refused as they are, however deep
+        return tuple(part if isinstance(part, list) else _plain(part) for part in value)
     return value.isoformat() if isinstance(value, date) else value
 
 
@@ -175,8 +175,14 @@ def _fits(operator: Operator, value: object) -> tuple[bool, str]:
         fits = isinstance(value, tuple) and bool(value) and all(map(_is_scalar, value))
         return fits, "a list of at least one text, number or truth value"
     if operator is Operator.LIKE:
-        return isinstance(value, str) and _is_scalar(value), "a pattern with % and _"
+        expected = "a pattern with % and _, in which a backslash stands in front of something"
+        return isinstance(value, str) and _is_scalar(value) and _is_ended(value), expected
     return _is_scalar(value), "a text, number or truth value ('is null' tests for NULL)"
+
+
+def _is_ended(pattern: str) -> bool:
+    """Tell that the last character is not one that takes the meaning from the next one."""
+    return (len(pattern) - len(pattern.rstrip("\\"))) % 2 == 0
 
 
 def _is_scalar(value: object) -> bool:

@@ -10,7 +10,13 @@ from uuid import UUID
 
 from batch_pipeline.domain.batch import AttemptStatus
 from batch_pipeline.domain.id_range import IdRange
-from batch_pipeline.domain.stored_file import AttemptFile, Named, PointerFile, StoredFile
+from batch_pipeline.domain.stored_file import (
+    AttemptFile,
+    Folder,
+    Named,
+    PointerFile,
+    StoredFile,
+)
 from batch_pipeline.domain.stream import Storage, Stream
 
 SHORTEST_GRACE = timedelta(hours=24)
@@ -25,11 +31,14 @@ class Reason(StrEnum):
     UNLISTED = "unlisted"  # its attempt is published, and the manifest does not list it
     SUPERSEDED = "superseded"  # a newer generation took its place, long enough ago
     LOADED = "loaded"  # all targets of its stream have it, long enough
+    QUARANTINED = "quarantined"  # records set aside, of a generation that stays, long enough ago
     TEMPORARY = "temporary"  # a probe, or a pointer file that was never finished
     UNKNOWN = "unknown"  # no attempt of the inventory wrote it: deleted on request only
 
 
-OF_GENERATIONS = frozenset({Reason.SUPERSEDED, Reason.LOADED})  # marked first; may be archived
+OF_GENERATIONS = frozenset(  # marked first; may be archived
+    {Reason.SUPERSEDED, Reason.LOADED, Reason.QUARANTINED}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +59,8 @@ class KnownAttempt:
     `replaced_at` is when a newer generation of its batch was published. `unread` tells that a job
     which goes on from what this one publishes has not read it yet. `acknowledged` has the time at
     which each target has got it and still has it; `held` tells that it is being loaded, or that its
-    stream is paused. `given_up` tells that its files were to go before. `file_names` are those that
-    its manifest lists.
+    stream is paused. `given_up` tells that its files were to go before, `quarantine_given_up` that
+    those of quarantine were. `file_names` are those that its manifest lists.
     """
 
     id: int
@@ -69,6 +78,7 @@ class KnownAttempt:
     acknowledged: Mapping[str, datetime] = field(default_factory=dict)
     held: bool = False
     given_up: bool = False
+    quarantine_given_up: bool = False
     file_names: frozenset[str] = frozenset()
 
     def loaded_at(self, targets: Collection[str]) -> datetime | None:
@@ -167,7 +177,12 @@ def _reason(file: StoredFile, one: KnownAttempt, owner: Owner, now: datetime) ->
         return Reason.UNPUBLISHED
     if file.name not in one.file_names:
         return Reason.UNLISTED
-    return _of_generation(one, owner, now)
+    reason = _of_generation(one, owner, now)
+    if reason is None and file.folder is Folder.QUARANTINE:
+        keep = owner.storage.keep_quarantine
+        is_due = one.quarantine_given_up or _is_past(one.ended_at, keep, one, now)
+        return Reason.QUARANTINED if is_due else None
+    return reason
 
 
 def _of_generation(one: KnownAttempt, owner: Owner, now: datetime) -> Reason | None:

@@ -42,9 +42,14 @@ def schema_of(declared: Any) -> RecordSchema:
     if not isinstance(properties, Mapping):
         raise InvalidValueError("schema.file", declared, "a JSON Schema with `properties`")
     kinds = declared.get("type", "object")
-    if "object" not in ([kinds] if isinstance(kinds, str) else kinds):
+    listed = [kinds] if isinstance(kinds, str) else kinds
+    if not isinstance(listed, list) or "object" not in listed:
         raise InvalidValueError("schema.file: type", kinds, "object")
-    return RecordSchema(tuple(_column(name, shape) for name, shape in properties.items()))
+    try:
+        return RecordSchema(tuple(_column(name, shape) for name, shape in properties.items()))
+    except RecursionError as error:
+        expected = "alternatives that are nested less deeply"
+        raise InvalidValueError("schema.file", "a JSON Schema", expected) from error
 
 
 def _column(name: str, declared: Any) -> Column:
@@ -67,7 +72,7 @@ def _column(name: str, declared: Any) -> Column:
         return Column(name=name, type=kind)
     if shape.get("contentEncoding") == "base64":
         return Column(name=name, type=ColumnType.BINARY)
-    return Column(name=name, type=_FORMATS.get(shape.get("format", ""), ColumnType.STRING))
+    return Column(name=name, type=_FORMATS.get(str(shape.get("format")), ColumnType.STRING))
 
 
 def _chosen(where: str, shape: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -92,8 +97,8 @@ def _chosen(where: str, shape: Mapping[str, Any]) -> Mapping[str, Any]:
 def _kinds(where: str, shape: Mapping[str, Any]) -> set[str]:
     given = shape.get("type", [])
     kinds = [given] if isinstance(given, str) else given
-    known = isinstance(kinds, list) and all(kind == "null" or kind in _TYPES for kind in kinds)
-    if not known:
+    known = ("null", *_TYPES)
+    if not isinstance(kinds, list) or not all(kind in known for kind in kinds):
         expected = f"one or more of {', '.join(_TYPES)}, null"
         raise InvalidValueError(f"{where}: type", given, expected)
     return set(kinds) - {"null"}

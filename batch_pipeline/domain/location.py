@@ -28,6 +28,7 @@ _ROOT = re.compile(
     r"|abfss?://[a-z0-9$][a-z0-9-]{2,62}@[a-z0-9]{3,24}\.dfs\.core\.windows\.net"
 )
 _MOST_KEY_BYTES = 1024
+_UNCLEAR = frozenset({"", ".", ".."})  # names that paths have no use for
 
 
 def scheme_of(uri: str) -> str:
@@ -111,27 +112,48 @@ def to_location(written: object) -> str:
     """Give the location that a user's table means: by the URI of a file or an object, or by a path.
 
     A URI may end with a range of bytes, a path may not: what looks like one belongs to its name.
+    Escapes are read once, in URIs of files only. What others may resolve in another way, such as
+    `..` and backslashes, is refused, not resolved.
 
     Raises:
         InvalidValueError: it is neither, or no file can have the range.
     """
-    if isinstance(written, str) and "\0" not in written:
+    found: str | None = None
+    if isinstance(written, str) and _is_text(written):
         if written.startswith("/"):
-            return to_uri(written)
-        if written.lower().startswith("file:///"):
+            found = _plain_file(written)
+        elif written.lower().startswith("file:///"):
             uri, part = split_location(written)
-            return to_uri(to_path(uri)) + ("" if part is None else part.fragment)
-        if scheme_of(written) in S3_SCHEMES:
+            if "?" not in uri and "#" not in uri:
+                found = _plain_file(to_path(uri), "" if part is None else part.fragment)
+        else:
             with suppress(InvalidValueError):
-                if split_object(as_s3(written))[1]:
-                    return as_s3(written)
-        if is_in_other_store(written):
-            with suppress(InvalidValueError):
-                root, key = split_root(written)
-                if key:
-                    return root + written[len(root) :]
-    expected = f"an absolute path, {_EXPECTED}, or {_EXPECTED_OBJECT} (gs:// and abfs:// too)"
+                found = _plain_object(as_s3(written))
+    if found is not None:
+        return found
+    expected = (
+        f"an absolute path, {_EXPECTED}, or {_EXPECTED_OBJECT} (gs:// and abfs:// too), without "
+        f"`.`, `..`, nothing, or a backslash between slashes; in URIs of files `?` is %3F, `#` %23"
+    )
     raise InvalidValueError("location", written, expected)
+
+
+def _is_text(written: str) -> bool:
+    return "\0" not in written and not any("\ud800" <= one <= "\udfff" for one in written)
+
+
+def _plain_file(path: str, fragment: str = "") -> str | None:
+    names = path[1:].split("/")
+    is_plain = _UNCLEAR.isdisjoint(names) and "\\" not in path
+    return to_uri(path) + fragment if is_plain else None
+
+
+def _plain_object(written: str) -> str | None:
+    root, key = split_root(written)
+    uri, part = split_location(written)
+    fragment = "" if part is None else part.fragment
+    is_plain = {".", ".."}.isdisjoint(key.split("/"))
+    return root + uri[len(root) :] + fragment if key and is_plain else None
 
 
 def to_path(uri: str) -> str:

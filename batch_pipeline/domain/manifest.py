@@ -1,13 +1,14 @@
 """What one attempt produced: part files, and for every item where its records went."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from batch_pipeline.domain.batch import Batch
 from batch_pipeline.domain.encoding import Encoding
 from batch_pipeline.domain.errors import ConservationError
+from batch_pipeline.domain.origin import Origin
 from batch_pipeline.domain.record_rules import BadFileKind
 from batch_pipeline.domain.schema import RecordSchema
 
@@ -61,7 +62,8 @@ class Manifest:
 
     `generation` counts the published attempts of the batch from 1; the manifest of a batch that
     holds no record lists no part file. `records_transformed` are those that the transform of a
-    transformed stream was given; None without one.
+    transformed stream was given; None without one. `origin` is there where a pointer file is to be
+    written.
     """
 
     stream: str
@@ -80,6 +82,7 @@ class Manifest:
     records_filtered: int
     records_quarantined: int
     records_transformed: int | None = None
+    origin: Origin | None = field(default=None, compare=False, repr=False)
 
     @property
     def records(self) -> int:
@@ -92,9 +95,10 @@ class Manifest:
         return sum(part.size_bytes for part in self.part_files)
 
     def to_json(self) -> dict[str, Any]:
-        """Write the manifest as the pointer file holds it."""
+        """Write the manifest as the pointer file holds it; its origin comes last."""
         given = self.records_transformed
         transformed = {} if given is None else {"transformed": given}
+        origin = {} if self.origin is None else {"inventory": self._origin_json(self.origin)}
         return {
             "stream": self.stream,
             "batch_id": self.batch.key,
@@ -118,7 +122,18 @@ class Manifest:
             },
             "part_files": [_part_json(part) for part in self.part_files],
             "quarantine_files": [_part_json(part) for part in self.quarantine_files],
+            **origin,
         }
+
+    def _origin_json(self, origin: Origin) -> dict[str, Any]:
+        batch: dict[str, Any] = {
+            "weight": self.batch.weight,
+            "count": self.batch.count,
+            "oversized": self.batch.oversized,
+        }
+        if self.batch.item_ids is not None:
+            batch["item_ids"] = [*self.batch.item_ids]
+        return {**origin.to_json(), "batch": batch}
 
 
 def _part_json(part: PartFile) -> dict[str, Any]:

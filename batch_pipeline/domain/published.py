@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from uuid import UUID
 
 from batch_pipeline.domain.manifest import PartFile
 
@@ -28,7 +29,9 @@ class PublishedBatch:
     `label` names it with its job. `batch` is counted for all of it, `items` is summed over its
     items, of which those in `unbalanced` (the first few ids) contradict themselves.
     `given_to_transform` are records that a transform was given, None without one. `files_removed`
-    tells that its files were given up after they were loaded, so that none is to be there.
+    tells that its files were given up after they were loaded, so that none is to be there;
+    `quarantine_removed` that the quarantine files were.
+    `token` is the attempt's; without a `pointer_uri` nobody has pointed to it yet.
     """
 
     label: str
@@ -40,6 +43,16 @@ class PublishedBatch:
     unbalanced: tuple[int, ...] = ()
     given_to_transform: int | None = None
     files_removed: bool = False
+    quarantine_removed: bool = False
+    token: UUID | None = None
+    pointer_uri: str | None = None
+
+    @property
+    def files(self) -> tuple[PartFile, ...]:
+        """The files that are to be there."""
+        if self.files_removed:
+            return ()
+        return self.part_files + (() if self.quarantine_removed else self.quarantine_files)
 
     def contradictions(self) -> Iterator[str]:
         """Say where the counters disagree; nothing when every record is accounted for."""

@@ -22,7 +22,9 @@ from batch_pipeline.domain.record_rules import (
     RecordMapping,
     SchemaRules,
 )
+from batch_pipeline.domain.roots import Roots
 from batch_pipeline.domain.target import PostgresTarget, Target, WriteMode
+from batch_pipeline.domain.text_options import TextOptions
 
 STREAM_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
@@ -71,46 +73,18 @@ class CsvOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FixedColumn:
-    """A column of fixed-width text: `start` counts characters from 1."""
-
-    name: str
-    start: int
-    width: int
-
-    def __post_init__(self) -> None:
-        if self.start < 1 or self.width < 1 or not self.name:
-            shown = f"{self.name}: {self.start}, {self.width}"
-            expected = "a name, and start and width of 1 or more"
-            raise InvalidValueError("source.options.columns", shown, expected)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextOptions:
-    """How text files become records, one a line: fixed-width columns, blanks at their ends cut.
-
-    Without columns the line as a whole is the one column `line`.
-    """
-
-    columns: tuple[FixedColumn, ...] = ()
-
-    def __post_init__(self) -> None:
-        names = [column.name for column in self.columns]
-        if len(set(names)) < len(names):
-            raise InvalidValueError("source.options.columns", names, "names, each once")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFiles:
     """How the files of a stream are read; the two kinds of source say where they are.
 
-    `charset` is that of csv, text and JSON files, a name that Python knows.
+    `charset` is that of csv, text and JSON files, a name that Python knows. Files are read `within`
+    these roots, which each kind sets itself: they go where the files are opened, also as values.
     """
 
     format: SourceFormat = SourceFormat.AUTO
     csv: CsvOptions = field(default_factory=CsvOptions)
     text: TextOptions = field(default_factory=TextOptions)
     charset: str = "utf-8"
+    within: Roots = field(default_factory=Roots)
 
     @property
     def place(self) -> str:
@@ -122,10 +96,12 @@ class SourceFiles:
 class Source(SourceFiles):
     """Where files land: URI of a folder, or of a prefix of keys, and name patterns (fnmatch).
 
-    Files of more than `max_item_bytes` become several items; None: every file is one.
+    Links in the folder may lead to what is below it, or below one of `roots`. Files of more than
+    `max_item_bytes` become several items; None: every file is one.
     """
 
     uri: str
+    roots: tuple[str, ...] = ()
     include: tuple[str, ...] = ("*",)
     exclude: tuple[str, ...] = ()
     arrivals: Arrivals = field(default_factory=Arrivals)
@@ -134,6 +110,8 @@ class Source(SourceFiles):
     def __post_init__(self) -> None:
         if self.max_item_bytes is not None and self.max_item_bytes < 1:
             raise InvalidValueError("source.max_item_size", self.max_item_bytes, "1 byte or more")
+        within = Roots(uris=(self.uri, *self.roots), key="source.roots", closed=False)
+        object.__setattr__(self, "within", within)
 
     @property
     def place(self) -> str:
@@ -145,15 +123,17 @@ class Source(SourceFiles):
 class TableSource(SourceFiles):
     """The user's own meta table, one row a file: where it is, and which columns play the roles.
 
-    `conn` is `$NAME` of an environment variable with a database URL, a URL without a password, or
-    None for the database of all meta tables. `imported` is the column of insert times; `ceiling` is
-    picked where it is None. Without a weight column every item weighs 0.
+    Files lie below `roots`, URIs of folders and of prefixes of keys; what a row says of others is
+    refused. `conn` is `$NAME` of an environment variable with a database URL, a URL without a
+    password, or None for the database of all meta tables. `imported` is the column of insert times;
+    `ceiling` is picked where it is None. Without a weight column every item weighs 0.
 
     Raises:
         InvalidValueError: values do not go together.
     """
 
     table: str
+    roots: tuple[str, ...] = ()
     conn: str | None = None
     uid: str = "uid"
     item: str = "item"
@@ -166,6 +146,7 @@ class TableSource(SourceFiles):
 
     def __post_init__(self) -> None:
         key = "source.meta_table"
+        object.__setattr__(self, "within", Roots(uris=self.roots, key=f"{key}.roots"))
         if self.settle is not None and self.settle <= timedelta(0):
             raise InvalidValueError(f"{key}.settle", str(self.settle), "more than 0 s")
         if self.settle is not None and self.imported is None:
@@ -190,7 +171,8 @@ class Storage:
 
     `keep_superseded` is how long files of a generation stay once a newer one is published,
     `keep_loaded` how long once all targets of the stream have it; None keeps them for ever.
-    `archive` is the absolute URI of the folder they are moved to then; None deletes them.
+    `keep_quarantine` is how long quarantine files stay while their generation does; None keeps them
+    as long. `archive` is the absolute URI of the folder they are moved to then; None deletes them.
 
     Raises:
         InvalidValueError: values do not go together.
@@ -200,6 +182,7 @@ class Storage:
     prefix: str = ""
     keep_superseded: timedelta | None = None
     keep_loaded: timedelta | None = None
+    keep_quarantine: timedelta | None = None
     archive: str | None = None
 
     def __post_init__(self) -> None:
@@ -209,8 +192,8 @@ class Storage:
             )
         if self.archive is None:
             return
-        if self.keep_loaded is None and self.keep_superseded is None:
-            expected = "none without `storage.keep_loaded` or `storage.keep_superseded`"
+        if {self.keep_loaded, self.keep_superseded, self.keep_quarantine} == {None}:
+            expected = "none without `keep_loaded`, `keep_superseded` or `keep_quarantine`"
             raise InvalidValueError("storage.archive", self.archive, expected)
         own = {self.root, *(f"{self.root}/{one}" for one in ("quarantine", "manifests"))}
         if self.archive in own:

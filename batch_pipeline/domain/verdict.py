@@ -14,6 +14,7 @@ class Check(StrEnum):
 
     PART_FILES = "part_files"
     CHECKSUMS = "checksums"
+    POINTERS = "pointers"
     CONSERVATION = "conservation"
     QUARANTINE = "quarantine"
     SCHEMA_DRIFT = "schema_drift"
@@ -34,7 +35,10 @@ class Check(StrEnum):
 _ASKED = {
     Check.PART_FILES: "Is every file of the published batches there, with the size it was "
     "published with?",
-    Check.CHECKSUMS: "Has every file of the published batches the SHA-256 it was published with?",
+    Check.CHECKSUMS: "Has every file of the published batches the SHA-256 and the records it was "
+    "published with?",
+    Check.POINTERS: "Has every published batch its pointer file, and does that say what the "
+    "inventory says?",
     Check.CONSERVATION: "Was every record that was read written, filtered or quarantined, for each "
     "item of the published batches?",
     Check.QUARANTINE: "Is the share of quarantined records of the last batches within its limit?",

@@ -8,13 +8,14 @@ still changes.
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from batch_pipeline.domain.errors import (
     InvalidValueError,
     LandingUnavailableError,
+    LinkLeadsOutError,
     PipelineError,
 )
 from batch_pipeline.domain.item import FoundFile, modified_at
@@ -23,6 +24,7 @@ from batch_pipeline.domain.stream import Source, Stream
 from batch_pipeline.files.wanted import UNFINISHED, is_chosen, why_unwanted
 from batch_pipeline.stores.facts import look
 from batch_pipeline.stores.failures import reason_of
+from batch_pipeline.stores.within import leads_out
 
 REST_SECONDS = 1.0
 NOT_YET = "there and not registered yet: `batch-pipeline run` takes it"
@@ -33,18 +35,15 @@ class FolderLanding:
     """The landing folder of a stream, with all folders below it.
 
     `wait` makes a listing wait for the youngest files to come to rest instead of leaving them for
-    the next listing.
+    the next listing. `troubles` has the first link of the last listing that leads to a place that
+    the stream does not read from.
     """
 
     stream: Stream
     wait: bool
     now: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
-
-    @property
-    def troubles(self) -> tuple[PipelineError, ...]:
-        """None: a folder is listed with all that is in it, or not at all."""
-        return ()
+    troubles: list[PipelineError] = field(default_factory=list, init=False, compare=False)
 
     def found_files(self) -> Iterator[FoundFile]:
         """List complete files in location order.
@@ -66,6 +65,7 @@ class FolderLanding:
             LandingUnavailableError: the folder is not there or cannot be read.
         """
         root = Path(to_path(self._source.uri))
+        self.troubles.clear()
         try:
             return sorted(self._paths(root, is_passed_over or _nothing))
         except OSError as error:
@@ -86,6 +86,8 @@ class FolderLanding:
             return "the file lies outside this folder"
         if not path.is_file():
             return "no such file in this folder"
+        if path.is_symlink() and leads_out(str(path), self._source.within):
+            return "a link that leads out of this folder, and not into one of `source.roots`"
         return why_unwanted(self._source, str(path.relative_to(root))) or NOT_YET
 
     @property
@@ -106,8 +108,18 @@ class FolderLanding:
                 if entry.is_dir(follow_symlinks=False):
                     if not entry.name.startswith("."):
                         yield from self._paths(Path(entry.path), is_passed_over, f"{name}/")
-                elif _is_file(entry) and self._is_wanted(entry.name, name):
+                elif (
+                    _is_file(entry)
+                    and self._is_wanted(entry.name, name)
+                    and not self._is_led_out(entry)
+                ):
                     yield entry.path
+
+    def _is_led_out(self, entry: os.DirEntry[str]) -> bool:
+        is_outside = entry.is_symlink() and leads_out(entry.path, self._source.within)
+        if is_outside and not self.troubles:
+            self.troubles.append(LinkLeadsOutError(self.stream.name, entry.path))
+        return is_outside
 
     def _is_wanted(self, name: str, relative: str) -> bool:
         if any(fnmatchcase(name, pattern) for pattern in UNFINISHED):

@@ -6,6 +6,7 @@ A store that cannot be asked now, or refuses, says nothing about its files: no a
 from batch_pipeline.domain.errors import PartFileUnreachableError
 from batch_pipeline.domain.location import is_object, shown
 from batch_pipeline.domain.manifest import PartFile
+from batch_pipeline.files.contents import read_contents
 from batch_pipeline.stores.checksums import look_with_sum
 from batch_pipeline.stores.copies import digest
 from batch_pipeline.stores.failures import reason_of, tells_of_file
@@ -29,6 +30,30 @@ def checksum_problem(part: PartFile) -> str | None:
         PartFileUnreachableError: its store cannot be asked now, or refuses.
     """
     return size_problem(part) or _read_problem(part)
+
+
+def deep_problem(part: PartFile) -> str | None:
+    """Say what is wrong with a file by all of its bytes, and by the records that are in it.
+
+    Raises:
+        PartFileUnreachableError: its store cannot be asked now, or refuses.
+    """
+    problem = size_problem(part)
+    if problem is not None:
+        return problem
+    try:
+        found = read_contents(part.uri)
+    except OSError as error:
+        return _unreadable(part, error)
+    inside = None
+    if found.damage is not None:
+        inside = f"cannot be read to its end ({found.damage})"
+    elif found.records is not None and found.records != part.records:
+        inside = f"has {found.records:,} records, {part.records:,} were published"
+    other = _sum_problem(part, found.sha256)
+    if other is None:
+        return None if inside is None else f"{shown(part.uri)} {inside}"
+    return other if inside is None else f"{other}, and {inside}"
 
 
 def content_problem(part: PartFile) -> str | None:
@@ -60,7 +85,7 @@ def _told_problem(part: PartFile) -> tuple[str | None, bool]:
     except FileNotFoundError:
         return f"{place} is missing", False
     except OSError as error:
-        _check_access(part, error)
+        check_access(part.uri, error)
         return f"{place} cannot be looked at ({reason_of(error)})", False
     if facts.size_bytes != part.size_bytes:
         problem = f"{place} has {facts.size_bytes:,} bytes, {part.size_bytes:,} were published"
@@ -74,14 +99,23 @@ def _read_problem(part: PartFile) -> str | None:
     try:
         found = digest(part.uri)
     except OSError as error:
-        _check_access(part, error)
-        return f"{shown(part.uri)} cannot be read ({reason_of(error)})"
+        return _unreadable(part, error)
     return _sum_problem(part, found)
 
 
-def _check_access(part: PartFile, error: OSError) -> None:
-    if is_object(part.uri) and not tells_of_file(error):
-        raise PartFileUnreachableError(part.uri, reason_of(error)) from error
+def _unreadable(part: PartFile, error: OSError) -> str:
+    check_access(part.uri, error)
+    return f"{shown(part.uri)} cannot be read ({reason_of(error)})"
+
+
+def check_access(uri: str, error: OSError) -> None:
+    """Check that an error tells of a file, and not of a store as a whole.
+
+    Raises:
+        PartFileUnreachableError: its store cannot be asked now, or refuses.
+    """
+    if is_object(uri) and not tells_of_file(error):
+        raise PartFileUnreachableError(uri, reason_of(error)) from error
 
 
 def _sum_problem(part: PartFile, found: str) -> str | None:

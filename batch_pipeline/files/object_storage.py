@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from uuid import uuid4
 
+from batch_pipeline.domain.batch import Attempt
 from batch_pipeline.domain.errors import (
     GarbageLeftError,
     NotArchivedError,
@@ -20,7 +21,12 @@ from batch_pipeline.domain.manifest import Manifest, PartFile
 from batch_pipeline.domain.stored_file import Folder, StoredFile, hidden_name, shown_name
 from batch_pipeline.domain.stream import Storage
 from batch_pipeline.files.object_archive import archive
-from batch_pipeline.files.pointers import check_pointer, pointer_name, pointer_text
+from batch_pipeline.files.pointers import (
+    already_there,
+    check_pointer,
+    pointer_name,
+    pointer_text,
+)
 from batch_pipeline.stores.facts import look
 from batch_pipeline.stores.failures import reason_of
 from batch_pipeline.stores.listing import (
@@ -52,6 +58,23 @@ class ObjectStorage:
         with _unavailable(self.storage.root):
             put(probe, b"")
             remove(probe)
+
+    def check_unpointed(self, attempt: Attempt) -> None:
+        """Look for the pointer file that an attempt is to have.
+
+        Raises:
+            InventoryOlderError: it is there already.
+            StorageUnavailableError: nobody can tell.
+        """
+        if attempt.generation is None:
+            return
+        uri = self._pointer(attempt.batch.job, attempt.batch.key, attempt.generation)
+        with _unavailable(self.storage.root):
+            try:
+                look(uri)
+            except FileNotFoundError:
+                return
+        raise already_there(attempt, _name(uri), self.storage.root)
 
     def check_written(self, parts: Iterable[PartFile]) -> None:
         """Do nothing: the store has acknowledged each object to the task that wrote it."""
@@ -126,9 +149,7 @@ class ObjectStorage:
 
     def pointer_uri(self, manifest: Manifest) -> str:
         """Give where the pointer file of a manifest is, or was."""
-        return join_uri(
-            self.storage.root, f"{Folder.MANIFESTS}/{pointer_name(self.storage, manifest)}"
-        )
+        return self._pointer(manifest.stream, manifest.batch.key, manifest.generation)
 
     def point_to(self, manifest: Manifest) -> str:
         """Write the pointer file unless it is there; the store lets one of several writers win.
@@ -149,6 +170,10 @@ class ObjectStorage:
             raise PointerUnavailableError(uri, reason_of(error)) from error
         check_pointer(there, manifest, uri)
         return uri
+
+    def _pointer(self, job: str, key: str, generation: int) -> str:
+        name = pointer_name(self.storage, job, key, generation)
+        return join_uri(self.storage.root, f"{Folder.MANIFESTS}/{name}")
 
     def _start(self, folder: Folder) -> str:
         """Give what the keys of a folder begin with, as a URI."""

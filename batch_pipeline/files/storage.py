@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
+from batch_pipeline.domain.batch import Attempt
 from batch_pipeline.domain.errors import (
     GarbageLeftError,
     NotArchivedError,
@@ -22,7 +23,12 @@ from batch_pipeline.domain.stored_file import Folder, StoredFile
 from batch_pipeline.domain.stream import Storage
 from batch_pipeline.files import object_archive
 from batch_pipeline.files.archive import move
-from batch_pipeline.files.pointers import check_pointer, pointer_name, pointer_text
+from batch_pipeline.files.pointers import (
+    already_there,
+    check_pointer,
+    pointer_name,
+    pointer_text,
+)
 from batch_pipeline.stores.durable import NO_LINKS, sync_folder
 from batch_pipeline.stores.failures import reason_of
 
@@ -54,6 +60,20 @@ class FolderStorage:
             probe.unlink()
         except OSError as error:
             raise StorageUnavailableError(self.storage.root, reason_of(error)) from error
+
+    def check_unpointed(self, attempt: Attempt) -> None:
+        """Look for the pointer file that an attempt is to have.
+
+        Raises:
+            InventoryOlderError: it is there already.
+            StorageUnavailableError: nobody can tell.
+        """
+        if attempt.generation is None:
+            return
+        one = attempt.batch
+        name = pointer_name(self.storage, one.job, one.key, attempt.generation)
+        if self._size(to_uri(self._root / _MANIFESTS / name)) is not None:
+            raise already_there(attempt, name, self.storage.root)
 
     def check_written(self, parts: Iterable[PartFile]) -> None:
         """Look at each part file: executors of a cluster may have disks of their own.
@@ -185,7 +205,9 @@ class FolderStorage:
             raise
 
     def _pointer(self, manifest: Manifest) -> Path:
-        return self._root / _MANIFESTS / pointer_name(self.storage, manifest)
+        key, generation = manifest.batch.key, manifest.generation
+        name = pointer_name(self.storage, manifest.stream, key, generation)
+        return self._root / _MANIFESTS / name
 
 
 def _name(aside: Path, pointer: Path) -> None:

@@ -25,7 +25,7 @@ class WatchedLanding:
     @property
     def troubles(self) -> tuple[PipelineError, ...]:
         """What kept the last listing from some files."""
-        return self._landing.troubles
+        return tuple(self._landing.troubles)
 
     def found_files(self) -> Iterator[FoundFile]:
         """List complete files in location order, without those that stand as they are known.

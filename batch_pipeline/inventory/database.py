@@ -12,6 +12,7 @@ from batch_pipeline.inventory.jobs.late_arrivals import LateArrivals
 from batch_pipeline.inventory.jobs.run_ends import RunEnds
 from batch_pipeline.inventory.jobs.standings import Standings
 from batch_pipeline.inventory.meta.meta_table import OwnMetaTable
+from batch_pipeline.inventory.restored.older import RestoredInventory
 from batch_pipeline.inventory.server import embedded
 from batch_pipeline.inventory.server.engine import location, open_engine
 from batch_pipeline.inventory.upkeep.migrate import check_revision, migrate
@@ -51,6 +52,7 @@ class Database:
     stored_attempts: StoredAttempts = field(init=False)
     loads: TargetLoads = field(init=False)
     target_probes: TargetProbes = field(init=False)
+    restored: RestoredInventory = field(init=False)
 
     def __post_init__(self) -> None:
         heartbeat = Heartbeat(self.engine)
@@ -73,6 +75,7 @@ class Database:
             ("stored_attempts", StoredAttempts(self.engine)),
             ("loads", TargetLoads(self.engine, heartbeat)),
             ("target_probes", TargetProbes(self.engine)),
+            ("restored", RestoredInventory(self.engine)),
         ):
             object.__setattr__(self, name, face)
 

@@ -10,9 +10,11 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as at
 from pyarrow import json
 
-from batch_pipeline.domain.schema import Column, RecordSchema
+from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.postgres.cells import JSON_TYPES, UnfitCellError, arrow_type_of
 from batch_pipeline.postgres.json_values import (
     KEPT_AS_TEXT,
@@ -26,6 +28,7 @@ from batch_pipeline.postgres.json_values import (
 )
 
 _NO_NAME = re.compile(r'[\\"\x00-\x1f]')  # what a field of msgspec cannot be called
+_LONG = re.compile(rb"[0-9]{39}")
 _NOTHING = msgspec.Raw(b"null")
 
 
@@ -47,6 +50,7 @@ class LineReader:
         # Arrow does not keep the text of objects and arrays.
         has_json = any(column.type in JSON_TYPES for column in schema.columns)
         self._read_fast = self.read_records if has_json else self.read_columns
+        self._has_decimals = any(one.type is ColumnType.DECIMAL for one in schema.columns)
 
     def read(self, lines: bytes) -> pa.RecordBatch:
         """Give the records of whole lines, a key that is absent as null.
@@ -65,9 +69,13 @@ class LineReader:
         Raises:
             ValueError: it cannot be read like that, which may be no fault of the lines.
         """
+        if self._has_decimals and _LONG.search(lines):
+            raise ValueError("a number may have more digits than a decimal")
         whole = json.ReadOptions(use_threads=False, block_size=len(lines) + 1)
         table = json.read_json(pa.BufferReader(lines), whole, self._options)
         arrays = [_one(table.column(place)) for place in range(len(self._columns))]
+        if any(at.is_floating(one.type) and pc.any(pc.is_inf(one)).as_py() for one in arrays):
+            raise ValueError("a number has too many digits for a double")
         return self._batch(
             said(array, column) if column.type in SAID_IN_TEXT else array
             for array, column in zip(arrays, self._columns, strict=True)

@@ -5,6 +5,7 @@ type is an error.
 """
 
 import binascii
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ _PLAIN: dict[ColumnType, Any] = {
 _ZEROS = r"(\.[0-9]{6})0+"  # behind the microseconds
 _ANY_DAY = "1970-01-01T"
 _NULL = b"null"
+_TOO_LONG = re.compile("[0-9]{39}")  # of which Arrow's cast makes any number
 
 Raws = Sequence[bytes | msgspec.Raw | None]
 
@@ -53,6 +55,8 @@ def of_raws(raws: Raws, column: Column) -> pa.Array:
     if column.type in KEPT_AS_TEXT:
         texts = (None if raw is None else bytes(raw) for raw in raws)
         plain = [None if text is None or text == _NULL else text.decode() for text in texts]
+        if column.type is ColumnType.DECIMAL and any(map(_TOO_LONG.search, filter(None, plain))):
+            raise ValueError("a number has more digits than a decimal")
         return pa.array(plain, pa.string()).cast(arrow_type_of(column))
     text = b"[" + b",".join(_NULL if raw is None else bytes(raw) for raw in raws) + b"]"
     kind: Any = list.__class_getitem__(python_type(column))

@@ -228,7 +228,8 @@ def _read(url: str, setting: str) -> tuple[str, str]:
         parts = conninfo.conninfo_to_dict(plain)
     except psycopg.ProgrammingError:
         parts = {}  # what libpq says may quote a part of the password
-    host = str(parts.get("host", "the local socket"))
-    if not parts or "@" in host:  # the tail of a password with an @ that is not escaped
+    host, name = str(parts.get("host", "the local socket")), str(parts.get("dbname", ""))
+    # The tail of a password with an @ or a / that is not escaped.
+    if not parts or "@" in host + name:
         raise InvalidValueError(setting, "(not shown)", _EXPECTED)
-    return plain, f"{host}/{parts.get('dbname', '')}"
+    return plain, f"{host}/{name}"

@@ -7,6 +7,8 @@ import difflib
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -14,13 +16,15 @@ from dotenv.parser import parse_stream
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
     ValidationError,
 )
 
-from batch_pipeline.domain.errors import SettingError
+from batch_pipeline.domain.errors import InvalidValueError, SettingError
+from batch_pipeline.settings.units import parse_duration
 
 PREFIX = "BATCH_PIPELINE_"
 ENV_FILE = f"{PREFIX}ENV_FILE"
@@ -68,6 +72,16 @@ def _master(text: str) -> str:
     return text.strip()
 
 
+def _age(given: object) -> timedelta:
+    try:
+        age = given if isinstance(given, timedelta) else parse_duration(str(given))
+    except InvalidValueError as error:
+        raise ValueError(f"is no duration; expected {error.expected}") from error
+    if age < timedelta(hours=24):
+        raise ValueError("is less than 24h")
+    return age
+
+
 class Settings(BaseModel):
     """What the process was told, checked; secrets hide themselves when printed."""
 
@@ -98,6 +112,11 @@ class Settings(BaseModel):
         default=None,
         description="Archive of what executors import, made by `pack`; what they have if left out.",
     )
+    keep_logs: Annotated[timedelta, BeforeValidator(_age)] | None = Field(
+        default=None,
+        description="How long logs and errors stay that nothing depends on, at least 24h; for ever "
+        "if left out.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +125,7 @@ class _Given:
 
     name: str
     source: str
-    value: object
+    value: object = dataclass_field(repr=False)
 
 
 def load_settings(

@@ -69,6 +69,20 @@ class Home:
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise HomeUnusableError(str(self.path), "Permission denied")
 
+    def holder(self) -> str | None:
+        """Tell who holds the lock, by what that process wrote down; nothing is locked for it."""
+        try:
+            line = self.lock_file.read_bytes()[:4096]
+        except OSError:
+            return None
+        with suppress(ValueError, KeyError, TypeError, ProcessLookupError):
+            pid = int(json.loads(line)["pid"])
+            if pid > 0:
+                with suppress(PermissionError):  # it is another user's
+                    os.kill(pid, 0)  # asks whether there is such a process
+                return _holder(line)
+        return None
+
     @contextmanager
     def lock(self, purpose: str, *, since: datetime | None = None) -> Iterator[None]:
         """Hold the home for one process until the context ends or the process dies.

@@ -11,6 +11,7 @@ from batch_pipeline.domain.target import MessageMode, PostgresTarget, SingerTarg
 from batch_pipeline.files.looks import content_problem, problem_before_reading
 from batch_pipeline.ports import Loader
 from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.settings.restored import check_not_held
 from batch_pipeline.steps.load import Dock, Look, Outcome, load
 
 
@@ -29,6 +30,7 @@ def load_due(
     Raises:
         PipelineError: no more of it can be loaded now; what was settled before stays so.
     """
+    check_not_held(pipeline, stream)
     with closing(loader_of(pipeline, stream, target)) as loader:
         yield from load(
             Dock(

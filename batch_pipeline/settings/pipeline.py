@@ -31,6 +31,7 @@ from batch_pipeline.inventory.meta.user_meta_table import UserMetaTable
 from batch_pipeline.ports import AskedLanding, LandingWatch
 from batch_pipeline.settings.environment import Settings, load_settings
 from batch_pipeline.settings.home import Home
+from batch_pipeline.settings.restored import check_not_older
 from batch_pipeline.settings.stream_file import load_streams
 from batch_pipeline.spark.sessions.session import SparkSettings
 from batch_pipeline.steps.collect_garbage import Collected, collect_garbage
@@ -53,7 +54,9 @@ class Pipeline:
     """
 
     settings: Settings
-    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    environment: Mapping[str, str] = field(
+        default_factory=lambda: dict(os.environ), repr=False
+    )  # it holds secrets
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Pipeline":
@@ -237,7 +240,9 @@ class Pipeline:
 
         Raises:
             GarbageLeftError: a file cannot be listed or deleted.
+            InventoryOlderError: the inventory does not know all that it has published.
         """
+        check_not_older(self, stream)
         return collect_garbage(
             stream,
             others,

@@ -7,14 +7,8 @@ from pydantic import Field
 
 from batch_pipeline.domain.arrivals import Arrivals, KeyOrder
 from batch_pipeline.domain.location import is_in_other_store, is_object, scheme_of
-from batch_pipeline.domain.stream import (
-    CsvOptions,
-    FixedColumn,
-    Source,
-    SourceFiles,
-    SourceFormat,
-    TextOptions,
-)
+from batch_pipeline.domain.stream import CsvOptions, Source, SourceFiles, SourceFormat
+from batch_pipeline.domain.text_options import FixedColumn, TextOptions
 from batch_pipeline.settings.section import Section
 from batch_pipeline.settings.stream_values import (
     Count,
@@ -31,6 +25,7 @@ from batch_pipeline.settings.table_attributes import TableAttributes
 _LEAST_ITEM = 64 * 2**10  # what opening and closing a file costs, in bytes read
 _CHOICES = {
     "uri": "one of them",
+    "roots": "`source.meta_table.roots`",
     "listing": "rows as they come",
     "events": "rows as they come",
     "max_item_size": "rows whose locations name ranges of bytes",
@@ -125,6 +120,11 @@ class SourceAttributes(Section):
     meta_table: TableAttributes | None = Field(
         None, description="In place of uri: a table of your own, one row for each file."
     )
+    roots: tuple[SourceLocation, ...] = Field(
+        (),
+        description="Where links in the folder may lead to, beside the folder itself: folders, by "
+        "file:///… URIs or by paths, relative to the stream file (default: nowhere).",
+    )
     include: Annotated[tuple[Text, ...], Field(min_length=1)] = Field(
         ("*",), description="Patterns (*, ?, [abc]); a file is read if its name matches one."
     )
@@ -157,13 +157,16 @@ class SourceAttributes(Section):
             self._arrivals()
             self._check_arrivals(absolute_uri(self.uri or ".", Path("/")))
             return
-        for key in ("uri", "include", "exclude", "listing", "events", "max_item_size"):
+        for key in ("uri", "roots", "include", "exclude", "listing", "events", "max_item_size"):
             if key in self.model_fields_set:
                 choice = _CHOICES.get(key, "`source.meta_table.where` chooses rows")
                 problem = f"cannot stand beside `source.meta_table`; expected {choice}"
                 raise refusal(problem, key=f"source.{key}")
 
     def _check_arrivals(self, place: str) -> None:
+        if self.roots and scheme_of(place) != "file":
+            problem = "says where links lead to; expected none beside a bucket, which has no links"
+            raise refusal(problem, key="source.roots")
         problem = "is there for buckets only; expected none beside a folder"
         if is_in_other_store(place):
             problem = (
@@ -180,6 +183,7 @@ class SourceAttributes(Section):
             return self.meta_table.to_domain(base, **self._read_as())
         return Source(
             uri=absolute_uri(self.uri or ".", base),  # never None here: `check` has refused that
+            roots=tuple(absolute_uri(one, base) for one in self.roots),
             include=self.include,
             exclude=self.exclude,
             arrivals=self._arrivals(),

@@ -120,10 +120,15 @@ class StorageAttributes(Section):
         description="How long files of a generation stay once all `targets` have it, at least 24h "
         "(seconds, or with a unit such as 30d; default: for ever).",
     )
+    keep_quarantine: Duration | None = Field(
+        None,
+        description="How long quarantine files stay once their generation is published, at least "
+        "24h (seconds, or with a unit such as 90d; default: as long as its other files).",
+    )
     archive: Location | None = Field(
         None,
-        description="Where files of generations are moved to when keep_loaded or keep_superseded "
-        "is over: a folder, by a file:///… URI or by a path, relative to the stream file; or "
+        description="Where files of generations are moved to when one of these times is over: a "
+        "folder, by a file:///… URI or by a path, relative to the stream file; or "
         "s3://bucket/prefix (default: they are deleted).",
     )
 
@@ -137,6 +142,7 @@ class StorageAttributes(Section):
             prefix=self.prefix,
             keep_superseded=self.keep_superseded,
             keep_loaded=self.keep_loaded,
+            keep_quarantine=self.keep_quarantine,
             archive=None if self.archive is None else absolute_uri(self.archive, base),
         )
 

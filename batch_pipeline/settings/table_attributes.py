@@ -13,7 +13,13 @@ from batch_pipeline.domain.filter import Filter, parse_filter
 from batch_pipeline.domain.id_range import MAX_ID
 from batch_pipeline.domain.stream import TableSource
 from batch_pipeline.settings.section import Section
-from batch_pipeline.settings.stream_values import Duration, Text, refusal
+from batch_pipeline.settings.stream_values import (
+    Duration,
+    SourceLocation,
+    Text,
+    absolute_uri,
+    refusal,
+)
 
 _KEY = "source.meta_table"
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
@@ -61,6 +67,12 @@ class TableAttributes(Section):
     """A meta table of your own: one row for each file, with an id that grows."""
 
     table: Text = Field(description="Its name; another schema's table as schema.table.")
+    roots: tuple[SourceLocation, ...] = Field(
+        (),
+        description="Where its files may lie, links followed, one or more: folders, by file:///… "
+        "URIs or by paths, relative to the stream file, and prefixes such as s3://bucket/prefix. "
+        "A row that names a file elsewhere is refused; [/] is anywhere on disks.",
+    )
     conn: Annotated[Text, AfterValidator(_connection)] | None = Field(
         None,
         description="$NAME of an environment variable with the URL of its database, or a URL "
@@ -69,7 +81,7 @@ class TableAttributes(Section):
     uid: Text = Field("uid", description="Column of ids: unique, never used again (default uid).")
     item: Text = Field(
         "item",
-        description="Column of locations: absolute paths or file:///… URIs (default item).",
+        description="Column of locations: absolute paths, file:///… or s3://… URIs (default item).",
     )
     weight: Text | None = Field(
         "weight",
@@ -99,12 +111,19 @@ class TableAttributes(Section):
     )
 
     def check(self) -> None:
+        if not self.roots:
+            problem = (
+                "is missing; expected the places below which rows may name files, such as "
+                '`roots: ["/data/exports"]`, or `roots: ["/"]` for every file of this machine'
+            )
+            raise refusal(problem, key=f"{_KEY}.roots")
         self.to_domain(Path("/"))
 
     def to_domain(self, base: Path, **read_as: Any) -> TableSource:
         """Give the domain's form, with a relative SQLite file starting at `base`."""
         return TableSource(
             table=self.table,
+            roots=tuple(absolute_uri(one, base) for one in self.roots),
             conn=None if self.conn is None else _with_base(self.conn, base),
             uid=self.uid,
             item=self.item,

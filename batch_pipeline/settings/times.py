@@ -22,6 +22,15 @@ def parse_time(text: str, *, name: str = "time") -> datetime:
         time = datetime.fromisoformat(written)
     except ValueError:
         raise InvalidValueError(name, text, _EXPECTED) from None
-    if time.tzinfo is None:
+    if time.tzinfo is None or not _is_in_calendar(time):
         raise InvalidValueError(name, text, _EXPECTED)
     return time
+
+
+def _is_in_calendar(time: datetime) -> bool:
+    """Tell whether a time is one in UTC, too: the first and the last hours are not always."""
+    try:
+        time.astimezone(UTC)
+    except OverflowError:
+        return False
+    return True

@@ -20,16 +20,18 @@ from batch_pipeline.domain.judgement import (
 )
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.domain.verdict import Check, Verdict, unanswered
-from batch_pipeline.files.looks import checksum_problem, size_problem
+from batch_pipeline.files.looks import deep_problem, size_problem
+from batch_pipeline.files.pointer_looks import pointer_problem
 from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.steps.verify import Look, verify
+from batch_pipeline.steps.verify import BatchLook, Look, verify
 
 ALL_KINDS = (JobKind.INCREMENTAL, JobKind.BACKFILL, JobKind.LATE)
 _LOOKS: dict[Check, Look] = {
     Check.PART_FILES: size_problem,
-    Check.CHECKSUMS: checksum_problem,
+    Check.CHECKSUMS: deep_problem,
 }
-_OF_BATCHES = {*_LOOKS, Check.CONSERVATION}
+_BATCH_LOOKS: dict[Check, BatchLook] = {Check.POINTERS: pointer_problem}
+_OF_BATCHES = {*_LOOKS, *_BATCH_LOOKS, Check.CONSERVATION}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +69,10 @@ def _of_batches(
     pipeline: Pipeline, stream: Stream, checks: Sequence[Check], scope: Scope
 ) -> Iterator[Verdict]:
     looks = {check: look for check, look in _LOOKS.items() if check in checks}
+    wholes = {check: look for check, look in _BATCH_LOOKS.items() if check in checks}
     batches = pipeline.database.published.of_stream(stream.name, scope.kinds, newest=scope.newest)
     try:
-        found = verify(batches, looks)
+        found = verify(batches, looks, wholes)
     except PipelineError as error:
         found = {check: unanswered(check, str(error)) for check in checks}
     yield from (found[check] for check in checks)

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 Path = tuple[Hashable, ...]
+_MOST_VALUES = 100_000  # of a document, those that aliases repeat counted each time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,7 @@ def parse_yaml(raw: bytes, *, number: int | None = None) -> Document:
         node = loader.get_single_node() if number is None else _numbered(loader, number)
         if node is None:
             raise YamlProblemError(None, "the file is empty")
+        _check_aliases(node)
         return _document(node, loader.construct_document(node))
     except yaml.MarkedYAMLError as error:
         raise _syntax_problem(error) from error
@@ -72,6 +74,11 @@ def parse_yaml(raw: bytes, *, number: int | None = None) -> Document:
         raise YamlProblemError(line, "a control character is not allowed in YAML") from error
     except ValueError as error:  # a scalar that looks like a date or number but is none
         raise YamlProblemError(None, f"a value cannot be read ({error})") from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        problem = "a value is not what its tag says, such as `!!int` in front of a word"
+        raise YamlProblemError(None, problem) from error
+    except RecursionError as error:
+        raise YamlProblemError(None, "its values are nested too deeply") from error
 
 
 def _numbered(loader: yaml.SafeLoader, number: int) -> yaml.Node | None:
@@ -81,8 +88,38 @@ def _numbered(loader: yaml.SafeLoader, number: int) -> yaml.Node | None:
     return loader.get_node() if loader.check_node() else None
 
 
+def _check_aliases(root: yaml.Node) -> None:
+    """Refuse a value that holds itself, and a few lines whose aliases stand for a world of values.
+
+    Whatever walks over such a value, if only to show it, would never end.
+    """
+    sizes: dict[int, int] = {}
+    around: set[int] = set()
+    waiting = [(root, False)]
+    while waiting:
+        node, is_done = waiting.pop()
+        children = _children(node)
+        if is_done:
+            around.discard(id(node))
+            sizes[id(node)] = 1 + sum(sizes[id(child)] for child in children)
+        elif id(node) in around:
+            raise YamlProblemError(node.start_mark.line + 1, "a value holds itself by an alias")
+        elif id(node) not in sizes:
+            around.add(id(node))
+            waiting += [(node, True), *((child, False) for child in children)]
+        if sizes.get(id(node), 0) > _MOST_VALUES:
+            problem = f"its aliases make more than {_MOST_VALUES} values of this one"
+            raise YamlProblemError(node.start_mark.line + 1, problem)
+
+
+def _children(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [one for pair in node.value for one in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+
+
 def _document(root: yaml.Node, value: Any) -> Document:
-    """Walk the nodes once each, so that an alias to an ancestor ends.
+    """Walk the nodes once each, however often aliases repeat them.
 
     Of a key given twice the later one counts, as it does in the value.
     """

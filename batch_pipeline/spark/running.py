@@ -14,7 +14,8 @@ import pyarrow as pa
 from batch_pipeline.domain.encode import Watch
 from batch_pipeline.domain.errors import EncodeStoppedError
 from batch_pipeline.domain.stream import Storage
-from batch_pipeline.spark.clusters.fitness import trouble
+from batch_pipeline.spark.clusters.engine_state import Executors, end_context
+from batch_pipeline.spark.clusters.fitness import gone, trouble
 from batch_pipeline.spark.clusters.shipped import TaskFunction, shipped
 from batch_pipeline.spark.engine_errors import engine_errors
 from batch_pipeline.spark.progress import TaskCount, Teller, followed
@@ -67,7 +68,7 @@ class SparkJobs:
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._tag) as executor:
             running = executor.submit(self._run, session, job, count)
             try:
-                self._wait(running, count)
+                self._wait(running, count, session)
             except BaseException:  # called off, or an interrupt; Dagster has its own class
                 self._end(session, running)
                 raise
@@ -83,12 +84,16 @@ class SparkJobs:
         with followed(session, self._tag, count):
             return job(session)
 
-    def _wait(self, running: "Future[_Given]", count: TaskCount) -> None:
+    def _wait(self, running: "Future[_Given]", count: TaskCount, session: "SparkSession") -> None:
         teller = None if self._watch.tell is None else Teller(self._watch.tell)
         is_called_off = self._watch.is_called_off
+        executors = Executors(session)
         while not wait([running], timeout=WAIT_SECONDS).done:
             if is_called_off is not None and is_called_off():
                 raise EncodeStoppedError(self._stem)
+            if executors.are_gone():
+                end_context(session)  # without tasks there is nothing else that ends the job
+                raise gone(session)
             if teller is not None:
                 teller.look(count)
 

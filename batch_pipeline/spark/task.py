@@ -249,11 +249,12 @@ class TaskRun:
 
     def _refuse_records_without_columns(self) -> None:
         # Known only at the end: a later record may bring the first column.
-        if self._spec.schema.columns or self._stream.encoding.format is not Format.PARQUET:
+        format_ = self._stream.encoding.format
+        if self._spec.schema.columns or format_ is Format.JSONL:
             return
         for item, report in zip(self._spec.items, self._items, strict=False):
             if report.written:
-                reason = "its records have no columns, so parquet cannot hold them"
+                reason = f"its records have no columns, so {format_} cannot hold them"
                 raise _SpoiledError(item, BadFile(kind=BadFileKind.CORRUPT, reason=reason))
 
     def _final(self) -> TaskReport:

@@ -67,6 +67,11 @@ class GarbageInventory(Protocol):
     ) -> Mapping[int, str | None]:
         """Remember that files of generations that all targets have go, likewise."""
 
+    def mark_quarantine(
+        self, attempt_ids: Collection[int], archive: str | None
+    ) -> Mapping[int, str | None]:
+        """Remember that quarantine files of generations go while their other files stay."""
+
 
 class StoredFiles(Protocol):
     """The files of a storage root."""
@@ -218,13 +223,13 @@ def _remove(
     errors: list[GarbageLeftError] = []
     pointed: set[int] = set()
     for one in garbage:
-        ids = set(one.attempt_ids)
-        if not archives.keys() >= ids:
+        ids, marks = set(one.attempt_ids), _marks_of(one)
+        if not archives.keys() >= set(marks):
             continue  # it is to be loaded again by now
         if ids & pointed:
             continue  # a pointer file that could not go names it
         failpoint("collect.before_remove")
-        archive = archives[one.attempt_ids[0]] if one.attempt_ids else None
+        archive = archives[marks[0]] if marks else None
         try:
             is_gone = _remove_file(one.file, archive, storage)
         except GarbageLeftError as error:
@@ -244,20 +249,31 @@ def _remove_file(file: StoredFile, archive: str | None, storage: StoredFiles) ->
     return storage.remove(file) if archive is None else storage.archive(file, archive)
 
 
+_Mark = tuple[bool, int]  # of its quarantine files alone, and the id of an attempt
+
+
+def _marks_of(one: Garbage) -> list[_Mark]:
+    return [(one.reason is Reason.QUARANTINED, attempt_id) for attempt_id in one.attempt_ids]
+
+
 def _marked(
     garbage: Sequence[Garbage], owner: Owner, inventory: GarbageInventory
-) -> Mapping[int, str | None]:
+) -> Mapping[_Mark, str | None]:
     """Mark generations in the inventory; gives those whose files may go, and where to."""
     ids: dict[Reason, set[int]] = {}
     for one in garbage:
         ids.setdefault(one.reason, set()).update(one.attempt_ids)
-    archives: dict[int, str | None] = {}
     archive = owner.storage.archive
+    whole: dict[int, str | None] = {}
+    quarantine: Mapping[int, str | None] = {}
     if superseded := ids.get(Reason.SUPERSEDED):
-        archives |= inventory.mark_superseded(superseded, archive)
+        whole |= inventory.mark_superseded(superseded, archive)
     if loaded := ids.get(Reason.LOADED):
-        archives |= inventory.mark_loaded(loaded, owner.targets, archive)
-    return archives
+        whole |= inventory.mark_loaded(loaded, owner.targets, archive)
+    if quarantined := ids.get(Reason.QUARANTINED):
+        quarantine = inventory.mark_quarantine(quarantined, archive)
+    marks = {(False, attempt_id): where for attempt_id, where in whole.items()}
+    return marks | {(True, attempt_id): where for attempt_id, where in quarantine.items()}
 
 
 def _order(one: Garbage) -> tuple[bool, str]:

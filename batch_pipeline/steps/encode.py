@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
 from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch
 from batch_pipeline.domain.encode import Encoded, EncodeRequest, EncodeResult, Watch
@@ -20,6 +21,7 @@ from batch_pipeline.domain.errors import (
 from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.record_rules import LineageContext, OnBadFile
+from batch_pipeline.domain.restored import InventoryOlderError
 from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.domain.schema_change import SchemaChange, changes_between
 from batch_pipeline.domain.stream import Stream
@@ -32,6 +34,30 @@ LEASE = timedelta(minutes=5)
 _MAX_WIDENINGS = 4
 
 
+class AttemptStorage(PartStorage, Protocol):
+    """Where an attempt writes, which tells whether somebody was there before it."""
+
+    def check_unpointed(self, attempt: Attempt) -> None:
+        """Check that the pointer file of an attempt's generation is not there before it.
+
+        Raises:
+            InventoryOlderError: it is: the inventory is an older copy.
+        """
+        ...
+
+
+class AskedAttempts(Attempts, Protocol):
+    """The attempts, of which the inventory can be asked whether they may still publish."""
+
+    def check_running(self, attempt: Attempt) -> None:
+        """Ask the inventory whether the attempt still holds the batch.
+
+        Raises:
+            FencedError: it does not.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workshop:
     """What encoding one stream's batches needs."""
@@ -39,9 +65,9 @@ class Workshop:
     stream: Stream
     meta_table: MetaTable
     schemas: Schemas
-    attempts: Attempts
+    attempts: AskedAttempts
     encoder: Encoder
-    storage: PartStorage
+    storage: AttemptStorage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +99,7 @@ def encode(
         AttemptRunningError: a live attempt works on the batch.
         BatchDataError: the batch's data is bad; its neighbours are not touched.
         FencedError: another attempt replaced this one.
+        InventoryOlderError: the storage has the manifest that this one would make.
         ConfigurationError, RetryableError: the surroundings failed.
     """
     started_at = now()
@@ -80,6 +107,7 @@ def encode(
     workshop.encoder.prepare()
     with workshop.attempts.claim(batch, run_id=run_id, lease=LEASE) as attempt:
         try:
+            _check_first(workshop, attempt)
             failpoint("encode.after_claim")
             encoded = _encode_items(workshop, attempt, started_at)
             parts = (*encoded.result.part_files, *encoded.result.quarantine_files)
@@ -98,6 +126,15 @@ def encode(
         seconds=seconds,
         schema_changes=encoded.schema_changes,
     )
+
+
+def _check_first(workshop: Workshop, attempt: Attempt) -> None:
+    """Check that nobody has published what this attempt is to publish."""
+    try:
+        workshop.storage.check_unpointed(attempt)
+    except InventoryOlderError:
+        workshop.attempts.check_running(attempt)  # else it is of the one that replaced this one
+        raise
 
 
 def _pointed(workshop: Workshop, manifest: Manifest) -> str:

@@ -39,22 +39,26 @@ class Reconciled:
     troubles: tuple[PointerUnavailableError, ...] = ()
 
 
-class Removals(Protocol):
-    """What is known of files that are gone."""
+class Published(Protocol):
+    """What is known of published manifests."""
+
+    def with_origin(self, manifest: Manifest) -> Manifest:
+        """Add to a manifest what its pointer file says beside it."""
+        ...
 
     def removal(self, manifest: Manifest) -> Removal | None:
         """Tell when files of a manifest were given up; None where they are to be there."""
         ...
 
 
-def pointer_of(manifest: Manifest, removals: Removals, storage: PartStorage) -> str:
+def pointer_of(manifest: Manifest, published: Published, storage: PartStorage) -> str:
     """Give the URI of a manifest's pointer file, written anew unless the files it names went.
 
     Raises:
         PointerUnavailableError: it cannot be written.
     """
-    if removals.removal(manifest) is None:
-        return storage.point_to(manifest)
+    if published.removal(manifest) is None:
+        return storage.point_to(published.with_origin(manifest))
     return storage.pointer_uri(manifest)
 
 

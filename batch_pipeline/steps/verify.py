@@ -3,7 +3,7 @@
 Streams: memory is a page of batches. Reads only; what to do about it is the reader's decision.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from batch_pipeline.domain.manifest import PartFile
@@ -11,6 +11,8 @@ from batch_pipeline.domain.published import PublishedBatch
 from batch_pipeline.domain.verdict import Check, Verdict
 
 Look = Callable[[PartFile], str | None]
+BatchLook = Callable[[PublishedBatch], str | None]
+_NONE: Mapping[Check, BatchLook] = {}
 _TRY_AGAIN = "Materialize the partition again: its next generation replaces this one."
 
 
@@ -31,9 +33,8 @@ class Tally:
     def add(self, one: PublishedBatch, problems: Sequence[str]) -> None:
         """Count a batch and what is wrong with it."""
         self.batches += 1
-        files = (*one.part_files, *one.quarantine_files)
-        self.files += len(files)
-        self.size_bytes += sum(part.size_bytes for part in files)
+        self.files += len(one.files)
+        self.size_bytes += sum(part.size_bytes for part in one.files)
         if not problems:
             return
         self.bad_batches += 1
@@ -67,6 +68,8 @@ class Tally:
         found = f"No: {self.problems:,} problems in {self.bad_batches:,} of {looked}.{removed}"
         if self.check is Check.CONSERVATION:
             step = f"Do not load these batches. {_TRY_AGAIN} Please report it."
+        elif self.check is Check.POINTERS:
+            step = f"Who reads pointer files misses these batches, or misreads them. {_TRY_AGAIN}"
         else:
             step = f"Do not load these batches. {_TRY_AGAIN}"
         return Verdict(
@@ -79,20 +82,28 @@ class Tally:
         )
 
 
-def verify(batches: Iterable[PublishedBatch], looks: dict[Check, Look]) -> dict[Check, Verdict]:
-    """Judge the counters of batches, and their files by each look, all in one pass.
+def verify(
+    batches: Iterable[PublishedBatch],
+    looks: Mapping[Check, Look],
+    batch_looks: Mapping[Check, BatchLook] = _NONE,
+) -> dict[Check, Verdict]:
+    """Judge the counters of batches, their files by each look, and themselves, all in one pass.
 
-    A look gives what is wrong with a file, None when it is as it was published. Files that were
-    removed on purpose are looked for nowhere.
+    A look gives what is wrong with a file, or with a batch; None when it is as it was published.
+    Files that were removed on purpose are looked for nowhere.
     """
     counters = Tally(check=Check.CONSERVATION)
-    tallies = {check: Tally(check=check) for check in looks}
+    tallies = {check: Tally(check=check) for check in (*looks, *batch_looks)}
     for one in batches:
         counters.add(one, list(one.contradictions()))
+        if one.files_removed:
+            for tally in tallies.values():
+                tally.gone += 1
+            continue
         for check, look in looks.items():
-            if one.files_removed:
-                tallies[check].gone += 1
-                continue
-            files = (*one.part_files, *one.quarantine_files)
-            tallies[check].add(one, [said for part in files if (said := look(part)) is not None])
+            said = [text for part in one.files if (text := look(part)) is not None]
+            tallies[check].add(one, said)
+        for check, batch_look in batch_looks.items():
+            text = batch_look(one)
+            tallies[check].add(one, [] if text is None else [text])
     return {tally.check: tally.verdict() for tally in (counters, *tallies.values())}

@@ -6,6 +6,7 @@ What repeating can help against, and what is wrong with the access as a whole, i
 
 import errno
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -135,7 +136,7 @@ def told(uri: str) -> Iterator[None]:
     except ResponseParserError as error:
         raise not_the_store(uri) from error
     except known.BotoCoreError as error:
-        raise UnreachableError(errno.EHOSTUNREACH, _unasked(error), uri) from error
+        raise UnreachableError(errno.EHOSTUNREACH, _unasked(error), uri) from showable(error)
 
 
 def not_the_store(uri: str) -> UnreachableError:
@@ -143,6 +144,16 @@ def not_the_store(uri: str) -> UnreachableError:
     kind = "queue of SQS" if uri.startswith("http") else "S3"
     text = f"what answers there is no {kind}; set AWS_ENDPOINT_URL to the address of one"
     return UnreachableError(errno.EPROTO, text, uri)
+
+
+def without_user(text: str) -> str:
+    """Take user and password out of the URLs in a text: an endpoint or a proxy may have them."""
+    return re.sub(r"(?<=//)[^\s\"']*@|(?<!\S)[^\s\"'/]+:[^\s\"'/]*@", "", text)
+
+
+def showable(error: Exception) -> Exception | None:
+    """Give an error as the cause of another one; None where its own words hold a password."""
+    return error if without_user(str(error)) == str(error) else None
 
 
 def _of_answer(error: Any, uri: str) -> OSError:
@@ -231,4 +242,4 @@ def _configured_wrong() -> tuple[type[Exception], ...]:
 
 def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].rstrip(".")
+    return without_user(lines[0].rstrip("."))

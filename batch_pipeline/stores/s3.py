@@ -66,14 +66,14 @@ def new_client(
     Raises:
         UnreachableError: the configuration names a profile that is not there, or makes no sense.
     """
-    from batch_pipeline.stores.failures import UnreachableError, told
+    from batch_pipeline.stores.failures import UnreachableError, showable, told, without_user
 
     with told(f"{service}://"):
         try:
             made = _configured(service, region, endpoint, profile)
         except ValueError as error:  # of a number that is none, an endpoint that is no URL
-            text = f"AWS's settings do not do: {error}"
-            raise UnreachableError(errno.EINVAL, text, f"{service}://") from error
+            text = f"AWS's settings do not do: {without_user(str(error))}"
+            raise UnreachableError(errno.EINVAL, text, f"{service}://") from showable(error)
     return made
 
 

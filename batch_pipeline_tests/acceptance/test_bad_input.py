@@ -21,6 +21,7 @@ from batch_pipeline_tests.acceptance.workplace import (
     manifests,
     unaccounted_files,
 )
+from batch_pipeline_tests.proofs import Figures
 
 CAP_SYS_ADMIN = 21
 GOOD = b"id,name\n1,one\n2,two\n"
@@ -86,7 +87,7 @@ def mixed(shared_workplace: Workplace, warm_spark: str) -> Iterator[Mixed]:
     place.storage("root_is_a_file").write_text("not a folder")
     _land(place, "fine", {"a": GOOD})
     (place.landing("fine") / "link.csv").symlink_to(place.folder / "nowhere.csv")
-    with _full_disk(place, "full_disk"):
+    with _disk(place, "full_disk", "size=1m"), _disk(place, "read_only", "ro"):
         first = place.run("run", "--json")
         accepted = place.told("register", "touched", "--accept-changed")
         second = place.run("run", "--json", "touched")
@@ -198,7 +199,8 @@ def test_dangling_link_in_the_landing_is_no_file(mixed: Mixed) -> None:
 
 if _may_mount():
 
-    def test_full_disk_ends_its_stream_with_nothing_visible(mixed: Mixed) -> None:
+    @pytest.mark.guarantee("G3")
+    def test_full_disk_ends_its_stream_with_nothing_visible(mixed: Mixed, figures: Figures) -> None:
         """Expect an error that says that there is no space, and no file at all in storage."""
         result = mixed.result("full_disk")
         assert "no space left on device" in result["error"].lower()
@@ -206,9 +208,24 @@ if _may_mount():
         assert result["published"] == []
         root = mixed.place.storage("full_disk")
         assert [path for path in root.rglob("*") if path.is_file()] == []
+        figures(full_disks=1)
+
+    @pytest.mark.guarantee("G3")
+    def test_read_only_disk_ends_its_stream_before_an_attempt(
+        mixed: Mixed, figures: Figures
+    ) -> None:
+        """Expect an error that names the root and the reason, and every other stream drained."""
+        result, root = mixed.result("read_only"), mixed.place.storage("read_only")
+        assert f"Storage {to_uri(root)} cannot be written" in result["error"]
+        assert "read-only file system" in result["error"].lower()
+        assert result["published"] == result["failed"] == []
+        figures(read_only_disks=1)
 
 
-def test_file_size_limit_leaves_nothing_visible(workplace: Workplace, database_url: str) -> None:
+@pytest.mark.guarantee("G3")
+def test_file_size_limit_leaves_nothing_visible(
+    workplace: Workplace, database_url: str, figures: Figures
+) -> None:
     """Expect a write that the system cuts off to end the run with one message and no file."""
     _land_noise(workplace, "limited")
 
@@ -223,6 +240,7 @@ def test_file_size_limit_leaves_nothing_visible(workplace: Workplace, database_u
     assert "Traceback" not in ended.stderr
     root = place.storage("limited")
     assert [path for path in root.rglob("*") if path.is_file()] == []
+    figures(full_disks=1)
 
 
 def _land(place: Workplace, name: str, files: dict[str, bytes], *, per_batch: int = 1) -> None:
@@ -241,8 +259,8 @@ def _land_noise(place: Workplace, name: str) -> None:
 
 
 @contextmanager
-def _full_disk(place: Workplace, name: str) -> Iterator[None]:
-    """Give a stream a storage root of 1 MiB while the block runs, if this user may mount one."""
+def _disk(place: Workplace, name: str, options: str) -> Iterator[None]:
+    """Mount the storage root of a stream while the block runs, if this user may mount one."""
     if not _may_mount():
         yield
         return
@@ -250,7 +268,7 @@ def _full_disk(place: Workplace, name: str) -> Iterator[None]:
     root = place.storage(name)
     root.mkdir(parents=True)
     unmount = ["umount", "--lazy", str(root)]  # whoever still has a file open there
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(root)]
+    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(root)]
     subprocess.run(mount, check=True)
     try:
         yield

@@ -4,12 +4,12 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+import urllib.error
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from batch_pipeline.cli.demo_files import write_demo
@@ -24,7 +24,18 @@ from batch_pipeline_tests.acceptance.workplace import (
     names,
     wait_until,
 )
+from batch_pipeline_tests.guarantees.secrets.watcher import Seen, look_at_sockets
+from batch_pipeline_tests.proofs import Figures
 
+ASKED = "/graphql?query=%7Bversion%7D"
+ELSEWHERE = {"Origin": "https://example.org"}
+# Path, body (None for GET) and headers of what other pages can make a browser send.
+FOREIGN: list[tuple[str, bytes | None, dict[str, str]]] = [
+    (ASKED, None, {"Accept": "image/*"}),
+    (ASKED, b"", {"Content-Type": "text/plain"}),
+    ("/graphql", b'{"query": "{version}"}', {"Content-Type": "application/json", **ELSEWHERE}),
+    ("/", None, {"Host": "example.org"}),
+]
 PROJECT = Path(__file__).parents[2]
 STREAM = "demo_orders"
 CHOSEN = ["000000000001-000000000007", "000000000040-000000000046"]
@@ -38,7 +49,8 @@ class Story:
     port: int
     output: str
     exit_code: int
-    listening: set[str]
+    seen: Seen
+    foreign: list[int]
     backfill: str
     second_dev: Ended
     second_run: Ended
@@ -68,7 +80,9 @@ def story(shared_workplace: Workplace) -> Story:
     backfill = _ended_backfill(port, backfill_id)
     one_more = storage / "manifests" / f"{STREAM}-{ONE_MORE}.g1.json"
     wait_until(one_more.exists, "the dropped file is published")
-    listening = _listening(process.pid)
+    seen = Seen()
+    look_at_sockets(seen, place.processes())
+    foreign = [_status(port, request) for request in FOREIGN]
     wait_until(lambda: _runs(port) <= {"SUCCESS", "FAILURE"}, "the last run has ended")
     runs = _runs(port)
     process.send_signal(signal.SIGINT)
@@ -77,7 +91,8 @@ def story(shared_workplace: Workplace) -> Story:
         port=port,
         output=place.output.read_text(),
         exit_code=exit_code,
-        listening=listening,
+        seen=seen,
+        foreign=foreign,
         backfill=backfill,
         second_dev=second_dev,
         second_run=second_run,
@@ -94,10 +109,24 @@ def test_dev_prints_its_url(story: Story) -> None:
     assert "Traceback" not in story.output
 
 
-def test_dev_listens_on_the_loopback_interface_only(story: Story) -> None:
-    """Expect no socket of the process tree to be reachable from another machine."""
-    assert story.listening <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
-    assert "127.0.0.1" in story.listening
+@pytest.mark.guarantee("S3")
+def test_dev_listens_on_the_loopback_interface_only(story: Story, figures: Figures) -> None:
+    """Expect no socket of webserver, Spark, workers, code server and database to be reachable from
+    another machine, and those of the file system to be this user's."""
+    assert story.seen.beyond == []
+    assert story.seen.open_to_others == []
+    assert {port for _, _, port in story.seen.tcp} > {story.port}
+    assert any(path.endswith(".s.PGSQL.5432") for path in story.seen.unix)
+    assert any(path.endswith("code.sock") for path in story.seen.unix)
+    figures(sockets=len(story.seen.tcp) + len(story.seen.unix), beyond_loopback=0)
+
+
+@pytest.mark.guarantee("S3")
+def test_dev_takes_no_orders_from_pages_of_others(story: Story, figures: Figures) -> None:
+    """Expect a link, a form and JSON that another page caused, and a name that leads here, to be
+    refused."""
+    assert story.foreign == [403] * len(FOREIGN)
+    figures(foreign_requests_refused=len(story.foreign))
 
 
 def test_dev_publishes_what_lands_by_itself(story: Story) -> None:
@@ -246,13 +275,13 @@ def _runs(port: int) -> set[str]:
     return {run["status"] for run in ask(port, RUNS, {})["runsOrError"]["results"]}
 
 
-def _listening(pid: int) -> set[str]:
-    """Give the addresses on which a process and all below it listen."""
-    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    addresses = set()
-    for process in family:
-        with suppress(psutil.Error):
-            for connection in process.net_connections("inet"):
-                if connection.status == psutil.CONN_LISTEN:
-                    addresses.add(str(connection.laddr.ip))
-    return addresses
+def _status(port: int, request: tuple[str, bytes | None, dict[str, str]]) -> int:
+    """Give the status of an answer."""
+    path, body, headers = request
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, headers)
+    try:
+        with urllib.request.urlopen(asked, timeout=60) as answer:  # noqa: S310 - http on loopback
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code

@@ -8,6 +8,9 @@ import yaml
 
 from batch_pipeline_tests.acceptance.live_dev import FINISHED, LiveDev, kill, live_dev
 from batch_pipeline_tests.acceptance.workplace import Workplace, wait_until
+from batch_pipeline_tests.proofs import Figures
+
+pytestmark = pytest.mark.guarantee("G3")
 
 QUICK = {"run_monitoring": {"poll_interval_seconds": 2}}
 SLOW = "encode.before_publish=sleep:3"  # an encode lasts so long that it can be hit
@@ -60,7 +63,7 @@ def check_published_once(dev: LiveDev, mine: list[str], *, generations: int = 1)
     assert {key: dev.generations("orders")[key] for key in mine} == dict.fromkeys(mine, once)
 
 
-def test_killed_run_is_followed_by_another_one(dev: LiveDev) -> None:
+def test_killed_run_is_followed_by_another_one(dev: LiveDev, figures: Figures) -> None:
     """Expect the killed run to have failed, its attempt closed, and a second one published."""
     mine = landed(dev, 2)
     [(hit, pid)] = at_work(dev, 1).items()
@@ -69,10 +72,13 @@ def test_killed_run_is_followed_by_another_one(dev: LiveDev) -> None:
     first, *others = dev.attempts("orders")[hit]
     assert first in DIED
     assert others == [SUCCEEDED]
+    figures(dev_processes_killed=1)
 
 
 @pytest.mark.parametrize("which", ["the process with the definitions", "the whole code server"])
-def test_killed_code_server_is_replaced_and_its_runs_go_on(dev: LiveDev, which: str) -> None:
+def test_killed_code_server_is_replaced_and_its_runs_go_on(
+    dev: LiveDev, which: str, figures: Figures
+) -> None:
     """Expect a run to end as if nothing had happened, and one that is killed then to be noticed
     although nobody waits for its process."""
     mine = landed(dev, 4)
@@ -86,9 +92,10 @@ def test_killed_code_server_is_replaced_and_its_runs_go_on(dev: LiveDev, which: 
     first, *others = dev.attempts("orders")[hit]
     assert first in DIED
     assert others == [SUCCEEDED]
+    figures(dev_processes_killed=2 + len(front))
 
 
-def test_killed_daemon_and_webserver_are_replaced(dev: LiveDev) -> None:
+def test_killed_daemon_and_webserver_are_replaced(dev: LiveDev, figures: Figures) -> None:
     """Expect the run at work to end as if nothing had happened, and new files to be picked up."""
     mine = landed(dev, 1)
     at_work(dev, 1)
@@ -97,10 +104,13 @@ def test_killed_daemon_and_webserver_are_replaced(dev: LiveDev) -> None:
     wait_until(dev.answers, "the webserver answers")
     check_published_once(dev, mine)
     assert [dev.attempts("orders")[key] for key in mine] == [[SUCCEEDED], [SUCCEEDED]]
+    figures(dev_processes_killed=2)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_database_that_ends_is_started_again(dev: LiveDev, number: signal.Signals) -> None:
+def test_database_that_ends_is_started_again(
+    dev: LiveDev, number: signal.Signals, figures: Figures
+) -> None:
     """Expect what was at work to be published all the same, by this attempt or by the next."""
     mine = landed(dev, 2)
     at_work(dev, 1)
@@ -109,17 +119,25 @@ def test_database_that_ends_is_started_again(dev: LiveDev, number: signal.Signal
     wait_until(lambda: not postmaster.is_running() or postmaster.status() == "zombie", "it ends")
     wait_until(dev.database_answers, "the database answers")
     check_published_once(dev, mine)
+    figures(dev_processes_killed=1)
 
 
-def test_killed_spark_is_started_again_at_its_address(dev: LiveDev) -> None:
-    """Expect the run at work to go on with the new one."""
+@pytest.mark.parametrize("part", ["SparkConnectServer", "worker_daemon"])
+def test_killed_spark_is_started_again_at_its_address(
+    dev: LiveDev, part: str, figures: Figures
+) -> None:
+    """Expect the run at work to go on with the new one, be it the JVM or its Python workers."""
     mine = landed(dev, 2)
     at_work(dev, 1)
-    kill(*dev.parts("SparkConnectServer"))
+    killed = dev.parts(part)
+    kill(*killed)
     check_published_once(dev, mine)
+    figures(dev_processes_killed=len(killed))
 
 
-def test_killed_run_of_a_backfill_is_repeated_within_the_backfill(dev: LiveDev) -> None:
+def test_killed_run_of_a_backfill_is_repeated_within_the_backfill(
+    dev: LiveDev, figures: Figures
+) -> None:
     """Expect a second generation of each batch, and no third of what the run had published."""
     mine = landed(dev, 2)
     check_published_once(dev, mine)
@@ -128,6 +146,7 @@ def test_killed_run_of_a_backfill_is_repeated_within_the_backfill(dev: LiveDev) 
     kill(dev.working("orders")[mine[1]])
     assert dev.ended(backfill) == "COMPLETED_SUCCESS"
     check_published_once(dev, mine, generations=2)
+    figures(dev_processes_killed=1)
 
 
 def test_no_run_is_left_unfinished(dev: LiveDev) -> None:

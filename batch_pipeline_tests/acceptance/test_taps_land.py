@@ -134,7 +134,7 @@ def test_batches_of_tap_postgres_are_published_from_where_they_lie(
         },
     }
     tap = [str(tap_postgres), "--config", _config(place, "tap", **config)]
-    _piped(place, [*tap, "--catalog", _selected(place, tap)])
+    _piped(place, [*tap, "--catalog", _selected(place, tap)], batch_roots=[str(theirs)])
     place.told("run")
     stream = "public-sale"
     records = sorted(json_records(place.streams / stream / "batches"), key=lambda one: one["id"])

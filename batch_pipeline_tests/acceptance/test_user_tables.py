@@ -79,7 +79,8 @@ def _feed(place: Workplace, url: str) -> Iterator[Feed]:
     [stream_file] = re.findall(r"```yaml\n(.+?)```", SECTION, re.DOTALL)
     path = place.streams / "orders" / "defs.yaml"
     path.parent.mkdir(parents=True)
-    path.write_text(stream_file)
+    assert "[/data/exports]" in stream_file
+    path.write_text(stream_file.replace("/data/exports", str(place.folder / "landing")))
     with meta_engine(url) as engine:
         execute(engine, CREATE[engine.dialect.name])
         yield Feed(place.given(OPS_DB=url), engine)

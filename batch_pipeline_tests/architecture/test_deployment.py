@@ -25,6 +25,10 @@ OWN = {f"{PREFIX}{field.upper()}" for field in Settings.model_fields} | {ENV_FIL
 READ_IN = {
     "AWS_SHARED_CREDENTIALS_FILE": ("botocore", "configprovider.py", "session.py"),
     "AWS_REGION": ("batch_pipeline", "stores/s3.py"),
+    "DAGSTER_BACKFILL_RETRY_DEFINITION_CHANGED_ERROR": (
+        "dagster",
+        "_core/execution/asset_backfill.py",
+    ),
     "DAGSTER_HOME": ("dagster", "_core/instance/config.py", "_core/instance/factory.py"),
     "DAGSTER_DISABLE_TELEMETRY": ("dagster", "_core/telemetry_upload.py"),
     "JAVA_HOME": ("pyspark", "bin/spark-class"),

@@ -11,6 +11,7 @@ from batch_pipeline.domain.batch import Batch
 from batch_pipeline.domain.encode import Encoded
 from batch_pipeline.domain.location import to_path, to_uri
 from batch_pipeline.domain.manifest import Manifest, PartFile
+from batch_pipeline.files.storage import FolderStorage
 from batch_pipeline_tests.factories import encode_result, item_report, record_schema
 from batch_pipeline_tests.integration.defs_scene import DefsScene
 from batch_pipeline_tests.integration.seeds import claimed
@@ -36,7 +37,10 @@ def publish(
         part = _written(scene, f"{attempt.stem}-0.jsonl", records=5 * len(items))
         result = encode_result(part_files=(part,), items=tuple(items))
         what = Encoded(result=result, schema=record_schema(), schema_version=schema_version)
-        return scene.database.attempts.publish(attempt, what, scene.stream)
+        manifest = scene.database.attempts.publish(attempt, what, scene.stream)
+    pointer = FolderStorage(scene.stream.storage).point_to(manifest)
+    scene.database.attempts.pointed(manifest, pointer)
+    return manifest
 
 
 def path_of(manifest: Manifest) -> Path:
@@ -79,7 +83,7 @@ def failed(evaluations: dict[str, dg.AssetCheckEvaluation]) -> Sequence[str]:
 def _written(scene: DefsScene, name: str, *, records: int) -> PartFile:
     path = Path(to_path(scene.stream.storage.root)) / name
     path.parent.mkdir(exist_ok=True)
-    data = name.encode().ljust(100, b".")
+    data = name.encode().ljust(100 - records, b".") + b"\n" * records
     path.write_bytes(data)
     return PartFile(
         uri=to_uri(path),

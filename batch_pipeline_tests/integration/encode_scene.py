@@ -23,8 +23,7 @@ from batch_pipeline.domain.schema_change import Misfit
 from batch_pipeline.domain.stream import Storage, Stream
 from batch_pipeline.files.storage import FolderStorage
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.ports import Attempts
-from batch_pipeline.steps.encode import Workshop, encode
+from batch_pipeline.steps.encode import AskedAttempts, Workshop, encode
 from batch_pipeline_tests.factories import item_report, limits, stream
 from batch_pipeline_tests.integration.seeds import plan, query, register
 
@@ -86,7 +85,7 @@ class LostReplies:
     `publish` breaks after the commit, `publish_before` in front of it.
     """
 
-    inner: Attempts
+    inner: AskedAttempts
     publish_before: int = 0
     publish_after: int = 0
     failing: int = 0
@@ -107,6 +106,10 @@ class LostReplies:
             self.publish_after -= 1
             raise UNREACHABLE
         return manifest
+
+    def check_running(self, attempt: Attempt) -> None:
+        """Pass on."""
+        self.inner.check_running(attempt)
 
     def pointed(self, manifest: Manifest, uri: str) -> None:
         """Pass on."""

@@ -172,6 +172,10 @@ class AgedStorage:
         """Check that it can be written."""
         self.storage.prepare()
 
+    def check_unpointed(self, attempt: Attempt) -> None:
+        """Check that nobody has pointed before."""
+        self.storage.check_unpointed(attempt)
+
     def check_written(self, parts: Iterable[PartFile]) -> None:
         """Check that part files are there."""
         self.storage.check_written(parts)

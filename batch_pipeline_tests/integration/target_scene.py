@@ -55,7 +55,10 @@ def batch_file(path: Path, *numbers: int) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetScene:
-    """A home and a streams folder below `root`, and the inventory at `database_url`."""
+    """A home and a streams folder below `root`, and the inventory at `database_url`.
+
+    Files of BATCH messages are read below `root`, unless the config says otherwise.
+    """
 
     root: Path
     database_url: str
@@ -76,7 +79,7 @@ class TargetScene:
         lines = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in messages]
         printed = io.StringIO()
         with _signals_kept(), redirect_stdout(printed):
-            target = self.target_class(config={**self.config, **config})
+            target = self.target_class(config=self._config(config))
             target.listen(io.BytesIO(b"\n".join(lines)))  # type: ignore[arg-type]
         return [json.loads(line, parse_float=Decimal) for line in printed.getvalue().splitlines()]
 
@@ -88,13 +91,16 @@ class TargetScene:
         printed = io.StringIO()
         refusal: Exception | None = None
         with _signals_kept(), redirect_stdout(printed):
-            target = self.target_class(config={**self.config, **config})
+            target = self.target_class(config=self._config(config))
             try:
                 target.listen(io.BytesIO(b"\n".join(lines)))  # type: ignore[arg-type]
             except Exception as error:  # noqa: BLE001 - which one it is the test asks
                 refusal = error
         assert refusal is not None
         return [json.loads(line) for line in printed.getvalue().splitlines()], refusal
+
+    def _config(self, given: dict[str, Any]) -> dict[str, Any]:
+        return {"batch_roots": [str(self.root)], **self.config, **given}
 
     def files(self, stream: str = "orders") -> list[Path]:
         """The registered files in the order of their ids, each of them there."""

@@ -132,6 +132,7 @@ def test_acquire_from_an_empty_table_gives_nothing_until_a_row_comes(scene: Scen
     assert scene.ranges() == ["1..1"]
 
 
+@pytest.mark.guarantee("G6", "G7")
 @given(
     weights=st.dictionaries(st.integers(-20, 60), st.integers(0, 40), max_size=25),
     calls=st.lists(
@@ -260,6 +261,7 @@ def test_acquire_killed_anywhere_loses_nothing(scene: Scene, database_url: str, 
     assert _published(scene.database) == list(range(1, 21))
 
 
+@pytest.mark.guarantee("G1", "G2")
 def test_acquire_by_eight_workers_has_neither_overlap_nor_hole(
     scene: Scene, database_url: str
 ) -> None:

@@ -63,6 +63,7 @@ def single(postgres: sa.Engine) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
+@pytest.mark.guarantee("G14")
 @pytest.mark.parametrize("columns", [FILES, UNWEIGHED])
 @pytest.mark.parametrize("filtered", [False, True])
 @pytest.mark.parametrize("after_id", [0, 9 * ROWS // 10])
@@ -113,6 +114,7 @@ def test_next_cut_that_takes_the_rest_reads_it_once(filled: sa.Engine) -> None:
     assert rows_touched(filled, statements) == 40
 
 
+@pytest.mark.guarantee("G14")
 @pytest.mark.parametrize("filtered", [False, True])
 def test_items_touch_their_batch_only_in_one_statement(
     filled: sa.Engine, *, filtered: bool
@@ -136,6 +138,7 @@ def test_next_cut_keeps_to_a_partial_index_however_often_it_is_called(
     assert _read_by(single, table) in BATCH_AND_ONE_ROW
 
 
+@pytest.mark.guarantee("G14")
 def test_next_cut_stays_cheap_when_the_table_grows(postgres: sa.Engine, single: sa.Engine) -> None:
     """Expect no plan from the days when sorting the whole table was cheapest to be kept."""
     execute(

@@ -7,7 +7,7 @@ consumes up to the ceiling and, beside it, a bookmark at `max(id)` shows what wo
 import random
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
@@ -26,13 +26,34 @@ from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.server import embedded
 from batch_pipeline_tests.concurrency import eventually
 from batch_pipeline_tests.integration.meta_tables import CREATE_FILES, FILES, execute, meta_engine
+from batch_pipeline_tests.proofs import Figures
 
-WRITERS = 12
-TRANSACTIONS = 1_000
+WRITERS = 16
 BATCH = Limits(max_weight=10_000, max_count=50)
 INSERT = "INSERT INTO ops.files (file_location, size_in_bytes) VALUES ('f', 1)"
 INSERT_MANY = f"{INSERT}, ('f', 2), ('f', 3)"
+INSERT_PART = "INSERT INTO ops.day_2 (file_location, size_in_bytes, day) VALUES ('f', 6, 2)"
 COPY = "COPY ops.files (file_location, size_in_bytes) FROM STDIN"
+COPIED_ROWS = 20
+KINDS = ("one", "one", "many", "copy", "savepoint", "conflict", "update")
+TABLES = {
+    "plain": ([CREATE_FILES], KINDS),
+    "partitioned": (
+        [
+            "CREATE SEQUENCE ops.numbers",
+            """
+            CREATE TABLE ops.files (
+                id bigint DEFAULT nextval('ops.numbers'), file_location text, size_in_bytes bigint,
+                day int DEFAULT 1, PRIMARY KEY (id, day)
+            ) PARTITION BY LIST (day)
+            """,
+            "ALTER SEQUENCE ops.numbers OWNED BY ops.files.id",
+            "CREATE TABLE ops.day_1 PARTITION OF ops.files FOR VALUES IN (1)",
+            "CREATE TABLE ops.day_2 PARTITION OF ops.files FOR VALUES IN (2)",
+        ],
+        (*KINDS, "part", "part"),
+    ),
+}
 PATIENCE_SECONDS = 300.0
 
 
@@ -51,10 +72,16 @@ def two_phase_folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def files(two_phase_folder: Path) -> Iterator[ReflectedMetaTable]:
+def kind() -> str:
+    """What kind of table the table is."""
+    return "plain"
+
+
+@pytest.fixture
+def files(two_phase_folder: Path, kind: str) -> Iterator[ReflectedMetaTable]:
     """An empty table `ops.files` on that server."""
     with meta_engine(embedded.ensure_running(two_phase_folder)) as engine:
-        execute(engine, "CREATE SCHEMA ops", CREATE_FILES)
+        execute(engine, "CREATE SCHEMA ops", *TABLES[kind][0])
         yield ReflectedMetaTable.open(engine, "ops.files", FILES)
         execute(engine, "DROP SCHEMA ops CASCADE")
 
@@ -64,8 +91,8 @@ class Writer:
 
     names = count(1)
 
-    def __init__(self, url: str, seed: int, stop: Event) -> None:
-        self.url, self.seed, self.stop = url, seed, stop
+    def __init__(self, url: str, seed: int, stop: Event, kinds: Sequence[str]) -> None:
+        self.url, self.seed, self.stop, self.kinds = url, seed, stop, kinds
         self.random = random.Random(seed)  # noqa: S311 - a repeatable workload
         self.transactions = 0
 
@@ -97,18 +124,20 @@ class Writer:
             connection.execute("COMMIT")
 
     def _rows(self, connection: psycopg.Connection) -> None:
-        kind = self.random.choice(["one", "one", "many", "copy", "savepoint", "conflict", "update"])
+        kind = self.random.choice(self.kinds)
         if kind == "copy":
             with connection.cursor() as cursor, cursor.copy(COPY) as rows:
-                rows.write_row(("f", 4))
-                rows.write_row(("f", 5))
+                for _ in range(COPIED_ROWS):
+                    rows.write_row(("f", 4))
         elif kind == "savepoint":
             connection.execute("SAVEPOINT part")
             connection.execute(INSERT)
             undo = self.random.random() < 0.5
             connection.execute("ROLLBACK TO part" if undo else "RELEASE part")
         elif kind == "conflict":
-            connection.execute(f"{INSERT} ON CONFLICT (id) DO NOTHING".encode())
+            connection.execute(f"{INSERT} ON CONFLICT DO NOTHING".encode())
+        elif kind == "part":
+            connection.execute(INSERT_PART.encode())
         elif kind == "update":
             connection.execute("UPDATE ops.files SET size_in_bytes = 1 WHERE id = %s", [self.seed])
         else:
@@ -156,37 +185,50 @@ class Planner:
             self.naive_bookmark = highest
 
 
-def consume_under_writers(url: str, planner: Planner) -> None:
+def consume_under_writers(planner: Planner, writers: Sequence[Writer], rows: int) -> None:
     """Let the writers loose until the hole has shown itself, then let the planner take the rest."""
-    stop = Event()
-    writers = [Writer(url, seed, stop) for seed in range(WRITERS)]
 
     def has_met_the_hole() -> bool:
         planner.poll()
-        done = sum(writer.transactions for writer in writers)
-        return done >= TRANSACTIONS and bool(planner.missed_naively())
+        return len(planner.taken) >= rows and bool(planner.missed_naively())
 
-    with ThreadPoolExecutor(WRITERS) as pool:
+    with ThreadPoolExecutor(len(writers)) as pool:
         running = [pool.submit(writer.run) for writer in writers]
         try:
             eventually(lambda: has_met_the_hole() or any(one.done() for one in running))
         finally:
-            stop.set()
+            writers[0].stop.set()
         for one in running:
             one.result(PATIENCE_SECONDS)
     assert planner.poll() == planner.table.highest_id()
 
 
+@pytest.mark.guarantee("G1")
+@pytest.mark.parametrize("kind", TABLES)
 def test_planner_below_the_ceiling_loses_nothing_where_a_bookmark_does(
-    two_phase_folder: Path, files: ReflectedMetaTable
+    two_phase_folder: Path,
+    files: ReflectedMetaTable,
+    kind: str,
+    figures: Figures,
+    *,
+    long_form: bool,
 ) -> None:
     """Expect every row once, though a bookmark at the highest id misses some in the same run."""
     choice = choose_ceiling(files)
     assert choice.strategy is Strategy.LOCKS
-    planner = Planner(files, choice.ceiling)
-    consume_under_writers(embedded.ensure_running(two_phase_folder), planner)
+    planner, stop = Planner(files, choice.ceiling), Event()
+    url, kinds = embedded.ensure_running(two_phase_folder), TABLES[kind][1]
+    writers = [Writer(url, seed, stop, kinds) for seed in range(WRITERS)]
+    consume_under_writers(planner, writers, rows=150_000 if long_form else 1_500)
     rows = files.ids(IdRange(first_id=1, last_id=10**9))
-    assert len(rows) > 500
+    figures(
+        writers=float(WRITERS),
+        transactions=sum(writer.transactions for writer in writers),
+        rows=len(rows),
+        lost=len(set(rows) - set(planner.taken)),
+        twice=len(planner.taken) - len(set(planner.taken)),
+        lost_by_a_bookmark=len(planner.missed_naively()),
+    )
     assert planner.taken == rows
     assert planner.missed_naively()
 

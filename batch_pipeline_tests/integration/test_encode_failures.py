@@ -27,6 +27,7 @@ from batch_pipeline.domain.failpoint import VARIABLE, FailpointError
 from batch_pipeline.domain.location import to_uri
 from batch_pipeline.domain.manifest import Manifest, PartFile
 from batch_pipeline.domain.record_rules import BadFileKind, BadFileRules, BadRecordRules, OnBadFile
+from batch_pipeline.files.storage import FolderStorage
 from batch_pipeline.steps.plan import due
 from batch_pipeline_tests.factories import encoded, item_report, part_file
 from batch_pipeline_tests.integration.encode_scene import (
@@ -211,6 +212,25 @@ def test_encode_that_was_fenced_publishes_nothing_and_removes_its_files(scene: S
     assert [row[0] for row in scene.attempts()] == ["abandoned", "succeeded"]
     assert [name.split("-a")[1][0] for name in scene.parts()] == ["2"]
     assert scene.database.manifests.of_batch(scene.batch) == rivals[0]
+
+
+def test_encode_that_was_fenced_before_it_began_is_told_so(scene: Scene) -> None:
+    """Expect the pointer file of the attempt that took over to be no sign of an older inventory."""
+
+    class Slow(FolderStorage):
+        def check_unpointed(self, attempt: Attempt) -> None:
+            expire(scene.database, attempt)
+            with claimed(scene.database, scene.batch) as rival:
+                scene.database.schemas.widen("orders", [ID], text_source=True)
+                what = encoded(rival.stem)
+                rivals = scene.database.attempts.publish(rival, what, scene.workshop.stream)
+            self.point_to(rivals)
+            super().check_unpointed(attempt)
+
+    with pytest.raises(FencedError):
+        scene.encode(storage=Slow(scene.workshop.stream.storage))
+    assert [row[0] for row in scene.attempts()] == ["abandoned", "succeeded"]
+    assert scene.encoder.requests == []
 
 
 def test_publish_whose_reply_is_lost_counts_once(scene: Scene) -> None:

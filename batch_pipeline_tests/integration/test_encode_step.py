@@ -37,8 +37,7 @@ def test_encode_whose_pointer_file_has_no_room_publishes_all_the_same(
     """Expect the batch to be published, the trouble to be told, and reconcile to go on with it."""
     name = "orders-000000000001-000000000002.g1.json"
     taken = Path(to_path(scene.workshop.stream.storage.root), "manifests", name)
-    taken.parent.mkdir(parents=True)
-    taken.write_text("{}")
+    scene.encoder.script = [lambda: taken.write_text("{}")]  # behind the back of the attempt
     published = encode(scene.workshop, scene.batch, run_id="run-1")
     assert scene.database.batches.statuses("orders")[0].state is BatchState.PUBLISHED
     assert "another attempt has its name" in caplog.text

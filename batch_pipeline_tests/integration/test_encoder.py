@@ -151,6 +151,7 @@ def test_encoder_with_workers_that_cannot_start_says_that_spark_is_unavailable(
     assert "\n" not in raised.value.reason
 
 
+@pytest.mark.guarantee("G3")
 def test_job_whose_tasks_die_is_told_from_spark_being_away(
     desk: Desk, session: SparkSession
 ) -> None:

@@ -138,6 +138,7 @@ def test_check_version_of_an_old_server_names_both_versions(database: Database) 
     check_version(database.engine)
 
 
+@pytest.mark.guarantee("G12")
 def test_transaction_that_waits_too_long_for_a_lock_may_be_repeated(
     database: Database, database_url: str
 ) -> None:
@@ -154,7 +155,9 @@ def test_transaction_that_waits_too_long_for_a_lock_may_be_repeated(
     )
     with transaction(database.engine) as holder:
         lock_planning(holder, job_id)
-        with pytest.raises(LockTimeoutError, match="lock timeout"):
+        pid = holder.execute(sa.select(sa.func.pg_backend_pid())).scalar_one()
+        told = rf"lock timeout; in the way: pid {pid} \(batch-pipeline, in a transaction for 0 s\)"
+        with pytest.raises(LockTimeoutError, match=told):
             plan(impatient, limits())
     assert len(plan(impatient, limits())) == 1
     impatient.close()

@@ -17,6 +17,7 @@ from batch_pipeline_tests.concurrency import run_python
 from batch_pipeline_tests.integration.every_operation import OPERATIONS
 from batch_pipeline_tests.integration.invariants import check_invariants
 from batch_pipeline_tests.integration.inventory_stage import Stage
+from batch_pipeline_tests.proofs import Figures
 
 PACKAGE = Path(batch_pipeline.__file__).parent
 TESTS = Path(__file__).parents[1]
@@ -51,8 +52,14 @@ COVERED_BY = {
     "collect.judged": "integration/test_collecting_races.py",
     "collect.marked": "integration/test_collecting_races.py",
     "collect.before_remove": "integration/test_collecting_races.py",
+    "trim.page": "integration/test_old_texts.py",
+    "trim.logs_gone": "integration/test_dagster_history.py",
     "archive.copied": "integration/test_collecting_loaded.py",
     "archive.before_unlink": "integration/test_collecting_loaded.py",
+    "adopt.read": "guarantees/test_restored.py",
+    "adopt.before_commit": "guarantees/test_restored.py",
+    "discard.counted": "guarantees/test_restored.py",
+    "discard.moved": "guarantees/test_restored.py",
     "load.before_claim_commit": "integration/test_load_step.py",
     "load.acknowledged": "integration/test_load_step.py",
     "load.before_commit": "integration/test_load_step.py",
@@ -101,9 +108,10 @@ def stage(database: Database) -> Iterator[Stage]:
     opened.scene.engine.dispose()
 
 
+@pytest.mark.guarantee("G3")
 @pytest.mark.parametrize("failpoint", OURS)
 def test_process_killed_at_a_failpoint_leaves_what_another_one_completes(
-    stage: Stage, database_url: str, failpoint: str
+    stage: Stage, database_url: str, failpoint: str, figures: Figures
 ) -> None:
     """Expect every promise to hold after the kill, and every item once in the end."""
     operation = REACHED_BY[_family(failpoint)]
@@ -113,3 +121,4 @@ def test_process_killed_at_a_failpoint_leaves_what_another_one_completes(
     OPERATIONS[operation](stage)()
     stage.finish()
     check_invariants(stage.database)
+    figures(operations_killed=1)

@@ -11,6 +11,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from batch_pipeline.cli import cli
+from batch_pipeline.domain.errors import SettingError
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.integration.garbage_scene import DAY, GarbageScene, open_garbage_scene
 
@@ -188,3 +189,28 @@ def test_stream_whose_storage_cannot_be_listed_does_not_stop_the_others(
         ("orders", False),
         ("broken", True),
     ]
+
+
+def test_keep_logs_lets_old_words_go(
+    scene: GarbageScene, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect them to be told, by a dry run first, and those of Dagster unless streams are named."""
+    assert "texts" not in told(run, "gc", "orders", "--dry-run")["streams"][0]
+    monkeypatch.setenv("BATCH_PIPELINE_KEEP_LOGS", "29d")
+    dry = told(run, "gc", "orders", "--dry-run")
+    assert dry["streams"][0]["texts"] == {"attempts": 1, "loads": 0, "size_bytes": 2}
+    assert "dagster" not in dry
+    lines = run("gc", "orders", "--dry-run").stdout.splitlines()
+    assert "  Old errors and logs of 1 attempt(s) and 0 load(s) would go (dry run): 2 B." in lines
+    said = run("gc").stdout
+    assert "  Old errors and logs of 1 attempt(s) and 0 load(s) are gone: 2 B." in said
+    assert said.endswith("Dagster\n  No old events.\n")
+    assert "texts" in told(run, "gc", "orders")["streams"][0]
+
+
+def test_keep_logs_that_is_too_short_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Expect the variable and the least that it may be."""
+    for text, problem in (("1h", "is less than 24h"), ("soon", "is no duration")):
+        monkeypatch.setenv("BATCH_PIPELINE_KEEP_LOGS", text)
+        with pytest.raises(SettingError, match=f"BATCH_PIPELINE_KEEP_LOGS.*{problem}"):
+            raise run("gc").exception or AssertionError

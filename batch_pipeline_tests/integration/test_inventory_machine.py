@@ -4,14 +4,15 @@ Hypothesis writes rows in transactions that overlap, acquires, ends, abandons, c
 audits and restarts, and compares everything after each step. At the end all work is done without
 faults, and every row must have been published exactly once by each job.
 
-Few runs are made usually; the nightly form makes 800, most of them of 60 steps:
-`uv run pytest --hypothesis-profile=nightly -k test_inventory_does_what_the_model_does`
+Few runs are made usually, 100 of 50 steps with `--long`; the nightly form makes 800, most of them
+of 60 steps: `uv run pytest --hypothesis-profile=nightly -k test_inventory_does_what_the_model_does`
 """
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,6 +37,7 @@ from batch_pipeline_tests.integration.inventory_checks import Checks
 from batch_pipeline_tests.integration.inventory_model import EVERYWHERE, OPEN, Row, Try
 from batch_pipeline_tests.integration.inventory_world import insert_by_hand, meta_tables
 from batch_pipeline_tests.integration.seeds import LEASE, execute, expire
+from batch_pipeline_tests.proofs import Figures
 
 WEIGHTS = st.integers(0, 20)
 ROWS = st.lists(st.tuples(WEIGHTS, st.integers(1, 2)), min_size=1, max_size=5)
@@ -61,7 +63,9 @@ RETRIABLE = [BatchState.FAILED, BatchState.DEAD, BatchState.CANCELLED, BatchStat
 
 
 class InventoryMachine(Checks):
-    """What may happen, one rule each."""
+    """What may happen, one rule each; `done` counts what happened in all runs."""
+
+    done: ClassVar[Counter[str]] = Counter()
 
     def drawn(self, data: st.DataObject, what: Any) -> Any:
         return data.draw(st.sampled_from(list(what)))
@@ -284,24 +288,32 @@ class InventoryMachine(Checks):
         try:
             if sys.exc_info()[0] is None:
                 self.finish()
+                self.done["runs"] += 1
+                self.done["rows"] += len(self.model.rows)
+                self.done["batches"] += len(self.model.batches)
+                self.done["attempts"] += len(self.model.tries)
         finally:
             self.close()
 
 
-def test_inventory_does_what_the_model_does(database_url: str, database: Database) -> None:
+@pytest.mark.guarantee("G1", "G2", "G4", "G5")
+def test_inventory_does_what_the_model_does(
+    database_url: str, database: Database, figures: Figures, *, long_form: bool
+) -> None:
     """Expect product and model to agree after every step, and every row exactly once in the end."""
     with meta_tables(database_url) as tables:
         InventoryMachine.url, InventoryMachine.watch = database_url, database
         InventoryMachine.tables = tables
-        run_state_machine_as_test(InventoryMachine, settings=_settings())
+        run_state_machine_as_test(InventoryMachine, settings=_settings(long_form=long_form))
+    figures(**{f"{name}_against_the_model": n for name, n in InventoryMachine.done.items()})
 
 
-def _settings() -> settings:
+def _settings(*, long_form: bool) -> settings:
     if settings.get_current_profile_name() == "nightly":
         return settings.get_profile("nightly")
     return settings(
-        max_examples=15,
-        stateful_step_count=30,
+        max_examples=100 if long_form else 15,
+        stateful_step_count=50 if long_form else 30,
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )

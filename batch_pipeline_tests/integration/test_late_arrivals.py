@@ -48,6 +48,7 @@ def either(request: pytest.FixtureRequest, database: Database) -> Feed:
     return taken_even_ids(Feed(database, request.getfixturevalue(request.param)))
 
 
+@pytest.mark.guarantee("G8")
 def test_rows_that_appear_below_the_bookmark_are_handed_out_once(either: Feed) -> None:
     """Expect ids in gaps and below the first batch, cut by the job's limits, before new rows."""
     insert(either.table, dict.fromkeys((-7, 1, 3, 11, 17, 19), 10))
@@ -124,6 +125,7 @@ def test_late_row_with_a_refused_weight_waits_until_it_is_corrected(either: Feed
     assert (audit.late.first, audit.refused.count) == ((3,), 0)
 
 
+@pytest.mark.guarantee("G8")
 def test_transaction_longer_than_the_settle_delay_is_found_late(
     database: Database, files: ReflectedMetaTable
 ) -> None:
@@ -144,6 +146,7 @@ def test_transaction_longer_than_the_settle_delay_is_found_late(
     assert Counter(feed.taken) == {1: 1, 2: 1, 3: 1}
 
 
+@pytest.mark.guarantee("G8")
 def test_audits_at_once_plan_each_row_once(feed: Feed, rival: Database) -> None:
     """Expect four audits to share the late rows between them."""
     insert(feed.table, dict.fromkeys(range(3, 18, 2), 10))
@@ -155,6 +158,7 @@ def test_audits_at_once_plan_each_row_once(feed: Feed, rival: Database) -> None:
     check_invariants(feed.database)
 
 
+@pytest.mark.guarantee("G8")
 @pytest.mark.parametrize(
     ("failpoint", "planned"),
     [

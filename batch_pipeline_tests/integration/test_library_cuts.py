@@ -24,8 +24,10 @@ from batch_pipeline_tests.integration.library_tables import (
 )
 from batch_pipeline_tests.integration.meta_tables import execute, meta_engine
 from batch_pipeline_tests.integration.seeds import statuses
+from batch_pipeline_tests.proofs import Figures
 
 IDS = 150
+pytestmark = pytest.mark.guarantee("G10")
 
 
 @pytest.fixture(params=["one database", "two databases"])
@@ -71,7 +73,9 @@ def _with_a_cut(cutter: Cutter, point: int, call: Callable[[], None]) -> bool:
     return cutter.disarm()
 
 
-def test_acquiring_survives_a_cut_at_every_statement(cutter: Cutter, database: Database) -> None:
+def test_acquiring_survives_a_cut_at_every_statement(
+    cutter: Cutter, database: Database, figures: Figures
+) -> None:
     """Expect a retryable error or none, the next call to work, and every id exactly once."""
     held: list[Batch] = []
 
@@ -88,6 +92,7 @@ def test_acquiring_survives_a_cut_at_every_statement(cutter: Cutter, database: D
         _read_and_release(batch)
     _drain()
     assert delivered_ids(database) == list(range(1, IDS + 1))
+    figures(operations=1, connections_lost=point - 1, states_between=0)
 
 
 def test_acquiring_first_survives_cuts_while_it_opens(
@@ -110,7 +115,7 @@ def test_acquiring_first_survives_cuts_while_it_opens(
 
 
 def test_reading_items_survives_a_cut_at_every_statement(
-    cutter: Cutter, database: Database
+    cutter: Cutter, database: Database, figures: Figures
 ) -> None:
     """Expect the items at the second call at the latest, of the same batch."""
     for point in count(1):
@@ -126,9 +131,12 @@ def test_reading_items_survives_a_cut_at_every_statement(
     assert point > 2
     _drain()
     assert delivered_ids(database) == list(range(1, IDS + 1))
+    figures(operations=1, connections_lost=point - 1, states_between=0)
 
 
-def test_succeeding_survives_a_cut_at_every_statement(cutter: Cutter, database: Database) -> None:
+def test_succeeding_survives_a_cut_at_every_statement(
+    cutter: Cutter, database: Database, figures: Figures
+) -> None:
     """Expect the release to count once, whether its first commit was lost or not."""
     for point in count(1):
         batch = acquired(batch_count=2)
@@ -140,9 +148,12 @@ def test_succeeding_survives_a_cut_at_every_statement(cutter: Cutter, database: 
     assert point > 2
     _drain()
     assert delivered_ids(database) == list(range(1, IDS + 1))
+    figures(operations=1, connections_lost=point - 1, states_between=0)
 
 
-def test_failing_survives_a_cut_at_every_statement(cutter: Cutter, database: Database) -> None:
+def test_failing_survives_a_cut_at_every_statement(
+    cutter: Cutter, database: Database, figures: Figures
+) -> None:
     """Expect the batch to have failed once, and to be delivered by a later attempt."""
     for point in count(1):
         batch = acquired(batch_count=2)
@@ -153,6 +164,7 @@ def test_failing_survives_a_cut_at_every_statement(cutter: Cutter, database: Dat
     assert point > 2
     _drain()
     assert delivered_ids(database) == list(range(1, IDS + 1))
+    figures(operations=1, connections_lost=point - 1, states_between=0)
 
 
 def test_sessions_that_are_ended_while_idle_are_replaced(
@@ -170,6 +182,7 @@ def test_sessions_that_are_ended_while_idle_are_replaced(
     assert delivered_ids(database) == list(range(1, IDS + 1))
 
 
+@pytest.mark.guarantee("G11")
 def test_acquisition_whose_reply_is_lost_is_handed_out_again(
     cutter: Cutter, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -247,6 +247,7 @@ def test_root_that_may_not_be_written_is_told(bucket: str, faults: Faults) -> No
             storage_at(bucket).prepare()
 
 
+@pytest.mark.guarantee("G5", "G11")
 def test_pointer_whose_answer_was_lost_is_known_again(bucket: str, faults: Faults) -> None:
     """Expect the request that is sent again to find its own file, and to be content with it."""
     faults.add(Fault(deed=Deed.LOSE, method="PUT", target="/manifests/"))

@@ -143,6 +143,7 @@ def test_plan_killed_after_commit_has_planned_all(database: Database, database_u
     assert database.batches.backlog(database.meta_table("orders")) == (0, 0)
 
 
+@pytest.mark.guarantee("G1", "G2")
 def test_plan_by_two_beside_two_registrars_has_neither_hole_nor_overlap(
     database: Database, rival: Database
 ) -> None:
@@ -173,6 +174,7 @@ def test_plan_by_two_beside_two_registrars_has_neither_hole_nor_overlap(
         assert one.weight == one.count * 10
 
 
+@pytest.mark.guarantee("G2")
 def test_insert_of_an_overlapping_batch_is_refused_by_name(database: Database) -> None:
     """Expect the exclusion constraint to refuse one shared id, and the error to say which ids."""
     register(database, 20)
@@ -185,6 +187,7 @@ def test_insert_of_an_overlapping_batch_is_refused_by_name(database: Database) -
     assert _ranges(_stored(database)) == ["1..10", "11..20"]
 
 
+@pytest.mark.guarantee("G2")
 def test_insert_of_neighbours_up_to_the_largest_id_is_accepted(database: Database) -> None:
     """Expect a range up to 2^63-1 to fit beside its neighbour, and to refuse what lies in it."""
     register(database, 1)

@@ -25,6 +25,7 @@ from batch_pipeline_tests.integration.seeds import (
 )
 
 
+@pytest.mark.guarantee("G5")
 def test_publish_twice_gives_the_same_manifest(database: Database, one: Batch) -> None:
     """Expect the second call to change nothing, also with other files in its hands."""
     with claimed(database, one) as attempt:
@@ -123,6 +124,7 @@ def test_fail_after_publish_says_that_it_is_published(database: Database, one: B
     assert statuses(database) == ["succeeded"]
 
 
+@pytest.mark.guarantee("G4")
 def test_publish_after_fail_is_fenced(database: Database, one: Batch) -> None:
     """Expect a closed attempt to publish nothing."""
     with claimed(database, one) as attempt:

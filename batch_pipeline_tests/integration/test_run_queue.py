@@ -1,7 +1,7 @@
 """Whose run comes next: the package's dagster.yaml, asked through Dagster's own queue."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import dagster as dg
@@ -18,9 +18,14 @@ from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import (
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.instance.home import open_instance, prepare_dagster_home
 from batch_pipeline.defs.instance.launcher import LocalRunLauncher
-from batch_pipeline.defs.names import MAX_RETRIES_TAG, STREAM_TAG
+from batch_pipeline.defs.names import (
+    MAX_RETRIES_TAG,
+    RANGE_END_TAG,
+    RANGE_START_TAG,
+    STREAM_TAG,
+)
 from batch_pipeline.defs.partitioned import Partitioned, backfills_of, batches_of
-from batch_pipeline.defs.sensors.launch import Memory, launches
+from batch_pipeline.defs.sensors.launch import Memory, launches, priority
 from batch_pipeline.domain.batch import BatchState, BatchStatus
 from batch_pipeline.domain.dagster_rules import DagsterRules
 from batch_pipeline.domain.errors import SettingError
@@ -37,6 +42,7 @@ pytestmark = [
 REPOSITORY = RemoteRepositoryOrigin(
     GrpcServerCodeLocationOrigin(host="localhost", socket="code.sock"), "__repository__"
 )
+KEYS = [f"{number:012}-{number:012}" for number in range(1, 6)]
 A, B, C = (stream(name=name, dagster=DagsterRules(partitions_per_run=1)) for name in "abc")
 
 
@@ -129,6 +135,25 @@ def test_new_files_do_not_wait_for_the_backlog_of_another_stream(queue: Queue) -
     assert queue.next_ones() == ["c"]
     queue.end("c")
     assert queue.next_ones() == ["a"]
+
+
+def test_batches_that_come_while_a_run_waits_share_the_next_one(queue: Queue) -> None:
+    """Expect no second run in the queue that is not full, and one for all once the first is off."""
+    many = replace(A, dagster=DagsterRules(partitions_per_run=3))
+    queue.queue(queue.launch(batches_of(A), many, 1))
+    assert queue.launch(batches_of(A), many, 2) == []
+    [full] = queue.launch(batches_of(A), many, 5)
+    assert full.tags[RANGE_END_TAG] == KEYS[3]
+    assert queue.next_ones() == ["a"]
+    [rest] = queue.launch(batches_of(A), many, 3)
+    assert (rest.tags[RANGE_START_TAG], rest.tags[RANGE_END_TAG]) == (KEYS[1], KEYS[2])
+
+
+def test_run_that_waits_is_not_passed_by_others_for_ever() -> None:
+    """Expect the second run of a stream behind those of others, until half a minute later."""
+    second = priority(1_000, ahead=1)
+    assert priority(1_029) > second > priority(1_031)
+    assert priority(1_031) > 0 > priority(1_000, is_backfill=True)
 
 
 def test_new_files_come_before_backfills_also_of_other_streams(queue: Queue) -> None:

@@ -26,10 +26,11 @@ import os
 import time
 import dagster as dg
 
+SERVER = os.getppid()  # of a run's process, which reads this before it says that it has started
+
 @dg.op
 def wait():
-    server = os.getppid()
-    while os.getppid() == server:  # as long as the server lives
+    while os.getppid() == SERVER:  # as long as it lives
         time.sleep(0.05)
 
 @dg.job(executor_def=dg.in_process_executor)

@@ -93,6 +93,7 @@ def test_object_of_a_user_table_is_read_as_it_is_found(landing: Prefix) -> None:
         assert source.read(100) == b"id\n1\n"
 
 
+@pytest.mark.guarantee("G9")
 def test_object_with_another_etag_has_changed(landing: Prefix) -> None:
     """Expect the old and the new one to be told, also where the size is the same."""
     old = landing.put("orders.csv", b"id\n1\n")
@@ -106,6 +107,7 @@ def test_object_with_another_etag_has_changed(landing: Prefix) -> None:
     assert kind_of(replace(old, etag=None)) == (BadFileKind.CHANGED, told)
 
 
+@pytest.mark.guarantee("G9")
 def test_object_that_is_gone_is_missing(landing: Prefix) -> None:
     """Expect one that vanished to be no damage."""
     file = landing.put("orders.csv", b"id\n1\n")
@@ -122,6 +124,7 @@ def test_bucket_that_is_not_there_makes_no_bad_file(bucket: str) -> None:
     assert (error.uri, error.reason) == (uri, "there is no such bucket")
 
 
+@pytest.mark.guarantee("G9")
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_object_replaced_while_it_is_read_has_changed(landing: Prefix, is_packed: bool) -> None:
     """Expect bytes of two versions never to be mixed, and no talk of damage."""
@@ -244,6 +247,7 @@ def test_small_objects_of_a_task_are_fetched_before_their_turn(
     assert 1 <= len(requests.sent) <= 4
 
 
+@pytest.mark.guarantee("G9")
 def test_bad_objects_among_good_ones_spoil_nothing(landing: Prefix) -> None:
     """Expect what is gone, changed or damaged to be set aside, and the rest to be written."""
     good = [landing.put("a.csv", b"id\n1\n"), landing.put("z.csv", b"id\n2\n")]

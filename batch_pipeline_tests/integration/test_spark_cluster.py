@@ -22,6 +22,7 @@ from batch_pipeline.domain.stream import Storage
 from batch_pipeline.files.storage import FolderStorage
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.spark import packing
+from batch_pipeline.spark.clusters import engine_state
 from batch_pipeline.spark.clusters.engine_state import is_stopped
 from batch_pipeline.spark.clusters.fitness import check_executors
 from batch_pipeline.spark.clusters.packing import pack
@@ -297,6 +298,33 @@ def test_session_whose_master_was_started_again_is_replaced(ground: Ground) -> N
 
     assert ground.session() is not session
     assert ground.session().range(3).count() == 3
+
+
+def test_job_whose_master_was_started_again_ends(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect a job in its midst to be given up once its executors are gone for the time allowed.
+
+    It would wait for ever: its context knows of no end.
+    """
+    monkeypatch.setattr(engine_state, "GONE_SECONDS", 1.0)
+    mark = tmp_path / "mark"
+    session = ground.session()
+    desk = Desk(tmp_path, session)
+    desk.stream = replace(desk.stream, transform=f"{transforms.__name__}:held")
+    desk.land(f"mark\n{mark}\n".encode())
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(desk.encode, mark="string")
+        wait_until(lambda: mark.exists() or running.done(), "a task has begun")
+        try:
+            ground.cluster.restart_master()
+            with pytest.raises(SparkUnavailableError, match="the cluster gives no others"):
+                running.result()
+        finally:
+            mark.unlink(missing_ok=True)
+
+    assert desk.files() == []
+    assert ground.session() is not session
 
 
 def test_master_that_does_not_answer_is_told_at_once(tmp_path: Path) -> None:

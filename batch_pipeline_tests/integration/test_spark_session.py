@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -169,6 +170,15 @@ def killed(program: str, home: Path, java: str) -> list[int]:
     return [process.pid for process in alive]
 
 
+def unauthenticated_answer(port: int) -> bytes:
+    """Send a request of Spark's own protocol, without a secret, and give what is answered."""
+    body = b"an object of anybody's"
+    head = struct.pack(">qbqi", 21 + len(body), 3, 1, len(body))  # length, RPC request, its id
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.sendall(head + body)
+        return connection.recv(400)
+
+
 @pytest.fixture(scope="module")
 def whole_life(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a program reports that opens, closes, replaces and loses local sessions."""
@@ -274,6 +284,7 @@ def test_connect_session_loopback_address_is_as_good_as_localhost(
     assert run(SMALL_JOB, tmp_path, REMOTE=remote) == {"rows": EXPECTED_ROWS}
 
 
+@pytest.mark.guarantee("S3")
 def test_connect_session_wrong_token_is_refused(server: SparkConnectServer, tmp_path: Path) -> None:
     """A wrong token is refused at once, and the message does not repeat it."""
     answer = run(SMALL_JOB, tmp_path, REMOTE=f"{server.remote}wrong")["error"]
@@ -281,6 +292,7 @@ def test_connect_session_wrong_token_is_refused(server: SparkConnectServer, tmp_
     assert "wrong" not in answer
 
 
+@pytest.mark.guarantee("S3")
 def test_connect_session_no_token_is_refused(server: SparkConnectServer, tmp_path: Path) -> None:
     """Without a token nobody gets in."""
     answer = run(SMALL_JOB, tmp_path, REMOTE=server.remote.partition("/;")[0])["error"]
@@ -304,6 +316,7 @@ def test_connect_session_not_an_address_is_refused(tmp_path: Path) -> None:
     assert "hidden" not in answer
 
 
+@pytest.mark.guarantee("S3")
 def test_connect_server_running_listens_on_loopback_only(server: SparkConnectServer) -> None:
     """No port of the server can be reached from another machine."""
     addresses = set()
@@ -315,6 +328,22 @@ def test_connect_server_running_listens_on_loopback_only(server: SparkConnectSer
     assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 
 
+@pytest.mark.guarantee("S3")
+def test_driver_takes_no_object_from_who_has_no_secret(server: SparkConnectServer) -> None:
+    """The ports of driver and block manager, which turn bytes into Java objects, ask first."""
+    connect_port = int(server.remote.partition("/;")[0].rpartition(":")[2])
+    answers = [
+        unauthenticated_answer(one.laddr.port)
+        for process in psutil.Process().children(recursive=True)
+        if process.name() == "java"
+        for one in process.net_connections(kind="inet")
+        if one.status == psutil.CONN_LISTEN and one.laddr.port != connect_port
+    ]
+    assert len(answers) == 2
+    assert all(b"Expected SaslMessage" in answer for answer in answers), answers
+
+
+@pytest.mark.guarantee("S2")
 def test_connect_server_running_shows_its_token_to_nobody(server: SparkConnectServer) -> None:
     """The token is on no command line and in no log."""
     token = server.remote.partition("token=")[2]

@@ -111,6 +111,7 @@ def test_split_parquet_gives_all_records_in_order(desk: Desk, tmp_path: Path) ->
     assert len(parts_of(desk.files())) == 3
 
 
+@pytest.mark.guarantee("G7")
 def test_split_file_gives_the_same_bytes_each_time(desk: Desk) -> None:
     """Where it is cut depends on its size alone."""
     desk.land(lines())

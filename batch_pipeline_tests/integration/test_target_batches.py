@@ -17,6 +17,7 @@ import pytest
 from batch_pipeline.cli.target import TargetBatchPipeline
 from batch_pipeline.singer.target.refusals import (
     BatchFileError,
+    BatchPlaceError,
     FileTakenError,
     LandingFailedError,
 )
@@ -116,6 +117,32 @@ def test_batch_file_cannot_be_named_out_of_the_storage_root(home: TargetScene) -
     _, error = home.run_until_refused(schema(), said, batch_config=config)
     assert isinstance(error, BatchFileError)
     assert "is not there" in str(error)
+
+
+@pytest.mark.guarantee("S1")
+def test_batch_file_outside_of_the_roots_is_not_read(home: TargetScene) -> None:
+    """Expect the file and the key to be told, and a link to lead nowhere else either."""
+    path = batch_file(home.root / "secret/a.gz", 1)
+    (home.root / "theirs").mkdir()
+    (home.root / "theirs/link.gz").symlink_to(path)
+    for written in (str(path), f"{home.root}/theirs/../secret/a.gz", f"{home.root}/theirs/link.gz"):
+        roots = [str(home.root / "theirs")]
+        printed, error = home.run_until_refused(
+            schema(), batch(written), state(1), batch_roots=roots
+        )
+        assert isinstance(error, BatchPlaceError)
+        assert f"{written} lies outside of `batch_roots`, so it was not opened" in str(error)
+        assert (printed, home.files()) == ([], [])
+    _, error = home.run_until_refused(schema(), batch(str(path)), batch_roots=[])
+    assert isinstance(error, BatchPlaceError)
+
+
+def test_batch_file_that_a_link_names_is_registered_by_its_real_path(home: TargetScene) -> None:
+    """Expect the same file under two names to be one item."""
+    path = batch_file(home.root / "theirs/a.gz", 1)
+    (home.root / "link.gz").symlink_to(path)
+    home.run(schema(), batch(str(home.root / "link.gz")), batch(str(path)))
+    assert home.files() == [path]
 
 
 def test_batch_file_with_a_line_that_is_too_long_is_refused(home: TargetScene) -> None:

@@ -11,6 +11,7 @@ import pytest
 from batch_pipeline.domain.encoding import Compression, Format
 from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.domain.failpoint import VARIABLE, FailpointError
+from batch_pipeline.domain.roots import Roots
 from batch_pipeline.singer.incoming.values import BatchEncoding, BatchMessage
 from batch_pipeline.singer.target.batch_places import at_hand, locate
 from batch_pipeline.singer.target.refusals import (
@@ -34,9 +35,12 @@ from batch_pipeline_tests.store_faults import Faults
 
 
 @pytest.fixture
-def home(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> TargetScene:
-    """A home that the environment names."""
-    made = TargetScene(root=tmp_path, database_url=database_url)
+def home(
+    tmp_path: Path, database_url: str, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> TargetScene:
+    """A home that the environment names, whose target reads BATCH files of the bucket, too."""
+    roots = {"batch_roots": [str(tmp_path), bucket]}
+    made = TargetScene(root=tmp_path, database_url=database_url, config=roots)
     for name, value in made.environment.items():
         monkeypatch.setenv(name, value)
     return made
@@ -164,7 +168,7 @@ def test_batch_in_s3_that_is_written_anew_while_it_is_read_is_refused(bucket: st
         encoding=BatchEncoding(format=Format.JSONL, compression=Compression.GZIP),
         manifest=(uri,),
     )
-    [place] = locate(said, None)
+    [place] = locate(said, None, Roots(uris=(bucket,), key="batch_roots"))
     batch_object(uri, 2)
     with pytest.raises(BatchFileError, match="another version"), at_hand(said, place):
         pass

@@ -74,6 +74,7 @@ def land_numbers(desk: Desk) -> None:
         desk.land(b"".join(b'{"id":%d}\n' % number for number in range(start, start + 3)))
 
 
+@pytest.mark.guarantee("G15")
 def test_transform_that_filters_writes_what_it_gives(desk: Desk) -> None:
     """Records are counted where they are read; the part files tell what was made of them."""
     use(desk, "keep_even")
@@ -88,6 +89,7 @@ def test_transform_that_filters_writes_what_it_gives(desk: Desk) -> None:
     assert result.transformed
 
 
+@pytest.mark.guarantee("G15")
 def test_transform_that_aggregates_and_looks_at_its_frame_sees_each_record_once(
     desk: Desk,
 ) -> None:

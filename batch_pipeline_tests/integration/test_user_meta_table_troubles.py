@@ -75,6 +75,35 @@ def test_row_without_a_usable_location_can_be_set_aside(scene: Scene) -> None:
     assert [item.file.location for item in items] == ["file:///landing/1.csv", "relative.csv"]
 
 
+@pytest.mark.guarantee("S1")
+@pytest.mark.parametrize(
+    "written", ["/etc/passwd", "/landing-of-others/2.csv", "s3://bucket/2.csv", "file:///landing"]
+)
+def test_row_of_a_file_outside_of_the_roots_fails_its_batch(scene: Scene, written: str) -> None:
+    """Expect the location, and the key that would let it in, before anything is opened."""
+    scene.insert(1)
+    scene.insert(2, file_location=written)
+    [one] = scene.plan()
+    with pytest.raises(
+        BadItemError, match=r"lies outside of `source\.meta_table\.roots`"
+    ) as caught:
+        scene.table.items(one)
+    assert f"the location is {written}, which lies outside" in str(caught.value)
+    roots = ("file:///", "s3://bucket")
+    items = scene.described(roots=roots).items(one)
+    assert [item.id for item in items] == [1, 2]
+
+
+@pytest.mark.guarantee("S1")
+def test_location_that_is_cut_to_be_shown_is_none_any_more(scene: Scene) -> None:
+    """Expect what is set aside for its location not to become another file by losing its end."""
+    long = f"file:///landing/{'a' * 300}/../../etc/passwd"
+    scene.insert(1, file_location=long)
+    [one] = scene.plan()
+    [item] = replace(scene.table, on_bad_file=OnBadFile.QUARANTINE).items(one)
+    assert item.file.location == f"<{long[:300]}>"
+
+
 def test_refused_weight_stops_planning_right_before_it(scene: Scene) -> None:
     """Expect all rows before it to be planned, then the error, and the rest once it is mended."""
     scene.insert(1, 2, 3, 4, 6)

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from batch_pipeline.cli import cli
-from batch_pipeline.domain.location import to_uri
+from batch_pipeline.domain.location import to_path, to_uri
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.stores.upload import put, remove
 from batch_pipeline_tests.integration.checks_scene import path_of, publish_all
@@ -86,13 +86,79 @@ def test_verify_warns_without_calling_batches_unfit(scene: DefsScene) -> None:
     assert told()["quarantine"]["severe"] is False
 
 
+def pointers(scene: DefsScene) -> list[Path]:
+    """List the pointer files, by name."""
+    return sorted(Path(to_path(scene.stream.storage.root), "manifests").iterdir())
+
+
+def flip(one: Path, _: Path) -> None:
+    """Flip one bit."""
+    octets = bytearray(one.read_bytes())
+    octets[50] ^= 1
+    one.write_bytes(octets)
+
+
+def cut(one: Path, _: Path) -> None:
+    """Leave out the end."""
+    one.write_bytes(one.read_bytes()[:-1])
+
+
+def cut_line(one: Path, _: Path) -> None:
+    """Leave out a line, and make the one before longer."""
+    one.write_bytes(one.read_bytes()[:-2] + b".\n")
+
+
+def swap(one: Path, other: Path) -> None:
+    """Let two files change places."""
+    octets = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(octets)
+
+
+@pytest.mark.parametrize(
+    ("damage", "wrong", "said"),
+    [
+        (flip, 1, "was published"),
+        (cut, 1, "has 99 bytes, 100 were published"),
+        (cut_line, 1, "was published, and has 14 records, 15 were published"),
+        (swap, 2, "was published"),
+    ],
+)
+def test_verify_names_the_file_that_is_not_as_it_was_published(
+    scene: DefsScene, damage: Callable[[Path, Path], None], wrong: int, said: str
+) -> None:
+    """Expect each kind of damage, and how many batches have it."""
+    *_, other, one = map(path_of, publish_all(scene))
+    damage(one, other)
+    found = told("--deep")["checksums"]
+    assert (found["passed"], found["severe"], found["batches_wrong"]) == (False, True, wrong)
+    assert f": {one} has " in found["worst"]
+    assert found["worst"].endswith(said)
+
+
+def test_verify_compares_pointer_files_with_the_inventory(scene: DefsScene) -> None:
+    """Expect one that is gone, one of another attempt, and one that lists a file too few."""
+    publish_all(scene)
+    assert told()["pointers"]["passed"]
+    first, second, third, _ = pointers(scene)
+    first.unlink()
+    assert f"{first} is missing" in told()["pointers"]["worst"]
+    execute(scene.database, "UPDATE batch_pipeline.attempt SET pointer_uri = NULL WHERE id = 1")
+    second.write_text(third.read_text())
+    third.write_text(third.read_text().replace('"records": 15', '"records": 14'))
+    found = told()["pointers"]
+    assert (found["passed"], found["severe"], found["batches_wrong"]) == (False, False, 3)
+
+
 def moved_into(bucket: str, scene: DefsScene) -> list[str]:
-    """Move what is published into S3 and let the inventory know; gives the URIs."""
+    """Move what is published into S3, let inventory and pointer files know, and give the URIs."""
     uris = []
     for path in map(path_of, publish_all(scene)):
         uris.append(f"{bucket}/batches/{path.name}")
         put(uris[-1], path.read_bytes())
         path.unlink()
+        [pointer] = [one for one in pointers(scene) if path.name in one.read_text()]
+        pointer.write_text(pointer.read_text().replace(to_uri(path), uris[-1]))
         execute(
             scene.database,
             "UPDATE batch_pipeline.part_file SET uri = :new WHERE uri = :old",

@@ -15,7 +15,13 @@ from batch_pipeline_tests.integration.meta_tables import CREATE_FILES, MARIADB, 
 from batch_pipeline_tests.integration.seeds import claimed
 
 DATABASES = ["postgres", "sqlite", *(["mariadb"] if MARIADB else [])]
-FILES = TableSource(table="files", uid="id", item="file_location", weight="size_in_bytes")
+FILES = TableSource(
+    table="files",
+    roots=("file:///landing", "s3://bucket/in"),
+    uid="id",
+    item="file_location",
+    weight="size_in_bytes",
+)
 
 
 @dataclass

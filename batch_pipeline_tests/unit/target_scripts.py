@@ -92,6 +92,13 @@ for message in messages():
 thread.join()
 say(state)
 """
+AT_THE_CUT = "sys.stderr.write('hunter2!' + 'x' * (64 * 2**10 - 6) + '\\\\n'); sys.exit(4)"
+IN_A_LONG_LINE = "sys.stderr.write('x' * 2**20 + 'hunter2!' + '\\\\nthe end'); sys.exit(4)"
+IN_ITS_STATE = """
+for message in messages():
+    if message["type"] == "STATE":
+        say({**message["value"], "password": config["password"]})
+"""
 ENDS_EARLY = "sys.exit(0)"
 CHILD_HOLDS_PIPES = """
 import subprocess

@@ -343,6 +343,26 @@ def test_avro_reader_with_a_damaged_file_says_what_is_wrong(data: bytes, reason:
     assert refused(data) == reason
 
 
+def test_avro_reader_with_records_of_nothing_takes_some_of_them_only() -> None:
+    """A few bytes may say any number of records that have none, block by block."""
+    block = number(600_000) + number(0) + SYNC
+    header = avro(schema(a="null"), [], codec="null")
+
+    [table] = tables(header + block)
+
+    assert table.good == 600_000
+    assert refused(header + block * 2) == "has more than 1000000 records without a byte"
+
+
+def test_avro_reader_with_an_int_of_more_than_32_bits_refuses_the_file() -> None:
+    """A day that no int can say is damage, not a value."""
+    header = avro(schema(a=logical("int", "date")), [], codec="null")
+    day = number(2**40)
+    block = number(1) + number(len(day)) + day + SYNC
+
+    assert refused(header + block) == "is damaged: an int has more than 32 bits"
+
+
 NODE = {"type": "record", "name": "n", "fields": [{"name": "next", "type": ["null", "n"]}]}
 
 

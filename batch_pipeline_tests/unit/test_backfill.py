@@ -96,7 +96,13 @@ def test_time_with_a_zone_and_date_are_read(text: str, time: datetime) -> None:
     assert parse_time(text) == time
 
 
-@pytest.mark.parametrize("text", ["", "noon", "2026-03-01T12:00:00", "2026-02-30", "1772366400"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "noon", "2026-03-01T12:00:00", "2026-02-30", "1772366400"),
+        *("0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59-01:00"),  # no times in UTC
+    ],
+)
 def test_time_that_could_mean_several_is_refused(text: str) -> None:
     """Expect what is no time, or a time of no zone, to be refused by name."""
     with pytest.raises(InvalidValueError, match="since is"):

@@ -199,6 +199,25 @@ def test_an_open_quote_in_csv_takes_what_follows_with_it(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.parametrize("output", [Format.PARQUET, Format.ARROW])
+def test_records_without_columns_are_refused_where_columns_are_written(
+    tmp_path: Path, output: Format
+) -> None:
+    """A table without columns counts no rows, so no record would be in it."""
+    report, rows = encoded(tmp_path, b"{}\n{}\n", SourceFormat.JSONL, output)
+
+    reason = f"its records have no columns, so {output} cannot hold them"
+    assert (report.items[0].bad_file, rows) == (reason, [])
+
+
+def test_document_with_an_integer_without_end_is_read(tmp_path: Path) -> None:
+    """What Python makes no number of is none of its business: the text goes on as it is."""
+    data = b'{"a":\n' + b"9" * 5000 + b"}\n"
+    report, _ = encoded(tmp_path, data, SourceFormat.AUTO, Format.PARQUET)
+
+    assert [item.written for item in report.items] == [1]
+
+
 LINE = b'{"a":1}\n'
 FILES = {
     "gzip data ends early": gzip.compress(LINE)[:-9],

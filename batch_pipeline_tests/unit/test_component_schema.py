@@ -15,7 +15,11 @@ def _attributes(**more: Any) -> dict[str, Any]:
     return {"stream": "orders", "source": {"uri": "a"}} | more
 
 
-TABLE = {"table": "ops.files", "where": [{"column": "kind", "operator": "=", "value": "a"}]}
+TABLE = {
+    "table": "ops.files",
+    "roots": ["/data"],
+    "where": [{"column": "kind", "operator": "=", "value": "a"}],
+}
 
 
 @pytest.mark.parametrize(

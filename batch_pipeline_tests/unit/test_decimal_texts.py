@@ -22,6 +22,13 @@ def test_number_that_a_decimal_column_cannot_hold_does_not_fit(text: str) -> Non
     assert not fits_text(text, WIDE)
 
 
+@pytest.mark.parametrize("text", ["1" * 77, "-" + "9" * 200 + ".01", "9" * 400, "1" * 39])
+@pytest.mark.parametrize("column", [WIDE, PRICE, Column.from_text("a", "decimal(38,0)")])
+def test_number_of_too_many_digits_does_not_fit(text: str, column: Column) -> None:
+    """Expect what is far too long not to become another number, which Arrow's cast makes of it."""
+    assert not fits_text(text, column)
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [

@@ -23,7 +23,8 @@ ranges = st.builds(
     st.integers(0, 2**40),
     st.booleans(),
 )
-paths = st.text(st.sampled_from("ab/#=%,- bytes0123é"), max_size=30).map(lambda name: f"/{name}")
+names = st.text(st.sampled_from("ab#=%,- bytes0123é"), min_size=1, max_size=30)
+paths = st.lists(names, min_size=1, max_size=3).map(lambda some: "/" + "/".join(some))
 
 
 @given(path=paths, part=ranges)
@@ -55,6 +56,18 @@ def test_range_that_no_file_can_have_is_refused(fragment: str) -> None:
         location,
         None,
     )
+
+
+def test_range_in_digits_of_other_scripts_is_part_of_a_name() -> None:
+    """Expect one way to write a range, so that no two locations mean the same bytes."""
+    location = "s3://bucket/a.csv#bytes=٠-٩"
+    assert split_location(location) == (location, None)
+
+
+def test_range_with_zeros_in_front_is_written_without_them() -> None:
+    """Expect one location for one range, in a store as well as on a disk."""
+    for uri in ("s3://bucket/a.csv", "gs://bucket/a.csv", "file:///in/a.csv"):
+        assert to_location(f"{uri}#bytes=007-09") == f"{uri}#bytes=7-9"
 
 
 def test_item_of_a_range_weighs_its_bytes() -> None:

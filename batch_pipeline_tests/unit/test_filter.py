@@ -104,6 +104,7 @@ def test_filter_written_and_read_again_is_the_same(written: Filter) -> None:
         ([{"column": "kind", "operator": "in", "value": "a"}], "where[0].value"),
         ([{"column": "kind", "operator": "in", "value": []}], "where[0].value"),
         ([{"column": "kind", "operator": "not in", "value": ["a", None]}], "where[0].value"),
+        ([{"column": "kind", "operator": "in", "value": [["a"]]}], "where[0].value"),
         ([{"column": "kind", "operator": "like", "value": 7}], "where[0].value"),
         ([{"column": "kind", "operator": "is null", "value": None}], "where[0].value"),
         ([{"column": "kind", "operator": "is null", "value": True}], "where[0].value"),

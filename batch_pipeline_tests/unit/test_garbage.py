@@ -82,9 +82,11 @@ def reason(
     of: Owner | None = None,
     modified_at: datetime = LONG_AGO,
     size_bytes: int = 10,
+    folder: Folder = Folder.ROOT,
 ) -> Reason | None:
     """Judge a file by its name; pointers lie where pointers do."""
-    folder = Folder.MANIFESTS if ".json-" in name or name.endswith(".json") else Folder.ROOT
+    if ".json-" in name or name.endswith(".json"):
+        folder = Folder.MANIFESTS
     file = StoredFile(folder=folder, name=name, size_bytes=size_bytes, modified_at=modified_at)
     named = parse_name(folder, name)
     assert named is not None
@@ -301,6 +303,44 @@ def test_probe_goes_after_a_day_with_one_stream_of_the_root() -> None:
     assert reason(name, size_bytes=1) is None
     assert reason(name, size_bytes=0, of=owner(None, "refunds")) is Reason.TEMPORARY
     assert reason(name, size_bytes=0, of=owner(None, "clicks")) is None
+
+
+@pytest.mark.parametrize(
+    ("keep", "ended", "expected"),
+    [
+        (None, timedelta(days=30), None),
+        (timedelta(days=31), timedelta(days=30), None),
+        (timedelta(days=29), timedelta(days=30), Reason.QUARANTINED),
+        (timedelta(0), timedelta(hours=24), None),
+    ],
+)
+def test_quarantine_file_of_a_live_generation_goes_when_the_stream_says_so(
+    keep: timedelta | None, ended: timedelta, expected: Reason | None
+) -> None:
+    """Expect the files of records to stay, and a day to be kept whatever is said."""
+    storage = Storage(root="file:///batches", keep_quarantine=keep)
+    of = Owner.of(stream(storage=storage), [], {"orders": {"orders"}})
+    one = published(ended_at=NOON - ended)
+    assert reason(NAME, one, of=of, folder=Folder.QUARANTINE) is expected
+    assert reason(NAME, one, of=of) is None
+
+
+def test_quarantine_file_that_was_given_up_goes_on_going() -> None:
+    """Expect the mark to count more than what the stream file says now."""
+    one = published(quarantine_given_up=True)
+    assert reason(NAME, one, folder=Folder.QUARANTINE) is Reason.QUARANTINED
+    assert reason(NAME, one) is None
+    assert reason(POINTER, one) is None
+
+
+def test_quarantine_file_of_a_replaced_generation_goes_with_it() -> None:
+    """Expect the reason to be that of the other files."""
+    storage = Storage(
+        root="file:///batches", keep_quarantine=timedelta(0), keep_superseded=timedelta(0)
+    )
+    of = Owner.of(stream(storage=storage), [], {"orders": {"orders"}})
+    one = published(replaced_at=LONG_AGO)
+    assert reason(NAME, one, of=of, folder=Folder.QUARANTINE) is Reason.SUPERSEDED
 
 
 durations = st.timedeltas(timedelta(0), timedelta(days=400))

@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 
 from batch_pipeline.domain.errors import BadFileError
 from batch_pipeline.domain.item import FoundFile
-from batch_pipeline.domain.stream import (
-    CsvOptions,
-    FixedColumn,
-    Source,
-    SourceFormat,
-    Stream,
-    TextOptions,
-)
+from batch_pipeline.domain.stream import CsvOptions, Source, SourceFormat, Stream
+from batch_pipeline.domain.text_options import FixedColumn, TextOptions
 from batch_pipeline.spark.chunks import Chunk, JsonRecords
 from batch_pipeline.spark.read.item_cuts import ItemCutter
 from batch_pipeline.spark.read.ranges import in_lines_of_file, open_range

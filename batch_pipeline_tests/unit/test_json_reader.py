@@ -234,6 +234,12 @@ def test_json_reader_with_a_record_that_may_hold_others_refuses_the_file(
 array_text = st.lists(st.sampled_from(list('[]{},:" \n1a\\')), max_size=14).map("".join)
 
 
+def test_json_reader_with_words_alone_reads_each_of_them_once() -> None:
+    """Expect a file of a million numbers to take no longer for each than a short one."""
+    found, _ = read(b"1 " * 10**6)
+    assert (len(found), set(found)) == (10**6, {b"1"})
+
+
 @given(array_text, st.integers(1, 6))
 @example('{"a":"},{"}', 3)
 def test_json_reader_with_any_text_behind_a_bracket_neither_invents_nor_loses(

@@ -57,6 +57,7 @@ def test_schema_of_a_property_gives_its_column(shape: Any, expected: str) -> Non
         ("integer", "property a is 'integer'; expected a JSON Schema."),
         ({"type": "int"}, "property a: type is 'int'; expected one or more of boolean, integer"),
         ({"type": 5}, "property a: type is 5; expected one or more of"),
+        ({"type": [{}]}, r"property a: type is \[\{\}\]; expected one or more of"),
         ({"$ref": "#/x"}, "property a is '\\$ref: #/x'; expected its type, without references."),
         ({"type": "number", "multipleOf": 0.05}, "property a: multipleOf is 0.05; expected 1, 0.1"),
         ({"type": "number", "multipleOf": "x"}, "property a: multipleOf is 'x'"),
@@ -78,10 +79,25 @@ def test_schema_of_what_has_no_properties_is_refused(declared: Any) -> None:
         schema_of(declared)
 
 
-def test_schema_of_something_else_than_objects_is_refused() -> None:
+@pytest.mark.parametrize(("kind", "shown"), [("array", "'array'"), (None, "None"), (5, "5")])
+def test_schema_of_something_else_than_objects_is_refused(kind: object, shown: str) -> None:
     """A record is an object."""
-    with pytest.raises(InvalidValueError, match="type is 'array'; expected object"):
-        schema_of({"type": "array", "properties": {}})
+    with pytest.raises(InvalidValueError, match=f"type is {shown}; expected object"):
+        schema_of({"type": kind, "properties": {}})
+
+
+def test_schema_of_alternatives_without_end_is_refused() -> None:
+    """No stack is deep enough for all that can be written."""
+    shape: dict[str, Any] = {"type": "string"}
+    for _ in range(5_000):
+        shape = {"anyOf": [shape, {"type": "null"}]}
+    with pytest.raises(InvalidValueError, match="alternatives that are nested less deeply"):
+        schema_of({"properties": {"a": shape}})
+
+
+def test_schema_of_text_with_a_format_that_is_none_is_text() -> None:
+    """Formats that nobody knows change nothing, whatever they are."""
+    assert column_of({"type": "string", "format": ["date"]}) == "string"
 
 
 SAID = set(ColumnType) - {

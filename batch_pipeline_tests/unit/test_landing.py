@@ -151,7 +151,9 @@ def test_found_files_that_wait_let_a_deleted_file_go(tmp_path: Path) -> None:
 
 
 def test_found_files_ignore_what_is_no_file(tmp_path: Path) -> None:
-    """Expect pipes, dangling and circular links to be passed over, and links to files taken."""
+    """Expect pipes, dangling and circular links to be passed over, and links to files below one of
+    `roots` taken.
+    """
     _land(tmp_path / "real" / "a.csv")
     landing = tmp_path / "landing"
     landing.mkdir()
@@ -160,7 +162,29 @@ def test_found_files_ignore_what_is_no_file(tmp_path: Path) -> None:
     (landing / "circle").symlink_to("circle")
     (landing / "folder").symlink_to(tmp_path / "real")
     (landing / "link.csv").symlink_to(tmp_path / "real" / "a.csv")
-    assert _names(_landing(landing), landing) == ["link.csv"]
+    described = _landing(landing, roots=(to_uri(tmp_path / "real"),))
+    assert _names(described, landing) == ["link.csv"]
+    assert described.troubles == []
+
+
+def test_found_files_leave_out_links_that_lead_elsewhere(tmp_path: Path) -> None:
+    """Expect no file of others to be registered, the first such link to be told, and links from
+    one file of the landing to another to be taken.
+    """
+    secret, landing = _land(tmp_path / "secret.csv"), tmp_path / "landing"
+    _land(landing / "b" / "real.csv")
+    (landing / "a.csv").symlink_to(secret)
+    (landing / "inside.csv").symlink_to(landing / "b" / "real.csv")
+    (landing / "z.csv").symlink_to("../secret.csv")
+    described = _landing(landing)
+    assert _names(described, landing) == ["b/real.csv", "inside.csv"]
+    [told] = described.troubles
+    assert "is a link that leads out of the landing" in str(told)
+    assert "a link that leads out of this folder" in described.why_not(str(landing / "a.csv"))
+    (landing / "a.csv").unlink()
+    (landing / "z.csv").unlink()
+    assert len(list(described.found_files())) == 2
+    assert described.troubles == []
 
 
 def test_found_files_of_a_name_that_is_no_text_survive(tmp_path: Path) -> None:

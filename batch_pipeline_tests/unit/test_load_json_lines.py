@@ -88,6 +88,22 @@ def test_careful_way_gives_what_the_text_says(text: bytes) -> None:
             assert row[name] == value
 
 
+def test_number_of_too_many_digits_is_never_infinite() -> None:
+    """Expect digits beyond those of a double to be refused, as exponents are."""
+    schema = RecordSchema((Column.from_text("a", "number"),))
+    for text in ("9" * 400, "-1e400"):
+        with pytest.raises(UnfitCellError, match="is no number"):
+            LineReader(schema).read(f'{{"a":1.5}}\n{{"a":{text}}}\n'.encode())
+
+
+@pytest.mark.parametrize("other", ["string", "object"])
+def test_decimal_of_too_many_digits_is_never_another_number(other: str) -> None:
+    """Expect what Arrow's cast makes -1 of to be refused, by whichever way it is read."""
+    columns = (Column.from_text("a", "decimal(38,10)"), Column.from_text("b", other))
+    with pytest.raises(UnfitCellError, match="is no decimal"):
+        LineReader(RecordSchema(columns)).read(f'{{"a":1.5}}\n{{"a":{"9" * 400}}}\n'.encode())
+
+
 def test_records_with_objects_keep_the_text_of_these() -> None:
     """Expect digits, blanks and the order of keys as they were."""
     schema = RecordSchema((Column.from_text("o", "object"), Column.from_text("n", "integer")))

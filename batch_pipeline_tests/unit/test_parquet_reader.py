@@ -198,10 +198,14 @@ def test_parquet_reader_with_a_large_row_group_gives_small_tables() -> None:
 
 
 def test_parquet_reader_with_values_that_repeat_gives_small_tables() -> None:
-    """A dictionary of one long text in a file of some kilobytes does not fill the memory."""
+    """A dictionary of one long text in a file of some kilobytes does not fill the memory, where a
+    file may grow so much.
+    """
     data = parquet(pa.table({"a": ["x" * 10_000] * 20_000}))
 
-    found = tables(data)
+    with pytest.raises(BadFileError, match="bytes become more than 250 times as many"):
+        tables(data)
+    found = tables(data, limits=ReadLimits(max_expansion=10**6))
 
     assert len(data) < 100_000
     assert all(table.batch.nbytes < 10 * 2**20 for table in found)
@@ -260,6 +264,18 @@ def test_parquet_reader_with_random_damage_reads_all_or_refuses(seed: int) -> No
     with suppress(BadFileError):
         found = tables(bytes(data[:cut]))
         assert sum(table.good + len(table.bad) for table in found) == 3000
+
+
+def test_parquet_reader_with_any_damage_in_the_footer_reads_or_refuses() -> None:
+    """To ask for what is damaged there may end the process: each byte is changed once."""
+    lists = pa.array([[1, 2], None, [3]], pa.list_(pa.int64()))
+    data = parquet(pa.table({"a": lists, "b": ["x", "y", None]}), store_schema=False)
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    for position in range(footer, len(data) - 8):
+        changed = bytearray(data)
+        changed[position] ^= 1
+        with suppress(BadFileError):
+            tables(bytes(changed), part=ByteRange(0, len(data)))
 
 
 def test_parquet_reader_with_a_name_twice_refuses_the_file() -> None:

@@ -57,6 +57,7 @@ def naive(items: Weighed, *, after_id: int, ceiling: int, limits: Limits) -> lis
     return result
 
 
+@pytest.mark.guarantee("G6")
 @given(weighed_ids(), bounds)
 def test_cut_of_anything_equals_the_naive_cut(case: tuple[int, Weighed, int], of: Limits) -> None:
     """Expect one pass to give what the slow and obvious way gives."""
@@ -88,6 +89,7 @@ def test_cut_of_anything_counts_what_lies_in_each_range(
         assert (one.weight, one.count) == (sum(inside), len(inside))
 
 
+@pytest.mark.guarantee("G6")
 @given(weighed_ids(), bounds)
 def test_cut_of_anything_keeps_the_limits(case: tuple[int, Weighed, int], of: Limits) -> None:
     """Expect both limits to hold, but for an item that is too heavy itself and stands alone."""

@@ -145,6 +145,24 @@ def test_secrets_of_the_configuration_are_taken_out_of_what_a_target_says(tmp_pa
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("body", [scripts.AT_THE_CUT, scripts.IN_A_LONG_LINE], ids=["cut", "long"])
+def test_no_part_of_a_secret_is_kept_of_long_words(tmp_path: Path, body: str) -> None:
+    """Expect no tail of it where only the last 64 KiB are kept, or a line is too long for it."""
+    config = {"out": str(tmp_path / "read"), "password": "$PASSWORD"}
+    with pytest.raises(TargetFailedError) as caught:
+        load(loader(tmp_path, body, config=config), loading(tmp_path))
+    assert "r2!" not in caught.value.log
+    assert caught.value.log.endswith(("xxx\n", "is left out)\nthe end"))
+
+
+def test_secret_in_a_state_is_not_kept(tmp_path: Path) -> None:
+    """Expect the name of the variable in the STATE that the inventory remembers."""
+    config = {"out": str(tmp_path / "read"), "password": "$PASSWORD"}
+    loaded = load(loader(tmp_path, scripts.IN_ITS_STATE, config=config), loading(tmp_path))
+    assert loaded.state["password"] == "$PASSWORD"  # noqa: S105 - a name
+    assert "hunter2" not in repr(loader(tmp_path, scripts.GOOD))
+
+
 def test_variable_that_is_not_set_keeps_the_target_from_starting(tmp_path: Path) -> None:
     """Expect the name of the variable and of the key."""
     config = {"nested": [{"password": "$NOWHERE"}]}

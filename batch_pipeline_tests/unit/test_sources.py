@@ -13,6 +13,7 @@ from batch_pipeline.domain.item import FoundFile
 from batch_pipeline.domain.location import to_path, to_uri
 from batch_pipeline.domain.record_rules import BadFileKind
 from batch_pipeline.domain.stream import SourceFormat
+from batch_pipeline.spark.read.originals import bad_file
 from batch_pipeline.spark.read.slices import ByteRange
 from batch_pipeline.spark.read.sources import open_source
 from batch_pipeline_tests.unit.landed_files import STREAM, in_memory, landed, stream_of
@@ -25,6 +26,7 @@ def refusal(file: FoundFile) -> tuple[BadFileKind, str]:
     return BadFileKind(error.value.kind), error.value.reason
 
 
+@pytest.mark.guarantee("G9")
 def test_source_with_a_file_that_is_gone_is_missing(tmp_path: Path) -> None:
     """A file or a folder that is not there is told apart from one that cannot be read."""
     for name in ("gone", "no/folder"):
@@ -36,6 +38,7 @@ def test_source_with_a_file_that_is_gone_is_missing(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.guarantee("G9")
 def test_source_with_another_size_or_time_has_changed(tmp_path: Path) -> None:
     """What was registered is what is read."""
     file = landed(tmp_path, b"a\n1\n")
@@ -52,6 +55,7 @@ def test_source_with_another_size_or_time_has_changed(tmp_path: Path) -> None:
     assert reason.startswith("changed since it was registered: modified 20")
 
 
+@pytest.mark.guarantee("G9")
 def test_source_with_a_file_that_changes_while_it_is_read_has_changed(tmp_path: Path) -> None:
     """Even where nothing was noted, and where the new content looks damaged."""
     file = FoundFile(location=landed(tmp_path, gzip.compress(os.urandom(600_000))).location)
@@ -66,6 +70,13 @@ def test_source_with_a_file_that_changes_while_it_is_read_has_changed(tmp_path: 
     with pytest.raises(BadFileError) as error, open_source(file, STREAM):
         path.unlink()
     assert error.value.kind is BadFileKind.MISSING
+
+
+def test_reason_of_a_bad_file_is_one_line_of_letters_and_signs() -> None:
+    """Libraries put bytes of a file into what they say, and reasons go into logs and terminals."""
+    error = bad_file(STREAM, "file:///in/a", "is damaged (\x1b[2J\nbyte \x0f)" + "é" * 2000)
+    assert error.reason.startswith("is damaged (\\x1b[2J\\nbyte \\x0f)ééé")
+    assert len(error.reason) == 1000
 
 
 def test_source_with_damage_is_corrupt(tmp_path: Path) -> None:

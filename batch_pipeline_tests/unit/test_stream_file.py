@@ -24,14 +24,13 @@ from batch_pipeline.domain.record_rules import (
 from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.domain.stream import (
     CsvOptions,
-    FixedColumn,
     PartLimits,
     Source,
     SourceFormat,
     Storage,
     Stream,
-    TextOptions,
 )
+from batch_pipeline.domain.text_options import FixedColumn, TextOptions
 from batch_pipeline.settings.stream_file import (
     StreamAttributes,
     find_stream_files,
@@ -310,7 +309,7 @@ def test_stream_attributes_describe_every_key() -> None:
         for model in (schema, *models.values())
         for name, key in model.get("properties", {}).items()
     ]
-    assert len(keys) == 98
+    assert len(keys) == 101
     assert [name for name, description in keys if not description.endswith(".")] == []
 
 

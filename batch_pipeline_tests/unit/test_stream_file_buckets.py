@@ -128,7 +128,7 @@ def test_bucket_is_listed_as_the_file_says(
             "`source.events.queue` is no usable queue; expected the URL of an SQS queue",
         ),
         (
-            "meta_table: {table: ops.files}, listing: {order: ascending}",
+            "meta_table: {table: ops.files, roots: [/data]}, listing: {order: ascending}",
             "`source.listing` cannot stand beside `source.meta_table`; expected rows as they come",
         ),
     ],

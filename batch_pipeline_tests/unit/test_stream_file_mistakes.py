@@ -13,6 +13,11 @@ attributes:
   stream: orders
   source: {uri: ./landing}
 """
+# Each list stands nine times in the next one, on the lines 2 to 7.
+LAUGHS = "".join(
+    f"l{level}: &l{level} [{', '.join([f'*l{level - 1}' if level > 2 else '*a'] * 9)}]\n"
+    for level in range(2, 8)
+)
 
 
 def stream_file(folder: Path, text: str) -> Path:
@@ -199,7 +204,13 @@ def test_stream_file_with_very_many_mistakes_tells_the_first_ten(tmp_path: Path)
         ("type: !python/name:os.system x\n", 1, "could not determine a constructor"),
         ("type: 2026-13-01\n", None, "a value cannot be read"),
         ("[a]: 1\n", 1, "unhashable key"),
-        ("type: &a [*a]\n", 1, "`type` is [[...]]"),
+        ("type: &a [*a]\n", 1, "a value holds itself by an alias"),
+        ("a: 1\nb: &b\n  <<: *b\n", 2, "a value holds itself by an alias"),
+        ("a: &a [x, x]\n" + LAUGHS, 6, "its aliases make more than 100000"),
+        ("type: " + "[" * 2000 + "]" * 2000, None, "its values are nested too deeply"),
+        ("type: !!int ''\n", None, "a value is not what its tag says"),
+        ("type: !!bool maybe\n", None, "a value is not what its tag says"),
+        ("type: !!timestamp soon\n", None, "a value is not what its tag says"),
     ],
 )
 def test_stream_file_that_is_no_mapping_in_yaml_is_refused(

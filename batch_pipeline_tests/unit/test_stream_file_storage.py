@@ -52,7 +52,7 @@ def test_stream_file_says_how_long_files_stay_and_where_they_go(
         ),
         (
             (TARGETS, "storage: {archive: ./old}"),
-            "expected none without `storage.keep_loaded` or `storage.keep_superseded`",
+            "expected none without `keep_loaded`, `keep_superseded` or `keep_quarantine`",
         ),
         (
             (TARGETS, "storage: {keep_loaded: 1d, archive: ./batches}"),

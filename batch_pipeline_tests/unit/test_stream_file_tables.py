@@ -18,6 +18,7 @@ attributes:
   source:
     meta_table:
       table: ops.files
+      roots: [/data/exports]
 """
 
 FULL = """\
@@ -28,6 +29,7 @@ attributes:
     meta_table:
       conn: $OPS_DB
       table: ops.files
+      roots: [/data/exports, ./here, s3://bucket/exports/]
       uid: id
       item: file_location
       weight: null
@@ -53,7 +55,7 @@ def read(folder: Path, text: str) -> Stream:
 
 
 def with_keys(*lines: str) -> str:
-    """Give the minimal file with more keys of the table; the first of them is on line 7."""
+    """Give the minimal file with more keys of the table; the first of them is on line 8."""
     return MINIMAL + "".join(f"      {line}\n" for line in lines)
 
 
@@ -69,6 +71,7 @@ def test_table_by_its_name_alone_takes_the_defaults(tmp_path: Path) -> None:
     source = read(tmp_path, MINIMAL).source
     assert source == TableSource(
         table="ops.files",
+        roots=("file:///data/exports",),
         conn=None,
         uid="uid",
         item="item",
@@ -87,6 +90,7 @@ def test_table_with_every_key_gives_all_of_them(tmp_path: Path) -> None:
     stream = read(tmp_path, FULL)
     assert stream.user_table == TableSource(
         table="ops.files",
+        roots=("file:///data/exports", f"file://{tmp_path}/orders/here", "s3://bucket/exports"),
         conn="$OPS_DB",
         uid="id",
         item="file_location",
@@ -139,7 +143,7 @@ def test_connection_that_may_hold_a_password_is_refused_unseen(
 ) -> None:
     """Expect the advice to take a variable, and the text not to be repeated."""
     refusal = refusal_of(tmp_path, with_keys(f'conn: "{conn}"'))
-    assert refusal.line == 7
+    assert refusal.line == 8
     assert refusal.problem.startswith(f"`source.meta_table.conn` {problem}")
     assert "$NAME of an environment variable" in refusal.problem
     assert "hunter2" not in str(refusal)
@@ -168,14 +172,14 @@ def test_table_with_a_mistake_is_refused_with_its_line(
 ) -> None:
     """Expect the key with its path, what is there, and what may be there."""
     refusal = refusal_of(tmp_path, with_keys(line))
-    assert (refusal.line, refusal.problem[: len(problem)]) == (7, problem)
+    assert (refusal.line, refusal.problem[: len(problem)]) == (8, problem)
 
 
 def test_filter_with_a_mistake_names_the_line_of_the_condition(tmp_path: Path) -> None:
     """Expect the second of two conditions to be told by its own line."""
     lines = ["where:", "  - {column: a, operator: is null}", "  - {column: b, operator: in}"]
     refusal = refusal_of(tmp_path, with_keys(*lines))
-    assert refusal.line == 9
+    assert refusal.line == 10
     assert refusal.problem.startswith("`source.meta_table.where[2].value` is None; expected a list")
 
 
@@ -184,14 +188,34 @@ def test_filter_with_a_mistake_names_the_line_of_the_condition(tmp_path: Path) -
     [
         ("{}", "`source.uri` is missing; expected it, or `source.meta_table`"),
         ("{meta_table: {uid: id}}", "`source.meta_table.table` is missing"),
+        ("{meta_table: {table: t}}", "`source.meta_table.roots` is missing; expected the places"),
         (
-            "{uri: x, meta_table: {table: t}}",
+            "{meta_table: {table: t, roots: []}}",
+            "`source.meta_table.roots` is missing; expected the places below which rows may name",
+        ),
+        (
+            "{meta_table: {table: t, roots: [https://host/x]}}",
+            "`source.meta_table.roots[1]` has the scheme https://, which this release cannot read",
+        ),
+        (
+            "{roots: [/data], meta_table: {table: t, roots: [/]}}",
+            "`source.roots` cannot stand beside `source.meta_table`; expected `source.meta_table.r",
+        ),
+        ("{uri: 's3://bucket', roots: [/data]}", "`source.roots` says where links lead to; expect"),
+        (
+            "{uri: x, meta_table: {table: t, roots: [/]}}",
             "`source.uri` cannot stand beside `source.meta_table`",
         ),
-        ("{include: [a], meta_table: {table: t}}", "`source.include` cannot stand beside"),
-        ("{exclude: [a], meta_table: {table: t}}", "`source.exclude` cannot stand beside"),
         (
-            "{max_item_size: 1MiB, meta_table: {table: t}}",
+            "{include: [a], meta_table: {table: t, roots: [/]}}",
+            "`source.include` cannot stand beside",
+        ),
+        (
+            "{exclude: [a], meta_table: {table: t, roots: [/]}}",
+            "`source.exclude` cannot stand beside",
+        ),
+        (
+            "{max_item_size: 1MiB, meta_table: {table: t, roots: [/]}}",
             "`source.max_item_size` cannot stand beside `source.meta_table`; expected rows whose",
         ),
     ],
@@ -206,5 +230,5 @@ def test_source_needs_exactly_one_place(tmp_path: Path, source: str, problem: st
 def test_waiting_for_more_files_needs_the_column_of_insert_times(tmp_path: Path) -> None:
     """Expect `min_weight` to be refused where nothing tells how long a row has waited."""
     refusal = refusal_of(tmp_path, MINIMAL + "  batch: {min_weight: 1}\n")
-    assert refusal.line == 7
+    assert refusal.line == 8
     assert refusal.problem.startswith("`batch.min_weight` is 1; expected 0 without `source.meta_")

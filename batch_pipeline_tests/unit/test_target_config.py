@@ -60,6 +60,12 @@ def test_parquet_is_compressed_by_snappy_unless_told_otherwise() -> None:
         ({"stream_names": []}, "stream_names"),
         ({"stream_names": {"a": 1}}, "stream_names.a"),
         ({"batch_config": {"size": 1}}, "batch_config.size"),
+        ({"max_expansion": 0}, "max_expansion"),
+        ({"batch_roots": "/theirs"}, "batch_roots"),
+        ({"batch_roots": [7]}, "batch_roots"),
+        ({"batch_roots": ["https://host/theirs"]}, "batch_roots"),
+        ({"batch_roots": ["file://host/theirs"]}, "batch_roots"),
+        ({"batch_roots": ["s3://key:hunter2@bucket/theirs"]}, "batch_roots"),
     ],
 )
 def test_config_with_a_mistake_is_refused_by_key(given: dict[str, Any], key: str) -> None:
@@ -67,6 +73,17 @@ def test_config_with_a_mistake_is_refused_by_key(given: dict[str, Any], key: str
     with pytest.raises(InvalidValueError) as caught:
         _read(**given)
     assert caught.value.name == key
+
+
+def test_roots_of_batch_files_are_folders_and_prefixes() -> None:
+    """Expect URIs without a slash at their end, and `..` to be taken out."""
+    roots = ["/theirs/", "/data/../theirs", "file:///my%20files", "s3a://bucket/theirs/"]
+    assert _read(batch_roots=roots).batch_roots.uris == (
+        "file:///theirs",
+        "file:///theirs",
+        "file:///my%20files",
+        "s3://bucket/theirs",
+    )
 
 
 @pytest.mark.parametrize(

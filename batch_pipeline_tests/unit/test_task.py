@@ -154,6 +154,7 @@ def test_task_with_delimiter_and_quote_options_uses_them(desk: Desk) -> None:
     assert records(desk.encode(a="string", b="string").part_files) == [{"a": "x;'y", "b": "1,5"}]
 
 
+@pytest.mark.guarantee("G7")
 def test_task_with_the_same_items_writes_the_same_bytes(desk: Desk) -> None:
     """Two executions differ in the names of their files only."""
     desk.stream = replace(desk.stream, part_limits=PartLimits(max_records=2))
@@ -458,6 +459,7 @@ def largest_file(size_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+@pytest.mark.guarantee("G3")
 @pytest.mark.parametrize("format_", Format)
 def test_task_with_storage_that_refuses_to_write_reports_it_and_cleans_up(
     desk: Desk, format_: Format

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from batch_pipeline.domain.record_rules import BadRecordRules
-from batch_pipeline.domain.stream import CsvOptions, FixedColumn, SourceFormat, TextOptions
+from batch_pipeline.domain.stream import CsvOptions, SourceFormat
+from batch_pipeline.domain.text_options import FixedColumn, TextOptions
 from batch_pipeline_tests.unit.test_task import Desk, counts, records
 
 

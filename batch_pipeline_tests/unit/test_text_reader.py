@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from batch_pipeline.domain.errors import BadFileError
 from batch_pipeline.domain.record_rules import ReadLimits
-from batch_pipeline.domain.stream import FixedColumn, TextOptions
+from batch_pipeline.domain.text_options import FixedColumn, TextOptions
 from batch_pipeline.spark.chunks import BadText, Table
 from batch_pipeline.spark.read.text_reader import TextReader
 from batch_pipeline_tests.unit.text_blocks import BytesBlocks

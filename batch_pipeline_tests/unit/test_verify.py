@@ -115,6 +115,23 @@ def test_files_that_were_removed_on_purpose_are_not_missing() -> None:
     assert (nothing.passed, "nothing to judge" in nothing.found) == (True, False)
 
 
+def test_quarantine_files_that_were_removed_on_purpose_are_not_missing() -> None:
+    """Expect the other files of the batch to be looked at."""
+    one = published(quarantine_files=(part_file("q"),), quarantine_removed=True)
+    found = verify([one], {Check.PART_FILES: lambda part: "gone" if "q" in part.uri else None})
+    assert found[Check.PART_FILES].numbers["files_checked"] == 1
+    assert found[Check.PART_FILES].passed
+
+
+def test_look_at_a_batch_is_asked_once_for_each_batch() -> None:
+    """Expect its problem, and what to do about it."""
+    looks = {Check.POINTERS: lambda one: "no pointer" if one.label == "a" else None}
+    found = verify([published("a"), published("b")], {}, looks)[Check.POINTERS]
+    assert (found.passed, found.numbers["batches_wrong"]) == (False, 1)
+    assert found.worst == "batch a, generation 1: no pointer"
+    assert str(found.next_step).startswith("Who reads pointer files misses these batches")
+
+
 def test_nothing_published_passes_and_says_so() -> None:
     """Expect every verdict to pass."""
     found = verify([], {Check.CHECKSUMS: checksum_problem})

@@ -24,8 +24,8 @@ def _land(path: Path, text: str = "a\n", *, seconds: int = NOON) -> Path:
     return path
 
 
-def _watched(root: Path) -> WatchedLanding:
-    source = Source(uri=to_uri(root))
+def _watched(root: Path, *roots: Path) -> WatchedLanding:
+    source = Source(uri=to_uri(root), roots=tuple(to_uri(one) for one in roots))
     return WatchedLanding(FolderLanding(stream=stream(source=source), wait=False))
 
 
@@ -112,7 +112,7 @@ def test_watched_landing_follows_a_link_that_points_elsewhere(tmp_path: Path) ->
     landing.mkdir()
     link = landing / "a.csv"
     link.symlink_to(old)
-    watched = _watched(landing)
+    watched = _watched(landing, tmp_path / "real")
     _look(watched)
     link.unlink()
     link.symlink_to(new)

@@ -119,7 +119,8 @@ def _tagged(text: str) -> Any:
     )
 
 
-def _is_json_text(found: Any, value: Any) -> bool:
+def is_json_text(found: Any, value: Any) -> bool:
+    """Tell whether a cell holds the JSON text of a nested value."""
     return isinstance(found, str) and _is_json(_tagged(found), value)
 
 
@@ -164,7 +165,7 @@ def _decimal(precision: int, scale: int) -> Kind:
         arrow=kind(precision, scale),
         values=_decimals(precision, scale),
         in_json=_IN_JSON_DECIMAL,
-        in_columns=_is_decimal if precision <= 38 else _is_json_text,
+        in_columns=_is_decimal if precision <= 38 else is_json_text,
         avro={"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale},
     )
 
@@ -181,7 +182,7 @@ def _moment(arrow: pa.DataType, values: st.SearchStrategy[datetime], avro: str =
 
 
 def _nested(arrow: pa.DataType, values: st.SearchStrategy[Any], avro: Any = None) -> Kind:
-    return Kind(arrow=arrow, values=values, in_json=_is_json, in_columns=_is_json_text, avro=avro)
+    return Kind(arrow=arrow, values=values, in_json=_is_json, in_columns=is_json_text, avro=avro)
 
 
 _STRUCT = pa.struct([("i", pa.int64()), ("t", pa.string()), ("at", pa.timestamp("us", "UTC"))])

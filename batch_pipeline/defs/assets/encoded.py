@@ -5,6 +5,7 @@ A run has several partitions, each with its own attempt, materialization and fai
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import dagster as dg
@@ -22,11 +23,13 @@ from batch_pipeline.domain.encode import EncodeRequest, EncodeResult
 from batch_pipeline.domain.errors import (
     BatchSupersededError,
     ConfigurationError,
+    PermissionDeniedError,
     PipelineError,
     RetryableError,
     SourceRefusedError,
     UnknownBatchError,
 )
+from batch_pipeline.domain.restored import InventoryOlderError
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.ports import Encoder
@@ -111,6 +114,9 @@ def _encode_keys(
         try:
             _encode_partition(context, workshop, database, asset, key)
         except PipelineError as error:
+            if isinstance(error, InventoryOlderError):
+                with suppress(PermissionDeniedError):  # a login that only works
+                    database.restored.hold(workshop.stream.name, error.pause_reason)
             within: Sequence[str] = ()
             if isinstance(error, UnknownBatchError):
                 within = keys_within(database, workshop.stream, asset, key)

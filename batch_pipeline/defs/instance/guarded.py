@@ -26,7 +26,7 @@ class GuardedServer:
 
     name: str
     command: Sequence[str]
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
     log: Path
     mark: str = field(default_factory=lambda: token_hex(8))
     sessions: set[int] = field(default_factory=set)

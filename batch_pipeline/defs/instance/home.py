@@ -1,5 +1,7 @@
 """The Dagster instance of a home: the package's settings, and a person's on top of them."""
 
+import os
+import tempfile
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -31,13 +33,23 @@ def prepare_dagster_home(home: Home) -> Path:
     if own:
         text = yaml.safe_dump(_merged(yaml.safe_load(text), own), sort_keys=False)
     if not configuration.exists() or configuration.read_text() != text:
-        configuration.write_text(text)
+        _write(configuration, text)
     return home.dagster
 
 
 def open_instance(home: Home) -> dg.DagsterInstance:
     """Open the instance; use it as a context manager."""
     return dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(prepare_dagster_home(home))))
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that is there as a whole or not at all, for this user alone: a person's own
+    settings may hold a secret.
+    """
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    Path(temporary).replace(path)
 
 
 def _own_settings(path: Path) -> Mapping[str, Any]:

@@ -5,10 +5,8 @@ when it is replaced; who looks after them then is the `launcher`.
 """
 
 import os
-import shutil
 import socket
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -28,8 +26,10 @@ from batch_pipeline.defs.instance.home import prepare_dagster_home
 from batch_pipeline.defs.instance.keeping import Part
 from batch_pipeline.domain.errors import DagsterStartError, PortInUseError
 from batch_pipeline.settings.home import Home
+from batch_pipeline.stores.private_folder import PrivateFolder
 
 _MODULE = "batch_pipeline.definitions"
+_WEBSERVER = "batch_pipeline.defs.instance.dagster_webserver"
 _LOCATION = "batch_pipeline"  # as in workspace.yaml, so that `dagster dev` goes on with the same
 _START_SECONDS = 90
 _RELOAD_SECONDS = 60
@@ -117,12 +117,12 @@ class DagsterServers:
         self._port = port
         self._spark_remote = spark_remote
         # Not below the home: the path of a socket must be short.
-        self._scratch = Path(tempfile.mkdtemp(prefix="batch-pipeline-"))
-        self._workspace = self._scratch / "workspace.yaml"
-        self._socket = str(self._scratch / "code.sock")
+        self._scratch = PrivateFolder("dev")
+        self._workspace = self._scratch.path / "workspace.yaml"
+        self._socket = str(self._scratch.path / "code.sock")
         code = ["dagster", "code-server", "start", "--socket", self._socket]
         code += ["--module-name", _MODULE, "--location-name", _LOCATION]
-        web = ["dagster_webserver", "--host", "127.0.0.1", "--port", str(port)]
+        web = [_WEBSERVER, "--host", "127.0.0.1", "--port", str(port)]
         web += ["--live-data-poll-rate", "2000"]
         shared = ["--workspace", str(self._workspace)]
         self._code = _CodeServer(self._server("code server", code), self._socket)
@@ -169,6 +169,11 @@ class DagsterServers:
             "DAGSTER_HOME": str(self._home.dagster),
             "BATCH_PIPELINE_HOME": str(self._home.path),
             "BATCH_PIPELINE_SPARK_REMOTE": self._spark_remote,
+            # Else a backfill fails, and its runs with it, when it is looked at while the code
+            # server is being replaced; with it, it waits.
+            "DAGSTER_BACKFILL_RETRY_DEFINITION_CHANGED_ERROR": "1",
+            # Where Dagster makes sockets of its own, which are open to whom the umask says.
+            "TMPDIR": str(self._scratch.path),
         }
         command = [sys.executable, "-m", *arguments]
         return GuardedServer(name=name, command=command, environment=environment, log=self.log)
@@ -189,7 +194,7 @@ class DagsterServers:
         # The code server last: a sensor whose tick loses it would be shown as failed.
         stop([self._daemon.server, self._web.server])
         stop([self._code.server])
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.close()
 
 
 def _last_line(log: Path) -> str:

@@ -21,6 +21,7 @@ from batch_pipeline.domain.errors import InvalidValueError, PipelineError, Unkno
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.settings.backfill_request import Asked, backfill_request
 from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.settings.restored import check_not_older
 
 
 class PlanBackfill(dg.Config):
@@ -121,6 +122,7 @@ def _plan(
     context: dg.OpExecutionContext, pipeline: Pipeline, stream: Stream, request: Backfill
 ) -> dict[str, Any]:
     """Plan a backfill and add its partitions."""
+    check_not_older(pipeline, stream)
     database, table = pipeline.database, pipeline.meta_table(stream)
     planned = database.backfills.plan(request, table)
     known = look_at_backfills(pipeline, stream, context.instance)

@@ -14,6 +14,7 @@ from batch_pipeline.defs.names import RECONCILE_JOB
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.settings.restored import check_not_older
 from batch_pipeline.steps.reconcile import reconcile
 
 
@@ -42,7 +43,8 @@ def reconcile_job(streams: Sequence[Stream]) -> dg.JobDefinition:
         executor_def=dg.in_process_executor,
         description=(
             "Closes attempts without a process, writes missing pointer files, and plans items "
-            "that appeared below the bookmarks; the stream's sensor launches those."
+            "that appeared below the bookmarks; the stream's sensor launches those. A stream whose "
+            "storage has manifests that the inventory does not know fails, and is paused."
         ),
     )
     def job() -> None:
@@ -52,6 +54,7 @@ def reconcile_job(streams: Sequence[Stream]) -> dg.JobDefinition:
 
 
 def _reconcile(pipeline: Pipeline, stream: Stream, since: timedelta) -> Counts:
+    check_not_older(pipeline, stream)
     database, storage = pipeline.database, pipeline.storage(stream)
     done = reconcile(stream.name, database.attempts, database.manifests, storage)
     counts = {"attempts_closed": done.attempts, "pointers_written": done.pointers}

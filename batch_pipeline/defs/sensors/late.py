@@ -20,12 +20,14 @@ from batch_pipeline.domain.batch import BatchStatus
 from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.job import JobKind
 from batch_pipeline.domain.stream import Stream
+from batch_pipeline.settings.restored import Checked, check_not_older
 
 _INTERVAL_SECONDS = 30
 
 
 def late_sensor(stream: Stream) -> dg.SensorDefinition:
     """Launch what audits have planned; a run at a time. Safe to repeat and to lose anywhere."""
+    checked = Checked()  # of the process that evaluates the sensor; a new one starts anew
 
     @dg.sensor(
         name=f"{identifier(stream)}_late",
@@ -41,6 +43,7 @@ def late_sensor(stream: Stream) -> dg.SensorDefinition:
         before = Memory.of_cursor(context.cursor).looked_at
         memory = replace(Memory.of_cursor(context.cursor), looked_at=now)
         try:
+            check_not_older(pipeline.pipeline, stream, checked)
             end_cancelled_since(pipeline.pipeline, context.instance, stream, before)
             database.jobs.check_not_paused(stream.name)
             waiting = database.batch_news.due(stream.name, JobKind.LATE)

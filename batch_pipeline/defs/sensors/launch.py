@@ -10,10 +10,12 @@ from batch_pipeline.defs.partitioned import Partitioned
 from batch_pipeline.defs.sensors.remembered import Remembered
 from batch_pipeline.defs.sensors.run_keys import unfinished_runs
 from batch_pipeline.domain.batch import BatchState, BatchStatus
+from batch_pipeline.domain.job import JobKind
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.steps.plan import due
 
-_MOST_AHEAD = 9
+_TURN_SECONDS = 30
+_NEW_FILES = 2**32  # above 0, which is what a person launches; backfills are below
 _AT_ONCE = 3
 _FIRST_PAUSE_SECONDS = 60
 _LONGEST_PAUSE_SECONDS = 1_800
@@ -94,7 +96,8 @@ def launches(
     `runs_at_once` runs that sensors launched wait or run, and no more statuses are read than it
     takes to fill them. A run has batches of one job only. What was launched three times in vain
     is launched after ever longer pauses, and has a run of its own where it was begun at all: it
-    may be what keeps those behind it.
+    may be what keeps those behind it. While a run waits in the queue, the newest batches wait for
+    more to fill another one: else a machine that is late is kept so by many small runs.
     """
     under_way = unfinished_runs(instance, asset)
     most = max(stream.dagster.runs_at_once - under_way.by_sensors, 0)
@@ -113,14 +116,16 @@ def launches(
             is_all = False
             break
         seen.append(key)
+    if is_all and under_way.is_one_waiting:
+        chosen.leave_open()
     launched = {key for group in chosen.groups for key in group}
     still_due = [*seen, *(key for key in memory.tries if key in taken)]
     if not is_all:
         still_due += _later(memory.tries, seen, order)
     return Launches(
         requests=[
-            _request(stream, asset, group, memory.runs + number, under_way.by_sensors + number - 1)
-            for number, group in enumerate(chosen.groups, start=1)
+            _request(stream, asset, group, memory, place, ahead=under_way.by_sensors + place - 1)
+            for place, group in enumerate(chosen.groups, start=1)
         ],
         memory=memory.after(launched, still_due, len(chosen.groups)),
         pausing=sum(memory.is_early(key) for key in seen),
@@ -155,6 +160,11 @@ class Groups:
         self._job = None if alone else job
         return True
 
+    def leave_open(self) -> None:
+        """Take the last group back unless it is full."""
+        if self.groups and len(self.groups[-1]) < self.size:
+            self.groups.pop()
+
     def _follows(self, before: str, key: str) -> bool:
         return self.order.index(key) == self.order.index(before) + 1
 
@@ -165,22 +175,37 @@ def _later(launched: Iterable[str], seen: Iterable[str], order: Sequence[str]) -
     return (key for key in launched if key in order and order.index(key) > last)
 
 
+def priority(now: float, *, ahead: int = 0, is_backfill: bool = False) -> int:
+    """Give the priority of a run that is launched now, with so many of its own ahead of it.
+
+    Who comes first goes first; but it is as if each run ahead made it come half a minute later, so
+    that streams take turns. A run that waits is passed by ever fewer others: none waits for ever.
+    What a person launches has priority 0, between new files and backfills.
+    """
+    came = round(now) + _TURN_SECONDS * ahead
+    return -came - 1 if is_backfill else _NEW_FILES - came
+
+
 def _request(
-    stream: Stream, asset: Partitioned, group: Sequence[str], number: int, ahead: int
+    stream: Stream,
+    asset: Partitioned,
+    group: Sequence[str],
+    memory: Memory,
+    place: int,
+    *,
+    ahead: int,
 ) -> dg.RunRequest:
     first, last = group[0], group[-1]
-    own = asset.tags_of(first)
-    # The more runs of its own a run has ahead of it, the later it comes: in a queue, streams take
-    # turns. What a person launches has priority 0, between new files and backfills.
-    priority = int(own.get(PRIORITY_TAG, _MOST_AHEAD + 1)) - min(ahead, _MOST_AHEAD)
+    is_backfill = asset.kind is JobKind.BACKFILL
+    rank = priority(memory.looked_at, ahead=ahead, is_backfill=is_backfill)
     return dg.RunRequest(
-        run_key=f"{asset.set_name}:{first}:{last}:{number}",
+        run_key=f"{asset.set_name}:{first}:{last}:{memory.runs + place}",
         job_name=asset.job,
         tags={
             LAUNCH_TAG: "new",
             MAX_RETRIES_TAG: "0",  # what a run that died leaves is launched from here
-            **own,
+            **asset.tags_of(first),
             **run_tags(stream, first, last),
-            PRIORITY_TAG: str(priority),
+            PRIORITY_TAG: str(rank),
         },
     )

@@ -14,17 +14,20 @@ import dagster as dg
 from batch_pipeline.defs.metadata import generation_of, loaded_materialization
 from batch_pipeline.defs.names import (
     MAX_RETRIES_TAG,
+    PRIORITY_TAG,
     STREAM_TAG,
     load_job,
     loaded_key,
 )
 from batch_pipeline.defs.resources import PipelineResource
+from batch_pipeline.defs.sensors.launch import priority
 from batch_pipeline.defs.sensors.remembered import Remembered
 from batch_pipeline.defs.sensors.run_keys import UNFINISHED, is_for
 from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.load import InTargets, LoadStanding
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.settings.restored import Checked, check_not_older
 
 _INTERVAL_SECONDS = 10
 _MOST_EVENTS = 500
@@ -79,6 +82,7 @@ class Memory(Remembered):
 
 def loads_sensor(stream: Stream) -> dg.SensorDefinition:
     """Load what is published; tell Dagster of loads that it has not heard of. Safe to repeat."""
+    checked = Checked()  # of the process that evaluates the sensor; a new one starts anew
 
     @dg.sensor(
         name=load_job(stream),
@@ -91,6 +95,7 @@ def loads_sensor(stream: Stream) -> dg.SensorDefinition:
         context: dg.SensorEvaluationContext, pipeline: PipelineResource
     ) -> dg.SensorResult | dg.SkipReason:
         try:
+            check_not_older(pipeline.pipeline, stream, checked)
             return _look(pipeline.pipeline, stream, context.instance, context.cursor)
         except PipelineError as error:
             return dg.SkipReason(str(error))
@@ -147,7 +152,12 @@ def _is_heard(instance: dg.DagsterInstance, stream: Stream, one: InTargets) -> b
 def _request(stream: Stream, memory: Memory) -> dg.RunRequest:
     return dg.RunRequest(
         run_key=f"{stream.name}:load:{memory.runs}:{memory.launched_at:.0f}",
-        tags={STREAM_TAG: stream.name, MAX_RETRIES_TAG: "0"},
+        # Behind all new files, it would never come to its turn on a machine that is late.
+        tags={
+            STREAM_TAG: stream.name,
+            MAX_RETRIES_TAG: "0",
+            PRIORITY_TAG: str(priority(memory.launched_at)),
+        },
     )
 
 

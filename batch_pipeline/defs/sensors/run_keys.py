@@ -46,6 +46,12 @@ class Runs:
         """How many of them sensors launched."""
         return sum(LAUNCH_TAG in run.tags for run in self.runs)
 
+    @property
+    def is_one_waiting(self) -> bool:
+        """Whether one that a sensor launched has not left the queue yet."""
+        queued = dg.DagsterRunStatus.QUEUED
+        return any(run.status is queued and LAUNCH_TAG in run.tags for run in self.runs)
+
     def keys(self, order: Sequence[str]) -> set[str]:
         """Give the keys of all of them, also of those that a person launched; without a run, the
         keys in `order` are not looked at.

@@ -206,7 +206,11 @@ class UserMetaTable:
             if self.on_bad_file is OnBadFile.FAIL:
                 problem = f"the location is {_shown(row.item)}; expected {error.expected}"
                 raise BadItemError(self.name, row.id, problem) from error
-            location = _shown(row.item)  # whoever opens it sets it aside
+            location = _unopened(row.item)  # whoever opens it sets it aside
+        roots = self.described.within
+        if self.on_bad_file is OnBadFile.FAIL and roots.refuse(location):
+            problem = f"the location is {_shown(row.item)}, which {roots.advice}"
+            raise BadItemError(self.name, row.id, problem)
         return Item(id=row.id, file=FoundFile(location=location), row_weight=row.weight)
 
 
@@ -270,7 +274,13 @@ def _as_shown(written: object) -> str:
     try:
         return to_location(written)
     except InvalidValueError:
-        return _shown(written)
+        return _unopened(written)
+
+
+def _unopened(written: object) -> str:
+    """Show what stands in a row as what is no location: what was cut off must not make it one."""
+    text = _shown(written)
+    return f"<{text}>" if text.startswith("/") or "://" in text else text
 
 
 def _shown(written: object) -> str:

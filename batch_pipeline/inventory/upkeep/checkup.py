@@ -3,13 +3,12 @@
 What is found is said in whole sentences; who asks decides what becomes of it.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterator
 
 import sqlalchemy as sa
 
-from batch_pipeline.domain.errors import InvariantError, PipelineError
+from batch_pipeline.domain.errors import PipelineError
+from batch_pipeline.domain.finding import Finding, Level
 from batch_pipeline.inventory.jobs.bookmarks import EVERYWHERE, highest_planned
 from batch_pipeline.inventory.meta.ceilings.ceiling import describe
 from batch_pipeline.inventory.meta.filter_cost import filter_cost
@@ -18,33 +17,6 @@ from batch_pipeline.inventory.server.engine import location, transaction
 from batch_pipeline.inventory.tables import SCHEMA, job
 from batch_pipeline.inventory.upkeep.migrate import check_revision
 from batch_pipeline.inventory.upkeep.rights import RIGHTS, Right, Role
-
-
-class Level(StrEnum):
-    """What a finding means for who works with it."""
-
-    OK = "ok"
-    WARN = "warn"  # it works; somebody should know
-    FAIL = "fail"  # it does not work
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that was looked at, what was found, and what to do where that is not all well."""
-
-    subject: str
-    level: Level
-    text: str
-
-
-def attempted(subject: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """Look at something; what stops the looking is the last finding."""
-    try:
-        yield from look()
-    except InvariantError:
-        raise
-    except PipelineError as error:
-        yield Finding(subject=subject, level=Level.FAIL, text=str(error))
 
 
 def check_inventory(inventory: sa.Engine, *, is_own: bool) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from sqlalchemy import exc
 from batch_pipeline.domain.errors import LockTimeoutError
 from batch_pipeline.inventory.locks import LockClass, lock_in_transaction
 from batch_pipeline.inventory.server.engine import location
+from batch_pipeline.inventory.server.holders import named
 from batch_pipeline.inventory.tables import SCHEMA, metadata
 
 # A wait that ends before the server looks for a deadlock a second time (after 1 s, by default, of
@@ -107,13 +108,6 @@ def _refuse_unless_not_had(error: exc.OperationalError) -> None:
 def _timeout(connection: sa.Connection, kind: str) -> LockTimeoutError:
     values = {"kind": kind, "schema": SCHEMA, "purpose": int(LockClass.MIGRATE)}
     found = connection.execute(_HOLDERS, values).all()
-    named = ", ".join(_named(*row) for row in found)
-    reason = f"in the way of the migration: {named or 'somebody who has just gone'}"
+    names = ", ".join(named(*row) for row in found)
+    reason = f"in the way of the migration: {names or 'somebody who has just gone'}"
     return LockTimeoutError(location(connection.engine), reason)
-
-
-def _named(pid: int | None, application: str | None, seconds: int | None) -> str:
-    if pid is None:
-        return "a prepared transaction"
-    since = "" if seconds is None else f", in a transaction for {seconds} s"
-    return f"pid {pid} ({application or 'no application name'}{since})"

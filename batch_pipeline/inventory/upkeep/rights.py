@@ -187,7 +187,13 @@ RIGHTS = (
     Right(
         to="collect garbage",
         roles=(Role.WORKER,),
-        updates=(attempt.c.facts,),  # when files of a generation were given up
+        updates=(
+            attempt.c.facts,  # when files of a generation were given up
+            attempt.c.error,
+            attempt.c.logging,
+            load.c.error,
+            load.c.log,
+        ),
     ),
     Right(
         to="widen a schema",

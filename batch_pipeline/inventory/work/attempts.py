@@ -68,7 +68,7 @@ class FencedAttempts:
         self, connection: sa.Connection, one: Batch, token: UUID, *, run_id: str, lease: timedelta
     ) -> Attempt:
         """Write attempt n+1 of a batch whose state the transaction has locked."""
-        number = batch_states.started(connection, one)
+        number, generation = batch_states.started(connection, one)
         values = {
             "batch_id": one.id,
             "number": number,
@@ -80,11 +80,21 @@ class FencedAttempts:
         }
         insert = sa.insert(attempt).values(values).returning(attempt.c.id)
         attempt_id: int = connection.execute(insert).scalar_one()
-        return Attempt(id=attempt_id, batch=one, number=number, token=token)
+        return Attempt(id=attempt_id, batch=one, number=number, token=token, generation=generation)
 
     def holds(self, claimed: Attempt) -> bool:
         """Tell whether the attempt is still this process's, as far as is known; asks nobody."""
         return self.heartbeat.keeps(claimed.token)
+
+    def check_running(self, claimed: Attempt) -> None:
+        """Ask the inventory whether the attempt still holds the batch.
+
+        Raises:
+            FencedError: it does not.
+        """
+        with transaction(self.engine) as connection:
+            if _status(connection, claimed) != AttemptStatus.RUNNING:
+                raise FencedError(claimed.batch.job, claimed.batch.label, claimed.number)
 
     def publish(self, claimed: Attempt, encoded: Encoded, stream: Stream) -> Manifest:
         """Make the attempt's files the batch's next generation in one transaction.
@@ -110,7 +120,8 @@ class FencedAttempts:
             if self._generation(claimed) is None:
                 raise
         failpoint("publish.after_commit")
-        return Manifests(self.engine).of_attempt(claimed.id)
+        manifests = Manifests(self.engine)
+        return manifests.with_origin(manifests.of_attempt(claimed.id))
 
     def succeed(
         self, claimed: Attempt, *, result: object = None, logging: str | None, seen: Seen | None

@@ -13,7 +13,7 @@ _STARTED = (
         batch_state.c.state != BatchState.SUPERSEDED,
     )
     .values(state=BatchState.RUNNING.value, attempts=batch_state.c.attempts + 1)
-    .returning(batch_state.c.attempts)
+    .returning(batch_state.c.attempts, batch_state.c.generation)
 )
 
 # A half of a batch that was tried often enough is split again when it fails once. An item alone is
@@ -74,16 +74,16 @@ def lock(connection: sa.Connection, batch_id: int) -> None:
     connection.execute(row.with_for_update())
 
 
-def started(connection: sa.Connection, one: Batch) -> int:
-    """Note that an attempt begins and give its number.
+def started(connection: sa.Connection, one: Batch) -> tuple[int, int]:
+    """Note that an attempt begins; give its number, and the generation that it may become.
 
     Raises:
         BatchSupersededError: the batch has been split.
     """
-    number: int | None = connection.execute(_STARTED, {"one": one.id}).scalar_one_or_none()
-    if number is None:
+    row = connection.execute(_STARTED, {"one": one.id}).one_or_none()
+    if row is None:
         raise BatchSupersededError(one.job, one.label)
-    return number
+    return row.attempts, (row.generation or 0) + 1
 
 
 def ended(connection: sa.Connection, attempt_ids: list[int], *, counts: bool = True) -> None:

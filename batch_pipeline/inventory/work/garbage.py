@@ -25,7 +25,9 @@ from batch_pipeline.inventory.work.removals import (
     ARE_REMOVED,
     HAS_LOAD,
     IS_HELD,
+    IS_QUARANTINE_REMOVED,
     mark_loaded,
+    mark_quarantine,
     mark_superseded,
 )
 
@@ -137,6 +139,13 @@ class StoredAttempts:
         with transaction(self.engine) as connection:
             return mark_loaded(connection, attempt_ids, targets, archive)
 
+    def mark_quarantine(
+        self, attempt_ids: Collection[int], archive: str | None
+    ) -> dict[int, str | None]:
+        """Remember that quarantine files of generations go, while their other files stay."""
+        with transaction(self.engine) as connection:
+            return mark_quarantine(connection, attempt_ids, archive)
+
 
 def _query(attempt_ids: Sequence[int]) -> sa.Select[Any]:
     return (
@@ -156,6 +165,7 @@ def _query(attempt_ids: Sequence[int]) -> sa.Select[Any]:
             _replaced.c.replaced_at,
             IS_HELD.label("held"),
             sa.func.coalesce(ARE_REMOVED, sa.false()).label("given_up"),
+            sa.func.coalesce(IS_QUARANTINE_REMOVED, sa.false()).label("quarantine_given_up"),
         )
         .join(batch, batch.c.id == attempt.c.batch_id)
         .join(job, job.c.id == batch.c.job_id)
@@ -191,6 +201,7 @@ def _known(
             acknowledged=loaded.get(row.id, {}),
             held=row.held,
             given_up=row.given_up,
+            quarantine_given_up=row.quarantine_given_up,
             file_names=names.get(row.id, frozenset()),
         )
         for row in rows

@@ -1,7 +1,7 @@
 """Reading published manifests back from the inventory."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
@@ -19,7 +19,12 @@ from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import attempt, batch, job, schema_version
 from batch_pipeline.inventory.work.file_rows import files_of_attempts
 from batch_pipeline.inventory.work.generations import IS_REPLACED
-from batch_pipeline.inventory.work.removals import ARE_REMOVED, find_removal
+from batch_pipeline.inventory.work.origins import origin_of
+from batch_pipeline.inventory.work.removals import (
+    ARE_REMOVED,
+    find_quarantine_removal,
+    find_removal,
+)
 
 _PAGE = 200
 _FRESH_SECONDS = 3600  # files of what was replaced are kept for a day, at the least
@@ -54,6 +59,13 @@ class Manifests:
             row = connection.execute(_query().where(attempt.c.id == attempt_id)).one()
             return _manifest(row, files_of_attempts(connection, [attempt_id]).get(attempt_id, []))
 
+    def with_origin(self, manifest: Manifest) -> Manifest:
+        """Add to a published manifest what its pointer file says beside it."""
+        query = sa.select(attempt.c.id).where(attempt.c.token == manifest.token)
+        with transaction(self.engine) as connection:
+            attempt_id = connection.execute(query).scalar_one()
+            return replace(manifest, origin=origin_of(connection, attempt_id, manifest.schema))
+
     def of_batch(self, one: Batch) -> Manifest | None:
         """Read the newest generation of a batch, None when it has none."""
         query = (
@@ -82,8 +94,13 @@ class Manifests:
         with transaction(self.engine) as connection:
             return find_removal(connection, manifest.token)
 
+    def quarantine_removal(self, manifest: Manifest) -> Removal | None:
+        """Tell when quarantine files of a manifest were given up, alone or with the others."""
+        with transaction(self.engine) as connection:
+            return find_quarantine_removal(connection, manifest.token)
+
     def without_pointer(self, stream: str) -> Iterator[Manifest]:
-        """Read the manifests whose pointer file a crash left unwritten."""
+        """Read the manifests, with origin, whose pointer file a crash left unwritten."""
         query = (
             _query()
             .where(
@@ -97,7 +114,7 @@ class Manifests:
             rows = connection.execute(query).all()
             files = files_of_attempts(connection, [row.attempt_id for row in rows])
         for row in rows:
-            yield _manifest(row, files.get(row.attempt_id, []))
+            yield self.with_origin(_manifest(row, files.get(row.attempt_id, [])))
 
     def published_after(
         self,
@@ -222,6 +239,7 @@ def _query() -> sa.Select[Any]:
             batch.c.weight,
             batch.c.item_count,
             batch.c.oversized,
+            batch.c.item_ids,
             job.c.name.label("job"),
         )
         .join(batch, attempt.c.batch_id == batch.c.id)
@@ -249,6 +267,7 @@ def _manifest(row: sa.Row[Any], files: list[sa.Row[Any]]) -> Manifest:
             weight=row.weight,
             count=row.item_count,
             oversized=row.oversized,
+            item_ids=None if row.item_ids is None else tuple(row.item_ids),
         ),
         attempt=row.number,
         token=row.token,

@@ -23,7 +23,7 @@ from batch_pipeline.inventory.tables import (
 from batch_pipeline.inventory.work.batch_rows import label_of
 from batch_pipeline.inventory.work.file_rows import files_of_attempts
 from batch_pipeline.inventory.work.generations import IS_REPLACED
-from batch_pipeline.inventory.work.removals import removal_of
+from batch_pipeline.inventory.work.removals import quarantine_removal_of, removal_of
 
 _PAGE = 200
 _SHOWN = 5
@@ -107,6 +107,8 @@ def _newest(stream: str, kinds: Sequence[JobKind]) -> sa.Select[Any]:
             attempt.c.generation,
             attempt.c.facts,
             attempt.c.schema_version,
+            attempt.c.token,
+            attempt.c.pointer_uri,
             batch,
             job.c.name,
             job.c.kind,
@@ -154,6 +156,7 @@ def _published(
         generation=row.generation,
         part_files=tuple(_part(file) for file in files if not file.quarantine),
         quarantine_files=tuple(_part(file) for file in files if file.quarantine),
+        quarantine_removed=quarantine_removal_of(facts) is not None,
         batch=Counted(
             read=facts["read"],
             written=facts["written"],
@@ -171,6 +174,8 @@ def _published(
         unbalanced=() if items is None else tuple(sorted(items.unbalanced or ())[:_SHOWN]),
         given_to_transform=facts.get("given_to_transform"),
         files_removed=removal_of(facts) is not None,
+        token=row.token,
+        pointer_uri=row.pointer_uri,
     )
 
 

@@ -22,8 +22,11 @@ from batch_pipeline.inventory.work.generations import IS_REPLACED
 
 FILES_REMOVED_AT = "files_removed_at"  # a key of `facts`: when files of a generation were given up
 FILES_ARCHIVED_IN = "files_archived_in"  # a key beside it: the folder's URI, if they were archived
+QUARANTINE_REMOVED_AT = "quarantine_removed_at"  # the same of quarantine files alone
+QUARANTINE_ARCHIVED_IN = "quarantine_archived_in"
 
 ARE_REMOVED = attempt.c.facts.has_key(FILES_REMOVED_AT)
+IS_QUARANTINE_REMOVED = attempt.c.facts.has_key(QUARANTINE_REMOVED_AT)
 HAS_LOAD = sa.and_(load.c.status == LoadStatus.SUCCEEDED, load.c.voided_at.is_(None))
 
 _parent = job.alias("parent")
@@ -70,18 +73,35 @@ def mark_loaded(
     return _mark(connection, attempt_ids, sa.and_(all_have, ~IS_HELD), archive)
 
 
+def mark_quarantine(
+    connection: sa.Connection, attempt_ids: Collection[int], archive: str | None
+) -> dict[int, str | None]:
+    """Mark published generations whose quarantine files go, and nothing else of them."""
+    keys = (QUARANTINE_REMOVED_AT, QUARANTINE_ARCHIVED_IN)
+    return _mark(connection, attempt_ids, sa.true(), archive, keys)
+
+
 def removal_of(facts: Mapping[str, Any]) -> Removal | None:
     """Read the mark out of the facts of an attempt."""
-    if FILES_REMOVED_AT not in facts:
-        return None
-    at = datetime.fromisoformat(facts[FILES_REMOVED_AT]).astimezone(UTC)
-    return Removal(at=at, archive=facts.get(FILES_ARCHIVED_IN))
+    return _removal(facts, FILES_REMOVED_AT, FILES_ARCHIVED_IN)
+
+
+def quarantine_removal_of(facts: Mapping[str, Any]) -> Removal | None:
+    """Read the mark of quarantine files, which go with the others or before them."""
+    own = _removal(facts, QUARANTINE_REMOVED_AT, QUARANTINE_ARCHIVED_IN)
+    return own or removal_of(facts)
 
 
 def find_removal(connection: sa.Connection, token: UUID) -> Removal | None:
     """Find the mark of the attempt that has a token; None where its files are to be there."""
     facts = connection.execute(sa.select(attempt.c.facts).where(attempt.c.token == token))
     return removal_of(facts.scalar_one_or_none() or {})
+
+
+def find_quarantine_removal(connection: sa.Connection, token: UUID) -> Removal | None:
+    """Find the mark of quarantine files of the attempt that has a token."""
+    facts = connection.execute(sa.select(attempt.c.facts).where(attempt.c.token == token))
+    return quarantine_removal_of(facts.scalar_one_or_none() or {})
 
 
 def keep_from_removal(connection: sa.Connection, attempt_ids: Collection[int]) -> None:
@@ -95,22 +115,31 @@ def _mark(
     attempt_ids: Collection[int],
     may_go: sa.ColumnElement[bool],
     archive: str | None,
+    keys: tuple[str, str] = (FILES_REMOVED_AT, FILES_ARCHIVED_IN),
 ) -> dict[int, str | None]:
     check_still(connection)
-    ids = _among(attempt_ids)
+    ids, (removed_at, archived_in) = _among(attempt_ids), keys
     # A load that starts refers to the attempt's row, so it either waits for this lock or is seen
     # by the next statement; the same goes for somebody who asks for a batch to be loaded again.
     connection.execute(sa.select(attempt.c.id).where(ids).order_by(attempt.c.id).with_for_update())
-    archived = {} if archive is None else {FILES_ARCHIVED_IN: archive}
-    mark = sa.func.jsonb_build_object(FILES_REMOVED_AT, sa.func.clock_timestamp())
+    archived = {} if archive is None else {archived_in: archive}
+    mark = sa.func.jsonb_build_object(removed_at, sa.func.clock_timestamp())
+    is_marked = attempt.c.facts.has_key(removed_at)
     update = (
         sa.update(attempt)
-        .where(ids, attempt.c.status == AttemptStatus.SUCCEEDED, ~ARE_REMOVED, may_go)
+        .where(ids, attempt.c.status == AttemptStatus.SUCCEEDED, ~is_marked, may_go)
         .values(facts=attempt.c.facts.op("||")(mark).op("||")(sa.cast(archived, pg.JSONB)))
     )
     connection.execute(update)
-    marked = sa.select(attempt.c.id, attempt.c.facts[FILES_ARCHIVED_IN].astext.label("archive"))
-    return {row.id: row.archive for row in connection.execute(marked.where(ids, ARE_REMOVED))}
+    marked = sa.select(attempt.c.id, attempt.c.facts[archived_in].astext.label("archive"))
+    return {row.id: row.archive for row in connection.execute(marked.where(ids, is_marked))}
+
+
+def _removal(facts: Mapping[str, Any], removed_at: str, archived_in: str) -> Removal | None:
+    if removed_at not in facts:
+        return None
+    at = datetime.fromisoformat(facts[removed_at]).astimezone(UTC)
+    return Removal(at=at, archive=facts.get(archived_in))
 
 
 def _among(attempt_ids: Collection[int]) -> sa.ColumnElement[bool]:

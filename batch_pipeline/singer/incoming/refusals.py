@@ -13,7 +13,10 @@ _SHOWN = 80
 
 def shown(value: object) -> str:
     """Give the beginning of a value as people can read it in a sentence."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        return "something nested very deeply"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 

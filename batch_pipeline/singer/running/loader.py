@@ -40,7 +40,7 @@ class SingerLoader:
 
     stream: str
     target: SingerTarget
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
     memory: Memory
     grace: timedelta = timedelta(seconds=10)
     _looked: list[Reading] = field(default_factory=list)
@@ -79,7 +79,7 @@ class SingerLoader:
                         continue
                     number, value = sent.read(printed)
                     if number >= reached:  # some repeat an older STATE when they end
-                        reached, state = number, value
+                        reached, state = number, config.hide_in(value)
                     while given <= min(reached, len(loadings) - 2):
                         yield _loaded(loadings[given], mode, state)
                         given += 1

@@ -23,6 +23,8 @@ import psutil
 KEPT_BYTES = 64 * 2**10
 _CHUNK = 64 * 2**10
 _MAX_LINE = 2**20
+_LONG_LINE = bytes(_MAX_LINE)
+_LEFT_OUT = f"(a line of more than {_MAX_LINE:,} bytes is left out)\n"
 _LOOK_SECONDS = 5.0
 _WORKING = 0.01  # of a core: what waits for something takes less
 log = logging.getLogger("batch_pipeline.targets")
@@ -88,7 +90,7 @@ class TargetRun:
     @property
     def said(self) -> str:
         """The end of what it said on its standard error, at most 64 KiB."""
-        return self._hide(bytes(self._kept).decode("utf-8", "replace"))
+        return bytes(self._kept).decode("utf-8", "replace")
 
     def talk(self, lines: Iterable[bytes]) -> Iterator[bytes]:
         """Send lines while giving each line that it prints; ends when it has ended.
@@ -204,12 +206,22 @@ class TargetRun:
 
     def _read_said(self) -> None:
         with io.BufferedReader(cast("io.RawIOBase", self._program.stderr)) as pipe:
-            while line := pipe.readline(_CHUNK):
+            line = b""
+            while piece := pipe.readline(_CHUNK):
                 self._moved_at = time.monotonic()
-                self._kept += line
-                del self._kept[:-KEPT_BYTES]
-                if log.isEnabledFor(logging.INFO):
-                    log.info("%s", self._hide(line.decode("utf-8", "replace").rstrip("\n")))
+                # Whole lines: a cut in the middle of a secret would show the rest of it.
+                line = line + piece if len(line) < _MAX_LINE else _LONG_LINE
+                if piece.endswith(b"\n"):
+                    self._keep(line)
+                    line = b""
+            self._keep(line)
+
+    def _keep(self, line: bytes) -> None:
+        said = _LEFT_OUT if len(line) >= _MAX_LINE else self._hide(line.decode("utf-8", "replace"))
+        self._kept += said.encode()
+        del self._kept[:-KEPT_BYTES]
+        if said and log.isEnabledFor(logging.INFO):
+            log.info("%s", said.rstrip("\n"))
 
     def _wait(self) -> None:
         self._program.wait()

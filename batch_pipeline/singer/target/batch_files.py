@@ -2,7 +2,6 @@
 
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
@@ -10,7 +9,14 @@ from batch_pipeline.domain.encoding import Compression, Format
 from batch_pipeline.domain.item import FoundFile
 from batch_pipeline.singer.incoming import json_text
 from batch_pipeline.singer.incoming.values import BatchMessage
-from batch_pipeline.singer.target.batch_reading import DAMAGES, BatchFile, lines_of, refusal
+from batch_pipeline.singer.target.batch_reading import (
+    DAMAGES,
+    BatchFile,
+    BatchLimits,
+    check_expansion,
+    lines_of,
+    refusal,
+)
 from batch_pipeline.stores.facts import FileFacts
 from batch_pipeline.stores.failures import reason_of
 
@@ -25,7 +31,7 @@ _MAGIC = {
 class CheckedFile:
     """A file of a manifest that is what its BATCH says, as it is now."""
 
-    path: Path
+    file: BatchFile
     found: FoundFile
     records: int
 
@@ -36,21 +42,21 @@ def check(
     file: BatchFile,
     *,
     keys: tuple[str, ...],
-    max_line_bytes: int,
+    limits: BatchLimits,
 ) -> CheckedFile:
     """Read a file through to the end, once; `number` is its place in the manifest, from 0.
 
     Raises:
         BatchFileError: it cannot be read, is compressed in another way than its BATCH says, holds
-            something else than objects with all keys, has a line that is too long, or changed
-            meanwhile.
+            something else than objects with all keys, has a line that is too long, grows too much
+            when it is decompressed, or changed meanwhile.
     """
     try:
         before = file.path.stat()
         _check_label(message, file)
         if message.sha256:
             _check_sum(message, file, message.sha256[number])
-        count = _count(message, file, keys, max_line_bytes)
+        count = _count(message, file, keys, limits)
         after = file.path.stat()
     except OSError as error:
         raise refusal(message, file, f"cannot be read ({reason_of(error)})") from error
@@ -63,11 +69,11 @@ def check(
         modified_at=facts.modified_at,
         etag=facts.etag,
     )
-    return CheckedFile(path=file.path, found=found, records=count)
+    return CheckedFile(file=file, found=found, records=count)
 
 
 def _check_label(message: BatchMessage, file: BatchFile) -> None:
-    with file.path.open("rb") as opened:
+    with file.open() as opened:
         start = opened.read(4)
     if message.encoding.format is Format.PARQUET:
         if start != b"PAR1":
@@ -84,7 +90,7 @@ def _check_label(message: BatchMessage, file: BatchFile) -> None:
 
 
 def _check_sum(message: BatchMessage, file: BatchFile, expected: str) -> None:
-    with file.path.open("rb") as opened:
+    with file.open() as opened:
         found = hashlib.file_digest(opened, "sha256").hexdigest()
     if found != expected.lower():
         problem = f"has the SHA-256 {found}, while its BATCH says {expected}"
@@ -92,13 +98,13 @@ def _check_sum(message: BatchMessage, file: BatchFile, expected: str) -> None:
 
 
 def _count(
-    message: BatchMessage, file: BatchFile, keys: tuple[str, ...], max_line_bytes: int
+    message: BatchMessage, file: BatchFile, keys: tuple[str, ...], limits: BatchLimits
 ) -> int:
     if message.encoding.format is Format.PARQUET:
-        return _count_rows(message, file, keys)
+        return _count_rows(message, file, keys, limits)
     count = 0
     try:
-        for number, line in lines_of(message, file, max_line_bytes=max_line_bytes):
+        for number, line in lines_of(message, file, limits):
             try:
                 fields = _LINE.decode(line)
                 if not line.isascii():
@@ -115,12 +121,18 @@ def _count(
     return count
 
 
-def _count_rows(message: BatchMessage, file: BatchFile, keys: tuple[str, ...]) -> int:
+def _count_rows(
+    message: BatchMessage, file: BatchFile, keys: tuple[str, ...], limits: BatchLimits
+) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(file.path) as table:
+        with file.open() as opened, pq.ParquetFile(opened) as table:
+            groups = [table.metadata.row_group(one) for one in range(table.num_row_groups)]
+            size_bytes = sum(group.total_byte_size for group in groups)
+            packed_bytes = file.path.stat().st_size
+            check_expansion(message, file, limits, packed_bytes, size_bytes)
             lacking = [key for key in keys if key not in table.schema_arrow.names]
             if lacking:
                 raise refusal(message, file, f"has no column {lacking[0]!r}, which is a key")

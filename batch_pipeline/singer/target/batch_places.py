@@ -6,9 +6,9 @@ What is in them is not known here.
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.domain.file_range import split_location
@@ -20,12 +20,14 @@ from batch_pipeline.domain.location import (
     split_object,
     to_uri,
 )
+from batch_pipeline.domain.roots import Roots
 from batch_pipeline.singer.incoming.values import BatchMessage
 from batch_pipeline.singer.target.batch_reading import BatchFile, refusal
-from batch_pipeline.singer.target.refusals import BatchStoreError
+from batch_pipeline.singer.target.refusals import BatchPlaceError, BatchStoreError
 from batch_pipeline.stores.copies import local_file
 from batch_pipeline.stores.facts import FileFacts, look
 from batch_pipeline.stores.failures import reason_of, tells_of_file
+from batch_pipeline.stores.within import leads_out
 
 _EXPECTED = "expected a file on a disk of this machine, or an object of S3"
 
@@ -39,23 +41,26 @@ class FoundPlace:
     facts: FileFacts | None = None
 
 
-def locate(message: BatchMessage, root: str | None) -> list[FoundPlace]:
+def locate(message: BatchMessage, root: str | None, roots: Roots) -> list[FoundPlace]:
     """Find the files of a manifest, in order; with a root, files of the same names in it.
 
-    What stands after `file://` is taken as it is, as the SDK does, and percent-decoded where no
-    such file is there; in a root the decoded name stays a name in it. The key of `s3://bucket/key`
-    stands as it is.
+    Those of a disk are given by their real paths, which lie below the root or one of `roots`; what
+    lies elsewhere is not looked for. What stands after `file://` is taken as it is, as the SDK
+    does, and percent-decoded where no such file is there; in a root the decoded name stays a name
+    in it. The key of `s3://bucket/key` stands as it is.
 
     Raises:
+        BatchPlaceError: a file lies, or a link leads, elsewhere.
         BatchFileError: a file is neither on this machine's disks nor in S3, or is not there, or is
             that of two entries.
         BatchStoreError: a store cannot be asked now.
     """
+    within = roots if root is None else replace(roots, uris=(*roots.uris, _root(message, root)))
     places: list[FoundPlace] = []
     known: dict[str, str] = {}
     for uri in message.manifest:
-        place = _locate(message, uri, root)
-        same = place.location if place.path is None else str(place.path.resolve())
+        place = _locate(message, uri, root, within)
+        same = place.location
         before = known.setdefault(same, uri)
         if len(known) == len(places):
             problem = f"is what two entries of `manifest` stand for here: {before} and {uri}"
@@ -85,12 +90,19 @@ def at_hand(message: BatchMessage, place: FoundPlace) -> Iterator[BatchFile]:
         yield BatchFile(location=place.location, path=path, facts=place.facts)
 
 
-def _locate(message: BatchMessage, uri: str, root: str | None) -> FoundPlace:
-    if "\0" in uri:
+def _root(message: BatchMessage, root: str) -> str:
+    """Give the URI of the root that the config names."""
+    if scheme_of(root) in {"", "file"}:
+        return to_uri(os.path.normpath(_local(root).absolute()))
+    return _s3(message, root).rstrip("/")
+
+
+def _locate(message: BatchMessage, uri: str, root: str | None, within: Roots) -> FoundPlace:
+    if "\0" in unquote(uri):
         raise refusal(message, repr(uri), "has a NUL in its name")
     place = uri if root is None else root
     if scheme_of(place) not in {"", "file"}:
-        return _object(message, uri, None if root is None else _s3(message, root))
+        return _object(message, uri, None if root is None else _s3(message, root), within)
     if root is not None:
         folder = _local(root)
         paths = [folder / one for one in _names(uri)]
@@ -98,13 +110,22 @@ def _locate(message: BatchMessage, uri: str, root: str | None) -> FoundPlace:
         written = _local(uri)
         paths = [written, Path(unquote(str(written)))]
     for path in paths:
+        if ".." in path.parts or not within.hold(to_uri(path.absolute())):
+            raise _outside(message, path)
         if path.is_file():
-            there = Path(os.path.abspath(path))  # noqa: PTH100 - links stay what they are
+            if leads_out(str(path), within):
+                raise _outside(message, path)
+            there = Path(os.path.realpath(path))
             return FoundPlace(location=to_uri(there), path=there)
     raise refusal(message, paths[0], "is not there, or is no file")
 
 
-def _object(message: BatchMessage, uri: str, root: str | None) -> FoundPlace:
+def _outside(message: BatchMessage, place: Path | str) -> BatchPlaceError:
+    problem = f"{place} lies outside of `batch_roots`, so it was not opened"
+    return BatchPlaceError(message.line, problem, message.stream, "manifest")
+
+
+def _object(message: BatchMessage, uri: str, root: str | None, within: Roots) -> FoundPlace:
     if root is None:
         locations = [_s3(message, uri)]
     else:
@@ -112,6 +133,8 @@ def _object(message: BatchMessage, uri: str, root: str | None) -> FoundPlace:
     for location in locations:
         if split_location(location)[1] is not None:
             raise refusal(message, location, "has a name that looks like a range of a file's bytes")
+        if not within.hold(location):
+            raise _outside(message, location)
         try:
             with _told(message, location):
                 return FoundPlace(location=location, facts=look(location))
@@ -133,9 +156,8 @@ def _local(uri: str) -> Path:
 
 def _s3(message: BatchMessage, uri: str) -> str:
     """Give the URI of an object, or of a root, as it is written here."""
-    known = urlsplit(uri).scheme if "[" not in uri else scheme_of(uri)
     if scheme_of(uri) not in S3_SCHEMES:
-        raise refusal(message, uri, f"lies in a {known} storage; {_EXPECTED}")
+        raise refusal(message, uri, f"lies in a {scheme_of(uri)} storage; {_EXPECTED}")
     plain = as_s3(uri)
     try:
         split_object(plain)

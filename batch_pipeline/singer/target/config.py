@@ -1,6 +1,7 @@
 """What the target may be told, as Singer's config; unknown keys are refused."""
 
 import difflib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -10,7 +11,16 @@ from typing import Any
 
 from batch_pipeline.domain.encoding import Compression, Encoding, Format
 from batch_pipeline.domain.errors import InvalidValueError
-from batch_pipeline.domain.location import scheme_of
+from batch_pipeline.domain.location import (
+    S3_SCHEMES,
+    as_s3,
+    scheme_of,
+    split_object,
+    to_path,
+    to_uri,
+)
+from batch_pipeline.domain.record_rules import ReadLimits
+from batch_pipeline.domain.roots import Roots
 from batch_pipeline.singer.incoming.batch_config import BatchConfig, read_batch_config
 from batch_pipeline.singer.incoming.lines import MAX_LINE_BYTES
 
@@ -55,6 +65,14 @@ _KEYS: dict[str, tuple[Any, str]] = {
         "string",
         "Files of BATCH messages: register (default; where they lie) or copy (into the landing).",
     ),
+    "max_expansion": (
+        "integer",
+        "How many times larger a BATCH file may become, looked at from 64 MiB on (default 250).",
+    ),
+    "batch_roots": (
+        "array",
+        "Folders and s3://bucket/prefix where files of BATCH messages may lie; / is any file.",
+    ),
     "batch_config": ("object", "storage.root: where files of BATCH messages lie for this process."),
 }
 CONFIG_SCHEMA: dict[str, Any] = {
@@ -88,6 +106,8 @@ class TargetConfig:
     encoding: Encoding
     bounds: Bounds = field(default_factory=Bounds)
     max_line_bytes: int = MAX_LINE_BYTES
+    max_expansion: int = 250
+    batch_roots: Roots = field(default_factory=lambda: Roots(uris=(), key="batch_roots"))
     copies_batch_files: bool = False
     batch_config: BatchConfig | None = None
 
@@ -103,7 +123,9 @@ def read_config(written: Mapping[str, Any], known: Mapping[str, Any]) -> TargetC
         if key not in known:
             near = difflib.get_close_matches(key, list(known), n=1)
             expected = f"no such key; did you mean {near[0]}?" if near else "no such key"
-            raise InvalidValueError(key, value, expected)
+            # Text is not shown: the key that was meant may be the one of a secret.
+            shown = value if isinstance(value, bool | int | float) else "(not shown)"
+            raise InvalidValueError(key, shown, expected)
     batch_files = given.get("batch_files", "register")
     if batch_files not in ("register", "copy"):
         raise InvalidValueError("batch_files", batch_files, "register or copy")
@@ -118,6 +140,8 @@ def read_config(written: Mapping[str, Any], known: Mapping[str, Any]) -> TargetC
         encoding=_encoding(given),
         bounds=_bounds(given),
         max_line_bytes=_count(given, "max_line_bytes", MAX_LINE_BYTES),
+        max_expansion=_count(given, "max_expansion", ReadLimits().max_expansion),
+        batch_roots=_roots(given),
         copies_batch_files=batch_files == "copy",
         batch_config=read_batch_config(given["batch_config"]) if has_batches else None,
     )
@@ -172,6 +196,28 @@ def _path(given: Mapping[str, Any], key: str) -> Path | None:
         expected = "a path; into a bucket lands what has a stream file with `source.uri: s3://…`"
         raise InvalidValueError(key, value, expected)
     return Path(value).expanduser().absolute()
+
+
+def _roots(given: Mapping[str, Any]) -> Roots:
+    key, written = "batch_roots", given.get("batch_roots", [])
+    if not isinstance(written, list | tuple):
+        raise InvalidValueError(key, written, "a list of folders and of s3://bucket/prefix")
+    return Roots(uris=tuple(_root(key, one) for one in written), key=key)
+
+
+def _root(key: str, written: object) -> str:
+    expected = "a folder or s3://bucket/prefix"
+    if not isinstance(written, str) or not written:
+        raise InvalidValueError(key, written, expected)
+    try:
+        if scheme_of(written) in S3_SCHEMES:
+            split_object(as_s3(written))
+            return as_s3(written).rstrip("/")
+        path = Path(to_path(written)) if scheme_of(written) else Path(written).expanduser()
+        return to_uri(os.path.normpath(path.absolute()))
+    except InvalidValueError as error:
+        seen = "a text with an @" if "@" in written else written  # it may hold a password
+        raise InvalidValueError(key, seen, expected) from error
 
 
 def _names(written: object) -> dict[str, str]:

@@ -40,6 +40,15 @@ class BatchFileError(MessageError):
     next_step: ClassVar[str] = "Nothing of the manifest was registered. Let the tap write it again"
 
 
+class BatchPlaceError(MessageError):
+    """A file of a manifest lies where this target does not read files."""
+
+    next_step: ClassVar[str] = (
+        "Nothing of the manifest was registered. Add the folder of the tap's files to "
+        "`batch_roots` in the target's config, or let the tap write into one that is there"
+    )
+
+
 @dataclass(eq=False)
 class BatchStoreError(RetryableError):
     """The store of a file of a manifest cannot be asked now, which says nothing about the file."""

@@ -25,7 +25,7 @@ from batch_pipeline.domain.stream import SourceFormat
 from batch_pipeline.singer.incoming.values import BatchMessage, RecordMessage
 from batch_pipeline.singer.target.batch_files import CheckedFile, check
 from batch_pipeline.singer.target.batch_places import at_hand, locate
-from batch_pipeline.singer.target.batch_reading import records
+from batch_pipeline.singer.target.batch_reading import BatchFile, BatchLimits, records
 from batch_pipeline.singer.target.growing import GrowingFile
 from batch_pipeline.singer.target.landing_file import sweep
 from batch_pipeline.singer.target.places import NewFile, Place, WantedStream
@@ -143,27 +143,31 @@ class LandingSink(Sink):
 
         Raises:
             BatchFileError: a file is not what the message says; nothing was registered.
+            BatchPlaceError: a file lies where none are read; it was not opened.
             BatchStoreError: the store of a file does not give it now; nothing was registered.
             FileTakenError: it is registered already with other content; nothing was registered.
         """
         if self.batch is None:
             raise ValueError("process_batch_files is called for a BATCH message only")
         message, stream_map = self.batch
-        config, most = self.target.settings.batch_config, self.target.settings.max_line_bytes
-        storage = None if config is None else config.storage
-        places = locate(message, None if storage is None else storage.root)
+        settings = self.target.settings
+        limits = BatchLimits(
+            max_line_bytes=settings.max_line_bytes, max_expansion=settings.max_expansion
+        )
+        storage = None if settings.batch_config is None else settings.batch_config.storage
+        root = None if storage is None else storage.root
+        places = locate(message, root, settings.batch_roots)
         keys = self._keys if stream_map is None else ()  # a map may give them other names
         with ExitStack() as copies:
             batch = [copies.enter_context(at_hand(message, place)) for place in places]
             checked = [
-                check(message, at, file, keys=keys, max_line_bytes=most)
-                for at, file in enumerate(batch)
+                check(message, at, file, keys=keys, limits=limits) for at, file in enumerate(batch)
             ]
             if stream_map is None and self._takes_whole(message):
                 self._register_files(message, [one for one in checked if one.records])
                 return
             for file in batch:
-                for text, record in records(message, file, max_line_bytes=most):
+                for text, record in records(message, file, limits):
                     said = RecordMessage(message.line, message.stream, b"", record, message.version)
                     self.take_mapped(said, stream_map, text)
 
@@ -259,7 +263,7 @@ class LandingSink(Sink):
         try:
             for one in checked:
                 copies.append(self.target.new_landing_file(self.place, f".{encoding.suffix}"))
-                _copy(one.path, copies[-1])
+                _copy(one.file, copies[-1])
             self._register([copy.land() for copy in copies])
         finally:
             for copy in copies:
@@ -272,9 +276,9 @@ class LandingSink(Sink):
             raise FileTakenError(self.place.stream, registered.changed[0])
 
 
-def _copy(path: Path, landing: NewFile) -> None:
+def _copy(file: BatchFile, landing: NewFile) -> None:
     try:
-        with path.open("rb") as source:
+        with file.open() as source:
             shutil.copyfileobj(source, landing.file, 1 << 20)
     except OSError as error:
         raise landing.failed(error) from error

@@ -53,14 +53,14 @@ class JsonCheck:
 
     def _batch(self, found: "Found", count: int) -> pa.RecordBatch:
         columns = list(self._profile.columns.values())
-        if not count or not found.arrays:
-            return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
         arrays = {}
-        for at, column in enumerate(columns):
+        for at, column in enumerate(columns if count and found.arrays else ()):
             pieces = [piece[at] for piece in found.arrays]
             array = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
             if column.name not in self._added or array.null_count < len(array):
                 arrays[column.name] = array
+        if not arrays:  # there may be records all the same
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
         return pa.RecordBatch.from_pydict(arrays)
 
 

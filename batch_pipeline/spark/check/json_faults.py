@@ -10,6 +10,7 @@ from msgspec import Raw
 
 from batch_pipeline.domain.record_rules import OnNonfinite
 from batch_pipeline.domain.schema import ColumnType
+from batch_pipeline.spark.readable import readable
 
 _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|NaN|-?Infinity')
 _KINDS = {
@@ -70,7 +71,7 @@ def check_nested(text: bytes) -> None:
     try:
         json.loads(text.decode(), object_pairs_hook=_unique, parse_int=str, parse_float=str)
     except _TwiceError as error:
-        name = json.dumps(error.args[0], ensure_ascii=False)
+        name = readable(json.dumps(error.args[0], ensure_ascii=False))
         raise BadRecordError(f"has the key {name} twice") from error
 
 

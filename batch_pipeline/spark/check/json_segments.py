@@ -4,7 +4,7 @@ Proves on the way that no key is there twice; what does not fit goes to the clos
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -62,6 +62,12 @@ class _Segment:
     records: list[Struct | None]
     nonfinite: dict[int, dict[str, float]] = field(default_factory=dict)
     sparse: bool = False
+
+    def drop(self, rows: Collection[int]) -> None:
+        """Take some records out."""
+        if rows:
+            self.at = [at for row, at in enumerate(self.at) if row not in rows]
+            self.records = [one for row, one in enumerate(self.records) if row not in rows]
 
 
 class Segments:
@@ -186,16 +192,16 @@ class Segments:
             keys = len(self._columns) * len(rows) - sum(absent)
             if key_marks(b"\n".join(lines)) == keys:
                 return
-        for index, row, line in zip(
-            reversed(fitting), reversed(rows), reversed(lines), strict=True
-        ):
+        twins: set[int] = set()
+        for index, row, line in zip(fitting, rows, lines, strict=True):
             if b"\\u0022" not in line and key_marks(msgspec.json.encode(row)) == key_marks(line):
                 continue
             try:
                 fields_of(line)
             except BadRecordError as error:
                 found.bad[segment.at[index]] = str(error)
-                del segment.at[index], segment.records[index]
+                twins.add(index)
+        segment.drop(twins)
 
     def _examine(self, found: Found, segment: _Segment, at: int, decoder: RecordDecoder) -> None:
         """Look closely at a record and put it, if it is one, at the end of the segment."""
@@ -249,9 +255,9 @@ class Segments:
 
     def _refuse(self, segment: _Segment, found: Found, unfit: set[int]) -> None:
         # The close look took them: they must not be written as something else.
-        for row in sorted(unfit, reverse=True):
+        for row in unfit:
             found.bad[segment.at[row]] = "has a value that its column cannot hold"
-            del segment.at[row], segment.records[row]
+        segment.drop(unfit)
 
 
 def _text_of(lines: Sequence[bytes]) -> Text:
@@ -263,12 +269,13 @@ def _text_of(lines: Sequence[bytes]) -> Text:
 def _with_nonfinite(
     arrays: list[pa.Array], segment: _Segment, decoder: RecordDecoder
 ) -> list[pa.Array]:
-    for at, values in segment.nonfinite.items():
-        if at in segment.at:
-            row = segment.at.index(at)
-            for index, column in enumerate(decoder.columns):
-                if column.name in values:
-                    cells = arrays[index].to_pylist()
-                    cells[row] = values[column.name]
-                    arrays[index] = pa.array(cells, arrays[index].type)
+    rows = {at: row for row, at in enumerate(segment.at)} if segment.nonfinite else {}
+    told = {rows[at]: values for at, values in segment.nonfinite.items() if at in rows}
+    for index, column in enumerate(decoder.columns):
+        found = {row: values[column.name] for row, values in told.items() if column.name in values}
+        if found:
+            cells = arrays[index].to_pylist()
+            for row, value in found.items():
+                cells[row] = value
+            arrays[index] = pa.array(cells, arrays[index].type)
     return arrays

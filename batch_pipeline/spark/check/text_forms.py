@@ -35,7 +35,8 @@ _SHORTEST = {
 }
 _ANY_DAY = "1970-01-01T"
 _FIRST, _LAST = "0001-01-01", "9999-12-31"  # days that all readers know
-_FAR = r"[eE]|\.[0-9]{38}"  # Arrow's cast makes 0 of some numbers that are nearly 0
+# Arrow's cast makes 0 of some numbers that are nearly 0, and any number of too many digits.
+_FAR = r"[eE]|\.[0-9]{38}|[0-9]{39}"
 _ZEROS = r"(\.[0-9]{6})0+"  # behind the microseconds
 
 
@@ -99,8 +100,8 @@ def _numbers(texts: pa.StringArray, column: Column) -> pa.Array:
         if column.type is ColumnType.INTEGER:
             raise UnfitTextError
         _require(pc.match_substring_regex(texts, NUMBER), texts)
-        if column.type is ColumnType.DECIMAL:
-            return decimals_of(texts, column)
+    if column.type is ColumnType.DECIMAL:
+        return decimals_of(texts, column)
     return pc.cast(texts, arrow_type_of(column))
 
 

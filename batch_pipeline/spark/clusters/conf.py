@@ -6,7 +6,7 @@ Settings and variables only. No process is started and no pyspark imported.
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -30,7 +30,7 @@ class Cluster:
     """
 
     master: str
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
     packed: Path | None = None
 
     @property

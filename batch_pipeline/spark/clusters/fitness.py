@@ -97,6 +97,12 @@ def fault(session: "SparkSession", error: Exception) -> PipelineError | None:
     return unfit(session, report)
 
 
+def gone(session: "SparkSession") -> SparkUnavailableError:
+    """Give what to tell of a job whose executors ended and were not replaced."""
+    reason = "its executors have ended, and the cluster gives no others"
+    return SparkUnavailableError(_target(session), reason)
+
+
 def is_lost(report: str) -> bool:
     """Tell by Spark's report of a failure whether it lost executors, workers or the context."""
     return bool(_DIED.search(report) or _TAKEN_AWAY.search(report))

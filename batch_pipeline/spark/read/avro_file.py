@@ -17,6 +17,7 @@ _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
 _MAX_HEADER = 64 * 2**20
 _FREE_EXPANSION = 64 * 2**20
+_MAX_BLOCK = 128 * 2**20  # a block is in memory as a whole
 
 
 class AvroDamageError(ValueError):
@@ -67,9 +68,9 @@ class AvroFile:
         """Give the blocks in order.
 
         Raises:
-            AvroDamageError: a block is damaged, or the last one is cut.
+            AvroDamageError: a block is damaged, the last one is cut, or they grow too much.
         """
-        number = 1
+        number, packed_bytes, record_bytes = 1, 0, 0
         while first := self._file.read(1):
             count = self._long(first)
             size = self._long()
@@ -78,15 +79,21 @@ class AvroFile:
             packed = self._exactly(size)
             if self._exactly(_SYNC_BYTES) != self._sync:
                 raise AvroDamageError(f"is damaged: the mark behind block {number} is not its mark")
-            limit = max(len(packed) * self._max_expansion, _FREE_EXPANSION)
+            packed_bytes += len(packed)
+            allowed = max(packed_bytes * self._max_expansion, _FREE_EXPANSION) - record_bytes
+            limit = min(allowed, max(_MAX_BLOCK, len(packed)))
             try:
                 records = self._decompress(packed, limit)
             except (ValueError, OSError, EOFError, zlib.error, lzma.LZMAError) as error:
                 reason = f"is damaged: block {number} cannot be decompressed"
                 raise AvroDamageError(reason) from error
+            if len(records) > limit and limit < allowed:
+                most = _MAX_BLOCK >> 20
+                raise AvroDamageError(f"block {number} becomes larger than {most} MiB, the most")
             if len(records) > limit:
                 told = f"more than `read_limits.max_expansion` allows ({self._max_expansion})"
                 raise AvroDamageError(f"block {number} grows too much, {told}")
+            record_bytes += len(records)
             yield AvroBlock(count, records)
             number += 1
 

@@ -17,8 +17,9 @@ from batch_pipeline.spark.read.avro_schema import AvroType, read_schema
 from batch_pipeline.spark.read.avro_values import AvroField
 from batch_pipeline.spark.read.refusals import MakesBadFile
 
+_OTHERS = "is damaged: a block has other records than it says"
 _CHUNK_BYTES = 2 * 2**20
-_MAX_EMPTY = 10**6  # records without a byte in one block
+_MAX_EMPTY = 10**6  # records without a byte: a file of a few bytes could say any number of them
 Record = dict[str, Any]
 
 
@@ -60,11 +61,12 @@ class AvroReader:
         records: list[Record] = []
         size = 0
         for block in file.blocks():
-            records += decode.records(block)
-            size += len(block.records)
-            if size >= _CHUNK_BYTES:
-                yield self._table(records, fields)
-                records, size = [], 0
+            for found, size_bytes in decode.slices(block):
+                records += found
+                size += size_bytes
+                if size >= _CHUNK_BYTES:
+                    yield self._table(records, fields)
+                    records, size = [], 0
         if records or self._number == 1:
             yield self._table(records, fields)
 
@@ -109,20 +111,49 @@ class AvroReader:
 
 
 class _Decoder:
-    """Decodes the records of a block in one go, as if they were one avro array."""
+    """Decodes the records of a block: in one go, as if they were one avro array, or one by one
+    where the memory could not hold them, for a value may be one byte.
+    """
 
     def __init__(self, kind: AvroType) -> None:
-        self._schema = fastavro.parse_schema({"type": "array", "items": kind.plain})
+        self._item = fastavro.parse_schema(kind.plain)
+        self._items = fastavro.parse_schema({"type": "array", "items": kind.plain})
         self._smallest = kind.smallest
+        self._empty = 0
 
-    def records(self, block: AvroBlock) -> list[Record]:
+    def slices(self, block: AvroBlock) -> Iterator[tuple[list[Record], int]]:
+        """Give the records, and the bytes that they had, a few MiB at a time."""
         size = len(block.records)
-        if block.count * self._smallest > size or (not self._smallest and block.count > _MAX_EMPTY):
+        if block.count * self._smallest > size:
             raise AvroDamageError("is damaged: a block has not all of its records")
+        self._empty += 0 if self._smallest else block.count
+        if self._empty > _MAX_EMPTY:
+            raise AvroDamageError(f"has more than {_MAX_EMPTY} records without a byte")
+        if size <= 2 * _CHUNK_BYTES:
+            yield self._all_of(block), size
+            return
+        data, left, start = io.BytesIO(block.records), block.count, 0
+        while left:
+            records: list[Record] = []
+            while left and data.tell() - start < _CHUNK_BYTES:
+                records.append(self._read(data, self._item))
+                left -= 1
+            yield records, data.tell() - start
+            start = data.tell()
+        if start < size:
+            raise AvroDamageError(_OTHERS)
+
+    def _all_of(self, block: AvroBlock) -> list[Record]:
         data = io.BytesIO(_zigzag(block.count) + block.records + (b"\0" if block.count else b""))
+        found = self._read(data, self._items)
+        if len(found) != block.count or data.read(1):
+            raise AvroDamageError(_OTHERS)
+        return list(found)
+
+    def _read(self, data: io.BytesIO, schema: Any) -> Any:
         try:
-            found: Any = fastavro.schemaless_reader(
-                data, self._schema, None, handle_unicode_errors="surrogateescape"
+            return fastavro.schemaless_reader(
+                data, schema, None, handle_unicode_errors="surrogateescape"
             )
         except (
             ArithmeticError,
@@ -133,9 +164,6 @@ class _Decoder:
             ValueError,
         ) as error:
             raise AvroDamageError("is damaged: a block has records that cannot be read") from error
-        if len(found) != block.count or data.read(1):
-            raise AvroDamageError("is damaged: a block has other records than it says")
-        return list(found)
 
 
 def _zigzag(count: int) -> bytes:

@@ -118,6 +118,8 @@ class _Builder:
             plain = {"type": kind, "name": self._name(), "symbols": list(facts["symbols"])}
         elif kind == "fixed":
             smallest = int(facts["size"])
+            if smallest < 0:
+                raise AvroDamageError(f"has a schema with values of {smallest} bytes")
             plain = {"type": kind, "name": self._name(), "size": smallest}
         return AvroType(kind=kind, plain=plain, smallest=smallest, arrow=_arrow(kind, facts))
 
@@ -140,6 +142,8 @@ class _Builder:
 
     def _union(self, schema: list[Any], path: tuple[str, ...]) -> AvroType:
         children = tuple(("", self.type_of(branch, path)) for branch in schema)
+        if any(found.kind == "union" for _, found in children):
+            raise AvroDamageError("has no valid avro schema (a union in a union)")
         plain = [found.plain for _, found in children]
         return AvroType(kind="union", plain=plain, smallest=1, children=children)
 

@@ -57,7 +57,11 @@ class AvroField:
             return self._each(values)
         if at.is_temporal(self._arrow):
             raw = pa.int32() if self._arrow.bit_width == 32 else pa.int64()
-            return fitted(pa.array(values, raw).view(self._arrow), self.column)
+            try:
+                counts = pa.array(values, raw)
+            except pa.ArrowInvalid as error:
+                raise AvroDamageError("is damaged: an int has more than 32 bits") from error
+            return fitted(counts.view(self._arrow), self.column)
         return Fitted(pa.array(values, self._arrow))
 
     def _each(self, values: list[Any]) -> Fitted:

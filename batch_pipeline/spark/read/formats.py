@@ -64,7 +64,7 @@ def _are_documents(text: bytes) -> bool:
     decoded = text.decode("utf-8", "replace")
     line, has_end, rest = decoded.partition("\n")
     try:
-        _, end = json.JSONDecoder().raw_decode(decoded)
+        _, end = json.JSONDecoder(parse_int=str).raw_decode(decoded)
     except json.JSONDecodeError as error:
         rest = rest.lstrip()
         next_line = len(decoded) - len(rest)

@@ -11,6 +11,7 @@ BLANKS = b" \t\r\n"
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _STRINGS = re.compile(_STRING, re.DOTALL)
 _UP_TO_COMMA = re.compile(rb'(?:[^",]++|' + _STRING + rb")*+", re.DOTALL)
+_BLANK = re.compile(rb"[ \t\r\n]*+")
 _WORD = re.compile(rb'[^ \t\r\n",]++|' + _STRING, re.DOTALL)
 _MISPLACED = re.compile(rb'[^[{,:\s]\s*""|""\s*[^,:}\]\s]')
 _BRACKETS = re.compile(rb"[][{}]")
@@ -76,7 +77,8 @@ def words_between(text: bytes, gap: Gap) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     start = gap.start
     while True:
-        start, _ = _without_blanks(text, start, gap.stop)
+        blank = _BLANK.match(text, start, gap.stop)
+        start = blank.end() if blank else start
         if start == gap.stop:
             return found
         match = _WORD.match(text, start, gap.stop)

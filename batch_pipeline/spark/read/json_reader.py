@@ -28,6 +28,7 @@ from batch_pipeline.spark.read.lazy_numbers import LazyNumbers
 from batch_pipeline.spark.read.sources import BLOCK_BYTES, OpenSource
 
 _NOT_VALID = (msgspec.DecodeError, RecursionError)
+_DEEPEST = 10_000  # levels of a record that does not end; no parser reads as many
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 _decode_values = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
@@ -111,6 +112,8 @@ class JsonReader:
         found = structure_of(text)
         spans = list(zip(found.starts, found.ends, strict=True))
         stop = found.closed_at
+        if found.open_at is not None and found.deepest > _DEEPEST:
+            raise JsonFaultError("the record that starts here is nested too deeply", found.open_at)
         if stop is not None:
             self._check_closing(text, stop)
         elif eof:

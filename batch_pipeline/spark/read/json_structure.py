@@ -24,13 +24,14 @@ class Structure:
 
     `open_at` is where one starts that does not end in the text; `closed_at` is where a bracket
     closes what was opened in front of the text, behind which nothing was looked at. None: there is
-    no such thing.
+    no such thing. `deepest` is how many levels they are nested.
     """
 
     starts: list[int]
     ends: list[int]
     open_at: int | None
     closed_at: int | None
+    deepest: int = 0
 
 
 def structure_of(text: bytes) -> Structure:
@@ -50,7 +51,10 @@ def structure_of(text: bytes) -> Structure:
     starts = at[(depths == 1) & (steps == 1)].tolist()
     ends = (at[(depths == 0) & (steps == -1)] + 1).tolist()
     open_at = starts.pop() if len(starts) > len(ends) else None
-    return Structure(starts=starts, ends=ends, open_at=open_at, closed_at=closed_at)
+    deepest = int(depths.max(initial=0))
+    return Structure(
+        starts=starts, ends=ends, open_at=open_at, closed_at=closed_at, deepest=deepest
+    )
 
 
 def _quotes(octets: Octets) -> npt.NDArray[np.bool_]:

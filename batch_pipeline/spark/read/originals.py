@@ -10,7 +10,6 @@ import stat
 from collections.abc import Callable
 from datetime import UTC, datetime
 from io import BufferedReader
-from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from batch_pipeline.domain.errors import (
@@ -24,10 +23,13 @@ from batch_pipeline.domain.location import is_in_other_store, is_object, to_path
 from batch_pipeline.domain.record_rules import BadFileKind
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.spark.read.objects import FetchedObject
+from batch_pipeline.spark.readable import readable
 from batch_pipeline.stores.facts import FileFacts, look
 from batch_pipeline.stores.failures import NoBucketError, UnreachableError, reason_of
+from batch_pipeline.stores.within import OutsideError, open_within
 
 Fetch = Callable[[FoundFile], FetchedObject]
+_LONGEST_REASON = 1_000
 _CHANGED = "changed while it was read"
 
 
@@ -72,11 +74,16 @@ class Original(Protocol):
 def open_original(file: FoundFile, stream: Stream, fetch: Fetch | None = None) -> Original:
     """Open the file of an item, if it is the registered one; `fetch` gets the bytes of objects.
 
+    A location outside of the stream's roots is not even asked for.
+
     Raises:
-        BadFileError: the file is not there, is not the one that was registered, or cannot be read.
+        BadFileError: the file is not there, is not the one that was registered, lies outside of
+            the roots, or cannot be read.
         SourceUnavailableError: the store cannot be reached.
     """
     try:
+        if stream.source.within.refuse(file.location):
+            raise _outside(stream, file.location)
         if is_object(file.location):
             return _InStore(file, stream, fetch or FetchedObject)
         if is_in_other_store(file.location):
@@ -99,7 +106,7 @@ class _OnDisk:
         self._path = to_path(file.location)
         self._before = self._checked()  # before opening: opening a pipe would wait for ever
         try:
-            self.raw: BufferedReader[Any] = open(self._path, "rb")  # noqa: PTH123, SIM115 - many small files
+            self.raw: BufferedReader[Any] = self._opened()
         except OSError as error:
             raise unreadable(stream, file.location, error) from error
 
@@ -108,7 +115,13 @@ class _OnDisk:
         return FileFacts.of_stat(self._before)
 
     def reopened(self) -> BinaryIO:
-        return Path(self._path).open("rb")
+        return self._opened()
+
+    def _opened(self) -> "BufferedReader[Any]":
+        try:
+            return open_within(self._file.location, self._stream.source.within)
+        except OutsideError as error:
+            raise _outside(self._stream, self._file.location) from error
 
     def check(self) -> None:
         before, after = self._before, self._checked()
@@ -214,6 +227,10 @@ def _time_change(file: FoundFile, now: datetime) -> str | None:
     return f"modified {before.isoformat()} -> {now.isoformat()}" if before != now else None
 
 
+def _outside(stream: Stream, location: str) -> BadFileError:
+    return bad_file(stream, location, stream.source.within.advice)
+
+
 def _changed(stream: Stream, location: str, change: str) -> BadFileError:
     reason = f"changed since it was registered: {change}"
     return bad_file(stream, location, reason, kind=BadFileKind.CHANGED)
@@ -244,5 +261,9 @@ def bad_file(
     line: int | None = None,
     kind: BadFileKind = BadFileKind.CORRUPT,
 ) -> BadFileError:
-    """Make the error that says that this whole file is bad."""
-    return BadFileError(stream.name, location, line, reason, kind=kind)
+    """Make the error that says that this whole file is bad, in one line of letters and signs.
+
+    Libraries put bytes of a file into what they say of it.
+    """
+    shown = readable(reason)[:_LONGEST_REASON]
+    return BadFileError(stream.name, location, line, shown, kind=kind)

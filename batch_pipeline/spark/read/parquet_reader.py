@@ -20,7 +20,9 @@ from batch_pipeline.spark.chunks import Table
 from batch_pipeline.spark.read.arrow_tables import columns_of, table_of
 from batch_pipeline.spark.read.arrow_values import MisfitError
 from batch_pipeline.spark.read.compression import RATIO_FROM
+from batch_pipeline.spark.read.decoded_bytes import decoded_bytes
 from batch_pipeline.spark.read.parquet_damage import DAMAGE, damage_reason
+from batch_pipeline.spark.read.parquet_probe import check_columns
 from batch_pipeline.spark.read.refusals import MakesBadFile
 from batch_pipeline.spark.read.slices import ByteRange
 
@@ -50,6 +52,8 @@ class ParquetReader:
         self._on_nonfinite = on_nonfinite
         self._bad_file = bad_file
         self._part = part
+        self._packed_bytes = file.seek(0, io.SEEK_END)
+        self._value_bytes = 0
 
     def chunks(self) -> Iterator[Table]:
         """Give the records in order, a few MiB at a time; a file without any gives its columns.
@@ -62,7 +66,6 @@ class ParquetReader:
             columns = columns_of(file.schema_arrow, self._limits)
             int96 = _int96_columns(file)
             self._check_expansion(file)
-            self._refuse_encrypted(file)
             if not file.metadata.num_rows:
                 yield self._empty(file.schema_arrow, columns)
         number = 1
@@ -86,6 +89,8 @@ class ParquetReader:
         finer = _FinerTimes(self._file, int96, group, size)
         for batch in file.iter_batches(size, row_groups=[group], use_threads=False):
             left -= batch.num_rows
+            self._value_bytes += decoded_bytes(batch)
+            self._check_growth(self._value_bytes)
             misfits = finer.found_in(batch)
             yield table_of(batch, columns, self._on_nonfinite, number, misfits)
             number += batch.num_rows
@@ -93,19 +98,23 @@ class ParquetReader:
             raise self._bad_file(f"is damaged: row group {group + 1} has not all of its records")
 
     def _check_expansion(self, file: pq.ParquetFile) -> None:
-        groups = range(file.num_row_groups)
-        size = sum(file.metadata.row_group(group).total_byte_size for group in groups)
-        packed, most = self._file.seek(0, io.SEEK_END), self._limits.max_expansion
-        if size >= RATIO_FROM and size > most * packed:
+        """Check what the file says of itself, before the memory for it is taken."""
+        groups = [file.metadata.row_group(group) for group in range(file.num_row_groups)]
+        self._check_growth(sum(group.total_byte_size for group in groups))
+        leaves = range(len(file.schema))
+        lists = [leaf for leaf in leaves if file.schema.column(leaf).max_repetition_level]
+        if lists or self._part is not None:  # columns will be asked for their sizes or places
+            check_columns(file, self._packed_bytes)
+        for leaf in lists:  # one record may have any number of them, in no bytes
+            self._check_growth(sum(group.column(leaf).num_values for group in groups))
+
+    def _check_growth(self, size_bytes: int) -> None:
+        packed, most = self._packed_bytes, self._limits.max_expansion
+        if size_bytes >= RATIO_FROM and size_bytes > most * packed:
             raise self._bad_file(
                 f"its {packed} bytes become more than {most} times as many when they are "
                 f"decompressed, which `read_limits.max_expansion` does not allow"
             )
-
-    def _refuse_encrypted(self, file: pq.ParquetFile) -> None:
-        # To ask for the place of an encrypted column would end the process; to read it does not.
-        if self._part is not None and file.num_row_groups:
-            next(file.iter_batches(1, row_groups=[0], use_threads=False), None)
 
     def _is_ours(self, group: pq.RowGroupMetaData) -> bool:
         if self._part is None:
@@ -188,9 +197,8 @@ def _rows_at_once(file: pq.ParquetFile, group: int) -> int:
     if encoded >= facts.num_columns * _CELL_BYTES:
         return size
     first = next(file.iter_batches(size, row_groups=[group], use_threads=False), None)
-    if first is None or first.nbytes <= 2 * _CHUNK_BYTES:
-        return size
-    return max(size * _CHUNK_BYTES // int(first.nbytes), 1)
+    size_bytes = 0 if first is None else decoded_bytes(first)
+    return size if size_bytes <= 2 * _CHUNK_BYTES else max(size * _CHUNK_BYTES // size_bytes, 1)
 
 
 def _int96_columns(file: pq.ParquetFile) -> list[str]:

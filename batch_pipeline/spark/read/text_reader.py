@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from batch_pipeline.domain.record_rules import ReadLimits
 from batch_pipeline.domain.schema import Column, ColumnType
-from batch_pipeline.domain.stream import FixedColumn, TextOptions
+from batch_pipeline.domain.text_options import FixedColumn, TextOptions
 from batch_pipeline.spark.chunks import BadText, Table
 from batch_pipeline.spark.read.arrow_values import fitted
 from batch_pipeline.spark.read.csv_reader import TextBlocks, size_text

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -44,7 +44,7 @@ class _Running:
     scratch: Path
     log_start: int
     port: int
-    token: str
+    token: str = field(repr=False)
 
 
 class SparkConnectServer:

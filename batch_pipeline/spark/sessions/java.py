@@ -86,6 +86,15 @@ def java_version(java: Path) -> int:
     return 0
 
 
+def known_javas(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    """Give the programs among which a Java is chosen, in order, each with where it comes from.
+
+    Raises:
+        InvalidValueError: `BATCH_PIPELINE_JAVA` has no meaning.
+    """
+    yield from _candidates(_choice(environment), environment)
+
+
 def _choice(environment: Mapping[str, str]) -> JavaChoice:
     given = environment.get(VARIABLE) or JavaChoice.AUTO
     try:

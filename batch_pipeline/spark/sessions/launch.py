@@ -82,6 +82,8 @@ def local_conf(
     added = conf.get("spark.driver.extraJavaOptions", "")
     return {
         "spark.app.name": APP_NAME,
+        # Its ports are on the loopback interface, which all users of this machine share.
+        "spark.authenticate": "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": LOOPBACK,

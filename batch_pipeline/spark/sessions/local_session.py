@@ -5,6 +5,7 @@ forks with a hook (unsafe in a process with threads) and keeps it running after 
 """
 
 import importlib
+import logging
 import os
 import signal
 import struct
@@ -83,7 +84,7 @@ class LocalSession:
         # The JVM may have died before. Then the first stop breaks off half way and the second lets
         # go of the rest, so that another session can be opened.
         for stop in (self.session.stop, self.session.sparkContext.stop):
-            with warnings.catch_warnings(), suppress(_py4j_error(), OSError):
+            with warnings.catch_warnings(), _py4j_silent(), suppress(_py4j_error(), OSError):
                 warnings.simplefilter("ignore", RuntimeWarning)
                 stop()
 
@@ -206,6 +207,21 @@ def _forget_gateway() -> None:
 
     SparkContext._gateway = None  # noqa: SLF001 - there is no public way
     SparkContext._jvm = None  # noqa: SLF001
+
+
+@contextmanager
+def _py4j_silent() -> Iterator[None]:
+    """Keep what py4j logs of a connection that broke off, with its traceback, from the console."""
+    root = logging.getLogger()  # where py4j logs it
+
+    def is_of_others(record: logging.LogRecord) -> bool:
+        return "py4j" not in record.pathname
+
+    root.addFilter(is_of_others)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_of_others)
 
 
 @contextmanager

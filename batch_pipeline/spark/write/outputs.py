@@ -117,6 +117,7 @@ class Quarantine:
 
     def __init__(self, names: PartNames) -> None:
         self._names = names
+        self._has_folder = False
         self._parts = line_writer(names, _ENDLESS, Compression.GZIP)
 
     def add(self, item_id: int, location: str, bad: BadText | str) -> None:
@@ -125,7 +126,9 @@ class Quarantine:
         Raises:
             StorageUnavailableError: it cannot be written.
         """
-        self._names.make_folder()
+        if not self._has_folder:  # there may be a million bad records
+            self._names.make_folder()
+            self._has_folder = True
         line: dict[str, Any] = {"item_id": item_id, "location": location}
         if isinstance(bad, BadText):
             raw = bad.raw[:MAX_RAW_BYTES].decode("utf-8", "backslashreplace")

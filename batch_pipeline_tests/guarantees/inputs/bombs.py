@@ -1,0 +1,101 @@
+"""Small files that say, or hold, a thousand times as much. None is ever whole in memory here."""
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import zlib
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+MIB = 2**20
+_LINES = (b"0" * (MIB - 1) + b"\n") * 16
+_SYNC = b"s" * 16
+
+
+def _zstd(data: bytes) -> bytes:
+    return bytes(pa.compress(data, codec="zstd", asbytes=True))
+
+
+def _zigzag(value: int) -> bytes:
+    value <<= 1
+    octets = bytearray()
+    while value > 0x7F:
+        octets.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*octets, value])
+
+
+def avro(*blocks: tuple[int, bytes], kind: str = "long", codec: str = "deflate") -> bytes:
+    """Make an avro file of one column; a block is a count and bytes as they are stored."""
+    fields = [{"name": "a", "type": kind}]
+    schema = json.dumps({"type": "record", "name": "r", "fields": fields}).encode()
+    facts = {b"avro.codec": codec.encode(), b"avro.schema": schema}
+    told = b"".join(
+        _zigzag(len(key)) + key + _zigzag(len(value)) + value for key, value in facts.items()
+    )
+    head = b"Obj\x01" + _zigzag(len(facts)) + told + b"\0" + _SYNC
+    return head + b"".join(
+        _zigzag(count) + _zigzag(len(packed)) + packed + _SYNC for count, packed in blocks
+    )
+
+
+def _deflated(piece: bytes, times: int) -> bytes:
+    packer = zlib.compressobj(6, wbits=-15)
+    independent = packer.compress(piece) + packer.flush(zlib.Z_FULL_FLUSH)
+    return independent * times + packer.flush()
+
+
+def _avro_of_texts() -> bytes:
+    packed = _deflated(_zigzag(MIB) + b"x" * MIB, 64)
+    return avro(*[(64, packed)] * 16, kind="string")
+
+
+def _parquet(table: pa.Table, rows: int, **options: object) -> bytes:
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, table.schema, **options) as writer:
+        for _ in range(rows // len(table)):
+            writer.write_table(table)
+    return sink.getvalue()
+
+
+def _parquet_of_pages() -> bytes:
+    table = pa.table({"a": ["x" * MIB] * 16})
+    return _parquet(table, 1024, compression="zstd", use_dictionary=False)
+
+
+def _parquet_of_a_dictionary() -> bytes:
+    index = pa.array([0] * 4096, pa.int32())
+    texts = pa.DictionaryArray.from_arrays(index, ["x" * MIB])
+    return _parquet(pa.table({"a": texts}), 4096, compression="none")
+
+
+def _parquet_of_nulls() -> bytes:
+    values = pa.ListArray.from_arrays([0, 64 * MIB], pa.nulls(64 * MIB, pa.int8()))
+    return _parquet(pa.table({"a": values}), 1, compression="zstd")
+
+
+# Read in the short form: the kinds that are read in ways of their own.
+SOME = ("gzip", "nested", "avro blocks", "avro count", "parquet dictionary", "parquet nulls")
+# Each as many bytes as it takes for a GiB or more, about a MiB at most.
+BOMBS: Mapping[str, Callable[[], bytes]] = {
+    "gzip": lambda: gzip.compress(_LINES, 9, mtime=0) * 64,
+    "bzip2": lambda: bz2.compress(_LINES[: 2 * MIB]) * 512,
+    "xz": lambda: lzma.compress(_LINES) * 64,
+    "zstd": lambda: _zstd(_LINES) * 64,
+    "line": lambda: gzip.compress(b"x" * (16 * MIB), mtime=0) * 64,
+    "record": lambda: gzip.compress(b'{"a":"', mtime=0) + gzip.compress(b"x" * (16 * MIB)) * 64,
+    "array": lambda: gzip.compress(b'[{"a":[', mtime=0) + gzip.compress(b"0," * (8 * MIB)) * 64,
+    "nested": lambda: gzip.compress(b"[" * (16 * MIB), mtime=0) * 64,
+    "columns": lambda: gzip.compress(b"a," * (8 * MIB), mtime=0) * 64,
+    "avro block": lambda: avro((2**30, _deflated(bytes(MIB), 1024))),
+    "avro blocks": _avro_of_texts,
+    "avro count": lambda: avro((2**60, b"\0" * 64), codec="null"),
+    "parquet pages": _parquet_of_pages,
+    "parquet dictionary": _parquet_of_a_dictionary,
+    "parquet nulls": _parquet_of_nulls,
+    "cell": lambda: gzip.compress(b'a\n"', mtime=0) + gzip.compress(_LINES, mtime=0) * 64,
+}

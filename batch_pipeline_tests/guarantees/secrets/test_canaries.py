@@ -1,0 +1,87 @@
+"""The search itself: what it finds, so that finding nothing means something."""
+
+import base64
+import gzip
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from batch_pipeline_tests.concurrency import eventually
+from batch_pipeline_tests.guarantees.secrets.canaries import Canaries
+from batch_pipeline_tests.guarantees.secrets.search import Search
+from batch_pipeline_tests.guarantees.secrets.watcher import OWNER, Seen, look
+
+CANARIES = Canaries({"one": "canary0123456789abcdef"})
+WORD = CANARIES["one"].encode()
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(b"password=%s;" % WORD, id="plain"),
+        pytest.param(gzip.compress(b"x" * 99 + WORD), id="gzip"),
+        pytest.param(zlib.compress(b"x" * 99 + WORD), id="zlib"),
+        pytest.param(base64.b64encode(b"ann:" + WORD), id="a header with a login"),
+        pytest.param(base64.b64encode(b"annie:" + WORD + b"and more"), id="inside of Base64"),
+        pytest.param(base64.b64encode(b"a:" + WORD), id="elsewhere in Base64"),
+        pytest.param(WORD.hex().encode(), id="hexadecimal"),
+    ],
+)
+def test_canary_is_found_in_each_form(form: bytes) -> None:
+    """Expect its name, also where the word itself cannot be read."""
+    assert CANARIES.found_in(form) == {"one"}
+    assert CANARIES.found_in(form[:12] + form[-12:]) == set()
+
+
+def test_search_finds_what_is_in_folders_and_names(tmp_path: Path) -> None:
+    """Expect a file, a name and a link to be hits, and every file to count as a place."""
+    (tmp_path / "a.txt").write_bytes(WORD)
+    (tmp_path / f"{CANARIES['one']}.csv").write_bytes(b"")
+    (tmp_path / "link").symlink_to(f"/{CANARIES['one']}")
+    (tmp_path / "b.txt").write_bytes(b"nothing")
+    search = Search(CANARIES)
+    search.folder(tmp_path)
+    assert len(search.hits) == 3
+    assert (search.places, search.octets) == (4, 22 + 0 + 23 + 7)
+
+
+def test_search_finds_what_is_in_a_database(database_url: str) -> None:
+    """Expect the text of a column and packed bytes of another to be hits."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE public.kept (words jsonb, packed bytea)")
+        row = (f'{{"a": ["{CANARIES["one"]}"]}}', zlib.compress(WORD))
+        connection.execute("INSERT INTO public.kept VALUES (%s, %s)", row)
+    search = Search(CANARIES)
+    search.database(database_url)
+    assert search.hits == ["one: in row 0 of public.kept"] * 2
+
+
+def test_look_sees_command_lines_sockets_and_files(tmp_path: Path) -> None:
+    """Expect a word on a command line, a socket for everybody, and a file that others can read."""
+    program = (
+        "import socket, sys; one = socket.create_server(('0.0.0.0', 0)); "
+        "two = socket.socket(socket.AF_UNIX); two.bind(sys.argv[2]); sys.stdin.read()"
+    )
+    folder = tmp_path / "open"
+    folder.mkdir()
+    (folder / "closed").write_bytes(WORD)
+    (folder / "closed").chmod(0o600)
+    (folder / "open").write_bytes(WORD)
+    (folder / "open").chmod(0o644)
+    command = [sys.executable, "-c", program, CANARIES["one"], str(folder / "socket")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE):
+        seen = Seen()
+
+        def is_seen() -> bool:
+            look(seen, CANARIES, folder)
+            return bool(seen.beyond) and str(folder / "socket") in seen.unix
+
+        eventually(is_seen)
+    assert any(CANARIES["one"] in line for line in seen.command_lines)
+    assert [address for _, address, _ in seen.beyond] == ["0.0.0.0"]  # noqa: S104 - what it must see
+    files = {Path(path).name: who for path, who in seen.secret_files.items()}
+    assert files == {"closed": OWNER, "open": "others, mode 44"}

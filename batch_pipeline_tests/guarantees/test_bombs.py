@@ -1,0 +1,112 @@
+"""Small files that grow without end are refused early, and by their own fault alone."""
+
+import gzip
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from batch_pipeline.domain.encoding import Compression, Format
+from batch_pipeline.domain.errors import BadFileError
+from batch_pipeline.domain.item import FoundFile
+from batch_pipeline.domain.location import to_uri
+from batch_pipeline.domain.record_rules import ReadLimits
+from batch_pipeline.singer.incoming.values import BatchEncoding, BatchMessage
+from batch_pipeline.singer.target.batch_files import check
+from batch_pipeline.singer.target.batch_reading import BatchFile, BatchLimits
+from batch_pipeline.singer.target.refusals import BatchFileError
+from batch_pipeline.spark.read.sources import open_source
+from batch_pipeline_tests.factories import stream
+from batch_pipeline_tests.guarantees.inputs.bombs import BOMBS, MIB, SOME
+from batch_pipeline_tests.proofs import Figures
+
+pytestmark = pytest.mark.guarantee("S1")
+
+MOST_MIB = 400  # beside what the program itself takes
+REASONS = {
+    "gzip": "`read_limits.max_expansion`",
+    "bzip2": "`read_limits.max_expansion`",
+    "xz": "`read_limits.max_expansion`",
+    "zstd": "`read_limits.max_expansion`",
+    "line": "`read_limits.max_expansion`",
+    "cell": "`read_limits.max_expansion`",
+    "record": "`read_limits.max_expansion`",
+    "array": "`read_limits.max_expansion`",
+    "nested": "is nested too deeply",
+    "columns": "`read_limits.max_expansion`",
+    "avro block": "becomes larger than 128 MiB",
+    "avro blocks": "grows too much",
+    "avro count": "has not all of its records",
+    "parquet pages": "`read_limits.max_expansion`",
+    "parquet dictionary": "`read_limits.max_expansion`",
+    "parquet nulls": "`read_limits.max_expansion`",
+}
+
+
+def test_bombs_are_refused_before_they_fill_the_memory(
+    tmp_path: Path, figures: Figures, *, long_form: bool
+) -> None:
+    """Expect each to be a bad file whose reason names the limit, and no more memory than a task
+    takes for an honest file.
+    """
+    names, paths = [*BOMBS] if long_form else [*SOME], []
+    for name in names:
+        path = tmp_path / name
+        path.write_bytes(BOMBS[name]())
+        assert path.stat().st_size < 2 * MIB, name
+        paths.append(str(path))
+    command = [sys.executable, "-m", "batch_pipeline_tests.guarantees.inputs.bomb_reader", *paths]
+    told = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    assert {name: told[name][0] for name in names if REASONS[name] not in told[name][0]} == {}
+    _, open_quote = told.pop("cell", (None, 0))  # the last one: the peak of a process only grows
+    peak = max(mib for _, mib in told.values())
+    assert peak < MOST_MIB, told
+    assert open_quote < 1_000
+    figures(bombs=len(names), peak_mib=float(max(peak, open_quote)))
+
+
+def test_honest_file_that_compresses_well_has_a_way_through(tmp_path: Path) -> None:
+    """Expect the limit that the refusal names to let a file of one repeated line be read."""
+    path = tmp_path / "constant.csv.gz"
+    path.write_bytes(gzip.compress(b"constant\n" * (10 * MIB), mtime=0))
+    found, described = FoundFile(location=to_uri(path)), stream()
+
+    def size(limits: ReadLimits) -> int:
+        with open_source(found, replace(described, read_limits=limits)) as source:
+            return sum(len(block) for block in iter(lambda: source.read(MIB), b""))
+
+    with pytest.raises(BadFileError, match=r"`read_limits\.max_expansion` does not allow"):
+        size(ReadLimits())
+    assert size(ReadLimits(max_expansion=2_000)) == 90 * MIB
+
+
+@pytest.mark.parametrize("kind", ["gzip", "zstd", "parquet"])
+def test_bombs_of_a_tap_are_refused(tmp_path: Path, kind: str, figures: Figures) -> None:
+    """Expect files of BATCH messages to be held to the same limit, with the target's own key."""
+    path, lines = tmp_path / "bomb", b'{"id": 1, "text": "%s"}\n' % (b"x" * MIB) * 16
+    encoding = BatchEncoding(format=Format.JSONL, compression=Compression.GZIP)
+    match kind:
+        case "gzip":
+            path.write_bytes(gzip.compress(lines, 9, mtime=0) * 64)
+        case "zstd":
+            encoding = replace(encoding, compression=Compression.ZSTD)
+            path.write_bytes(pa.compress(lines, codec="zstd", asbytes=True) * 64)
+        case _:
+            encoding = BatchEncoding(format=Format.PARQUET, compression=None)
+            table = pa.table({"id": [1] * 100, "text": ["x" * MIB] * 100})
+            pq.write_table(table, path, compression="zstd", use_dictionary=False)
+    message = BatchMessage(line=2, stream="orders", encoding=encoding, manifest=(str(path),))
+    file = BatchFile(location=to_uri(path), path=path)
+    limits = BatchLimits(max_line_bytes=64 * MIB)
+    with pytest.raises(BatchFileError, match=r"250 times as large .* \(`max_expansion`\)"):
+        check(message, 0, file, keys=("id",), limits=limits)
+    if kind == "gzip":
+        path.write_bytes(gzip.compress(lines, 9, mtime=0) * 6)
+        wide = replace(limits, max_expansion=5_000)
+        assert check(message, 0, file, keys=("id",), limits=wide).records == 16 * 6
+    figures(bombs=1)

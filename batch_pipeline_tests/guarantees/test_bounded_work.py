@@ -1,0 +1,136 @@
+"""What acquiring reads, however large the table and however long the history of its job (G14).
+
+Counted by the server's own statistics over all tables of the database, the inventory's too. The
+history is one batch that went through the product, multiplied.
+"""
+
+from contextlib import closing
+
+import pytest
+import sqlalchemy as sa
+
+from batch_pipeline.domain.seen import Seen
+from batch_pipeline.inventory.database import Database, open_database
+from batch_pipeline_tests.concurrency import eventually
+from batch_pipeline_tests.integration.invariants import check_invariants
+from batch_pipeline_tests.integration.meta_tables import meta_engine
+from batch_pipeline_tests.integration.seeds import execute, query
+from batch_pipeline_tests.integration.test_acquire import CREATE, Scene, limited
+from batch_pipeline_tests.proofs import Figures
+
+ITEMS = 100  # of a batch
+CALLS = 20
+OLD_ITEMS = 5  # of a batch of the history
+MULTIPLIED = {
+    "batch": "'id', n + 1, 'first_id', n * :items + 1, 'last_id', (n + 1) * :items",
+    "batch_state": "'batch_id', n + 1",
+    "attempt": "'id', n + 1, 'batch_id', n + 1, 'token', gen_random_uuid(), "
+    "'publish_number', n + 1, 'seen', jsonb_set(one.row -> 'seen', '{runs}', "
+    "jsonb_build_array(jsonb_build_array(n * :items + 1, (n + 1) * :items)))",
+}
+MULTIPLY = """
+WITH one AS (SELECT to_jsonb(t) AS row FROM batch_pipeline.{table} t)
+INSERT INTO batch_pipeline.{table} {overriding}
+SELECT made.* FROM one, generate_series(1, CAST(:batches AS bigint) - 1) n,
+       jsonb_populate_record(NULL::batch_pipeline.{table},
+                             one.row || jsonb_build_object({columns})) made
+"""
+ADVANCE = (
+    "UPDATE batch_pipeline.bookmark SET last_id = (SELECT max(last_id) FROM batch_pipeline.batch)",
+    "UPDATE batch_pipeline.job SET publish_count = (SELECT max(id) FROM batch_pipeline.batch)",
+    """
+    SELECT setval(pg_get_serial_sequence('batch_pipeline.' || name, 'id'), max(id))
+      FROM batch_pipeline.batch, unnest(ARRAY['batch', 'attempt']) name GROUP BY name
+    """,
+    "VACUUM ANALYZE",
+)
+FILL = (
+    "INSERT INTO public.files (id, item, weight) "
+    "SELECT n, 'file-' || n, 1 FROM generate_series(1, CAST(:rows AS int)) n"
+)
+READ = """
+SELECT coalesce(sum(seq_tup_read), 0)
+       + (SELECT coalesce(sum(idx_tup_read), 0) FROM pg_stat_user_indexes)
+  FROM pg_stat_user_tables
+"""
+OTHERS = """
+SELECT FROM pg_stat_activity
+ WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+"""
+
+
+def acquire(url: str, calls: int, *, items: int = ITEMS, short: bool = True) -> None:
+    """Acquire and end so many batches in sessions that hand in their counters and go."""
+    database = open_database(url, migrated=None)
+    with closing(database), meta_engine(url) as engine:
+        scene = Scene(database, engine, short=short)
+        for _ in range(calls):
+            attempt = scene.acquire(limited(items))
+            assert attempt is not None
+            assert attempt.batch.count == items
+            first_id, last_id = attempt.batch.id_range.first_id, attempt.batch.id_range.last_id
+            seen = Seen.of(range(first_id, last_id + 1), weight=items)
+            database.attempts.succeed(attempt, logging=None, seen=seen)
+
+
+def fill(database: Database, url: str, rows: int) -> None:
+    """Fill a table, of whose rows three fifths are taken already in small batches."""
+    batches = rows * 3 // 5 // OLD_ITEMS
+    execute(database, "TRUNCATE public.files")
+    execute(database, "TRUNCATE batch_pipeline.job RESTART IDENTITY CASCADE")
+    execute(database, FILL, rows=rows)
+    acquire(url, 1, items=OLD_ITEMS)
+    for table, columns in MULTIPLIED.items():
+        overriding = "" if table == "batch_state" else "OVERRIDING SYSTEM VALUE"
+        statement = MULTIPLY.format(table=table, columns=columns, overriding=overriding)
+        given = {"items": OLD_ITEMS} if ":items" in columns else {}
+        execute(
+            database,
+            statement.replace(":items", "CAST(:items AS bigint)"),
+            batches=batches,
+            **given,
+        )
+    with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        for statement in ADVANCE:
+            connection.execute(sa.text(statement))
+
+
+def rows_read(database: Database) -> int:
+    """Wait until all other sessions have gone, and give what has been read so far."""
+    database.engine.dispose()
+    eventually(lambda: not query(database, OTHERS))
+    return int(query(database, READ)[0][0])
+
+
+def read_by_acquiring(database: Database, url: str, *, short: bool) -> float:
+    """Give the rows that one acquisition and its end read: those of many less those of few."""
+    counts = []
+    for calls in (1, CALLS + 1):
+        before = rows_read(database)
+        acquire(url, calls, short=short)
+        counts.append(rows_read(database) - before)
+    return (counts[1] - counts[0]) / CALLS
+
+
+@pytest.mark.guarantee("G14")
+@pytest.mark.parametrize("short", [True, False], ids=["one round trip", "several"])
+def test_acquiring_reads_the_batch_whatever_lies_around_it(
+    database: Database, database_url: str, figures: Figures, *, short: bool, long_form: bool
+) -> None:
+    """Expect as many rows to be read of a table, and behind a history, a hundred times as large."""
+    read = []
+    execute(database, CREATE)
+    for rows in (10_000, 1_000_000 if long_form else 30_000):
+        fill(database, database_url, rows)
+        read.append(read_by_acquiring(database, database_url, short=short))
+        if rows < 100_000:
+            check_invariants(database)
+    few, many = read
+    figures(
+        rows_of_the_large_table=float(rows),
+        batches_before=float(rows * 3 // 5 // OLD_ITEMS),
+        rows_read_of_10_000=few,
+        rows_read_of_the_large_one=many,
+    )
+    assert ITEMS < few < 2 * ITEMS
+    assert abs(many - few) <= 10

@@ -1,0 +1,158 @@
+"""Texts of others in names of files, in pages, on terminals and in states are shown, not obeyed."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from batch_pipeline.cli import console
+from batch_pipeline.defs.metadata import batch_metadata
+from batch_pipeline.domain.backfill import check_backfill_name
+from batch_pipeline.domain.backfill_key import parse_backfill_key
+from batch_pipeline.domain.errors import InvalidValueError
+from batch_pipeline.domain.location import to_uri
+from batch_pipeline.domain.partition_key import parse_partition_key
+from batch_pipeline.domain.stream import STREAM_NAME, Storage
+from batch_pipeline.settings.stream_file import read_stream_file
+from batch_pipeline.singer.bookmarks import StateFileError, bookmark_of, bookmarks_of
+from batch_pipeline.singer.target.places import WantedStream, stream_name
+from batch_pipeline.singer.target.refusals import PlaceUnfitError
+from batch_pipeline.singer.target.stream_file import scaffold
+from batch_pipeline_tests.factories import manifest, part_file, stream
+from batch_pipeline_tests.guarantees.inputs.texts import TEXTS, is_text
+from batch_pipeline_tests.proofs import Figures
+
+pytestmark = pytest.mark.guarantee("S1")
+
+OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+def taken(check: Callable[[str], Any]) -> list[str]:
+    """Give the texts that a check lets through; the others are refused as a wrong value."""
+    found = []
+    for text in TEXTS:
+        try:
+            check(text)
+        except InvalidValueError:
+            continue
+        found.append(text)
+    return found
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        lambda text: stream(name=text),
+        lambda text: Storage(root="file:///batches", prefix=text),
+        check_backfill_name,
+    ],
+    ids=["stream", "prefix", "backfill"],
+)
+def test_names_that_become_parts_of_file_names_are_safe_ones(
+    check: Callable[[str], Any], figures: Figures
+) -> None:
+    """Expect one rule: letters, digits, `_`, `.` and `-`, which no path, shell or key obeys."""
+    found = taken(check)
+    assert 10 < len(found) < 50
+    assert [text for text in found if text and not SAFE.fullmatch(text)] == []
+    figures(hostile_texts=len(TEXTS))
+
+
+def test_names_of_taps_become_safe_names_of_their_own(figures: Figures) -> None:
+    """Expect the same rule, and no two names to become one."""
+    names = [stream_name(text) for text in TEXTS]
+    assert [name for name in names if not STREAM_NAME.fullmatch(name)] == []
+    assert len(set(names)) == len(TEXTS)
+    figures(hostile_texts=len(TEXTS))
+
+
+@pytest.mark.parametrize("parse", [parse_partition_key, parse_backfill_key], ids=["own", "past"])
+@pytest.mark.parametrize("form", ["{}", "000000000001-000000000003{}", "past:000000000001-{}"])
+def test_partition_keys_are_keys_or_refused(
+    parse: Callable[[str], Any], form: str, figures: Figures
+) -> None:
+    """Expect nothing that somebody types in the page of an asset to be taken for a range."""
+    assert taken(lambda text: parse(form.format(text))) == []
+    figures(hostile_texts=len(TEXTS))
+
+
+def test_states_of_taps_are_numbers_or_refused(figures: Figures) -> None:
+    """Expect a text in the place of a bookmark, of a number or of other jobs to be told."""
+    for text in TEXTS:
+        for written in (text, {"publish_number": text}, {"publish_number": 1, "other_jobs": text}):
+            with pytest.raises(StateFileError):
+                bookmark_of(written, "orders", path="state.json")
+        with pytest.raises(StateFileError):
+            bookmarks_of({"bookmarks": text}, path="state.json")
+        read = bookmark_of({"publish_number": 7, "job": text}, "orders", path="state.json")
+        assert read.numbers == {text: 7}
+    figures(hostile_texts=5 * len(TEXTS))
+
+
+def test_stream_files_that_a_tap_brings_about_say_what_it_said(
+    tmp_path: Path, figures: Figures
+) -> None:
+    """Expect names and keys of SCHEMA to be read from the file as they were, or to be refused where
+    they are templates, which a Dagster project would execute.
+    """
+    refused, texts = [], [text for text in TEXTS if is_text(text)]
+    for text in texts:
+        wanted = WantedStream(name=text, schema={}, key_properties=("id", text))
+        name = stream_name(text)
+        try:
+            made = scaffold(wanted, name, f"file:///landing/{name}")
+        except PlaceUnfitError:
+            refused.append(text)
+            continue
+        path = tmp_path / "orders" / "defs.yaml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(made.stream_file, encoding="utf-8")
+        read = read_stream_file(path)
+        assert (read.name, read.key_properties) == (name, ("id", text))
+        assert yaml.safe_load(made.stream_file)["attributes"]["stream"] == name
+    assert refused == [text for text in texts if re.search(r"\{[{%#]", text)]
+    figures(hostile_texts=2 * len(texts))
+
+
+@pytest.mark.parametrize("show", ["say", "head", "complain", "note"])
+def test_terminals_are_told_nothing_that_they_obey(
+    capsys: pytest.CaptureFixture[str], show: str, figures: Figures
+) -> None:
+    """Expect cursor movements, titles, links, overwritten lines and turned texts to be visible."""
+    for text in TEXTS:
+        getattr(console, show)(f"orders: {text}.")
+    captured = capsys.readouterr()
+    printed = captured.out + captured.err
+    assert OBEYED.search(printed) is None
+    assert "\\u001b[2J" in printed
+    assert "[bold red]a[/]" in printed
+    figures(hostile_texts=len(TEXTS))
+
+
+def test_programs_are_told_every_text_as_it_is(
+    capsys: pytest.CaptureFixture[str], figures: Figures
+) -> None:
+    """Expect JSON that gives the texts back, and does nothing to a terminal."""
+    console.print_json({"texts": TEXTS})
+    printed = capsys.readouterr().out
+    assert OBEYED.search(printed) is None
+    assert json.loads(printed)["texts"] == list(TEXTS)
+    figures(hostile_texts=len(TEXTS))
+
+
+def test_pages_of_dagster_show_texts_inside_of_code(figures: Figures) -> None:
+    """Expect no text of a manifest to end the block of code that it is shown in."""
+    texts = [text for text in TEXTS if is_text(text)]
+    for text in texts:
+        part = part_file(uri=to_uri(f"/batches/{text}"))
+        one = manifest(part_files=(part,), key_properties=(text,))
+        block = batch_metadata(one, "file:///batches/manifest.json", 1.0)["batch_message"].value
+        first, *inside, last = block.split("\n")
+        assert (first, last) == ("```json", "```")
+        assert not any(line.lstrip().startswith(("```", "~~~")) for line in inside)
+    figures(hostile_texts=2 * len(texts))

@@ -1,0 +1,135 @@
+"""Sixty-four workers that acquire batches of one job, and somebody who writes a batch by hand (G2).
+
+What the workers were given is compared with what the inventory says, id by id.
+"""
+
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from batch_pipeline import library
+from batch_pipeline.inventory.database import Database
+from batch_pipeline_tests.benchmarks.bench_workers import Work, acquire_batches, measured
+from batch_pipeline_tests.concurrency import together
+from batch_pipeline_tests.factories import limits
+from batch_pipeline_tests.integration.invariants import check_invariants
+from batch_pipeline_tests.integration.library_tables import (
+    CREATE_META_TABLE,
+    acquire_or_none,
+    delivered_ids,
+    fill_evenly,
+)
+from batch_pipeline_tests.integration.meta_tables import execute as execute_in_meta
+from batch_pipeline_tests.integration.meta_tables import meta_engine
+from batch_pipeline_tests.integration.seeds import execute, plan, query, register
+from batch_pipeline_tests.proofs import Figures
+
+WORKERS = 16  # of a process, each with a connection of its own
+PROCESSES = 4
+THREADS = 64  # of a program that uses the library
+ITEMS = 10  # of a batch: items of weight 10, batches of 100
+CREATE = """
+CREATE TABLE public.meta (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, item text NOT NULL, weight bigint NOT NULL)
+"""
+FILL = (
+    "INSERT INTO public.meta (item, weight) SELECT 'file-' || n, 10 "
+    "FROM generate_series(1, CAST(:rows AS int)) n"
+)
+BY_HAND = """
+INSERT INTO batch_pipeline.batch (job_id, first_id, last_id, weight, item_count, config)
+SELECT id, 15, 25, 1, 1, '{}' FROM batch_pipeline.job
+"""
+RANGES = "SELECT first_id, last_id FROM batch_pipeline.batch ORDER BY first_id"
+
+
+@pytest.mark.guarantee("G2")
+def test_sixty_four_workers_on_one_job_share_its_ids(
+    database: Database, database_url: str, figures: Figures, *, long_form: bool
+) -> None:
+    """Expect each id in one batch of one worker: as many tiles as calls, without hole or overlap.
+
+    The short form has sixteen workers in this process, the long one as many in each of four.
+    """
+    workers = PROCESSES * WORKERS if long_form else WORKERS
+    batches = 50_048 if long_form else 800
+    execute(database, CREATE)
+    execute(database, FILL, rows=batches * ITEMS)
+    execute(database, "ANALYZE public.meta")
+    if long_form:
+        work = Work(database_url, batches // PROCESSES, threads=WORKERS)
+        ranges, _, rate = measured(acquire_batches, work, PROCESSES)
+        figures(batches_a_second=rate)
+    else:
+        ranges, _ = acquire_batches(Work(database_url, batches, threads=WORKERS))
+    given = sorted(uid for first, last in ranges for uid in range(first, last + 1))
+    holes = batches * ITEMS - len(set(given))
+    figures(
+        workers=float(workers),
+        batches=len(ranges),
+        overlaps=len(given) - len(set(given)),
+        holes=holes,
+    )
+    assert given == list(range(1, batches * ITEMS + 1))
+    assert sorted(ranges) == query(database, RANGES)
+    check_invariants(database)
+
+
+@pytest.mark.guarantee("G2")
+def test_batch_that_is_written_by_hand_over_others_is_refused_by_the_database(
+    database: Database, database_url: str, figures: Figures
+) -> None:
+    """Expect the constraint to refuse plain SQL of the tables' own owner, and nothing to change."""
+    register(database, 20)
+    plan(database, limits())
+    before = query(database, RANGES)
+    with (
+        psycopg.connect(database_url) as owner,
+        pytest.raises(psycopg.errors.ExclusionViolation) as caught,
+    ):
+        owner.execute(BY_HAND)
+    assert caught.value.sqlstate == "23P01"
+    assert caught.value.diag.constraint_name == "batch_ranges_do_not_overlap"
+    assert query(database, RANGES) == before == [(1, 10), (11, 20)]
+    figures(refused_with_23P01=1)
+
+
+@pytest.mark.guarantee("G2")
+@pytest.mark.parametrize("apart", [False, True], ids=["one database", "two databases"])
+def test_more_threads_than_connections_share_the_ids_and_wait_in_turn(
+    database: Database,
+    database_url: str,
+    empty_database_url: str,
+    tmp_path: Path,
+    figures: Figures,
+    *,
+    apart: bool,
+    long_form: bool,
+) -> None:
+    """Expect sixty-four threads that begin at once to take each id once, and no wait to be in vain.
+
+    Who plans needs a second connection for its ceiling, which the others must leave to it.
+    """
+    ids = 8_000 if long_form else 200
+    meta_url = empty_database_url if apart else database_url
+    with meta_engine(meta_url) as engine:
+        execute_in_meta(engine, CREATE_META_TABLE)
+        fill_evenly(engine, ids)
+    settings = {"inventory_conn": database_url, "meta_conn": meta_url, "home": tmp_path}
+    library.configure(settings=settings)
+
+    def drain() -> int:
+        batches = 0
+        while (batch := acquire_or_none(batch_count=2)) is not None:
+            batches += len(batch.items) == 2
+            batch.succeeded()
+        return batches
+
+    try:
+        results = together(*[drain] * THREADS)
+    finally:
+        library.close()
+    assert [one for one in results if isinstance(one, Exception)] == []
+    assert delivered_ids(database) == list(range(1, ids + 1))
+    figures(batches=ids // 2, overlaps=0, holes=0, threads_of_the_library=float(THREADS))

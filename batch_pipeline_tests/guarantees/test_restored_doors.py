@@ -1,0 +1,218 @@
+"""Every door of a stream is shut while its inventory is older than its storage (G13)."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from click.testing import CliRunner, Result
+
+from batch_pipeline.cli import cli
+from batch_pipeline.defs.resources import PipelineResource
+from batch_pipeline.domain.location import to_path
+from batch_pipeline.inventory.database import Database
+from batch_pipeline_tests.guarantees.restored_site import Site, open_site
+from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
+from batch_pipeline_tests.integration.seeds import query
+from batch_pipeline_tests.proofs import Figures
+
+pytestmark = [
+    pytest.mark.guarantee("G13"),
+    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
+    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
+]
+STRANGER = "orders-000000000091-000000000092.g1.json"
+TARGETS = {"warehouse": {"command": ["target-that-never-runs"]}}
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def scene(
+    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DefsScene]:
+    """Four planned batches, and a manifest in the storage that nobody knows."""
+    with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=TARGETS) as opened:
+        path = Path(to_path(opened.stream.storage.root), "manifests", STRANGER)
+        path.parent.mkdir(parents=True)
+        path.write_text("{}")
+        yield opened
+
+
+@pytest.fixture
+def site(tmp_path: Path, server_url: str, database_url: str) -> Iterator[Site]:
+    """Two batches of which the backup that was put back knows one."""
+    with open_site(tmp_path, server_url, database_url, str(tmp_path / "batches")) as opened:
+        opened.land(1, 2)
+        opened.work()
+        backup = opened.back_up()
+        opened.land(3, 4)
+        opened.work()
+        opened.restore(backup)
+        yield opened
+
+
+@pytest.fixture
+def run(site: Site) -> Run:
+    """The command on the site."""
+    return lambda *words: CliRunner().invoke(cli, words, env=site.environment)
+
+
+def planned_rows(scene: DefsScene) -> int:
+    """Count what is planned and tried."""
+    statement = (
+        "SELECT (SELECT count(*) FROM batch_pipeline.batch) "
+        "+ (SELECT count(*) FROM batch_pipeline.attempt)"
+    )
+    [(count,)] = query(scene.database, statement)
+    return int(count)
+
+
+@pytest.mark.parametrize(
+    "name", ["orders_new_files", "orders_late", "orders_backfill", "orders_load"]
+)
+def test_sensors_of_a_stream_that_is_older_ask_for_nothing(
+    scene: DefsScene, name: str, figures: Figures
+) -> None:
+    """Expect each of them, whichever ticks first, to skip and say why."""
+    sensor = scene.definitions.resolve_sensor_def(name)
+    resources = {"pipeline": PipelineResource()}
+    for _ in range(2):
+        with dg.build_sensor_context(instance=scene.instance, resources=resources) as context:
+            skipped = sensor(context)
+        assert isinstance(skipped, dg.SkipReason)
+        assert f"1 manifest is unknown to it, {STRANGER} first" in str(skipped.skip_message)
+    assert planned_rows(scene) == 4
+    assert scene.database.jobs.paused("orders") is not None
+    figures(doors=1)
+
+
+@pytest.mark.parametrize(
+    ("job", "op"),
+    [("reconcile", "reconcile_streams"), ("collect_garbage", "collect_of_streams")],
+)
+def test_jobs_of_a_stream_that_is_older_fail_and_say_why(
+    scene: DefsScene, job: str, op: str, figures: Figures
+) -> None:
+    """Expect the failure of the run to name the ways on."""
+    result = scene.definitions.resolve_job_def(job).execute_in_process(
+        instance=scene.instance, raise_on_error=False
+    )
+    assert not result.success
+    [failed] = [event for event in result.all_events if event.is_step_failure]
+    told = failed.step_failure_data.user_failure_data
+    assert told is not None
+    assert "--discard" in str(told.description)
+    assert failed.step_key == op
+    figures(doors=1)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("register", "orders"), ("plan", "orders"), ("audit", "orders"), ("reconcile", "orders")],
+    ids=lambda words: words[0],
+)
+def test_commands_on_a_stream_that_is_older_end_with_the_ways_on(
+    site: Site, run: Run, words: tuple[str, ...], figures: Figures
+) -> None:
+    """Expect exit code 1, one message, and nothing changed."""
+    before = site.said()
+    ended = run(*words)
+    assert ended.exit_code == 1, ended.output
+    said = ended.stderr if words[0] == "reconcile" else str(ended.exception)
+    assert "`batch-pipeline reconcile orders --adopt`" in said
+    assert site.said() == before
+    figures(doors=1)
+
+
+def test_garbage_of_a_stream_that_is_older_stays_while_that_of_others_goes(
+    site: Site, run: Run
+) -> None:
+    """Expect the one to be refused with the ways on, and the other to be done."""
+    site.describe("clicks")
+    ended = run("gc", "orders", "clicks")
+    assert ended.exit_code == 1
+    assert "`batch-pipeline reconcile orders --adopt`" in ended.stderr
+    assert ended.stdout.splitlines() == ["clicks", "  Nothing to delete."]
+
+
+def test_reconcile_command_adopts_in_words(site: Site, run: Run) -> None:
+    """Expect what would be done, what was done, and that nothing is left."""
+    dry = run("reconcile", "orders", "--adopt", "--dry-run")
+    assert dry.stdout.splitlines() == [
+        "orders",
+        "  1 manifests with 2 records would be adopted:",
+        "    1 batches and 2 items were unknown",
+    ]
+    done = run("reconcile", "orders", "--adopt", "--days", "0")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines() == [
+        "orders",
+        "  1 manifests with 2 records adopted:",
+        "    1 batches and 2 items were unknown",
+        "  0 attempts closed, 1 pointer files written",
+    ]
+    again = told(run("reconcile", "orders", "--adopt", "--json"))
+    assert again["adopted"]["manifests"] == 0
+    assert again["audit"]["batches"] == 2
+    assert (again["attempts_closed"], again["pointers_written"], again["errors"]) == (0, 0, [])
+
+
+def test_reconcile_command_discards_in_words(site: Site, run: Run) -> None:
+    """Expect the folder where the manifest is now, and how many records may come twice."""
+    done = run("reconcile", "orders", "--discard", "--days", "0")
+    assert done.exit_code == 0, done.output
+    head, moved, twice, closed = done.stdout.splitlines()
+    folder = moved.removeprefix("  1 manifests are in ")
+    assert (head, twice, closed) == (
+        "orders",
+        "    2 records of them may be in targets, which get them once more",
+        "  0 attempts closed, 0 pointer files written",
+    )
+    assert [path.name for path in Path(to_path(folder), "manifests").iterdir()] == [
+        "orders-000000000003-000000000004.g1.json"
+    ]
+
+
+def test_reconcile_command_discards_what_is_in_the_way_of_a_pointer(site: Site, run: Run) -> None:
+    """Expect the manifest of somebody else to give its place to the one that is published."""
+    Path(site.root, "manifests", "orders-000000000003-000000000004.g1.json").unlink()
+    [first] = Path(site.root, "manifests").glob("*.json")
+    text = first.read_text()
+    first.write_text("{}")
+    with site.database.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE batch_pipeline.attempt SET pointer_uri = NULL")
+    ended = run("reconcile", "orders")
+    assert (ended.exit_code, first.read_text()) == (1, "{}")
+    assert "`batch-pipeline reconcile STREAM --discard`" in ended.stderr
+    ended = run("reconcile", "orders", "--discard")
+    assert (ended.exit_code, first.read_text()) == (0, text)
+
+
+def test_reconcile_command_that_cannot_adopt_lists_the_problems(site: Site, run: Run) -> None:
+    """Expect exit code 1, each problem with --json, and the first one in words."""
+    for path in Path(site.root).glob("orders-000000000003-*.jsonl.gz"):
+        path.unlink()
+    ended = run("reconcile", "orders", "--adopt", "--json")
+    assert ended.exit_code == 1
+    [report] = json.loads(ended.stdout)["streams"]
+    assert [problem.endswith("is missing") for problem in report["problems"]] == [True]
+    assert "Nothing was changed, and the stream stays paused" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("--adopt", "--discard"), ("--dry-run",)], ids=["both", "dry run of nothing"]
+)
+def test_reconcile_command_refuses_what_contradicts_itself(
+    run: Run, words: tuple[str, ...]
+) -> None:
+    """Expect a usage error."""
+    assert run("reconcile", *words).exit_code == 2
+
+
+def told(ended: Result) -> Any:
+    """Read the report of the one stream, expecting exit code 0."""
+    assert ended.exit_code == 0, ended.output
+    [report] = json.loads(ended.stdout)["streams"]
+    return report

@@ -1,0 +1,166 @@
+"""A planner that hangs in the middle of its transaction, and everybody else (G12).
+
+The planner is a process of its own, stopped by SIGSTOP. Who writes to the meta table meanwhile may
+wait for no lock at all; who wants to plan is told who is in the way.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from batch_pipeline.domain.errors import LockTimeoutError
+from batch_pipeline.domain.failpoint import VARIABLE
+from batch_pipeline.inventory.database import Database, open_database
+from batch_pipeline.inventory.locks import LockClass
+from batch_pipeline_tests.concurrency import eventually, python
+from batch_pipeline_tests.integration.invariants import check_invariants
+from batch_pipeline_tests.integration.inventory_stage import Stage
+from batch_pipeline_tests.integration.seeds import query
+from batch_pipeline_tests.integration.test_acquire import ALL, WORKER
+from batch_pipeline_tests.integration.test_planning import PLAN
+from batch_pipeline_tests.proofs import Figures
+
+PLANNERS = {
+    "acquiring": (WORKER, ("long", "1"), "acquire.before_commit"),
+    "planning": (PLAN, (), "plan.before_commit"),
+}
+INSERT = "INSERT INTO public.files (id, item, weight) VALUES (%s, 'file', 1)"
+FAR_ABOVE = 1_000_000  # ids that no other part of the test uses
+HANGING = """
+SELECT l.pid FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+ WHERE a.datname = current_database() AND a.state = 'idle in transaction'
+   AND clock_timestamp() - a.state_change > interval '0.2 s'
+   AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 2 AND l.classid::bigint = :planning
+"""
+ON_META_TABLE = "SELECT FROM pg_locks WHERE relation = 'public.files'::regclass"
+
+
+@pytest.fixture
+def stage(database: Database, database_url: str) -> Iterator[Stage]:
+    """A stream and a user's table, with rows to plan in each and an attempt running in each."""
+    with closing(Stage(open_database(database_url, migrated=None))) as stage:
+        stage.rows(2)
+        stage.acquired(ALL)
+        stage.claimed(stage.planned())
+        stage.rows(3)
+        stage.register()
+        yield stage
+
+
+def hanging(database: Database) -> list[int]:
+    """Give the sessions that hold a planning lock and do nothing."""
+    return [pid for (pid,) in query(database, HANGING, planning=int(LockClass.PLAN))]
+
+
+@contextmanager
+def stopped(
+    database: Database, url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[int]:
+    """Stop a planner right before its commit; give the pid of its session. It is killed after."""
+    script, arguments, point = PLANNERS[name]
+    monkeypatch.setenv(VARIABLE, f"{point}=sleep:3600")
+    with python(script, url, *arguments) as child:
+        monkeypatch.delenv(VARIABLE)
+        eventually(lambda: bool(hanging(database)))
+        os.kill(child.pid, signal.SIGSTOP)
+        [pid] = hanging(database)
+        yield pid
+
+
+def write(url: str, stage: Stage, first_id: int, times: int) -> list[float]:
+    """Insert rows and register files; give the seconds of each insert.
+
+    Nobody else writes, so a statement that has to wait for a lock at all waits for the planner.
+    """
+    seconds = []
+    with psycopg.connect(url, autocommit=True) as writer:
+        writer.execute("SET lock_timeout = '1ms'")
+        for uid in range(first_id, first_id + times):
+            began = time.monotonic()
+            writer.execute(INSERT, [uid])
+            seconds.append(time.monotonic() - began)
+    for _ in range(3):
+        stage.register()
+    return seconds
+
+
+@contextmanager
+def rival(url: str, milliseconds: int) -> Iterator[Stage]:
+    """Open the inventory once more, for somebody who waits for a lock so long."""
+
+    def limit(raw: Any, _record: object) -> None:
+        raw.execute(f"SET lock_timeout = '{milliseconds}ms'")
+        raw.commit()
+
+    with closing(Stage(open_database(url, migrated=None))) as stage:
+        sa.event.listen(stage.database.engine, "connect", limit)
+        stage.database.engine.dispose()
+        yield stage
+
+
+def refused(stage: Stage, name: str, pid: int) -> int:
+    """Try to plan what the stopped planner plans, in each way; give how often it was named."""
+    # Who knows the job, as one does at the second time, acquires inside of the server.
+    ways = [stage.planning()] if name == "planning" else [stage.acquired, stage.acquired]
+    for way in ways:
+        with pytest.raises(LockTimeoutError) as caught:
+            way()
+        told = str(caught.value)
+        assert f"in the way: pid {pid} (batch-pipeline, in a transaction for " in told
+        assert "Nothing was changed." in told
+    return len(ways)
+
+
+def slowest(seconds: Sequence[float]) -> float:
+    """Give the 99th percentile in milliseconds."""
+    return 1_000 * sorted(seconds)[len(seconds) * 99 // 100]
+
+
+@pytest.mark.guarantee("G12")
+@pytest.mark.parametrize("name", PLANNERS)
+def test_planner_that_hangs_makes_no_writer_wait_and_is_named_to_other_planners(
+    database: Database,
+    database_url: str,
+    stage: Stage,
+    name: str,
+    figures: Figures,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    long_form: bool,
+) -> None:
+    """Expect rows, files and running attempts to go on, and planning as soon as it is gone.
+
+    In the long form it is not killed: the server ends its session after a minute.
+    """
+    times = 5_000 if long_form else 100
+    alone = write(database_url, stage, FAR_ABOVE, times)
+    with stopped(database, database_url, name, monkeypatch) as pid:
+        beside = write(database_url, stage, FAR_ABOVE + times, times)
+        assert query(database, ON_META_TABLE) == []
+        in_table, in_stream = stage.held
+        assert stage.succeed(in_table) == 1
+        assert stage.publish(in_stream)
+        with rival(database_url, 5_000 if long_form else 50) as other:
+            told = refused(other, name, pid)
+        assert hanging(database) == [pid]
+        began = time.monotonic()
+        if long_form:
+            eventually(lambda: not hanging(database))
+            figures(seconds_until_the_server_ends_it=time.monotonic() - began)
+    eventually(lambda: not hanging(database))
+    stage.finish()
+    check_invariants(database)
+    figures(
+        inserts_beside=len(beside),
+        waits=0,
+        planners_told=told,
+        ms_p99_of_inserts_alone=slowest(alone),
+        ms_p99_of_inserts_beside=slowest(beside),
+    )

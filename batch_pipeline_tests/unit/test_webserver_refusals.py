@@ -1,0 +1,89 @@
+"""Which requests the webserver of `dev` gets to see: those of its own pages and of programs."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from batch_pipeline.defs.instance.dagster_webserver import OwnPagesOnly, refusal
+
+HOST = {"host": "127.0.0.1:3000"}
+JSON = {"content-type": "application/json"}
+OWN = {"origin": "http://127.0.0.1:3000"}
+OTHER = {"origin": "https://evil.example.org"}
+PAGE = {"accept": "text/html,*/*"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        pytest.param("POST", "/graphql", HOST | JSON, id="program"),
+        pytest.param("POST", "/graphql", HOST | JSON | OWN, id="own page"),
+        pytest.param("GET", "/graphql", HOST | OWN | {"upgrade": "websocket"}, id="own websocket"),
+        pytest.param("GET", "/graphql", HOST | PAGE, id="page of questions"),
+        pytest.param("GET", "/runs/1", HOST | PAGE, id="link from elsewhere"),
+        pytest.param("GET", "/server_info", HOST, id="health check"),
+        pytest.param("GET", "/", {"host": "localhost:8080"}, id="tunnel"),
+        pytest.param("GET", "/", {"host": "[::1]:3000"}, id="IPv6"),
+        pytest.param("GET", "/", {"host": "localhost"}, id="no port"),
+    ],
+)
+def test_request_of_its_own_passes(method: str, path: str, headers: dict[str, str]) -> None:
+    """Expect no reason to refuse it."""
+    assert refusal(method, path, headers) is None
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        pytest.param("POST", "/graphql", HOST | JSON | OTHER, id="JSON of another page"),
+        pytest.param("POST", "/graphql", HOST | JSON | {"origin": "null"}, id="page of nobody"),
+        pytest.param("POST", "/graphql", HOST | OTHER, id="form of another page"),
+        pytest.param("POST", "/graphql", HOST | {"content-type": "text/plain"}, id="plain text"),
+        pytest.param("POST", "/graphql/", HOST, id="query in the URL"),
+        pytest.param("GET", "/graphql", HOST | {"accept": "image/*"}, id="image"),
+        pytest.param("HEAD", "/graphql", HOST, id="head"),
+        pytest.param(
+            "GET", "/graphql", HOST | OTHER | {"upgrade": "websocket"}, id="websocket of another"
+        ),
+        pytest.param("POST", "/report_asset_check/x", HOST | OTHER, id="report of another page"),
+        pytest.param("GET", "/", {"host": "evil.example.org:3000"}, id="name that leads here"),
+        pytest.param("GET", "/", {"host": "localhost.evil.example.org"}, id="name alike"),
+        pytest.param("GET", "/", {"host": "10.0.0.7:3000"}, id="address of a network"),
+        pytest.param("GET", "/", {}, id="no host"),
+        pytest.param(
+            "POST", "/graphql", HOST | JSON | {"origin": "http://127.0.0.1:3001"}, id="other port"
+        ),
+    ],
+)
+def test_request_that_another_page_may_have_caused_is_refused(
+    method: str, path: str, headers: dict[str, str]
+) -> None:
+    """Expect a reason that says that nothing was done."""
+    assert str(refusal(method, path, headers)).endswith("; nothing was done.")
+
+
+@pytest.mark.parametrize("kind", ["http", "websocket"])
+@pytest.mark.parametrize("origin", [b"http://127.0.0.1:3000", b"https://evil.example.org"])
+def test_application_is_asked_only_by_its_own_pages(kind: str, origin: bytes) -> None:
+    """Expect an answer of ours, or a closed socket, for others."""
+    asked, sent = [], []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope["path"])
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError
+
+    headers = [(b"host", b"127.0.0.1:3000"), (b"origin", origin), (b"upgrade", b"websocket")]
+    scope = {"type": kind, "method": "GET", "path": "/graphql", "headers": headers}
+    asyncio.run(OwnPagesOnly(application)(scope, receive, send))
+    is_own = b"evil" not in origin
+    assert asked == ["/graphql"] * is_own
+    assert bool(sent) != is_own
+    if not is_own:
+        assert sent[0].get("status", 403) == 403
+        assert sent[0]["type"] in {"http.response.start", "websocket.close"}
