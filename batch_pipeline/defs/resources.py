@@ -1,16 +1,21 @@
 """Resources: they open and close what runs need, and hold no secret in their configuration."""
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field, PrivateAttr
 
 from batch_pipeline.domain.errors import SparkUnavailableError
+from batch_pipeline.domain.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.spark.sessions.session import open_session
+from batch_pipeline.spark.sessions.session import SparkSettings, open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _SPARK_COMES_BACK_SECONDS = 120
 _PAUSE_SECONDS = 1
@@ -42,16 +47,28 @@ class SparkResource(LazyPySparkResource):
 
     spark_config: dict[str, Any] = Field(default_factory=dict)
 
-    def renew(self) -> None:
-        """Look for a session that works, for at most two minutes; the next use says what failed."""
+    _settings: SparkSettings | None = PrivateAttr(default=None)
+
+    def session_of(self, stream: Stream, *, is_retry: bool) -> "Callable[[], SparkSession]":
+        """Give what opens the session for a stream at first use, or gives the open one.
+
+        A retry looks at once for a session that works, for at most two minutes.
+        """
+        settings = Pipeline.from_environment().spark
+        self._settings = settings if stream.transform is None else settings.unshared()
+        if is_retry:
+            self._renew()
+        return lambda: self.spark_session
+
+    def _renew(self) -> None:
         self._spark_session = None
         deadline = time.monotonic() + _SPARK_COMES_BACK_SECONDS
         while self._spark_session is None and time.monotonic() < deadline:
-            with suppress(SparkUnavailableError):
+            with suppress(SparkUnavailableError):  # the next use says what failed
                 self._init_session()
                 return
             time.sleep(_PAUSE_SECONDS)
 
     def _init_session(self) -> None:
         if self._spark_session is None:
-            self._spark_session = open_session(Pipeline.from_environment().spark)
+            self._spark_session = open_session(self._settings or Pipeline.from_environment().spark)

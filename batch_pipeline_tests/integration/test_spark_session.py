@@ -22,7 +22,9 @@ import pytest
 from batch_pipeline.domain.errors import PortInUseError, SparkUnavailableError
 from batch_pipeline.spark.sessions.class_data import archive
 from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
+from batch_pipeline.spark.sessions.connect_session import unshared
 from batch_pipeline.spark.sessions.java import java_home
+from batch_pipeline.spark.sessions.launch import DAEMON_MODULE
 
 # Not a skip mark: where there is no system Java there is nothing to test.
 both_javas = pytest.mark.parametrize(
@@ -115,7 +117,9 @@ SERVER_HELD_OPEN = """
 import json, sys
 from pathlib import Path
 import psutil
+from batch_pipeline.spark.sessions.connect_session import unshared
 from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
+from batch_pipeline.spark.sessions.launch import DAEMON_MODULE
 SparkConnectServer(Path(sys.argv[1])).start()
 family = psutil.Process().children(recursive=True)
 print(json.dumps([process.pid for process in family]), flush=True)
@@ -284,10 +288,37 @@ def test_connect_session_loopback_address_is_as_good_as_localhost(
     assert run(SMALL_JOB, tmp_path, REMOTE=remote) == {"rows": EXPECTED_ROWS}
 
 
+@pytest.mark.guarantee("L1")
+def test_clients_of_a_server_share_what_starts_python_workers(
+    server: SparkConnectServer, tmp_path: Path
+) -> None:
+    """However many clients come and go, they leave one daemon; code of others has its own."""
+
+    def daemons() -> set[int]:
+        return {
+            process.pid
+            for java in psutil.Process().children(recursive=True)
+            if java.name() == "java"
+            for process in java.children()
+            if DAEMON_MODULE in process.cmdline()
+        }
+
+    other = unshared(server.remote)
+    before = daemons()
+    for _ in range(3):
+        run(SMALL_JOB, tmp_path, REMOTE=server.remote)
+    shared = daemons() - before
+    for _ in range(2):
+        run(SMALL_JOB, tmp_path, REMOTE=other)
+    assert len(shared) <= 1  # an earlier test's client may have started it
+    assert len(daemons() - before - shared) == 2
+
+
 @pytest.mark.guarantee("S3")
 def test_connect_session_wrong_token_is_refused(server: SparkConnectServer, tmp_path: Path) -> None:
     """A wrong token is refused at once, and the message does not repeat it."""
-    answer = run(SMALL_JOB, tmp_path, REMOTE=f"{server.remote}wrong")["error"]
+    remote = server.remote.replace("token=", "token=wrong")
+    answer = run(SMALL_JOB, tmp_path, REMOTE=remote)["error"]
     assert "it refuses the token" in answer
     assert "wrong" not in answer
 
@@ -346,7 +377,7 @@ def test_driver_takes_no_object_from_who_has_no_secret(server: SparkConnectServe
 @pytest.mark.guarantee("S2")
 def test_connect_server_running_shows_its_token_to_nobody(server: SparkConnectServer) -> None:
     """The token is on no command line and in no log."""
-    token = server.remote.partition("token=")[2]
+    token = server.remote.partition("token=")[2].partition(";")[0]
     lines = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
     assert any("SparkConnectServer" in line for line in lines)
     assert not any(token in line for line in lines)

@@ -76,9 +76,8 @@ def encoding_asset(
     def encoded(
         context: dg.AssetExecutionContext, pipeline: PipelineResource, spark: SparkResource
     ) -> Iterator[dg.Output[None]]:
-        if context.retry_number:
-            spark.renew()
-        workshop = pipeline.pipeline.workshop(stream, lambda: spark.spark_session)
+        session = spark.session_of(stream, is_retry=context.retry_number > 0)
+        workshop = pipeline.pipeline.workshop(stream, session)
         failures = encode_partitions(context, workshop, pipeline.pipeline.database, asset)
         judge_run(context, pipeline.pipeline, stream, asked)
         raise_failures(failures, len(context.partition_keys))

@@ -45,9 +45,8 @@ def late_asset(stream: Stream) -> dg.AssetsDefinition:
     def late(
         context: dg.AssetExecutionContext, pipeline: PipelineResource, spark: SparkResource
     ) -> Iterator[dg.Output[None]]:
-        if context.retry_number:
-            spark.renew()
-        workshop = pipeline.pipeline.workshop(stream, lambda: spark.spark_session)
+        session = spark.session_of(stream, is_retry=context.retry_number > 0)
+        workshop = pipeline.pipeline.workshop(stream, session)
         failures, tried = encode_late(context, workshop, pipeline.pipeline.database)
         judge_run(context, pipeline.pipeline, stream, asked_of_late(stream))
         raise_failures(failures, tried)

@@ -9,9 +9,11 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -45,6 +47,11 @@ class _Running:
     log_start: int
     port: int
     token: str = field(repr=False)
+
+    @property
+    def session(self) -> str:
+        """The same one when the server is started again, for its clients keep their address."""
+        return str(uuid.UUID(bytes=sha256(self.token.encode()).digest()[:16], version=4))
 
 
 class SparkConnectServer:
@@ -82,12 +89,16 @@ class SparkConnectServer:
     def remote(self) -> str:
         """The address that a client connects to; it holds the token.
 
-        The host is `localhost` because pyspark sends a token without TLS to that name only.
+        It names the session that all clients share, since Spark keeps for each session, even for
+        one that was released, a thread and what starts Python workers; clients of one session also
+        find warm workers. The host is `localhost` because pyspark sends a token without TLS to that
+        name only.
         """
         running = self._running
         if running is None:
             raise SparkUnavailableError("the warm server", "it is not started")
-        return f"sc://localhost:{running.port}/;token={running.token}"
+        shared = f"{connect_session.SESSION_PARAMETER}={running.session}"
+        return f"sc://localhost:{running.port}/;token={running.token};{shared}"
 
     @property
     def log(self) -> Path:
@@ -221,6 +232,7 @@ def _listening(port: int) -> dict[str, str]:
         "spark.connect.grpc.binding.address": launch.LOOPBACK,
         "spark.connect.grpc.binding.port": str(port),
         "spark.port.maxRetries": "0",  # else it silently listens on another port
+        "spark.connect.session.manager.defaultSessionTimeout": "-1",  # the shared one is for ever
     }
 
 

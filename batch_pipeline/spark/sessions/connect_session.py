@@ -6,7 +6,7 @@ import socket
 import uuid
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from batch_pipeline.domain.errors import InvalidValueError, SparkUnavailableError
 from batch_pipeline.spark.clusters.archive_note import check_archive
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.client import DefaultChannelBuilder
 
 ANSWER_TIMEOUT_SECONDS = 5
+SESSION_PARAMETER = "session_id"
 MODE_VARIABLE = "SPARK_CONNECT_MODE_ENABLED"
 FORM = "sc://host:port or sc://host:port/;token=…"
 
@@ -28,7 +29,8 @@ class ConnectSession:
     def __init__(self, remote: str, conf: dict[str, str], *, packed: Path | None = None) -> None:
         """Connect; only settings that a server lets its clients choose are applied.
 
-        `packed` is the archive of what executors import; it is sent to the server.
+        Where `remote` names a session, that is used, which stays for others; else a new one, which
+        ends with this. `packed` is the archive of what executors import; it is sent to the server.
 
         Raises:
             InvalidValueError: `remote` is no Spark Connect address.
@@ -53,7 +55,7 @@ class ConnectSession:
         return False
 
     def close(self) -> None:
-        """Release the session on the server."""
+        """Disconnect, and release the session on the server unless others use it, too."""
         self.session.stop()
         os.environ.pop(MODE_VARIABLE, None)
 
@@ -63,12 +65,21 @@ class ConnectSession:
 
         options = launch.session_conf(conf)
         builder = SparkSession.builder.remote(self._remote).config(map=dict(options))
-        session = builder.create()
+        session: Any = builder.create()  # of Spark Connect, whose type has more
+        session.release_session_on_close = unshared(self._remote) == self._remote
         # About ten seconds in all; pyspark's own policy waits more than ten minutes for a server
         # that is gone.
         policy = DefaultPolicy(max_retries=8, max_backoff=2000)
         session.client.set_retry_policies([policy])
-        return session
+        opened: SparkSession = session
+        return opened
+
+
+def unshared(remote: str) -> str:
+    """Give the address without the session that it names, if any."""
+    address, mark, told = remote.partition("/;")
+    kept = [one for one in told.split(";") if not one.startswith(f"{SESSION_PARAMETER}=")]
+    return f"{address}{mark}{';'.join(kept)}"
 
 
 def check(remote: str, timeout_seconds: float = ANSWER_TIMEOUT_SECONDS) -> None:

@@ -8,7 +8,7 @@ import importlib
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from batch_pipeline.domain.errors import SparkSessionOpenError
 from batch_pipeline.spark.clusters.fitness import trouble
 from batch_pipeline.spark.clusters.shipped import shipped
 from batch_pipeline.spark.engine_errors import engine_errors
-from batch_pipeline.spark.sessions.connect_session import ConnectSession
+from batch_pipeline.spark.sessions.connect_session import ConnectSession, unshared
 from batch_pipeline.spark.sessions.local_session import LocalSession
 
 if TYPE_CHECKING:
@@ -31,9 +31,10 @@ class SparkSettings:
     """Which session to open.
 
     Files (logs, temporary files, the Java wrapper) go below `home`. With `remote`, an address
-    `sc://host:port/;token=…`, the session is a Connect client's and `master` is not used. `conf`
-    adds to the configuration and wins over what this package sets. `packed` is the archive of what
-    tasks import, for executors that do not have it.
+    `sc://host:port/;token=…`, the session is a Connect client's and `master` is not used; where it
+    names a `session_id`, processes share that session. `conf` adds to the configuration and wins
+    over what this package sets. `packed` is the archive of what tasks import, for executors that do
+    not have it.
     """
 
     home: Path
@@ -46,6 +47,15 @@ class SparkSettings:
     def target(self) -> str:
         """Name the engine, without credentials."""
         return self.master if self.remote is None else self.remote.partition("/;")[0]
+
+    def unshared(self) -> "SparkSettings":
+        """Give the settings of a session of this process alone.
+
+        Code of others wants one: its views, settings and functions are those of its session.
+        """
+        if self.remote is None:
+            return self
+        return replace(self, remote=unshared(self.remote))
 
 
 @dataclass(slots=True)
@@ -63,7 +73,8 @@ _process = _Process()
 def open_session(settings: SparkSettings) -> "SparkSession":
     """Open the session, or give the open one when it has equal settings and still works.
 
-    A local session is closed when the process ends, its JVM even when the process is killed.
+    One that is not shared serves where a shared one would, too, and takes its place. A local
+    session is closed when the process ends, its JVM even when the process is killed.
 
     Raises:
         ExecutorUnfitError: an executor of the cluster cannot run tasks.
@@ -78,8 +89,10 @@ def open_session(settings: SparkSettings) -> "SparkSession":
         if _process.opened is not None and _process.settings is not None:
             if not _process.opened.is_alive():
                 close_session()
-            elif _process.settings == settings:
+            elif _process.settings in (settings, settings.unshared()):
                 return _process.opened.session
+            elif _process.settings.unshared() == settings:
+                close_session()
             else:
                 raise SparkSessionOpenError(_process.settings.target, settings.target)
         opened: LocalSession | ConnectSession

@@ -207,7 +207,7 @@ def open_scene() -> Iterator[Scene]:
         remote = "sc://localhost:{}/;token={};session_id={}"
         try:
             spark.start()
-            _, _, token = spark.remote.partition("token=")
+            token = spark.remote.partition("token=")[2].partition(";")[0]
             port = spark.remote.partition("localhost:")[2].partition("/")[0]
             variables = {
                 "WAREHOUSE": url,
