@@ -275,16 +275,39 @@ def test_uid_that_is_named_weight_is_cut_in_the_server(postgres: sa.Engine) -> N
     assert runs_in_server(table)
 
 
-@pytest.mark.parametrize("taken", [1, 4])
-def test_pass_leaves_nothing_in_the_session(files: ReflectedMetaTable, taken: int) -> None:
-    """Expect the function to be gone, after a pass that was left early and after a whole one."""
+@pytest.mark.guarantee("L1")
+def test_passes_of_a_connection_leave_one_function_and_no_more_memory(
+    files: ReflectedMetaTable, postgres: sa.Engine
+) -> None:
+    """Expect what the server keeps for a connection not to grow with what is planned on it."""
+    insert(files, dict.fromkeys(range(1, 26), 1))
+    with engine_like(postgres, {}) as engine:
+        table = ReflectedMetaTable.open(engine, "ops.files", FILES)
+        counts(table)
+        counts(table)
+        before = _server_memory(engine)
+        for _ in range(30):
+            assert counts(table) == [10, 10, 5]
+        assert _server_memory(engine) - before < 2**20  # thirty functions are six times that
+        left = "SELECT count(*) FROM pg_proc WHERE proname LIKE 'batch_pipeline%'"
+        with engine.connect() as connection:
+            assert connection.execute(sa.text(left)).scalar_one() == 1
+
+
+def _server_memory(engine: sa.Engine) -> int:
+    """Bytes that the server holds for the one connection of an engine."""
+    with engine.connect() as connection:
+        query = "SELECT sum(total_bytes) FROM pg_backend_memory_contexts"
+        return int(connection.execute(sa.text(query)).scalar_one())
+
+
+def test_pass_left_early_gives_its_connection_back(files: ReflectedMetaTable) -> None:
+    """Expect no transaction to stay open, and the next pass to be whole."""
     insert(files, dict.fromkeys(range(1, 26), 1))
     with closing(all_cuts(files, 0, 25, limits())) as cuts:  # type: ignore[type-var] # a generator
-        assert len(list(islice(cuts, taken))) == min(taken, 3)
+        assert len(list(islice(cuts, 1))) == 1
     assert files.engine.pool.checkedout() == 0  # type: ignore[attr-defined] # of a QueuePool
-    left = "SELECT count(*) FROM pg_proc WHERE proname LIKE 'batch_pipeline%'"
-    with files.engine.connect() as connection:
-        assert connection.execute(sa.text(left)).scalar_one() == 0
+    assert counts(files) == [10, 10, 5]
 
 
 def test_role_without_temp_has_its_rows_streamed(

@@ -4,6 +4,9 @@
 -- Gives a row for each batch that ends in the page: `id` is the first item beyond it. Then one row
 -- more: `open` with the last id of the page and the batch that goes on, or `unfit` when a weight
 -- is NULL or eight of them are no bigint together: the rest is for a reader that looks closely.
+--
+-- It lives as long as its connection, which a pooler may hand to another release of this package:
+-- another meaning needs another name.
 CREATE FUNCTION pg_temp.batch_pipeline_cuts(
     ids bigint[], weights bigint[], open_weight bigint, open_items bigint,
     max_weight bigint, max_items bigint
