@@ -122,7 +122,7 @@ def test_batches_of_random_tables_are_those_of_the_reference(
     counting = ReflectedMetaTable.open(
         files.engine, files.canonical_name, FILES, on_bad_weight=COUNTS_AS
     )
-    tables, batches, alone, refused = 10_000 if long_form else 100, 0, 0, 0
+    tables, batches, alone, refused = 3_000 if long_form else 100, 0, 0, 0
     for number, case in enumerate(cases(tables)):
         expected = reference(case.counted(), case.after, case.ceiling, case.limits)
         fill(files, case, backwards=number % 2 == 1)
