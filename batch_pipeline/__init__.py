@@ -24,12 +24,14 @@ Where do I go to …
 - add a column to the inventory?          inventory/tables.py, inventory/upkeep/migrations/versions/
 - change what people see in Dagster?      defs/metadata.py, defs/assets/
 - change the component of dg projects?    defs/component.py, defs/scaffold.py
+- change what the report page shows?      report/, then inventory/work/recent_works.py
 - change what is checked afterwards?      domain/judgement.py, steps/verify.py, defs/checks/
 - change when batches are launched?       defs/sensors/, steps/plan.py
 - change what is garbage?                 domain/garbage.py, steps/collect_garbage.py
 - add a command?                          cli/
+- propose a stream for a folder?          settings/own_files/, then defs/project.py
 - know what a restored backup lacks?      steps/newer.py, steps/adopt.py, inventory/restored/
-- name a new failure?                     domain/errors.py
+- name a new failure?                     domain/errors/
 - acquire batches without Dagster?        library/, then inventory/work/acquire.py
 - read a user's table another way?        inventory/meta/reflected_table.py
 - know better which ids may still come?   inventory/meta/ceilings/

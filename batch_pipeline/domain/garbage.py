@@ -23,6 +23,11 @@ SHORTEST_GRACE = timedelta(hours=24)
 LEASES_OF_GRACE = 10
 UNKNOWN_FOR = timedelta(days=7)
 
+FILES_REMOVED_AT = "files_removed_at"  # a fact of an attempt: when its files were given up
+FILES_ARCHIVED_IN = "files_archived_in"  # a fact beside it: the folder's URI, if they were archived
+QUARANTINE_REMOVED_AT = "quarantine_removed_at"  # the same of quarantine files alone
+QUARANTINE_ARCHIVED_IN = "quarantine_archived_in"
+
 
 class Reason(StrEnum):
     """Why a file is garbage."""

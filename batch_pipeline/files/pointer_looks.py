@@ -3,12 +3,11 @@
 A pointer file is read as what anybody may have written there: bounded, and as JSON alone.
 """
 
-import json
-
 from batch_pipeline.domain.location import shown
 from batch_pipeline.domain.manifest import PartFile
 from batch_pipeline.domain.published import PublishedBatch
 from batch_pipeline.files.looks import check_access
+from batch_pipeline.files.pointers import pointer_values
 from batch_pipeline.stores.failures import reason_of
 from batch_pipeline.stores.reading import open_uri
 
@@ -41,11 +40,10 @@ def pointer_problem(one: PublishedBatch) -> str | None:
 
 
 def _difference(text: bytes, one: PublishedBatch) -> str | None:
-    try:
-        written = json.loads(text)
-    except (ValueError, RecursionError):
+    written = pointer_values(text)
+    if written is None:
         return "is no JSON"
-    if not isinstance(written, dict) or written.get("token") != str(one.token):
+    if written.get("token") != str(one.token):
         return "is not of the attempt that is published"
     if written.get("generation") != one.generation:
         return "tells another generation"

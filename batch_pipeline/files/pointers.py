@@ -1,6 +1,7 @@
 """What a pointer file is called and what is in it. Nothing is read or written here."""
 
 import json
+from typing import Any
 
 from batch_pipeline.domain.batch import Attempt
 from batch_pipeline.domain.errors import PointerTakenError
@@ -27,6 +28,18 @@ def pointer_text(manifest: Manifest) -> str:
     return f'{head},\n  "{_ORIGIN}": {in_one_line}\n}}\n'
 
 
+def pointer_values(there: bytes) -> dict[str, Any] | None:
+    """Read what anybody may have written as a pointer file; None where it is no JSON.
+
+    JSON that is no object has no values; what is nested too deep to be read counts as no JSON.
+    """
+    try:
+        written = json.loads(there)
+    except (ValueError, RecursionError):
+        return None
+    return written if isinstance(written, dict) else {}
+
+
 def check_pointer(there: bytes, manifest: Manifest, uri: str) -> None:
     """Check that a pointer file, also one that another release has written, is a manifest's.
 
@@ -34,11 +47,8 @@ def check_pointer(there: bytes, manifest: Manifest, uri: str) -> None:
         PointerTakenError: it is another attempt's, which an inventory never gives the same
             generation, unless it was restored from an older backup.
     """
-    try:
-        written = json.loads(there)
-    except ValueError:
-        written = None
-    if not isinstance(written, dict) or written.get("token") != str(manifest.token):
+    written = pointer_values(there)
+    if written is None or written.get("token") != str(manifest.token):
         reason = (
             "the pointer file of another attempt has its name, as after a restore from an older "
             "backup; `batch-pipeline reconcile STREAM --discard` sets that file aside"

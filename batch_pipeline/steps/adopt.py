@@ -9,6 +9,7 @@ from typing import Protocol
 
 from batch_pipeline.domain.batch import Batch
 from batch_pipeline.domain.failpoint import failpoint
+from batch_pipeline.domain.garbage import QUARANTINE_REMOVED_AT
 from batch_pipeline.domain.item import Item
 from batch_pipeline.domain.json_fields import MAX_BYTES
 from batch_pipeline.domain.manifest import Manifest, PartFile
@@ -25,7 +26,6 @@ from batch_pipeline.steps.newer import Pointers
 
 Look = Callable[[PartFile], str | None]
 _MOST_PROBLEMS = 100
-_QUARANTINE_REMOVED_AT = "quarantine_removed_at"  # as who collects garbage marks it
 
 
 class ItemTable(Protocol):
@@ -125,7 +125,7 @@ def adopt_newer(
 
 
 def _wrong_files(manifest: Manifest, look: Look) -> Iterator[str]:
-    is_gone = manifest.origin is not None and _QUARANTINE_REMOVED_AT in manifest.origin.facts
+    is_gone = manifest.origin is not None and QUARANTINE_REMOVED_AT in manifest.origin.facts
     quarantine = () if is_gone else manifest.quarantine_files
     for part in (*manifest.part_files, *quarantine):
         problem = look(part)
@@ -139,7 +139,7 @@ def _without_quarantine(manifest: Manifest, look: Look) -> Manifest:
     if not files or origin is None or not all(look(part) for part in files):
         return manifest
     at = origin.published_at.isoformat()
-    facts = {**origin.facts, _QUARANTINE_REMOVED_AT: at}
+    facts = {**origin.facts, QUARANTINE_REMOVED_AT: at}
     return replace(manifest, origin=replace(origin, facts=facts))
 
 

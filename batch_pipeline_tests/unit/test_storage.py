@@ -161,11 +161,16 @@ def test_point_to_by_many_at_once_gives_one_whole_file(root: Root) -> None:
     assert json.loads(content(str(uris[0]))) == manifest().to_json()
 
 
-@pytest.mark.parametrize("there", ["of another attempt", "no JSON", "a list"])
+@pytest.mark.parametrize("there", ["of another attempt", "no JSON", "a list", "too deep"])
 def test_point_to_where_another_file_has_the_name_is_told(root: Root, there: str) -> None:
     """Expect a pointer file that is not the manifest's to be named and to stay."""
     other = replace(manifest(), token=UUID(int=7))
-    text = {"of another attempt": json.dumps(other.to_json()), "no JSON": "{", "a list": "[]"}
+    text = {
+        "of another attempt": json.dumps(other.to_json()),
+        "no JSON": "{",
+        "a list": "[]",
+        "too deep": "[" * 100_000,
+    }
     uri = root.put(POINTER, text[there].encode())
     with pytest.raises(PointerTakenError, match="of another attempt has its name") as caught:
         storage_at(root.uri).point_to(manifest())

@@ -14,7 +14,8 @@ from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.origin import Origin
 from batch_pipeline.domain.seen import Seen
 from batch_pipeline.inventory.restored.found import Found
-from batch_pipeline.inventory.tables import attempt, attempt_item, batch, batch_state, part_file
+from batch_pipeline.inventory.tables import attempt, batch, batch_state
+from batch_pipeline.inventory.work.encoded_rows import insert_files
 
 _LOST = "the inventory was restored from a backup that is older than this attempt"
 
@@ -45,7 +46,7 @@ def adopt_batch(found: Found, job_id: int, manifest: Manifest, origin: Origin) -
         return not same, 0
     lost = _fill(connection, batch_id, manifest, origin, tries)
     attempt_id = _write_attempt(connection, batch_id, manifest, origin, tries)
-    _write_files(connection, attempt_id, manifest, origin)
+    insert_files(connection, attempt_id, manifest, origin.items)
     state = (
         sa.update(batch_state)
         .where(batch_state.c.batch_id == batch_id)
@@ -205,39 +206,3 @@ def _times(began: object, ended: object) -> dict[str, object]:
         "lease_until": began,
         "finished_at": ended,
     }
-
-
-def _write_files(
-    connection: sa.Connection, attempt_id: int, manifest: Manifest, origin: Origin
-) -> None:
-    files = [
-        {
-            "attempt_id": attempt_id,
-            "quarantine": quarantine,
-            "position": position,
-            "uri": part.uri,
-            "records": part.records,
-            "size_bytes": part.size_bytes,
-            "sha256": part.sha256,
-        }
-        for quarantine, parts in ((False, manifest.part_files), (True, manifest.quarantine_files))
-        for position, part in enumerate(parts)
-    ]
-    items = [
-        {
-            "attempt_id": attempt_id,
-            "item_id": one.id,
-            "read": one.read,
-            "written": one.written,
-            "filtered": one.filtered,
-            "quarantined": one.quarantined,
-            "bad_file": one.bad_file,
-            "read_etag": one.read_etag,
-            "read_version": one.read_version,
-        }
-        for one in origin.items
-    ]
-    if files:
-        connection.execute(sa.insert(part_file), files)
-    if items:
-        connection.execute(sa.insert(attempt_item), items)

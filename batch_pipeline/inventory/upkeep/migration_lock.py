@@ -14,7 +14,7 @@ from sqlalchemy import exc
 from batch_pipeline.domain.errors import LockTimeoutError
 from batch_pipeline.inventory.locks import LockClass, lock_in_transaction
 from batch_pipeline.inventory.server.engine import location
-from batch_pipeline.inventory.server.holders import named
+from batch_pipeline.inventory.server.holders import NOBODY, named_holders
 from batch_pipeline.inventory.tables import SCHEMA, metadata
 
 # A wait that ends before the server looks for a deadlock a second time (after 1 s, by default, of
@@ -25,23 +25,6 @@ _NOT_HAD = {"55P03", "40P01"}  # lock not available, deadlock detected
 _TABLES = sa.text("""
 SELECT relname FROM pg_catalog.pg_class
  WHERE relnamespace = to_regnamespace(:schema) AND relkind IN ('r', 'p')
-""")
-
-_HOLDERS = sa.text("""
-SELECT DISTINCT held.pid, holder.application_name,
-       CAST(extract(epoch FROM clock_timestamp() - holder.xact_start) AS bigint) AS seconds
-  FROM pg_catalog.pg_locks held
-  LEFT JOIN pg_catalog.pg_stat_activity holder ON holder.pid = held.pid
- WHERE held.granted AND held.pid IS DISTINCT FROM pg_backend_pid()
-   AND held.database =
-       (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
-   AND held.locktype = :kind
-   AND CASE held.locktype
-            WHEN 'advisory' THEN held.objsubid = 2 AND held.classid::bigint = :purpose
-            ELSE held.relation IN (
-                SELECT oid FROM pg_catalog.pg_class
-                 WHERE relnamespace = to_regnamespace(:schema) AND relkind IN ('r', 'p')) END
- ORDER BY seconds DESC NULLS LAST, pid
 """)
 
 
@@ -57,7 +40,7 @@ def lock_migration(connection: sa.Connection, patience: timedelta) -> None:
             lock_in_transaction(connection, LockClass.MIGRATE, SCHEMA)
     except exc.OperationalError as error:
         _refuse_unless_not_had(error)
-        raise _timeout(connection, "advisory") from error
+        raise _timeout(connection, named_holders(connection, [LockClass.MIGRATE])) from error
 
 
 def lock_tables(connection: sa.Connection, patience: timedelta) -> None:
@@ -83,7 +66,8 @@ def lock_tables(connection: sa.Connection, patience: timedelta) -> None:
         except exc.OperationalError as error:
             _refuse_unless_not_had(error)
             if monotonic() >= give_up_at:
-                raise _timeout(connection, "relation") from error
+                found = named_holders(connection, tables=True, readers=True)
+                raise _timeout(connection, found) from error
         else:
             return
 
@@ -105,9 +89,6 @@ def _refuse_unless_not_had(error: exc.OperationalError) -> None:
         raise error
 
 
-def _timeout(connection: sa.Connection, kind: str) -> LockTimeoutError:
-    values = {"kind": kind, "schema": SCHEMA, "purpose": int(LockClass.MIGRATE)}
-    found = connection.execute(_HOLDERS, values).all()
-    names = ", ".join(named(*row) for row in found)
-    reason = f"in the way of the migration: {names or 'somebody who has just gone'}"
+def _timeout(connection: sa.Connection, found: list[str]) -> LockTimeoutError:
+    reason = f"in the way of the migration: {', '.join(found) or NOBODY}"
     return LockTimeoutError(location(connection.engine), reason)

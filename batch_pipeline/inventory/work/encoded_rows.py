@@ -1,21 +1,29 @@
 """Writes what an encode produced: rows of part files, and of items with their counters."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import sqlalchemy as sa
 
-from batch_pipeline.domain.batch import Attempt, Batch
-from batch_pipeline.domain.encode import Encoded
+from batch_pipeline.domain.batch import Batch
+from batch_pipeline.domain.encode import Encoded, EncodeResult
+from batch_pipeline.domain.manifest import ItemReport, Manifest
+from batch_pipeline.domain.origin import OriginItem
 from batch_pipeline.domain.seen import Seen
 from batch_pipeline.inventory.tables import attempt_item, part_file
 from batch_pipeline.inventory.work.stored_text import storable
 
 
-def insert_files(connection: sa.Connection, claimed: Attempt, encoded: Encoded) -> None:
+def insert_files(
+    connection: sa.Connection,
+    attempt_id: int,
+    made: EncodeResult | Manifest,
+    items: Iterable[ItemReport | OriginItem],
+) -> None:
     """Keep the part files of an attempt in their order, and where each item's records went."""
     files = [
         {
-            "attempt_id": claimed.id,
+            "attempt_id": attempt_id,
             "quarantine": quarantine,
             "position": position,
             "uri": part.uri,
@@ -23,30 +31,32 @@ def insert_files(connection: sa.Connection, claimed: Attempt, encoded: Encoded) 
             "size_bytes": part.size_bytes,
             "sha256": part.sha256,
         }
-        for quarantine, parts in (
-            (False, encoded.result.part_files),
-            (True, encoded.result.quarantine_files),
-        )
+        for quarantine, parts in ((False, made.part_files), (True, made.quarantine_files))
         for position, part in enumerate(parts)
     ]
-    items = [
-        {
-            "attempt_id": claimed.id,
-            "item_id": item.item_id,
-            "read": item.read,
-            "written": item.written,
-            "filtered": item.filtered,
-            "quarantined": item.quarantined,
-            "bad_file": None if item.bad_file is None else storable(item.bad_file),
-            "read_etag": item.etag,
-            "read_version": item.version,
-        }
-        for item in encoded.result.items
-    ]
+    rows = [_item_row(attempt_id, item) for item in items]
     if files:
         connection.execute(sa.insert(part_file), files)
-    if items:
-        connection.execute(sa.insert(attempt_item), items)
+    if rows:
+        connection.execute(sa.insert(attempt_item), rows)
+
+
+def _item_row(attempt_id: int, item: ItemReport | OriginItem) -> dict[str, Any]:
+    if isinstance(item, ItemReport):
+        item_id, etag, version = item.item_id, item.etag, item.version
+    else:
+        item_id, etag, version = item.id, item.read_etag, item.read_version
+    return {
+        "attempt_id": attempt_id,
+        "item_id": item_id,
+        "read": item.read,
+        "written": item.written,
+        "filtered": item.filtered,
+        "quarantined": item.quarantined,
+        "bad_file": None if item.bad_file is None else storable(item.bad_file),
+        "read_etag": etag,
+        "read_version": version,
+    }
 
 
 def seen_of(one: Batch, encoded: Encoded) -> dict[str, Any]:

@@ -22,8 +22,9 @@ from batch_pipeline.inventory.work.generations import IS_REPLACED
 from batch_pipeline.inventory.work.origins import origin_of
 from batch_pipeline.inventory.work.removals import (
     ARE_REMOVED,
-    find_quarantine_removal,
-    find_removal,
+    facts_of,
+    quarantine_removal_of,
+    removal_of,
 )
 
 _PAGE = 200
@@ -92,12 +93,12 @@ class Manifests:
     def removal(self, manifest: Manifest) -> Removal | None:
         """Tell when files of a manifest were given up; None where they are to be there."""
         with transaction(self.engine) as connection:
-            return find_removal(connection, manifest.token)
+            return removal_of(facts_of(connection, manifest.token))
 
     def quarantine_removal(self, manifest: Manifest) -> Removal | None:
         """Tell when quarantine files of a manifest were given up, alone or with the others."""
         with transaction(self.engine) as connection:
-            return find_quarantine_removal(connection, manifest.token)
+            return quarantine_removal_of(facts_of(connection, manifest.token))
 
     def without_pointer(self, stream: str) -> Iterator[Manifest]:
         """Read the manifests, with origin, whose pointer file a crash left unwritten."""

@@ -13,17 +13,18 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as pg
 
 from batch_pipeline.domain.batch import AttemptStatus
-from batch_pipeline.domain.garbage import Removal
+from batch_pipeline.domain.garbage import (
+    FILES_ARCHIVED_IN,
+    FILES_REMOVED_AT,
+    QUARANTINE_ARCHIVED_IN,
+    QUARANTINE_REMOVED_AT,
+    Removal,
+)
 from batch_pipeline.domain.load import LoadStatus
 from batch_pipeline.inventory.locks import LOADER_IS_THERE
 from batch_pipeline.inventory.tables import attempt, batch, job, load
 from batch_pipeline.inventory.upkeep.migrate import check_still
 from batch_pipeline.inventory.work.generations import IS_REPLACED
-
-FILES_REMOVED_AT = "files_removed_at"  # a key of `facts`: when files of a generation were given up
-FILES_ARCHIVED_IN = "files_archived_in"  # a key beside it: the folder's URI, if they were archived
-QUARANTINE_REMOVED_AT = "quarantine_removed_at"  # the same of quarantine files alone
-QUARANTINE_ARCHIVED_IN = "quarantine_archived_in"
 
 ARE_REMOVED = attempt.c.facts.has_key(FILES_REMOVED_AT)
 IS_QUARANTINE_REMOVED = attempt.c.facts.has_key(QUARANTINE_REMOVED_AT)
@@ -92,16 +93,10 @@ def quarantine_removal_of(facts: Mapping[str, Any]) -> Removal | None:
     return own or removal_of(facts)
 
 
-def find_removal(connection: sa.Connection, token: UUID) -> Removal | None:
-    """Find the mark of the attempt that has a token; None where its files are to be there."""
+def facts_of(connection: sa.Connection, token: UUID) -> Mapping[str, Any]:
+    """Read the facts of the attempt that has a token; none where there is no such attempt."""
     facts = connection.execute(sa.select(attempt.c.facts).where(attempt.c.token == token))
-    return removal_of(facts.scalar_one_or_none() or {})
-
-
-def find_quarantine_removal(connection: sa.Connection, token: UUID) -> Removal | None:
-    """Find the mark of quarantine files of the attempt that has a token."""
-    facts = connection.execute(sa.select(attempt.c.facts).where(attempt.c.token == token))
-    return quarantine_removal_of(facts.scalar_one_or_none() or {})
+    return facts.scalar_one_or_none() or {}
 
 
 def keep_from_removal(connection: sa.Connection, attempt_ids: Collection[int]) -> None:
