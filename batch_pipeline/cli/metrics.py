@@ -1,0 +1,32 @@
+"""The command `metrics`: what Prometheus scrapes."""
+
+import threading
+from contextlib import closing, suppress
+
+import click
+
+from batch_pipeline.cli.console import complain, say
+from batch_pipeline.settings.pipeline import Pipeline
+
+
+@click.command(short_help="Serve metrics of streams for Prometheus, until Ctrl-C.")
+@click.option("--port", type=click.IntRange(0, 65535), default=9464, show_default=True)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+def metrics(port: int, host: str) -> None:
+    """Serve backlog, batches, attempts, records, bytes and lag of all streams at /metrics.
+
+    The inventory is read when somebody scrapes; nothing is changed. There is no login: at another
+    address than 127.0.0.1, whoever reaches it reads names of streams and numbers. Port 0 is any
+    free one. A stream that is added is told of when the command is started again.
+    """
+    from batch_pipeline.metrics.reading import Reading
+    from batch_pipeline.metrics.server import serving
+
+    with closing(Pipeline.from_environment()) as pipeline:
+        reading = Reading(pipeline)
+        reading.begin()
+        with serving(reading, host=host, port=port, complain=complain) as given:
+            shown = f"[{host}]" if ":" in host else host
+            say(f"Metrics are at http://{shown}:{given}/metrics. Ctrl-C stops.")
+            with suppress(KeyboardInterrupt):
+                threading.Event().wait()
