@@ -5,8 +5,9 @@ Names and texts of others are printed with characters that terminals obey writte
 
 import json
 import logging
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -59,6 +60,17 @@ def complain(text: str) -> None:
 def note(text: str) -> None:
     """Print what somebody should know although nothing is wrong."""
     err.print(f"note: {text}", style="yellow", markup=False)
+
+
+def print_next(steps: Iterable[tuple[str, str]]) -> None:
+    """Print what to type next: arguments of this command, and what they are for."""
+    head("What to type next")
+    # `uv run` tells its child of itself; without it the command is on the PATH.
+    command = (
+        "uv run batch-pipeline" if "UV_RUN_RECURSION_DEPTH" in os.environ else "batch-pipeline"
+    )
+    for arguments, meaning in steps:
+        say(f"  {command} {arguments:<32} {meaning}")
 
 
 def print_json(value: Any) -> None:

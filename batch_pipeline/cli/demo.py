@@ -1,7 +1,6 @@
 """The demo: the main job on generated files, explained station by station."""
 
 import json
-import os
 import shutil
 import sys
 import time
@@ -9,7 +8,7 @@ from contextlib import closing
 
 import click
 
-from batch_pipeline.cli.console import head, progress, say
+from batch_pipeline.cli.console import print_next, progress, say
 from batch_pipeline.cli.demo_files import write_demo
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.settings.pipeline import Pipeline
@@ -73,10 +72,4 @@ def _print_message(manifest: Manifest) -> None:
 def _print_next(*, nothing_new: bool) -> None:
     if nothing_new:
         say("Every file is published already, so there was nothing to do.")
-    head("What to type next")
-    # `uv run` tells its child of itself; without it the command is on the PATH.
-    command = (
-        "uv run batch-pipeline" if "UV_RUN_RECURSION_DEPTH" in os.environ else "batch-pipeline"
-    )
-    for arguments, meaning in _NEXT:
-        say(f"  {command} {arguments:<32} {meaning}")
+    print_next(_NEXT)

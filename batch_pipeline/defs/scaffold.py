@@ -1,40 +1,16 @@
 """What `dg scaffold defs batch_pipeline.BatchStream` writes: a file that says what to change."""
 
-import json
 import os
-import re
 from pathlib import Path
 from typing import Annotated
 
 import dagster as dg
-import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from batch_pipeline.domain.file_kinds import stream_name_of
 from batch_pipeline.domain.stream import SourceFormat
+from batch_pipeline.settings.stream_text import stream_text
 from batch_pipeline.settings.stream_values import SourceLocation, stream_name
-
-_PLAIN = re.compile(r"[A-Za-z0-9_./:+-]+", re.ASCII)
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
-
-_YAML = """\
-type: {type}
-
-attributes:
-  stream: {stream}  # what its assets and its BATCH messages are called
-  source:
-    uri: {uri}  # the folder where files land: a path, relative to this file, or file:///…
-    include: ["*"]  # patterns of file names, such as orders-*.csv
-    format: {format}  # csv, jsonl, json, parquet, avro, text; auto looks into each file
-  batch:
-    max_weight: 64MiB  # size of a batch's files together; a heavier file is a batch of its own
-    max_count: 100  # files in a batch
-  key_properties: []  # columns that together identify a record
-  encoding:
-    format: jsonl  # jsonl, parquet or arrow
-    compression: gzip
-  storage:
-    root: {root}  # where the encoded files are written
-"""
 
 _PYTHON = """\
 import dagster as dg
@@ -93,8 +69,9 @@ class StreamScaffolder(dg.Scaffolder[StreamChoices]):
             text = _PYTHON.format(**words)
             (folder / "component.py").write_text(text, encoding="utf-8")
             return
-        written = {key: _scalar(word) for key, word in words.items()}
-        text = _YAML.format(type=request.type_name, **written)
+        source = {"uri": choices.source_uri, "format": choices.source_format.value}
+        attributes = {"stream": name, "source": source, "storage": {"root": words["root"]}}
+        text = stream_text(request.type_name, attributes)
         if request.append:
             with target.open("a", encoding="utf-8") as file:
                 file.write(f"---\n{text}")
@@ -103,7 +80,7 @@ class StreamScaffolder(dg.Scaffolder[StreamChoices]):
 
 
 def _name_of(folder: Path) -> str:
-    return _NOT_IN_NAMES.sub("_", folder.name).lstrip(".-")[:100] or "stream"
+    return stream_name_of(folder.name) or "stream"
 
 
 def _storage_root(project: Path | None, folder: Path, stream: str) -> str:
@@ -111,8 +88,3 @@ def _storage_root(project: Path | None, folder: Path, stream: str) -> str:
     if project is None or not folder.absolute().is_relative_to(project.absolute()):
         return "./batches"
     return Path(os.path.relpath(project / "batches" / stream, folder)).as_posix()
-
-
-def _scalar(word: str) -> str:
-    is_plain = _PLAIN.fullmatch(word) and yaml.safe_load(word) == word
-    return word if is_plain else json.dumps(word, ensure_ascii=False)

@@ -1,0 +1,127 @@
+"""A project of one's own, for a folder of files that is there."""
+
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from batch_pipeline.cli.console import err, head, note, print_json, print_next, say
+from batch_pipeline.cli.streams import as_json
+from batch_pipeline.domain.location import shown
+from batch_pipeline.settings.environment import load_settings
+from batch_pipeline.settings.units import format_bytes
+
+if TYPE_CHECKING:
+    from batch_pipeline.defs.project import Project
+    from batch_pipeline.settings.own_files.proposal import Proposal
+
+_SHOWN_COLUMNS = 8
+_SHOWN_KINDS = 8
+
+
+@click.command(short_help="Make a project for a folder of files that is there.")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=".")
+@click.option(
+    "--from", "place", metavar="PLACE", required=True, help="Folder, or s3://bucket/prefix."
+)
+@click.option("--name", help="Name of the stream, else that of the files or of their folder.")
+@click.option("--include", metavar="PATTERN", multiple=True, help="Only files named so: 'a-*.csv'.")
+@as_json
+def init(
+    folder: Path, place: str, name: str | None, include: tuple[str, ...], as_json: bool
+) -> None:
+    """Look at the files of PLACE and write a project for them into FOLDER, the current one if
+    left out.
+
+    Tells format, columns and limits from the files, writes a stream file, dagster.yaml and
+    workspace.yaml, and says which batches there would be. Nothing is registered or encoded, and no
+    file is overwritten. In a project that is there it adds one more stream.
+    """
+    from batch_pipeline.defs.project import write_project
+    from batch_pipeline.settings.own_files.keys import Asked
+    from batch_pipeline.settings.own_files.proposal import propose, this_machine
+    from batch_pipeline.settings.own_files.told import proposal_json, text_of
+
+    there = Path(os.path.normpath(folder.expanduser().absolute()))
+    asked = Asked(folder=there, place=place, name=name, include=include)
+    with err.status("looking at the files"):
+        proposal = propose(asked, this_machine())
+    ignored = (".batch_pipeline", ".tmp_dagster_home_*", *proposal.own_folders)
+    made = write_project(asked.folder, proposal.stream.name, text_of(proposal), ignored=ignored)
+    if as_json:
+        print_json(
+            proposal_json(proposal)
+            | {
+                "folder": str(asked.folder),
+                "written": [str(path) for path in made.written],
+                "kept": {str(path): step for path, step in made.kept.items()},
+            }
+        )
+        return
+    _print_found(proposal)
+    _print_plan(proposal)
+    _print_written(asked.folder, made)
+    _print_next(asked.folder, proposal)
+
+
+def _print_found(proposal: "Proposal") -> None:
+    head(proposal.stream.name)
+    place = shown(proposal.stream.source.place)
+    say(f"  found     {_files(proposal.files_found, proposal.bytes_found)} in {place}")
+    source = proposal.attributes["source"]
+    say(f"  takes     {proposal.plan.files} {', '.join(source['include'])}: {source['format']}")
+    for one in proposal.left_out[:_SHOWN_KINDS]:
+        say(f"  leaves    {one.files} {one.shown}: {one.reason}")
+    if len(proposal.left_out) > _SHOWN_KINDS:
+        say(f"            … and {len(proposal.left_out) - _SHOWN_KINDS} kinds more (--json)")
+    sample = proposal.sample
+    columns = [f"{one.name} {one.type_text}" for one in sample.columns]
+    more = f" … and {len(columns) - _SHOWN_COLUMNS} more" * (len(columns) > _SHOWN_COLUMNS)
+    say(f"  columns   {', '.join(columns[:_SHOWN_COLUMNS]) or 'none yet'}{more}")
+    say(f"            seen in {sample.records} records of {sample.files} of the files")
+
+
+def _print_plan(proposal: "Proposal") -> None:
+    limits, plan = proposal.stream.limits, proposal.plan
+    size = format_bytes(limits.max_weight)
+    say(f"  limits    {size} and {limits.max_count} files a batch")
+    batches = "batch" if plan.batches == 1 else "batches"
+    heavier = f", {plan.heavier} of them one heavier file" if plan.heavier else ""
+    say(f"  dry plan  {_files(plan.files, plan.size_bytes)}: {plan.batches} {batches}{heavier}")
+    for trouble in proposal.notes:
+        note(trouble)
+
+
+def _print_written(folder: Path, made: "Project") -> None:
+    if made.written:
+        names = ", ".join(str(path.relative_to(folder)) for path in made.written)
+        say(f"  wrote     {names}")
+    for path, step in made.kept.items():
+        note(f"{path} was there and is left as it is; {step}.")
+
+
+def _print_next(folder: Path, proposal: "Proposal") -> None:
+    settings = load_settings(environment=os.environ)
+    if os.environ.get("BATCH_PIPELINE_STREAMS") and settings.streams != folder / "streams":
+        note(f"BATCH_PIPELINE_STREAMS is {settings.streams}; set it to {folder / 'streams'}.")
+    if folder != Path.cwd():
+        say(f"Go there first: cd {shlex.quote(str(folder))}")
+    stream = proposal.stream.name
+    steps = [
+        (f"run {stream}", "register, plan, encode and publish"),
+        (f"status {stream}", "what waits, what is done, what failed"),
+        ("dev", "the same in Dagster's UI, as files land"),
+    ]
+    other = next((one for one in proposal.left_out if one.is_readable), None)
+    if other is not None:
+        include = (word for one in other.patterns for word in ("--include", one))
+        place = shown(proposal.stream.source.place)
+        command = shlex.join(("init", "--from", place, *include))
+        steps.append((command, "a stream for the next kind of file"))
+    print_next(steps)
+
+
+def _files(count: int, size_bytes: int) -> str:
+    return f"{count} file{'s' * (count != 1)}, {format_bytes(size_bytes)}"

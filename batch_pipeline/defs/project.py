@@ -1,0 +1,94 @@
+"""The files of a project: a stream file, and what Dagster wants beside it.
+
+Nothing that is there is ever overwritten.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from batch_pipeline.domain.errors import ProjectNotMadeError
+from batch_pipeline.settings.stream_file import FILE_NAME, load_streams_tolerantly
+
+STREAMS = "streams"
+_OF_DAGSTER = ("dagster.yaml", "workspace.yaml")
+_IGNORED = ".gitignore"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """What became of a project's files; `kept` ones were there, with what a person does now."""
+
+    written: tuple[Path, ...]
+    kept: Mapping[Path, str]
+
+
+def write_project(folder: Path, name: str, text: str, *, ignored: tuple[str, ...]) -> Project:
+    """Write a project's files where they are missing; `ignored` are folders that git leaves out.
+
+    Raises:
+        ProjectNotMadeError: the stream is there already, or a file cannot be written.
+    """
+    _check_new(folder, name)
+    packaged = files("batch_pipeline.defs.instance")
+    texts = {folder / STREAMS / name / FILE_NAME: text}
+    texts |= {folder / one: (packaged / one).read_text(encoding="utf-8") for one in _OF_DAGSTER}
+    texts[folder / _IGNORED] = "".join(f"{one}/\n" for one in ignored)
+    written: list[Path] = []
+    kept: dict[Path, str] = {}
+    for path, content in texts.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("x", encoding="utf-8") as file:
+                written.append(path)
+                file.write(content)
+        except FileExistsError as error:
+            if path.name == FILE_NAME:  # a file in the place of its folder, or somebody was faster
+                raise _unwritable(path, error) from error
+            step = _next_step(path, content)
+            if step is not None:
+                kept[path] = step
+        except OSError as error:
+            for one in written:
+                one.unlink()
+            raise _unwritable(path, error) from error
+    return Project(written=tuple(written), kept=kept)
+
+
+def _check_new(folder: Path, name: str) -> None:
+    """Check that a project has no such stream yet.
+
+    Raises:
+        ProjectNotMadeError: it has, or something is in the way of its file.
+    """
+    path = folder / STREAMS / name / FILE_NAME
+    other = "choose another name with --name, or remove the file"
+    if path.exists():
+        step = f"It says how the stream runs: change it by hand, {other}."
+        raise ProjectNotMadeError(str(path), "is there already", step)
+    known, _ = load_streams_tolerantly(folder / STREAMS)
+    if name in known:
+        where = str(folder / STREAMS)
+        problem = f"has the stream {name} already, in a file of another folder's name"
+        raise ProjectNotMadeError(where, problem, f"Change that one by hand, {other}.")
+
+
+def _unwritable(path: Path, error: OSError) -> ProjectNotMadeError:
+    reason = error.strerror or type(error).__name__
+    step = "Choose another folder, or mend this."
+    return ProjectNotMadeError(str(path), f"cannot be written ({reason})", step)
+
+
+def _next_step(path: Path, content: str) -> str | None:
+    """Say what a person does about a file that was there; None where it says the same."""
+    try:
+        there = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return "it cannot be read"
+    if path.name == _IGNORED:
+        missing = [one for one in content.splitlines() if one not in there.splitlines()]
+        return f"add {', '.join(missing)} to it" if missing else None
+    if there == content:
+        return None
+    return f"compare it with {files('batch_pipeline.defs.instance') / path.name}"

@@ -1,0 +1,97 @@
+"""The page on files of one's own: its commands make a project of a folder, and run it."""
+
+import gzip
+import io
+import json
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+import batch_pipeline
+from batch_pipeline.cli import cli
+from batch_pipeline_tests.acceptance.workplace import Workplace, json_records, manifests
+
+PAGE = Path(batch_pipeline.__file__).parent / "docs" / "own_files.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+RUN_ELSEWHERE = {"batch-pipeline dev"}  # by test_dev.py
+HEADER = "order_id,city,price\n"
+ORDERS = [f"{number},Cork,{number}.50\n" for number in range(1, 7)]
+CUSTOMERS = '{"id": 1, "name": "Zoë"}\n{"id": 2, "name": "Bo"}\n'
+
+
+def stock() -> bytes:
+    """Write two records as parquet."""
+    target = io.BytesIO()
+    pq.write_table(pa.table({"id": [1, 2], "left": [7, 9]}), target)
+    return target.getvalue()
+
+
+def exports() -> Mapping[str, bytes]:
+    """Give the files of the page."""
+    days = [(HEADER + "".join(ORDERS[at : at + 2])).encode() for at in (0, 2, 4)]
+    return {
+        "orders-2026-01-01.csv": days[0],
+        "orders-2026-01-02.csv": days[1],
+        "orders-2026-01-03.csv.gz": gzip.compress(days[2], mtime=0),
+        "customers-1.jsonl": CUSTOMERS.encode(),
+        "stock-1.parquet": stock(),
+        "terms.pdf": b"%PDF-1.7\n",
+    }
+
+
+def land(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files that have rested."""
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+        os.utime(folder / name, (1_750_000_000, 1_750_000_000))
+
+
+def without_figures(text: str) -> list[str]:
+    """Give the lines of what `init` says, but what depends on machine, folder and libraries."""
+    lines = text[: text.index("\n  wrote ")].splitlines()
+    shown = (re.sub(r"files, .+ in .+", "files in …", line) for line in lines)
+    return [line for line in shown if not line.startswith(("  limits ", "  dry plan "))]
+
+
+def test_page_makes_a_project_of_a_folder_that_runs_as_it_stands(
+    workplace: Workplace, database_url: str, warm_spark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect the output that the page shows, and all records of csv, jsonl and parquet files."""
+    land(workplace.folder / "exports", exports())
+    place = workplace.given(
+        BATCH_PIPELINE_INVENTORY_CONN=database_url, BATCH_PIPELINE_SPARK_REMOTE=warm_spark
+    )
+    monkeypatch.chdir(workplace.folder)
+    outputs = {}
+    for command in re.findall(r"^\$ (.+)$", TEXT, re.MULTILINE):
+        program, *words = shlex.split(command)
+        if program == "cd":
+            monkeypatch.chdir(words[0])
+        elif words[0] == "init":  # in this process, for what takes time is to start another
+            result = CliRunner().invoke(cli, words, catch_exceptions=False)
+            assert result.exit_code == 0
+            outputs[command] = result.stdout
+        elif command not in RUN_ELSEWHERE:
+            ended = place.run(*words, cwd=Path.cwd())
+            assert ended.returncode == 0, ended.stderr
+
+    first, _, last = (text for command, text in outputs.items() if " init " in command)
+    [shown] = re.findall(r"```text\n(.+?)```", TEXT, re.DOTALL)
+    assert without_figures(first) == without_figures(shown)
+    assert json.loads(last)["plan"]["batches"] == 1
+    project = workplace.folder / "shop"
+    orders = [{"order_id": n, "city": "Cork", "price": n + 0.5} for n in range(1, 7)]
+    customers = [json.loads(line) for line in CUSTOMERS.splitlines()]
+    left = [{"id": 1, "left": 7}, {"id": 2, "left": 9}]
+    for stream, records in (("orders", orders), ("customers", customers), ("stock", left)):
+        storage = project / "batches" / stream
+        assert len(manifests(storage)) == 1
+        assert list(json_records(storage)) == records
