@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from batch_pipeline.cli.console import head, note, print_json, say
+from batch_pipeline.cli.limits_told import learned_json, learned_lines
 from batch_pipeline.cli.loads_told import loads_of, print_loads
 from batch_pipeline.cli.streams import as_json
 from batch_pipeline.domain.backfill import backfill_name
@@ -88,6 +89,9 @@ def _story(pipeline: Pipeline, stream: Stream, item: Item) -> dict[str, Any]:
         "is_late": batch is not None and batch.item_ids is not None,
         "batch_items": None if batch is None else batch.count,
         "batch_weight_bytes": None if batch is None else batch.weight,
+        "learned_limit": None
+        if batch is None
+        else learned_json(database.learned_limits.of_batch(batch)),
         "attempts": [asdict(one) for one in attempts],
         "generation": None if manifest is None else manifest.generation,
         "part_files": [] if manifest is None else [part.uri for part in manifest.part_files],
@@ -159,6 +163,8 @@ def _print_batch(story: dict[str, Any]) -> None:
         return
     weight = format_bytes(story["batch_weight_bytes"])
     say(f"  3 plan      batch of {story['batch_items']} items, {weight}")
+    for line in learned_lines(story["learned_limit"]):
+        say(f"              {line}")
     if story["is_late"]:
         say("  4 name      outside the partitions, since it came late")
     else:

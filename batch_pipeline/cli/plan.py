@@ -105,7 +105,7 @@ def _tell_planned(stream: str, job: str, done: Planned, new: list[Batch], *, as_
         rows = [
             {"batch_id": one.key, "items": one.count, "weight_bytes": one.weight} for one in new
         ]
-        print_json({"stream": stream, "job": job, "batches": rows})
+        print_json({"stream": stream, "job": job, "batches": rows, "held": done.held})
         return
     say(f"{job}: {done.batches} batches planned.")
     for one in new[:_SHOWN]:
@@ -113,6 +113,8 @@ def _tell_planned(stream: str, job: str, done: Planned, new: list[Batch], *, as_
         say(f"  {one.key}  {one.count:>6} files  {format_bytes(one.weight):>10}{flag}")
     if len(new) > _SHOWN:
         say(f"  … and {len(new) - _SHOWN} more (--json lists all)")
+    if done.held:
+        say("  More is planned once these have shown how long they take (batch.target_seconds).")
 
 
 def _tell_estimate(stream: str, job: str, told: Estimate, *, as_json: bool) -> None:

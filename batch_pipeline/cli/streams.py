@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from batch_pipeline.cli.console import head, print_json, progress, say
+from batch_pipeline.cli.limits_told import learned_json, learned_lines
 from batch_pipeline.cli.loads_told import print_standing, standings_of
 from batch_pipeline.domain.backfill import Progress
 from batch_pipeline.domain.batch import BatchState, BatchStatus
@@ -199,6 +200,7 @@ def _status(pipeline: Pipeline, stream: Stream) -> dict[str, Any]:
     statuses, backfills = batches.statuses(stream.name), pipeline.database.backfills
     paused = backfills.paused(stream.name)
     states = Counter(one.state for one in statuses)
+    limits = pipeline.database.learned_limits.of_stream(stream.name, stream.limits)
     return {
         "stream": stream.name,
         "source": stream.source.place,
@@ -208,6 +210,7 @@ def _status(pipeline: Pipeline, stream: Stream) -> dict[str, Any]:
         "paused": pipeline.database.jobs.paused(stream.name),
         "items_waiting": waiting_items,
         "bytes_waiting": waiting_bytes,
+        "learned_limit": learned_json(limits.learned),
         "batches": {state.value: states.get(state, 0) for state in BatchState},
         "unfinished": [
             _unfinished(one)
@@ -252,6 +255,8 @@ def _print_status(report: dict[str, Any]) -> None:
     if report["problem"] is None:
         waiting = f"{report['items_waiting']} items, {format_bytes(report['bytes_waiting'])}"
         say(f"  waiting  {waiting} not planned yet")
+    for number, line in enumerate(learned_lines(report["learned_limit"])):
+        say(f"  {'         ' if number else 'limit    '}{line}")
     say(f"  batches  {_counts(report['batches'])}")
     for one in report["unfinished"][:10]:
         reason = f": {one['error']}" if one["error"] else ""

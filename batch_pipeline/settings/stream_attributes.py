@@ -58,18 +58,18 @@ class BatchAttributes(Section):
         description="A last batch lighter than this waits for more files (bytes, or with a unit; "
         "default 0: never waits).",
     )
+    target_seconds: Annotated[float, Field(strict=True)] | None = Field(
+        None,
+        description="How long a batch should take, 1 to 86400 seconds: how much to put into one "
+        "is learned from those before, at least a 64th of max_weight (default: max_weight).",
+    )
 
     def check(self) -> None:
         self.to_domain()
 
     def to_domain(self) -> Limits:
         """Give the domain's form."""
-        return Limits(
-            max_weight=self.max_weight,
-            max_count=self.max_count,
-            min_weight=self.min_weight,
-            max_wait=self.max_wait,
-        )
+        return Limits(**{name: getattr(self, name) for name in type(self).model_fields})
 
 
 _USUAL = {

@@ -19,6 +19,7 @@ _KEYS = re.compile(r"([^.\[\]]+)|\[([0-9]+)\]")
 _EXPECTED = {
     "string_type": "text (in quotes where YAML takes it for something else)",
     "int_type": "a whole number",
+    "float_type": "a number",
     "tuple_type": "a list, for example [a, b]",
     "model_type": "keys and values",
     "model_attributes_type": "keys and values",

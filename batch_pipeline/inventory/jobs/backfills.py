@@ -5,7 +5,7 @@ A window of ids becomes ranges that tile it. Times, lists and failed batches bec
 whoever reads it and whatever becomes of the columns it was chosen by.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import sqlalchemy as sa
@@ -30,6 +30,7 @@ from batch_pipeline.domain.planning import Planned
 from batch_pipeline.inventory.jobs import progress
 from batch_pipeline.inventory.jobs.backfill_items import Chosen, choose
 from batch_pipeline.inventory.jobs.backfill_sources import Past, past_of
+from batch_pipeline.inventory.jobs.fits import fit
 from batch_pipeline.inventory.jobs.item_lists import insert_lists
 from batch_pipeline.inventory.jobs.jobs import job_id_of, known_job, of_stream, open_job
 from batch_pipeline.inventory.jobs.paces import estimate, pace
@@ -73,8 +74,12 @@ class Backfills:
             one = open_job(connection, terms, parent_id=parent_id)
             lock_planning(connection, one.id)
             failpoint("backfill.locked")
+            fitted = fit(connection, request.limits, one.id, parent_id)
+            request = replace(request, limits=fitted.limits)
             chosen = choose(connection, request, past, job_id=one.id, parent_id=parent_id)
-            planned = _write(connection, request, one.id, chosen)
+            config = {**fitted.config(), "selection": request.selection.to_json()}
+            writing = Writing(job_id=one.id, fitted=fitted, config=config)
+            planned = _write(connection, writing, chosen, in_lists=not request.selection.is_window)
             if is_new and not planned.batches:
                 connection.rollback()
             failpoint("backfill.before_commit")
@@ -94,8 +99,11 @@ class Backfills:
             job_id = known_job(connection, request.terms(past.name, past.where))
             parent_id = _parent_id(connection, request, past)
             known = pace(connection, job.c.id == job_id, *_kin(request, parent_id))
-            chosen = choose(connection, request, past, job_id=job_id, parent_id=parent_id)
-        lists = (one for one, _ in cut_lists(chosen.items, request.limits))
+            fitting = replace(
+                request, limits=fit(connection, request.limits, job_id, parent_id).limits
+            )
+            chosen = choose(connection, fitting, past, job_id=job_id, parent_id=parent_id)
+        lists = (one for one, _ in cut_lists(chosen.items, fitting.limits))
         return estimate(chain(*(cuts for _, cuts in chosen.ranges), lists), request.limits, known)
 
     def statuses(self, name: str, meta_table: str) -> list[BatchStatus]:
@@ -239,13 +247,12 @@ def _parent_id(connection: sa.Connection, request: Backfill, past: Past) -> int 
     return None
 
 
-def _write(connection: sa.Connection, request: Backfill, job_id: int, chosen: Chosen) -> Planned:
-    limits = {name: str(value) for name, value in asdict(request.limits).items()}
-    config = {**limits, "selection": request.selection.to_json()}
-    writing = Writing(job_id=job_id, limits=request.limits, config=config)
+def _write(
+    connection: sa.Connection, writing: Writing, chosen: Chosen, *, in_lists: bool
+) -> Planned:
+    if in_lists:
+        return insert_lists(connection, writing, chosen.items)
     planned = Planned()
     for gap, cuts in chosen.ranges:
         planned = planned.and_then(insert_cuts(connection, writing, gap, cuts))
-    return (
-        planned if request.selection.is_window else insert_lists(connection, writing, chosen.items)
-    )
+    return planned

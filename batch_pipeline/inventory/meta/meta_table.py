@@ -174,8 +174,8 @@ class OwnMetaTable:
             .order_by(item.c.id)
             .execution_options(yield_per=_STREAM_ROWS)
         )
-        with transaction(self.engine) as connection:
-            for row in connection.execute(query):
+        with transaction(self.engine) as connection, connection.execute(query) as found:
+            for row in found:
                 yield row.id, row.size_bytes
 
     def _above(self, after_id: int | None) -> list[sa.ColumnElement[bool]]:
