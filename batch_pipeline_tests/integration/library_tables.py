@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from batch_pipeline import Batch, acquire_batch
 from batch_pipeline.inventory.database import Database
+from batch_pipeline_tests.integration.meta_tables import in_public
 from batch_pipeline_tests.integration.seeds import query
 
 COLUMNS = {"uid": "id", "item": "file", "weight": "size_in_mib"}
@@ -29,6 +30,7 @@ def fill(engine: sa.Engine, weights: Mapping[int, object]) -> None:
     """Insert rows by id and weight; the item is named after the id."""
     rows = [{"id": uid, "file": f"file-{uid}", "weight": one} for uid, one in weights.items()]
     with engine.begin() as connection:
+        in_public(connection)
         connection.execute(sa.text(INSERT), rows)
 
 

@@ -32,9 +32,16 @@ def meta_engine(url: str) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
+def in_public(connection: sa.Connection) -> None:
+    """Let names without a schema be those of `public` on Postgres, until the transaction ends."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SET LOCAL search_path = public")
+
+
 def execute(engine: sa.Engine, *statements: str, **values: object) -> None:
     """Run statements of the test's own and commit them."""
     with engine.begin() as connection:
+        in_public(connection)
         for statement in statements:
             connection.execute(sa.text(statement), values)
 

@@ -14,6 +14,7 @@ from batch_pipeline.domain.planning import Limits
 from batch_pipeline.domain.schema import Column, ColumnType
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.factories import encoded, found_file, limits, stream
+from batch_pipeline_tests.integration.meta_tables import in_public
 
 CLAIM_AND_WAIT = """
 import sys
@@ -85,14 +86,16 @@ def expire(database: Database, attempt: Attempt) -> None:
 
 
 def execute(database: Database, statement: str, **values: object) -> None:
-    """Run a statement of the test's own and commit it."""
+    """Run a statement of the test's own, whose tables are in `public`, and commit it."""
     with database.engine.begin() as connection:
+        in_public(connection)
         connection.execute(sa.text(statement), values)
 
 
 def query(database: Database, statement: str, **values: object) -> list[tuple[Any, ...]]:
-    """Read rows as plain tuples."""
+    """Read rows as plain tuples; what has no schema is in `public`."""
     with database.engine.begin() as connection:
+        in_public(connection)
         return [tuple(row) for row in connection.execute(sa.text(statement), values)]
 
 

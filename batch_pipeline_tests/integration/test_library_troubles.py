@@ -142,7 +142,7 @@ def test_table_that_is_locked_is_retryable(
     acquired(batch_count=2).succeeded()
     _wait_shortly()
     with table.begin() as rival:
-        rival.execute(sa.text("LOCK meta_table IN ACCESS EXCLUSIVE MODE"))
+        rival.execute(sa.text("LOCK public.meta_table IN ACCESS EXCLUSIVE MODE"))
         with pytest.raises(RetryableError):
             acquire_or_none(batch_count=2)
     assert acquired(batch_count=2).items == files(3, 4)

@@ -21,6 +21,12 @@ _MAY_READ = sa.text("""
 SELECT has_table_privilege(
            format('%I.%I', CAST(:schema AS text), CAST(:table AS text)), 'SELECT')
    AND has_database_privilege(current_database(), 'TEMPORARY')
+   AND NOT EXISTS (
+       SELECT FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+        WHERE a.attrelid
+                  = to_regclass(format('%I.%I', CAST(:schema AS text), CAST(:table AS text)))
+          AND a.attname = ANY (:columns)
+          AND t.typnamespace <> CAST('pg_catalog' AS regnamespace))
 """)
 
 
@@ -56,7 +62,8 @@ class MetaSource:
     def cut_text(self, inventory: sa.Engine) -> str | None:
         """Give the statement that cuts a batch, for the inventory's own connection to execute.
 
-        None where the table lives in another database, or may not be read from there.
+        None where the table lives in another database, or may not be read from there, or where a
+        column has a type of the user's own: its operators are those of the user's search path.
         """
         if self._cut_text is None:
             self._cut_text = self._readable_cut_text(inventory)
@@ -66,7 +73,9 @@ class MetaSource:
         if not share_a_database(inventory, self.table.engine):
             return ""
         reflected = self.table.table
-        names = {"schema": reflected.schema, "table": reflected.name}
+        roles, where = self.table.columns, self.table.where
+        columns = [roles.uid, roles.weight or roles.uid, *(where.columns if where else ())]
+        names = {"schema": reflected.schema, "table": reflected.name, "columns": columns}
         with transaction(inventory) as connection:
             may = connection.execute(_MAY_READ, names).scalar_one()
         return self.table.cut_text() if may else ""

@@ -66,7 +66,8 @@ def open_engine(url: str) -> sa.Engine:
         connect_args={
             "connect_timeout": _CONNECT_SECONDS,
             "application_name": "batch-pipeline",
-            "options": "-c timezone=UTC -c lock_timeout=5s "
+            # Names without a schema are the server's own, whatever the role's path has in front.
+            "options": "-c search_path=pg_catalog,pg_temp -c timezone=UTC -c lock_timeout=5s "
             "-c idle_in_transaction_session_timeout=60s",
         },
     )

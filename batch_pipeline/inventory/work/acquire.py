@@ -58,7 +58,7 @@ class Source(Divisible, Protocol):
     def cut_text(self, inventory: sa.Engine) -> str | None:
         """Give the statement that cuts a batch, for the inventory's own connection to execute.
 
-        None where the table lives in another database, or may not be read from there.
+        None where it has to be executed by the table's own connection.
         """
         ...
 
