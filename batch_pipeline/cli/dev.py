@@ -52,7 +52,8 @@ def dev(port: int) -> None:
             stack.enter_context(servers)
         say(f"streams    {', '.join(streams)} (from {pipeline.settings.streams})")
         head(f"Dagster is at http://127.0.0.1:{port}. Ctrl-C stops everything.")
-        ended = keep([*parts, *servers.parts], stop, err.print)
+        logs = [servers.log, *(part.server.log for part in parts if isinstance(part, _Spark))]
+        ended = keep([*parts, *servers.parts], stop, err.print, logs=logs)
         if ended is None:
             err.print("stopping …")
     if ended:

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from math import isfinite
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -55,6 +56,9 @@ def _command(value: Any) -> tuple[str, ...]:
         raise refusal("is no command; expected a line such as target-csv, or a list of words")
     if not words or not all(words):
         raise refusal("is empty; expected a command line such as target-csv")
+    if words[0].startswith("~"):
+        problem = f"starts with {words[0]!r:.80}, whose ~ no shell resolves"
+        raise refusal(f"{problem}; write the path in full, or a name on the PATH")
     if any(one == "--config" or one.startswith("--config=") for one in words):
         raise refusal("names a --config; write what is in that file below `config`")
     return tuple(words)
@@ -67,7 +71,12 @@ def _config(value: Any) -> Any:
         json.dumps(value)
     except (TypeError, ValueError) as error:
         raise refusal(f"cannot be written as JSON ({error}); put dates in quotes") from error
-    for path in _secrets(value, ()):
+    for path, one in _leaves(value, ()):
+        if isinstance(one, float) and not isfinite(one):
+            place = ".".join(path)
+            raise refusal(f"has no finite number at {place}; write one, or leave the key out")
+        if not _is_secret(path, one):
+            continue
         raise refusal(
             f"holds a secret at {'.'.join(path)}, which a stream file must not; write $NAME of an "
             f"environment variable that holds it"
@@ -75,19 +84,20 @@ def _config(value: Any) -> Any:
     return _with_plain_variables(value)
 
 
-def _secrets(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Find text that looks like a secret; what it is is never repeated."""
+def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Give what is neither a mapping nor a list, with the keys above it."""
     if isinstance(value, Mapping):
         for name, one in value.items():
-            yield from _secrets(one, (*path, str(name)))
+            yield from _leaves(one, (*path, str(name)))
     elif isinstance(value, list):
         for one in value:
-            yield from _secrets(one, path)
-    elif _is_secret(path, value):
-        yield path
+            yield from _leaves(one, path)
+    else:
+        yield path, value
 
 
 def _is_secret(path: tuple[str, ...], value: Any) -> bool:
+    """Tell text that looks like a secret; what it is is never repeated."""
     if not isinstance(value, str) or not value or _VARIABLE.fullmatch(value):
         return False
     return bool(_SECRET.search(path[-1])) or _has_password(value)

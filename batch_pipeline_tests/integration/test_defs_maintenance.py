@@ -1,6 +1,7 @@
 """The jobs `reconcile` and `collect_garbage` and their schedules: one run takes all streams."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
     pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
 ]
+NIGHT = datetime(2026, 3, 1, 3, 23, tzinfo=UTC)
 LATE = (
     "INSERT INTO batch_pipeline.item (stream, id, location, size_bytes, modified_at) "
     "VALUES ('orders', 2, 'file:///landing/late.csv', 10, now())"
@@ -185,7 +187,7 @@ def test_maintenance_schedules_run_by_default_and_ask_for_one_run(scene: DefsSce
     assert schedules.keys() == mine
     for schedule in schedules.values():
         assert schedule.default_status is dg.DefaultScheduleStatus.RUNNING
-        with dg.build_schedule_context(instance=scene.instance) as context:
+        with dg.build_schedule_context(scene.instance, NIGHT) as context:
             [request] = schedule.evaluate_tick(context).run_requests or []
         job = repository.get_job(schedule.job_name)
         result = job.execute_in_process(instance=scene.instance, run_config=request.run_config)

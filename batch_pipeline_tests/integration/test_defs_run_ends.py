@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 
 from batch_pipeline.defs.instance.left_runs import close_left_runs, drain_tags
-from batch_pipeline.defs.names import CLOSED_TAG, late_job, meta_table_job
+from batch_pipeline.defs.names import CLOSED_TAG, PRIORITY_TAG, late_job, meta_table_job
 from batch_pipeline.domain.batch import AttemptStatus, BatchStatus
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene, ranges
@@ -183,6 +183,7 @@ def test_cancelled_run_of_late_arrivals_calls_off_those_that_were_there(scene: D
     assert scene.states("orders.late") == ["cancelled", "planned"]
     [request] = scene.tick("orders_late").run_requests or []
     assert f"{other}.0" in str(request.run_key)
+    assert int(request.tags[PRIORITY_TAG]) > 0
 
 
 def test_failed_run_closes_what_it_left_open_and_is_launched_again(

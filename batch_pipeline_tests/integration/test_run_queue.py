@@ -25,7 +25,7 @@ from batch_pipeline.defs.names import (
     STREAM_TAG,
 )
 from batch_pipeline.defs.partitioned import Partitioned, backfills_of, batches_of
-from batch_pipeline.defs.sensors.launch import Memory, launches, priority
+from batch_pipeline.defs.sensors.launch import Memory, launches
 from batch_pipeline.domain.batch import BatchState, BatchStatus
 from batch_pipeline.domain.dagster_rules import DagsterRules
 from batch_pipeline.domain.errors import SettingError
@@ -147,13 +147,6 @@ def test_batches_that_come_while_a_run_waits_share_the_next_one(queue: Queue) ->
     assert queue.next_ones() == ["a"]
     [rest] = queue.launch(batches_of(A), many, 3)
     assert (rest.tags[RANGE_START_TAG], rest.tags[RANGE_END_TAG]) == (KEYS[1], KEYS[2])
-
-
-def test_run_that_waits_is_not_passed_by_others_for_ever() -> None:
-    """Expect the second run of a stream behind those of others, until half a minute later."""
-    second = priority(1_000, ahead=1)
-    assert priority(1_029) > second > priority(1_031)
-    assert priority(1_031) > 0 > priority(1_000, is_backfill=True)
 
 
 def test_new_files_come_before_backfills_also_of_other_streams(queue: Queue) -> None:

@@ -1,8 +1,11 @@
 """Parts that have to stay up: started again when they end, and given up when that does not help."""
 
+import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Event
 
+from batch_pipeline.defs.instance.bounded_log import LIMIT_BYTES
 from batch_pipeline.defs.instance.keeping import keep
 from batch_pipeline.domain.errors import SparkUnavailableError
 
@@ -43,6 +46,17 @@ def test_part_that_ended_is_started_again_and_people_are_told() -> None:
     assert kept(candle) is None
     assert candle.lit == 1
     assert candle.said == ["candle: blown out; starting it again", "candle: up again"]
+
+
+def test_log_that_grows_too_long_is_put_aside_while_parts_are_kept(tmp_path: Path) -> None:
+    """Expect who waits for parts that end to have an eye on what they write, too."""
+    log = tmp_path / "dagster.log"
+    log.touch()
+    os.truncate(log, LIMIT_BYTES + 1)
+    candle = Candle([True], Event())
+    assert keep([candle], candle.stop, candle.said.append, pause_seconds=0, logs=[log]) is None
+    assert log.stat().st_size == 0
+    assert (tmp_path / "dagster.old.log").stat().st_size == LIMIT_BYTES + 1
 
 
 def test_part_that_does_not_start_is_tried_again() -> None:

@@ -103,6 +103,18 @@ def test_stream_file_with_singer_targets_gives_them_in_order(tmp_path: Path) -> 
             "`targets.dw.config` cannot be written as JSON",
         ),
         (
+            "{command: target-x, config: {limits: [{max_age_seconds: .nan}]}}",
+            "`targets.dw.config` has no finite number at limits.max_age_seconds; write one",
+        ),
+        (
+            "{command: target-x, config: {max_age_seconds: -.inf}}",
+            "`targets.dw.config` has no finite number at max_age_seconds; write one",
+        ),
+        (
+            "{command: ~/bin/target-x}",
+            "`targets.dw.command` starts with '~/bin/target-x', whose ~ no shell resolves; write",
+        ),
+        (
             "{command: target-x, config: {db: {password: 'hunter2!'}}}",
             "`targets.dw.config` holds a secret at db.password, which a stream file must not",
         ),

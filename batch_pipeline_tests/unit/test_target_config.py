@@ -1,5 +1,7 @@
 """What the target may be told, and the page that says so."""
 
+from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from batch_pipeline.singer.target.config import (
 )
 from batch_pipeline.singer.target.places import stream_name
 
+NOBODY = "~a-user-that-no-machine-has"
 KNOWN = [*_KEYS, "batch_size_rows", "validate_records"]
 
 
@@ -51,6 +54,14 @@ def test_parquet_is_compressed_by_snappy_unless_told_otherwise() -> None:
         ({"max_records": True}, "max_records"),
         ({"max_bytes": "1MiB"}, "max_bytes"),
         ({"max_age_seconds": 0}, "max_age_seconds"),
+        ({"max_age_seconds": -1}, "max_age_seconds"),
+        ({"max_age_seconds": float("nan")}, "max_age_seconds"),
+        ({"max_age_seconds": float("inf")}, "max_age_seconds"),
+        ({"max_age_seconds": float("-inf")}, "max_age_seconds"),
+        ({"max_age_seconds": Decimal("NaN")}, "max_age_seconds"),
+        ({"max_age_seconds": Decimal("sNaN")}, "max_age_seconds"),
+        ({"max_age_seconds": Decimal("1e400")}, "max_age_seconds"),
+        ({"max_age_seconds": 10**400}, "max_age_seconds"),
         ({"format": "arrow"}, "format"),
         ({"compression": "xz"}, "compression"),
         ({"compression": "snappy"}, "encoding.compression"),
@@ -73,6 +84,41 @@ def test_config_with_a_mistake_is_refused_by_key(given: dict[str, Any], key: str
     with pytest.raises(InvalidValueError) as caught:
         _read(**given)
     assert caught.value.name == key
+
+
+@pytest.mark.parametrize("path", [f"{NOBODY}/x", "a\0b", "a\ud800"])
+@pytest.mark.parametrize(
+    ("key", "given"),
+    [
+        ("home", lambda path: {"home": path}),
+        ("streams_folder", lambda path: {"streams_folder": path}),
+        ("landing_root", lambda path: {"landing_root": path}),
+        ("batch_roots", lambda path: {"batch_roots": ["/theirs", path]}),
+        (
+            "batch_config.storage.root",
+            lambda path: {"batch_config": {"storage": {"root": path}}},
+        ),
+    ],
+)
+def test_path_that_no_folder_can_have_is_refused_with_what_to_write(
+    key: str, given: Callable[[str], dict[str, Any]], path: str
+) -> None:
+    """Expect the key, and of a ~ what is wrong with it."""
+    with pytest.raises(InvalidValueError) as caught:
+        _read(**given(path))
+    assert caught.value.name == key
+    if path.startswith("~"):
+        assert "whose ~ names a user of this machine" in str(caught.value)
+
+
+def test_home_folder_of_a_user_is_meant_wherever_a_path_starts_with_it() -> None:
+    """Expect no folder that is called ~."""
+    read = _read(home="~/here", batch_roots=["~/b"], batch_config={"storage": {"root": "~/b"}})
+    assert read.batch_config is not None
+    assert read.batch_config.storage is not None
+    assert read.home == Path.home() / "here"
+    assert read.batch_roots.uris == ((Path.home() / "b").as_uri(),)
+    assert read.batch_config.storage.root == str(Path.home() / "b")
 
 
 def test_roots_of_batch_files_are_folders_and_prefixes() -> None:

@@ -11,6 +11,7 @@ from batch_pipeline.defs.checks.answers import check_result
 from batch_pipeline.defs.checks.asked import Asked, all_asked
 from batch_pipeline.defs.names import CHECK_CHECKSUMS_JOB, CHECK_STREAMS_JOB, identifier
 from batch_pipeline.defs.resources import PipelineResource
+from batch_pipeline.defs.run_order import tags_at
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.domain.verdict import Check
 from batch_pipeline.settings.verification import Scope, verdicts
@@ -52,10 +53,14 @@ def check_jobs(streams: Sequence[Stream]) -> dg.Definitions:
             name=f"{CHECK_STREAMS_JOB}_hourly",
             job=look,
             cron_schedule=_HOURLY,
+            tags_fn=tags_at,
             default_status=dg.DefaultScheduleStatus.RUNNING,
         ),
         dg.ScheduleDefinition(
-            name=f"{CHECK_CHECKSUMS_JOB}_weekly", job=read, cron_schedule=_WEEKLY
+            name=f"{CHECK_CHECKSUMS_JOB}_weekly",
+            job=read,
+            cron_schedule=_WEEKLY,
+            tags_fn=tags_at,
         ),
     ]
     return dg.Definitions(jobs=[look, read], schedules=schedules)

@@ -7,9 +7,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Event
 from typing import Protocol
 
+from batch_pipeline.defs.instance.bounded_log import bound
 from batch_pipeline.domain.errors import PartLostError, PipelineError
 
 _PAUSE_SECONDS = 1.0
@@ -73,14 +75,18 @@ def keep(
     tell: Callable[[str], None],
     *,
     pause_seconds: float = _PAUSE_SECONDS,
+    logs: Sequence[Path] = (),
 ) -> str | None:
     """Bring up whatever ends until `stop` is set; gives a sentence when a part stays down.
 
     The parts are looked at in order, so that each finds those before it up. A part may be brought
-    up five times within five minutes. `tell` is given what people should know.
+    up five times within five minutes. `tell` is given what people should know; `logs` are kept
+    short.
     """
     kept = [_Kept(part) for part in parts]
     while not stop.wait(pause_seconds):
+        for log in logs:
+            bound(log)
         try:
             for one in kept:
                 one.keep(tell)

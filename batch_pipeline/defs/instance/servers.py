@@ -21,6 +21,7 @@ import yaml
 from dagster._core.errors import DagsterUserCodeUnreachableError
 from dagster._grpc.client import DagsterGrpcClient
 
+from batch_pipeline.defs.instance.bounded_log import bound
 from batch_pipeline.defs.instance.guarded import GuardedServer, stop
 from batch_pipeline.defs.instance.home import prepare_dagster_home
 from batch_pipeline.defs.instance.keeping import Part
@@ -142,6 +143,7 @@ class DagsterServers:
 
     def __enter__(self) -> Self:
         self._home.logs.mkdir(parents=True, exist_ok=True)
+        bound(self.log)
         prepare_dagster_home(self._home)
         server = {"location_name": _LOCATION, "socket": self._socket, "host": "localhost"}
         self._workspace.write_text(yaml.safe_dump({"load_from": [{"grpc_server": server}]}))

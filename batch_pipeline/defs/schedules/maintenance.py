@@ -5,6 +5,7 @@ it closes what is dead already, and deletes what no manifest has named for a day
 import dagster as dg
 
 from batch_pipeline.defs.names import COLLECT_GARBAGE_JOB, RECONCILE_JOB
+from batch_pipeline.defs.run_order import tags_at
 
 RECONCILE_AT = "41 * * * *"
 COLLECT_GARBAGE_AT = "23 3 * * *"
@@ -18,6 +19,7 @@ def maintenance_schedules() -> list[dg.ScheduleDefinition]:
             cron_schedule=RECONCILE_AT,
             execution_timezone="UTC",
             job_name=RECONCILE_JOB,
+            tags_fn=tags_at,
             default_status=dg.DefaultScheduleStatus.RUNNING,
             description="Closes what crashes left open and looks for late items, every hour.",
         ),
@@ -26,6 +28,7 @@ def maintenance_schedules() -> list[dg.ScheduleDefinition]:
             cron_schedule=COLLECT_GARBAGE_AT,
             execution_timezone="UTC",
             job_name=COLLECT_GARBAGE_JOB,
+            tags_fn=tags_at,
             default_status=dg.DefaultScheduleStatus.RUNNING,
             description="Deletes files that no manifest needs, every night.",
         ),

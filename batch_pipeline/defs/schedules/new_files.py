@@ -3,6 +3,7 @@
 import dagster as dg
 
 from batch_pipeline.defs.names import identifier, meta_table_job
+from batch_pipeline.defs.run_order import tags_at
 from batch_pipeline.domain.stream import Stream
 
 
@@ -19,6 +20,7 @@ def new_files_schedules(stream: Stream) -> list[dg.ScheduleDefinition]:
         cron_schedule=rules.schedule,
         execution_timezone=rules.timezone,
         job_name=meta_table_job(stream),
+        tags_fn=tags_at,
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description=f"Looks for new files of {stream.name}: {rules.schedule} ({rules.timezone}).",
     )

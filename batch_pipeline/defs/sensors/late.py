@@ -8,11 +8,13 @@ import dagster as dg
 from batch_pipeline.defs.names import (
     LAUNCH_TAG,
     MAX_RETRIES_TAG,
+    PRIORITY_TAG,
     STREAM_TAG,
     identifier,
     late_job,
 )
 from batch_pipeline.defs.resources import PipelineResource
+from batch_pipeline.defs.run_order import priority
 from batch_pipeline.defs.sensors.launch import Memory
 from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
 from batch_pipeline.defs.sensors.run_keys import UNFINISHED
@@ -60,7 +62,12 @@ def late_sensor(stream: Stream) -> dg.SensorDefinition:
         number = memory.runs + 1
         request = dg.RunRequest(
             run_key=_run_key(stream, ready, number),
-            tags={STREAM_TAG: stream.name, LAUNCH_TAG: "new", MAX_RETRIES_TAG: "0"},
+            tags={
+                STREAM_TAG: stream.name,
+                LAUNCH_TAG: "new",
+                MAX_RETRIES_TAG: "0",
+                PRIORITY_TAG: str(priority(now)),
+            },
         )
         after = memory.after(due, due, 1)  # the run has all that wait
         return dg.SensorResult(run_requests=[request], cursor=after.cursor())

@@ -7,6 +7,7 @@ import dagster as dg
 
 from batch_pipeline.defs.names import LAUNCH_TAG, MAX_RETRIES_TAG, PRIORITY_TAG, run_tags
 from batch_pipeline.defs.partitioned import Partitioned
+from batch_pipeline.defs.run_order import priority
 from batch_pipeline.defs.sensors.remembered import Remembered
 from batch_pipeline.defs.sensors.run_keys import unfinished_runs
 from batch_pipeline.domain.batch import BatchState, BatchStatus
@@ -14,8 +15,6 @@ from batch_pipeline.domain.job import JobKind
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.steps.plan import due
 
-_TURN_SECONDS = 30
-_NEW_FILES = 2**32  # above 0, which is what a person launches; backfills are below
 _AT_ONCE = 3
 _FIRST_PAUSE_SECONDS = 60
 _LONGEST_PAUSE_SECONDS = 1_800
@@ -173,17 +172,6 @@ def _later(launched: Iterable[str], seen: Iterable[str], order: Sequence[str]) -
     """Give those launched keys behind the ones that were looked at, which may still be due."""
     last = max((order.index(key) for key in seen if key in order), default=-1)
     return (key for key in launched if key in order and order.index(key) > last)
-
-
-def priority(now: float, *, ahead: int = 0, is_backfill: bool = False) -> int:
-    """Give the priority of a run that is launched now, with so many of its own ahead of it.
-
-    Who comes first goes first; but it is as if each run ahead made it come half a minute later, so
-    that streams take turns. A run that waits is passed by ever fewer others: none waits for ever.
-    What a person launches has priority 0, between new files and backfills.
-    """
-    came = round(now) + _TURN_SECONDS * ahead
-    return -came - 1 if is_backfill else _NEW_FILES - came
 
 
 def _request(

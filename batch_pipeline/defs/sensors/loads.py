@@ -20,7 +20,7 @@ from batch_pipeline.defs.names import (
     loaded_key,
 )
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.defs.sensors.launch import priority
+from batch_pipeline.defs.run_order import priority
 from batch_pipeline.defs.sensors.remembered import Remembered
 from batch_pipeline.defs.sensors.run_keys import UNFINISHED, is_for
 from batch_pipeline.domain.errors import PipelineError

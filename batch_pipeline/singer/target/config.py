@@ -3,9 +3,10 @@
 import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from importlib import import_module
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,7 @@ def read_config(written: Mapping[str, Any], known: Mapping[str, Any]) -> TargetC
         max_expansion=_count(given, "max_expansion", ReadLimits().max_expansion),
         batch_roots=_roots(given),
         copies_batch_files=batch_files == "copy",
-        batch_config=read_batch_config(given["batch_config"]) if has_batches else None,
+        batch_config=_batch_config(given["batch_config"]) if has_batches else None,
     )
 
 
@@ -163,13 +164,23 @@ def _bounds(given: Mapping[str, Any]) -> Bounds:
     usual = Bounds()
     records = _count(given, "max_records", usual.max_records)
     age = given.get("max_age_seconds", usual.max_age_seconds)
-    if isinstance(age, bool) or not isinstance(age, int | float | Decimal) or age <= 0:
-        raise InvalidValueError("max_age_seconds", age, "seconds, more than 0")
+    if not _is_positive(age):
+        raise InvalidValueError("max_age_seconds", age, "a number of seconds, such as 300")
     return Bounds(
         max_records=min(records, _count(given, "batch_size_rows", records)),
         max_bytes=_count(given, "max_bytes", usual.max_bytes),
         max_age_seconds=float(age),
     )
+
+
+def _is_positive(value: object) -> bool:
+    """Tell numbers above 0 that a float can hold; NaN compares with nothing."""
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return False
+    try:
+        return isfinite(value) and value > 0
+    except (ArithmeticError, ValueError):  # too large, or Decimal's signaling NaN
+        return False
 
 
 def _count(given: Mapping[str, Any], key: str, usual: int) -> int:
@@ -195,7 +206,29 @@ def _path(given: Mapping[str, Any], key: str) -> Path | None:
     if scheme_of(value):
         expected = "a path; into a bucket lands what has a stream file with `source.uri: s3://…`"
         raise InvalidValueError(key, value, expected)
-    return Path(value).expanduser().absolute()
+    return _absolute(key, value)
+
+
+def _absolute(key: str, written: str) -> Path:
+    """Give the folder that is meant; `~` and `~user` are home folders of this machine."""
+    try:
+        path = Path(written).expanduser().absolute()
+    except RuntimeError as error:
+        expected = "a path in full such as /data/here, or one whose ~ names a user of this machine"
+        raise InvalidValueError(key, written, expected) from error
+    try:
+        to_uri(path)
+    except (InvalidValueError, UnicodeEncodeError) as error:
+        raise InvalidValueError(key, written, "a path that a folder can have") from error
+    return path
+
+
+def _batch_config(written: object) -> BatchConfig:
+    read = read_batch_config(written)
+    if read.storage is None or scheme_of(read.storage.root):
+        return read
+    root = _absolute("batch_config.storage.root", read.storage.root)
+    return replace(read, storage=replace(read.storage, root=str(root)))
 
 
 def _roots(given: Mapping[str, Any]) -> Roots:
@@ -213,11 +246,12 @@ def _root(key: str, written: object) -> str:
         if scheme_of(written) in S3_SCHEMES:
             split_object(as_s3(written))
             return as_s3(written).rstrip("/")
-        path = Path(to_path(written)) if scheme_of(written) else Path(written).expanduser()
+        path = Path(to_path(written)) if scheme_of(written) else _absolute(key, written)
         return to_uri(os.path.normpath(path.absolute()))
     except InvalidValueError as error:
         seen = "a text with an @" if "@" in written else written  # it may hold a password
-        raise InvalidValueError(key, seen, expected) from error
+        told = error.expected if error.name == key else expected  # a path's own trouble
+        raise InvalidValueError(key, seen, told) from error
 
 
 def _names(written: object) -> dict[str, str]:

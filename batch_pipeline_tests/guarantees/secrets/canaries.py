@@ -26,6 +26,8 @@ NAMES = (
     "session token of AWS",
     "password in an endpoint",
     "password in a stream file",
+    "password in the URL of a queue",
+    "password of Dagster's storage",
 )
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from batch_pipeline_tests.guarantees.secrets.dev_answers import look_at_dev
-from batch_pipeline_tests.guarantees.secrets.scene import Scene, open_scene
+from batch_pipeline_tests.guarantees.secrets.scene import Scene, as_login, open_scene
 from batch_pipeline_tests.guarantees.secrets.watcher import OWNER
 from batch_pipeline_tests.integration.logins import copied
 from batch_pipeline_tests.object_store import ObjectStore
@@ -26,6 +27,7 @@ def scene(
         _run_what_is_refused(opened)
         if long_form:
             _run_the_rest(opened)
+            _keep_dagsters_runs_elsewhere(opened)
             _use_a_bucket(opened, object_store)
             opened.kill_while_loading()
             look_at_dev(opened)
@@ -50,6 +52,12 @@ def _run_what_is_refused(scene: Scene) -> None:
     wrong.parent.mkdir(parents=True)
     stream = (scene.place.streams / "orders" / "defs.yaml").read_text()
     wrong.write_text(stream.replace("$TARGET_PASSWORD", words["password in a stream file"]))
+    scene.run("status", exits=1, BATCH_PIPELINE_STREAMS=str(wrong.parents[1]))
+    queue = f"https://ann:{words['password in the URL of a queue']}@sqs.eu-west-1.amazonaws.com/1/q"
+    source = {"uri": "s3://bucket/orders", "events": {"queue": queue}}
+    attributes = {"stream": "orders", "source": source, "storage": {"root": "./b"}}
+    document = {"type": "batch_pipeline.BatchStream", "attributes": attributes}
+    wrong.write_text(yaml.safe_dump(document))
     scene.run("status", exits=1, BATCH_PIPELINE_STREAMS=str(wrong.parents[1]))
     wrong.unlink()
 
@@ -77,6 +85,22 @@ def _run_the_rest(scene: Scene) -> None:
     scene.place.land("orders", {"f.csv": b"id\n8\n"})
     crash = "publish.before_commit=raise"  # with a traceback
     scene.run("run", "orders", exits=None, BATCH_PIPELINE_FAILPOINTS=crash)
+
+
+def _keep_dagsters_runs_elsewhere(scene: Scene) -> None:
+    """Let Dagster's storage be a database of a person's own, which works, and one that does not."""
+    name = "DAGSTER_STORAGE"
+    elsewhere = {"module": "dagster_postgres.storage", "class": "DagsterPostgresStorage"}
+    storage = {"custom": {**elsewhere, "config": {"postgres_url": {"env": name}}}}
+    own = scene.place.home / "dagster.yaml"
+    own.write_text(yaml.safe_dump({"storage": storage}))
+    password = scene.canaries["password of Dagster's storage"]
+    scene.place.land("orders", {"g.csv": b"id\n9\n"})
+    works = as_login(scene.url, password).replace("postgresql:", "postgresql+psycopg2:")
+    scene.run("run", "orders", exits=None, **{name: works})
+    nobody = f"postgresql+psycopg2://ann:{password}@127.0.0.1:1/dagster"
+    scene.run("run", "orders", exits=None, **{name: nobody})
+    own.unlink()
 
 
 def _use_a_bucket(scene: Scene, store: ObjectStore) -> None:
