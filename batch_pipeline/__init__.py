@@ -25,6 +25,7 @@ Where do I go to …
 - change what people see in Dagster?      defs/metadata.py, defs/assets/
 - change the component of dg projects?    defs/component.py, defs/scaffold.py
 - change what the report page shows?      report/, then inventory/work/recent_works.py
+- let Prometheus know something else?     metrics/, then inventory/work/work_counts.py
 - change what is checked afterwards?      domain/judgement.py, steps/verify.py, defs/checks/
 - change when batches are launched?       defs/sensors/, steps/plan.py
 - change what is garbage?                 domain/garbage.py, steps/collect_garbage.py

@@ -22,6 +22,8 @@ def test_readme_commands_work_as_written(workplace: Workplace) -> None:
     [stream_file] = re.findall(r"```yaml\n(.+?)```", README, re.DOTALL)
     (folder / "landing").mkdir()
     (folder / "landing/sales-1.csv").write_text("sale_id,amount\n1,9.90\n2,1.50\n")
+    (folder / "exports").mkdir()
+    (folder / "exports/orders-1.csv").write_text("order_id,amount\n1,9.90\n")
     outputs = {}
     for command in commands:
         if command in RUN_ELSEWHERE:
@@ -31,6 +33,7 @@ def test_readme_commands_work_as_written(workplace: Workplace) -> None:
             (folder / "streams/sales/defs.yaml").write_text(stream_file)
         outputs[command] = _output(command, folder)
     assert "10 new batches" in outputs["uv run batch-pipeline demo"]
+    assert "orders" in outputs["uv run batch-pipeline init shop --from exports"]
     assert "1 batches planned" in outputs["uv run batch-pipeline plan sales"]
     assert "2 records read = 2 written + 0 quarantined" in outputs["uv run batch-pipeline run"]
 
