@@ -371,6 +371,10 @@ NODE = {"type": "record", "name": "n", "fields": [{"name": "next", "type": ["nul
     [
         ("string", "holds no records but values of the type string"),
         (schema(), "has no columns"),
+        (
+            {"type": "record", "name": "r", "fields": [{"name": 5, "type": "int"}]},
+            "has a schema with a field whose name is no text (5)",
+        ),
         (schema(a=NODE), "has a schema of values that hold themselves (n), which is not supported"),
         (
             schema(a={"type": "array", "items": "null"}),

@@ -217,6 +217,19 @@ def test_unpacked_with_a_bomb_stops_early_with_little_memory(packing: str) -> No
     assert peak < 16 * 2**20
 
 
+def test_unpacked_with_damaged_zstd_keeps_no_memory() -> None:
+    """A worker meets more than one damaged file in its life."""
+    damaged = zstd(b"x")[:4] + b"\xff" * 50
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for _ in range(20):
+        with pytest.raises(UnpackError):
+            unpacked(damaged, size_bytes=2**20)
+    kept = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert kept < 2**20
+
+
 def test_unpacked_with_a_higher_limit_reads_what_was_a_bomb() -> None:
     """The limit is the stream's; and 64 MiB are read of any file."""
     zeros = b"0" * 2**26

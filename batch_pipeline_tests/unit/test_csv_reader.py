@@ -113,11 +113,12 @@ def test_end_of_records_with_any_quotes_sends_only_what_the_strict_half_reads(te
 
 
 @settings(deadline=None)
-@given(text=st.text(alphabet='ab,"\n\r', max_size=60))
+@given(text=st.text(alphabet='ab,"\n\r\ufeff', max_size=60))
 @example(text='"a"b,c\n')
 @example(text='5" pipe,"x\ny"\n')
 @example(text='a,"b\nc,d\n')
 @example(text='"","{""a"":1,""b"":""}"\ra,b')
+@example(text="\ufeffa,b\n")  # as where files that begin with marks were put together
 def test_csv_reader_with_any_text_reads_what_the_strict_half_reads(text: str) -> None:
     """Which half reads a record makes no difference, neither for good nor for bad ones."""
     data = text.encode()

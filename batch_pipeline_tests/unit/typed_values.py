@@ -82,12 +82,12 @@ def _json(value: Any) -> Any:
         return ("object", [(name, _json(item)) for name, item in value.items()])
     if isinstance(value, (list, tuple)):
         return [_json(item) for item in value]
-    if isinstance(value, bool) or value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
     if isinstance(value, datetime):
         return value.astimezone(UTC)
+    if value is None or isinstance(value, bool | str | date | time):
+        return value.isoformat() if isinstance(value, date | time) else value
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
     return Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
 
 

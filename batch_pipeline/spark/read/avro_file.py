@@ -163,7 +163,8 @@ def _unpacked_by(new: Callable[[], Any]) -> Callable[[bytes, int], bytes]:
 
 def _unzstd(packed: bytes, limit: int) -> bytes:
     with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as stream:
-        return bytes(stream.read(limit + 1))
+        # Not `read`, which keeps the memory of each call that fails for ever.
+        return bytes(stream.read_buffer(limit + 1).to_pybytes())
 
 
 def _unsnappy(packed: bytes, limit: int) -> bytes:

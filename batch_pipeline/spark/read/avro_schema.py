@@ -129,7 +129,7 @@ class _Builder:
             reason = f"has a schema of values that hold themselves ({name}), which is not supported"
             raise AvroDamageError(reason)
         children = tuple(
-            (str(child["name"]), self.type_of(child["type"], (*path, name)))
+            (_text(child["name"]), self.type_of(child["type"], (*path, name)))
             for child in facts["fields"]
         )
         names = [child for child, _ in children]
@@ -150,6 +150,12 @@ class _Builder:
     def _name(self) -> str:
         self._count += 1
         return f"t{self._count}"
+
+
+def _text(name: Any) -> str:
+    if not isinstance(name, str):
+        raise AvroDamageError(f"has a schema with a field whose name is no text ({name!r:.80})")
+    return name
 
 
 def _arrow(kind: str, facts: dict[str, Any]) -> pa.DataType:

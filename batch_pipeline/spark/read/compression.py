@@ -75,7 +75,7 @@ class Unpacked:
         self._max_expansion = max_expansion
         self._pieces: _Pieces
         if packing is Packing.ZSTD:
-            self._pieces = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
+            self._pieces = _Zstd(raw)
         else:
             self._pieces = _Members(raw, packing)
         self._size_bytes = 0
@@ -115,6 +115,16 @@ class Unpacked:
                 f"its first {read} bytes become more than {self._max_expansion} times as many when "
                 f"they are decompressed, which `read_limits.max_expansion` does not allow"
             )
+
+
+class _Zstd:
+    """Arrow's reader, by buffers: its `read` keeps the memory of each call that fails for ever."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._stream = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
+
+    def read(self, size_bytes: int) -> bytes:
+        return bytes(self._stream.read_buffer(size_bytes).to_pybytes())
 
 
 class _Members:

@@ -4,6 +4,7 @@ Arrow is lenient about quotes (it closes an open one at the end and takes text b
 so a block goes to it only when its quotes are proven to follow the rules.
 """
 
+from codecs import BOM_UTF8
 from collections.abc import Generator, Iterator, Sequence
 from typing import Protocol
 
@@ -139,6 +140,8 @@ class CsvReader:
         if hidden[end - 1 : end] not in (NEWLINE, RETURN):
             # Without one Arrow takes an empty last cell behind a quoted one for empty text.
             text = bytes(text) + NEWLINE
+        if data.startswith(BOM_UTF8):
+            text = NEWLINE + bytes(text)  # Arrow takes a mark off, which is text in mid-file
         try:
             table = csv.read_csv(
                 pa.BufferReader(text),
