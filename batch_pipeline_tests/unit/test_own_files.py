@@ -74,7 +74,7 @@ def left_out(proposal: Proposal) -> dict[str, str]:
     ("name", "content", "format_", "columns"),
     [
         ("a-1.csv", CSV, "csv", {"order_id": "integer", "city": "string", "price": "number"}),
-        ("a-1.csv.gz", gzip.compress(CSV), "csv", None),
+        ("a-1.csv.gz", gzip.compress(CSV, mtime=0), "csv", None),
         ("a-1.jsonl", JSONL, "jsonl", {"id": "integer", "name": "string"}),
         ("a-1.jsonl.zst", zstandard.compress(JSONL), "jsonl", None),
         ("a-1.ndjson.bz2", bz2.compress(JSONL), "jsonl", None),
@@ -233,7 +233,7 @@ def test_place_with_an_odd_name_is_found_again(tmp_path: Path, folder: str) -> N
         ({"1.csv": CSV}, {"place": "{data}/2"}, "there is no such folder"),
         ({"1.csv": CSV}, {"place": "ftp://host/a"}, "is no place where files land"),
         ({"a-1.csv": b"id,id\n1,2\n", "a-2.csv": CSV}, {}, "a-1.csv, line 1: header: column 'id'"),
-        ({"a-1.csv.gz": gzip.compress(CSV)[:-9]}, {}, "a-1.csv.gz: gzip data ends early"),
+        ({"a-1.csv.gz": gzip.compress(CSV, mtime=0)[:-9]}, {}, "a-1.csv.gz: gzip data ends early"),
         ({"a-1.parquet": b"PA\0\0"}, {}, "a-1.parquet: holds zero bytes"),
     ],
 )
