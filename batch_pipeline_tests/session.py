@@ -36,13 +36,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Give a process to each core and one more, since many tests wait for what they have started.
-
-    A single module has only one, this very one.
-    """
+    """Give a process to each core, but only one, this very one, to a single module."""
     if all(Path(argument.partition("::")[0]).is_file() for argument in config.args):
         return 0
-    return min((os.cpu_count() or 1) + 1, _MOST_PROCESSES)
+    return min(os.cpu_count() or 1, _MOST_PROCESSES)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
