@@ -13,7 +13,9 @@ from batch_pipeline_tests.proofs import Figures
 pytestmark = pytest.mark.guarantee("G3")
 
 QUICK = {"run_monitoring": {"poll_interval_seconds": 2}}
-SLOW = "encode.before_publish=sleep:3"  # an encode lasts so long that it can be hit
+# A run of two batches lasts so long that another one begins meanwhile, even on a machine on which
+# processes take ten seconds to start.
+SLOW = "encode.before_publish=sleep:8"
 SUCCEEDED = ("succeeded", None)
 DIED = {
     ("abandoned", "its process ended without a word"),
