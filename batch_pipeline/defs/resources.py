@@ -49,12 +49,13 @@ class SparkResource(LazyPySparkResource):
 
     _settings: SparkSettings | None = PrivateAttr(default=None)
 
-    def session_of(self, stream: Stream, *, is_retry: bool) -> "Callable[[], SparkSession]":
+    def session_of(
+        self, stream: Stream, settings: SparkSettings, *, is_retry: bool
+    ) -> "Callable[[], SparkSession]":
         """Give what opens the session for a stream at first use, or gives the open one.
 
         A retry looks at once for a session that works, for at most two minutes.
         """
-        settings = Pipeline.from_environment().spark
         self._settings = settings if stream.transform is None else settings.unshared()
         if is_retry:
             self._renew()

@@ -76,7 +76,8 @@ def encoding_asset(
     def encoded(
         context: dg.AssetExecutionContext, pipeline: PipelineResource, spark: SparkResource
     ) -> Iterator[dg.Output[None]]:
-        session = spark.session_of(stream, is_retry=context.retry_number > 0)
+        settings = pipeline.pipeline.spark
+        session = spark.session_of(stream, settings, is_retry=context.retry_number > 0)
         workshop = pipeline.pipeline.workshop(stream, session)
         failures = encode_partitions(context, workshop, pipeline.pipeline.database, asset)
         judge_run(context, pipeline.pipeline, stream, asked)

@@ -45,7 +45,8 @@ def late_asset(stream: Stream) -> dg.AssetsDefinition:
     def late(
         context: dg.AssetExecutionContext, pipeline: PipelineResource, spark: SparkResource
     ) -> Iterator[dg.Output[None]]:
-        session = spark.session_of(stream, is_retry=context.retry_number > 0)
+        settings = pipeline.pipeline.spark
+        session = spark.session_of(stream, settings, is_retry=context.retry_number > 0)
         workshop = pipeline.pipeline.workshop(stream, session)
         failures, tried = encode_late(context, workshop, pipeline.pipeline.database)
         judge_run(context, pipeline.pipeline, stream, asked_of_late(stream))
