@@ -14,12 +14,12 @@ from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.partition_key import parse_partition_key
 
 _BATCH = r"(?P<head>[A-Za-z0-9_][A-Za-z0-9_.-]*)-(?P<key>[0-9]{12,19}-[0-9]{12,19})"
-_STEM = rf"{_BATCH}-a(?P<number>[1-9][0-9]*)-(?P<token>[0-9a-f]{{8}})"
+_STEM = rf"{_BATCH}-a(?P<number>[1-9][0-9]{{0,17}})-(?P<token>[0-9a-f]{{8}})"
 _PART = rf"{_STEM}-[0-9]{{8,}}-[0-9a-f]{{8}}\.(?:{'|'.join(map(re.escape, sorted(SUFFIXES)))})"
 _FINISHED = re.compile(_PART)
 _UNFINISHED = re.compile(rf"\.{_PART}\.tmp")
 _STOP_MARK = re.compile(rf"\.{_STEM}-[0-9a-f]{{8}}\.stop")
-_POINTER_TEXT = rf"{_BATCH}\.g(?P<generation>[1-9][0-9]*)\.json"
+_POINTER_TEXT = rf"{_BATCH}\.g(?P<generation>[1-9][0-9]{{0,17}})\.json"
 _POINTER = re.compile(_POINTER_TEXT)
 _UNFINISHED_POINTER = re.compile(rf"\.{_POINTER_TEXT}-[0-9a-f]{{32}}\.tmp")
 _PROBE = re.compile(r"\.probe-[0-9a-f]{32}")

@@ -112,7 +112,7 @@ def _counted_rows(file: BinaryIO, uri: str) -> tuple[int | None, str | None]:
         opened = pa.ipc.open_file(file)
         batches = range(opened.num_record_batches)
         return sum(opened.get_batch(index).num_rows for index in batches), None
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if getattr(error, "errno", None) is not None:
             raise  # the system's or the store's; Arrow's own have no number
         return None, str(error).strip()

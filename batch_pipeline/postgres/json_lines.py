@@ -5,6 +5,7 @@ finds out what is wrong with the rest; all give the same: see the tests. Files a
 """
 
 import re
+from contextlib import suppress
 from operator import attrgetter
 from typing import Any
 
@@ -28,7 +29,7 @@ from batch_pipeline.postgres.json_values import (
 )
 
 _NO_NAME = re.compile(r'[\\"\x00-\x1f]')  # what a field of msgspec cannot be called
-_LONG = re.compile(rb"[0-9]{39}")
+_DECIMAL_DIGITS = 38
 _NOTHING = msgspec.Raw(b"null")
 
 
@@ -49,8 +50,9 @@ class LineReader:
         self._fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
         # Arrow does not keep the text of objects and arrays.
         has_json = any(column.type in JSON_TYPES for column in schema.columns)
-        self._read_fast = self.read_records if has_json else self.read_columns
-        self._has_decimals = any(one.type is ColumnType.DECIMAL for one in schema.columns)
+        self._ways = [self.read_records] if has_json else [self.read_columns, self.read_records]
+        scales = [one.scale for one in schema.columns if one.type is ColumnType.DECIMAL]
+        self._overflowing = _overflowing(max(scales)) if scales else None
 
     def read(self, lines: bytes) -> pa.RecordBatch:
         """Give the records of whole lines, a key that is absent as null.
@@ -58,10 +60,10 @@ class LineReader:
         Raises:
             UnfitCellError: a record has another key, or a value that does not fit its column.
         """
-        try:
-            return self._read_fast(lines)
-        except UNREADABLE:
-            return self.read_carefully(lines)  # which finds the record
+        for read in self._ways:
+            with suppress(*UNREADABLE):
+                return read(lines)
+        return self.read_carefully(lines)  # which finds the record
 
     def read_columns(self, lines: bytes) -> pa.RecordBatch:
         """Read by Arrow, where no column holds objects or arrays.
@@ -69,7 +71,7 @@ class LineReader:
         Raises:
             ValueError: it cannot be read like that, which may be no fault of the lines.
         """
-        if self._has_decimals and _LONG.search(lines):
+        if self._overflowing is not None and self._overflowing.search(lines):
             raise ValueError("a number may have more digits than a decimal")
         whole = json.ReadOptions(use_threads=False, block_size=len(lines) + 1)
         table = json.read_json(pa.BufferReader(lines), whole, self._options)
@@ -122,6 +124,14 @@ class LineReader:
         for name in record.keys() - set(self._names):
             raise UnfitCellError(row, name, "is no column of the schema")
         return record
+
+
+def _overflowing(scale: int) -> re.Pattern[bytes]:
+    """Find numbers that may have more digits than a decimal with this many behind the point.
+
+    Arrow lets some of them overflow, in silence, into any number.
+    """
+    return re.compile(rb"[0-9](?:[0-9]{%d}|[eE]\+?[0-9])" % (_DECIMAL_DIGITS - scale))
 
 
 def _record_decoder(schema: RecordSchema) -> "msgspec.json.Decoder[Any] | None":

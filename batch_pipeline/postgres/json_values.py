@@ -6,7 +6,8 @@ type is an error.
 
 import binascii
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
@@ -37,6 +38,7 @@ _ZEROS = r"(\.[0-9]{6})0+"  # behind the microseconds
 _ANY_DAY = "1970-01-01T"
 _NULL = b"null"
 _TOO_LONG = re.compile("[0-9]{39}")  # of which Arrow's cast makes any number
+_DECIMAL_DIGITS = 38
 
 Raws = Sequence[bytes | msgspec.Raw | None]
 
@@ -55,12 +57,25 @@ def of_raws(raws: Raws, column: Column) -> pa.Array:
     if column.type in KEPT_AS_TEXT:
         texts = (None if raw is None else bytes(raw) for raw in raws)
         plain = [None if text is None or text == _NULL else text.decode() for text in texts]
-        if column.type is ColumnType.DECIMAL and any(map(_TOO_LONG.search, filter(None, plain))):
-            raise ValueError("a number has more digits than a decimal")
+        if column.type is ColumnType.DECIMAL:
+            _check_digits(filter(None, plain), column)
         return pa.array(plain, pa.string()).cast(arrow_type_of(column))
     text = b"[" + b",".join(_NULL if raw is None else bytes(raw) for raw in raws) + b"]"
     kind: Any = list.__class_getitem__(python_type(column))
     return of_values(msgspec.json.decode(text, type=kind), column)
+
+
+def _check_digits(texts: Iterable[str], column: Column) -> None:
+    """Refuse what Arrow's cast would let overflow, in silence, into any number."""
+    most = _DECIMAL_DIGITS - column.scale  # before the point
+    for text in texts:
+        if len(text) > most or "e" in text or "E" in text:
+            try:
+                number = Decimal(text)
+            except InvalidOperation:
+                raise ValueError("a value is no number") from None
+            if _TOO_LONG.search(text) or (number and number.adjusted() >= most):
+                raise ValueError("a number has more digits than a decimal")
 
 
 def of_values(values: Sequence[Any], column: Column) -> pa.Array:

@@ -59,6 +59,21 @@ def arrow_type_of(column: Column) -> pa.DataType:
     return _ARROW_TYPES[column.type]
 
 
+def exact_cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Cast values, or text of numbers without exponents, of at most 38 digits.
+
+    Arrow's own cast to a decimal overflows, in silence, where the digits before the point and those
+    that the type has behind it are more than 38: 99999999999999999999999999999 became
+    62657656.327783134786937801511322779648. Nothing of 76 digits can.
+
+    Raises:
+        ArrowInvalid: a value does not fit.
+    """
+    if at.is_decimal(kind) and (at.is_decimal(array.type) or at.is_string(array.type)):
+        array = array.cast(pa.decimal256(2 * MAX_PRECISION, kind.scale))
+    return array.cast(kind)
+
+
 def arrow_schema_of(columns: tuple[Column, ...]) -> pa.Schema:
     """Give the columns, in order, as an Arrow schema."""
     return pa.schema([(column.name, arrow_type_of(column)) for column in columns])

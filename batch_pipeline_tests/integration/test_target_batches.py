@@ -2,6 +2,7 @@
 
 import errno
 import gzip
+import io
 import json
 import shutil
 from collections.abc import Sequence
@@ -172,6 +173,15 @@ def test_batch_with_a_file_that_vanished_registers_none(home: TargetScene) -> No
 
 _GOOD = b'{"id": 1}\n'
 _PARQUET = {"format": "parquet"}
+
+
+def parquet(columns: dict[str, list[int]]) -> bytes:
+    """Write columns as a file of parquet."""
+    target = io.BytesIO()
+    pq.write_table(pa.table(columns), target)
+    return target.getvalue()
+
+
 _gzip = partial(gzip.compress, mtime=0)  # names of tests are the same in every process
 
 
@@ -187,6 +197,12 @@ _gzip = partial(gzip.compress, mtime=0)  # names of tests are the same in every 
         (_gzip(_GOOD), {"sha256": ["00"]}, "has the SHA-256"),
         (b"PAR2", {"encoding": _PARQUET}, "is no parquet file"),
         (b"PAR1 broken PAR1", {"encoding": _PARQUET}, "is no parquet file that can be read"),
+        pytest.param(
+            parquet({"name": [1]}).replace(b"name", b"n\xeame"),
+            {"encoding": _PARQUET},
+            "is no parquet file that can be read",
+            id="column name that is no UTF-8",
+        ),
     ],
 )
 def test_batch_file_unlike_its_message_is_told(

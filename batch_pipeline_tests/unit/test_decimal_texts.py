@@ -2,9 +2,13 @@
 
 from decimal import Decimal
 
+import pyarrow as pa
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from batch_pipeline.domain.schema import Column, ColumnType
+from batch_pipeline.spark.arrow_types import exact_cast
 from batch_pipeline.spark.check.text_forms import fits_text, read_texts
 from batch_pipeline_tests.unit.part_scene import cells, schema
 from batch_pipeline_tests.unit.test_columns import columns
@@ -44,3 +48,25 @@ def test_number_that_a_decimal_column_holds_is_read_exactly(text: str, value: st
     values, unfit = read_texts(cells(a=[text, None]).batch.column(0), PRICE)
     assert (values.to_pylist(), unfit) == ([Decimal(value), None], [])
     assert columns(cells(a=[text, None]), schema(a="decimal(7,2)")) == {"a": [Decimal(value), None]}
+
+
+@given(text=st.integers(-(10**38) + 1, 10**38 - 1).map(str), scale=st.integers(0, 38))
+@example(text="9" * 29, scale=30)
+def test_whole_number_in_a_decimal_column_is_itself_or_does_not_fit(text: str, scale: int) -> None:
+    """Expect no number that overflows 38 digits, once its scale is added, to become another one."""
+    values, unfit = read_texts(pa.array([text]), Column.from_text("a", f"decimal(38,{scale})"))
+    fits = abs(Decimal(text)) < 10 ** (38 - scale)
+    assert values.to_pylist() == [Decimal(text) if fits else None]
+    assert unfit == ([] if fits else [0])
+
+
+@given(number=st.integers(-(10**38) + 1, 10**38 - 1), scale=st.integers(0, 38))
+@example(number=833807301619270076786788433, scale=22)
+def test_decimal_cast_to_a_greater_scale_is_itself_or_refused(number: int, scale: int) -> None:
+    """Expect the same of the decimals of a file whose column has digits behind the point."""
+    decimals = pa.array([Decimal(number)], pa.decimal128(38, 0))
+    if abs(number) < 10 ** (38 - scale):
+        assert exact_cast(decimals, pa.decimal128(38, scale)).to_pylist() == [number]
+        return
+    with pytest.raises(pa.ArrowInvalid):
+        exact_cast(decimals, pa.decimal128(38, scale))

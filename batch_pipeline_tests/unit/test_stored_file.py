@@ -76,6 +76,12 @@ def test_name_of_a_probe_is_known_in_the_root_only() -> None:
         (Folder.MANIFESTS, f"{STEM}-00010000-abcdef01.jsonl.gz"),
         (Folder.MANIFESTS, POINTER.replace(".g1", ".g0")),
         (Folder.MANIFESTS, "notes.json"),
+        pytest.param(Folder.MANIFESTS, POINTER.replace(".g1", f".g{'1' * 5000}"), id="generation"),
+        pytest.param(
+            Folder.ROOT,
+            STEM.replace("-a2-", f"-a{'1' * 5000}-") + "-00010000-abcdef01.jsonl.gz",
+            id="number",
+        ),
     ],
 )
 def test_name_of_anything_else_is_not_recognised(folder: Folder, name: str) -> None:

@@ -83,7 +83,7 @@ def _json(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_json(item) for item in value]
     if isinstance(value, datetime):
-        return value.astimezone(UTC)
+        return value.astimezone(UTC) if value.tzinfo else value
     if value is None or isinstance(value, bool | str | date | time):
         return value.isoformat() if isinstance(value, date | time) else value
     if isinstance(value, bytes):

@@ -137,6 +137,6 @@ def _count_rows(
             if lacking:
                 raise refusal(message, file, f"has no column {lacking[0]!r}, which is a key")
             return sum(len(batch) for batch in table.iter_batches(10_000))
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:  # the latter of a column's name
         text = str(error).partition("\n")[0]
         raise refusal(message, file, f"is no parquet file that can be read ({text})") from error

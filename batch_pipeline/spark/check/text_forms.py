@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batch_pipeline.domain.schema import MAX_PRECISION, Column, ColumnType
-from batch_pipeline.spark.arrow_types import arrow_type_of
+from batch_pipeline.spark.arrow_types import arrow_type_of, exact_cast
 from batch_pipeline.spark.check.cell_numbers import NUMBER, doubles_in
 from batch_pipeline.spark.check.digits import Digits
 from batch_pipeline.spark.check.number_text import decimal_of
@@ -114,7 +114,7 @@ def decimals_of(texts: pa.StringArray, column: Column) -> pa.Array:
     """
     kind = arrow_type_of(column)
     if not pc.any(pc.match_substring_regex(texts, _FAR)).as_py():
-        return pc.cast(texts, kind)
+        return exact_cast(texts, kind)
     with localcontext(prec=2 * MAX_PRECISION):
         return pa.array([_decimal(text, column) for text in texts.to_pylist()], kind)
 

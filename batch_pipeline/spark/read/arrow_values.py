@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.types as at
 
 from batch_pipeline.domain.schema import Column, ColumnType
-from batch_pipeline.spark.arrow_types import arrow_type_of, is_uuid, plain_type
+from batch_pipeline.spark.arrow_types import arrow_type_of, exact_cast, is_uuid, plain_type
 
 _DAY_US = 86_400 * 10**6
 _RANGES = {  # the years 1 to 9999, which ISO 8601 text has digits for
@@ -90,7 +90,7 @@ def _converter(arrow_type: pa.DataType, column: Column) -> Callable[[pa.Array], 
     target = arrow_type_of(column)
 
     def convert(array: pa.Array) -> pa.Array:
-        values = array if array.type == target else array.cast(target)
+        values = array if array.type == target else exact_cast(array, target)
         values.validate(full=True)
         if column.type in _RANGES and values.null_count < len(values):
             _check_range(values, column.type)

@@ -5,7 +5,7 @@ import pyarrow as pa
 from batch_pipeline.domain.encoding import Format
 from batch_pipeline.domain.record_rules import OnNonfinite
 from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
-from batch_pipeline.spark.arrow_types import JSON_TYPES, arrow_type_of
+from batch_pipeline.spark.arrow_types import JSON_TYPES, arrow_type_of, exact_cast
 from batch_pipeline.spark.check.text_forms import decimals_of, read_texts
 from batch_pipeline.spark.chunks import Table
 from batch_pipeline.spark.write.json_cells import text_of_values
@@ -67,7 +67,7 @@ def _typed(table: Table, array: pa.Array, column: Column, on_nonfinite: OnNonfin
         return array
     if column.type is ColumnType.STRING:
         return text_of_values(array, on_nonfinite)
-    return array.cast(wanted)
+    return exact_cast(array, wanted)
 
 
 def _of_text(text: pa.StringArray, column: Column) -> pa.Array:

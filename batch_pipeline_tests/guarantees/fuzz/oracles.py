@@ -48,7 +48,7 @@ def unpacked(data: bytes) -> bytes | None:
         if data[:3] == b"BZh" and data[4:10] in {b"1AY&SY", b"\x17rE8P\x90"}:
             return bz2.decompress(data)
         if data.startswith(b"\xfd7zXZ\0"):
-            return lzma.decompress(data)
+            return lzma.decompress(data.rstrip(b"\0"))  # which may pad it
         if data.startswith(b"\x28\xb5\x2f\xfd"):
             return b"".join(_frames(data))
     except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, zstandard.ZstdError):
