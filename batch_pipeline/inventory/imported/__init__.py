@@ -1,0 +1,1 @@
+"""Jobs of pybatchintory: reading its inventory, and making jobs and batches of it here."""
