@@ -1,4 +1,4 @@
-"""A machine on which nothing is installed but this package: no Java, no Postgres, not root."""
+"""A machine on which nothing is installed but the wheel: no Java, no Postgres, not root."""
 
 import json
 import os
@@ -7,15 +7,25 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
 import batch_pipeline
-from batch_pipeline_tests.acceptance.workplace import Workplace, manifests, names, wait_until
+from batch_pipeline_tests.acceptance.workplace import (
+    LONGEST_SECONDS,
+    Workplace,
+    manifests,
+    names,
+    wait_until,
+)
 
 NOT_ON_A_FRESH_MACHINE = ("java*", "psql*", "pg_*", "postgres*", "mvn*", "node*", "go", "docker*")
+PROJECT = Path(batch_pipeline.__file__).parents[1]
+OPERATORS_OWN = ("batch_pipeline/deploy/secrets/", "batch_pipeline/deploy/streams/")
 NOBODY = 65534
 MAY_READ_EVERYTHING = "+dac_read_search"  # the interpreter may lie in root's home folder
 
@@ -37,6 +47,29 @@ print(json.dumps({
     "threads": [one.name for one in threading.enumerate() if one.name.startswith("batch")],
 }))
 """
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    _uv("build", "--wheel", "--out-dir", str(folder), str(PROJECT))
+    [made] = folder.glob("*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command in an environment of nothing but the wheel and what it needs, as locked."""
+    folder = tmp_path_factory.mktemp("installed")
+    locked = folder / "locked.txt"
+    only_needed = ("--no-dev", "--no-emit-project", "--no-hashes", "--output-file", str(locked))
+    _uv("export", "--frozen", "--project", str(PROJECT), *only_needed)
+    _uv("venv", "--python", sys.executable, str(folder / "environment"))
+    into = folder / "environment" / "bin"
+    with_lock = ("--python", str(into / "python"), "--constraints", str(locked))
+    _uv("pip", "install", *with_lock, str(wheel))
+    return into / "batch-pipeline"
 
 
 @pytest.fixture
@@ -62,8 +95,25 @@ def fresh(workplace: Workplace, tmp_path: Path) -> Workplace:
     )
 
 
-def test_demo_works_without_java_postgres_and_locale(fresh: Workplace) -> None:
+def test_wheel_holds_every_file_of_the_package_and_no_other(wheel: Path) -> None:
+    """Expect streams, migrations, SQL and templates in it, and nothing of an operator's own."""
+    folder = Path(batch_pipeline.__file__).parent
+    here = {
+        path.relative_to(folder.parent).as_posix()
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    with zipfile.ZipFile(wheel) as archive:
+        inside = {name for name in archive.namelist() if ".dist-info/" not in name}
+    own = {name for name in here if name.startswith(OPERATORS_OWN)}
+    assert inside == here - own
+
+
+def test_demo_of_an_installed_wheel_works_without_java_postgres_and_locale(
+    fresh: Workplace, installed: Path
+) -> None:
     """Expect the demo's numbers from the bundled runtime, and nothing left running."""
+    fresh = replace(fresh, program=(str(installed),))
     assert shutil.which("java", path=fresh.environment["PATH"]) is None
     assert shutil.which("psql", path=fresh.environment["PATH"]) is None
     printed = fresh.done("demo")
@@ -71,6 +121,10 @@ def test_demo_works_without_java_postgres_and_locale(fresh: Workplace) -> None:
     assert "6134 records read = 6133 written + 1 quarantined" in printed
     assert (len(written), sum(written)) == (10, 6_133)
     assert any((fresh.home / "java").glob("*/bin/java"))
+    landing = fresh.home / "demo" / "landing"
+    made = fresh.told("init", "shop", "--from", str(landing))
+    assert (fresh.folder / "shop" / "workspace.yaml").is_file()
+    assert made["plan"]["files"] == 60
     wait_until(lambda: not fresh.processes(), "all processes end")
     assert names(fresh.processes()) == []
 
@@ -123,6 +177,11 @@ if hasattr(os, "geteuid") and os.geteuid() == 0 and shutil.which("setpriv"):
         assert status["batches"]["published"] == 0
         assert [one["records"]["written"] for one in done["published"]] == [2]
         assert {path.stat().st_uid for path in place.home.rglob("*")} == {NOBODY}
+
+
+def _uv(*arguments: str) -> None:
+    command = ("uv", "--quiet", *arguments)
+    subprocess.run(command, check=True, timeout=LONGEST_SECONDS)
 
 
 def _storage(place: Workplace) -> Path:

@@ -24,6 +24,7 @@ import yaml
 from batch_pipeline.domain.location import to_path
 
 LONGEST_SECONDS = 600
+PROGRAM = (sys.executable, "-m", "batch_pipeline")
 _PREFIXES = ("BATCH_PIPELINE_", "DAGSTER_", "SPARK_", "PYSPARK_", "PYTHON")
 _STREAM: dict[str, Any] = {
     "source": {"include": ["*.csv*"], "format": "csv"},
@@ -39,10 +40,12 @@ class Workplace:
     """A folder with a home and streams of its own, and the command that works there.
 
     `variables` are added to an environment in which nothing of the product is set; None removes.
+    `program` are the words that start the command.
     """
 
     folder: Path
     variables: Mapping[str, str | None] = field(default_factory=dict)
+    program: tuple[str, ...] = PROGRAM
     started: list["subprocess.Popen[str]"] = field(default_factory=list)
 
     @property
@@ -79,7 +82,7 @@ class Workplace:
             "timeout": LONGEST_SECONDS,
             "stdin": subprocess.DEVNULL,
         }
-        return subprocess.run(command(*arguments), check=False, **(settings | options))
+        return subprocess.run([*self.program, *arguments], check=False, **(settings | options))
 
     def done(self, *arguments: str) -> str:
         """Run the command, expect exit code 0, and give what it printed."""
@@ -93,7 +96,7 @@ class Workplace:
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
         """Start the command as the leader of a process group; its output goes to `output`."""
-        return self.start_program(command(*arguments), self.folder)
+        return self.start_program([*self.program, *arguments], self.folder)
 
     def start_program(self, words: list[str], folder: Path) -> "subprocess.Popen[str]":
         """Start any program as `start` does, in a folder."""
@@ -180,7 +183,7 @@ def new_workplace() -> Iterator[Workplace]:
 
 def command(*arguments: str) -> list[str]:
     """Give the command line."""
-    return [sys.executable, "-m", "batch_pipeline", *arguments]
+    return [*PROGRAM, *arguments]
 
 
 def wait_until(

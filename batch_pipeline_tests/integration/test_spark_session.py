@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from batch_pipeline.domain.errors import PortInUseError, SparkUnavailableError
-from batch_pipeline.spark.sessions.class_data import archive
+from batch_pipeline.spark.sessions.class_data import places
 from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
 from batch_pipeline.spark.sessions.connect_session import unshared
 from batch_pipeline.spark.sessions.java import java_home
@@ -216,8 +216,9 @@ def test_local_session_damaged_archive_starts_without_it(
 ) -> None:
     """A class-data archive that cannot be used costs its speed and nothing else."""
     monkeypatch.setenv("BATCH_PIPELINE_JAVA", java)
-    damaged = archive(tmp_path, java_home(tmp_path, os.environ))
-    damaged.parent.mkdir(exist_ok=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    damaged, _ = places(tmp_path, java_home(tmp_path, os.environ))
+    damaged.parent.mkdir(parents=True)
     damaged.write_bytes(b"no archive" * 1000)
     assert run(SMALL_JOB, tmp_path) == {"rows": EXPECTED_ROWS}
 
