@@ -29,7 +29,10 @@ Where do I go to …
 - change what is checked afterwards?      domain/judgement.py, steps/verify.py, defs/checks/
 - change when batches are launched?       defs/sensors/, steps/plan.py
 - change what is garbage?                 domain/garbage.py, steps/collect_garbage.py
-- add a command?                          cli/
+- add a command?                          cli/, then COMMANDS in cli/__init__.py
+- say what `status` says another way?     cli/status.py, cli/explain.py
+- change the pages of the docs?           docs/; batch_pipeline_tests/docs makes stream_file.md
+- take pybatchintory's jobs over?         domain/imported.py, inventory/imported/
 - propose a stream for a folder?          settings/own_files/, then defs/project.py
 - know what a restored backup lacks?      steps/newer.py, steps/adopt.py, inventory/restored/
 - name a new failure?                     domain/errors/

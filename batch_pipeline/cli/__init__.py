@@ -1,7 +1,7 @@
 """The `batch-pipeline` command: thin commands over the rooms below.
 
-Exit codes: 0 done, 1 the operator has to fix something, 3 some batches failed while the rest went
-on, 75 try again later, 130 interrupted.
+Exit codes: 0 done, 1 the operator has to fix something, 2 wrong usage, 3 some batches failed while
+the rest went on, 75 try again later, 130 interrupted.
 """
 
 import importlib
@@ -9,56 +9,118 @@ import logging
 import os
 import signal
 import sys
+from enum import StrEnum
+from typing import NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
+from batch_pipeline.cli.completion import VARIABLE
 from batch_pipeline.cli.console import complain
 from batch_pipeline.cli.exits import EXIT_INTERRUPTED, exit_code
 from batch_pipeline.domain.errors import PipelineError
 
-# Each command and the module of this package that has it.
+
+class Section(StrEnum):
+    """What commands are for, in the order of the list."""
+
+    START = "Start"
+    DAILY = "Daily work"
+    STATIONS = "One station at a time"
+    JOBS = "Jobs"
+    UPKEEP = "Checks and upkeep"
+    AROUND = "Around it"
+
+
+class Listed(NamedTuple):
+    """A command in the list: what it is for, the module of this package that has it, a summary."""
+
+    section: Section
+    module: str
+    summary: str
+
+
+# In the order of the list. A summary is one line of it on a terminal of 80 columns.
 COMMANDS = {
-    "audit": "audit",
-    "bisect": "jobs",
-    "cancel": "jobs",
-    "demo": "demo",
-    "dev": "dev",
-    "doctor": "doctor",
-    "explain": "explain",
-    "gc": "gc",
-    "init": "init",
-    "jobs": "jobs",
-    "load": "load",
-    "messages": "streams",
-    "metrics": "metrics",
-    "migrate": "streams",
-    "pack": "pack",
-    "pause": "jobs",
-    "plan": "plan",
-    "reconcile": "reconcile",
-    "register": "streams",
-    "report": "report",
-    "resume": "jobs",
-    "retry": "jobs",
-    "roll-up": "roll_up",
-    "run": "streams",
-    "status": "streams",
-    "verify": "verify",
+    "demo": Listed(Section.START, "demo", "Run the main job on generated files, step by step."),
+    "init": Listed(Section.START, "init", "Make a project for a folder of files that is there."),
+    "dev": Listed(Section.START, "dev", "Bring everything up, with Dagster's UI, until Ctrl-C."),
+    "doctor": Listed(Section.START, "doctor", "Tell what works and what does not, and what to do."),
+    "run": Listed(Section.DAILY, "run", "Register, plan, encode and publish what has landed."),
+    "status": Listed(Section.DAILY, "status", "Show what waits, what is done and what failed."),
+    "explain": Listed(Section.DAILY, "explain", "Tell where a file is, why, and since when."),
+    "report": Listed(Section.DAILY, "report", "Write an HTML page of where streams stand."),
+    "register": Listed(Section.STATIONS, "register", "Find new files and give them ids."),
+    "plan": Listed(Section.STATIONS, "plan", "Cut new items, or a part of the past, into batches."),
+    "messages": Listed(Section.STATIONS, "messages", "Write the Singer messages of a stream."),
+    "load": Listed(Section.STATIONS, "load", "Load what is published into the stream's targets."),
+    "jobs": Listed(Section.JOBS, "jobs", "Show jobs and what waits in them."),
+    "pause": Listed(Section.JOBS, "jobs", "Let nothing of a job be planned or started."),
+    "resume": Listed(Section.JOBS, "jobs", "Let a paused job go on."),
+    "cancel": Listed(Section.JOBS, "jobs", "Call off batches, also those that are being tried."),
+    "retry": Listed(Section.JOBS, "jobs", "Let failed and cancelled batches be tried again."),
+    "bisect": Listed(Section.JOBS, "jobs", "Split a batch that fails, to find the bad item."),
+    "verify": Listed(Section.UPKEEP, "verify", "Look again at what is published, and what waits."),
+    "audit": Listed(Section.UPKEEP, "audit", "Find items that appeared late, and plan them."),
+    "reconcile": Listed(Section.UPKEEP, "reconcile", "Close what a crash left; settle a restore."),
+    "gc": Listed(Section.UPKEEP, "gc", "Delete, or archive, what nobody needs."),
+    "roll-up": Listed(Section.UPKEEP, "roll_up", "Make few wide partitions of many old ones."),
+    "migrate": Listed(Section.UPKEEP, "migrate", "Bring the inventory schema to this release."),
+    "metrics": Listed(Section.AROUND, "metrics", "Serve metrics for Prometheus, until Ctrl-C."),
+    "pack": Listed(Section.AROUND, "pack", "Pack what executors of a Spark cluster import."),
+    "import-pybatchintory": Listed(
+        Section.AROUND, "import_pybatchintory", "Take over jobs of pybatchintory."
+    ),
+    "completion": Listed(
+        Section.AROUND, "completion", "Print what makes a shell complete commands."
+    ),
 }
+
+
+class _ReaderGoneError(Exception):
+    """Whoever read our output has closed it, as in `… | head`."""
 
 
 class _Commands(click.Group):
     """Imports the command that is called, and not the others: half a second less to wait."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
+        return [*COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"batch_pipeline.cli.{COMMANDS[cmd_name]}")
+        module = importlib.import_module(f"batch_pipeline.cli.{COMMANDS[cmd_name].module}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command; `click` would take a reader that is gone for an error of ours."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _ReaderGoneError from error
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands by what they are for."""
+        widest = max(map(len, COMMANDS))
+        for section in Section:
+            rows = [
+                (name.ljust(widest), one.summary)
+                for name, one in COMMANDS.items()
+                if one.section is section
+            ]
+            with formatter.section(section.value):
+                formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Complete the name of a command, or an option of the group."""
+        names = [
+            CompletionItem(name, help=one.summary)
+            for name, one in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -66,8 +128,12 @@ class _Commands(click.Group):
 def cli() -> None:
     """Files in, published BATCH manifests out: each file exactly once, in batches that fit.
 
-    Settings come from the environment: BATCH_PIPELINE_HOME, BATCH_PIPELINE_STREAMS,
-    BATCH_PIPELINE_INVENTORY_CONN, BATCH_PIPELINE_SPARK_REMOTE, BATCH_PIPELINE_ENV_FILE.
+    `batch-pipeline COMMAND -h` tells more of each. Settings come from the environment:
+    BATCH_PIPELINE_HOME, BATCH_PIPELINE_STREAMS, BATCH_PIPELINE_INVENTORY_CONN,
+    BATCH_PIPELINE_META_CONN, BATCH_PIPELINE_SPARK_REMOTE, BATCH_PIPELINE_ENV_FILE and others.
+
+    Exit codes: 0 done, 1 yours to fix, 2 wrong usage, 3 some batches failed while the rest went
+    on, 75 try again later, 130 interrupted.
     """
 
 
@@ -76,15 +142,14 @@ def main() -> None:
     _take_termination_for_an_interrupt()
     logging.basicConfig(level=logging.ERROR, format="%(message)s")
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(standalone_mode=False, complete_var=VARIABLE)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         complain("Interrupted. Open attempts were closed; run the same command again to go on.")
         sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of our output is gone, as in `… | head`: end as every filter does.
+    except _ReaderGoneError:  # end as every filter does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except PipelineError as error:

@@ -1,6 +1,5 @@
 """The late-arrival audit: what appeared, went or changed below the bookmarks of streams."""
 
-from contextlib import closing
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
@@ -8,16 +7,17 @@ from typing import Any
 import click
 
 from batch_pipeline.cli.console import head, print_json, say
-from batch_pipeline.cli.streams import as_json
+from batch_pipeline.cli.progress import progress
+from batch_pipeline.cli.streams import all_streams, as_json, chosen, opened
 from batch_pipeline.domain.audit import Audit
-from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.settings.restored import check_not_older
+from batch_pipeline.domain.progress import turn_to
 
 
-@click.command(short_help="Find items that appeared late, and plan them.")
-@click.argument("stream", nargs=-1)
+@click.command()
+@all_streams
 @click.option(
     "--days",
+    metavar="DAYS",
     type=click.IntRange(min=1, max=36_500),
     default=7,
     show_default=True,
@@ -31,14 +31,22 @@ def audit(stream: tuple[str, ...], days: int, everything: bool, as_json: bool) -
     Takes all streams, or the ones named. Items that appeared below the bookmark are planned as
     batches of the job STREAM.late; items that are gone and batches whose weight has changed are
     reported. Finding something is no error: the exit code is 0.
+
+    \b
+    Example:
+      batch-pipeline audit orders --days 30
     """
+    from batch_pipeline.settings.restored import check_not_older
+
     since = None if everything else timedelta(days=days)
-    with closing(Pipeline.from_environment()) as pipeline:
-        names = stream or tuple(pipeline.streams)
-        chosen = [pipeline.stream(name) for name in names]
-        for asked in chosen:
+    found: dict[str, Audit | None] = {}
+    with opened() as pipeline, progress():
+        streams = chosen(pipeline, stream)
+        for asked in streams:
             check_not_older(pipeline, asked)
-        found = {one.name: pipeline.audit(one, since) for one in chosen}
+        for asked in streams:
+            turn_to(asked.name, "auditing")
+            found[asked.name] = pipeline.audit(asked, since)
     if as_json:
         print_json({"streams": [_report(name, one) for name, one in found.items()]})
         return

@@ -4,21 +4,22 @@ Names and texts of others are printed with characters that terminals obey writte
 """
 
 import json
-import logging
 import os
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import textwrap
+from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 # What moves the cursor, ends a line, turns the order of reading, or is no text at all.
 _OBEYED = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+_NAMES = 12  # columns for the names of facts
+_NARROW = 20  # columns that a fact needs beside its name, or else its lines are left as they are
 
 
 def visible(text: str) -> str:
@@ -52,6 +53,26 @@ def head(text: str) -> None:
     out.print(text, style="bold", markup=False)
 
 
+def fact(name: str, text: str, *, style: str | None = None) -> None:
+    """Print a fact with its name in front, or below the one before where the name is empty.
+
+    On a terminal a line that is too long is broken between words and goes on below its beginning.
+    """
+    start, indent = f"  {name:<{_NAMES}}", " " * (_NAMES + 2)
+    lines = [start + text]
+    if out.is_terminal and out.width >= len(indent) + _NARROW:
+        lines = textwrap.wrap(
+            text,
+            out.width,
+            initial_indent=start,
+            subsequent_indent=indent,
+            break_long_words=False,  # paths and addresses are there to be copied
+            break_on_hyphens=False,
+        )
+    for line in lines:
+        out.print(line, style=style, markup=False)
+
+
 def complain(text: str) -> None:
     """Print an error."""
     err.print(f"error: {text}", style="red", markup=False)
@@ -74,52 +95,9 @@ def print_next(steps: Iterable[tuple[str, str]]) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a value for programs."""
-    click.echo(visible(json.dumps(value, ensure_ascii=False, default=str)))
+    """Print a value for programs; times are ISO 8601 with a zone."""
+    click.echo(visible(json.dumps(value, ensure_ascii=False, default=_text)))
 
 
-class _ProgressHandler(logging.Handler):
-    """Moves a progress bar with what the encoding of partitions logs."""
-
-    def __init__(self, bar: Progress) -> None:
-        super().__init__(logging.INFO)
-        self._bar = bar
-        self._task = bar.add_task("starting", total=None)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        facts = record.__dict__
-        text = visible(record.getMessage())
-        if "stream" in facts:
-            total = facts.get("total")
-            what = f"{facts['stream']}: {text}"
-            self._bar.reset(self._task, total=total, description=what)
-            return
-        if "tasks" in facts:
-            self._bar.update(self._task, description=text)
-            return
-        self._bar.update(self._task, advance=1)
-        self._bar.console.print(f"  {text}", markup=False)
-
-
-@contextmanager
-def progress() -> Iterator[None]:
-    """Show on standard error how batches get on, until the block ends."""
-    bar = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TimeElapsedColumn(),
-        console=err,
-        transient=True,
-    )
-    logger = logging.getLogger("batch_pipeline.progress")
-    with bar:
-        handler = _ProgressHandler(bar)
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
-        try:
-            yield
-        finally:
-            logger.removeHandler(handler)
+def _text(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)

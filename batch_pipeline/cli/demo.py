@@ -4,16 +4,18 @@ import json
 import shutil
 import sys
 import time
-from contextlib import closing
+from typing import TYPE_CHECKING
 
 import click
 
-from batch_pipeline.cli.console import print_next, progress, say
+from batch_pipeline.cli.console import print_next, say
 from batch_pipeline.cli.demo_files import write_demo
-from batch_pipeline.domain.manifest import Manifest
-from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.settings.stream_file import load_streams
-from batch_pipeline.singer.messages import batch_message
+from batch_pipeline.cli.progress import progress
+from batch_pipeline.cli.streams import opened
+
+if TYPE_CHECKING:
+    from batch_pipeline.domain.manifest import Manifest
+    from batch_pipeline.settings.pipeline import Pipeline
 
 _NEXT = (
     ("demo", "again: there is nothing left to do"),
@@ -27,11 +29,22 @@ _NEXT = (
 @click.command()
 @click.option("--reset", is_flag=True, help="Forget the last demo and start over.")
 def demo(reset: bool) -> None:
-    """Run the main job on generated order files and explain each step."""
+    """Run the main job on generated order files and explain each step.
+
+    The files, the stream demo_orders and what becomes of them are below `demo` in the home. Run
+    again, it finds nothing to do. `run --json` is for programs.
+
+    Exit codes: 3 when some batches failed.
+
+    \b
+    Example:
+      batch-pipeline demo --reset
+    """
     from batch_pipeline.cli.walk import complain_of, drain_streams, manifests, print_drained
+    from batch_pipeline.settings.stream_file import load_streams
 
     started = time.monotonic()
-    with closing(Pipeline.from_environment()) as pipeline:
+    with opened() as pipeline:
         folder = pipeline.home.path / "demo"
         if reset:
             _forget(pipeline)
@@ -53,8 +66,9 @@ def demo(reset: bool) -> None:
     sys.exit(code)
 
 
-def _forget(pipeline: Pipeline) -> None:
+def _forget(pipeline: "Pipeline") -> None:
     from batch_pipeline.defs.instance.forget import forget_stream
+    from batch_pipeline.settings.stream_file import load_streams
 
     folder = pipeline.home.path / "demo"
     with pipeline.home.lock("batch-pipeline demo --reset"):
@@ -64,7 +78,9 @@ def _forget(pipeline: Pipeline) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _print_message(manifest: Manifest) -> None:
+def _print_message(manifest: "Manifest") -> None:
+    from batch_pipeline.singer.messages import batch_message
+
     say("  8 say       the first BATCH message:")
     say(json.dumps(batch_message(manifest), ensure_ascii=False, indent=2))
 

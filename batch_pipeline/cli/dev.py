@@ -3,7 +3,7 @@
 import signal
 import sys
 import threading
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -12,44 +12,46 @@ from typing import TYPE_CHECKING
 import click
 
 from batch_pipeline.cli.console import complain, err, head, say
-from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.cli.streams import opened
 
 if TYPE_CHECKING:
     from batch_pipeline.defs.instance.keeping import Part
+    from batch_pipeline.defs.instance.servers import DagsterServers
+    from batch_pipeline.settings.pipeline import Pipeline
     from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
 
 
-@click.command(short_help="Bring everything up, with Dagster's UI, until Ctrl-C.")
-@click.option("--port", type=click.IntRange(1, 65535), default=3000, show_default=True)
+@click.command()
+@click.option(
+    "--port",
+    metavar="PORT",
+    type=click.IntRange(1, 65535),
+    default=3000,
+    show_default=True,
+    help="The port of Dagster's UI.",
+)
 def dev(port: int) -> None:
     """Bring up database, Spark, Dagster's webserver and daemon on 127.0.0.1.
 
-    New files are picked up, planned and encoded as they land. Ctrl-C takes everything down.
+    New files are picked up, planned and encoded as they land. What ends by itself is started again.
+    Ctrl-C takes everything down; batches that were under way go on the next time.
+
+    Exit codes: 75 when a part could not be kept up.
+
+    \b
+    Example:
+      batch-pipeline dev --port 3001
     """
-    from batch_pipeline.defs.instance.home import open_instance
-    from batch_pipeline.defs.instance.keeping import Part, keep
-    from batch_pipeline.defs.instance.left_runs import close_left_runs
-    from batch_pipeline.defs.instance.servers import DagsterServers, check_port
+    from batch_pipeline.defs.instance.keeping import keep
+    from batch_pipeline.defs.instance.servers import check_port
 
     stop = _stop_on_signals()
     with ExitStack() as stack:
-        pipeline = stack.enter_context(closing(Pipeline.from_environment()))
+        pipeline = stack.enter_context(opened())
         stack.enter_context(pipeline.home.lock("batch-pipeline dev"))
         check_port(port)
         streams = pipeline.streams
-        parts: list[Part] = []
-        with err.status("starting the database"):
-            place = pipeline.database.location
-            parts += _database(pipeline)
-        say(f"database   {place}")
-        with err.status("starting Spark"):
-            remote = _spark(pipeline, stack, parts)
-        say("spark      warm, through Spark Connect")
-        with open_instance(pipeline.home) as instance:
-            close_left_runs(pipeline, instance)
-        servers = DagsterServers(pipeline.home, port=port, spark_remote=remote)
-        with err.status("starting Dagster"):
-            stack.enter_context(servers)
+        servers, parts = _bring_up(pipeline, stack, port)
         say(f"streams    {', '.join(streams)} (from {pipeline.settings.streams})")
         head(f"Dagster is at http://127.0.0.1:{port}. Ctrl-C stops everything.")
         logs = [servers.log, *(part.server.log for part in parts if isinstance(part, _Spark))]
@@ -60,6 +62,30 @@ def dev(port: int) -> None:
         complain(ended)
         sys.exit(75)
     say("Everything is stopped.")
+
+
+def _bring_up(
+    pipeline: "Pipeline", stack: ExitStack, port: int
+) -> "tuple[DagsterServers, list[Part]]":
+    """Start database, Spark and Dagster; gives Dagster's servers, and the parts beside them."""
+    from batch_pipeline.defs.instance.home import open_instance
+    from batch_pipeline.defs.instance.left_runs import close_left_runs
+    from batch_pipeline.defs.instance.servers import DagsterServers
+
+    parts: list[Part] = []
+    with err.status("starting the database"):
+        place = pipeline.database.location
+        parts += _database(pipeline)
+    say(f"database   {place}")
+    with err.status("starting Spark"):
+        remote = _spark(pipeline, stack, parts)
+    say("spark      warm, through Spark Connect")
+    with open_instance(pipeline.home) as instance:
+        close_left_runs(pipeline, instance)
+    servers = DagsterServers(pipeline.home, port=port, spark_remote=remote)
+    with err.status("starting Dagster"):
+        stack.enter_context(servers)
+    return servers, parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +120,12 @@ class _Spark:
         self.server.restart()
 
 
-def _database(pipeline: Pipeline) -> "list[Part]":
+def _database(pipeline: "Pipeline") -> "list[Part]":
     is_embedded = pipeline.settings.inventory_conn is None
     return [_Database(pipeline.home.postgres)] if is_embedded else []
 
 
-def _spark(pipeline: Pipeline, stack: ExitStack, parts: "list[Part]") -> str:
+def _spark(pipeline: "Pipeline", stack: ExitStack, parts: "list[Part]") -> str:
     """Give the address of the Spark that runs share: the configured one, or a server of ours."""
     from batch_pipeline.spark.sessions.archive_maker import BackgroundArchive
     from batch_pipeline.spark.sessions.connect_server import SparkConnectServer

@@ -1,7 +1,6 @@
 """The command `gc`: files, texts and events that nobody needs are listed, and deleted."""
 
 import sys
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,21 +8,23 @@ import click
 
 from batch_pipeline.cli.console import complain, head, print_json, say
 from batch_pipeline.cli.exits import exit_code
-from batch_pipeline.cli.streams import as_json
+from batch_pipeline.cli.progress import progress
+from batch_pipeline.cli.streams import all_streams, as_json, chosen, dry_run, opened
 from batch_pipeline.domain.errors import (
     GarbageLeftError,
     PipelineError,
     StorageUnavailableError,
 )
 from batch_pipeline.domain.garbage import Garbage, Reason
-from batch_pipeline.domain.stream import Stream
-from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.domain.progress import turn_to
 from batch_pipeline.settings.units import format_bytes
-from batch_pipeline.steps.collect_garbage import Collected
 
 if TYPE_CHECKING:
+    from batch_pipeline.domain.stream import Stream
     from batch_pipeline.inventory.upkeep.dagster_history import Trimmed
     from batch_pipeline.inventory.upkeep.old_texts import Texts
+    from batch_pipeline.settings.pipeline import Pipeline
+    from batch_pipeline.steps.collect_garbage import Collected
 
 _SHOWN = 20
 _BECAUSE = {
@@ -47,36 +48,40 @@ class _Asked:
 class _Done:
     """What was collected of a stream; texts are None where all are kept."""
 
-    files: Collected
+    files: "Collected"
     texts: "Texts | None"
 
 
-@click.command(short_help="Delete, or archive, what nobody needs.")
-@click.argument("stream", nargs=-1)
-@click.option("--dry-run", is_flag=True, help="Only list what would be deleted.")
+@click.command()
+@all_streams
 @click.option(
     "--unknown",
     is_flag=True,
     help="Also delete files, older than 7 days, of attempts that the inventory does not know.",
 )
+@dry_run
 @as_json
-def gc(stream: tuple[str, ...], dry_run: bool, unknown: bool, as_json: bool) -> None:
+def gc(stream: tuple[str, ...], unknown: bool, dry_run: bool, as_json: bool) -> None:
     """Delete what nobody needs of STREAM's storage, of all streams or the ones named.
 
     Taken are files of attempts that ended a day ago or more and were not published, what is left
     of processes that are gone, and generations that were replaced longer ago than the stream's
     storage.keep_superseded or loaded into all its targets longer ago than storage.keep_loaded; with
     storage.archive these are moved there. Quarantine files go after storage.keep_quarantine. What
-    else is published and live, and files that are not named as this product names them, are never
-    touched. With BATCH_PIPELINE_KEEP_LOGS, older errors and logs go that nothing depends on; of
-    Dagster's runs, unless streams are named.
+    else is live, and files of others, are never touched. With BATCH_PIPELINE_KEEP_LOGS, older
+    errors and logs go that nothing depends on; of Dagster's runs, unless streams are named.
+
+    \b
+    Example:
+      batch-pipeline gc orders --dry-run
     """
     asked = _Asked(dry_run=dry_run, with_unknown=unknown)
     done: dict[str, _Done] = {}
     failed: dict[str, PipelineError] = {}
     history: Trimmed | None = None
-    with closing(Pipeline.from_environment()) as pipeline:
-        for one in [pipeline.stream(name) for name in stream or pipeline.streams]:
+    with opened() as pipeline, progress():
+        for one in chosen(pipeline, stream):
+            turn_to(one.name, "collecting garbage")
             try:
                 done[one.name] = _collect(pipeline, one, asked)
             except (GarbageLeftError, StorageUnavailableError) as error:  # the others have theirs
@@ -98,7 +103,7 @@ def gc(stream: tuple[str, ...], dry_run: bool, unknown: bool, as_json: bool) -> 
     sys.exit(exit_code(failed.values()) if failed else 0)
 
 
-def _collect(pipeline: Pipeline, stream: Stream, asked: _Asked) -> _Done:
+def _collect(pipeline: "Pipeline", stream: "Stream", asked: _Asked) -> _Done:
     from batch_pipeline.settings.retention import forget_old_texts
 
     files = pipeline.collect_garbage(
@@ -110,7 +115,7 @@ def _collect(pipeline: Pipeline, stream: Stream, asked: _Asked) -> _Done:
     return _Done(files=files, texts=forget_old_texts(pipeline, stream, dry_run=asked.dry_run))
 
 
-def _trim_history(pipeline: Pipeline, *, dry_run: bool) -> "Trimmed | None":
+def _trim_history(pipeline: "Pipeline", *, dry_run: bool) -> "Trimmed | None":
     from batch_pipeline.defs.instance.history import trim_history  # Dagster: 0.6 s
     from batch_pipeline.defs.instance.home import open_instance
 
@@ -140,7 +145,7 @@ def _file(one: Garbage) -> dict[str, Any]:
     return {"path": file.path, "size_bytes": file.size_bytes, "reason": one.reason.value}
 
 
-def _print(one: Collected, asked: _Asked) -> None:
+def _print(one: "Collected", asked: _Asked) -> None:
     head(one.stream)
     if not one.garbage:
         say("  Nothing to delete.")

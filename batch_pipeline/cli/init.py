@@ -21,23 +21,32 @@ _SHOWN_COLUMNS = 8
 _SHOWN_KINDS = 8
 
 
-@click.command(short_help="Make a project for a folder of files that is there.")
+@click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=".")
 @click.option(
     "--from", "place", metavar="PLACE", required=True, help="Folder, or s3://bucket/prefix."
 )
 @click.option("--name", help="Name of the stream, else that of the files or of their folder.")
-@click.option("--include", metavar="PATTERN", multiple=True, help="Only files named so: 'a-*.csv'.")
+@click.option(
+    "--include",
+    metavar="PATTERN",
+    multiple=True,
+    help="Only files named so: 'a-*.csv'; may be repeated.",
+)
 @as_json
 def init(
     folder: Path, place: str, name: str | None, include: tuple[str, ...], as_json: bool
 ) -> None:
-    """Look at the files of PLACE and write a project for them into FOLDER, the current one if
-    left out.
+    """Make a project for a folder of files that is there.
 
-    Tells format, columns and limits from the files, writes a stream file, dagster.yaml and
-    workspace.yaml, and says which batches there would be. Nothing is registered or encoded, and no
-    file is overwritten. In a project that is there it adds one more stream.
+    Looks at the files of PLACE, tells format, columns and limits from them, writes a stream file,
+    dagster.yaml and workspace.yaml into FOLDER, the current one if left out, and says which batches
+    there would be. Nothing is registered or encoded, and no file is overwritten. In a project that
+    is there it adds one more stream.
+
+    \b
+    Example:
+      batch-pipeline init shop --from exports
     """
     from batch_pipeline.defs.project import write_project
     from batch_pipeline.settings.own_files.keys import Asked

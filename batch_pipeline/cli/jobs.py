@@ -1,15 +1,13 @@
 """Commands on jobs: jobs, pause, resume, cancel, retry, bisect."""
 
-from contextlib import closing
 from typing import Any
 
 import click
 
 from batch_pipeline.cli.console import head, note, print_json, say
-from batch_pipeline.cli.streams import as_json
+from batch_pipeline.cli.streams import as_json, one_job, opened, optional_job
 from batch_pipeline.domain.batch import Batch, BatchState, BatchStatus
 from batch_pipeline.domain.job import Job, JobReport
-from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.units import format_bytes
 
 _SHOWN = 20
@@ -18,8 +16,8 @@ on_table = click.option(
 )
 
 
-@click.command(short_help="Show jobs, what waits in them, and what is not finished.")
-@click.argument("job", required=False)
+@click.command()
+@optional_job
 @on_table
 @as_json
 def jobs(job: str | None, meta_table: str | None, as_json: bool) -> None:
@@ -27,8 +25,13 @@ def jobs(job: str | None, meta_table: str | None, as_json: bool) -> None:
 
     Every stream has a job of its name; its backfills, its late arrivals and jobs that were made
     through the library have theirs.
+    Nothing is changed.
+
+    \b
+    Example:
+      batch-pipeline jobs orders
     """
-    with closing(Pipeline.from_environment()) as pipeline:
+    with opened() as pipeline:
         control = pipeline.database.jobs
         reports = control.jobs()
         unfinished: list[BatchStatus] = []
@@ -52,8 +55,8 @@ def jobs(job: str | None, meta_table: str | None, as_json: bool) -> None:
         say(f"    … and {len(unfinished) - _SHOWN} more (--json lists all)")
 
 
-@click.command(short_help="Let nothing of a job be planned or started.")
-@click.argument("job")
+@click.command()
+@one_job
 @click.option("--reason", default="", help="Why; whoever meets the paused job is told.")
 @on_table
 @as_json
@@ -61,8 +64,12 @@ def pause(job: str, reason: str, meta_table: str | None, as_json: bool) -> None:
     """Let nothing of JOB be planned or started until it is resumed.
 
     Attempts that are running go on, and partitions can still be materialized by hand in Dagster.
+
+    \b
+    Example:
+      batch-pipeline pause orders --reason "schema change"
     """
-    with closing(Pipeline.from_environment()) as pipeline:
+    with opened() as pipeline:
         one = pipeline.database.jobs.pause(job, reason, meta_table)
     if as_json:
         print_json(_job(one))
@@ -71,13 +78,20 @@ def pause(job: str, reason: str, meta_table: str | None, as_json: bool) -> None:
     say(f"{job} is paused{why}. `batch-pipeline resume {job}` lets it go on.")
 
 
-@click.command(short_help="Let a paused job go on.")
-@click.argument("job")
+@click.command()
+@one_job
 @on_table
 @as_json
 def resume(job: str, meta_table: str | None, as_json: bool) -> None:
-    """Let JOB go on after a pause."""
-    with closing(Pipeline.from_environment()) as pipeline:
+    """Let JOB go on after a pause.
+
+    Sensors, `run` and the job's workers plan and start its batches again.
+
+    \b
+    Example:
+      batch-pipeline resume orders
+    """
+    with opened() as pipeline:
         one = pipeline.database.jobs.resume(job, meta_table)
     if as_json:
         print_json(_job(one))
@@ -85,8 +99,8 @@ def resume(job: str, meta_table: str | None, as_json: bool) -> None:
     say(f"{job} goes on.")
 
 
-@click.command(short_help="Call off batches, also those that are being tried.")
-@click.argument("job")
+@click.command()
+@one_job
 @click.option("--batch", metavar="LABEL", help="Only this one: partition key, range or number.")
 @on_table
 @as_json
@@ -95,8 +109,12 @@ def cancel(job: str, batch: str | None, meta_table: str | None, as_json: bool) -
 
     An attempt that is running can no longer publish. What is published stays, and new items are
     planned as before: to stop those too, pause the job first.
+
+    \b
+    Example:
+      batch-pipeline cancel orders --batch 000000000031-000000000040
     """
-    with closing(Pipeline.from_environment()) as pipeline:
+    with opened() as pipeline:
         control = pipeline.database.jobs
         if batch is None:
             done = control.cancel(job, meta_table)
@@ -111,13 +129,13 @@ def cancel(job: str, batch: str | None, meta_table: str | None, as_json: bool) -
         say(f"`batch-pipeline retry {job}` takes them up again.")
 
 
-@click.command(short_help="Let failed, dead and cancelled batches be tried again.")
-@click.argument("job")
+@click.command()
+@one_job
 @click.option(
     "--batch",
     metavar="LABEL",
     multiple=True,
-    help="Only this one: partition key, range or number; can be given several times.",
+    help="Only this one: partition key, range or number; may be repeated.",
 )
 @on_table
 @as_json
@@ -126,8 +144,12 @@ def retry(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: boo
 
     They are not started here: a sensor, `batch-pipeline run` or the job's workers take them before
     new ones. Published batches are left alone.
+
+    \b
+    Example:
+      batch-pipeline retry orders
     """
-    with closing(Pipeline.from_environment()) as pipeline:
+    with opened() as pipeline:
         control = pipeline.database.jobs
         one = control.find(job, meta_table)
         count = control.retry(job, batches=batch or None, meta_table=one.meta_table)
@@ -139,16 +161,23 @@ def retry(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: boo
         note(f"{job} is paused; `batch-pipeline resume {job}` lets them be tried.")
 
 
-@click.command(short_help="Split a batch that fails, to find the bad item.")
-@click.argument("job")
+@click.command()
+@one_job
 @click.option(
     "--batch", metavar="LABEL", required=True, help="Which: partition key, range or number."
 )
 @on_table
 @as_json
 def bisect(job: str, batch: str, meta_table: str | None, as_json: bool) -> None:
-    """Split an unpublished batch of JOB in the middle of its items; the halves are tried next."""
-    with closing(Pipeline.from_environment()) as pipeline:
+    """Split an unpublished batch of JOB in the middle of its items; the halves are tried next.
+
+    They take the place of the batch. Done again and again, the item that fails is alone in the end.
+
+    \b
+    Example:
+      batch-pipeline bisect orders --batch 000000000031-000000000040
+    """
+    with opened() as pipeline:
         control = pipeline.database.jobs
         one = control.find(job, meta_table)
         number = control.batch(job, batch, one.meta_table).id  # before a table is opened for it

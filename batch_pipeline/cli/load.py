@@ -1,23 +1,26 @@
 """The command `load`: what is published goes into the targets of its stream (station 9)."""
 
 import sys
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import click
 
-from batch_pipeline.cli.console import complain, head, print_json, say
+from batch_pipeline.cli.console import complain, print_json
 from batch_pipeline.cli.exits import EXIT_SOME_FAILED, exit_code
-from batch_pipeline.cli.streams import as_json
+from batch_pipeline.cli.progress import progress
+from batch_pipeline.cli.streams import as_json, one_stream, opened
 from batch_pipeline.domain.errors import NotLoadedError, PipelineError, UnknownTargetError
-from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.target import Target
-from batch_pipeline.settings.loading import load_due
-from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.settings.restored import check_not_older
-from batch_pipeline.steps.load import Outcome
+from batch_pipeline.domain.load import LoadStanding
+from batch_pipeline.domain.progress import counted, is_heard, turn_to
+
+if TYPE_CHECKING:
+    from batch_pipeline.domain.stream import Stream
+    from batch_pipeline.domain.target import Target
+    from batch_pipeline.settings.pipeline import Pipeline
+    from batch_pipeline.steps.load import Outcome
 
 
 @dataclass(slots=True)
@@ -25,29 +28,41 @@ class _Result:
     """What came of one target; `stopped` is why it ended before everything was tried."""
 
     target: str
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: "list[Outcome]" = field(default_factory=list)
     stopped: PipelineError | None = None
 
 
-@click.command(short_help="Load what is published into the targets of its stream.")
-@click.argument("stream")
-@click.option("--target", "names", multiple=True, help="Only this target (may be repeated).")
-@click.option("--reload", "again", metavar="BATCH_ID", help="Load a batch again that is loaded.")
+@click.command()
+@one_stream
+@click.option(
+    "--target", "names", metavar="NAME", multiple=True, help="Only this target; may be repeated."
+)
+@click.option(
+    "--reload", "again", metavar="BATCH_ID", help="Load this batch again, although it is loaded."
+)
 @as_json
 def load(stream: str, names: tuple[str, ...], again: str | None, as_json: bool) -> None:
     """Load the batches of STREAM that are published and not yet loaded, target by target.
 
-    A batch counts as loaded when the target has acknowledged it; it is tried three times. Exits
-    with 3 when some batches failed.
+    A batch counts as loaded when the target has acknowledged it; it is tried three times.
+
+    Exit codes: 3 when some batches failed.
+
+    \b
+    Example:
+      batch-pipeline load orders --target warehouse
     """
+    from batch_pipeline.settings.restored import check_not_older
+
     run_id = f"load-{uuid4().hex[:12]}"
-    with closing(Pipeline.from_environment()) as pipeline:
+    with opened() as pipeline, progress() as tell:
         one = pipeline.stream(stream)
         targets = _chosen(one, names)
         check_not_older(pipeline, one)
         if again is not None:
             _void(pipeline, one, targets, again)
-        results = [_load(pipeline, one, target, run_id, quiet=as_json) for target in targets]
+        desk = _Desk(pipeline, one, run_id, _silent if as_json else tell)
+        results = [desk.load(target) for target in targets]
     if as_json:
         print_json({"stream": stream, "run_id": run_id, "targets": [_report(r) for r in results]})
     stopped = [result.stopped for result in results if result.stopped is not None]
@@ -59,7 +74,7 @@ def load(stream: str, names: tuple[str, ...], again: str | None, as_json: bool) 
         sys.exit(EXIT_SOME_FAILED)
 
 
-def _chosen(stream: Stream, names: tuple[str, ...]) -> list[Target]:
+def _chosen(stream: "Stream", names: tuple[str, ...]) -> "list[Target]":
     known = tuple(target.name for target in stream.targets)
     for name in names or ([] if known else [None]):
         if name not in known:
@@ -67,43 +82,60 @@ def _chosen(stream: Stream, names: tuple[str, ...]) -> list[Target]:
     return [target for target in stream.targets if not names or target.name in names]
 
 
-def _void(pipeline: Pipeline, stream: Stream, targets: list[Target], batch: str) -> None:
+def _void(pipeline: "Pipeline", stream: "Stream", targets: "list[Target]", batch: str) -> None:
     loads = pipeline.database.loads
     found = [loads.void(stream.name, target.name, batch) for target in targets]
     if not any(found):
         raise NotLoadedError(stream.name, batch, tuple(target.name for target in targets))
 
 
-def _load(
-    pipeline: Pipeline, stream: Stream, target: Target, run_id: str, *, quiet: bool
-) -> _Result:
-    """Load into one target and tell of each batch as it is settled."""
-    result = _Result(target.name)
-    if not quiet:
-        head(f"{stream.name} into {target.name}")
-    try:
-        for outcome in load_due(pipeline, stream, target, run_id=run_id):
-            result.outcomes.append(outcome)
-            if not quiet:
-                say(f"  {_line(outcome)}")
-    except PipelineError as error:  # the other targets have their own troubles
-        result.stopped = error
-    if not quiet and not result.outcomes and result.stopped is None:
-        _say_nothing(pipeline, stream, target)
-    return result
+def _silent(_: str) -> None:
+    """Print nothing: a program wants the whole."""
 
 
-def _say_nothing(pipeline: Pipeline, stream: Stream, target: Target) -> None:
-    [standing] = pipeline.database.loads.standing(stream.name, [target.name])
-    if not standing.gone:
-        say("  Nothing to load: the target has everything that is published.")
-        return
-    lacks = f"{standing.gone} batches that it never got have no files any more"
-    say(f"  Nothing to load. {lacks}; materialize")
-    say("  their partitions again to have them loaded.")
+@dataclass(frozen=True, slots=True)
+class _Desk:
+    """Loads a stream target by target, and tells of each batch as it is settled."""
+
+    pipeline: "Pipeline"
+    stream: "Stream"
+    run_id: str
+    tell: Callable[[str], None]
+
+    def load(self, target: "Target") -> _Result:
+        """Load what is due into one target."""
+        from batch_pipeline.settings.loading import load_due
+
+        result, name = _Result(target.name), target.name
+        self.tell(f"{self.stream.name} into {name}")
+        turn_to(self.stream.name, f"loading into {name}")
+        due = self._standing(name).due if is_heard() else None
+        outcomes = load_due(self.pipeline, self.stream, target, run_id=self.run_id)
+        try:
+            for outcome in counted(outcomes, f"loading into {name}", total=due):
+                result.outcomes.append(outcome)
+                self.tell(f"  {_line(outcome)}")
+        except PipelineError as error:  # the other targets have their own troubles
+            result.stopped = error
+        if not result.outcomes and result.stopped is None:
+            self._tell_nothing(name)
+        return result
+
+    def _tell_nothing(self, target: str) -> None:
+        gone = self._standing(target).gone
+        if not gone:
+            self.tell("  Nothing to load: the target has everything that is published.")
+            return
+        lacks = f"{gone} batches that it never got have no files any more"
+        self.tell(f"  Nothing to load. {lacks}; materialize")
+        self.tell("  their partitions again to have them loaded.")
+
+    def _standing(self, target: str) -> LoadStanding:
+        [standing] = self.pipeline.database.loads.standing(self.stream.name, [target])
+        return standing
 
 
-def _line(outcome: Outcome) -> str:
+def _line(outcome: "Outcome") -> str:
     loading, loaded = outcome.loading, outcome.loaded
     what = f"{loading.label} generation {loading.manifest.generation}"
     if loaded is not None:
@@ -124,7 +156,7 @@ def _report(result: _Result) -> dict[str, Any]:
     }
 
 
-def _batch(outcome: Outcome) -> dict[str, Any]:
+def _batch(outcome: "Outcome") -> dict[str, Any]:
     loading, loaded = outcome.loading, outcome.loaded
     return {
         "batch_id": loading.label,

@@ -2,16 +2,19 @@
 
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from batch_pipeline.cli.console import say
+from batch_pipeline.cli.ages import ago, at
+from batch_pipeline.cli.console import fact
 from batch_pipeline.domain.load import LoadRecord, LoadStatus
-from batch_pipeline.domain.manifest import Manifest
-from batch_pipeline.domain.stream import Stream
-from batch_pipeline.settings.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from batch_pipeline.domain.manifest import Manifest
+    from batch_pipeline.domain.stream import Stream
+    from batch_pipeline.settings.pipeline import Pipeline
 
 
-def loads_of(pipeline: Pipeline, stream: Stream, manifest: Manifest) -> list[dict[str, Any]]:
+def loads_of(pipeline: "Pipeline", stream: "Stream", manifest: "Manifest") -> list[dict[str, Any]]:
     """Tell of a batch's newest generation, target by target, whether it is loaded and why not."""
     known = pipeline.database.loads.of_batch(manifest.batch.id)
     newest = [one for one in known if one.generation == manifest.generation]
@@ -35,20 +38,20 @@ def _told(target: str, tries: list[LoadRecord]) -> dict[str, Any]:
     }
 
 
-def print_loads(story: dict[str, Any]) -> None:
+def print_loads(story: dict[str, Any], now: datetime) -> None:
     """Print station 9 of a batch."""
     if not story["targets"]:
-        say("  9 load      by the Singer target that reads its messages; no `targets` are named")
+        fact("9 load", "by the Singer target that reads its messages; no `targets` are named")
     for one in story["targets"]:
-        say(f"  9 load      {_sentence(one)}")
+        fact("9 load", _sentence(one, now))
         if one["error"]:
-            say(f"              {one['error']}")
+            fact("", one["error"])
 
 
-def _sentence(one: dict[str, Any]) -> str:
+def _sentence(one: dict[str, Any], now: datetime) -> str:
     name = one["target"]
     if one["loaded"]:
-        return f"{name}: {one['records']:,} records loaded {_time(one['loaded_at'])}"
+        return f"{name}: {one['records']:,} records loaded {at(one['loaded_at'], now)}"
     if one["status"] is None:
         return f"{name}: due; `batch-pipeline load` loads it"
     if one["status"] == LoadStatus.RUNNING:
@@ -58,25 +61,21 @@ def _sentence(one: dict[str, Any]) -> str:
     return f"{name}: due, {one['status']} after {one['tries']} tries"
 
 
-def standings_of(pipeline: Pipeline, stream: Stream) -> list[dict[str, Any]]:
+def standings_of(pipeline: "Pipeline", stream: "Stream") -> list[dict[str, Any]]:
     """Count for each target of a stream what it has and what waits."""
     names = [target.name for target in stream.targets]
     return [asdict(one) for one in pipeline.database.loads.standing(stream.name, names)]
 
 
-def print_standing(one: dict[str, Any]) -> None:
+def print_standing(one: dict[str, Any], now: datetime) -> None:
     """Print how far a target is."""
-    last = "" if one["loaded_at"] is None else f", last {_time(one['loaded_at'])}"
+    last = "" if one["loaded_at"] is None else f", last {ago(one['loaded_at'], now)}"
     failed = f", {one['failed']} of them failed" if one["failed"] else ""
-    say(f"  target {one['target']}: {one['loaded']} loaded{last}, {one['due']} due{failed}")
+    fact("target", f"{one['target']}: {one['loaded']} loaded{last}, {one['due']} due{failed}")
     if one["gone"]:
-        say(f"    {one['gone']} more it never got, and their files were removed since: materialize")
-        say("    their partitions again to have them loaded")
+        lacks = f"{one['gone']} more it never got, and their files were removed since:"
+        fact("", f"{lacks} materialize their partitions again to have them loaded")
     if one["running"] is not None:
-        say(f"    run {one['running']} is loading")
+        fact("", f"run {one['running']} is loading")
     if one["error"]:
-        say(f"    {one['error']}")
-
-
-def _time(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+        fact("", one["error"])

@@ -1,28 +1,45 @@
 """The command `metrics`: what Prometheus scrapes."""
 
 import threading
-from contextlib import closing, suppress
+from contextlib import suppress
 
 import click
 
 from batch_pipeline.cli.console import complain, say
-from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.cli.streams import opened
 
 
-@click.command(short_help="Serve metrics of streams for Prometheus, until Ctrl-C.")
-@click.option("--port", type=click.IntRange(0, 65535), default=9464, show_default=True)
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.command()
+@click.option(
+    "--port",
+    metavar="PORT",
+    type=click.IntRange(0, 65535),
+    default=9464,
+    show_default=True,
+    help="The port to listen at; 0 is any free one.",
+)
+@click.option(
+    "--host",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen at.",
+)
 def metrics(port: int, host: str) -> None:
     """Serve backlog, batches, attempts, records, bytes and lag of all streams at /metrics.
 
     The inventory is read when somebody scrapes; nothing is changed. There is no login: at another
-    address than 127.0.0.1, whoever reaches it reads names of streams and numbers. Port 0 is any
-    free one. A stream that is added is told of when the command is started again.
+    address than 127.0.0.1, whoever reaches it reads names of streams and numbers. A stream that is
+    added is told of when the command is started again.
+
+    \b
+    Example:
+      batch-pipeline metrics --port 9464
     """
     from batch_pipeline.metrics.reading import Reading
     from batch_pipeline.metrics.server import serving
 
-    with closing(Pipeline.from_environment()) as pipeline:
+    with opened() as pipeline:
         reading = Reading(pipeline)
         reading.begin()
         with serving(reading, host=host, port=port, complain=complain) as given:

@@ -9,14 +9,14 @@ from batch_pipeline.cli.streams import as_json
 from batch_pipeline.settings.units import format_bytes
 
 
-@click.command(short_help="Pack what executors of a Spark cluster import.")
+@click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--with",
     "added",
     multiple=True,
     metavar="MODULE",
-    help="Also pack this module, such as the one of a transform; may be given several times.",
+    help="Also pack this module, such as the one of a transform; may be repeated.",
 )
 @as_json
 def pack(file: Path, added: tuple[str, ...], as_json: bool) -> None:
@@ -24,6 +24,10 @@ def pack(file: Path, added: tuple[str, ...], as_json: bool) -> None:
 
     It serves executors whose Python is of the same minor version, on the same kind of machine, and
     which have neither. Name it by BATCH_PIPELINE_SPARK_PACKED.
+
+    \b
+    Example:
+      batch-pipeline pack executors.tar.gz --with my_transforms
     """
     from batch_pipeline.spark.clusters.packing import pack as pack_into
 

@@ -1,22 +1,21 @@
 """Planning: new items of a stream, a part of its past once more, and what either would cost."""
 
-from contextlib import closing
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from batch_pipeline.cli.console import print_json, say
-from batch_pipeline.cli.streams import as_json
+from batch_pipeline.cli.streams import as_json, dry_run, one_stream, opened
 from batch_pipeline.domain.backfill import Backfill, Estimate, Pace
 from batch_pipeline.domain.batch import Batch
 from batch_pipeline.domain.planning import Planned
-from batch_pipeline.domain.stream import Stream
-from batch_pipeline.settings.backfill_request import Asked, backfill_request
-from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.settings.restored import check_not_older
 from batch_pipeline.settings.units import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from batch_pipeline.domain.stream import Stream
+    from batch_pipeline.settings.pipeline import Pipeline
 
 _SHOWN = 20
 _ONLY_WITH_BACKFILL = {
@@ -34,29 +33,43 @@ _ID = click.IntRange(min=1)
 
 
 @click.command()
-@click.argument("stream")
-@click.option("--dry-run", is_flag=True, help="Only tell what would be planned; store nothing.")
+@one_stream
 @click.option("--backfill", metavar="NAME", help="Plan a part of the past once more, as NAME.")
-@click.option("--first-id", type=_ID, help="Backfill: the lowest item id.")
-@click.option("--last-id", type=_ID, help="Backfill: the highest item id.")
+@click.option("--first-id", metavar="ID", type=_ID, help="Backfill: the lowest item id.")
+@click.option("--last-id", metavar="ID", type=_ID, help="Backfill: the highest item id.")
 @click.option("--since", metavar="TIME", help="Backfill: registered at this time or later.")
 @click.option("--until", metavar="TIME", help="Backfill: registered before this time.")
-@click.option("--item", type=_ID, multiple=True, help="Backfill: this item; may be repeated.")
+@click.option(
+    "--item", metavar="ID", type=_ID, multiple=True, help="Backfill: this item; may be repeated."
+)
 @click.option("--failed-only", is_flag=True, help="Backfill: items of failed and dead batches.")
 @click.option("--max-weight", metavar="SIZE", help="Backfill: another limit of a batch: 64MiB.")
-@click.option("--max-count", type=click.IntRange(min=1), help="Backfill: at most so many items.")
+@click.option(
+    "--max-count",
+    metavar="COUNT",
+    type=click.IntRange(min=1),
+    help="Backfill: at most so many items.",
+)
+@dry_run
 @as_json
-def plan(stream: str, dry_run: bool, backfill: str | None, as_json: bool, **asked: Any) -> None:
+def plan(stream: str, backfill: str | None, dry_run: bool, as_json: bool, **asked: Any) -> None:
     """Cut the registered items of STREAM into batches (station 3).
 
     With --backfill NAME, items of the past are planned once more, beside the batches they are in:
     all of them, or those that the other options name together. Planning the same again adds what
-    has come since. Times are ISO 8601 with a zone; a date is its first moment in UTC.
+    has come since. Times are ISO 8601 with a zone; a date is its first moment in UTC. Batches are
+    only planned here; `run` and the sensors encode them.
+
+    \b
+    Example:
+      batch-pipeline plan orders --backfill march --since 2026-03-01 --dry-run
     """
+    from batch_pipeline.settings.backfill_request import Asked, backfill_request
+
     alone = [option for name, option in _ONLY_WITH_BACKFILL.items() if asked[name] not in _UNSET]
     if backfill is None and alone:
         raise click.UsageError(f"{alone[0]} needs --backfill NAME.")
-    with closing(Pipeline.from_environment()) as pipeline:
+    with opened() as pipeline:
         one = pipeline.stream(stream)
         items = asked.pop("item")
         given = Asked(items=items, **asked)
@@ -72,7 +85,7 @@ def plan(stream: str, dry_run: bool, backfill: str | None, as_json: bool, **aske
         _tell_planned(stream, job, done, new, as_json=as_json)
 
 
-def _estimate(pipeline: Pipeline, stream: Stream, request: Backfill | None) -> Estimate:
+def _estimate(pipeline: "Pipeline", stream: "Stream", request: Backfill | None) -> Estimate:
     table = pipeline.meta_table(stream)
     if request is None:
         return pipeline.database.batches.estimate(table, stream.limits)
@@ -80,9 +93,10 @@ def _estimate(pipeline: Pipeline, stream: Stream, request: Backfill | None) -> E
 
 
 def _plan(
-    pipeline: Pipeline, stream: Stream, request: Backfill | None
+    pipeline: "Pipeline", stream: "Stream", request: Backfill | None
 ) -> tuple[Planned, list[Batch]]:
     """Plan, and give what was done and the new batches in id order."""
+    from batch_pipeline.settings.restored import check_not_older
     from batch_pipeline.steps.plan import plan as plan_step
 
     check_not_older(pipeline, stream)

@@ -1,24 +1,25 @@
 """The command `reconcile`: closes what crashes left open, and settles restored backups."""
 
 import sys
-from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from batch_pipeline.cli.console import complain, head, print_json, say
 from batch_pipeline.cli.exits import exit_code
-from batch_pipeline.cli.streams import as_json
+from batch_pipeline.cli.progress import progress
+from batch_pipeline.cli.streams import all_streams, as_json, chosen, dry_run, opened
 from batch_pipeline.domain.audit import Audit
 from batch_pipeline.domain.errors import PipelineError
+from batch_pipeline.domain.progress import turn_to
 from batch_pipeline.domain.restored import Adopted, Discarded, NotAdoptedError
-from batch_pipeline.domain.stream import Stream
-from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.settings.restored import adopt, check_not_older, discard
-from batch_pipeline.steps.reconcile import Reconciled
-from batch_pipeline.steps.reconcile import reconcile as reconcile_step
+
+if TYPE_CHECKING:
+    from batch_pipeline.domain.stream import Stream
+    from batch_pipeline.settings.pipeline import Pipeline
+    from batch_pipeline.steps.reconcile import Reconciled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,26 +37,27 @@ class _Result:
     stream: str
     adopted: Adopted | None = None
     discarded: Discarded | None = None
-    reconciled: Reconciled | None = None
+    reconciled: "Reconciled | None" = None
     audit: Audit | None = None
     errors: list[PipelineError] = field(default_factory=list)
 
 
-@click.command(short_help="Close what crashes left open; settle a backup that was put back.")
-@click.argument("stream", nargs=-1)
+@click.command()
+@all_streams
 @click.option("--adopt", is_flag=True, help="Take over manifests that the inventory lacks.")
 @click.option("--discard", is_flag=True, help="Set manifests aside that the inventory lacks.")
-@click.option("--dry-run", is_flag=True, help="Only tell what --adopt or --discard would do.")
 @click.option(
     "--days",
+    metavar="DAYS",
     type=click.IntRange(min=0, max=36_500),
     default=7,
     show_default=True,
     help="Audit batches published within so many days; 0: no audit.",
 )
+@dry_run
 @as_json
 def reconcile(
-    stream: tuple[str, ...], adopt: bool, discard: bool, dry_run: bool, days: int, as_json: bool
+    stream: tuple[str, ...], adopt: bool, discard: bool, days: int, dry_run: bool, as_json: bool
 ) -> None:
     """Bring the inventory of STREAM and its storage back in step, of all streams or the ones named.
 
@@ -64,16 +66,18 @@ def reconcile(
     an older backup: the stream is paused, and nothing is done before you say how to go on. With
     --adopt the inventory takes over what they say, all of it or nothing. With --discard they are
     moved to `discarded` below the storage root, and what they held is published once more.
+
+    \b
+    Example:
+      batch-pipeline reconcile orders --adopt --dry-run
     """
     if adopt and discard:
         raise click.UsageError("--adopt and --discard contradict each other.")
     if dry_run and not (adopt or discard):
         raise click.UsageError("--dry-run needs --adopt or --discard.")
     asked = _Asked(adopt=adopt, discard=discard, dry_run=dry_run, since=timedelta(days=days))
-    with closing(Pipeline.from_environment()) as pipeline:
-        names = stream or tuple(pipeline.streams)
-        chosen = [pipeline.stream(name) for name in names]
-        results = [_reconcile(pipeline, one, asked) for one in chosen]
+    with opened() as pipeline, progress():
+        results = [_reconcile(pipeline, one, asked) for one in chosen(pipeline, stream)]
     if as_json:
         print_json({"dry_run": dry_run, "streams": [_report(one) for one in results]})
     else:
@@ -85,8 +89,12 @@ def reconcile(
     sys.exit(exit_code(errors) if errors else 0)
 
 
-def _reconcile(pipeline: Pipeline, stream: Stream, asked: _Asked) -> _Result:
+def _reconcile(pipeline: "Pipeline", stream: "Stream", asked: _Asked) -> _Result:
     """Settle what is to be settled, then do what the hourly job does."""
+    from batch_pipeline.settings.restored import adopt, check_not_older, discard
+    from batch_pipeline.steps.reconcile import reconcile as reconcile_step
+
+    turn_to(stream.name, "reconciling")
     result = _Result(stream=stream.name)
     try:
         if asked.adopt:

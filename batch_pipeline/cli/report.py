@@ -1,23 +1,23 @@
 """The command `report`: one HTML file that tells where streams stand, with charts."""
 
-from contextlib import closing
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from batch_pipeline.cli.console import print_json, say, visible
-from batch_pipeline.cli.streams import as_json
+from batch_pipeline.cli.streams import all_streams, as_json, chosen, opened
 from batch_pipeline.domain.batch import BatchState
 from batch_pipeline.domain.errors import OF_ONE_META_TABLE
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.report.stream_report import StreamReport
-from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.settings.units import format_bytes
+
+if TYPE_CHECKING:
+    from batch_pipeline.report.stream_report import StreamReport
+    from batch_pipeline.settings.pipeline import Pipeline
 
 
-@click.command(short_help="Write an HTML page of where streams stand, with charts.")
-@click.argument("stream", nargs=-1)
+@click.command()
+@all_streams
 @click.option(
     "--output",
     type=click.File("w", encoding="utf-8", lazy=True, atomic=True),
@@ -33,16 +33,21 @@ from batch_pipeline.settings.units import format_bytes
 )
 @as_json
 def report(stream: tuple[str, ...], output: TextIO, last: int, as_json: bool) -> None:
-    """Write where STREAM stands as one HTML file that needs nothing else, not even a network.
+    """Write an HTML page of where streams stand.
 
-    Takes all streams, or the ones named: backlog with its past and a forecast, throughput, sizes of
-    batches, quarantine, batches by state, the newest failures. Nothing is changed.
+    One file that needs nothing else, not even a network, of all streams or the ones named: backlog
+    with its past and a forecast, throughput, sizes of batches, quarantine, batches by state, the
+    newest failures. Nothing is changed.
+
+    \b
+    Example:
+      batch-pipeline report --output report.html
     """
     from batch_pipeline.report.page import page
+    from batch_pipeline.settings.units import format_bytes
 
-    with closing(Pipeline.from_environment()) as pipeline:
-        chosen = [pipeline.stream(name) for name in stream or pipeline.streams]
-        reports = [_report(pipeline, one, last) for one in chosen]
+    with opened() as pipeline:
+        reports = [_report(pipeline, one, last) for one in chosen(pipeline, stream)]
         place = pipeline.database.location
     text = page(reports, place=place, at=datetime.now(UTC), shown=visible)
     output.write(text)
@@ -58,7 +63,9 @@ def report(stream: tuple[str, ...], output: TextIO, last: int, as_json: bool) ->
     say(f"{output.name}: {size}, {len(reports)} stream(s). Open it in a browser.")
 
 
-def _report(pipeline: Pipeline, stream: Stream, last: int) -> StreamReport:
+def _report(pipeline: "Pipeline", stream: Stream, last: int) -> "StreamReport":
+    from batch_pipeline.report.stream_report import StreamReport
+
     database = pipeline.database
     standing = problem = None
     try:
@@ -73,10 +80,11 @@ def _report(pipeline: Pipeline, stream: Stream, last: int) -> StreamReport:
         states=database.standings.states(stream.name),
         problem=problem,
         paused=database.jobs.paused(stream.name),
+        learned=database.learned_limits.of_stream(stream.name, stream.limits).learned,
     )
 
 
-def _as_json(one: StreamReport) -> dict[str, Any]:
+def _as_json(one: "StreamReport") -> dict[str, Any]:
     told, waiting = one.forecast, one.waiting
     return {
         "stream": one.stream,

@@ -1,30 +1,35 @@
 """The command that rolls old partitions of a stream up into wider ones."""
 
-from contextlib import closing
-
 import click
 
 from batch_pipeline.cli.console import print_json, say
-from batch_pipeline.cli.streams import as_json
+from batch_pipeline.cli.progress import progress
+from batch_pipeline.cli.streams import as_json, dry_run, one_stream, opened
+from batch_pipeline.domain.progress import turn_to
 from batch_pipeline.domain.roll_up import DEFAULT_WIDTH, RollUp
-from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.times import parse_time
 
 _SHOWN = 20
 
 
-@click.command("roll-up", short_help="Make few wide partitions of many old ones.")
-@click.argument("stream")
-@click.option("--keep", type=click.IntRange(min=0), help="All but so many of the newest batches.")
+@click.command("roll-up")
+@one_stream
+@click.option(
+    "--keep",
+    metavar="COUNT",
+    type=click.IntRange(min=0),
+    help="All but so many of the newest batches.",
+)
 @click.option("--before", metavar="TIME", help="Batches published before this time (ISO 8601).")
 @click.option(
     "--width",
+    metavar="COUNT",
     type=click.IntRange(min=2),
     default=DEFAULT_WIDTH,
     show_default=True,
     help="So many batches become one partition.",
 )
-@click.option("--dry-run", is_flag=True, help="Only tell what would be; change nothing.")
+@dry_run
 @as_json
 def roll_up(
     stream: str, keep: int | None, before: str | None, width: int, *, dry_run: bool, as_json: bool
@@ -32,7 +37,11 @@ def roll_up(
     """Make few wide partitions of the old ones of STREAM in Dagster, which copes with 100,000.
 
     Batches, manifests, messages and history stay as they are. Materializing a wide partition
-    encodes each of its batches once more. State --keep or --before.
+    encodes each of its batches once more. State either --keep or --before.
+
+    \b
+    Example:
+      batch-pipeline roll-up orders --keep 1000 --dry-run
     """
     from batch_pipeline.defs.instance.home import open_instance
     from batch_pipeline.defs.rolled_up import plan_roll_up
@@ -40,16 +49,14 @@ def roll_up(
 
     until = None if before is None else parse_time(before, name="--before")
     wish = RollUp(keep=keep, before=until, width=width)
-    with (
-        closing(Pipeline.from_environment()) as pipeline,
-        open_instance(pipeline.home) as instance,
-    ):
+    with opened() as pipeline, open_instance(pipeline.home) as instance, progress():
         one = pipeline.stream(stream)
+        turn_to(one.name, "rolling up")
         found = plan_roll_up(pipeline.database, one, instance, wish)
         if not dry_run:
             do_it(instance, one, found)
     if as_json:
-        facts = {"partitions": found.partitions, "partitions_left": found.left}
+        facts = {"stream": stream, "partitions": found.partitions, "partitions_left": found.left}
         print_json({**facts, "dry_run": dry_run, "wide": [*found.wide]})
         return
     would = "would go" if dry_run else "are gone"

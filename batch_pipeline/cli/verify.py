@@ -1,25 +1,26 @@
 """The command `verify`: the checks that Dagster shows, without Dagster, and pointer files."""
 
 import sys
-from contextlib import closing
 from typing import Any
 
 import click
 
 from batch_pipeline.cli.console import head, print_json, say
 from batch_pipeline.cli.exits import EXIT_SOME_FAILED
-from batch_pipeline.cli.streams import as_json
+from batch_pipeline.cli.progress import progress
+from batch_pipeline.cli.streams import all_streams, as_json, chosen, opened
+from batch_pipeline.domain.progress import turn_to
 from batch_pipeline.domain.verdict import Check, Verdict
-from batch_pipeline.settings.pipeline import Pipeline
 
 _NEWEST = 1_000
 
 
-@click.command(short_help="Look again at what is published, and at what waits.")
-@click.argument("stream", nargs=-1)
+@click.command()
+@all_streams
 @click.option("--deep", is_flag=True, help="Read every file: SHA-256 and records.")
 @click.option(
     "--last",
+    metavar="COUNT",
     type=click.IntRange(min=1),
     default=_NEWEST,
     show_default=True,
@@ -30,15 +31,23 @@ _NEWEST = 1_000
 def verify(stream: tuple[str, ...], deep: bool, last: int, everything: bool, as_json: bool) -> None:
     """Ask of STREAM what its asset checks in Dagster ask, and whether pointer files are right.
 
-    Takes all streams, or the ones named. Nothing is changed. Exits with 3 when an answer is no.
+    Takes all streams, or the ones named. Nothing is changed.
+
+    Exit codes: 3 when an answer is no.
+
+    \b
+    Example:
+      batch-pipeline verify orders --deep
     """
     from batch_pipeline.settings.verification import Scope, verdicts
 
     scope = Scope(newest=None, since=None) if everything else Scope(newest=last)
     checks = [check for check in Check if deep or check is not Check.CHECKSUMS]
-    with closing(Pipeline.from_environment()) as pipeline:
-        chosen = [pipeline.stream(name) for name in stream or pipeline.streams]
-        found = {one.name: list(verdicts(pipeline, one, checks, scope)) for one in chosen}
+    found: dict[str, list[Verdict]] = {}
+    with opened() as pipeline, progress():
+        for one in chosen(pipeline, stream):
+            turn_to(one.name, "verifying")
+            found[one.name] = list(verdicts(pipeline, one, checks, scope))
     if as_json:
         print_json({"streams": [_report(name, said) for name, said in found.items()]})
     else:

@@ -1,6 +1,5 @@
 """Everything that has landed, through Dagster runs in this process, until nothing is left."""
 
-import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -27,6 +26,7 @@ from batch_pipeline.domain.errors import (
     RetryableError,
     StorageUnavailableError,
 )
+from batch_pipeline.domain.progress import turn_to
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.steps.plan import due, neighbours
@@ -39,7 +39,6 @@ _OF_ONE_STREAM = (
     StorageUnavailableError,
     *OF_ONE_META_TABLE,
 )
-progress = logging.getLogger("batch_pipeline.progress")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,7 +119,7 @@ def _drain_stream(
     jobs = pipeline.database.jobs
     while True:
         jobs.check_not_paused(stream.name)
-        progress.info("looking for files", extra={"stream": stream.name})
+        turn_to(stream.name, "looking for files")
         _note_arrivals(drained, _run(register_job, instance, tags=home))
         statuses = pipeline.database.batches.statuses(stream.name)
         left = [s for s in due(statuses, retry_failed=True) if s.batch.key not in drained.tried]
@@ -130,7 +129,7 @@ def _drain_stream(
             _run(encode_late_job, instance, tags=home)
         if not left:
             break
-        progress.info("encoding", extra={"stream": stream.name, "total": len(left)})
+        turn_to(stream.name, "encoding", total=len(left))
         order = instance.get_dynamic_partitions(batches_of(stream).set_name)
         keys = [status.batch.key for status in left]
         for group in neighbours(keys, order, most=stream.dagster.partitions_per_run):
@@ -157,7 +156,7 @@ def _drain_backfills(
     waiting = sorted(due(known.statuses, retry_failed=True), key=lambda one: one.batch.job)
     for name, statuses in groupby(waiting, key=lambda one: one.batch.job):
         by_key = {asset.key_of(status.batch): status.batch.id for status in statuses}
-        progress.info("encoding", extra={"stream": name, "total": len(by_key)})
+        turn_to(name, "encoding", total=len(by_key))
         for group in neighbours(by_key, known.order, most=stream.dagster.partitions_per_run):
             reason = backfills.paused(stream.name).get(name)
             if reason is not None:

@@ -26,6 +26,7 @@ from batch_pipeline.domain.errors import BatchDataError, InvalidValueError, Retr
 from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.job import JobKind
 from batch_pipeline.domain.partition_key import parse_partition_key, partition_key
+from batch_pipeline.domain.progress import counted
 from batch_pipeline.domain.roll_up import RollUp, Tiling, wide_range
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.inventory.database import Database
@@ -160,7 +161,8 @@ def roll_up(instance: dg.DagsterInstance, stream: Stream, found: RolledUp) -> No
     Whoever dies in between has shown no partition that looks as if it were missing.
     """
     asset = batches_of(stream)
-    for key, statuses in found.wide.items():
+    wide = found.wide.items()
+    for key, statuses in counted(wide, "making wide partitions", total=len(wide)):
         instance.report_runless_asset_event(wide_materialization(asset, key, statuses))
     instance.add_dynamic_partitions(asset.set_name, list(found.wide))
     _take_away(instance, asset, found.narrow)

@@ -60,6 +60,12 @@ class Learned:
             return None
         return int(self.weight_per_second * self.target_seconds)
 
+    @property
+    def is_least(self) -> bool:
+        """Whether the limit rests at a 64th of the configured one although less is wanted."""
+        wanted = self.wanted_weight
+        return wanted is not None and wanted < self.max_weight <= max(1, self.most_weight // _PARTS)
+
     def config(self) -> dict[str, str]:
         """Write what is kept with each batch beside its limits."""
         known = {"most_weight": str(self.most_weight), "learned_from": str(self.attempts)}

@@ -83,7 +83,7 @@ class JobReport:
 
     @property
     def is_finished(self) -> bool:
-        """Tell whether a backfill has nothing left: all is published, dead, cancelled or split."""
+        """Tell whether all of a backfill is published, dead, cancelled or split."""
         is_backfill = self.job.kind is JobKind.BACKFILL
         return is_backfill and bool(self.batches) and _ENDED.issuperset(self.batches)
 

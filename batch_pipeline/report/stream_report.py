@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from batch_pipeline.domain.batch import BatchState
+from batch_pipeline.domain.fitting import Learned
 from batch_pipeline.domain.recent_work import Forecast, RecentWork
 from batch_pipeline.domain.standing import Amount, Standing
 
@@ -12,7 +13,8 @@ from batch_pipeline.domain.standing import Amount, Standing
 class StreamReport:
     """Where a stream stands and its last work; `standing` is None where `problem` says why.
 
-    `paused` is the reason for which its job is paused, empty where none was given.
+    `paused` is the reason for which its job is paused, empty where none was given; `learned` tells
+    which limit batches are cut by where that is learned.
     """
 
     stream: str
@@ -22,6 +24,7 @@ class StreamReport:
     states: Mapping[BatchState, int] = field(default_factory=dict)
     problem: str | None = None
     paused: str | None = None
+    learned: Learned | None = None
 
     @property
     def waiting(self) -> Amount:

@@ -7,6 +7,7 @@ from statistics import median
 from typing import assert_never
 
 from batch_pipeline.domain.batch import BatchState
+from batch_pipeline.domain.fitting import Learned
 from batch_pipeline.domain.recent_work import Forecast, Outlook, PublishedAttempt
 from batch_pipeline.report.stream_report import StreamReport
 from batch_pipeline.settings.units import format_bytes, format_duration
@@ -25,6 +26,8 @@ def cards(report: StreamReport) -> list[Card]:
     """Give the figures of a stream that one looks for first."""
     last = report.work.published
     made = [_backlog(report), _forecast(report), _batches(report)]
+    if report.learned is not None:
+        made.append(_limit(report.learned))
     return [*made, _throughput(last), _sizes(last), _quarantine(report)] if last else made
 
 
@@ -53,6 +56,24 @@ def seconds(value: float) -> str:
 def when(time: datetime) -> str:
     """Write a time to the second, in UTC."""
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def limit_sentences(learned: Learned) -> list[str]:
+    """Say which limit was learned and why it is that, and outright where it cannot be lower."""
+    limit, wanted = format_bytes(learned.max_weight), learned.wanted_weight
+    target = format_duration(timedelta(seconds=learned.target_seconds))
+    if wanted is None or learned.weight_per_second is None:
+        return [f"at most {limit}; how much takes {target} is not known yet"]
+    speed = format_bytes(round(learned.weight_per_second))
+    said = [
+        f"at most {limit}; {target} are {format_bytes(wanted)}, at {speed}/s",
+        f"by the last {learned.attempts} batches that were full or took longer",
+    ]
+    if learned.is_least:
+        cause = f"batches take longer than {target} even so"
+        step = "lower max_weight, or raise target_seconds"
+        said.append(f"this is the least, a 64th of max_weight: {cause}; {step}")
+    return said
 
 
 def _backlog(report: StreamReport) -> Card:
@@ -119,6 +140,11 @@ def _batches(report: StreamReport) -> Card:
         figure=f"{states.get(BatchState.PUBLISHED, 0):,} published",
         notes=tuple(others) or ("no others",),
     )
+
+
+def _limit(learned: Learned) -> Card:
+    notes = tuple(limit_sentences(learned))
+    return Card(name="Learned limit", figure=format_bytes(learned.max_weight), notes=notes)
 
 
 def _throughput(last: Sequence[PublishedAttempt]) -> Card:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from batch_pipeline.domain.audit import Audit
+from batch_pipeline.domain.batch import BatchState
 from batch_pipeline.domain.errors import PipelineError, UnknownJobError
 from batch_pipeline.domain.job import JobKind
 from batch_pipeline.domain.judgement import (
@@ -18,6 +19,7 @@ from batch_pipeline.domain.judgement import (
     judge_quarantine,
     judge_schema,
 )
+from batch_pipeline.domain.progress import is_heard
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.domain.verdict import Check, Verdict, unanswered
 from batch_pipeline.files.looks import deep_problem, size_problem
@@ -72,10 +74,20 @@ def _of_batches(
     wholes = {check: look for check, look in _BATCH_LOOKS.items() if check in checks}
     batches = pipeline.database.published.of_stream(stream.name, scope.kinds, newest=scope.newest)
     try:
-        found = verify(batches, looks, wholes)
+        total = _published(pipeline, stream, scope) if is_heard() else None
+        found = verify(batches, looks, wholes, total=total)
     except PipelineError as error:
         found = {check: unanswered(check, str(error)) for check in checks}
     yield from (found[check] for check in checks)
+
+
+def _published(pipeline: Pipeline, stream: Stream, scope: Scope) -> int:
+    """Count the batches that are looked at, of all kinds."""
+    states = pipeline.database.standings.states(stream.name)
+    backfills = pipeline.database.backfills.of_stream(stream.name)
+    every = [states, *(one.states for one in backfills)]
+    count = sum(some.get(BatchState.PUBLISHED, 0) for some in every)
+    return count if scope.newest is None else min(count, scope.newest)
 
 
 def _quarantine(pipeline: Pipeline, stream: Stream, scope: Scope) -> Verdict:

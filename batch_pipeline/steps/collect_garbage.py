@@ -23,6 +23,7 @@ from batch_pipeline.domain.garbage import (
     judge,
 )
 from batch_pipeline.domain.id_range import IdRange
+from batch_pipeline.domain.progress import counted
 from batch_pipeline.domain.stored_file import (
     AttemptFile,
     Folder,
@@ -173,7 +174,7 @@ def _find(owner: Owner, inventory: GarbageInventory, storage: StoredFiles) -> It
     """List and judge some thousand files at a time; only garbage is kept."""
     recognised = (
         (file, named)
-        for file in storage.files()
+        for file in counted(storage.files(), "listing files")
         if (named := parse_name(file.folder, file.name)) is not None
     )
     while some := list(islice(recognised, _AT_ONCE)):
@@ -222,7 +223,7 @@ def _remove(
     failpoint("collect.marked")
     errors: list[GarbageLeftError] = []
     pointed: set[int] = set()
-    for one in garbage:
+    for one in counted(garbage, "removing files", total=len(garbage)):
         ids, marks = set(one.attempt_ids), _marks_of(one)
         if not archives.keys() >= set(marks):
             continue  # it is to be loaded again by now

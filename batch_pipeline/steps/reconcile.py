@@ -7,6 +7,7 @@ from typing import Protocol
 from batch_pipeline.domain.errors import PointerTakenError, PointerUnavailableError
 from batch_pipeline.domain.garbage import Removal
 from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.domain.progress import counted
 from batch_pipeline.ports import PartStorage
 
 
@@ -72,7 +73,7 @@ def reconcile(
     closed = attempts.close_dead(job)
     pointers = 0
     troubles: list[PointerUnavailableError] = []
-    for manifest in manifests.without_pointer(job):
+    for manifest in counted(manifests.without_pointer(job), "writing pointer files"):
         try:
             uri = storage.point_to(manifest)
         except PointerUnavailableError as error:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from batch_pipeline.domain.manifest import PartFile
+from batch_pipeline.domain.progress import counted
 from batch_pipeline.domain.published import PublishedBatch
 from batch_pipeline.domain.verdict import Check, Verdict
 
@@ -86,15 +87,18 @@ def verify(
     batches: Iterable[PublishedBatch],
     looks: Mapping[Check, Look],
     batch_looks: Mapping[Check, BatchLook] = _NONE,
+    *,
+    total: int | None = None,
 ) -> dict[Check, Verdict]:
     """Judge the counters of batches, their files by each look, and themselves, all in one pass.
 
     A look gives what is wrong with a file, or with a batch; None when it is as it was published.
-    Files that were removed on purpose are looked for nowhere.
+    Files that were removed on purpose are looked for nowhere. `total` is the number of batches, if
+    that is known, for those who wait.
     """
     counters = Tally(check=Check.CONSERVATION)
     tallies = {check: Tally(check=check) for check in (*looks, *batch_looks)}
-    for one in batches:
+    for one in counted(batches, "looking at batches", total=total):
         counters.add(one, list(one.contradictions()))
         if one.files_removed:
             for tally in tallies.values():

@@ -135,4 +135,7 @@ def test_status_tells_the_ceiling_and_what_holds_it_back(database: Database, run
     [idle, orders] = told(run, "status")["streams"]
     assert idle["ceiling"] == "no ceiling yet (registrar); nothing holds it back"
     assert orders["ceiling"] == "ceiling 5 (registrar); nothing holds it back"
-    assert "\n  ceiling 5 (registrar); nothing holds it back\n" in run("status", "orders").stdout
+    assert (
+        "\n  ceiling     5 (registrar); nothing holds it back\n" in run("status", "orders").stdout
+    )
+    assert "\n  ceiling     none yet (registrar)" in run("status", "idle").stdout

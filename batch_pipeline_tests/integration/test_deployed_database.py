@@ -1,4 +1,4 @@
-"""A database as a deployment makes it, and what the page on operating asks of it."""
+"""A database as a deployment makes it, and what the page on watching asks of it."""
 
 import base64
 import hashlib
@@ -22,7 +22,7 @@ from batch_pipeline.inventory.database import open_database
 from batch_pipeline.inventory.server import embedded
 
 DEPLOY = files("batch_pipeline") / "deploy"
-PAGE = (files("batch_pipeline") / "docs/operating.md").read_text(encoding="utf-8")
+PAGE = (files("batch_pipeline") / "docs/operating/watching.md").read_text(encoding="utf-8")
 WATCHED = re.search(r"^## What to watch\n.*?^```sql\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 PASSWORD = "it's a p:ss/word"  # noqa: S105 - a test's own
 SECRET = "/run/secrets/pipeline_password"  # noqa: S105 - its place

@@ -256,7 +256,7 @@ def test_learning_reads_twenty_attempts_however_many_there_are(database: Databas
 def test_status_and_explain_tell_the_limit_and_why(database: Database, run: Run) -> None:
     """Expect that nothing is known at first, then the speed, and of a batch what it was cut by."""
     register(database, 1)
-    assert "limit    at most 1.6 KiB; how much takes 1m is not known yet" in run("status").stdout
+    assert "limit       at most 1.6 KiB; how much takes 1m is not known yet" in run("status").stdout
     execute(database, "DELETE FROM batch_pipeline.item")
     register(database, 640)
     held = run("plan", "orders").stdout
@@ -267,7 +267,7 @@ def test_status_and_explain_tell_the_limit_and_why(database: Database, run: Run)
     (next_one,) = plan(database, BOUNDS)[:1]
     publish_in(database, next_one, 80)
     shown = run("status").stdout
-    assert "limit    at most 600 B; 1m are 600 B, at 10 B/s\n" in shown
+    assert "limit       at most 600 B; 1m are 600 B, at 10 B/s\n" in shown
     assert "by the last 4 batches that were full or took longer" in shown
     (report,) = json.loads(run("status", "--json").stdout)["streams"]
     assert report["learned_limit"]["weight_per_second"] == 10
@@ -277,3 +277,15 @@ def test_status_and_explain_tell_the_limit_and_why(database: Database, run: Run)
         "3 plan      batch of 80 items, 800 B\n              at most 800 B; 1m are 600 B" in shown
     )
     assert "by the last 3 batches that were full or took longer" in shown
+
+
+def test_limit_at_its_lowest_bound_is_told_outright(database: Database, run: Run) -> None:
+    """Expect `status` to say that it cannot be lower, and what would change that."""
+    published(database, *[600] * 8)
+    shown = run("status").stdout
+    assert "limit       at most 25 B; 1m are " in shown
+    least = "this is the least, a 64th of max_weight: batches take longer than 1m even so"
+    assert f"              {least}; lower max_weight, or raise target_seconds\n" in shown
+    (report,) = json.loads(run("status", "--json").stdout)["streams"]
+    assert report["learned_limit"]["is_least"] is True
+    assert report["learned_limit"]["sentences"][-1].startswith(least)

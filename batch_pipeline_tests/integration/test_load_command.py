@@ -173,8 +173,12 @@ def test_status_tells_how_far_each_target_is(run: Run, database: Database, tmp_p
     assert (good["loaded"], good["due"], good["error"]) == (2, 0, None)
     assert (silent["loaded"], silent["due"], silent["failed"]) == (0, 2, 2)
     shown = run("status", "orders").stdout
-    assert "  target good: 2 loaded, last 2" in shown
-    assert "  target silent: 0 loaded, 2 due, 2 of them failed\n    orders: batch" in shown
+    assert "\n  now         2 not loaded into silent; last published just now\n" in shown
+    assert "\n  next        `batch-pipeline load orders` tries failed loads once more\n" in shown
+    assert "  target      good: 2 loaded, last just now, 0 due\n" in shown
+    assert (
+        "  target      silent: 0 loaded, 2 due, 2 of them failed\n              orders: batch"
+    ) in shown
 
 
 @pytest.mark.parametrize(
@@ -234,8 +238,10 @@ def test_batch_whose_files_went_is_told_and_not_loaded_again(
     assert story["files_removed"]["archive"] == archive
 
     shown = run("status", "orders").stdout
-    assert "  target good: 1 loaded, last 2" in shown
-    assert "  target silent: 0 loaded, 0 due\n    1 more it never got, and their files" in shown
+    assert "  target      good: 1 loaded, last just now" in shown
+    assert (
+        "  target      silent: 0 loaded, 0 due\n              1 more it never got, and their files"
+    ) in shown
     ended = run("load", "orders", "--target", "silent")
     assert (ended.exit_code, ended.stdout) == (
         0,

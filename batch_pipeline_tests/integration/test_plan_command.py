@@ -148,7 +148,7 @@ def test_status_shows_backfills_beside_the_stream(database: Database, run: Run) 
     assert (backfill["items"], backfill["items_done"], backfill["weight_bytes_done"]) == (10, 5, 50)
     assert backfill["seconds_left"] is not None
     printed = run("status", "orders").stdout
-    assert "backfill orders.b: 1 planned, 1 published" in printed
+    assert "backfill    orders.b: 1 planned, 1 published" in printed
     assert "5 of 10 items, 50 B of 100 B done" in printed
     assert "orders.b" in run("messages", "orders").stdout
     assert "orders.b" not in run("messages", "orders", "--no-backfills").stdout

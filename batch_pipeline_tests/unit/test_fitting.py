@@ -149,3 +149,21 @@ def test_what_was_learned_is_not_read_from_nonsense(change: dict[str, object]) -
     assert Learned.of_config(sound) is not None
     assert Learned.of_config(sound | change) is None
     assert Learned.of_config({}) is None
+
+
+@pytest.mark.parametrize(
+    ("weight_per_second", "max_weight", "is_least"),
+    [(None, 100, False), (1.0, 100, True), (10.0, 100, False), (1.0, 200, False)],
+)
+def test_limit_rests_at_its_least_when_less_is_wanted(
+    weight_per_second: float | None, max_weight: int, is_least: bool
+) -> None:
+    """Expect a 64th of the configured limit, and not a step on the way there."""
+    learned = Learned(
+        target_seconds=60,
+        max_weight=max_weight,
+        most_weight=6_400,
+        weight_per_second=weight_per_second,
+        attempts=3,
+    )
+    assert learned.is_least is is_least

@@ -1,7 +1,7 @@
 """Which requests the proxy of a service refuses: the rules of `nginx.conf`, applied without nginx.
 
 Its maps are read here as nginx reads them: the first pattern that fits, else the default. That
-nginx takes them so was tried by hand, as `operating.md` tells.
+nginx takes them so was tried by hand, as `operating/production.md` tells.
 """
 
 import re

@@ -4,6 +4,7 @@ from html.parser import HTMLParser
 
 from batch_pipeline.cli.console import visible
 from batch_pipeline.domain.batch import BatchState
+from batch_pipeline.domain.fitting import Learned
 from batch_pipeline.domain.recent_work import Outlook
 from batch_pipeline.report.page import page
 from batch_pipeline.report.stream_report import StreamReport
@@ -133,3 +134,22 @@ def test_small_shares_are_not_zero() -> None:
         "100 %",
     ]
     assert [number(value) for value in (0, 1.234, 12345.6)] == ["0", "1.23", "12,346"]
+
+
+def test_card_of_a_learned_limit_says_where_it_rests() -> None:
+    """Expect the limit with its reason, and outright that it cannot be lower; else no card."""
+    learned = Learned(
+        target_seconds=60, max_weight=100, most_weight=6_400, weight_per_second=1, attempts=5
+    )
+    card = figures(report(learned=learned))["Learned limit"]
+    assert card.figure == "100 B"
+    assert card.notes == (
+        "at most 100 B; 1m are 60 B, at 1 B/s",
+        "by the last 5 batches that were full or took longer",
+        (
+            "this is the least, a 64th of max_weight: batches take longer than 1m even so; "
+            "lower max_weight, or raise target_seconds"
+        ),
+    )
+    assert "the least, a 64th" in written(report(learned=learned))
+    assert "Learned limit" not in figures(report())

@@ -29,14 +29,13 @@ from batch_pipeline.domain.errors import (
     SourceRefusedError,
     UnknownBatchError,
 )
+from batch_pipeline.domain.progress import log as progress
 from batch_pipeline.domain.restored import InventoryOlderError
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.ports import Encoder
 from batch_pipeline.steps.encode import Workshop, encode
 from batch_pipeline.steps.reconcile import pointer_of
-
-progress = logging.getLogger("batch_pipeline.progress")
 
 
 def batches_asset(stream: Stream) -> dg.AssetsDefinition:

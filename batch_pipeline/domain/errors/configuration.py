@@ -56,7 +56,8 @@ class StreamAttributesError(ConfigurationError):
 
     def sentence(self) -> str:
         place = f"The stream {self.stream!r}"
-        return f"{place}: {self.problem}. It was not made. Correct the arguments."
+        stop = "" if self.problem.endswith("?") else "."
+        return f"{place}: {self.problem}{stop} It was not made. Correct the arguments."
 
 
 @dataclass(eq=False)

@@ -21,6 +21,7 @@ from batch_pipeline.domain.fitting import Fitted
 from batch_pipeline.domain.id_range import MAX_ID
 from batch_pipeline.domain.job import MAX_NAME, Job, JobKind, JobTerms
 from batch_pipeline.domain.planning import Limits
+from batch_pipeline.domain.progress import counted
 from batch_pipeline.inventory.jobs.audited import (
     NOTHING,
     Audited,
@@ -130,7 +131,7 @@ class LateArrivals:
         self, table: ReflectedMetaTable, finding: _Finding, pages: Iterable[Sequence[Audited]]
     ) -> Iterator[_Row]:
         """Compare page by page and note what is not late; memory is a page and a batch."""
-        for page in pages:
+        for page in counted(pages, "comparing batches", size=_batches):
             comparable = [one for one in page if one.seen is not None]
             found = facts_of(table, [one.ids for one in comparable])
             differing = [
@@ -174,6 +175,10 @@ class LateArrivals:
         failpoint("audit.after_commit")
         ids = [row.id for row in fresh]
         finding.audit = finding.audit.with_late(ids, batches=batches, known=known)
+
+
+def _batches(page: Sequence[Audited]) -> int:
+    return sum(one.batch_id is not None for one in page)
 
 
 def _differs(one: Audited, found: Facts | None) -> bool:

@@ -1,0 +1,97 @@
+"""What `doctor` finds: settings, machine, inventory, rights, Dagster, streams and meta tables."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from functools import partial
+
+from batch_pipeline.domain.errors import NoStreamsError, SettingError
+from batch_pipeline.domain.finding import Finding, Level, attempted, failure, fine, warning
+from batch_pipeline.domain.stream import Stream
+from batch_pipeline.inventory.database import open_database
+from batch_pipeline.inventory.meta.meta_sources import SourceTerms
+from batch_pipeline.inventory.meta.user_meta_table import UserMetaTable
+from batch_pipeline.inventory.upkeep.checkup import check_inventory, check_source
+from batch_pipeline.inventory.upkeep.server_checkup import check_server
+from batch_pipeline.inventory.upkeep.work_checkup import check_dagster, check_work
+from batch_pipeline.settings.checkup.configuration import check_configuration
+from batch_pipeline.settings.checkup.folders import check_disks, check_home, check_places
+from batch_pipeline.settings.checkup.ports import check_ports
+from batch_pipeline.settings.checkup.versions import check_java, check_versions
+from batch_pipeline.settings.home import Home
+from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.settings.stream_file import load_streams_tolerantly
+
+
+def find(asked: SourceTerms | None, job: str) -> Iterator[Finding]:
+    """Look at everything, with a meta table of this job in place of the streams where one is asked
+    for.
+    """
+    try:
+        pipeline = Pipeline.from_environment()
+    except SettingError as error:
+        yield failure("settings", f"{error} Nothing else was looked at.")
+        return
+    with closing(pipeline):
+        yield from _machine(pipeline)
+        yield from _findings(pipeline, asked, job)
+
+
+def _machine(pipeline: Pipeline) -> Iterator[Finding]:
+    settings, environment = pipeline.settings, pipeline.environment
+    home, streams = Home(path=settings.home), load_streams_tolerantly(settings.streams)[0]
+    yield from attempted("settings", lambda: check_configuration(settings, environment))
+    yield from attempted("versions", check_versions)
+    yield from attempted("java", lambda: check_java(settings, environment))
+    yield from attempted("home", lambda: check_home(home))
+    yield from attempted("disk", lambda: check_disks(home, streams.values()))
+    yield from attempted("ports", check_ports)
+
+
+def _findings(pipeline: Pipeline, asked: SourceTerms | None, job: str) -> Iterator[Finding]:
+    of_inventory = list(attempted("inventory", lambda: _inventory(pipeline)))
+    yield from of_inventory
+    if any(one.level is Level.FAIL for one in of_inventory):
+        yield warning("meta tables", "not looked at: the inventory comes first.")
+    elif asked is not None:
+        yield from attempted(asked.name, lambda: _table(pipeline, asked, job))
+    else:
+        yield from attempted("streams", lambda: _streams(pipeline))
+
+
+def _inventory(pipeline: Pipeline) -> Iterator[Finding]:
+    is_own = pipeline.settings.inventory_conn is None
+    with closing(open_database(pipeline.database_url, migrated=None)) as database:
+        yield from check_inventory(database.engine, is_own=is_own)
+        yield from attempted("server", lambda: check_server(database.engine))
+        yield from attempted("dagster", lambda: check_dagster(database.engine, is_own=is_own))
+
+
+def _streams(pipeline: Pipeline) -> Iterator[Finding]:
+    folder = pipeline.settings.streams
+    streams, problems = load_streams_tolerantly(folder)
+    if not streams and not problems:
+        yield warning("streams", str(NoStreamsError(str(folder))))
+    for problem in problems:  # the other streams run in Dagster, so they are looked at here
+        yield failure("streams", str(problem))
+    yield from attempted("streams", lambda: check_work(pipeline.database.engine))
+    for stream in streams.values():
+        yield from attempted(stream.name, partial(_stream, pipeline, stream))
+
+
+def _stream(pipeline: Pipeline, stream: Stream) -> Iterator[Finding]:
+    yield from attempted(stream.name, lambda: check_places(stream, datetime.now(UTC)))
+    meta_table = pipeline.meta_table(stream)
+    if not isinstance(meta_table, UserMetaTable):
+        text = "its files are registered here, with ids in commit order."
+        yield fine(stream.name, text)
+        return
+    inventory = pipeline.database.engine
+    yield from check_source(stream.name, inventory, meta_table.source, stream.name)
+
+
+def _table(pipeline: Pipeline, terms: SourceTerms, job: str) -> Iterator[Finding]:
+    inventory, sources = pipeline.database.engine, pipeline.sources_of(terms.name)
+    yield from sources.use(
+        terms, lambda source: list(check_source(source.name, inventory, source, job))
+    )

@@ -1,0 +1,40 @@
+"""The command `run`: everything that has landed, until nothing is left."""
+
+import sys
+
+import click
+
+from batch_pipeline.cli.console import print_json
+from batch_pipeline.cli.progress import progress
+from batch_pipeline.cli.streams import all_streams, as_json, chosen, opened
+
+
+@click.command()
+@all_streams
+@as_json
+def run(stream: tuple[str, ...], as_json: bool) -> None:
+    """Register, plan, encode and publish until nothing is left.
+
+    Takes all streams, or the ones named. What is wrong with one stream does not keep the others
+    from going on. Batches that failed before are tried once more, and batches of backfills and late
+    items are encoded, too.
+
+    Exit codes: 3 when some batches failed, 75 when the rest is paused or has to wait.
+
+    \b
+    Example:
+      batch-pipeline run orders
+    """
+    from batch_pipeline.cli.walk import complain_of, drain_streams, drained_json, print_drained
+
+    with opened() as pipeline:
+        streams = chosen(pipeline, stream)
+        with progress():
+            results = drain_streams(pipeline, streams, command="batch-pipeline run")
+        if as_json:
+            print_json({"streams": [drained_json(pipeline, result) for result in results]})
+        else:
+            for result in results:
+                print_drained(pipeline, pipeline.stream(result.stream), result)
+        code = complain_of(results)
+    sys.exit(code)

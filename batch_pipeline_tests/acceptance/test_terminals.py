@@ -1,0 +1,49 @@
+"""What the real command sends to a terminal of each kind: colours only where they are wanted."""
+
+import os
+import pty
+import subprocess
+from contextlib import suppress
+
+import pytest
+
+from batch_pipeline_tests.acceptance.workplace import LONGEST_SECONDS, Workplace, command
+
+RED = "\x1b[31m"
+
+
+@pytest.mark.parametrize(
+    ("variables", "has_colour"),
+    [
+        ({"TERM": "xterm", "NO_COLOR": None}, True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+        ({"TERM": "dumb", "NO_COLOR": None}, False),
+    ],
+    ids=["usual", "no colour", "dumb"],
+)
+def test_error_is_red_where_colours_are_wanted(
+    workplace: Workplace, variables: dict[str, str | None], has_colour: bool
+) -> None:
+    """Expect the same words on each of them."""
+    workplace.write_stream("orders")
+    ours, theirs = pty.openpty()
+    ended = subprocess.run(
+        command("status", "refunds"),
+        env=workplace.given(**variables).environment,
+        cwd=workplace.folder,
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        check=False,
+        timeout=LONGEST_SECONDS,
+    )
+    os.close(theirs)
+    sent = b""
+    with suppress(OSError):  # the other end is closed
+        while True:
+            sent += os.read(ours, 65_536)
+    os.close(ours)
+    text = sent.decode()
+    assert ended.returncode == 1
+    assert text.replace(RED, "").startswith("error: No stream 'refunds'")
+    assert (RED in text, "\x1b" in text) == (has_colour, has_colour)

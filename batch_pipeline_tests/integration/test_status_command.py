@@ -1,0 +1,184 @@
+"""What `status` and `explain` say for people: what is wrong first, what to do, and how it reads."""
+
+import json
+import os
+import pty
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from batch_pipeline.cli import cli
+from batch_pipeline.domain.batch import AttemptStatus
+from batch_pipeline.inventory.database import Database
+from batch_pipeline_tests.integration.checks_scene import publish, publish_all
+from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
+from batch_pipeline_tests.integration.seeds import claimed, execute, register
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
+    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
+]
+FIRST, SECOND = "000000000001-000000000003", "000000000004-000000000006"
+ERROR = "orders: /landing/4.csv, line 2: a quote is not closed. Repair the file; then run again."
+
+
+@pytest.fixture
+def scene(
+    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DefsScene]:
+    """The stream `orders` with twelve items in four planned batches."""
+    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
+        yield opened
+
+
+def shown(*words: str) -> list[str]:
+    """Run a command that ends well and give its lines."""
+    ended = CliRunner().invoke(cli, words)
+    assert ended.exit_code == 0, ended.output
+    return ended.stdout.splitlines()
+
+
+def fail(scene: DefsScene, key: str) -> None:
+    """Let an attempt on a batch fail."""
+    with claimed(scene.database, scene.database.batches.batch("orders", key)) as attempt:
+        scene.database.attempts.fail(attempt, ERROR, AttemptStatus.FAILED)
+
+
+def passed(scene: DefsScene, time: str) -> None:
+    """Let all that happened have happened so long before."""
+    execute(
+        scene.database,
+        "UPDATE batch_pipeline.attempt SET started_at = started_at - CAST(:time AS interval), "
+        "finished_at = finished_at - CAST(:time AS interval)",
+        time=time,
+    )
+
+
+def test_status_of_a_stream_in_order_is_four_lines(scene: DefsScene) -> None:
+    """Expect that all is done and since when, how much, and where it comes from."""
+    publish_all(scene)
+    passed(scene, "3 hours")
+    landing = scene.stream.source.place
+    assert shown("status") == [
+        "orders",
+        "  now         all is published, the last 3 hours ago",
+        "  batches     4 published",
+        f"  source      folder {landing}",
+        "  ceiling     12 (registrar); nothing holds it back",
+    ]
+
+
+def test_status_tells_first_what_is_wrong_and_what_to_do(scene: DefsScene) -> None:
+    """Expect failed and cancelled batches with age and reason, and the command for each."""
+    publish(scene, scene.database.batches.batch("orders", FIRST))
+    fail(scene, SECOND)
+    passed(scene, "90 minutes")
+    scene.database.jobs.cancel_batch("orders", "000000000007-000000000009")
+    scene.database.jobs.pause("orders", "disk full")
+    register(scene.database, 2, first=13)
+    lines = shown("status")
+    assert lines[1].startswith(
+        "  now         paused; 1 batch failed; 1 batch cancelled; 8 items wait, the oldest for "
+    )
+    assert lines[1].endswith("; last published 90 minutes ago")
+    assert lines[2:11] == [
+        "  paused      disk full",
+        f"  failed      {SECOND}, 1 attempt, 90 minutes ago",
+        f"              {ERROR}",
+        "  cancelled   000000000007-000000000009, 0 attempts",
+        "  next        `batch-pipeline resume orders` lets it go on",
+        "              `batch-pipeline run orders` tries failed batches once more",
+        "              `batch-pipeline retry orders` takes dead and cancelled batches up again",
+        "  batches     1 planned, 1 published, 1 failed, 1 cancelled",
+        "  waiting     2 items, 20 B not planned yet",
+    ]
+
+
+def test_status_of_a_new_stream_says_how_to_begin(scene: DefsScene) -> None:
+    """Expect the command that takes what has landed."""
+    scene.database.forget("orders")
+    lines = shown("status")
+    assert lines[1] == "  now         nothing is registered yet"
+    assert lines[2].startswith("  next        `batch-pipeline run orders` registers")
+    assert lines[-1] == "  ceiling     none yet (registrar); nothing holds it back"
+
+
+def test_status_for_programs_has_the_same_facts(scene: DefsScene) -> None:
+    """Expect ages in seconds and times with a zone."""
+    publish(scene, scene.database.batches.batch("orders", FIRST))
+    fail(scene, SECOND)
+    (report,) = json.loads("\n".join(shown("status", "--json")))["streams"]
+    assert (report["items_waiting"], report["items_unpublished"]) == (0, 9)
+    assert report["oldest_seconds"] > 0
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00", report["last_published_at"])
+    failed = next(one for one in report["unfinished"] if one["state"] == "failed")
+    assert (failed["batch_id"], failed["attempts"], failed["error"]) == (SECOND, 1, ERROR)
+    assert failed["finished_at"] > report["last_published_at"]
+
+
+@pytest.mark.parametrize(
+    ("happened", "now", "following"),
+    [
+        ("planned", "planned, and not tried yet", "`batch-pipeline run orders` encodes it"),
+        ("failed", "failed 2 days ago, after 1 attempt", "`batch-pipeline retry orders`, then"),
+        ("published", "published 2 days ago, generation 1; 4 of its 9 records set aside", None),
+        (
+            "failed again",
+            "published 2 days ago, generation 1; failed 2 days ago, after 2 attempts",
+            None,
+        ),
+    ],
+)
+def test_explain_tells_first_where_a_file_is_by_now(
+    scene: DefsScene, happened: str, now: str, following: str | None
+) -> None:
+    """Expect the state of its batch with its age, and what takes it further if nothing does."""
+    batch = scene.database.batches.batch("orders", FIRST)
+    if happened in {"published", "failed again"}:
+        publish(scene, batch, quarantined=4 if happened == "published" else 0)
+    if happened in {"failed", "failed again"}:
+        fail(scene, FIRST)
+    passed(scene, "49 hours")
+    lines = shown("explain", "1")
+    assert lines[1] == f"  now         {now}"
+    if following is None:
+        assert lines[2].startswith("  1 arrive    ")
+    else:
+        assert lines[2].startswith(f"  next        {following}")
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+@pytest.mark.parametrize("words", [("status",), ("explain", "4")])
+def test_lines_are_broken_between_words_on_a_terminal(
+    scene: DefsScene, monkeypatch: pytest.MonkeyPatch, columns: int, words: tuple[str, ...]
+) -> None:
+    """Expect no line beyond the edge but a path that must stay whole, all below the first word."""
+    fail(scene, SECOND)
+    lines = on_terminal(monkeypatch, columns, *words)
+    assert any(len(line) > columns - 12 for line in lines)
+    for line in lines[1:]:
+        assert line.startswith((" " * 14, "  ")), line
+        assert len(line) <= columns or " " not in line.strip(), line
+    told = " ".join(line.strip() for line in lines)
+    assert ERROR in told
+    assert told.split() == " ".join(shown(*words)).split()
+
+
+def on_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, *words: str) -> list[str]:
+    """Run a command whose output goes to a terminal of so many columns, and give its lines."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as stream, monkeypatch.context() as patch:
+        patch.setenv("COLUMNS", str(columns))
+        patch.setattr(sys, "stdout", stream)
+        cli.main([*words], standalone_mode=False)
+    sent = b""
+    with suppress(OSError):  # the other end is closed
+        while True:
+            sent += os.read(ours, 65_536)
+    os.close(ours)
+    return re.sub(r"\x1b\[[0-9;]*m", "", sent.decode()).splitlines()

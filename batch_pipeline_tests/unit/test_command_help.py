@@ -1,0 +1,101 @@
+"""What commands say of themselves: the same thing in the same words, with examples that work."""
+
+import re
+import shlex
+from collections import defaultdict
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from batch_pipeline.cli import COMMANDS, cli
+
+# Servers, a walk for people to read, lines that are JSON already, a script.
+WITHOUT_JSON = {"demo", "dev", "messages", "metrics", "completion"}
+LONGEST_SUMMARY = 54  # beside the longest name, on a terminal of 80 columns
+
+
+def command(name: str) -> click.Command:
+    """Give a command by its name."""
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None
+    return found
+
+
+def options(name: str) -> list[click.Option]:
+    """Give the options of a command, without `--help`."""
+    return [one for one in command(name).params if isinstance(one, click.Option)]
+
+
+def help_of(*words: str) -> str:
+    """Print the help of a command, as on a terminal of 80 columns."""
+    ended = CliRunner().invoke(cli, [*words, "-h"], terminal_width=80)
+    assert ended.exit_code == 0, ended.output
+    return ended.output
+
+
+def test_list_of_commands_has_every_summary_in_one_line() -> None:
+    """Expect each command once, below what it is for, and nothing cut or wrapped."""
+    printed = help_of()
+    for name, one in COMMANDS.items():
+        assert len(one.summary) <= LONGEST_SUMMARY, name
+        assert re.search(rf"^  {name} +{re.escape(one.summary)}$", printed, re.MULTILINE), name
+        assert printed.index(f"{one.section.value}:") < printed.index(f"\n  {name} ")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_a_command_is_whole(name: str) -> None:
+    """Expect a paragraph beyond the first line, help for each option, and none of it cut."""
+    printed = help_of(name)
+    assert printed.startswith(f"Usage: cli {name} ")
+    assert [one.opts[0] for one in options(name) if not one.help] == []
+    assert [one.opts[0] for one in options(name) if one.help and one.help[-1] != "."] == []
+    assert len(re.findall(r"\n\n  \S", printed)) >= 2, "no paragraph beside the first"
+    assert "…\n" not in printed
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_example_of_a_command_is_one_that_it_takes(name: str) -> None:
+    """Expect arguments and options of the example to be read without a mistake of usage."""
+    lines = re.findall(r"Example:\n +(batch-pipeline .+)\n", f"{help_of(name)}\n")
+    assert len(lines) == 1
+    for line in lines:
+        program, called, *words = shlex.split(line)
+        assert (program, called) == ("batch-pipeline", name)
+        with command(name).make_context(name, words) as context:
+            assert context.args == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_facts_are_told_to_programs_as_well(name: str) -> None:
+    """Expect `--json` wherever facts are printed, as the last option."""
+    names = [one.opts[0] for one in options(name)]
+    assert names.count("--json") == (name not in WITHOUT_JSON)
+    assert names[-1:] == ["--json"] or name in WITHOUT_JSON
+
+
+def test_options_of_one_name_are_said_in_the_same_words() -> None:
+    """Expect one form and one meaning of each option that does the same thing everywhere."""
+    same = ("--json", "--dry-run", "--meta-table", "--all")
+    told = defaultdict(set)
+    for name in COMMANDS:
+        for one in options(name):
+            if name != "doctor" and one.opts[0] in same:
+                told[one.opts[0]].add((one.help, one.metavar, one.is_flag))
+    assert set(told) == set(same)
+    assert {option: len(forms) for option, forms in told.items()} == dict.fromkeys(same, 1)
+
+
+def test_dry_run_comes_before_json() -> None:
+    """Expect the two that commands share to be the last ones, in one order."""
+    names = {name: [one.opts[0] for one in options(name)] for name in COMMANDS}
+    dry = {name: these for name, these in names.items() if "--dry-run" in these}
+    assert dry
+    assert all(these[-2:] == ["--dry-run", "--json"] for these in dry.values())
+
+
+def test_repeated_options_say_so() -> None:
+    """Expect "may be repeated" of each option that may, and of no other."""
+    for name in COMMANDS:
+        for one in options(name):
+            assert ("may be repeated" in (one.help or "")) is one.multiple, (name, one.opts)
