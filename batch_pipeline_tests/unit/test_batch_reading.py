@@ -70,3 +70,11 @@ def test_value_of_a_table_that_json_cannot_tell_is_refused(tmp_path: Path) -> No
     pq.write_table(pa.table({"a": days}), path)
     with pytest.raises(BatchFileError, match=r"x\.parquet has a value, in record 1 or behind it"):
         read(path, path.read_bytes(), Format.PARQUET)
+
+
+def test_time_zone_of_a_table_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    """Expect the same of a zone that Python does not have."""
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"a": pa.array([0], pa.timestamp("us", "No/Where"))}), path)
+    with pytest.raises(BatchFileError, match=r"x\.parquet has a value, in record 1 or behind it"):
+        read(path, path.read_bytes(), Format.PARQUET)

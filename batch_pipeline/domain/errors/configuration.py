@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from batch_pipeline.domain.errors.base import ConfigurationError
 
+_LONGEST_SHOWN = 1_000  # characters of a value
+
 
 @dataclass(eq=False)
 class InvalidValueError(ConfigurationError):
@@ -17,7 +19,10 @@ class InvalidValueError(ConfigurationError):
     expected: str
 
     def sentence(self) -> str:
-        return f"{self.name} is {self.value!r}; expected {self.expected}."
+        shown = repr(self.value)
+        if len(shown) > _LONGEST_SHOWN:
+            shown = f"{shown[:_LONGEST_SHOWN]} …"
+        return f"{self.name} is {shown}; expected {self.expected}."
 
 
 @dataclass(eq=False)

@@ -108,7 +108,7 @@ def _rows(message: BatchMessage, file: BatchFile) -> Iterator[dict[str, Any]]:
             for batch in table.iter_batches(10_000):
                 yield from batch.to_pylist()
                 first += batch.num_rows
-    except (ArithmeticError, ValueError) as error:  # times that Python has no number for
+    except (ArithmeticError, ValueError, LookupError) as error:  # times and zones that Python lacks
         text = str(error).partition("\n")[0]
         problem = f"has a value, in record {first} or behind it, that cannot be told ({text})"
         raise refusal(message, file, problem) from error
