@@ -112,7 +112,8 @@ def acquire_batch(  # noqa: PLR0913, PLR0917 - a call with names, of which two a
         ceiling: how ids that may still appear are told; chosen by the database if left out.
         settle_by: column with insert times, or (column, timedelta), for `ceiling="settle"`.
         on_bad_weight: what an item counts whose weight is NULL or negative; refused if left out.
-        lease: how long a process may be silent before its batch is handed out again.
+        lease: how long a process may be silent before its batch is handed out again; 5 minutes
+            unless told.
 
     Raises:
         InvalidValueError: an argument cannot be used.

@@ -123,7 +123,7 @@ class Batch:
 
     @property
     def lost(self) -> bool:
-        """Whether the batch was taken away: its lease ran out, or it was cancelled.
+        """Whether the batch was taken away, because its lease ran out or it was cancelled.
 
         Known from the last renewal, which is at most 15 s old. Nothing more can be released.
         """

@@ -69,9 +69,9 @@ def audit_job(
 ) -> Audit:
     """Compare published batches with what the meta table holds now, and plan what came late.
 
-    The table is read as the job's last batch was. Looks at batches published within `since`, None
-    for all. Late items are handed out by `acquire_batch` of the same job, before new ones; each is
-    planned once, however often one audits.
+    The table is read as the job's last batch was. Looks at batches published within `since`, a week
+    unless told, None for all. Late items are handed out by `acquire_batch` of the same job, before
+    new ones; each is planned once, however often one audits.
 
     Raises:
         UnknownJobError, AmbiguousJobError: the job is not there, or several are.

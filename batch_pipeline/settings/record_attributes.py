@@ -28,15 +28,17 @@ class SchemaAttributes(Section):
     """The columns of the records, and how they may change."""
 
     mode: Literal["infer", "declared"] | None = Field(
-        None, description="infer (default), or declared (the default where file is given)."
+        None,
+        description="infer: from the records; declared: by `file` (default: declared where `file` "
+        "is given, else infer).",
     )
     file: Text | None = Field(
-        None, description="JSON Schema of a record; a path, relative to the stream file."
+        None, description="JSON Schema of a record: a path, relative to the stream file."
     )
     evolution: Evolution = Field(
         Evolution.ADD,
-        description="When records do not fit the schema: add columns and widen types (default), "
-        "fail the batch, or rescue what does not fit into the column _rescued_data.",
+        description="When records do not fit the schema: add columns and widen types, fail the "
+        "batch, or rescue what does not fit into the column `_rescued_data` (default add).",
     )
     sample_records: Count | None = Field(
         None, description="Records that one task reads to infer columns (default: all)."
@@ -75,10 +77,14 @@ class OnBadRecordAttributes(Section):
         None,
         strict=True,
         ge=0,
-        description="Malformed records per batch, at most (default 0, unless a ratio is given).",
+        description="Malformed records of a batch, at most (default: 0, or any number where "
+        "`max_bad_ratio` is given).",
     )
     max_bad_ratio: float | None = Field(
-        None, ge=0, le=1, description="Share of malformed records among all of the batch, at most."
+        None,
+        ge=0,
+        le=1,
+        description="Share of malformed records among all of the batch, at most.",
     )
 
     def to_domain(self) -> BadRecordRules:
@@ -129,7 +135,8 @@ class ReadLimitAttributes(Section):
     """What a task is willing to read."""
 
     max_record_bytes: Annotated[Size, Field(ge=1)] = Field(
-        64 * 2**20, description="Length of a record, at most (default 64MiB)."
+        64 * 2**20,
+        description="Length of a record, at most (bytes, or with a unit; default 64MiB).",
     )
     max_expansion: Count = Field(
         250,
@@ -154,8 +161,12 @@ class MappingAttributes(Section):
         ("*",),
         description="Patterns of properties; `!` in front deselects, the last match decides.",
     )
-    stream_maps: dict[str, Any] = Field({}, description="The Singer SDK's stream maps.")
-    stream_map_config: dict[str, Any] = Field({}, description="`config` in stream maps.")
+    stream_maps: dict[str, Any] = Field(
+        {}, description="The Singer SDK's stream maps, by stream (default: none)."
+    )
+    stream_map_config: dict[str, Any] = Field(
+        {}, description="What expressions of stream maps see as `config` (default: none)."
+    )
     flattening_enabled: bool = Field(
         default=False, description="Flatten nested objects (default false)."
     )

@@ -51,8 +51,8 @@ class OptionAttributes(Section):
     quote: str = Field('"', description="csv: one ASCII character around cells.")
     escape: str | None = Field(
         None,
-        description="csv: one ASCII character that takes the meaning from the next one (default: "
-        "none; a quote inside of a cell is doubled).",
+        description="csv: one ASCII character that takes the meaning from the next one; without it "
+        "a quote inside of a cell is doubled (default: none).",
     )
     names: tuple[Text, ...] = Field(
         (), description="csv: columns of files without a header (default: the first record)."
@@ -89,13 +89,13 @@ class ListingAttributes(Section):
 
     order: KeyOrder = Field(
         KeyOrder.ANY,
-        description="ascending where later files have higher keys, so that a look asks for those "
-        "behind the highest one alone (default any: every look lists all keys).",
+        description="any: every look lists all keys; ascending, where later files have higher "
+        "keys: a look asks for those behind the highest one alone (default any).",
     )
     relist: Duration | None = Field(
         None,
         description="With ascending, or with events: how often all keys are listed nevertheless, "
-        "which finds what came out of order (seconds, or with a unit; default 1h).",
+        "which finds what came out of order (seconds, or with a unit; default: 1h).",
     )
 
 
@@ -115,7 +115,8 @@ class SourceAttributes(Section):
         None,
         description="Where files land: a folder, by a file:///… URI or by a path, relative to the "
         "stream file; or s3://bucket/prefix; or gs://bucket/prefix or "
-        "abfs://container@account.dfs.core.windows.net/prefix, which are only read.",
+        "abfs://container@account.dfs.core.windows.net/prefix, which are only read (default: none, "
+        "then `meta_table` is needed).",
     )
     meta_table: TableAttributes | None = Field(
         None, description="In place of uri: a table of your own, one row for each file."
@@ -126,10 +127,11 @@ class SourceAttributes(Section):
         "file:///… URIs or by paths, relative to the stream file (default: nowhere).",
     )
     include: Annotated[tuple[Text, ...], Field(min_length=1)] = Field(
-        ("*",), description="Patterns (*, ?, [abc]); a file is read if its name matches one."
+        ("*",),
+        description="Patterns of names (`*`, `?`, `[abc]`): a file is read if it matches one.",
     )
     exclude: tuple[Text, ...] = Field(
-        (), description="Patterns; a file whose name matches one is left out."
+        (), description="Patterns of names: a file that matches one is left out (default: none)."
     )
     listing: ListingAttributes = Field(
         ListingAttributes(), description="How a bucket is listed (default: all keys at each look)."
@@ -140,13 +142,13 @@ class SourceAttributes(Section):
     max_item_size: Annotated[Size, Field(ge=_LEAST_ITEM)] | None = Field(
         None,
         description="Plain csv, jsonl and text files larger than this become several items, each a "
-        "range of whole records, and are encoded, resumed and repeated range by range; 64KiB or "
-        "more (default: none, a file is one item).",
+        "range of whole records, and are encoded, resumed and repeated range by range (bytes, or "
+        "with a unit; default: none, a file is one item).",
     )
     format: SourceFormat = Field(
         SourceFormat.AUTO,
         description="What the files contain: csv, jsonl, json (an array, or documents), parquet, "
-        "avro, text, or auto (decided file by file; never text).",
+        "avro, text, or auto: decided file by file, never text (default auto).",
     )
     options: OptionAttributes = Field(OptionAttributes(), description="How text files are written.")
 

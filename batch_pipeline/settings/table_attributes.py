@@ -66,17 +66,19 @@ Where = Annotated[Any, BeforeValidator(_filter), WithJsonSchema(_FILTER_SCHEMA)]
 class TableAttributes(Section):
     """A meta table of your own: one row for each file, with an id that grows."""
 
-    table: Text = Field(description="Its name; another schema's table as schema.table.")
+    table: Text = Field(description="Its name; another schema's table as `schema.table`.")
     roots: tuple[SourceLocation, ...] = Field(
         (),
         description="Where its files may lie, links followed, one or more: folders, by file:///… "
         "URIs or by paths, relative to the stream file, and prefixes such as s3://bucket/prefix. "
-        "A row that names a file elsewhere is refused; [/] is anywhere on disks.",
+        "A row that names a file elsewhere is refused; `[/]` is anywhere on disks (default: none, "
+        "which is refused).",
     )
     conn: Annotated[Text, AfterValidator(_connection)] | None = Field(
         None,
         description="$NAME of an environment variable with the URL of its database, or a URL "
-        "without a password (default: BATCH_PIPELINE_META_CONN, else the inventory's database).",
+        "without a password; else BATCH_PIPELINE_META_CONN has the URL (default: the inventory's "
+        "database).",
     )
     uid: Text = Field("uid", description="Column of ids: unique, never used again (default uid).")
     item: Text = Field(
@@ -85,11 +87,13 @@ class TableAttributes(Section):
     )
     weight: Text | None = Field(
         "weight",
-        description="Column of what batch limits count, in bytes as a rule (default weight); null: "
-        "every file weighs 0.",
+        description="Column of what batch limits count, in bytes as a rule; null: every file "
+        "weighs 0 (default weight).",
     )
     where: Where = Field(
-        None, description="Which rows: a list of {column, operator, value}, {all: […]}, {any: […]}."
+        None,
+        description="Which rows: a list of `{column, operator, value}`, `{all: […]}`, `{any: […]}` "
+        "(default: all).",
     )
     imported: Text | None = Field(
         None, description="Column of the times at which rows were inserted (default: none)."
@@ -97,12 +101,12 @@ class TableAttributes(Section):
     ceiling: Strategy | None = Field(
         None,
         description="How it is known that no row can still appear below an id (default: the exact "
-        "way of the database, else settle): locks, locking_read, sqlite, registrar or settle.",
+        "way of the database, else settle).",
     )
     settle: Duration | None = Field(
         None,
-        description="Settle: how long a row is left alone after it was imported (seconds, or with "
-        "a unit; default 15m).",
+        description="Of settle: how long a row is left alone after it was imported (seconds, or "
+        "with a unit; default: 15m).",
     )
     on_bad_weight: Annotated[int, Field(strict=True, ge=0, le=MAX_ID)] | None = Field(
         None,

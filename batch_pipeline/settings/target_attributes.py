@@ -138,7 +138,7 @@ class PostgresTargetAttributes(Section):
     )
     mode: WriteMode = Field(
         WriteMode.APPEND,
-        description="append (default), or upsert: of the records of one key the newest stays.",
+        description="append, or upsert: of records with one key the newest stays (default append).",
     )
 
 
@@ -157,13 +157,13 @@ class TargetAttributes(Section):
     )
     messages: MessageMode | None = Field(
         None,
-        description="How it gets records: auto (default: BATCH if it reads such files, else "
-        "RECORD), batch or record.",
+        description="How it gets records: in BATCH messages, in RECORD messages, or auto: in BATCH "
+        "messages if it reads such files (default: auto).",
     )
     timeout: Duration | None = Field(
         None,
         description="How long it may do nothing before it is stopped (seconds, or with a unit; "
-        "default 30m).",
+        "default: 30m).",
     )
 
     def check(self) -> None:

@@ -28,13 +28,12 @@ def test_readme_commands_work_as_written(workplace: Workplace) -> None:
     for command in commands:
         if command in RUN_ELSEWHERE:
             continue
-        if command == "uv run batch-pipeline register sales":
+        if command == "uv run batch-pipeline run":
             (folder / "streams/sales").mkdir(parents=True)
             (folder / "streams/sales/defs.yaml").write_text(stream_file)
         outputs[command] = _output(command, folder)
     assert "10 new batches" in outputs["uv run batch-pipeline demo"]
     assert "orders" in outputs["uv run batch-pipeline init shop --from exports"]
-    assert "1 batches planned" in outputs["uv run batch-pipeline plan sales"]
     assert "2 records read = 2 written + 0 quarantined" in outputs["uv run batch-pipeline run"]
 
 

@@ -1,4 +1,4 @@
-"""A stream that is fed by a table of the user's own, as the operating guide describes it."""
+"""A stream that is fed by a table of the user's own, as its page describes it."""
 
 import re
 from collections import Counter
@@ -24,8 +24,9 @@ from batch_pipeline_tests.acceptance.workplace import (
 )
 from batch_pipeline_tests.integration.meta_tables import execute, meta_engine
 
-GUIDE = (resources.files("batch_pipeline") / "docs/operating.md").read_text(encoding="utf-8")
-SECTION = GUIDE.partition("## A meta table of your own")[2].partition("\n## ")[0]
+PAGE = resources.files("batch_pipeline") / "docs/operating/meta_tables.md"
+_, _, REST = PAGE.read_text(encoding="utf-8").partition("## A meta table of your own")
+SECTION, _, _ = REST.partition("\n## ")
 CREATE = {
     "sqlite": "CREATE TABLE files (id INTEGER PRIMARY KEY AUTOINCREMENT, file_location TEXT, "
     "size_in_bytes BIGINT, kind TEXT, imported_at TIMESTAMP DEFAULT CURRENT_TIMESTAMP)",
@@ -36,7 +37,7 @@ CREATE = {
 
 @dataclass
 class Feed:
-    """A workplace with the guide's stream file, and the user's database with its table."""
+    """A workplace with the page's stream file, and the user's database with its table."""
 
     place: Workplace
     engine: sa.Engine
@@ -75,7 +76,7 @@ class Feed:
 
 @contextmanager
 def _feed(place: Workplace, url: str) -> Iterator[Feed]:
-    """Describe the stream as the guide does, over an empty table."""
+    """Describe the stream as the page does, over an empty table."""
     [stream_file] = re.findall(r"```yaml\n(.+?)```", SECTION, re.DOTALL)
     path = place.streams / "orders" / "defs.yaml"
     path.parent.mkdir(parents=True)
@@ -114,7 +115,7 @@ def feed(request: pytest.FixtureRequest) -> Feed:
     return found
 
 
-def test_guide_commands_work_as_written(feed: Feed) -> None:
+def test_page_commands_work_as_written(feed: Feed) -> None:
     """Expect every command of the section to end with 0, and the row that came late to be there."""
     feed.add(1, 2, 4, 5)
     feed.add(6, kind="invoice")

@@ -1,0 +1,1 @@
+"""Tests of the pages in `batch_pipeline/docs`, and the writer of the one that models tell."""

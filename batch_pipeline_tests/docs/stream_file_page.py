@@ -1,0 +1,101 @@
+"""The reference page of stream files, written from the models that read them.
+
+Keys, types, bounds, defaults and meanings are those of the models; the head of the page is in
+`stream_file_head.md`, examples and links are in `stream_file_sections`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_origin
+
+from pydantic.fields import FieldInfo
+
+import batch_pipeline
+from batch_pipeline.settings.record_attributes import MappingAttributes
+from batch_pipeline.settings.section import Section
+from batch_pipeline.settings.stream_attributes import StreamAttributes
+from batch_pipeline_tests.docs.stream_file_sections import EXAMPLES, SEE, TITLES
+from batch_pipeline_tests.docs.stream_file_types import (
+    meaning,
+    section_in,
+    told_default,
+    type_words,
+    written_default,
+)
+
+PAGE = Path(batch_pipeline.__file__).parent / "docs" / "stream_file.md"
+HEAD = Path(__file__).with_name("stream_file_head.md")
+MAPPING = "mapping"  # the place of keys that stand beside the others, in a table of their own
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A section of stream files: the place of its keys, and their model."""
+
+    path: str
+    model: type[Section]
+
+    @property
+    def title(self) -> str:
+        """The heading of the part."""
+        return TITLES.get(self.path, f"`{self.path}`")
+
+    @property
+    def keys(self) -> dict[str, FieldInfo]:
+        """The fields by their keys in the file."""
+        elsewhere = MappingAttributes.model_fields if self.path == "" else {}
+        return {
+            field.alias or name: field
+            for name, field in self.model.model_fields.items()
+            if name not in elsewhere
+        }
+
+    def place(self, key: str) -> str:
+        """Name the place of a key of the part."""
+        return key if self.path in {"", MAPPING} else f"{self.path}.{key}"
+
+
+def parts() -> list[Part]:
+    """List all sections, each before those inside of it."""
+    top = Part("", StreamAttributes)
+    return [top, *_parts_in(top), Part(MAPPING, MappingAttributes)]
+
+
+def text() -> str:
+    """Write the page."""
+    return "\n\n".join([HEAD.read_text(encoding="utf-8").strip(), *map(_part, parts())]) + "\n"
+
+
+def _parts_in(outer: Part) -> Iterator[Part]:
+    for key, field in outer.keys.items():
+        model = section_in(field.annotation)
+        if model is not None:
+            name = ".NAME" if get_origin(field.annotation) is dict else ""
+            inner = Part(f"{outer.place(key)}{name}", model)
+            yield inner
+            yield from _parts_in(inner)
+
+
+def _part(part: Part) -> str:
+    level = "##" if "." not in part.path.removesuffix(".NAME") else "###"
+    rows = [_row(part, key, field) for key, field in part.keys.items()]
+    table = "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows])
+    lead = " ".join(str(part.model.__doc__).split())
+    example = f"```yaml\n{EXAMPLES[part.path].strip()}\n```"
+    see = [SEE[part.path]] if part.path in SEE else []
+    return "\n\n".join([f"{level} {part.title}", lead, table, example, *see])
+
+
+def _row(part: Part, key: str, field: FieldInfo) -> str:
+    cells = (f"`{key}`", type_words(field, part.place(key)), _default(field), meaning(field))
+    return f"| {' | '.join(cells)} |"
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    written = written_default(field)
+    if written is not None:
+        return f"`{written}`"
+    return told_default(field) or ("see there" if isinstance(field.default, Section) else "none")

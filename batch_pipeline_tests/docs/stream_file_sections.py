@@ -1,0 +1,147 @@
+"""What the reference of stream files says beside its models: headings, examples and links.
+
+Examples stand below `attributes` of a stream file; tests hold them against the models.
+"""
+
+TITLES = {"": "The stream", "mapping": "Selection, stream maps, flattening"}
+
+EXAMPLES = {
+    "": """
+stream: orders
+source: {uri: ./landing, format: csv}
+key_properties: [order_id]
+on_nonfinite: "null"
+lineage: [_item_id, _source_file]
+""",
+    "source": """
+source:
+  uri: /data/exports
+  include: ["orders-*.csv", "orders-*.csv.gz"]
+  exclude: ["*-test.csv"]
+  format: csv
+  max_item_size: 256MiB
+""",
+    "source.meta_table": """
+source:
+  meta_table:
+    conn: $OPS_DB
+    table: ops.files
+    roots: [/data/exports, "s3://bucket/exports"]
+    uid: id
+    item: file_location
+    weight: size_in_bytes
+    imported: imported_at
+    where:
+      - {column: kind, operator: "=", value: order}
+""",
+    "source.listing": """
+source:
+  uri: s3://bucket/landing/orders
+  listing: {order: ascending, relist: 6h}
+""",
+    "source.events": """
+source:
+  uri: s3://bucket/landing/orders
+  events: {queue: https://sqs.eu-central-1.amazonaws.com/123456789012/orders-landed}
+""",
+    "source.options": """
+source:
+  uri: ./landing
+  format: csv
+  options: {delimiter: ";", charset: latin-1, names: [order_id, city, amount]}
+""",
+    "source.options.columns": """
+source:
+  uri: ./landing
+  format: text
+  options:
+    columns:
+      - {name: order_id, start: 1, width: 8}
+      - {name: city, start: 9, width: 20}
+""",
+    "batch": """
+batch: {max_weight: 256MiB, max_count: 10000, min_weight: 16MiB, max_wait: 30m}
+""",
+    "encoding": """
+encoding: {format: parquet, compression: zstd, level: 3}
+""",
+    "storage": """
+storage:
+  root: s3://lake/orders
+  keep_superseded: 30d
+  archive: s3://lake-archive/orders
+""",
+    "schema": """
+schema:
+  file: orders.schema.json
+  evolution: fail
+""",
+    "on_bad_record": """
+on_bad_record: {max_bad_records: 100, max_bad_ratio: 0.001}
+""",
+    "on_bad_file": """
+on_bad_file: {missing: skip, changed: fail, corrupt: quarantine}
+""",
+    "read_limits": """
+read_limits: {max_record_bytes: 16MiB, max_expansion: 1000, max_columns: 2000}
+""",
+    "part_files": """
+part_files: {max_records: 1000000, max_bytes: 512MiB}
+""",
+    "dagster": """
+dagster:
+  group: sales
+  owners: ["team:sales", ann@example.com]
+  schedule: "0 6 * * mon-fri"
+  timezone: Europe/Berlin
+  max_backlog_age: 26h
+""",
+    "targets.NAME": """
+targets:
+  lake:
+    command: target-csv
+    config: {output_path: /data/lake, file_naming_scheme: "{stream_name}-{timestamp}.csv"}
+    timeout: 10m
+""",
+    "targets.NAME.postgres": """
+key_properties: [order_id]
+targets:
+  warehouse:
+    postgres: {conn: $WAREHOUSE_URL, schema: sales, table: orders, mode: upsert}
+""",
+    "mapping": """
+select: ["*", "!password"]
+stream_maps:
+  orders:
+    email: md5(email)
+    total: float(price) * int(quantity)
+flattening_enabled: true
+flattening_max_depth: 1
+""",
+}
+
+SEE = {
+    "": "What becomes of each kind of value, record and file is in [encoding](encoding.md).",
+    "source": "More: [buckets](s3.md#landing), [other stores](s3.md#other-stores), "
+    "[large files](operating/batch_sizes.md#large-files-resumable), "
+    "[formats](encoding.md#sources).",
+    "source.meta_table": "More: "
+    "[a meta table of your own](operating/meta_tables.md#a-meta-table-of-your-own), "
+    "[ceilings](library.md#ceilings).",
+    "source.listing": "More: [how often what is asked](s3.md#how-often-what-is-asked).",
+    "source.events": "More: [events](s3.md#events).",
+    "batch": "More: "
+    "[batches that take a minute](operating/batch_sizes.md#batches-that-take-a-minute).",
+    "encoding": "More: [outputs](encoding.md#outputs).",
+    "storage": "More: [garbage](operating/retention.md#garbage), "
+    "[files that are loaded](operating/retention.md#files-that-are-loaded), "
+    "[buckets](s3.md#storage).",
+    "schema": "More: [schema](encoding.md#schema).",
+    "on_bad_record": "More: [bad records and bad files](encoding.md#bad-records-and-bad-files).",
+    "dagster": "More: [concurrency](dagster.md#concurrency), "
+    "[fixed times](dagster.md#looking-for-new-files-at-fixed-times), "
+    "[asset checks](dagster.md#asset-checks).",
+    "targets.NAME": "More: [loading](singer.md#loading).",
+    "targets.NAME.postgres": "More: [the table](singer.md#loading-into-postgres).",
+    "mapping": "More: [selection and maps](encoding.md#selection-stream-maps-flattening).",
+}

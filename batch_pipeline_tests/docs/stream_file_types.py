@@ -1,0 +1,163 @@
+"""Words for types, bounds and defaults of the keys of stream files, as their reference has them.
+
+Which keys there are is not known here.
+"""
+
+import json
+import re
+import types
+from collections.abc import Sequence
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import AfterValidator, BeforeValidator
+from pydantic.fields import FieldInfo
+
+from batch_pipeline.settings.record_attributes import LineageValue, OnBadFileValue
+from batch_pipeline.settings.section import Section
+from batch_pipeline.settings.stream_values import (
+    Duration,
+    Location,
+    QueueUrl,
+    Size,
+    SourceLocation,
+    stream_name,
+)
+from batch_pipeline.settings.table_attributes import Where
+from batch_pipeline.settings.target_attributes import Command, TargetConfig, Variable
+from batch_pipeline.settings.units import format_bytes, format_duration
+
+_TOLD = re.compile(r" \((?:(?:bytes|seconds), or with a unit[^;()]*; )?default:? ([^()]+)\)")
+_NO_BOUND = 2**31 - 1
+
+
+def _reader(kind: Any) -> Any:
+    """Find the function by which a kind of value is read."""
+    wanted = (BeforeValidator, AfterValidator)
+    return next(one.func for one in get_args(kind)[1:] if isinstance(one, wanted))
+
+
+_KINDS = {
+    stream_name: "name",
+    _reader(Size): "size",
+    _reader(Duration): "duration",
+    _reader(Location): "location",
+    _reader(SourceLocation): "location",
+    _reader(QueueUrl): "URL",
+    _reader(Where): "filter",
+    _reader(Command): "text, or list of words",
+    _reader(TargetConfig): "keys and values",
+    _reader(Variable): "`$NAME`",
+}
+_SHORT_FORMS = {
+    _reader(LineageValue): "`true`, or a ",
+    _reader(OnBadFileValue): "`fail`, `skip` or `quarantine`, or ",
+}
+_PLAIN = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`"}
+
+
+def type_words(field: FieldInfo, path: str) -> str:
+    """Say the type of a key with its bounds; `path` is its place, for links to sections."""
+    return _words(field.annotation, field.metadata, path)
+
+
+def meaning(field: FieldInfo) -> str:
+    """Give the description of a key without its default."""
+    return _TOLD.sub("", field.description or "")
+
+
+def told_default(field: FieldInfo) -> str | None:
+    """Find the default that a description tells."""
+    match = _TOLD.search(field.description or "")
+    return None if match is None else match[1]
+
+
+def written_default(field: FieldInfo) -> str | None:
+    """Write a default as a stream file would have it; None for what only words can tell."""
+    value = field.default
+    is_empty = isinstance(value, str | tuple | dict) and not value
+    if field.is_required() or isinstance(value, Section) or value is None or is_empty:
+        return None
+    if isinstance(value, timedelta):
+        return format_duration(value)
+    if isinstance(value, str):
+        return value
+    is_size = _reader(Size) in _readers(field.metadata)
+    return _size(value) if is_size and value else json.dumps(value)
+
+
+def anchor(path: str) -> str:
+    """Name the heading of a section."""
+    return f"#{path.replace('.', '').lower()}"
+
+
+def section_in(annotation: Any) -> type[Section] | None:
+    """Find the section that an annotation holds, alone or as what a list or mapping has."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    found = (section_in(one) for one in get_args(annotation))
+    return next((one for one in found if one is not None), None)
+
+
+def _words(annotation: Any, metadata: Sequence[Any], path: str) -> str:
+    if get_origin(annotation) is Annotated:
+        inner, *more = get_args(annotation)
+        return _words(inner, [*metadata, *more], path)
+    readers = _readers(metadata)
+    kind = next((_KINDS[one] for one in readers if one in _KINDS), None)
+    short = next((_SHORT_FORMS[one] for one in readers if one in _SHORT_FORMS), "")
+    return f"{short}{kind or _plain(annotation, path)}{_bounds(annotation, metadata, kind)}"
+
+
+def _known(metadata: Sequence[Any]) -> list[Any]:
+    return [
+        one
+        for given in metadata
+        for one in (given.metadata if isinstance(given, FieldInfo) else [given])
+    ]
+
+
+def _readers(metadata: Sequence[Any]) -> list[Any]:
+    return [getattr(one, "func", None) for one in _known(metadata)]
+
+
+def _plain(annotation: Any, path: str) -> str:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin in {Union, types.UnionType}:
+        return " or ".join(_words(one, (), path) for one in inner if one is not type(None))
+    if section_in(annotation) is not None:
+        place = f"{path}.NAME" if origin is dict else path
+        return f"[{'list of keys' if origin is tuple else 'keys'}]({anchor(place)})"
+    if origin is tuple:
+        one = _words(inner[0], (), path)
+        return f"list of {one}" if one.startswith("`") else f"list of {one}s"
+    if origin is Literal or (isinstance(annotation, type) and issubclass(annotation, StrEnum)):
+        return _choice(inner or [one.value for one in annotation])
+    return "keys and values" if origin is dict else _PLAIN[annotation]
+
+
+def _choice(values: Sequence[str]) -> str:
+    *most, last = (f"`{one}`" for one in values)
+    return f"{', '.join(most)} or {last}"
+
+
+def _bounds(annotation: Any, metadata: Sequence[Any], kind: str | None) -> str:
+    bounds = {
+        name: getattr(one, name)
+        for one in _known(metadata)
+        for name in ("ge", "le", "min_length")
+        if getattr(one, name, None) is not None
+    }
+    least, most = bounds.get("ge"), bounds.get("le", _NO_BOUND)
+    if get_origin(annotation) is tuple and "min_length" in bounds:
+        return ", at least one"
+    if least is None:
+        return ""
+    if most < _NO_BOUND:
+        return f" from {least} to {most}"
+    return f", {_size(least) if kind == 'size' else least} or more"
+
+
+def _size(size_bytes: int) -> str:
+    return format_bytes(size_bytes).replace(" ", "")
