@@ -31,7 +31,7 @@ Where do I go to …
 - change what is garbage?                 domain/garbage.py, steps/collect_garbage.py
 - add a command?                          cli/, then COMMANDS in cli/__init__.py
 - say what `status` says another way?     cli/status.py, cli/explain.py
-- change the pages of the docs?           docs/; batch_pipeline_tests/docs makes stream_file.md
+- change the pages of the docs?           docs/; stream_file.md is made from the models
 - take pybatchintory's jobs over?         domain/imported.py, inventory/imported/
 - propose a stream for a folder?          settings/own_files/, then defs/project.py
 - know what a restored backup lacks?      steps/newer.py, steps/adopt.py, inventory/restored/
