@@ -296,13 +296,13 @@ def test_clients_of_a_server_share_what_starts_python_workers(
     """However many clients come and go, they leave one daemon; code of others has its own."""
 
     def daemons() -> set[int]:
-        return {
-            process.pid
-            for java in psutil.Process().children(recursive=True)
-            if java.name() == "java"
-            for process in java.children()
-            if DAEMON_MODULE in process.cmdline()
-        }
+        found = set()
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):  # it ended meanwhile
+                parent = process.parent()
+                if parent and parent.name() == "java" and DAEMON_MODULE in process.cmdline():
+                    found.add(process.pid)
+        return found
 
     other = unshared(server.remote)
     before = daemons()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from batch_pipeline.cli import cli
+from batch_pipeline.cli import cli, console
 from batch_pipeline.domain.batch import AttemptStatus
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.integration.checks_scene import publish, publish_all
@@ -173,7 +173,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, *words: str) -> l
     """Run a command whose output goes to a terminal of so many columns, and give its lines."""
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w") as stream, monkeypatch.context() as patch:
-        patch.setenv("COLUMNS", str(columns))
+        patch.setattr(console.out, "_width", columns)  # else as it was when that was made
         patch.setattr(sys, "stdout", stream)
         cli.main([*words], standalone_mode=False)
     sent = b""

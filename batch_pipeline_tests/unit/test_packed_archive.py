@@ -62,7 +62,7 @@ def test_packed_files_are_sources_and_what_belongs_to_them(tmp_path: Path) -> No
     """Neither pages, nor byte-code, nor what somebody has left there."""
     put_files(tmp_path, "a.py", "b/c.sql", "b/d.json")
     put_files(
-        tmp_path, ".env", "b/x.env", "b/key.pem", "docs/s3.md", "__pycache__/a.cpython-311.pyc"
+        tmp_path, ".env", "b/x.env", "b/key.pem", "docs/s3.md", "docs/conf.py", "__pycache__/a.pyc"
     )
     names = [path.relative_to(tmp_path).as_posix() for path in package_files(tmp_path)]
     assert names == ["a.py", "b/c.sql", "b/d.json"]
