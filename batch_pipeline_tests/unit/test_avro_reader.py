@@ -354,6 +354,15 @@ def test_avro_reader_with_records_of_nothing_takes_some_of_them_only() -> None:
     assert refused(header + block * 2) == "has more than 1000000 records without a byte"
 
 
+def test_avro_reader_with_bytes_behind_records_of_nothing_refuses_the_file() -> None:
+    """What is left over is not taken for the number of more such records, which never end."""
+    header = avro(schema(a="null"), [], codec="null")
+    left = number(2**60)
+    block = number(1) + number(len(left)) + left + SYNC
+
+    assert refused(header + block) == "is damaged: a block has other records than it says"
+
+
 def test_avro_reader_with_an_int_of_more_than_32_bits_refuses_the_file() -> None:
     """A day that no int can say is damage, not a value."""
     header = avro(schema(a=logical("int", "date")), [], codec="null")

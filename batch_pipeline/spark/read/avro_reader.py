@@ -126,6 +126,8 @@ class _Decoder:
         size = len(block.records)
         if block.count * self._smallest > size:
             raise AvroDamageError("is damaged: a block has not all of its records")
+        if size and not self._smallest:  # which would be read as the number of further ones
+            raise AvroDamageError(_OTHERS)
         self._empty += 0 if self._smallest else block.count
         if self._empty > _MAX_EMPTY:
             raise AvroDamageError(f"has more than {_MAX_EMPTY} records without a byte")

@@ -77,9 +77,10 @@ def open_messages(_folder: Path) -> Check:
             expect(str(error).startswith("Line 7"), str(error))
             return Outcome.REFUSED
         # What is skipped may be no UTF-8; what is taken is compared, and has no such character.
-        said = json.loads(line.decode(errors="replace"), parse_float=Decimal)
+        text = line.decode(errors="replace")
+        said = json.loads(text, parse_float=Decimal)
         with suppress(oracles.Unclear):
-            oracles.record(line.strip())  # which refuses what has two meanings
+            oracles.record(text.strip().encode())  # which refuses what has two meanings
         match message:
             case RecordMessage():
                 expect(message.record == said["record"], message.record)
