@@ -59,16 +59,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(wheel: Path, request: pytest.FixtureRequest) -> Path:
     """The command in an environment of nothing but the wheel and what it needs, as locked."""
-    folder = tmp_path_factory.mktemp("installed")
+    # On the disk of uv's cache, most likely: its files are linked then, and not copied.
+    folder = request.config.cache.mkdir("installed-wheel")
     locked = folder / "locked.txt"
     only_needed = ("--no-dev", "--no-emit-project", "--no-hashes", "--output-file", str(locked))
     _uv("export", "--frozen", "--project", str(PROJECT), *only_needed)
-    _uv("venv", "--python", sys.executable, str(folder / "environment"))
+    _uv("venv", "--clear", "--python", sys.executable, str(folder / "environment"))
     into = folder / "environment" / "bin"
     with_lock = ("--python", str(into / "python"), "--constraints", str(locked))
-    _uv("pip", "install", *with_lock, str(wheel))
+    _uv("pip", "install", *with_lock, "--no-compile-bytecode", str(wheel))
     return into / "batch-pipeline"
 
 
