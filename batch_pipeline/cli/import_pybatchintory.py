@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _VARIABLE = "PYBATCHINTORY_INVENTORY_CONN"
 
 
-@click.command(short_help="Take over jobs of pybatchintory.")
+@click.command()
 @click.option(
     "--from",
     "url",
@@ -49,11 +49,12 @@ _VARIABLE = "PYBATCHINTORY_INVENTORY_CONN"
 def import_pybatchintory(
     url: str, meta_conn: str | None, running: str | None, dry_run: bool, as_json: bool, **given: Any
 ) -> None:
-    """Take over jobs of pybatchintory 0.0.8: acquire_batch then goes on where they ended.
+    """Take over jobs of pybatchintory.
 
-    All jobs, or the ones named, are imported with batches, attempts and times, all of it or
-    nothing. The other inventory is only read. Run again, it adds what is new there, and does
-    nothing otherwise. What is in contradiction is listed, and nothing is done then.
+    From release 0.0.8; acquire_batch then goes on where they ended. All jobs, or the ones named,
+    are imported with batches, attempts and times, all of it or nothing. The other inventory is only
+    read. Run again, it adds what is new there, and does nothing otherwise. What is in contradiction
+    is listed, and nothing is done then.
 
     \b
     Example:

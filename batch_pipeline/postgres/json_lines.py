@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.types as at
 from pyarrow import json
 
-from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
+from batch_pipeline.domain.schema import MAX_PRECISION, Column, ColumnType, RecordSchema
 from batch_pipeline.postgres.cells import JSON_TYPES, UnfitCellError, arrow_type_of
 from batch_pipeline.postgres.json_values import (
     KEPT_AS_TEXT,
@@ -29,7 +29,6 @@ from batch_pipeline.postgres.json_values import (
 )
 
 _NO_NAME = re.compile(r'[\\"\x00-\x1f]')  # what a field of msgspec cannot be called
-_DECIMAL_DIGITS = 38
 _NOTHING = msgspec.Raw(b"null")
 
 
@@ -131,7 +130,7 @@ def _overflowing(scale: int) -> re.Pattern[bytes]:
 
     Arrow lets some of them overflow, in silence, into any number.
     """
-    return re.compile(rb"[0-9](?:[0-9]{%d}|[eE]\+?[0-9])" % (_DECIMAL_DIGITS - scale))
+    return re.compile(rb"[0-9](?:[0-9]{%d}|[eE]\+?[0-9])" % (MAX_PRECISION - scale))
 
 
 def _record_decoder(schema: RecordSchema) -> "msgspec.json.Decoder[Any] | None":

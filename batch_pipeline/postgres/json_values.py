@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batch_pipeline.domain.schema import Column, ColumnType
+from batch_pipeline.domain.schema import MAX_PRECISION, Column, ColumnType
 from batch_pipeline.postgres.cells import JSON_TYPES, arrow_type_of
 
 SAID_IN_TEXT = frozenset(
@@ -38,7 +38,6 @@ _ZEROS = r"(\.[0-9]{6})0+"  # behind the microseconds
 _ANY_DAY = "1970-01-01T"
 _NULL = b"null"
 _TOO_LONG = re.compile("[0-9]{39}")  # of which Arrow's cast makes any number
-_DECIMAL_DIGITS = 38
 
 Raws = Sequence[bytes | msgspec.Raw | None]
 
@@ -67,7 +66,7 @@ def of_raws(raws: Raws, column: Column) -> pa.Array:
 
 def _check_digits(texts: Iterable[str], column: Column) -> None:
     """Refuse what Arrow's cast would let overflow, in silence, into any number."""
-    most = _DECIMAL_DIGITS - column.scale  # before the point
+    most = MAX_PRECISION - column.scale  # before the point
     for text in texts:
         if len(text) > most or "e" in text or "E" in text:
             try:
