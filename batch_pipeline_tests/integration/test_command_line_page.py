@@ -15,7 +15,7 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.integration.checks_scene import publish
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
 from batch_pipeline_tests.integration.seeds import register
-from batch_pipeline_tests.unit.target_scripts import GOOD, script
+from batch_pipeline_tests.unit.target_scripts import GOOD, settings_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
@@ -77,12 +77,8 @@ def scene(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[DefsScene]:
     """A stream with a published batch, three planned ones, two items in none, and a target."""
-    folder = tmp_path / "good"
-    folder.mkdir()
-    target = {"command": list(script(folder, GOOD)), "config": {"out": str(folder / "read")}}
-    with open_defs_scene(
-        database, database_url, tmp_path, monkeypatch, targets={"good": target}
-    ) as opened:
+    targets = {"good": settings_of(tmp_path / "good", GOOD)}
+    with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as opened:
         publish(opened, database.batches.statuses("orders")[0].batch)
         register(database, 2, first=13)
         yield opened

@@ -116,6 +116,12 @@ def script(folder: Path, body: str) -> tuple[str, ...]:
     return sys.executable, str(path)
 
 
+def settings_of(folder: Path, body: str) -> dict[str, Any]:
+    """Write a program into a new folder, and give what a stream file says of such a target."""
+    folder.mkdir()
+    return {"command": list(script(folder, body)), "config": {"out": str(folder / "read")}}
+
+
 def loader(folder: Path, body: str, **overrides: Any) -> SingerLoader:
     """A loader of a target that keeps every line it reads in the file `read`."""
     facts: dict[str, Any] = {
