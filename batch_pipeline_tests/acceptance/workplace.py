@@ -254,11 +254,12 @@ def unaccounted_files(storage: Path) -> list[str]:
 
 
 def names(processes: Iterable[psutil.Process]) -> list[str]:
-    """Name processes for a message."""
+    """Name processes for a message, but those that end meanwhile: they have no command line."""
     told = []
     for process in processes:
         with suppress(psutil.Error):
-            told.append(f"{process.pid} {' '.join(process.cmdline())[:200]}")
+            if command := process.cmdline():
+                told.append(f"{process.pid} {' '.join(command)[:200]}")
     return told
 
 
