@@ -47,6 +47,7 @@ COMMANDS = {
     "dev": Listed(Section.START, "dev", "Bring everything up, with Dagster's UI, until Ctrl-C."),
     "doctor": Listed(Section.START, "doctor", "Tell what works and what does not, and what to do."),
     "run": Listed(Section.DAILY, "run", "Register, plan, encode and publish what has landed."),
+    "reprocess": Listed(Section.DAILY, "reprocess", "Encode and publish batches once more."),
     "status": Listed(Section.DAILY, "status", "Show what waits, what is done and what failed."),
     "explain": Listed(Section.DAILY, "explain", "Tell where a file is, why, and since when."),
     "report": Listed(Section.DAILY, "report", "Write an HTML page of where streams stand."),

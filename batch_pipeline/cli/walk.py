@@ -6,7 +6,7 @@ from typing import Any
 from batch_pipeline.cli.console import complain, head, note, say
 from batch_pipeline.cli.exits import EXIT_SOME_FAILED, exit_code
 from batch_pipeline.defs.drain import Drained, drain
-from batch_pipeline.defs.instance.home import open_instance
+from batch_pipeline.defs.in_process import alone
 from batch_pipeline.domain.batch import BatchStatus
 from batch_pipeline.domain.errors import JobPausedError, LandingTroubleError
 from batch_pipeline.domain.location import shown
@@ -14,22 +14,16 @@ from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.stream import Source, Stream
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.units import format_bytes
-from batch_pipeline.spark.sessions.session import close_session
 
 
 def drain_streams(pipeline: Pipeline, streams: Sequence[Stream], *, command: str) -> list[Drained]:
-    """Drain streams under the home's lock with a Spark session that ends with the call.
+    """Drain streams, alone at work on the home.
 
     Raises:
         HomeInUseError: another command works on the home.
     """
-    with pipeline.home.lock(command):
-        pipeline.database  # noqa: B018 - opened before Dagster makes its own tables beside it
-        with open_instance(pipeline.home) as instance:
-            try:
-                return list(drain(pipeline, streams, instance))
-            finally:
-                close_session()
+    with alone(pipeline, command) as instance:
+        return list(drain(pipeline, streams, instance))
 
 
 def manifests(pipeline: Pipeline, drained: Drained) -> list[Manifest]:

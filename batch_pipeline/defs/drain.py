@@ -1,8 +1,7 @@
 """Everything that has landed, through Dagster runs in this process, until nothing is left."""
 
-import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -11,6 +10,7 @@ import dagster as dg
 
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.discover import look_at_backfills
+from batch_pipeline.defs.in_process import quiet_dagster, run_in_process
 from batch_pipeline.defs.instance.left_runs import close_left_runs, drain_tags
 from batch_pipeline.defs.metadata import LANDING_TROUBLE
 from batch_pipeline.defs.names import batches_job, late_job, meta_table_job, run_tags
@@ -31,7 +31,6 @@ from batch_pipeline.domain.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.steps.plan import due, neighbours
 
-_QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 _OF_ONE_STREAM = (
     JobPausedError,
     LandingTroubleError,
@@ -83,7 +82,7 @@ def drain(
     no Spark) nothing more is tried. Backfills come after new files; each is paused by its own name.
     Errors are given, not raised.
     """
-    with _quiet_dagster():
+    with quiet_dagster():
         close_left_runs(pipeline, instance)
         definitions = build_definitions(streams)
         for stream in streams:
@@ -120,13 +119,13 @@ def _drain_stream(
     while True:
         jobs.check_not_paused(stream.name)
         turn_to(stream.name, "looking for files")
-        _note_arrivals(drained, _run(register_job, instance, tags=home))
+        _note_arrivals(drained, run_in_process(register_job, instance, tags=home))
         statuses = pipeline.database.batches.statuses(stream.name)
         left = [s for s in due(statuses, retry_failed=True) if s.batch.key not in drained.tried]
         late = due(pipeline.database.batches.late_statuses(stream.name), retry_failed=True)
         if late and not drained.tried_late:
             drained.tried_late += [status.batch.id for status in late]
-            _run(encode_late_job, instance, tags=home)
+            run_in_process(encode_late_job, instance, tags=home)
         if not left:
             break
         turn_to(stream.name, "encoding", total=len(left))
@@ -136,7 +135,7 @@ def _drain_stream(
             jobs.check_not_paused(stream.name)
             drained.tried += group
             tags = home | run_tags(stream, group[0], group[-1])
-            _run(encode_job, instance, tags=tags)
+            run_in_process(encode_job, instance, tags=tags)
 
 
 def _drain_backfills(
@@ -164,25 +163,7 @@ def _drain_backfills(
                 break
             drained.tried_backfill += [by_key[key] for key in group]
             tags = drain_tags(pipeline) | asset.tags_of(group[0])
-            _run(job, instance, tags=tags | run_tags(stream, group[0], group[-1]))
-
-
-def _run(
-    job: dg.JobDefinition, instance: dg.DagsterInstance, *, tags: dict[str, str]
-) -> dg.ExecuteInProcessResult | None:
-    """Run a job; batches that failed are in the inventory, anything else is raised.
-
-    Raises:
-        KeyboardInterrupt: the operator interrupted the run.
-    """
-    try:
-        return job.execute_in_process(instance=instance, tags=tags, run_config=_QUIET)
-    except dg.Failure as failure:
-        if isinstance(failure.__cause__, PipelineError):
-            raise failure.__cause__ from None
-        return None
-    except dg.DagsterExecutionInterruptedError:
-        raise KeyboardInterrupt from None
+            run_in_process(job, instance, tags=tags | run_tags(stream, group[0], group[-1]))
 
 
 def _note_statuses(drained: Drained, pipeline: Pipeline) -> None:
@@ -210,11 +191,3 @@ def _note_arrivals(drained: Drained, result: dg.ExecuteInProcessResult | None) -
             drained.batches_planned += facts["batches_planned"]
             if LANDING_TROUBLE in facts:
                 drained.error = LandingTroubleError(facts[LANDING_TROUBLE])
-
-
-@contextmanager
-def _quiet_dagster() -> Iterator[None]:
-    """Keep Dagster's notes on beta parameters away from people who run a command."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", category=dg.BetaWarning)
-        yield

@@ -1,0 +1,110 @@
+"""The command `reprocess`: what is published, made once more by the code of today."""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from batch_pipeline.cli.console import complain, head, print_json, say
+from batch_pipeline.cli.exits import EXIT_SOME_FAILED
+from batch_pipeline.cli.progress import progress
+from batch_pipeline.cli.streams import as_json, dry_run, one_stream, opened
+from batch_pipeline.settings.times import parse_time
+from batch_pipeline.settings.units import format_bytes
+
+if TYPE_CHECKING:
+    from batch_pipeline.defs.reprocess import Chosen, Remade
+
+_SHOWN = 20
+
+
+@click.command()
+@one_stream
+@click.option("--batch", metavar="KEY", multiple=True, help="This partition; may be repeated.")
+@click.option("--all", "everything", is_flag=True, help="All published batches.")
+@click.option(
+    "--before", metavar="TIME", help="Of these the ones published before this time (ISO 8601)."
+)
+@dry_run
+@as_json
+def reprocess(
+    stream: str,
+    batch: tuple[str, ...],
+    before: str | None,
+    *,
+    everything: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Encode and publish batches of STREAM once more, after code, settings or sources have changed.
+
+    Each gets its next generation, which takes the place of the one before in messages and targets.
+    A batch that fails keeps what it had. Interrupted, the same call with the time of its first
+    start as --before goes on with the rest. State --batch, --all or --before.
+
+    Exit codes: 3 when some batches failed.
+
+    \b
+    Example:
+      batch-pipeline reprocess orders --all --dry-run
+    """
+    from batch_pipeline.defs.in_process import alone
+    from batch_pipeline.defs.reprocess import choose
+    from batch_pipeline.defs.reprocess import reprocess as do_it
+
+    if (batch and everything) or not (batch or everything or before):
+        raise click.UsageError("Say which: --batch KEY, --all or --before TIME.")
+    until = None if before is None else parse_time(before, name="--before")
+    with opened() as pipeline, alone(pipeline, "batch-pipeline reprocess") as instance, progress():
+        one = pipeline.stream(stream)
+        chosen = choose(pipeline, one, instance, keys=batch, before=until)
+        remade = [] if dry_run else do_it(pipeline, one, instance, chosen)
+    if as_json:
+        print_json({"stream": stream, "dry_run": dry_run, "batches": _batches(chosen, remade)})
+    else:
+        _print_batches(stream, chosen, remade)
+    failed = [each for each in remade if not each.is_new]
+    for each in failed:
+        reason = each.after.error or "it was not tried; the log of its run in Dagster tells why"
+        complain(reason)
+    sys.exit(EXIT_SOME_FAILED if failed else 0)
+
+
+def _print_batches(stream: str, chosen: "Chosen", remade: "Sequence[Remade]") -> None:
+    if not chosen.partitions:
+        say(f"{stream}: nothing published is chosen.")
+        return
+    head(stream)
+    after = {one.before.batch.id: one for one in remade}
+    for status in chosen.batches[:_SHOWN]:
+        one = after.get(status.batch.id)
+        what = f"generation {status.generation}"
+        if one is not None:
+            what = f"generation {one.after.generation}" if one.is_new else f"failed, keeps {what}"
+        weight = format_bytes(status.batch.weight)
+        say(f"  {status.batch.key}  {status.batch.count:>4} files  {weight:>10}  {what}")
+    if len(chosen.batches) > _SHOWN:
+        say(f"  … and {len(chosen.batches) - _SHOWN} more")
+    made, every = sum(one.is_new for one in remade), len(chosen.batches)
+    done = f"{made} of {every} published once more" if remade else f"{every} would be encoded"
+    say(f"  batches     {done}")
+
+
+def _batches(chosen: "Chosen", remade: "Sequence[Remade]") -> list[dict[str, Any]]:
+    after = {one.before.batch.id: one for one in remade}
+    told = []
+    for status in chosen.batches:
+        one = after.get(status.batch.id)
+        is_new = one is not None and one.is_new
+        told.append(
+            {
+                "batch_id": status.batch.key,
+                "items": status.batch.count,
+                "weight_bytes": status.batch.weight,
+                "generation": status.generation if one is None else one.after.generation,
+                "is_new": is_new,
+                "error": None if one is None or is_new else one.after.error,
+            }
+        )
+    return told

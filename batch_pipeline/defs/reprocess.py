@@ -1,0 +1,118 @@
+"""Published batches made once more, through Dagster runs in this process: the next generation."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import chain
+
+import dagster as dg
+
+from batch_pipeline.defs.build import build_definitions
+from batch_pipeline.defs.heard import Heard
+from batch_pipeline.defs.in_process import quiet_dagster, run_in_process
+from batch_pipeline.defs.instance.left_runs import close_left_runs, drain_tags
+from batch_pipeline.defs.names import batches_job, run_tags
+from batch_pipeline.defs.partitioned import batches_of
+from batch_pipeline.defs.rolled_up import keys_within
+from batch_pipeline.domain.batch import BatchState, BatchStatus
+from batch_pipeline.domain.errors import InvalidValueError
+from batch_pipeline.domain.progress import turn_to
+from batch_pipeline.domain.stream import Stream
+from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.steps.plan import neighbours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remade:
+    """A published batch that was tried once more, as it was `before` and is `after`."""
+
+    before: BatchStatus
+    after: BatchStatus
+
+    @property
+    def is_new(self) -> bool:
+        """Whether there is a newer generation of it."""
+        return (self.after.generation or 0) > (self.before.generation or 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """Partition keys with the published batches of each, and all keys of the asset in order."""
+
+    partitions: Mapping[str, Sequence[BatchStatus]]
+    order: Sequence[str]
+
+    @property
+    def batches(self) -> list[BatchStatus]:
+        """The batches, in the order of their partitions."""
+        return [*chain.from_iterable(self.partitions.values())]
+
+
+def choose(
+    pipeline: Pipeline,
+    stream: Stream,
+    instance: dg.DagsterInstance,
+    *,
+    keys: Collection[str] = (),
+    before: datetime | None = None,
+) -> Chosen:
+    """Choose partitions of a stream that have published batches.
+
+    Those of some `keys`, all without; of these the ones where something was published last before
+    a moment, so that the same call goes on where it was interrupted. Changes nothing.
+
+    Raises:
+        InvalidValueError: a key is no partition with published batches.
+    """
+    database, asset = pipeline.database, batches_of(stream)
+    known = Heard(in_ticks=False).look(pipeline, stream, asset, instance)
+    every = {one.batch.key: one for one in database.batches.statuses(stream.name)}
+    found = {}
+    for key in [one for one in known.order if not keys or one in keys]:
+        within = [key] if key in every else keys_within(database, stream, asset, key)
+        inside = [every[one] for one in within if every[one].state is BatchState.PUBLISHED]
+        if inside:
+            found[key] = inside
+    for key in keys:
+        if key not in found:
+            expected = "a partition with published batches, as Dagster's page of the asset has them"
+            raise InvalidValueError(f"{stream.name}: the batch", key, expected)
+    return Chosen(
+        order=known.order,
+        partitions={
+            key: inside
+            for key, inside in found.items()
+            if before is None or any(_is_older(one, before) for one in inside)
+        },
+    )
+
+
+def reprocess(
+    pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, chosen: Chosen
+) -> list[Remade]:
+    """Encode and publish the batches of partitions once more.
+
+    A batch that fails keeps the generation that it had, and its neighbours go on. The caller holds
+    the home's lock.
+
+    Raises:
+        JobPausedError: the stream's job is paused; what was made until then stays.
+        PipelineError: the surroundings failed; the same.
+    """
+    database = pipeline.database
+    with quiet_dagster():
+        close_left_runs(pipeline, instance)
+        instance.add_dynamic_partitions(batches_of(stream).set_name, [*chosen.partitions])
+        job = build_definitions([stream]).resolve_job_def(batches_job(stream))
+        turn_to(stream.name, "encoding", total=len(chosen.batches))
+        most = stream.dagster.partitions_per_run
+        for group in neighbours(chosen.partitions, chosen.order, most=most):
+            database.jobs.check_not_paused(stream.name)
+            tags = drain_tags(pipeline) | run_tags(stream, group[0], group[-1])
+            run_in_process(job, instance, tags=tags)
+    after = {one.batch.id: one for one in database.batches.statuses(stream.name)}
+    return [Remade(before=one, after=after[one.batch.id]) for one in chosen.batches]
+
+
+def _is_older(one: BatchStatus, moment: datetime) -> bool:
+    return one.finished_at is not None and one.finished_at < moment

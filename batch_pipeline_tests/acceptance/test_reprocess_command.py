@@ -1,0 +1,66 @@
+"""`batch-pipeline reprocess`: published batches made once more, and one that cannot be."""
+
+import json
+from typing import Any
+
+import pytest
+
+from batch_pipeline_tests.acceptance.workplace import Ended, Workplace, json_records
+
+KEYS = [f"{number:012}-{number:012}" for number in (1, 2, 3)]
+FILES = {f"{number}.csv": f"id\n{number}\n".encode() for number in (1, 2, 3)}
+
+
+@pytest.fixture(scope="module")
+def place(shared_workplace: Workplace, warm_spark: str) -> Workplace:
+    """Three published batches of one file each, the second of which has changed since."""
+    place = shared_workplace.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+    place.write_stream("orders", batch={"max_count": 1})
+    place.land("orders", FILES)
+    place.done("run")
+    place.land("orders", {"2.csv": b"id\n20\n"})
+    return place
+
+
+@pytest.fixture(scope="module")
+def ended(place: Workplace) -> Ended:
+    """All of it made once more."""
+    return place.run("reprocess", "orders", "--all", "--json")
+
+
+def _batches(ended: Ended) -> list[tuple[Any, ...]]:
+    told = json.loads(ended.stdout)["batches"]
+    return [(one["batch_id"], one["generation"], one["is_new"]) for one in told]
+
+
+def test_batch_that_fails_keeps_its_generation_and_its_neighbours_get_the_next(
+    ended: Ended,
+) -> None:
+    """Expect exit code 3, and the reason to name the file."""
+    assert ended.returncode == 3, ended.stderr
+    assert _batches(ended) == [(KEYS[0], 2, True), (KEYS[1], 1, False), (KEYS[2], 2, True)]
+    assert "2.csv: changed since it was registered" in ended.stderr
+
+
+@pytest.mark.usefixtures("ended")
+def test_chosen_batch_alone_is_made_once_more(place: Workplace) -> None:
+    """Expect the repaired one to get its second generation, and the others no third."""
+    place.land("orders", FILES)
+    done = place.run("reprocess", "orders", "--batch", KEYS[1], "--json")
+    assert done.returncode == 0, done.stderr
+    assert _batches(done) == [(KEYS[1], 2, True)]
+    pages = [json.loads(path.read_text()) for path in place.storage("orders").glob("manifests/*")]
+    assert sorted((one["batch_id"], one["generation"]) for one in pages) == sorted(
+        (key, generation) for key in KEYS for generation in (1, 2)
+    )
+    assert sorted(int(one["id"]) for one in json_records(place.storage("orders"))) == [
+        *(1, 1, 2, 2, 3, 3)
+    ]
+
+
+@pytest.mark.parametrize("words", [(), ("--all", "--batch", KEYS[0])])
+def test_what_is_to_be_made_has_to_be_said(place: Workplace, words: tuple[str, ...]) -> None:
+    """Expect wrong usage where nothing is chosen, or two things that contradict each other."""
+    refused = place.run("reprocess", "orders", *words)
+    assert refused.returncode == 2
+    assert "--batch KEY, --all or --before TIME" in refused.stderr
