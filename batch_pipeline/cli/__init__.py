@@ -21,7 +21,6 @@ from batch_pipeline.cli.console import complain
 from batch_pipeline.cli.exits import EXIT_INTERRUPTED, exit_code
 from batch_pipeline.domain.errors import PipelineError
 
-
 # Imports make objects that stay: looking through them for garbage was a tenth of a command's start.
 _OBJECTS_TO_A_LOOK = 50_000
 

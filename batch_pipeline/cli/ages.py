@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
+from batch_pipeline.domain.words import count_of
+
 _UNITS = (
     (timedelta(days=1), "day", 2),
     (timedelta(hours=1), "hour", 2),
@@ -14,7 +16,7 @@ def lasting(duration: timedelta) -> str:
     for unit, name, least in _UNITS:
         count = duration // unit
         if count >= least:
-            return f"{count:,} {name}{'s' * (count != 1)}"
+            return count_of(count, name, grouped=True)
     return "under a minute"
 
 

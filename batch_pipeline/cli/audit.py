@@ -23,7 +23,7 @@ from batch_pipeline.domain.progress import turn_to
     show_default=True,
     help="Look at batches published within so many days.",
 )
-@click.option("--all", "everything", is_flag=True, help="Look at all published batches.")
+@click.option("--all", "everything", is_flag=True, help="All published batches.")
 @as_json
 def audit(stream: tuple[str, ...], days: int, everything: bool, as_json: bool) -> None:
     """Compare what published batches of STREAM read with what its meta table holds now.

@@ -17,6 +17,7 @@ from batch_pipeline.domain.errors import (
 )
 from batch_pipeline.domain.garbage import Garbage, Reason
 from batch_pipeline.domain.progress import turn_to
+from batch_pipeline.domain.words import agreeing, count_of
 from batch_pipeline.settings.units import format_bytes
 
 if TYPE_CHECKING:
@@ -150,23 +151,28 @@ def _print(one: "Collected", asked: _Asked) -> None:
     if not one.garbage:
         say("  Nothing to delete.")
     elif asked.dry_run:
-        size = format_bytes(one.size_bytes)
-        say(f"  {len(one.garbage)} file(s), {size}, would be deleted; nothing was (dry run):")
+        files, size = count_of(len(one.garbage), "file"), format_bytes(one.size_bytes)
+        say(f"  {files}, {size}, would be deleted; nothing was (dry run):")
     else:
-        say(f"  {one.removed_files} file(s), {format_bytes(one.removed_bytes)}, deleted:")
+        files, size = count_of(one.removed_files, "file"), format_bytes(one.removed_bytes)
+        say(f"  {files}, {size}, deleted:")
     for reason, because in _BECAUSE.items():
         if count := one.files(reason):
             say(f"  {count:>6} {because}")
     if asked.dry_run and one.to_archive:
         say(f"  {one.to_archive} of them would be moved to {one.archive} instead")
     elif one.archived_files:
-        say(f"  {one.archived_files} of them were moved to the archive instead")
+        were = agreeing(one.archived_files, "was", "were")
+        say(f"  {one.archived_files} of them {were} moved to the archive instead")
     if asked.dry_run:
         _print_paths(one.garbage)
     if one.unknown:
+        count = len(one.unknown)
+        files, were = count_of(count, "file"), agreeing(count, "was", "were")
         size = format_bytes(sum(unknown.file.size_bytes for unknown in one.unknown))
-        say(f"  {len(one.unknown)} file(s), {size}, {_BECAUSE[Reason.UNKNOWN]}, were left alone.")
-        say("  If no other inventory's files are stored here, delete them with")
+        say(f"  {files}, {size}, {_BECAUSE[Reason.UNKNOWN]}, {were} left alone.")
+        them = agreeing(count, "it", "them")
+        say(f"  If no other inventory's files are stored here, delete {them} with")
         say(f"  `batch-pipeline gc {one.stream} --unknown`:")
         _print_paths(one.unknown)
 
@@ -174,7 +180,7 @@ def _print(one: "Collected", asked: _Asked) -> None:
 def _print_texts(texts: "Texts | None", asked: _Asked) -> None:
     if texts is not None and texts.attempts + texts.loads:
         went = "would go (dry run)" if asked.dry_run else "are gone"
-        rows = f"{texts.attempts} attempt(s) and {texts.loads} load(s)"
+        rows = f"{count_of(texts.attempts, 'attempt')} and {count_of(texts.loads, 'load')}"
         say(f"  Old errors and logs of {rows} {went}: {format_bytes(texts.size_bytes)}.")
 
 
@@ -185,12 +191,14 @@ def _print_history(history: "Trimmed | None", asked: _Asked) -> None:
     if not history.events:
         say("  No old events.")
         return
-    went = "would go (dry run)" if asked.dry_run else "are gone"
-    runs = history.runs + history.deleted_runs
-    size = format_bytes(history.size_bytes)
-    say(f"  {history.events} event(s) of {runs} old run(s) {went}: {size}.")
+    events = count_of(history.events, "event")
+    are_gone = agreeing(history.events, "is gone", "are gone")
+    went = "would go (dry run)" if asked.dry_run else are_gone
+    runs = count_of(history.runs + history.deleted_runs, "old run")
+    say(f"  {events} of {runs} {went}: {format_bytes(history.size_bytes)}.")
     if history.deleted_runs:
-        say(f"  {history.deleted_runs} of these runs made nothing, and go with them.")
+        go = agreeing(history.deleted_runs, "goes", "go")
+        say(f"  {history.deleted_runs} of these runs made nothing, and {go} with them.")
 
 
 def _print_paths(some: tuple[Garbage, ...]) -> None:

@@ -9,7 +9,9 @@ import click
 
 from batch_pipeline.cli.console import head, print_json, say
 from batch_pipeline.cli.streams import as_json, dry_run
+from batch_pipeline.domain.audit import Noted
 from batch_pipeline.domain.imported import ImportedJob, NotImportedError, Running
+from batch_pipeline.domain.words import agreeing, count_of
 
 if TYPE_CHECKING:
     from batch_pipeline.inventory.imported.importing import Asked
@@ -78,7 +80,8 @@ def import_pybatchintory(
     for one in done:
         _print(one)
     new, rest = sum(one.batches > 0 for one in done), sum(not one.batches for one in done)
-    say(f"{new} job(s) {'would be' if dry_run else 'were'} imported; {rest} had nothing new.")
+    were = "would be" if dry_run else agreeing(new, "was", "were")
+    say(f"{count_of(new, 'job')} {were} imported; {rest} had nothing new.")
 
 
 def _imported(url: str, meta_conn: str | None, asked: "Asked") -> list[ImportedJob]:
@@ -118,14 +121,20 @@ def _print(one: ImportedJob) -> None:
     say(f"  job on {one.meta_table}, planned up to id {one.bookmark}")
     if one.batches:
         states = ", ".join(f"{count} {state.value}" for state, count in one.states.items())
-        say(f"  batches   {states}: {one.items} items, {one.attempts} attempts")
+        items, attempts = count_of(one.items, "item"), count_of(one.attempts, "attempt")
+        say(f"  batches   {states}: {items}, {attempts}")
     else:
         say("  batches   nothing new")
     if one.late.count:
-        say(f"  late      {one.late.count} item(s) below are in no batch (ids {one.late}):")
-        say(f'            audit_job("{one.name}", since=None) plans them')
+        say(f"  late      {_below(one.late)} in no batch ({one.late.ids}):")
+        them = agreeing(one.late.count, "it", "them")
+        say(f'            audit_job("{one.name}", since=None) plans {them}')
     if one.left.count:
-        say(f"  left      {one.left.count} item(s) below are in no range (ids {one.left}):")
-        say("            acquire_batch takes them first")
+        say(f"  left      {_below(one.left)} in no range ({one.left.ids}):")
+        say(f"            acquire_batch takes {agreeing(one.left.count, 'it', 'them')} first")
     for doubt in one.doubts:
         say(f"  doubtful  {doubt}")
+
+
+def _below(some: Noted) -> str:
+    return f"{count_of(some.count, 'item')} below {agreeing(some.count, 'is', 'are')}"

@@ -15,6 +15,7 @@ from batch_pipeline.domain.audit import Audit
 from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.progress import turn_to
 from batch_pipeline.domain.restored import Adopted, Discarded, NotAdoptedError
+from batch_pipeline.domain.words import agreeing, count_of
 
 if TYPE_CHECKING:
     from batch_pipeline.domain.stream import Stream
@@ -140,7 +141,8 @@ def _print(one: _Result, asked: _Asked) -> None:
         _print_discarded(one.discarded, dry_run=asked.dry_run)
     if one.reconciled is not None:
         done = one.reconciled
-        say(f"  {done.attempts} attempts closed, {done.pointers} pointer files written")
+        pointers = count_of(done.pointers, "pointer file")
+        say(f"  {count_of(done.attempts, 'attempt')} closed, {pointers} written")
     for sentence in () if one.audit is None else one.audit.sentences():
         say(f"  {sentence}")
     if one.errors:
@@ -151,22 +153,31 @@ def _print_adopted(done: Adopted, *, would: str) -> None:
     if not done.manifests:
         say("  The inventory knows every manifest of the storage: nothing to adopt.")
         return
-    say(f"  {done.manifests} manifests with {done.records:,} records{would} adopted:")
-    say(f"    {done.batches} batches and {done.items} items were unknown")
-    if done.items_again:
-        say(f"    {done.items_again} of these items are parts of files that no manifest has")
-    if done.attempts_lost:
-        say(f"    {done.attempts_lost} attempts that published nothing are noted as abandoned")
-    if done.numbers_lost:
-        say(f"    {done.numbers_lost} publish numbers are nobody's: what they were is made again")
+    manifests = count_of(done.manifests, "manifest")
+    say(f"  {manifests} with {count_of(done.records, 'record', grouped=True)}{would} adopted:")
+    say(f"    {count_of(done.batches, 'batch')} and {count_of(done.items, 'item')} were unknown")
+    if again := done.items_again:
+        are_parts = agreeing(again, "is part of a file", "are parts of files")
+        say(f"    {again} of these items {are_parts} that no manifest has")
+    if lost := done.attempts_lost:
+        attempts, are = count_of(lost, "attempt"), agreeing(lost, "is", "are")
+        say(f"    {attempts} that published nothing {are} noted as abandoned")
+    if lost := done.numbers_lost:
+        numbers, are = count_of(lost, "publish number"), agreeing(lost, "is", "are")
+        were = agreeing(lost, "it was", "they were")
+        say(f"    {numbers} {are} nobody's: what {were} is made again")
 
 
 def _print_discarded(done: Discarded, *, dry_run: bool) -> None:
     if not done.manifests:
         say("  The inventory knows every manifest of the storage: nothing to discard.")
         return
-    to = "would be moved below" if dry_run else "are in"
-    say(f"  {done.manifests} manifests {to} {done.folder}")
-    say(f"    {done.records:,} records of them may be in targets, which get them once more")
+    to = "would be moved below" if dry_run else agreeing(done.manifests, "is in", "are in")
+    say(f"  {count_of(done.manifests, 'manifest')} {to} {done.folder}")
+    records = count_of(done.records, "record", grouped=True)
+    of_them = agreeing(done.manifests, "of it", "of them")
+    them = agreeing(done.records, "it", "them")
+    say(f"    {records} {of_them} may be in targets, which get {them} once more")
     if done.unread:
-        say(f"    {done.unread} of them could not be read, so their records are not counted")
+        their = agreeing(done.unread, "its", "their")
+        say(f"    {done.unread} of them could not be read, so {their} records are not counted")

@@ -10,6 +10,7 @@ from batch_pipeline.cli.streams import all_streams, as_json, chosen, opened
 from batch_pipeline.domain.batch import BatchState
 from batch_pipeline.domain.errors import OF_ONE_META_TABLE
 from batch_pipeline.domain.stream import Stream
+from batch_pipeline.domain.words import count_of
 
 if TYPE_CHECKING:
     from batch_pipeline.report.stream_report import StreamReport
@@ -60,7 +61,7 @@ def report(stream: tuple[str, ...], output: TextIO, last: int, as_json: bool) ->
         if one.problem is not None:
             say(f"{one.stream}: {one.problem}")
     size = format_bytes(len(text.encode()))
-    say(f"{output.name}: {size}, {len(reports)} stream(s). Open it in a browser.")
+    say(f"{output.name}: {size}, {count_of(len(reports), 'stream')}. Open it in a browser.")
 
 
 def _report(pipeline: "Pipeline", stream: Stream, last: int) -> "StreamReport":

@@ -8,6 +8,7 @@ from batch_pipeline.cli.ages import ago, at, lasting
 from batch_pipeline.cli.console import fact, head
 from batch_pipeline.cli.loads_told import print_loads
 from batch_pipeline.domain.batch import AttemptStatus
+from batch_pipeline.domain.words import count_of
 from batch_pipeline.settings.units import format_bytes
 
 _ENDED = {
@@ -51,7 +52,7 @@ def _now(story: dict[str, Any], now: datetime) -> str:
     if last["status"] == AttemptStatus.RUNNING:
         said.append(f"being encoded for {lasting(now - last['started_at'])}")
     elif last["status"] in _ENDED:
-        tries = f"{len(attempts)} attempt{'s' * (len(attempts) != 1)}"
+        tries = count_of(len(attempts), "attempt")
         said.append(f"{_ENDED[last['status']]} {ago(last['finished_at'], now)}, after {tries}")
     return "; ".join(said)
 
@@ -60,7 +61,9 @@ def _set_aside(attempt: dict[str, Any]) -> list[str]:
     if attempt["bad_file"]:
         return ["the whole file was set aside"]
     count = attempt["quarantined"]
-    return [f"{count:,} of its {attempt['read']:,} records set aside"] if count else []
+    if not count:
+        return []
+    return [f"{count:,} of its {count_of(attempt['read'], 'record', grouped=True)} set aside"]
 
 
 def _next_steps(story: dict[str, Any]) -> Iterator[str]:
@@ -96,7 +99,7 @@ def _print_batch(story: dict[str, Any], now: datetime) -> None:
         fact("3 plan", "not planned yet")
         return
     weight = format_bytes(story["batch_weight_bytes"])
-    fact("3 plan", f"batch of {story['batch_items']} items, {weight}")
+    fact("3 plan", f"batch of {count_of(story['batch_items'], 'item')}, {weight}")
     limit = story["learned_limit"]
     for line in [] if limit is None else limit["sentences"]:
         fact("", line)
@@ -160,7 +163,7 @@ def _print_attempt(one: dict[str, Any], now: datetime) -> None:
         fact("", one["error"])
     if one["read"] is not None:
         counts = f"{one['written']} written, {one['quarantined']} quarantined"
-        fact("6 encode", f"{one['read']} records of this file read: {counts}")
+        fact("6 encode", f"{count_of(one['read'], 'record')} of this file read: {counts}")
     if one["read_etag"]:
         version = "" if one["read_version"] is None else f", version {one['read_version']}"
         fact("", f"from the object with etag {one['read_etag']}{version}")

@@ -26,7 +26,7 @@ _NEWEST = 1_000
     show_default=True,
     help="Look at so many published batches, newest first.",
 )
-@click.option("--all", "everything", is_flag=True, help="Look at all published batches.")
+@click.option("--all", "everything", is_flag=True, help="All published batches.")
 @as_json
 def verify(stream: tuple[str, ...], deep: bool, last: int, everything: bool, as_json: bool) -> None:
     """Ask of STREAM what its asset checks in Dagster ask, and whether pointer files are right.

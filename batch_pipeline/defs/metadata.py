@@ -27,6 +27,7 @@ from batch_pipeline.domain.schema_change import SchemaChange
 from batch_pipeline.domain.sparkline import sparkline
 from batch_pipeline.domain.standing import Standing
 from batch_pipeline.domain.stream import Stream
+from batch_pipeline.domain.words import last_of
 from batch_pipeline.report.words import limit_sentences
 from batch_pipeline.singer.messages import batch_message
 
@@ -170,7 +171,7 @@ def estimate_metadata(found: Estimate) -> dict[str, Any]:
     }
     if found.pace is not None and found.seconds is not None:
         told["estimated_seconds"] = round(found.seconds, 1)
-        told["estimated_by"] = f"the last {found.pace.attempts} attempts of {found.pace.job}"
+        told["estimated_by"] = f"{last_of(found.pace.attempts, 'attempt')} of {found.pace.job}"
     return told
 
 
@@ -250,7 +251,7 @@ def _plot(recent: Sequence[Recent]) -> str:
     paces = [one.records_per_second for one in recent]
     shares = [one.quarantined_ratio for one in recent]
     lines = [
-        f"the last {len(recent)} batches, the newest right",
+        f"{last_of(len(recent), 'batch')}, the newest right",
         "",
         "| | | newest |",
         "|---|---|---:|",

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from batch_pipeline.domain.words import agreeing, count_of
+
 _SHOWN = 20
 
 
@@ -16,6 +18,11 @@ class Noted:
     def __str__(self) -> str:
         more = ", …" if self.count > len(self.first) else ""
         return f"{', '.join(map(str, self.first))}{more}"
+
+    @property
+    def ids(self) -> str:
+        """Give the names as those of ids: `id 17`, `ids 17, 18`."""
+        return f"{agreeing(self.count, 'id', 'ids')} {self}"
 
     def and_also(self, names: Iterable[int | str]) -> "Noted":
         """Count some more; memory is constant."""
@@ -72,37 +79,46 @@ class Audit:
 
     def sentences(self) -> list[str]:
         """Say for people what was found, and what becomes of it."""
-        said = [f"{self.batches} published batch(es) compared with the meta table."]
-        if self.late.count:
+        compared = count_of(self.batches, "published batch")
+        said = [f"{compared} compared with the meta table."]
+        if count := self.late.count:
             said.append(
-                f"{self.late.count} item(s) arrived late (ids {self.late}): planned as "
-                f"{self.late_batches} batch(es) of job {self.late_job!r}."
+                f"{count_of(count, 'item')} arrived late ({self.late.ids}): planned as "
+                f"{count_of(self.late_batches, 'batch')} of job {self.late_job!r}."
             )
-        if self.known:
-            said.append(f"{self.known} late item(s) were planned by earlier audits.")
-        if self.refused.count:
+        if count := self.known:
+            were = agreeing(count, "was", "were")
+            said.append(f"{count_of(count, 'late item')} {were} planned by earlier audits.")
+        if count := self.refused.count:
+            them = agreeing(count, "it", "them")
             said.append(
-                f"{self.refused.count} late item(s) with a weight that cannot be counted (ids "
-                f"{self.refused}): correct it, and the next audit plans them."
+                f"{count_of(count, 'late item')} with a weight that cannot be counted "
+                f"({self.refused.ids}): correct it, and the next audit plans {them}."
             )
-        if self.missing.count:
-            said.append(
-                f"{self.missing.count} item(s) are gone since they were published (ids "
-                f"{self.missing}); what was published of them stays."
-            )
-        if self.changed.count:
-            said.append(
-                f"{self.changed.count} batch(es) weigh something else than when they were "
-                f"published ({self.changed}); what was published of them stays."
-            )
+        said += self._gone_or_changed()
         if self.is_clean:
             said.append("Nothing is late, gone or changed.")
-        if self.left_out:
+        if count := self.left_out:
+            saw, run = agreeing(count, "it saw", "they saw"), agreeing(count, "it runs", "they run")
             said.append(
-                f"{self.left_out} published batch(es) left out: what they saw was not kept, or "
-                f"they run again just now."
+                f"{count_of(count, 'published batch')} left out: what {saw} was not kept, or "
+                f"{run} again just now."
             )
         return said
+
+    def _gone_or_changed(self) -> Iterator[str]:
+        if count := self.missing.count:
+            since = agreeing(count, "is gone since it was", "are gone since they were")
+            yield (
+                f"{count_of(count, 'item')} {since} published ({self.missing.ids}); what was "
+                f"published of {agreeing(count, 'it', 'them')} stays."
+            )
+        if count := self.changed.count:
+            weigh, were = agreeing(count, "weighs", "weigh"), agreeing(count, "it was", "they were")
+            yield (
+                f"{count_of(count, 'batch')} {weigh} something else than when {were} published "
+                f"({self.changed}); what was published of {agreeing(count, 'it', 'them')} stays."
+            )
 
     def sentence(self) -> str:
         """Say all of it in one line."""

@@ -7,6 +7,7 @@ from batch_pipeline.domain.audit import Audit
 from batch_pipeline.domain.published import Recent
 from batch_pipeline.domain.standing import SchemaStep, Standing, Stuck, Tiling
 from batch_pipeline.domain.verdict import Check, Verdict, in_words
+from batch_pipeline.domain.words import agreeing, count_of, last_of
 
 
 def judge_quarantine(recent: Sequence[Recent], limit: float) -> Verdict:
@@ -23,7 +24,8 @@ def judge_quarantine(recent: Sequence[Recent], limit: float) -> Verdict:
     }
     if not recent:
         return _nothing(Check.QUARANTINE, numbers)
-    shares = f"{quarantined:,} of {read:,} records ({ratio:.2%}) in the last {len(recent)} batches"
+    records = count_of(read, "record", grouped=True)
+    shares = f"{quarantined:,} of {records} ({ratio:.2%}) in {last_of(len(recent), 'batch')}"
     if ratio <= limit:
         found = f"Yes: {shares}; {limit:.2%} are allowed."
         return Verdict(check=Check.QUARANTINE, passed=True, found=found, numbers=numbers)
@@ -79,9 +81,14 @@ def judge_backlog(standing: Standing, stuck: Stuck, limit: timedelta) -> Verdict
     else:
         since = f", the oldest for {in_words(oldest)}" if oldest is not None else ""
         answer = "No" if too_old or stuck.batches else "Yes"
-        found = f"{answer}: {waiting.items:,} items wait{since}; {in_words(limit)} are allowed."
+        wait = agreeing(waiting.items, "waits", "wait")
+        items = count_of(waiting.items, "item", grouped=True)
+        are = agreeing(round(limit.total_seconds()), "is", "are")
+        found = f"{answer}: {items} {wait}{since}; {in_words(limit)} {are} allowed."
     if stuck.batches:
-        found += f" {stuck.batches:,} batches are failed or dead for longer than that."
+        are = agreeing(stuck.batches, "is", "are")
+        batches = count_of(stuck.batches, "batch", grouped=True)
+        found += f" {batches} {are} failed or dead for longer than that."
     if not (too_old or stuck.batches):
         return Verdict(check=Check.BACKLOG, passed=True, found=found, numbers=numbers)
     return Verdict(
@@ -130,19 +137,24 @@ def judge_coverage(tiling: Tiling, audit: Audit | None) -> Verdict:
         "items_late": late,
         "items_gone": audit.missing.count,
     }
-    looked = f"{tiling.batches:,} batches, {audit.batches:,} of them compared with the table"
+    batches = count_of(tiling.batches, "batch", grouped=True)
+    them = agreeing(tiling.batches, "", " of them")
+    looked = f"{batches}, {audit.batches:,}{them} compared with the table"
     if not (late or broken or tiling.doubled_items):
         found = f"Yes: {looked}."
         return Verdict(check=Check.COVERAGE, passed=True, found=found, numbers=numbers)
     found = (
-        f"No: {tiling.overlaps} overlaps, {tiling.holes} holes, {tiling.doubled_items} items in "
-        f"two batches and {late} items that no batch saw ({looked})."
+        f"No: {count_of(tiling.overlaps, 'overlap')}, {count_of(tiling.holes, 'hole')}, "
+        f"{count_of(tiling.doubled_items, 'item')} in two batches and {count_of(late, 'item')} "
+        f"that no batch saw ({looked})."
     )
     if broken or tiling.doubled_items:
         worst, step = tiling.worst, "This must not happen: please report it."
     else:
         unseen = audit.late if audit.late.count else audit.refused
-        worst = f"items {unseen}, which appeared after their ids had been planned"
+        item = agreeing(unseen.count, "item", "items")
+        their = agreeing(unseen.count, "its id", "their ids")
+        worst = f"{item} {unseen}, which appeared after {their} had been planned"
         step = "`batch-pipeline audit` plans them as late batches."
     return Verdict(
         check=Check.COVERAGE,

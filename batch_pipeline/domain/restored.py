@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from batch_pipeline.domain.errors import ConfigurationError, StorageUnavailableError
+from batch_pipeline.domain.words import agreeing, count_of
 
 HELD = "the inventory is older than the storage"
 
@@ -46,7 +47,7 @@ class InventoryOlderError(StorageUnavailableError):
     def of(cls, newer: Newer, root: str) -> "InventoryOlderError":
         """Say how many there are, and the first one."""
         count = len(newer.jobs)
-        many = "1 manifest is" if count == 1 else f"{count} manifests are"
+        many = f"{count_of(count, 'manifest')} {agreeing(count, 'is', 'are')}"
         return cls(root, f"{many} unknown to it, {newer.names[0]} first", newer.stream)
 
     def sentence(self) -> str:
@@ -86,7 +87,7 @@ class NotAdoptedError(ConfigurationError):
 
     def sentence(self) -> str:
         more = len(self.problems) - 1
-        others = f" ({more} more problems: --json lists all)" if more else ""
+        others = f" ({count_of(more, 'more problem')}: --json lists all)" if more else ""
         return (
             f"{self.stream}: the manifests cannot be adopted: {self.problems[0]}{others}. Nothing "
             f"was changed, and the stream stays paused. Mend that, restore a newer backup, or set "

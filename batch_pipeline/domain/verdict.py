@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 
+from batch_pipeline.domain.words import count_of
+
 
 class Check(StrEnum):
     """What is asked of a stream."""
@@ -99,4 +101,4 @@ def in_words(age: timedelta) -> str:
     for unit, seconds in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
         if age.total_seconds() >= 2 * seconds:
             return f"{age.total_seconds() / seconds:.0f} {unit}"
-    return f"{age.total_seconds():.0f} seconds"
+    return count_of(round(age.total_seconds()), "second")

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count, pairwise
 
+from batch_pipeline.domain.words import count_of
+
 WIDTH, HEIGHT = 720, 240
+
 _LEFT, _RIGHT, _TOP, _BOTTOM = 78, 14, 30, 44
 _PLOT_WIDTH, _PLOT_HEIGHT = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
 _WIDEST_BAR = 48.0
@@ -239,7 +242,7 @@ def _told(axis: Axis, values: Sequence[Measured]) -> str:
         return "no values"
     amounts = [one.value for one in values]
     least, most, last = (axis.text(one) for one in (min(amounts), max(amounts), amounts[-1]))
-    return f"{axis.name}: {len(values)} values from {least} to {most}, the last {last}"
+    return f"{axis.name}: {count_of(len(values), 'value')} from {least} to {most}, the last {last}"
 
 
 def _exact(time: datetime) -> str:

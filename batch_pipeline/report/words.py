@@ -9,6 +9,7 @@ from typing import assert_never
 from batch_pipeline.domain.batch import BatchState
 from batch_pipeline.domain.fitting import Learned
 from batch_pipeline.domain.recent_work import Forecast, Outlook, PublishedAttempt
+from batch_pipeline.domain.words import agreeing, count_of, last_of
 from batch_pipeline.report.stream_report import StreamReport
 from batch_pipeline.settings.units import format_bytes, format_duration
 
@@ -65,9 +66,10 @@ def limit_sentences(learned: Learned) -> list[str]:
     if wanted is None or learned.weight_per_second is None:
         return [f"at most {limit}; how much takes {target} is not known yet"]
     speed = format_bytes(round(learned.weight_per_second))
+    were = agreeing(learned.attempts, "was", "were")
     said = [
         f"at most {limit}; {target} are {format_bytes(wanted)}, at {speed}/s",
-        f"by the last {learned.attempts} batches that were full or took longer",
+        f"by {last_of(learned.attempts, 'batch')} that {were} full or took longer",
     ]
     if learned.is_least:
         cause = f"batches take longer than {target} even so"
@@ -79,17 +81,20 @@ def limit_sentences(learned: Learned) -> list[str]:
 def _backlog(report: StreamReport) -> Card:
     waiting, standing = report.waiting, report.standing
     if standing is None:
-        figure = f"{waiting.batches:,} batches, {format_bytes(waiting.size_bytes)}"
+        batches = count_of(waiting.batches, "batch", grouped=True)
+        figure = f"{batches}, {format_bytes(waiting.size_bytes)}"
         return Card(name="Backlog now", figure=figure, notes=("as far as it is planned",))
-    figure = f"{waiting.items:,} items, {format_bytes(waiting.size_bytes)}"
+    items = count_of(waiting.items, "item", grouped=True)
+    figure = f"{items}, {format_bytes(waiting.size_bytes)}"
     if not waiting.items:
         figure = "nothing waits"
     notes = []
     if standing.oldest is not None and waiting.items:
         notes.append(f"the oldest has waited for {format_duration(standing.oldest)}")
     if standing.items_not_planned:
-        left = f"{standing.items_not_planned:,} items"
-        notes.append(f"{left}, {format_bytes(standing.bytes_not_planned)}, are in no batch yet")
+        left = count_of(standing.items_not_planned, "item", grouped=True)
+        are = agreeing(standing.items_not_planned, "is", "are")
+        notes.append(f"{left}, {format_bytes(standing.bytes_not_planned)}, {are} in no batch yet")
     return Card(name="Backlog now", figure=figure, notes=tuple(notes))
 
 
@@ -101,7 +106,8 @@ def _forecast(report: StreamReport) -> Card:
         notes.append(f"last published {format_duration(ago)} ago")
     dead = report.states.get(BatchState.DEAD, 0)
     if dead:
-        notes.append(f"without {dead:,} dead, which wait for a person")
+        wait = agreeing(dead, "waits", "wait")
+        notes.append(f"without {dead:,} dead, which {wait} for a person")
     if report.paused is not None:
         notes.append(f"paused: {report.paused or 'no reason given'}")
     return Card(name="Forecast", figure=_outlook(told), notes=tuple(notes))
@@ -153,7 +159,7 @@ def _throughput(last: Sequence[PublishedAttempt]) -> Card:
         figure=f"{number(median(one.records_per_second for one in last))} records/s",
         notes=(
             f"{size(median(one.bytes_per_second for one in last))}/s of part files",
-            f"medians of the last {_attempts(last)}",
+            f"medians of {last_of(len(last), 'published batch')}",
         ),
     )
 
@@ -164,7 +170,7 @@ def _sizes(last: Sequence[PublishedAttempt]) -> Card:
         figure=size(median(one.weight for one in last)),
         notes=(
             f"done in {seconds(median(one.seconds for one in last))}",
-            f"medians of the last {_attempts(last)}",
+            f"medians of {last_of(len(last), 'published batch')}",
         ),
     )
 
@@ -176,9 +182,8 @@ def _quarantine(report: StreamReport) -> Card:
     return Card(
         name="Quarantine",
         figure="no records" if ratio is None else share(ratio),
-        notes=(f"{away:,} of {read:,} records read", f"by the last {_attempts(last)}"),
+        notes=(
+            f"{away:,} of {count_of(read, 'record', grouped=True)} read",
+            f"by {last_of(len(last), 'published batch')}",
+        ),
     )
-
-
-def _attempts(last: Sequence[PublishedAttempt]) -> str:
-    return "published batch" if len(last) == 1 else f"{len(last)} published batches"

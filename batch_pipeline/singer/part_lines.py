@@ -17,6 +17,7 @@ import zstandard
 
 from batch_pipeline.domain.encoding import Compression, Format
 from batch_pipeline.domain.manifest import Manifest, PartFile
+from batch_pipeline.domain.words import agreeing, count_of
 from batch_pipeline.singer.part_files import part_file_error, unreadable
 
 _BLOCK_BYTES = 2**20
@@ -59,7 +60,8 @@ def json_lines(
     except OSError as error:
         raise unreadable(manifest, part, error) from error
     if found != part.records:
-        problem = f"has {found} records, and {part.records} were published"
+        were = agreeing(part.records, "was", "were")
+        problem = f"has {count_of(found, 'record')}, and {part.records} {were} published"
         raise part_file_error(manifest, part, problem, found)
 
 

@@ -33,6 +33,7 @@ from batch_pipeline.domain.stored_file import (
     parse_name,
 )
 from batch_pipeline.domain.stream import Stream
+from batch_pipeline.domain.words import count_of
 
 _AT_ONCE = 5_000
 
@@ -242,7 +243,8 @@ def _remove(
             yield one, archive
     if errors:
         first, others = errors[0], len(errors) - 1
-        reason = f"{first.reason}; {others} more files cannot go either" if others else first.reason
+        more = count_of(others, "more file")
+        reason = f"{first.reason}; {more} cannot go either" if others else first.reason
         raise replace(first, reason=reason) from first
 
 

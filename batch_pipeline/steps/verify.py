@@ -10,6 +10,7 @@ from batch_pipeline.domain.manifest import PartFile
 from batch_pipeline.domain.progress import counted
 from batch_pipeline.domain.published import PublishedBatch
 from batch_pipeline.domain.verdict import Check, Verdict
+from batch_pipeline.domain.words import count_of
 
 Look = Callable[[PartFile], str | None]
 BatchLook = Callable[[PublishedBatch], str | None]
@@ -52,10 +53,10 @@ class Tally:
             "batches_wrong": self.bad_batches,
             "problems": self.problems,
         }
-        looked = f"{self.batches:,} batches"
+        looked = count_of(self.batches, "batch", grouped=True)
         if self.check is not Check.CONSERVATION:
             numbers |= {"files_checked": self.files, "size_bytes": self.size_bytes}
-            looked += f" with {self.files:,} files"
+            looked += f" with {count_of(self.files, 'file', grouped=True)}"
         removed = ""
         if self.gone:
             numbers["batches_removed"] = self.gone
@@ -66,7 +67,8 @@ class Tally:
         if not self.bad_batches:
             found = f"Yes: {looked} checked.{removed}"
             return Verdict(check=self.check, passed=True, found=found, numbers=numbers)
-        found = f"No: {self.problems:,} problems in {self.bad_batches:,} of {looked}.{removed}"
+        problems = count_of(self.problems, "problem", grouped=True)
+        found = f"No: {problems} in {self.bad_batches:,} of {looked}.{removed}"
         if self.check is Check.CONSERVATION:
             step = f"Do not load these batches. {_TRY_AGAIN} Please report it."
         elif self.check is Check.POINTERS:

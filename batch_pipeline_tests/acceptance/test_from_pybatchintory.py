@@ -273,7 +273,7 @@ def test_command_tells_an_operator_what_to_decide(workplace: Workplace, url: str
     ended = place.run(COMMAND, "--from", url, "--inventory-table", "old.inventory")
     assert ended.returncode == 1
     assert ended.stdout == ""
-    assert "orders on ops.files: 1 range(s) were never released (32..41 since " in ended.stderr
+    assert "orders on ops.files: 1 range was never released (32..41 since " in ended.stderr
     for words in ("--running fail", "--running succeed", "Nothing was changed."):
         assert words in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -353,7 +353,7 @@ def test_import_again_does_nothing_and_says_so(database: Database, run: Run) -> 
     again = told(run)
     assert [(one["batches"], one["bookmark"]) for one in again.values()] == [(0, 41), (0, 21)]
     acquired(batch_count=10).succeeded()
-    assert "0 job(s) were imported; 2 had nothing new." in run().stdout
+    assert "0 jobs were imported; 2 had nothing new." in run().stdout
     assert query(database, STATES, job="orders")[:4] == before
 
 
@@ -370,12 +370,12 @@ def test_what_came_in_since_is_added_until_both_go_on(
     orders = told(run, "--inventory-table", "old.less")["orders"]
     assert (orders["batches"], orders["items"], orders["bookmark"]) == (1, 8, 49)
     [doubt] = orders["doubts"]
-    assert "1 range(s) have another status there than when they were imported (32..41)" in doubt
+    assert "1 range has another status there than when it was imported (32..41)" in doubt
     assert acquired(batch_count=5).items == names(50, 54)
     check_invariants(database)
     before = query(database, STATES, job="orders")
     assert before[-2:] == [(42, 49, 8, "published", 1), (50, 54, 5, "running", 1)]
-    assert "it has 1 batch(es) of its own here since it was imported" in problems(run)
+    assert "it has 1 batch of its own here since it was imported" in problems(run)
     assert query(database, STATES, job="orders") == before
 
 
@@ -383,17 +383,17 @@ def test_rows_of_another_inventory_are_told_from_known_ones(database: Database, 
     """Expect a row of the same number and other ids not to pass for one that was imported."""
     told(run, "--running", "fail")
     execute(database, "UPDATE old.inventory SET batch_id_end = 10 WHERE batch_id_end = 11")
-    assert "1 row(s) have other ids than those of the same number that were imported (1..10)" in (
+    assert "1 row has other ids than that of the same number that was imported (1..10)" in (
         problems(run)
     )
     execute(database, "UPDATE old.inventory SET id = id + 100 WHERE batch_id_start = 22")
-    assert "1 new range(s) begin below id 41, up to which it was imported (22..30)" in problems(run)
+    assert "1 new range begins below id 41, up to which it was imported (22..30)" in problems(run)
 
 
 def test_job_with_batches_of_its_own_is_refused(database: Database, run: Run) -> None:
     """Expect what is here to stay, and the other job to be taken by its name."""
     acquired(batch_count=3).succeeded()
-    assert "it has 1 batch(es) of its own here, and none that were imported" in problems(
+    assert "it has 1 batch of its own here, and none that were imported" in problems(
         run, "--running", "fail"
     )
     listed = json.loads(run("--json").stdout)["problems"]
@@ -407,7 +407,7 @@ def test_ids_of_overlapping_workers_are_in_one_batch(database: Database, run: Ru
     ranges = "SELECT batch_id_start, batch_id_end FROM old.others WHERE job = 'race' ORDER BY 1, 2"
     assert query(database, ranges)[:4] == [(1, 11), (1, 16), (17, 20), (17, 20)]
     race = told(run, *OF_OTHERS, "race")["race"]
-    assert "6 range(s) shared ids with others" in race["doubts"][0]
+    assert "6 ranges shared ids with others" in race["doubts"][0]
     assert query(database, STATES, job="race") == [
         (1, 11, 11, "published", 1),
         (12, 16, 5, "failed", 1),

@@ -40,7 +40,7 @@ def _problem(command: str) -> click.UsageError | None:
     """Parse a command as the command line does; nothing of it is run."""
     name, *given = _words(command)
     try:
-        with click.Context(cli, info_name=NAME) as context:
+        with click.Context(cli, info_name=NAME, **cli.context_settings) as context:
             if name.startswith("-"):
                 cli.make_context(NAME, [name, *given])
                 return None

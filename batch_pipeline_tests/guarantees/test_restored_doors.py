@@ -142,16 +142,16 @@ def test_reconcile_command_adopts_in_words(site: Site, run: Run) -> None:
     dry = run("reconcile", "orders", "--adopt", "--dry-run")
     assert dry.stdout.splitlines() == [
         "orders",
-        "  1 manifests with 2 records would be adopted:",
-        "    1 batches and 2 items were unknown",
+        "  1 manifest with 2 records would be adopted:",
+        "    1 batch and 2 items were unknown",
     ]
     done = run("reconcile", "orders", "--adopt", "--days", "0")
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines() == [
         "orders",
-        "  1 manifests with 2 records adopted:",
-        "    1 batches and 2 items were unknown",
-        "  0 attempts closed, 1 pointer files written",
+        "  1 manifest with 2 records adopted:",
+        "    1 batch and 2 items were unknown",
+        "  0 attempts closed, 1 pointer file written",
     ]
     again = told(run("reconcile", "orders", "--adopt", "--json"))
     assert again["adopted"]["manifests"] == 0
@@ -164,10 +164,10 @@ def test_reconcile_command_discards_in_words(site: Site, run: Run) -> None:
     done = run("reconcile", "orders", "--discard", "--days", "0")
     assert done.exit_code == 0, done.output
     head, moved, twice, closed = done.stdout.splitlines()
-    folder = moved.removeprefix("  1 manifests are in ")
+    folder = moved.removeprefix("  1 manifest is in ")
     assert (head, twice, closed) == (
         "orders",
-        "    2 records of them may be in targets, which get them once more",
+        "    2 records of it may be in targets, which get them once more",
         "  0 attempts closed, 0 pointer files written",
     )
     assert [path.name for path in Path(to_path(folder), "manifests").iterdir()] == [

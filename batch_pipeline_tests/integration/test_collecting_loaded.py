@@ -285,7 +285,7 @@ def test_archive_that_has_other_files_of_several_names_tells_how_many(
     with pytest.raises(NotArchivedError) as raised:
         keeping.collect()
     assert str(raised.value).startswith(f"{part} of the storage")
-    assert "; 1 more files cannot go either)" in str(raised.value)
+    assert "; 1 more file cannot go either)" in str(raised.value)
     assert scene.there() == [part, quarantined]
 
 

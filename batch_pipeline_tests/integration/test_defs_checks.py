@@ -244,7 +244,7 @@ def test_item_that_its_published_batch_did_not_see_warns(scene: DefsScene) -> No
     assert failed(found) == ["meta_table.coverage"]
     one = found["meta_table.coverage"]
     assert (one.severity, numbers(one, "items_late")) == (WARN, [1])
-    assert "items 3, which appeared after their ids had been planned" in str(one.description)
+    assert "item 3, which appeared after its id had been planned" in str(one.description)
     assert scene.database.batches.late_statuses("orders") == []
 
 

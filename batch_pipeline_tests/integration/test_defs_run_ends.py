@@ -194,7 +194,7 @@ def test_failed_run_closes_what_it_left_open_and_is_launched_again(
     with scene.database.attempts.claim(first, run_id=run.run_id, lease=LEASE):
         scene.instance.report_run_failed(run, "killed")
         told = scene.ended("failed_runs", run)
-        assert "1 attempts closed" in told
+        assert "1 attempt closed" in told
         assert statuses(scene.database) == ["abandoned"]
     assert scene.states()[:2] == ["interrupted", "planned"]
     assert (LAUNCHED[0], LAUNCHED[1]) in ranges(scene.tick(SENSOR).run_requests)

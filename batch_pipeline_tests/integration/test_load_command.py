@@ -247,7 +247,7 @@ def test_batch_whose_files_went_is_told_and_not_loaded_again(
         0,
         (
             "orders into silent\n"
-            "  Nothing to load. 1 batches that it never got have no files any more; materialize\n"
-            "  their partitions again to have them loaded.\n"
+            "  Nothing to load. 1 batch that it never got has no files any more; materialize\n"
+            "  its partition again to have it loaded.\n"
         ),
     )

@@ -62,7 +62,7 @@ def test_example_of_a_command_is_one_that_it_takes(name: str) -> None:
     for line in lines:
         program, called, *words = shlex.split(line)
         assert (program, called) == ("batch-pipeline", name)
-        with command(name).make_context(name, words) as context:
+        with command(name).make_context(name, words, **cli.context_settings) as context:
             assert context.args == []
 
 

@@ -128,8 +128,8 @@ def test_doubts_name_ranges_that_hold_other_items_and_rows_that_are_gone() -> No
     compared = compare(parts_of([more, tries[1]]), [(1, 0), (2, 0), (3, 0), (5, 0)])
     told = list(doubts.of_ranges(compared, 2))
     assert [text.partition(":")[0] for text in told] == [
-        "1 batch(es) that succeeded hold more items than were counted (1..3)",
-        "1 batch(es) hold fewer items than were counted (4..5)",
+        "1 batch that succeeded holds more items than were counted (1..3)",
+        "1 batch holds fewer items than were counted (4..5)",
     ]
     whole = compare(parts_of(tries), [(uid, 0) for uid in range(1, 6)])
     assert [*doubts.of_ranges(whole, 2), *doubts.of_end(5, 5)] == []

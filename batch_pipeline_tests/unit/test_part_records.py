@@ -219,8 +219,8 @@ def test_records_of_a_file_with_another_content_are_refused(tmp_path: Path) -> N
         (ENCODINGS[1], b'{"order_id":1}\n', "is not jsonl with compression zstd"),
         (ENCODINGS[3], b'{"order_id":1}\n', "is not parquet"),
         (ENCODINGS[7], b'{"order_id":1}\n', "is not arrow"),
-        (ENCODINGS[2], ONE + b"\n" + TWO + b"\n", "has 2 records, and 1 were published"),
-        (ENCODINGS[2], b"", "has 0 records, and 1 were published"),
+        (ENCODINGS[2], ONE + b"\n" + TWO + b"\n", "has 2 records, and 1 was published"),
+        (ENCODINGS[2], b"", "has 0 records, and 1 was published"),
     ],
 )
 def test_records_of_a_file_with_a_wrong_label_are_refused(

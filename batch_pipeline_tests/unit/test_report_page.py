@@ -55,7 +55,7 @@ def test_forecast_leaves_out_the_dead() -> None:
     assert report().forecast.empty_after is not None
     card = figures(report())["Forecast"]
     assert card.figure == "empty after 1m 40s of work"
-    assert "without 1 dead, which wait for a person" in card.notes
+    assert "without 1 dead, which waits for a person" in card.notes
     assert "last published 3m ago" in card.notes
 
 

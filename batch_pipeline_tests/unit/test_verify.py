@@ -108,7 +108,7 @@ def test_files_that_were_removed_on_purpose_are_not_missing() -> None:
     files, counters = found[Check.PART_FILES], found[Check.CONSERVATION]
     assert (files.passed, counters.passed) == (True, False)
     assert files.found == (
-        "Yes: 1 batches with 1 files checked. Files of 1 more were removed once they were loaded."
+        "Yes: 1 batch with 1 file checked. Files of 1 more were removed once they were loaded."
     )
     assert (files.numbers["batches_checked"], files.numbers["batches_removed"]) == (1, 1)
     nothing = verify([gone], {Check.PART_FILES: lambda _: "missing"})[Check.PART_FILES]

@@ -6,6 +6,7 @@ What is wrong with a place that they name belongs to the module of that place.
 from dataclasses import dataclass
 
 from batch_pipeline.domain.errors.base import ConfigurationError
+from batch_pipeline.domain.words import agreeing
 
 _LONGEST_SHOWN = 1_000  # characters of a value
 
@@ -73,7 +74,7 @@ class StreamFilesError(ConfigurationError):
 
     def sentence(self) -> str:
         count = len(self.problems)
-        files = "One stream file is" if count == 1 else f"{count} stream files are"
+        files = agreeing(count, "One stream file is", f"{count} stream files are")
         told = "\n".join(str(problem) for problem in self.problems)
         return f"{files} left out, the other streams go on.\n{told}"
 

@@ -8,6 +8,7 @@ from batch_pipeline.domain.errors.base import (
     ConflictError,
     InvariantError,
 )
+from batch_pipeline.domain.words import agreeing, count_of
 
 
 @dataclass(eq=False)
@@ -43,9 +44,10 @@ class TooManyBadRecordsError(BatchDataError):
     is_registered: bool = True
 
     def sentence(self) -> str:
+        bad = count_of(self.bad_records, "bad record")
         return (
-            f"{self.stream}: {self.location}, line {self.line}: {self.reason}. {self.bad_records} "
-            f"bad record(s), {self.allowed} allowed; nothing of this batch was published. "
+            f"{self.stream}: {self.location}, line {self.line}: {self.reason}. "
+            f"{bad}, {self.allowed} allowed; nothing of this batch was published. "
             f"{_repair(self.stream, is_registered=self.is_registered)}, or raise the limits of "
             f"`on_bad_record`; then run again."
         )
@@ -68,7 +70,9 @@ class SchemaMisfitError(BatchDataError):
     def sentence(self) -> str:
         place = self.location if self.line is None else f"{self.location}, line {self.line}"
         known = "has no such column" if self.known is None else f"has {self.known}"
-        more = "" if self.columns == 1 else f" ({self.columns - 1} more column(s) do not fit)"
+        others = self.columns - 1
+        fit = f"{count_of(others, 'more column')} {agreeing(others, 'does', 'do')} not fit"
+        more = f" ({fit})" if others else ""
         return (
             f"{self.stream}: {place}: column {self.column} holds {self.seen}, schema version "
             f"{self.version} {known}{more}; `schema.evolution` is `fail`, so nothing of this batch "
@@ -148,8 +152,8 @@ class ConservationError(InvariantError):
 
     def sentence(self) -> str:
         return (
-            f"{self.location}: {self.read} records read but {self.accounted} written, filtered or "
-            f"quarantined. Nothing was published. Please report this file's shape."
+            f"{self.location}: {count_of(self.read, 'record')} read but {self.accounted} written, "
+            f"filtered or quarantined. Nothing was published. Please report this file's shape."
         )
 
 

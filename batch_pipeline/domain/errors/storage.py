@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from batch_pipeline.domain.errors.base import ConfigurationError, RetryableError
+from batch_pipeline.domain.words import count_of
 
 
 @dataclass(eq=False)
@@ -33,12 +34,15 @@ class PartFilesElsewhereError(ConfigurationError):
     found_bytes: int | None
 
     def sentence(self) -> str:
-        found = "is not there" if self.found_bytes is None else f"has {self.found_bytes} bytes"
+        found = "is not there"
+        if self.found_bytes is not None:
+            found = f"has {count_of(self.found_bytes, 'byte')}"
         return (
-            f"Storage {self.root}: an executor wrote {self.uri} with {self.size_bytes} bytes, and "
-            f"seen from here it {found}. Executors write to another disk. Nothing was published; "
-            f"what they wrote is left on their disks. Share the folder with all machines of the "
-            f"cluster at the same path, or let `storage.root` be in S3, then run again."
+            f"Storage {self.root}: an executor wrote {self.uri} with "
+            f"{count_of(self.size_bytes, 'byte')}, and seen from here it {found}. Executors write "
+            f"to another disk. Nothing was published; what they wrote is left on their disks. "
+            f"Share the folder with all machines of the cluster at the same path, or let "
+            f"`storage.root` be in S3, then run again."
         )
 
 

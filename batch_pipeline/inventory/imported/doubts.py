@@ -5,6 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from batch_pipeline.domain.audit import Noted
 from batch_pipeline.domain.imported import ForeignAttempt, ForeignJob, KnownRow
 from batch_pipeline.domain.imported_ranges import Compared
+from batch_pipeline.domain.words import agreeing, count_of
+
+_STAY = (
+    "it stays as it is here: cancel it if it is done by now",
+    "they stay as they are here: cancel those that are done by now",
+)
 
 
 def of_job(one: ForeignJob) -> Iterator[str]:
@@ -12,7 +18,8 @@ def of_job(one: ForeignJob) -> Iterator[str]:
     running = [each for each in one.attempts if each.recorded == "running"]
     if running:
         outcome = "succeeded" if running[0].succeeded else "failed"
-        yield f"{len(running)} range(s) never released count as {outcome} ({named(running)})"
+        ranges, count = count_of(len(running), "range"), agreeing(len(running), "counts", "count")
+        yield f"{ranges} never released {count} as {outcome} ({named(running)})"
     if len(one.written) > 1:
         yield (
             f"its meta table was called {' and '.join(one.written)}, with a bookmark for each: "
@@ -24,9 +31,12 @@ def of_changes(attempts: Iterable[ForeignAttempt], known: Mapping[int, KnownRow]
     """Tell of tries whose status has changed since they were imported."""
     changed = [one for one in attempts if one.id in known and known[one.id].status != one.recorded]
     if changed:
+        count = len(changed)
+        have = agreeing(count, "has", "have")
+        were, stay = agreeing(count, "it was", "they were"), agreeing(count, *_STAY)
         yield (
-            f"{len(changed)} range(s) have another status there than when they were imported "
-            f"({named(changed)}); they stay as they are here: cancel those that are done by now"
+            f"{count_of(count, 'range')} {have} another status there than when {were} imported "
+            f"({named(changed)}); {stay}"
         )
 
 
@@ -36,8 +46,8 @@ def of_ranges(compared: Sequence[Compared], tries: int) -> Iterator[str]:
     shared = tries - sum(len(part.attempts) == 1 and part.whole is not None for part in parts)
     if shared:
         yield (
-            f"{shared} range(s) shared ids with others: each id is in a batch that succeeded, if "
-            f"there was one"
+            f"{count_of(shared, 'range')} shared ids with others: each id is in a batch that "
+            f"succeeded, if there was one"
         )
     more, fewer = Noted(), Noted()
     for one in compared:
@@ -47,12 +57,14 @@ def of_ranges(compared: Sequence[Compared], tries: int) -> Iterator[str]:
         more = more.and_also(ids if one.there.count > whole.count else [])
         fewer = fewer.and_also(ids if one.there.count < whole.count else [])
     if more.count:
+        batches, hold = count_of(more.count, "batch"), agreeing(more.count, "holds", "hold")
         yield (
-            f"{more.count} batch(es) that succeeded hold more items than were counted ({more}): "
-            f"whether these were handed out is not known, and they are not handed out again"
+            f"{batches} that succeeded {hold} more items than were counted ({more}): whether these "
+            f"were handed out is not known, and they are not handed out again"
         )
     if fewer.count:
-        yield f"{fewer.count} batch(es) hold fewer items than were counted ({fewer})"
+        batches, hold = count_of(fewer.count, "batch"), agreeing(fewer.count, "holds", "hold")
+        yield f"{batches} {hold} fewer items than were counted ({fewer})"
 
 
 def of_end(highest: int | None, bookmark: int) -> Iterator[str]:

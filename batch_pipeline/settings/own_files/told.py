@@ -3,7 +3,8 @@
 from typing import Any
 
 from batch_pipeline.domain.location import shown
-from batch_pipeline.settings.own_files.proposal import Proposal
+from batch_pipeline.domain.words import agreeing, count_of
+from batch_pipeline.settings.own_files.proposal import Proposal, bad_of
 from batch_pipeline.settings.stream_file import COMPONENT
 from batch_pipeline.settings.stream_text import stream_text
 from batch_pipeline.settings.units import format_bytes
@@ -25,11 +26,9 @@ def text_of(proposal: Proposal) -> str:
     if keys:
         notes["key_properties"] = f"columns that together identify a record, such as {keys[0]}"
     if sample.bad:
-        notes["on_bad_record"] = (
-            f"{sample.bad} of {sample.bad + sample.records} records looked at are malformed; "
-            f"more than this share fails a batch"
-        )
-    heading = [f"Columns of {sample.records} records that were looked at:"]
+        notes["on_bad_record"] = f"{bad_of(sample)} malformed; more than this share fails a batch"
+    were = agreeing(sample.records, "was", "were")
+    heading = [f"Columns of {count_of(sample.records, 'record')} that {were} looked at:"]
     heading += [f"  {one.name}: {one.type_text}" for one in sample.columns[:_MOST_COLUMNS]]
     if len(sample.columns) > _MOST_COLUMNS:
         heading.append(f"  and {len(sample.columns) - _MOST_COLUMNS} more")

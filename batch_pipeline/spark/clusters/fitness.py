@@ -21,6 +21,7 @@ from batch_pipeline.domain.errors import (
     SparkUnavailableError,
     TasksLostError,
 )
+from batch_pipeline.domain.words import agreeing
 from batch_pipeline.spark.clusters.archive_note import ArchiveNote
 from batch_pipeline.spark.clusters.engine_state import is_connect, is_stopped
 from batch_pipeline.spark.clusters.master import Place, place_of
@@ -166,8 +167,8 @@ def problem_of(seen: Seen, here: ArchiveNote) -> tuple[str, str] | None:
         return f"{problem} {seen.platform}", "Run `batch-pipeline pack` on a machine like it"
     if seen.missing:
         modules = ", ".join(seen.missing)
-        plural = "s" if len(seen.missing) > 1 else ""
-        lack = f"its Python {seen.python} lacks the module{plural} {modules}"
+        noun = agreeing(len(seen.missing), "module", "modules")
+        lack = f"its Python {seen.python} lacks the {noun} {modules}"
         return lack, _packing(seen.missing)
     if seen.broken is not None:
         return f"its Python {seen.python} cannot import what tasks need ({seen.broken})", _PACK
