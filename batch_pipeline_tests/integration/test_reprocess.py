@@ -19,12 +19,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
 ]
 
-KEYS = [
-    "000000000001-000000000003",
-    "000000000004-000000000006",
-    "000000000007-000000000009",
-    "000000000010-000000000012",
-]
+KEYS = [f"{first:012}-{first + 2:012}" for first in (1, 4, 7, 10)]
 WIDE = "000000000001-000000000006"
 
 
