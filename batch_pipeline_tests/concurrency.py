@@ -7,15 +7,22 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Barrier
 from typing import TypeVar
+
+import psycopg
 
 from batch_pipeline.domain.failpoint import VARIABLE
 
 _Result = TypeVar("_Result")
 _PATIENCE_SECONDS = 300.0  # longer than any machine needs
 _PROJECT = Path(__file__).parents[1]  # where scripts find the tests' own modules
+_SESSIONS = """
+SELECT pid FROM pg_stat_activity
+ WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+"""
 
 
 def together(*calls: Callable[[], _Result]) -> list[_Result | Exception]:
@@ -42,12 +49,30 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def run_python(script: str, *arguments: str, failpoints: str = "") -> int:
-    """Run a script in a process of its own and give its exit code, negative for a signal."""
+    """Run a script in a process of its own and give its exit code, negative for a signal.
+
+    Then its sessions on the databases whose URLs it got have ended, too: a server that has much to
+    do takes a while to see that a killed process is gone.
+    """
     command = [sys.executable, "-c", script, *arguments]
     environment = os.environ | {VARIABLE: failpoints}
-    return subprocess.run(
+    before = {url: _sessions(url) for url in arguments if url.startswith("postgresql://")}
+    code = subprocess.run(
         command, cwd=_PROJECT, env=environment, timeout=_PATIENCE_SECONDS, check=False
     ).returncode
+    for url, others in before.items():
+        eventually(partial(_no_more_than, others, url))
+    return code
+
+
+def _no_more_than(known: set[int], url: str) -> bool:
+    return _sessions(url) <= known
+
+
+def _sessions(url: str) -> set[int]:
+    """Give the numbers of all sessions on a database but the one that asks."""
+    with psycopg.connect(url) as connection:
+        return {pid for (pid,) in connection.execute(_SESSIONS)}
 
 
 @contextmanager
