@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batch_pipeline.cli.console import complain, head, print_json, say
+from batch_pipeline.cli.console import complain, head, note, print_json, say
 from batch_pipeline.cli.exits import EXIT_SOME_FAILED
 from batch_pipeline.cli.progress import progress
 from batch_pipeline.cli.streams import as_json, dry_run, one_stream, opened
+from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.words import column_of
 from batch_pipeline.settings.times import parse_time
 from batch_pipeline.settings.units import format_bytes
@@ -41,8 +42,8 @@ def reprocess(
     """Encode and publish batches of STREAM once more, after code, settings or sources have changed.
 
     Each gets its next generation, which takes the place of the one before in messages and targets.
-    A batch that fails keeps what it had. Interrupted, the same call with the time of its first
-    start as --before goes on with the rest. State --batch, --all or --before.
+    A batch that fails keeps what it had. Where it is interrupted, it says with which --before it
+    goes on with the rest. State --batch, --all or --before.
 
     Exit codes: 3 when some batches failed.
 
@@ -60,7 +61,11 @@ def reprocess(
     with opened() as pipeline, alone(pipeline, "batch-pipeline reprocess") as instance, progress():
         one = pipeline.stream(stream)
         chosen = choose(pipeline, one, instance, keys=batch, before=until)
-        remade = [] if dry_run else do_it(pipeline, one, instance, chosen)
+        try:
+            remade = [] if dry_run else do_it(pipeline, one, instance, chosen)
+        except (KeyboardInterrupt, PipelineError):
+            _tell_rest(stream, batch, chosen)
+            raise
     if as_json:
         print_json({"stream": stream, "dry_run": dry_run, "batches": _batches(chosen, remade)})
     else:
@@ -70,6 +75,12 @@ def reprocess(
         reason = each.after.error or "it was not tried; the log of its run in Dagster tells why"
         complain(reason)
     sys.exit(EXIT_SOME_FAILED if failed else 0)
+
+
+def _tell_rest(stream: str, keys: Sequence[str], chosen: "Chosen") -> None:
+    if chosen.moment is not None:
+        words = [stream, *(f"--batch {key}" for key in keys), "--before", chosen.moment.isoformat()]
+        note(f"What is left then is made by: batch-pipeline reprocess {' '.join(words)}")
 
 
 def _print_batches(stream: str, chosen: "Chosen", remade: "Sequence[Remade]") -> None:

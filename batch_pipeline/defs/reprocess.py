@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import chain
 
 import dagster as dg
@@ -14,7 +14,7 @@ from batch_pipeline.defs.instance.left_runs import close_left_runs, drain_tags
 from batch_pipeline.defs.names import batches_job, run_tags
 from batch_pipeline.defs.partitioned import batches_of
 from batch_pipeline.defs.rolled_up import keys_within
-from batch_pipeline.domain.batch import BatchState, BatchStatus
+from batch_pipeline.domain.batch import BatchStatus
 from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.domain.progress import turn_to
 from batch_pipeline.domain.stream import Stream
@@ -37,10 +37,15 @@ class Remade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Partition keys with the published batches of each, and all keys of the asset in order."""
+    """Partition keys with the published batches of each, and all keys of the asset in order.
+
+    All of these batches were published before `moment`, by the clock of the database; what is made
+    of them anew is not.
+    """
 
     partitions: Mapping[str, Sequence[BatchStatus]]
     order: Sequence[str]
+    moment: datetime | None
 
     @property
     def batches(self) -> list[BatchStatus]:
@@ -70,21 +75,23 @@ def choose(
     found = {}
     for key in [one for one in known.order if not keys or one in keys]:
         within = [key] if key in every else keys_within(database, stream, asset, key)
-        inside = [every[one] for one in within if every[one].state is BatchState.PUBLISHED]
+        inside = [every[one] for one in within if every[one].generation is not None]
         if inside:
             found[key] = inside
     for key in keys:
         if key not in found:
             expected = "a partition with published batches, as Dagster's page of the asset has them"
             raise InvalidValueError(f"{stream.name}: the batch", key, expected)
-    return Chosen(
-        order=known.order,
-        partitions={
+    published_at = database.batch_news.published_at(stream.name)
+    if before is not None:
+        found = {
             key: inside
             for key, inside in found.items()
-            if before is None or any(_is_older(one, before) for one in inside)
-        },
-    )
+            if any(published_at[one.batch.id] < before for one in inside)
+        }
+    last = max((published_at[one.batch.id] for one in chain(*found.values())), default=None)
+    moment = None if last is None else last + timedelta(microseconds=1)
+    return Chosen(partitions=found, order=known.order, moment=moment)
 
 
 def reprocess(
@@ -112,7 +119,3 @@ def reprocess(
             run_in_process(job, instance, tags=tags)
     after = {one.batch.id: one for one in database.batches.statuses(stream.name)}
     return [Remade(before=one, after=after[one.batch.id]) for one in chosen.batches]
-
-
-def _is_older(one: BatchStatus, moment: datetime) -> bool:
-    return one.finished_at is not None and one.finished_at < moment

@@ -1,11 +1,19 @@
 """`batch-pipeline reprocess`: published batches made once more, and one that cannot be."""
 
 import json
+import re
+import signal
 from typing import Any
 
 import pytest
 
-from batch_pipeline_tests.acceptance.workplace import Ended, Workplace, json_records
+from batch_pipeline_tests.acceptance.workplace import (
+    LONGEST_SECONDS,
+    Ended,
+    Workplace,
+    json_records,
+    wait_until,
+)
 
 KEYS = [f"{number:012}-{number:012}" for number in (1, 2, 3)]
 FILES = {f"{number}.csv": f"id\n{number}\n".encode() for number in (1, 2, 3)}
@@ -56,6 +64,27 @@ def test_chosen_batch_alone_is_made_once_more(place: Workplace) -> None:
     assert sorted(int(one["id"]) for one in json_records(place.storage("orders"))) == [
         *(1, 1, 2, 2, 3, 3)
     ]
+
+
+def test_interrupted_call_says_how_to_go_on_with_the_rest(place: Workplace) -> None:
+    """Expect the command that it names to make what is left, and nothing a third time."""
+    place.write_stream("visits", batch={"max_count": 1})
+    place.land("visits", FILES)
+    place.done("run", "visits")
+    manifests = place.storage("visits") / "manifests"
+    slow = place.given(BATCH_PIPELINE_FAILPOINTS="encode.before_publish=sleep:3")
+    process = slow.start("reprocess", "visits", "--all")
+    wait_until(lambda: len([*manifests.iterdir()]) > len(FILES), "the first is made once more")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(LONGEST_SECONDS) == 130
+    said = " ".join(slow.output.read_text().split())
+    found = re.search(r"batch-pipeline (reprocess visits --before \S+)", said)
+    assert found is not None, said
+    rest = place.run(*found[1].split(), "--json")
+    assert rest.returncode == 0, rest.stderr
+    assert _batches(rest) == [(key, 2, True) for key in KEYS[1:]]
+    made = [json.loads(path.read_text()) for path in manifests.iterdir()]
+    assert sorted(one["generation"] for one in made) == [1, 1, 1, 2, 2, 2]
 
 
 @pytest.mark.parametrize("words", [(), ("--all", "--batch", KEYS[0])])

@@ -7,12 +7,14 @@ misses nothing, however many batches there are below it; across jobs it would.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
 from batch_pipeline.domain.batch import AttemptStatus, Batch, BatchState, BatchStatus
 from batch_pipeline.domain.job import JobKind
+from batch_pipeline.inventory.jobs.jobs import of_stream
 from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, job
 from batch_pipeline.inventory.work.batch_rows import batch_of
@@ -62,6 +64,20 @@ class BatchNews:
         query = sa.select(job.c.id, job.c.publish_count).where(job.c.stream == stream)
         with transaction(self.engine) as connection:
             return {row.id: row.publish_count for row in connection.execute(query)}
+
+    def published_at(self, stream: str) -> dict[int, datetime]:
+        """Give when the newest generation of each of a stream's own batches was published, by id;
+        by the clock of the database.
+        """
+        query = (
+            sa.select(attempt.c.batch_id, sa.func.max(attempt.c.finished_at).label("at"))
+            .join_from(attempt, batch, batch.c.id == attempt.c.batch_id)
+            .join(job, job.c.id == batch.c.job_id)
+            .where(of_stream(stream), attempt.c.status == AttemptStatus.SUCCEEDED)
+            .group_by(attempt.c.batch_id)
+        )
+        with transaction(self.engine) as connection:
+            return {row.batch_id: row.at for row in connection.execute(query)}
 
     def since(self, stream: str, kind: JobKind, marks: Mapping[int, Mark]) -> News:
         """Read what jobs of a kind planned and published above their marks; all without any."""
