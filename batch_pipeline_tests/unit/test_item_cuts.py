@@ -168,6 +168,7 @@ def test_any_text_cut_as_csv_gives_what_one_piece_gives(
     start=starts,
     stream=st.sampled_from([JSONL, TEXT, FIXED]),
 )
+@example(data="\n}\r{", most=1, start=b"", stream=JSONL)
 def test_lines_cut_into_items_are_the_lines_of_the_file(
     data: str, most: int, start: bytes, stream: Stream
 ) -> None:

@@ -27,6 +27,8 @@ class JsonlReader:
         self._lines = 0  # passed so far, of this part
         self._records = 0
         self._before = _Before(source, 0, block_bytes)
+        part = source.part
+        self._is_from_start = source.range is None and (part is None or part.start == 0)
 
     def chunks(self) -> Iterator[JsonRecords]:
         """Give the records in order, a few MiB at a time.
@@ -39,10 +41,13 @@ class JsonlReader:
         while not eof:
             wanted = max(self._block_bytes, len(carry))
             block = self._source.read(wanted)
-            eof = len(block) < wanted
+            eof = is_all = len(block) < wanted
             carry += block
             if left is not None and (stop := carry.find(b"\n", left - 1)) >= 0:
+                is_all = is_all and stop + 1 == len(carry)
                 carry, eof = carry[: stop + 1], True
+            if is_all and self._lines == 0:
+                self._refuse_returns(carry)
             end = len(carry) if eof else carry.rfind(b"\n") + 1
             if end:
                 chunk = self._block(carry, end) or self._chunk(carry[:end].split(b"\n"))
@@ -83,8 +88,6 @@ class JsonlReader:
         limit = self._source.limits.max_record_bytes
         if not lines.are_braced() or lines.longest() > limit:
             return None
-        if len(lines) == 1 and self._records == 0:
-            self._refuse_returns(lines[0])
         places = range(self._lines + 1, self._lines + 1 + len(lines))
         self._lines += len(lines)
         return self._records_of(lines, places)
@@ -99,8 +102,6 @@ class JsonlReader:
         if b"" in records:
             places = [place for place, record in zip(places, records, strict=True) if record]
             records = [record for record in records if record]
-        if len(records) == 1 and self._records == 0:
-            self._refuse_returns(records[0])
         self._lines += len(lines) - 1
         return self._records_of(records, places)
 
@@ -111,9 +112,13 @@ class JsonlReader:
             lines=lines, places=self._before.lines(places), numbers=self._before.records(numbers)
         )
 
-    def _refuse_returns(self, only: bytes) -> None:
-        # A file whose only line this is has no ranges.
-        if self._source.range is None and _RETURN_BETWEEN_RECORDS.search(only):
+    def _refuse_returns(self, rest: bytes) -> None:
+        """Refuse a file whose only line, as line feeds have it, are several records.
+
+        `rest` is all that follows the start of the part. A file of one line has no ranges.
+        """
+        is_one_line = self._is_from_start and b"\n" not in rest[:-1]
+        if is_one_line and _RETURN_BETWEEN_RECORDS.search(rest):
             reason = (
                 "its lines end with a return alone, and JSON lines end with a line feed; "
                 "`source.format: json` reads them"
