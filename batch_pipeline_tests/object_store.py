@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -21,6 +22,7 @@ import boto3
 from botocore.config import Config
 
 ENDPOINT = "BATCH_PIPELINE_TEST_S3_ENDPOINT"
+_MOTO = Path(__file__).with_name("moto_server.py")
 _REGION = "us-east-1"
 _START_SECONDS = 60
 
@@ -93,7 +95,7 @@ def moto(**environment: str) -> Iterator[str]:
     """Start moto's server on a free port and give its URL; it ends with the block."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    command = [sys.executable, "-P", str(_MOTO), "-H", "127.0.0.1", "-p", str(port)]
     quiet = subprocess.DEVNULL
     with subprocess.Popen(
         command, stdout=quiet, stderr=quiet, env=os.environ | environment
