@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from threading import Barrier
 from typing import TypeVar
@@ -60,13 +59,8 @@ def run_python(script: str, *arguments: str, failpoints: str = "") -> int:
     code = subprocess.run(
         command, cwd=_PROJECT, env=environment, timeout=_PATIENCE_SECONDS, check=False
     ).returncode
-    for url, others in before.items():
-        eventually(partial(_no_more_than, others, url))
+    eventually(lambda: all(_sessions(url) <= others for url, others in before.items()))
     return code
-
-
-def _no_more_than(known: set[int], url: str) -> bool:
-    return _sessions(url) <= known
 
 
 def _sessions(url: str) -> set[int]:

@@ -1,7 +1,8 @@
 """The command `reprocess`: what is published, made once more by the code of today."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +18,7 @@ from batch_pipeline.settings.units import format_bytes
 
 if TYPE_CHECKING:
     from batch_pipeline.defs.reprocess import Chosen, Remade
+    from batch_pipeline.domain.batch import BatchStatus
 
 _SHOWN = 20
 
@@ -83,14 +85,19 @@ def _tell_rest(stream: str, keys: Sequence[str], chosen: "Chosen") -> None:
         note(f"What is left then is made by: batch-pipeline reprocess {' '.join(words)}")
 
 
+def _each(
+    chosen: "Chosen", remade: "Sequence[Remade]"
+) -> "Iterator[tuple[BatchStatus, Remade | None]]":
+    """Give the chosen batches, each with what became of it; without, where nothing was done."""
+    return zip_longest(chosen.batches, remade)
+
+
 def _print_batches(stream: str, chosen: "Chosen", remade: "Sequence[Remade]") -> None:
     if not chosen.partitions:
         say(f"{stream}: nothing published is chosen.")
         return
     head(stream)
-    after = {one.before.batch.id: one for one in remade}
-    for status in chosen.batches[:_SHOWN]:
-        one = after.get(status.batch.id)
+    for status, one in islice(_each(chosen, remade), _SHOWN):
         what = f"generation {status.generation}"
         if one is not None:
             what = f"generation {one.after.generation}" if one.is_new else f"failed, keeps {what}"
@@ -105,10 +112,8 @@ def _print_batches(stream: str, chosen: "Chosen", remade: "Sequence[Remade]") ->
 
 
 def _batches(chosen: "Chosen", remade: "Sequence[Remade]") -> list[dict[str, Any]]:
-    after = {one.before.batch.id: one for one in remade}
     told = []
-    for status in chosen.batches:
-        one = after.get(status.batch.id)
+    for status, one in _each(chosen, remade):
         is_new = one is not None and one.is_new
         told.append(
             {

@@ -122,7 +122,7 @@ def test_encode_whose_quarantine_file_is_another_one_publishes_nothing(scene: Sc
         return {"quarantine_files": (part_file(uri=to_uri(folder / "q")),)}
 
     scene.encoder.script = [other()]
-    with pytest.raises(PartFilesElsewhereError, match=r"with 100 bytes, .* it has 1 byte"):
+    with pytest.raises(PartFilesElsewhereError, match=r"with 100 bytes, .* it has 1 byte\."):
         scene.encode()
     assert scene.attempts()[0][0] == "failed"
 
