@@ -32,7 +32,6 @@ Where do I go to …
 - add a command?                          cli/, then COMMANDS in cli/__init__.py
 - say what `status` says another way?     cli/status.py, cli/explain.py
 - change the pages of the docs?           docs/; stream_file.md is made from the models
-- take pybatchintory's jobs over?         domain/imported.py, inventory/imported/
 - propose a stream for a folder?          settings/own_files/, then defs/project.py
 - know what a restored backup lacks?      steps/newer.py, steps/adopt.py, inventory/restored/
 - name a new failure?                     domain/errors/

@@ -73,11 +73,15 @@ COMMANDS = {
     "migrate": Listed(Section.UPKEEP, "migrate", "Bring the inventory schema to this release."),
     "metrics": Listed(Section.AROUND, "metrics", "Serve metrics for Prometheus, until Ctrl-C."),
     "pack": Listed(Section.AROUND, "pack", "Pack what executors of a Spark cluster import."),
-    "import-pybatchintory": Listed(
-        Section.AROUND, "import_pybatchintory", "Take over jobs of pybatchintory."
-    ),
     "completion": Listed(
         Section.AROUND, "completion", "Print what makes a shell complete commands."
+    ),
+}
+
+# Commands of earlier releases, with what to use instead.
+REMOVED = {
+    "import-pybatchintory": (
+        "See docs/from_pybatchintory.md for how to continue a job of pybatchintory."
     ),
 }
 
@@ -98,6 +102,15 @@ class _Commands(click.Group):
         module = importlib.import_module(f"batch_pipeline.cli.{COMMANDS[cmd_name].module}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command, or raise with the replacement of a command that was removed."""
+        if args and args[0] in REMOVED:
+            message = f"The command {args[0]!r} was removed. {REMOVED[args[0]]}"
+            raise click.UsageError(message, ctx)
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; `click` would take a reader that is gone for an error of ours."""

@@ -1,43 +1,20 @@
-"""Jobs that the real pybatchintory has kept go on here, as the page says: no item twice or lost."""
+"""The how-to "Move from pybatchintory" works on an inventory that the real pybatchintory wrote."""
 
-import json
-import os
 import re
-import shlex
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
-import yaml
-from click.testing import CliRunner, Result
-from psycopg import sql
 
 import batch_pipeline
-from batch_pipeline import (
-    Batch,
-    acquire_batch,
-    audit_job,
-    cancel_job,
-    library,
-    plan_backfill,
-    retry_job,
-)
-from batch_pipeline.cli import cli
-from batch_pipeline.domain.imported import ForeignInventoryError, NotImportedError
+from batch_pipeline import acquire_batch, audit_job, library
 from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline_tests.acceptance.pybatchintory_user import Orders, asked, python_of, work
-from batch_pipeline_tests.acceptance.workplace import Workplace
 from batch_pipeline_tests.integration.invariants import check_invariants
-from batch_pipeline_tests.integration.logins import copied, name_of
-from batch_pipeline_tests.integration.logins import run as run_statement
-from batch_pipeline_tests.integration.seeds import execute, query
+from batch_pipeline_tests.integration.logins import copied
 
-TEXT = (Path(batch_pipeline.__file__).parent / "docs/from_pybatchintory.md").read_text("utf-8")
-COLUMNS = {"uid": "id", "item": "file_location", "weight": "size_in_bytes"}
-COMMAND = "import-pybatchintory"
+PAGE = (Path(batch_pipeline.__file__).parent / "docs/from_pybatchintory.md").read_text("utf-8")
 CREATE = """
 CREATE SCHEMA old;
 CREATE SCHEMA ops;
@@ -47,496 +24,73 @@ CREATE TABLE ops.files (
 );
 """
 ROWS = "INSERT INTO ops.files SELECT n, 'file-' || n, 10 FROM generate_series({}, {}) n"
-LIVE = """
-SELECT j.name, f.id, s.state, b.item_ids IS NOT NULL
-  FROM batch_pipeline.batch b
-  JOIN batch_pipeline.batch_state s ON s.batch_id = b.id
-  JOIN batch_pipeline.job j ON j.id = b.job_id
-  JOIN ops.files f ON f.id BETWEEN b.first_id AND b.last_id
-   AND (b.item_ids IS NULL OR f.id = ANY (b.item_ids))
- WHERE b.superseded_at IS NULL AND split_part(j.name, '.late', 1) = :job
-"""
-STATES = """
-SELECT b.first_id, b.last_id, b.item_count, s.state, s.attempts
-  FROM batch_pipeline.batch b
-  JOIN batch_pipeline.batch_state s ON s.batch_id = b.id
-  JOIN batch_pipeline.job j ON j.id = b.job_id
- WHERE j.name = :job ORDER BY 1
-"""
-THERE = """
-SELECT job_identifier, batch_count, batch_weight, status::text,
-       processing_start AT TIME ZONE 'Asia/Tokyo', processing_end AT TIME ZONE 'Asia/Tokyo'
-  FROM old.inventory WHERE job = 'orders' ORDER BY batch_id_start
-"""
-HERE = """
-SELECT job_identifier, batch_count, batch_weight, status, processing_start, processing_end
-  FROM batch_pipeline.inventory WHERE job = 'orders' ORDER BY batch_id_start
-"""
-STORY: Orders = [
+# Items 5 and 31 are committed after pybatchintory passed their ids; 12 to 21 fail; 32 to 41 are
+# acquired and never released.
+HISTORY: Orders = [
     ROWS.format(1, 60),
-    "DELETE FROM ops.files WHERE id IN (5, 31)",  # not committed yet
-    asked("orders", batch_count=10, job_identifier="run-1"),
+    "DELETE FROM ops.files WHERE id IN (5, 31)",
+    asked("orders", batch_count=10),
     asked("orders", "failed", batch_weight=100),
     asked("orders", batch_count=9),
     asked("orders", "running", batch_count=10),
     ROWS.format(5, 5),
     ROWS.format(31, 31),
-    asked("orders.backfill_january", batch_id_min=12, batch_id_max=21, batch_count=5),
-    asked("orders.backfill_january", batch_id_min=12, batch_id_max=21, batch_count=5),
 ]
-OTHERS: Orders = [
-    "DELETE FROM ops.files WHERE id = 11",
-    asked("gap", "failed", batch_count=10),
-    asked("gap", "failed", batch_count=10),
-    ROWS.format(11, 11),
-    [asked("race", batch_count=11), asked("race", "failed", batch_count=16)],
-    [asked("race", batch_count=4), asked("race", batch_count=4)],
-    asked("race", batch_count=3),
-    [asked("race", "failed", batch_count=2)] * 3,
-    'CREATE VIEW public."Files" AS SELECT * FROM ops.files',
-    asked("both", batch_count=20),
-    asked("both", batch_count=30) | {"meta_table_name": "Files"},
-]
-# A table of the others' own; what was done by the view's name counts as another name of the table.
-APART = """
-CREATE TABLE old.others AS SELECT * FROM old.inventory WHERE job NOT LIKE 'orders%';
-DELETE FROM old.inventory WHERE job NOT LIKE 'orders%';
-UPDATE old.others SET meta_table = '"ops".files' WHERE meta_table = 'Files';
-"""
-COPY = "CREATE TABLE {table} AS SELECT * FROM old.inventory"
-CHANGE = "UPDATE {table} SET {change} WHERE job = 'orders'"
-REFUSED = {
-    "meta_table = 'ops.gone'": "No table or view 'ops.gone'",
-    "meta_table = 'inventory'": "ids of another inventory mean nothing here",
-    "job = 'or' || chr(10) || 'ders'": "expected 1 to 200 printable characters",
-    "batch_id_end = 0": "last_id is 0; expected at least first_id",
-    "config = '{}'": "has no column 'uid'",
-}
-MEANWHILE = """
-CREATE FUNCTION ops.acquire() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-    INSERT INTO batch_pipeline.batch (job_id, first_id, last_id, weight, item_count, config)
-    VALUES (NEW.id, 1, 1, 1, 1, '{}');
-    RETURN NEW;
-END $$;
-CREATE TRIGGER meanwhile AFTER INSERT ON batch_pipeline.job
-    FOR EACH ROW WHEN (NEW.name = 'orders') EXECUTE FUNCTION ops.acquire();
-"""
-LOOKS = (
-    "plan files",
-    "status",
-    "jobs",
-    "explain 42",
-    "verify",
-    "audit",
-    "reconcile",
-    "gc --dry-run",
-    "messages files",
-)
-OF_OTHERS = ("--inventory-table", "old.others", "--job")
-Run = Callable[..., Result]
+NOT_PROCESSED = [*range(12, 22), *range(31, 42)]
+COLUMNS = {"uid": "id", "item": "file_location", "weight": "size_in_bytes"}
 
 
-@pytest.fixture(scope="module")
-def python(request: pytest.FixtureRequest) -> Path:
-    """A Python that has pybatchintory."""
-    return python_of(request.config.cache.mkdir("pybatchintory"))
-
-
-@pytest.fixture(scope="module")
-def made(server_url: str, template: str, python: Path) -> Iterator[str]:
-    """Name of a database with an inventory of pybatchintory that is filled, and ours, empty."""
+@pytest.fixture
+def url(server_url: str, template: str, request: pytest.FixtureRequest) -> Iterator[str]:
+    """URL of a database with a filled inventory of pybatchintory and an empty one of ours."""
+    python = python_of(request.config.cache.mkdir("pybatchintory"))
     with copied(server_url, template) as url:
         with psycopg.connect(url) as connection:
             connection.execute(CREATE)
-        work(python, url, [*STORY, *OTHERS])
-        with psycopg.connect(url) as connection:
-            connection.execute(APART)
-        yield name_of(url)
-
-
-@pytest.fixture
-def url(server_url: str, made: str) -> Iterator[str]:
-    """URL of a copy of that database, on which the library works."""
-    with copied(server_url, made) as copy:
-        library.configure(settings={"inventory_conn": copy})
-        yield copy
+        work(python, url, HISTORY)
+        library.configure(settings={"inventory_conn": url})
+        yield url
         library.close()
 
 
-@pytest.fixture
-def database(url: str) -> Iterator[Database]:
-    """Our inventory there."""
-    opened = open_database(url, migrated=False)
-    yield opened
-    opened.close()
+def test_job_of_pybatchintory_continues_without_repeating_or_losing_an_item(url: str) -> None:
+    [queries] = _blocks("sql")
+    record, finish = _blocks("python")
+    with psycopg.connect(url) as connection:
+        bookmark, not_processed = (
+            [row[0] for row in connection.execute(query)] for query in queries.split(";")[:2]
+        )
+    assert bookmark == [41]
+    assert not_processed == NOT_PROCESSED
+    assert "batch_id_max=41" in record
 
-
-@pytest.fixture
-def run(url: str, tmp_path: Path) -> Run:
-    """The command in this process, on that database."""
-    environment = {
-        "BATCH_PIPELINE_HOME": str(tmp_path / "home"),
-        "BATCH_PIPELINE_INVENTORY_CONN": url,
-        "PYBATCHINTORY_INVENTORY_CONN": url,
-    }
-
-    def invoke(*words: str) -> Result:
-        arguments = [COMMAND, "--inventory-table", "old.inventory", *words]
-        return CliRunner().invoke(cli, arguments, env=environment)
-
-    return invoke
-
-
-def told(run: Run, *words: str) -> dict[str, Any]:
-    """Run with `--json`, expect no error, and give what is told of each job by its name."""
-    ended = run(*words, "--json")
-    assert (ended.exit_code, ended.exception) == (0, None)
-    return {one["job"]: one for one in json.loads(ended.stdout)["jobs"]}
-
-
-def problems(run: Run, *words: str) -> str:
-    """Run, expect to be refused, and give why."""
-    ended = run(*words)
-    assert isinstance(ended.exception, NotImportedError)
-    assert "Nothing was changed." in str(ended.exception)
-    return str(ended.exception)
-
-
-def acquired(job: str = "orders", **limits: Any) -> Batch:
-    """Acquire a batch that must be there."""
-    batch = acquire_batch(job, "ops.files", COLUMNS, **limits)
-    assert batch is not None
-    return batch
-
-
-def drained(job: str = "orders") -> list[str]:
-    """Acquire and release all there is, and give the items in the order in which they came."""
-    items = []
-    while (batch := acquire_batch(job, "ops.files", COLUMNS, batch_count=10)) is not None:
-        items += batch.items
-        batch.succeeded()
-    return items
-
-
-def names(first_id: int, last_id: int) -> list[str]:
-    """Name the items of a run of ids."""
-    return [f"file-{number}" for number in range(first_id, last_id + 1)]
-
-
-def check_each_item_once(database: Database, job: str = "orders") -> None:
-    """Check that each row of the table is in one live batch, and each late one also in a list."""
-    check_invariants(database)
-    rows = query(database, LIVE, job=job)
-    counted = Counter(uid for _, uid, _, is_listed in rows if not is_listed)
-    assert counted == Counter(uid for (uid,) in query(database, "SELECT id FROM ops.files"))
-    assert {state for _, _, state, _ in rows} == {"published"}
-
-
-def test_page_moves_a_job_as_written(
-    database: Database, url: str, workplace: Workplace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Expect each command to end with 0, the output that the page shows, and the very next id."""
-    monkeypatch.setenv("DATABASE", url)
-    monkeypatch.setenv("BATCH_PIPELINE_HOME", str(workplace.home))
-    outputs = []
-    for command in re.findall(r"^ *\$ (.+)$", TEXT, re.MULTILINE):
-        program, *words = shlex.split(os.path.expandvars(command))
-        if program == "export":
-            name, _, value = words[0].partition("=")
-            monkeypatch.setenv(name, value)
-            continue
-        result = CliRunner().invoke(cli, words, catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        outputs.append(result.stdout)
-    [shown] = re.findall(r"```text\n(.+?)```", TEXT, re.DOTALL)
-    dry_run = next(text for text in outputs if "would be imported" in text)
-    assert [line.strip() for line in shown.splitlines() if line.strip()] == [
-        line.strip() for line in dry_run.splitlines()
-    ]
-    reader: dict[str, Any] = {}
-    acquire, audit = re.findall(r"```python\n(.+?)```", TEXT, re.DOTALL)
-    exec(_flush(acquire), reader)  # noqa: S102 - that is what is tested
-    assert str(reader["batch"].id_range) == "42..51"
-    exec(_flush(audit), reader)  # noqa: S102
-    # What came late comes first, then new items, then what has failed.
-    assert drained() == [*names(31, 31), *names(52, 60), *names(12, 21), *names(32, 41)]
-    check_each_item_once(database)
-
-
-def _flush(block: str) -> str:
-    return re.sub(r"^ {3}", "", block, flags=re.MULTILINE)
-
-
-def test_command_tells_an_operator_what_to_decide(workplace: Workplace, url: str) -> None:
-    """Expect exit code 1, the ranges, both choices and no traceback, from the real command."""
-    place = workplace.given(BATCH_PIPELINE_INVENTORY_CONN=url)
-    ended = place.run(COMMAND, "--from", url, "--inventory-table", "old.inventory")
-    assert ended.returncode == 1
-    assert ended.stdout == ""
-    assert "orders on ops.files: 1 range was never released (32..41 since " in ended.stderr
-    for words in ("--running fail", "--running succeed", "Nothing was changed."):
-        assert words in ended.stderr
-    assert "Traceback" not in ended.stderr
-
-
-def test_dry_run_tells_what_is_made_and_stores_nothing(database: Database, run: Run) -> None:
-    """Expect the same report twice, and no job between."""
-    before = told(run, "--running", "fail", "--dry-run")
-    assert query(database, "SELECT count(*) FROM batch_pipeline.job") == [(0,)]
-    assert told(run, "--running", "fail") == before
-    orders = before["orders"]
-    assert orders["states"] == {"published": 2, "failed": 2}
-    assert (orders["batches"], orders["items"], orders["weight"]) == (4, 39, 390)
-    assert (orders["bookmark"], orders["late"]) == (41, {"count": 1, "first": [31]})
-
-
-def test_history_keeps_results_times_and_reasons(database: Database, run: Run, url: str) -> None:
-    """Expect what pybatchintory has written of each batch, its times in the database's zone."""
-    zone = sql.SQL("ALTER DATABASE {} SET timezone = 'Asia/Tokyo'")
-    run_statement(url, zone.format(sql.Identifier(name_of(url))))
-    told(run, "--running", "succeed")
-    there, here = query(database, THERE), query(database, HERE)
-    assert here[:3] == there[:3]
-    assert here[3][:4] == (None, 10, 100, "succeeded")
-    results = query(
-        database,
-        "SELECT job_result_item, logging, meta_table FROM batch_pipeline.inventory "
-        "WHERE job = 'orders' ORDER BY batch_id_start LIMIT 2",
-    )
-    assert results == [
-        ({"rows": 10, "mark": "\\x00"}, "fine", "ops.files"),  # a NUL is spelled out
-        ([], "bad file", "ops.files"),
-    ]
-    assert acquired(batch_count=10).items == names(42, 51)
-
-
-def test_results_are_items_of_a_chained_job(database: Database, run: Run) -> None:
-    """Expect what pybatchintory was given as results, in the order in which they were published."""
-    told(run, "--running", "fail", "--job", "orders")
-    upstream = [{"column": "job", "operator": "=", "value": "orders"}]
-    batch = acquire_batch("merge", "inventory", where=upstream)
-    assert batch is not None
-    assert [item["rows"] for item in batch.items] == [10, 9]
-
-
-def test_import_that_breaks_off_leaves_nothing(database: Database, run: Run) -> None:
-    """Expect the first job not to stay where writing the second one fails."""
-    execute(database, "ALTER TABLE batch_pipeline.attempt ADD CHECK (number + id < 6)")
-    assert run("--running", "fail").exception is not None
-    for table in ("job", "bookmark", "batch", "batch_state", "attempt"):
-        assert query(database, f"SELECT count(*) FROM batch_pipeline.{table}") == [(0,)]  # noqa: S608 - names from the line above
-
-
-def test_job_goes_on_with_the_very_next_id(database: Database, run: Run) -> None:
-    """Expect new items first, then what failed and was not cancelled, and nothing else."""
-    told(run, "--running", "fail", "--job", "orders")
-    reasons = "SELECT error FROM batch_pipeline.attempt WHERE status = 'failed' ORDER BY batch_id"
-    assert query(database, reasons) == [("bad file",), ("never released",)]
-    assert cancel_job("orders", "12..21").batches == 1
-    assert drained() == [*names(42, 60), *names(32, 41)]
-    check_invariants(database)
-
-
-def test_backfill_goes_on_within_its_window(database: Database, run: Run, url: str) -> None:
-    """Expect nothing below or above the window, which pybatchintory had gone through."""
-    told(run, "--job", "orders.backfill_january")
-    window: dict[str, Any] = {"batch_id_min": 12, "batch_id_max": 23, "batch_count": 5}
-    assert acquired("orders.backfill_january", **window).items == names(22, 23)
-    assert acquire_batch("orders.backfill_january", "ops.files", COLUMNS, **window) is None
-    check_invariants(database)
-
-
-def test_import_again_does_nothing_and_says_so(database: Database, run: Run) -> None:
-    """Expect no second row, whether or not somebody has gone on here meanwhile."""
-    told(run, "--running", "fail")
-    before = query(database, STATES, job="orders")
-    again = told(run)
-    assert [(one["batches"], one["bookmark"]) for one in again.values()] == [(0, 41), (0, 21)]
-    acquired(batch_count=10).succeeded()
-    assert "0 jobs were imported; 2 had nothing new." in run().stdout
-    assert query(database, STATES, job="orders")[:4] == before
-
-
-def test_what_came_in_since_is_added_until_both_go_on(
-    database: Database, run: Run, python: Path, url: str
-) -> None:
-    """Expect the next range of pybatchintory, and none once somebody has acquired here as well."""
-    told(run, "--running", "fail")
-    execute(database, "UPDATE old.inventory SET status = 'succeeded' WHERE batch_id_start = 32")
-    work(python, url, [asked("orders", batch_count=8), asked("orders", batch_count=5)])
-    execute(
-        database, "CREATE TABLE old.less AS SELECT * FROM old.inventory WHERE batch_id_end < 50"
-    )
-    orders = told(run, "--inventory-table", "old.less")["orders"]
-    assert (orders["batches"], orders["items"], orders["bookmark"]) == (1, 8, 49)
-    [doubt] = orders["doubts"]
-    assert "1 range has another status there than when it was imported (32..41)" in doubt
-    assert acquired(batch_count=5).items == names(50, 54)
-    check_invariants(database)
-    before = query(database, STATES, job="orders")
-    assert before[-2:] == [(42, 49, 8, "published", 1), (50, 54, 5, "running", 1)]
-    assert "it has 1 batch of its own here since it was imported" in problems(run)
-    assert query(database, STATES, job="orders") == before
-
-
-def test_rows_of_another_inventory_are_told_from_known_ones(database: Database, run: Run) -> None:
-    """Expect a row of the same number and other ids not to pass for one that was imported."""
-    told(run, "--running", "fail")
-    execute(database, "UPDATE old.inventory SET batch_id_end = 10 WHERE batch_id_end = 11")
-    assert "1 row has other ids than that of the same number that was imported (1..10)" in (
-        problems(run)
-    )
-    execute(database, "UPDATE old.inventory SET id = id + 100 WHERE batch_id_start = 22")
-    assert "1 new range begins below id 41, up to which it was imported (22..30)" in problems(run)
-
-
-def test_job_with_batches_of_its_own_is_refused(database: Database, run: Run) -> None:
-    """Expect what is here to stay, and the other job to be taken by its name."""
-    acquired(batch_count=3).succeeded()
-    assert "it has 1 batch of its own here, and none that were imported" in problems(
-        run, "--running", "fail"
-    )
-    listed = json.loads(run("--json").stdout)["problems"]
-    assert [one.partition(":")[0] for one in listed] == ["orders on ops.files"] * 2
-    assert query(database, STATES, job="orders") == [(1, 3, 3, "published", 1)]
-    assert told(run, "--job", "orders.backfill_january")["orders.backfill_january"]["batches"] == 2
-
-
-def test_ids_of_overlapping_workers_are_in_one_batch(database: Database, run: Run) -> None:
-    """Expect what failed to come again without what another worker has done."""
-    ranges = "SELECT batch_id_start, batch_id_end FROM old.others WHERE job = 'race' ORDER BY 1, 2"
-    assert query(database, ranges)[:4] == [(1, 11), (1, 16), (17, 20), (17, 20)]
-    race = told(run, *OF_OTHERS, "race")["race"]
-    assert "6 ranges shared ids with others" in race["doubts"][0]
-    assert query(database, STATES, job="race") == [
-        (1, 11, 11, "published", 1),
-        (12, 16, 5, "failed", 1),
-        (17, 20, 4, "published", 2),
-        (21, 23, 3, "published", 1),
-        (24, 25, 2, "dead", 3),
-    ]
-    assert drained("race") == [*names(26, 60), *names(12, 16)]
-    assert retry_job("race") == 1
-    assert drained("race") == names(24, 25)
-    check_each_item_once(database, "race")
-
-
-def test_late_items_are_handed_out_once(database: Database, run: Run) -> None:
-    """Expect the item between two ranges from an audit; what was read unnoticed if asked for."""
-    told(run, "--running", "succeed")
+    processed: list[str] = []
+    names: dict[str, object] = {"load": processed.extend}
+    exec(re.sub(r"items=\[.*?\]", f"items={not_processed}", record), names)  # noqa: S102
+    exec(finish, names)  # noqa: S102
+    assert sorted(processed) == sorted(f"file-{number}" for number in NOT_PROCESSED)
+    batch = names["batch"]
+    assert isinstance(batch, library.Batch)
+    assert batch.id_range.first_id == 42
+    assert batch.items == [f"file-{number}" for number in range(42, 52)]
+    batch.succeeded()
+    rest = acquire_batch("orders", "ops.files", COLUMNS)
+    assert rest is not None
+    assert rest.items == [f"file-{number}" for number in range(52, 61)]
+    rest.succeeded()
+    assert acquire_batch("orders", "ops.files", COLUMNS) is None
     audit = audit_job("orders", since=None)
-    assert (audit.late.first, audit.missing.count, audit.changed.count) == ((31,), 0, 0)
-    assert audit_job("orders", since=None).known == 1
-    assert drained() == [*names(31, 31), *names(42, 60), *names(12, 21)]
-    check_each_item_once(database)
-    assert (
-        plan_backfill("orders again", "ops.files", COLUMNS, items=[5], parent="orders").items == 1
-    )
-    assert drained("orders again") == names(5, 5)
+    assert "3 published batches compared" in audit.sentence()
+    assert "Nothing is late, gone or changed" in audit.sentence()
+    _check(url)
 
 
-def test_item_between_two_failed_batches_is_a_new_batch(database: Database, run: Run) -> None:
-    """Expect it before all others, and a bookmark without holes once it is there."""
-    gap = told(run, *OF_OTHERS, "gap")["gap"]
-    assert (gap["left"], gap["late"]["count"]) == ({"count": 1, "first": [11]}, 0)
+def _check(url: str) -> None:
+    database: Database = open_database(url, migrated=False)
     check_invariants(database)
-    assert drained("gap") == [*names(11, 11), *names(22, 60), *names(1, 10), *names(12, 21)]
-    check_each_item_once(database, "gap")
+    database.close()
 
 
-def test_job_that_somebody_acquires_from_meanwhile_is_refused(database: Database, run: Run) -> None:
-    """Expect what was judged before the lock to be looked at again under it."""
-    execute(database, MEANWHILE)
-    assert "orders: somebody acquired from it meanwhile. Run again." in problems(
-        run, "--running", "fail"
-    )
-    assert query(database, "SELECT count(*) FROM batch_pipeline.job") == [(0,)]
-
-
-def test_stream_begins_above_the_bookmark_and_commands_go_by_the_history(
-    database: Database, run: Run, url: str, tmp_path: Path
-) -> None:
-    """Expect only new items to be planned, and no command to stumble over what has no manifest."""
-    told(run, "--running", "fail")
-    [where] = re.findall(r"`where: (\[.+?\])`", TEXT)
-    table = {"table": "ops.files", "roots": ["/data"], "where": yaml.safe_load(where)}
-    table |= {"uid": "id", "item": "file_location", "weight": "size_in_bytes"}
-    path = tmp_path / "streams" / "files" / "defs.yaml"
-    path.parent.mkdir(parents=True)
-    attributes = {"stream": "files", "source": {"meta_table": table, "format": "csv"}}
-    path.write_text(
-        yaml.safe_dump({"type": "batch_pipeline.BatchStream", "attributes": attributes})
-    )
-    environment = {
-        "BATCH_PIPELINE_HOME": str(tmp_path / "home"),
-        "BATCH_PIPELINE_STREAMS": str(tmp_path / "streams"),
-        "BATCH_PIPELINE_INVENTORY_CONN": url,
-    }
-    for words in LOOKS:
-        ended = CliRunner().invoke(cli, words.split(), env=environment)
-        assert ended.exit_code == 0, (words, ended.output, ended.exception)
-    assert query(database, STATES, job="files") == [(1, 60, 19, "planned", 0)]
-    execute(database, "UPDATE old.inventory SET job = 'files' WHERE job = 'orders'")
-    assert "the stream files has a job of this name on ops.files" in problems(run)
-    assert drained() == [*names(42, 60), *names(12, 21), *names(32, 41)]
-
-
-def test_job_that_cannot_go_on_here_is_refused_and_left_out_by_name(
-    database: Database, run: Run
-) -> None:
-    """Expect nothing of any job, whatever is wrong, and the others once they are named."""
-    for number, (change, words) in enumerate(REFUSED.items()):
-        table = f"old.case_{number}"
-        for statement in (COPY, CHANGE):
-            execute(database, statement.format(table=table, change=change))
-        assert words in problems(run, "--running", "fail", "--inventory-table", table)
-    assert query(database, "SELECT count(*) FROM batch_pipeline.job") == [(0,)]
-    rest = told(run, "--inventory-table", table, "--job", "orders.backfill_january")
-    assert [*rest] == ["orders.backfill_january"]
-
-
-def test_table_of_two_names_is_one_job(database: Database, run: Run) -> None:
-    """Expect the higher of both bookmarks, and no item once more."""
-    both = told(run, *OF_OTHERS, "both")["both"]
-    assert 'its meta table was called "ops".files and ops.files' in " ".join(both["doubts"])
-    assert query(database, STATES, job="both") == [(1, 30, 30, "published", 2)]
-    assert acquired("both", batch_count=1).items == names(31, 31)
-
-
-def test_inventory_and_table_in_sqlite_are_imported(
-    database: Database, run: Run, python: Path, tmp_path: Path
-) -> None:
-    """Expect the job to go on with a table that stays where it is."""
-    there = f"sqlite:///{tmp_path}/old.db"
-    create = "CREATE TABLE files (id INTEGER PRIMARY KEY, file_location TEXT, size_in_bytes BIGINT)"
-    rows = """
-        WITH RECURSIVE n (id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n WHERE id < 12)
-        INSERT INTO files SELECT id, 'file-' || id, 10 FROM n
-    """
-    mine = {"meta_table_name": "files", "batch_count": 5}
-    work(python, there, [create, rows, asked("orders") | mine, asked("orders") | mine], schema="")
-    words = ("--from", there, "--inventory-table", "inventory", "--meta-conn", there)
-    assert told(run, *words)["orders"]["bookmark"] == 10
-    assert query(database, STATES, job="orders") == [
-        (1, 5, 5, "published", 1),
-        (6, 10, 5, "published", 1),
-    ]
-    ages = query(database, "SELECT now() - max(finished_at) FROM batch_pipeline.attempt")
-    assert abs(ages[0][0].total_seconds()) < 3_600  # in UTC, as SQLite writes it
-
-
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        (("--inventory-table", "ops.files"), NotImportedError),
-        (("--from", "postgresql://nobody:hunter2@127.0.0.1:1/x"), ForeignInventoryError),
-    ],
-)
-def test_place_without_an_inventory_is_told_without_its_password(
-    run: Run, words: tuple[str, ...], error: type[Exception]
-) -> None:
-    """Expect what was looked at and what to correct."""
-    ended = run(*words)
-    assert isinstance(ended.exception, error)
-    assert "--inventory-table" in str(ended.exception)
-    assert "hunter2" not in str(ended.exception)
+def _blocks(language: str) -> list[str]:
+    found = re.findall(rf"^ *```{language}\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
+    return [re.sub(r"^ {3}", "", block, flags=re.MULTILINE) for block in found]

@@ -30,8 +30,8 @@ RUN = [
     *("migrate", "report --output {folder}/report.html", "roll-up orders --keep 0"),
     "reprocess orders --all --dry-run",
 ]
-# Spark, the whole environment, a folder to look at, or an inventory of another product.
-NOT_RUN = {"run", "pack", "init", "import-pybatchintory"}
+# These need Spark, the whole environment, or a folder of files.
+NOT_RUN = {"run", "pack", "init"}
 WITHOUT_JSON = {"demo", "dev", "messages", "metrics", "completion"}
 
 

@@ -1,1 +1,0 @@
-"""Jobs of pybatchintory: reading its inventory, and making jobs and batches of it here."""
