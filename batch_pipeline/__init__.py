@@ -24,7 +24,6 @@ Where do I go to …
 - add a column to the inventory?          inventory/tables.py, inventory/upkeep/migrations/versions/
 - change what people see in Dagster?      defs/metadata.py, defs/assets/
 - change the component of dg projects?    defs/component.py, defs/scaffold.py
-- change what the report page shows?      report/, then inventory/work/recent_works.py
 - let Prometheus know something else?     metrics/, then inventory/work/work_counts.py
 - change what is checked afterwards?      domain/judgement.py, steps/verify.py, defs/checks/
 - change when batches are launched?       defs/sensors/, steps/plan.py

@@ -54,7 +54,6 @@ COMMANDS = {
     "reprocess": Listed(Section.DAILY, "reprocess", "Encode and publish batches once more."),
     "status": Listed(Section.DAILY, "status", "Show what waits, what is done and what failed."),
     "explain": Listed(Section.DAILY, "explain", "Tell where a file is, why, and since when."),
-    "report": Listed(Section.DAILY, "report", "Write an HTML page of where streams stand."),
     "register": Listed(Section.STATIONS, "register", "Find new files and give them ids."),
     "plan": Listed(Section.STATIONS, "plan", "Cut new items, or a part of the past, into batches."),
     "messages": Listed(Section.STATIONS, "messages", "Write the Singer messages of a stream."),
@@ -80,6 +79,7 @@ COMMANDS = {
 
 # Commands of earlier releases, with what to use instead.
 REMOVED = {
+    "report": "Use `status`, the plots of Dagster's asset pages, or `metrics` for Prometheus.",
     "import-pybatchintory": (
         "See docs/from_pybatchintory.md for how to continue a job of pybatchintory."
     ),

@@ -3,7 +3,7 @@
 from typing import Any
 
 from batch_pipeline.domain.fitting import Learned
-from batch_pipeline.report.words import limit_sentences
+from batch_pipeline.settings.units import limit_sentences
 
 
 def learned_json(learned: Learned | None) -> dict[str, Any] | None:

@@ -28,7 +28,7 @@ from batch_pipeline.domain.sparkline import sparkline
 from batch_pipeline.domain.standing import Standing
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.domain.words import last_of
-from batch_pipeline.report.words import limit_sentences
+from batch_pipeline.settings.units import limit_sentences
 from batch_pipeline.singer.messages import batch_message
 
 # Dagster calls a partition stale when what it was made from has a newer version. New rows of the

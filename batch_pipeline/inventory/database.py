@@ -27,7 +27,6 @@ from batch_pipeline.inventory.work.history import History
 from batch_pipeline.inventory.work.loads import TargetLoads
 from batch_pipeline.inventory.work.manifests import Manifests
 from batch_pipeline.inventory.work.published_batches import PublishedBatches
-from batch_pipeline.inventory.work.recent_works import RecentWorks
 from batch_pipeline.inventory.work.schemas import SchemaVersions
 from batch_pipeline.inventory.work.target_probes import TargetProbes
 from batch_pipeline.inventory.work.work_counts import WorkCounts
@@ -52,7 +51,6 @@ class Database:
     late_arrivals: LateArrivals = field(init=False)
     run_ends: RunEnds = field(init=False)
     published: PublishedBatches = field(init=False)
-    recent_works: RecentWorks = field(init=False)
     standings: Standings = field(init=False)
     stored_attempts: StoredAttempts = field(init=False)
     loads: TargetLoads = field(init=False)
@@ -78,7 +76,6 @@ class Database:
             ("late_arrivals", LateArrivals(self.engine)),
             ("run_ends", RunEnds(self.engine)),
             ("published", PublishedBatches(self.engine)),
-            ("recent_works", RecentWorks(self.engine)),
             ("standings", Standings(self.engine)),
             ("stored_attempts", StoredAttempts(self.engine)),
             ("loads", TargetLoads(self.engine, heartbeat)),

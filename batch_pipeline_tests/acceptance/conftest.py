@@ -17,7 +17,7 @@ OF_THE_FEED = ("test_regions_feed.py", "test_regions_in_s3.py", "test_regions_in
 # there is no browser nothing to look with. In CI there is one.
 collect_ignore = [] if ARCHIVE.exists() else list(OF_THE_FEED)
 if not (CHROMIUM or os.environ.get("CI")):
-    collect_ignore += ["test_browser.py", "test_report_page.py"]
+    collect_ignore += ["test_browser.py"]
 
 
 @pytest.fixture(scope="session", autouse=True)

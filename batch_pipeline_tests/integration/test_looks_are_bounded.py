@@ -1,4 +1,4 @@
-"""What the report and metrics read of a long history: the end of it, however long it is."""
+"""Metrics read the end of a long history, however long it is."""
 
 import pytest
 
@@ -39,15 +39,6 @@ def old(database: Database) -> Database:
     return database
 
 
-def test_recent_work_touches_the_end_of_the_history(old: Database) -> None:
-    """Expect a few rows for each of the ten batches that were asked for."""
-    with recorded(old.engine) as statements:
-        work = old.recent_works.of_stream("orders", newest=10)
-    assert (len(work.published), work.is_whole) == (10, False)
-    assert sum(group.batches for group in work.waiting) == 2
-    assert rows_touched(old.engine, statements) < 10 * 10
-
-
 def test_scrape_touches_what_waits_and_what_ended_lately(old: Database) -> None:
     """Expect the first look to read the last thousand ids, the next ones what is new."""
     seen = old.work_counts.begin()
@@ -73,7 +64,6 @@ def test_readers_rights_are_enough(logins: Logins) -> None:
     """Expect a login that may only read to be told all that is asked for."""
     publish(logins.of("lib"), planned(logins.of("lib"), 2)[0])
     reader = logins.of("rita")
-    assert len(reader.recent_works.of_stream("orders", newest=10).published) == 1
     assert len(reader.work_counts.ended(Seen(), ["orders"])) == 1
     assert reader.work_counts.not_planned(reader.meta_table("orders")).items == 0
     assert reader.standings.standing("orders", reader.meta_table("orders")).waiting.batches == 1
