@@ -25,7 +25,6 @@ from batch_pipeline_tests.acceptance.workplace import (
 
 NOT_ON_A_FRESH_MACHINE = ("java*", "psql*", "pg_*", "postgres*", "mvn*", "node*", "go", "docker*")
 PROJECT = Path(batch_pipeline.__file__).parents[1]
-OPERATORS_OWN = ("batch_pipeline/deploy/secrets/", "batch_pipeline/deploy/streams/")
 NOBODY = 65534
 MAY_READ_EVERYTHING = "+dac_read_search"  # the interpreter may lie in root's home folder
 
@@ -106,8 +105,7 @@ def test_wheel_holds_every_file_of_the_package_and_no_other(wheel: Path) -> None
     }
     with zipfile.ZipFile(wheel) as archive:
         inside = {name for name in archive.namelist() if ".dist-info/" not in name}
-    own = {name for name in here if name.startswith(OPERATORS_OWN)}
-    assert inside == here - own
+    assert inside == here
 
 
 def test_demo_of_an_installed_wheel_works_without_java_postgres_and_locale(

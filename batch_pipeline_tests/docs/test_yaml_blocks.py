@@ -9,6 +9,7 @@ import dagster as dg
 import pytest
 import yaml
 from dagster._core.instance.config import dagster_instance_config
+from dagster._core.workspace.config_schema import process_workspace_config
 
 from batch_pipeline import build_definitions, describe_stream
 from batch_pipeline.domain.errors import PipelineError
@@ -37,7 +38,9 @@ def _kind(value: Mapping[str, Any]) -> str:
         return "stream file"
     if set(value) <= KEYS:
         return "fragment"
-    return next((key for key in ("ops", "concurrency", "plugins") if key in value), "unknown")
+    return next(
+        (key for key in ("ops", "concurrency", "plugins", "load_from") if key in value), "unknown"
+    )
 
 
 BLOCKS: dict[str, list[tuple[Found, dict[str, Any]]]] = defaultdict(list)
@@ -104,6 +107,13 @@ def test_settings_of_dagster_are_accepted(tmp_path: Path) -> None:
         (tmp_path / "dagster.yaml").write_text(block.text, encoding="utf-8")
         settings, _ = dagster_instance_config(str(tmp_path))
         assert settings.keys() >= value.keys()
+
+
+def test_workspaces_are_accepted(tmp_path: Path) -> None:
+    assert BLOCKS["load_from"]
+    for _, value in BLOCKS["load_from"]:
+        result = process_workspace_config(value)
+        assert result.success, result.errors
 
 
 def _completed(fragment: Mapping[str, Any]) -> dict[str, Any]:

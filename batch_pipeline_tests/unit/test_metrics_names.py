@@ -56,7 +56,7 @@ def expressions(value: Any) -> list[str]:
 
 def test_dashboard_asks_for_what_is_served() -> None:
     """Expect every name in its queries to be there, and all but a few to be asked for."""
-    text = (PACKAGE / "deploy/grafana-dashboard.json").read_text(encoding="utf-8")
+    text = (PACKAGE / "metrics/grafana-dashboard.json").read_text(encoding="utf-8")
     asked = {
         name
         for one in expressions(json.loads(text))

