@@ -67,7 +67,7 @@ COMMANDS = {
     "verify": Listed(Section.UPKEEP, "verify", "Look again at what is published, and what waits."),
     "audit": Listed(Section.UPKEEP, "audit", "Find items that appeared late, and plan them."),
     "reconcile": Listed(Section.UPKEEP, "reconcile", "Close what a crash left; settle a restore."),
-    "gc": Listed(Section.UPKEEP, "gc", "Delete, or archive, what nobody needs."),
+    "gc": Listed(Section.UPKEEP, "gc", "Delete files that are no longer needed."),
     "roll-up": Listed(Section.UPKEEP, "roll_up", "Make few wide partitions of many old ones."),
     "migrate": Listed(Section.UPKEEP, "migrate", "Bring the inventory schema to this release."),
     "metrics": Listed(Section.AROUND, "metrics", "Serve metrics for Prometheus, until Ctrl-C."),

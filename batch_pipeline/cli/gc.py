@@ -1,7 +1,7 @@
-"""The command `gc`: files, texts and events that nobody needs are listed, and deleted."""
+"""The command `gc`: list and delete files that are no longer needed."""
 
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,8 +22,6 @@ from batch_pipeline.settings.units import format_bytes
 
 if TYPE_CHECKING:
     from batch_pipeline.domain.stream import Stream
-    from batch_pipeline.inventory.upkeep.dagster_history import Trimmed
-    from batch_pipeline.inventory.upkeep.old_texts import Texts
     from batch_pipeline.settings.pipeline import Pipeline
     from batch_pipeline.steps.collect_garbage import Collected
 
@@ -45,14 +43,6 @@ class _Asked:
     with_unknown: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Done:
-    """What was collected of a stream; texts are None where all are kept."""
-
-    files: "Collected"
-    texts: "Texts | None"
-
-
 @click.command()
 @all_streams
 @click.option(
@@ -67,19 +57,17 @@ def gc(stream: tuple[str, ...], unknown: bool, dry_run: bool, as_json: bool) -> 
 
     Taken are files of attempts that ended a day ago or more and were not published, what is left
     of processes that are gone, and generations that were replaced longer ago than the stream's
-    storage.keep_superseded or loaded into all its targets longer ago than storage.keep_loaded; with
-    storage.archive these are moved there. Quarantine files go after storage.keep_quarantine. What
-    else is live, and files of others, are never touched. With BATCH_PIPELINE_KEEP_LOGS, older
-    errors and logs go that nothing depends on; of Dagster's runs, unless streams are named.
+    storage.keep_superseded or loaded into all its targets longer ago than storage.keep_loaded.
+    Quarantine files go after storage.keep_quarantine. What else is live, and files of others, are
+    never touched.
 
     \b
     Example:
       batch-pipeline gc orders --dry-run
     """
     asked = _Asked(dry_run=dry_run, with_unknown=unknown)
-    done: dict[str, _Done] = {}
+    done: dict[str, Collected] = {}
     failed: dict[str, PipelineError] = {}
-    history: Trimmed | None = None
     with opened() as pipeline, progress():
         for one in chosen(pipeline, stream):
             turn_to(one.name, "collecting garbage")
@@ -87,46 +75,28 @@ def gc(stream: tuple[str, ...], unknown: bool, dry_run: bool, as_json: bool) -> 
                 done[one.name] = _collect(pipeline, one, asked)
             except (GarbageLeftError, StorageUnavailableError) as error:  # the others have theirs
                 failed[one.name] = error
-        if not stream and pipeline.settings.keep_logs is not None:
-            history = _trim_history(pipeline, dry_run=dry_run)
     if as_json:
         reports = [_report(of_stream, asked) for of_stream in done.values()]
         errors = [{"stream": name, "error": str(why)} for name, why in failed.items()]
-        of_dagster = {} if history is None else {"dagster": asdict(history)}
-        print_json({"streams": reports + errors, **of_dagster})
+        print_json({"streams": reports + errors})
     else:
         for of_stream in done.values():
-            _print(of_stream.files, asked)
-            _print_texts(of_stream.texts, asked)
-        _print_history(history, asked)
+            _print(of_stream, asked)
     for name, why in failed.items():
         complain(f"{name}: {why}")
     sys.exit(exit_code(failed.values()) if failed else 0)
 
 
-def _collect(pipeline: "Pipeline", stream: "Stream", asked: _Asked) -> _Done:
-    from batch_pipeline.settings.retention import forget_old_texts
-
-    files = pipeline.collect_garbage(
+def _collect(pipeline: "Pipeline", stream: "Stream", asked: _Asked) -> "Collected":
+    return pipeline.collect_garbage(
         stream,
         pipeline.streams.values(),
         with_unknown=asked.with_unknown,
         dry_run=asked.dry_run,
     )
-    return _Done(files=files, texts=forget_old_texts(pipeline, stream, dry_run=asked.dry_run))
 
 
-def _trim_history(pipeline: "Pipeline", *, dry_run: bool) -> "Trimmed | None":
-    from batch_pipeline.defs.instance.history import trim_history  # Dagster: 0.6 s
-    from batch_pipeline.defs.instance.home import open_instance
-
-    with open_instance(pipeline.home) as instance:
-        return trim_history(pipeline, instance, dry_run=dry_run)
-
-
-def _report(done: _Done, asked: _Asked) -> dict[str, Any]:
-    one = done.files
-    texts = {} if done.texts is None else {"texts": asdict(done.texts)}
+def _report(one: "Collected", asked: _Asked) -> dict[str, Any]:
     return {
         "stream": one.stream,
         "dry_run": asked.dry_run,
@@ -134,10 +104,7 @@ def _report(done: _Done, asked: _Asked) -> dict[str, Any]:
         "garbage_bytes": one.size_bytes,
         "removed_files": one.removed_files,
         "removed_bytes": one.removed_bytes,
-        "archive": one.archive,
-        "archived_files": one.archived_files,
         "unknown": [_file(garbage) for garbage in one.unknown],
-        **texts,
     }
 
 
@@ -159,11 +126,6 @@ def _print(one: "Collected", asked: _Asked) -> None:
     for reason, because in _BECAUSE.items():
         if count := one.files(reason):
             say(f"  {count:>6} {because}")
-    if asked.dry_run and one.to_archive:
-        say(f"  {one.to_archive} of them would be moved to {one.archive} instead")
-    elif one.archived_files:
-        were = agreeing(one.archived_files, "was", "were")
-        say(f"  {one.archived_files} of them {were} moved to the archive instead")
     if asked.dry_run:
         _print_paths(one.garbage)
     if one.unknown:
@@ -175,30 +137,6 @@ def _print(one: "Collected", asked: _Asked) -> None:
         say(f"  If no other inventory's files are stored here, delete {them} with")
         say(f"  `batch-pipeline gc {one.stream} --unknown`:")
         _print_paths(one.unknown)
-
-
-def _print_texts(texts: "Texts | None", asked: _Asked) -> None:
-    if texts is not None and texts.attempts + texts.loads:
-        went = "would go (dry run)" if asked.dry_run else "are gone"
-        rows = f"{count_of(texts.attempts, 'attempt')} and {count_of(texts.loads, 'load')}"
-        say(f"  Old errors and logs of {rows} {went}: {format_bytes(texts.size_bytes)}.")
-
-
-def _print_history(history: "Trimmed | None", asked: _Asked) -> None:
-    if history is None:
-        return
-    head("Dagster")
-    if not history.events:
-        say("  No old events.")
-        return
-    events = count_of(history.events, "event")
-    are_gone = agreeing(history.events, "is gone", "are gone")
-    went = "would go (dry run)" if asked.dry_run else are_gone
-    runs = count_of(history.runs + history.deleted_runs, "old run")
-    say(f"  {events} of {runs} {went}: {format_bytes(history.size_bytes)}.")
-    if history.deleted_runs:
-        go = agreeing(history.deleted_runs, "goes", "go")
-        say(f"  {history.deleted_runs} of these runs made nothing, and {go} with them.")
 
 
 def _print_paths(some: tuple[Garbage, ...]) -> None:

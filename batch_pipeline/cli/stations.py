@@ -137,10 +137,8 @@ def _print_removal(story: dict[str, Any], now: datetime) -> None:
     removal = story["files_removed"]
     if removal is None:
         return
-    archive = removal["archive"]
-    went = "deleted" if archive is None else f"moved to the archive {archive}"
     again = "materialize the partition again to have them anew"
-    fact("", f"these files were {went} {at(removal['at'], now)}; {again}")
+    fact("", f"these files were deleted {at(removal['at'], now)}; {again}")
 
 
 def _print_backfill(story: dict[str, Any], one: dict[str, Any], now: datetime) -> None:

@@ -24,9 +24,7 @@ LEASES_OF_GRACE = 10
 UNKNOWN_FOR = timedelta(days=7)
 
 FILES_REMOVED_AT = "files_removed_at"  # a fact of an attempt: when its files were given up
-FILES_ARCHIVED_IN = "files_archived_in"  # a fact beside it: the folder's URI, if they were archived
 QUARANTINE_REMOVED_AT = "quarantine_removed_at"  # the same of quarantine files alone
-QUARANTINE_ARCHIVED_IN = "quarantine_archived_in"
 
 
 class Reason(StrEnum):
@@ -41,20 +39,16 @@ class Reason(StrEnum):
     UNKNOWN = "unknown"  # no attempt of the inventory wrote it: deleted on request only
 
 
-OF_GENERATIONS = frozenset(  # marked first; may be archived
+OF_GENERATIONS = frozenset(  # marked first
     {Reason.SUPERSEDED, Reason.LOADED, Reason.QUARANTINED}
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """That files of a generation were given up: when, and the folder's URI if they were archived.
-
-    `at` is the time of the decision; the files go right after it.
-    """
+    """When the files of a generation were marked for deletion, which follows at once."""
 
     at: datetime
-    archive: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

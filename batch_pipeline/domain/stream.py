@@ -172,7 +172,7 @@ class Storage:
     `keep_superseded` is how long files of a generation stay once a newer one is published,
     `keep_loaded` how long once all targets of the stream have it; None keeps them for ever.
     `keep_quarantine` is how long quarantine files stay while their generation does; None keeps them
-    as long. `archive` is the absolute URI of the folder they are moved to then; None deletes them.
+    as long.
 
     Raises:
         InvalidValueError: values do not go together.
@@ -183,21 +183,12 @@ class Storage:
     keep_superseded: timedelta | None = None
     keep_loaded: timedelta | None = None
     keep_quarantine: timedelta | None = None
-    archive: str | None = None
 
     def __post_init__(self) -> None:
         if self.prefix and not STREAM_NAME.fullmatch(self.prefix):
             raise InvalidValueError(
                 "storage.prefix", self.prefix, f"to match {STREAM_NAME.pattern}"
             )
-        if self.archive is None:
-            return
-        if {self.keep_loaded, self.keep_superseded, self.keep_quarantine} == {None}:
-            expected = "none without `keep_loaded`, `keep_superseded` or `keep_quarantine`"
-            raise InvalidValueError("storage.archive", self.archive, expected)
-        own = {self.root, *(f"{self.root}/{one}" for one in ("quarantine", "manifests"))}
-        if self.archive in own:
-            raise InvalidValueError("storage.archive", self.archive, "another folder than the root")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,6 @@ from uuid import uuid4
 from batch_pipeline.domain.batch import Attempt
 from batch_pipeline.domain.errors import (
     GarbageLeftError,
-    NotArchivedError,
     PointerUnavailableError,
     StorageUnavailableError,
 )
@@ -20,7 +19,6 @@ from batch_pipeline.domain.location import join_uri, split_object
 from batch_pipeline.domain.manifest import Manifest, PartFile
 from batch_pipeline.domain.stored_file import Folder, StoredFile, hidden_name, shown_name
 from batch_pipeline.domain.stream import Storage
-from batch_pipeline.files.object_archive import archive
 from batch_pipeline.files.pointers import (
     already_there,
     check_pointer,
@@ -134,18 +132,6 @@ class ObjectStorage:
                 return False
             remove(uri)
         return True
-
-    def archive(self, file: StoredFile, folder: str) -> bool:
-        """Move an object to its place in another folder or bucket; tells whether it was there.
-
-        Raises:
-            NotArchivedError: it cannot be moved, or another file is in its place.
-        """
-        try:
-            return archive(self.storage.root, file.path, folder)
-        except OSError as error:
-            root, reason = self.storage.root, reason_of(error)
-            raise NotArchivedError(root, reason, file.path, folder) from error
 
     def pointer_uri(self, manifest: Manifest) -> str:
         """Give where the pointer file of a manifest is, or was."""

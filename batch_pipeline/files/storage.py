@@ -11,18 +11,15 @@ from uuid import uuid4
 from batch_pipeline.domain.batch import Attempt
 from batch_pipeline.domain.errors import (
     GarbageLeftError,
-    NotArchivedError,
     PartFilesElsewhereError,
     PointerUnavailableError,
     StorageUnavailableError,
 )
 from batch_pipeline.domain.failpoint import failpoint
-from batch_pipeline.domain.location import is_object, to_path, to_uri
+from batch_pipeline.domain.location import to_path, to_uri
 from batch_pipeline.domain.manifest import Manifest, PartFile
 from batch_pipeline.domain.stored_file import Folder, StoredFile
 from batch_pipeline.domain.stream import Storage
-from batch_pipeline.files import object_archive
-from batch_pipeline.files.archive import move
 from batch_pipeline.files.pointers import (
     already_there,
     check_pointer,
@@ -136,23 +133,6 @@ class FolderStorage:
             return False
         except OSError as error:
             raise GarbageLeftError(self.storage.root, reason_of(error)) from error
-        return True
-
-    def archive(self, file: StoredFile, folder: str) -> bool:
-        """Move a file to its place below another folder or bucket; tells whether it was there.
-
-        Raises:
-            NotArchivedError: it cannot be moved, or another file is in its place.
-        """
-        try:
-            if is_object(folder):
-                return object_archive.archive(self.storage.root, file.path, folder)
-            move(self._root / file.path, Path(to_path(folder)) / file.path)
-        except OSError as error:
-            if isinstance(error, FileNotFoundError) and not (self._root / file.path).exists():
-                return False
-            root, reason = self.storage.root, reason_of(error)
-            raise NotArchivedError(root, reason, file.path, folder) from error
         return True
 
     def pointer_uri(self, manifest: Manifest) -> str:

@@ -5,10 +5,9 @@ The environment arrives as an argument and is never written to; nothing is read 
 
 import difflib
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -16,18 +15,25 @@ from dotenv.parser import parse_stream
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
     ValidationError,
 )
 
-from batch_pipeline.domain.errors import InvalidValueError, SettingError
-from batch_pipeline.settings.units import parse_duration
+from batch_pipeline.domain.errors import SettingError
 
 PREFIX = "BATCH_PIPELINE_"
 ENV_FILE = f"{PREFIX}ENV_FILE"
+
+
+# Settings of earlier releases, with what to do instead.
+REMOVED = {
+    f"{PREFIX}KEEP_LOGS": (
+        "Remove it. Errors, logs and events are kept; larger batches (`batch.max_weight`, "
+        "`batch.max_count`) cause fewer of them."
+    ),
+}
 
 
 def _absolute(path: Path) -> Path:
@@ -72,16 +78,6 @@ def _master(text: str) -> str:
     return text.strip()
 
 
-def _age(given: object) -> timedelta:
-    try:
-        age = given if isinstance(given, timedelta) else parse_duration(str(given))
-    except InvalidValueError as error:
-        raise ValueError(f"is no duration; expected {error.expected}") from error
-    if age < timedelta(hours=24):
-        raise ValueError("is less than 24h")
-    return age
-
-
 class Settings(BaseModel):
     """What the process was told, checked; secrets hide themselves when printed."""
 
@@ -111,11 +107,6 @@ class Settings(BaseModel):
     spark_packed: Annotated[Path, AfterValidator(_absolute)] | None = Field(
         default=None,
         description="Archive of what executors import, made by `pack`; what they have if left out.",
-    )
-    keep_logs: Annotated[timedelta, BeforeValidator(_age)] | None = Field(
-        default=None,
-        description="How long logs and errors stay that nothing depends on, at least 24h; for ever "
-        "if left out.",
     )
 
 
@@ -151,6 +142,7 @@ def load_settings(
         given |= _from_dot_env(Path(env_file), asked_by=ENV_FILE)
     if dot_env is not None:
         given |= _from_dot_env(dot_env, asked_by="dot_env")
+    _refuse_removed(environment, "environment")
     given |= _from_environment(environment)
     given |= _from_arguments(settings or {})
     try:
@@ -169,6 +161,13 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, _Given]:
         if environment.get(name):
             given[field] = _Given(name=name, source="environment", value=environment[name])
     return given
+
+
+def _refuse_removed(names: Iterable[str], source: str) -> None:
+    """Raise if a setting of an earlier release is given."""
+    for name, step in REMOVED.items():
+        if name in names:
+            raise SettingError(name, source, "this setting was removed", step)
 
 
 def _from_arguments(settings: Mapping[str, object]) -> dict[str, _Given]:
@@ -191,6 +190,7 @@ def _from_dot_env(path: Path, *, asked_by: str) -> dict[str, _Given]:
         if binding.error:
             step = "Write NAME=value, with quotes around a value of several words."
             raise SettingError("dot-env file", source, "this line cannot be understood", step)
+        _refuse_removed([name], source)
         if name in fields and binding.value:
             given[fields[name]] = _Given(name=name, source=source, value=binding.value)
         elif name == ENV_FILE:

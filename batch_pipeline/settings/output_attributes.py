@@ -72,12 +72,6 @@ class StorageAttributes(Section):
         description="How long quarantine files stay once their generation is published, at least "
         "24h (seconds, or with a unit such as 90d; default: as long as its other files).",
     )
-    archive: Location | None = Field(
-        None,
-        description="Where files of generations are moved to when one of these times is over: a "
-        "folder, by a file:///… URI or by a path, relative to the stream file; or "
-        "s3://bucket/prefix (default: they are deleted).",
-    )
 
     def check(self) -> None:
         self.to_domain(Path("/"))
@@ -90,7 +84,6 @@ class StorageAttributes(Section):
             keep_superseded=self.keep_superseded,
             keep_loaded=self.keep_loaded,
             keep_quarantine=self.keep_quarantine,
-            archive=None if self.archive is None else absolute_uri(self.archive, base),
         )
 
 

@@ -13,15 +13,16 @@ def check_apart(stream: Stream) -> None:
     Hidden folders of a landing are not listed, so that it may write there.
 
     Raises:
-        InvalidValueError: storage or archive are the landing, or lie in it.
+        InvalidValueError: storage is the landing, or lies in it.
     """
     if not isinstance(stream.source, Source):
         return
     landing = f"{stream.source.uri}/"
-    written = {"storage.root": stream.storage.root, "storage.archive": stream.storage.archive}
-    for key, uri in written.items():
-        below = "" if uri is None else f"{uri}/"
-        is_hidden = "/." in f"/{below.removeprefix(landing)}"
-        if below.startswith(landing) and not is_hidden:
-            expected = f"a place outside of `source.uri` ({stream.source.uri}), or part files land"
-            raise InvalidValueError(key, uri, f"{expected} there, and are read and written again")
+    root = stream.storage.root
+    below = f"{root}/"
+    is_hidden = "/." in f"/{below.removeprefix(landing)}"
+    if below.startswith(landing) and not is_hidden:
+        expected = f"a place outside of `source.uri` ({stream.source.uri}), or part files land"
+        raise InvalidValueError(
+            "storage.root", root, f"{expected} there, and are read and written again"
+        )

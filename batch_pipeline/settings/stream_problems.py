@@ -16,6 +16,11 @@ from batch_pipeline.settings.stream_values import REFUSAL
 from batch_pipeline.settings.yaml_lines import Document, Problem
 
 _KEYS = re.compile(r"([^.\[\]]+)|\[([0-9]+)\]")
+# Keys of earlier releases, with what to use instead.
+_REMOVED = {
+    "`storage.archive`": "copy files away before `keep_superseded` or `keep_loaded` ends, or leave "
+    "these keys out to keep all generations",
+}
 _EXPECTED = {
     "string_type": "text (in quotes where YAML takes it for something else)",
     "int_type": "a whole number",
@@ -59,6 +64,8 @@ def keys_of(dotted: str) -> list[Hashable]:
 
 
 def _unknown_key(path: tuple[Hashable, ...], file: type[BaseModel]) -> str:
+    if (removed := _REMOVED.get(_dotted(path))) is not None:
+        return f"{_dotted(path)} was removed; {removed}"
     name, place = str(path[-1]), f" in {_dotted(path[:-1])}" if path[:-1] else ""
     alike = [key for key in _fields_at(path[:-1], file) if abs(len(key) - len(name)) <= 2]
     close = difflib.get_close_matches(name, alike, n=1, cutoff=0.6)

@@ -3,10 +3,10 @@
 The order is what makes it safe beside everything else: files are listed first and the inventory is
 asked afterwards, so whoever wrote a file is known by then; only what can never become live again,
 or is loaded and not to be kept, is named; and generations are marked in the inventory before their
-files are deleted, or moved to the archive of the stream.
+files are deleted.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
@@ -15,7 +15,6 @@ from typing import Protocol
 from batch_pipeline.domain.errors import GarbageLeftError
 from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.garbage import (
-    OF_GENERATIONS,
     Garbage,
     KnownAttempt,
     Owner,
@@ -55,23 +54,16 @@ class GarbageInventory(Protocol):
     ) -> Sequence[KnownAttempt]:
         """Find published attempts of a stream by job, range of ids and generation."""
 
-    def mark_superseded(
-        self, attempt_ids: Collection[int], archive: str | None
-    ) -> Mapping[int, str | None]:
-        """Remember that files of superseded generations go, to an archive or for good.
+    def mark_superseded(self, attempt_ids: Collection[int]) -> Set[int]:
+        """Mark superseded generations, whose files are then deleted.
 
-        Gives those that indeed are superseded, or were marked before, and the archive of each; the
-        first mark counts, and nothing is remembered of others.
+        Returns the ids of those that are superseded or were marked before.
         """
 
-    def mark_loaded(
-        self, attempt_ids: Collection[int], targets: Collection[str], archive: str | None
-    ) -> Mapping[int, str | None]:
+    def mark_loaded(self, attempt_ids: Collection[int], targets: Collection[str]) -> Set[int]:
         """Remember that files of generations that all targets have go, likewise."""
 
-    def mark_quarantine(
-        self, attempt_ids: Collection[int], archive: str | None
-    ) -> Mapping[int, str | None]:
+    def mark_quarantine(self, attempt_ids: Collection[int]) -> Set[int]:
         """Remember that quarantine files of generations go while their other files stay."""
 
 
@@ -92,20 +84,12 @@ class StoredFiles(Protocol):
             GarbageLeftError: it cannot be deleted.
         """
 
-    def archive(self, file: StoredFile, folder: str) -> bool:
-        """Move a file to its place below another folder; tells whether it was there.
-
-        Raises:
-            NotArchivedError: it cannot be moved, or another file is in its place.
-        """
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
     """What was found of a stream, each list in the order of its paths, and what was removed.
 
-    `garbage` is the same whether or not it was removed; `unknown` were left alone. Of the removed
-    files so many went to `archive`, where the stream has one; the others were deleted.
+    `garbage` is the same whether or not it was removed; `unknown` were left alone.
     """
 
     stream: str
@@ -113,19 +97,10 @@ class Collected:
     unknown: tuple[Garbage, ...] = ()
     removed_files: int = 0
     removed_bytes: int = 0
-    archive: str | None = None
-    archived_files: int = 0
 
     def files(self, reason: Reason) -> int:
         """Count the garbage of one kind."""
         return sum(one.reason is reason for one in self.garbage)
-
-    @property
-    def to_archive(self) -> int:
-        """Count the garbage that the stream archives instead of deleting it."""
-        if self.archive is None:
-            return 0
-        return sum(one.reason in OF_GENERATIONS for one in self.garbage)
 
     @property
     def size_bytes(self) -> int:
@@ -149,7 +124,7 @@ def collect_garbage(
     workers, publishes and other collectors.
 
     Raises:
-        GarbageLeftError: files cannot be listed, deleted or archived; what is left is left for next
+        GarbageLeftError: files cannot be listed or deleted; what is left is left for next
             time. Of several it is the first one that tells, with how many there are.
     """
     together = [stream, *others]
@@ -165,9 +140,7 @@ def collect_garbage(
         garbage=garbage,
         unknown=unknown,
         removed_files=len(removed),
-        removed_bytes=sum(one.file.size_bytes for one, _ in removed),
-        archive=stream.storage.archive,
-        archived_files=sum(archive is not None for _, archive in removed),
+        removed_bytes=sum(one.file.size_bytes for one in removed),
     )
 
 
@@ -214,42 +187,37 @@ def _judge(
 
 def _remove(
     garbage: Sequence[Garbage], owner: Owner, inventory: GarbageInventory, storage: StoredFiles
-) -> Iterator[tuple[Garbage, str | None]]:
-    """Delete or archive what was listed; give what was still there, and the archive it is in.
+) -> Iterator[Garbage]:
+    """Delete what was listed; yield what was still there.
 
     Raises:
         GarbageLeftError: some of it could not go, after all that could is gone.
     """
-    archives = _marked(garbage, owner, inventory)
+    marked = _marked(garbage, owner, inventory)
     failpoint("collect.marked")
     errors: list[GarbageLeftError] = []
     pointed: set[int] = set()
     for one in counted(garbage, "removing files", total=len(garbage)):
-        ids, marks = set(one.attempt_ids), _marks_of(one)
-        if not archives.keys() >= set(marks):
+        ids = set(one.attempt_ids)
+        if not marked.issuperset(_marks_of(one)):
             continue  # it is to be loaded again by now
         if ids & pointed:
             continue  # a pointer file that could not go names it
         failpoint("collect.before_remove")
-        archive = archives[marks[0]] if marks else None
         try:
-            is_gone = _remove_file(one.file, archive, storage)
+            is_gone = storage.remove(one.file)
         except GarbageLeftError as error:
             errors.append(error)
             if one.file.folder is Folder.MANIFESTS:
                 pointed |= ids
             continue
         if is_gone:
-            yield one, archive
+            yield one
     if errors:
         first, others = errors[0], len(errors) - 1
         more = count_of(others, "more file")
         reason = f"{first.reason}; {more} cannot go either" if others else first.reason
         raise replace(first, reason=reason) from first
-
-
-def _remove_file(file: StoredFile, archive: str | None, storage: StoredFiles) -> bool:
-    return storage.remove(file) if archive is None else storage.archive(file, archive)
 
 
 _Mark = tuple[bool, int]  # of its quarantine files alone, and the id of an attempt
@@ -259,24 +227,20 @@ def _marks_of(one: Garbage) -> list[_Mark]:
     return [(one.reason is Reason.QUARANTINED, attempt_id) for attempt_id in one.attempt_ids]
 
 
-def _marked(
-    garbage: Sequence[Garbage], owner: Owner, inventory: GarbageInventory
-) -> Mapping[_Mark, str | None]:
-    """Mark generations in the inventory; gives those whose files may go, and where to."""
+def _marked(garbage: Sequence[Garbage], owner: Owner, inventory: GarbageInventory) -> set[_Mark]:
+    """Mark generations in the inventory; return the marks of those whose files may be deleted."""
     ids: dict[Reason, set[int]] = {}
     for one in garbage:
         ids.setdefault(one.reason, set()).update(one.attempt_ids)
-    archive = owner.storage.archive
-    whole: dict[int, str | None] = {}
-    quarantine: Mapping[int, str | None] = {}
+    whole: set[int] = set()
+    quarantine: Set[int] = set()
     if superseded := ids.get(Reason.SUPERSEDED):
-        whole |= inventory.mark_superseded(superseded, archive)
+        whole |= inventory.mark_superseded(superseded)
     if loaded := ids.get(Reason.LOADED):
-        whole |= inventory.mark_loaded(loaded, owner.targets, archive)
+        whole |= inventory.mark_loaded(loaded, owner.targets)
     if quarantined := ids.get(Reason.QUARANTINED):
-        quarantine = inventory.mark_quarantine(quarantined, archive)
-    marks = {(False, attempt_id): where for attempt_id, where in whole.items()}
-    return marks | {(True, attempt_id): where for attempt_id, where in quarantine.items()}
+        quarantine = inventory.mark_quarantine(quarantined)
+    return {(False, one) for one in whole} | {(True, one) for one in quarantine}
 
 
 def _order(one: Garbage) -> tuple[bool, str]:

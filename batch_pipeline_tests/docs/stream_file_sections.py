@@ -69,7 +69,6 @@ encoding: {format: parquet, compression: zstd, level: 3}
 storage:
   root: s3://lake/orders
   keep_superseded: 30d
-  archive: s3://lake-archive/orders
 """,
     "schema": """
 schema:

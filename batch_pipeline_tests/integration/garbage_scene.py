@@ -164,10 +164,6 @@ class AgedStorage:
         """Delete a file."""
         return self.storage.remove(file)
 
-    def archive(self, file: StoredFile, folder: str) -> bool:
-        """Move a file."""
-        return self.storage.archive(file, folder)
-
     def prepare(self) -> None:
         """Check that it can be written."""
         self.storage.prepare()

@@ -1,22 +1,23 @@
-"""Files of generations that all targets have: when they go, where to, and who is told of it."""
+"""Files of generations that all targets have: when they are deleted and how readers see that."""
 
 import signal
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from batch_pipeline import acquire_batch
-from batch_pipeline.domain.errors import FilesRemovedError, NotArchivedError
+from batch_pipeline.domain.errors import FilesRemovedError, GarbageLeftError
 from batch_pipeline.domain.garbage import Reason
 from batch_pipeline.domain.job import JobKind
-from batch_pipeline.domain.location import to_uri
+from batch_pipeline.domain.stored_file import StoredFile
 from batch_pipeline.domain.verdict import Check
 from batch_pipeline.files.looks import size_problem
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.work.removals import mark_loaded
+from batch_pipeline.steps.collect_garbage import StoredFiles
 from batch_pipeline.steps.reconcile import pointer_of, reconcile
 from batch_pipeline.steps.verify import verify
 from batch_pipeline_tests.concurrency import run_python, together
@@ -29,10 +30,7 @@ from batch_pipeline_tests.integration.garbage_scene import (
 from batch_pipeline_tests.integration.seeds import LEASE, execute, query
 
 FIRST = "000000000001-000000000003"
-MARKS = (
-    "SELECT generation, facts ->> 'files_archived_in' FROM batch_pipeline.attempt "
-    "WHERE facts ? 'files_removed_at' ORDER BY id"
-)
+MARKS = "SELECT generation FROM batch_pipeline.attempt WHERE facts ? 'files_removed_at' ORDER BY id"
 COLLECT = """
 import sys
 from datetime import timedelta
@@ -49,8 +47,7 @@ scene = GarbageScene(
     batches=(),
     stream=stream(storage=Storage(root=sys.argv[2])),
 )
-archive = sys.argv[3] or None
-scene.loading_into("warehouse", keep_loaded=timedelta(days=7), archive=archive).collect()
+scene.loading_into("warehouse", keep_loaded=timedelta(days=7)).collect()
 """
 
 
@@ -75,7 +72,7 @@ def test_loaded_generation_goes_when_the_stream_says_so(scene: GarbageScene) -> 
     assert scene.loading_into("warehouse").collect().garbage == told.garbage
     assert paths(told) == sorted(before, key=lambda name: "manifests" not in name)
     assert scene.there() == []
-    assert query(scene.database, MARKS) == [(1, None)]
+    assert query(scene.database, MARKS) == [(1,)]
     assert query(scene.database, "SELECT count(*) FROM batch_pipeline.part_file") == [(2,)]
 
 
@@ -119,7 +116,7 @@ def test_generation_that_may_be_loaded_again_stays(
     hold(scene)
     assert scene.collect().garbage == ()
     [(attempt_id,)] = query(scene.database, "SELECT id FROM batch_pipeline.attempt")
-    assert scene.database.stored_attempts.mark_loaded([attempt_id], {"warehouse"}, None) == {}
+    assert scene.database.stored_attempts.mark_loaded([attempt_id], {"warehouse"}) == set()
     assert query(scene.database, MARKS) == []
 
 
@@ -177,131 +174,48 @@ def test_next_generation_of_a_batch_whose_files_went_is_loaded(scene: GarbageSce
     assert len(scene.collect().garbage) == 3
 
 
-@pytest.mark.parametrize("archive", ["", "archive"])
 @pytest.mark.parametrize("failpoint", ["collect.marked", "collect.before_remove"])
 def test_collector_killed_after_the_mark_is_finished_by_the_next(
-    scene: GarbageScene, database_url: str, tmp_path: Path, failpoint: str, archive: str
+    scene: GarbageScene, database_url: str, tmp_path: Path, failpoint: str
 ) -> None:
-    """Expect files to go where the mark says, even if targets and archive changed since."""
+    """Expect the files to be deleted even if the targets changed since."""
     scene.loaded("warehouse")
     scene.age()
     there = scene.there()
-    place = to_uri(tmp_path / archive) if archive else ""
-    arguments = (database_url, scene.stream.storage.root, place)
+    arguments = (database_url, scene.stream.storage.root)
     assert run_python(COLLECT, *arguments, failpoints=f"{failpoint}=kill") == -signal.SIGKILL
-    assert (scene.there(), query(scene.database, MARKS)) == (there, [(1, place or None)])
-    changed = scene.loading_into("lake", archive=to_uri(tmp_path / "other"))
+    assert (scene.there(), query(scene.database, MARKS)) == (there, [(1,)])
+    changed = scene.loading_into("lake")
     assert sorted(paths(changed.collect())) == there
     assert scene.there() == []
-    assert below(tmp_path / "archive") == (there if archive else [])
-    assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.parametrize("failpoint", ["archive.copied", "archive.before_unlink"])
-def test_collector_killed_while_archiving_loses_nothing(
-    scene: GarbageScene, database_url: str, tmp_path: Path, failpoint: str
-) -> None:
-    """Expect each file in one place at least, whole, and all in the archive after the next run."""
-    scene.loaded("warehouse")
-    scene.age()
-    there, place = scene.there(), to_uri(tmp_path / "archive")
-    script = COLLECT
-    if failpoint == "archive.copied":
-        script = NO_LINKS + COLLECT
-    arguments = (database_url, scene.stream.storage.root, place)
-    assert run_python(script, *arguments, failpoints=f"{failpoint}=kill") == -signal.SIGKILL
-    assert {*scene.there(), *below(tmp_path / "archive")} >= {*there}
-    scene.loading_into("warehouse", archive=place).collect()
-    assert scene.there() == []
-    assert {*there} <= {*below(tmp_path / "archive")}
+@dataclass(frozen=True, slots=True)
+class Undeletable:
+    """A storage in which one file cannot be deleted."""
+
+    storage: StoredFiles
+    path: str
+
+    def files(self) -> Iterable[StoredFile]:
+        return self.storage.files()
+
+    def remove(self, file: StoredFile) -> bool:
+        if file.path == self.path:
+            raise GarbageLeftError("file:///batches", f"{file.path} is read-only")
+        return self.storage.remove(file)
 
 
-NO_LINKS = """
-import errno, os
-def link(*_, **__):
-    raise OSError(errno.EXDEV, "another file system")
-os.link = link
-"""
-
-
-def below(folder: Path) -> list[str]:
-    """List all files below a folder."""
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-
-
-def test_archive_takes_generations_and_no_other_garbage(
-    scene: GarbageScene, tmp_path: Path
-) -> None:
-    """Expect loaded and superseded ones with their pointers, and what failed to be deleted."""
-    archive = to_uri(tmp_path / "archive")
-    keeping = scene.loading_into("warehouse", archive=archive, keep_superseded=DAY)
-    first = scene.there()
-    keeping.published()
-    keeping.loaded("warehouse")
-    both = scene.there()
-    keeping.failed(keeping.batches[1])
-    scene.age()
-    told = keeping.collect(dry_run=True)
-    assert (told.to_archive, told.archived_files) == (6, 0)
-    done = keeping.collect()
-    assert (done.removed_files, done.archived_files) == (10, 6)
-    assert (done.files(Reason.SUPERSEDED), done.files(Reason.LOADED)) == (3, 3)
-    assert (scene.there(), below(tmp_path / "archive")) == ([], both)
-    assert {*first} <= {*both}
-    assert query(scene.database, MARKS) == [(1, archive), (2, archive)]
-
-
-def test_archive_that_has_another_file_of_a_name_keeps_it(
-    scene: GarbageScene, tmp_path: Path
-) -> None:
-    """Expect neither file to be touched, the others to go, and this one once the way is free."""
-    scene.loaded("warehouse")
-    scene.age()
-    [part] = (tmp_path / "batches").glob("*.jsonl.gz")
-    other = tmp_path / "archive" / part.name
-    other.parent.mkdir()
-    other.write_bytes(b"something else")
-    keeping = scene.loading_into("warehouse", archive=to_uri(other.parent))
-    with pytest.raises(NotArchivedError, match=r"another file has its name there.*gc` again"):
-        keeping.collect()
-    assert (part.read_bytes(), other.read_bytes()) == (b"ten bytes.", b"something else")
-    assert scene.there() == [part.name]
-    other.unlink()
-    keeping.collect()
-    assert (scene.there(), other.read_bytes()) == ([], b"ten bytes.")
-
-
-def test_archive_that_has_other_files_of_several_names_tells_how_many(
-    scene: GarbageScene, tmp_path: Path
-) -> None:
-    """Expect the first one to be named, and the pointer file, which goes first, to be gone."""
-    scene.loaded("warehouse")
-    scene.age()
-    part, quarantined = (name for name in scene.there() if "manifests" not in name)
-    archive = replace(scene, root=tmp_path / "archive")
-    for name in (part, quarantined):
-        archive.put(name, b"something else")
-    keeping = scene.loading_into("warehouse", archive=to_uri(archive.root))
-    with pytest.raises(NotArchivedError) as raised:
-        keeping.collect()
-    assert str(raised.value).startswith(f"{part} of the storage")
-    assert "; 1 more file cannot go either)" in str(raised.value)
-    assert scene.there() == [part, quarantined]
-
-
-def test_pointer_file_that_cannot_go_keeps_what_it_names(
-    scene: GarbageScene, tmp_path: Path
-) -> None:
+def test_pointer_file_that_cannot_go_keeps_what_it_names(scene: GarbageScene) -> None:
     """Expect all files of its generation to stay, and garbage of others to go."""
     scene.loaded("warehouse")
     live = scene.there()
     scene.failed(scene.batches[1])
     scene.age()
     [pointer] = (name for name in live if "manifests" in name)
-    archive = replace(scene, root=tmp_path / "archive")
-    archive.put(pointer, b"something else")
-    with pytest.raises(NotArchivedError, match="manifests"):
-        scene.loading_into("warehouse", archive=to_uri(archive.root)).collect()
+    storage = Undeletable(scene.storage, pointer)
+    with pytest.raises(GarbageLeftError, match="read-only"):
+        scene.loading_into("warehouse").collect(storage=storage)
     assert scene.there() == live
 
 
@@ -338,15 +252,10 @@ def test_readers_leave_out_a_generation_whose_files_went(scene: GarbageScene) ->
 
 
 @pytest.mark.parametrize("target", ["warehouse", "lake"])
-@pytest.mark.parametrize("archive", [None, "file:///x/archive"])
-def test_batch_whose_files_went_cannot_be_loaded_again(
-    scene: GarbageScene, tmp_path: Path, target: str, archive: str | None
-) -> None:
-    """Expect the day, where the files are, and what to do, and the load to count as before."""
-    place = None if archive is None else to_uri(tmp_path / "archive")
-    removed(scene, archive=place)
-    went = "deleted" if place is None else rf"moved to the archive {place}"
-    said = rf"batch {FIRST}, generation 1, were {went} on 2\d+-\d+-\d+.*Materialize its partition"
+def test_batch_whose_files_went_cannot_be_loaded_again(scene: GarbageScene, target: str) -> None:
+    """Expect the day and what to do, and the load to count as before."""
+    removed(scene)
+    said = rf"batch {FIRST}, generation 1, were deleted on 2\d+-\d+-\d+.*Materialize its partition"
     with pytest.raises(FilesRemovedError, match=said):
         scene.database.loads.void("orders", target, FIRST)
     assert query(scene.database, "SELECT voided_at FROM batch_pipeline.load") == [(None,)]
@@ -365,11 +274,11 @@ def test_asking_for_a_load_while_files_are_marked_waits_and_is_refused(
     [(attempt_id,)] = query(scene.database, "SELECT id FROM batch_pipeline.attempt")
     with ThreadPoolExecutor(1) as threads:
         with scene.database.engine.begin() as connection:
-            marked = mark_loaded(connection, [attempt_id], ["warehouse"], None)
+            marked = mark_loaded(connection, [attempt_id], ["warehouse"])
             asking = threads.submit(rival.loads.void, "orders", "warehouse", FIRST)
             while not somebody_waits(scene.database):
                 assert not asking.done()
-        assert marked == {attempt_id: None}
+        assert marked == {attempt_id}
         assert isinstance(asking.exception(), FilesRemovedError)
 
 
@@ -387,13 +296,10 @@ def test_loaded_generation_that_a_chained_job_has_not_read_stays(
     assert len(scene.collect().garbage) == 3
 
 
-def test_collectors_at_once_archive_each_file_once(scene: GarbageScene, tmp_path: Path) -> None:
-    """Expect four of them to share the work, and every file to be whole."""
+def test_collectors_at_once_delete_each_file_once(scene: GarbageScene) -> None:
     scene.published(scene.batches[1])
     scene.loaded("warehouse")
     scene.age()
-    there = scene.there()
-    keeping = scene.loading_into("warehouse", archive=to_uri(tmp_path / "archive"))
-    done: list[Any] = together(*[keeping.collect] * 4)
-    assert sum(one.archived_files for one in done) == len(there) == 6
-    assert (scene.there(), below(tmp_path / "archive")) == ([], there)
+    done: list[Any] = together(*[scene.loading_into("warehouse").collect] * 4)
+    assert sum(one.removed_files for one in done) == 6
+    assert scene.there() == []

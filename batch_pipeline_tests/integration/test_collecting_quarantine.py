@@ -8,7 +8,6 @@ import pytest
 from batch_pipeline.domain.failpoint import VARIABLE, FailpointError
 from batch_pipeline.domain.garbage import Reason
 from batch_pipeline.domain.job import JobKind
-from batch_pipeline.domain.location import to_uri
 from batch_pipeline.domain.verdict import Check
 from batch_pipeline.files.looks import size_problem
 from batch_pipeline.files.pointer_looks import pointer_problem
@@ -87,25 +86,3 @@ def test_collector_that_was_stopped_after_the_mark_is_gone_on_from(
     changed = scene.loading_into(keep_quarantine=timedelta(days=365))
     assert changed.collect().files(Reason.QUARANTINED) == 1
     assert folders(scene) == [".", "manifests"]
-
-
-def test_quarantine_goes_to_the_archive(scene: GarbageScene, tmp_path: Path) -> None:
-    """Expect it below the same name, and the inventory to know where."""
-    archive = tmp_path / "old"
-    scene.age(8 * DAY)
-    kept = scene.loading_into(keep_quarantine=7 * DAY, archive=to_uri(archive))
-    assert kept.collect().archived_files == 1
-    assert len(list((archive / "quarantine").iterdir())) == 1
-    where = "SELECT facts ->> 'quarantine_archived_in' FROM batch_pipeline.attempt"
-    assert query(scene.database, where) == [(to_uri(archive),)]
-
-
-def test_generation_goes_later_with_what_is_left_of_it(scene: GarbageScene) -> None:
-    """Expect a replaced generation whose quarantine is gone to go like others."""
-    scene.age(8 * DAY)
-    scene.collect()
-    scene.published()
-    scene.age(3 * DAY)
-    replaced = scene.loading_into(keep_superseded=DAY)
-    assert replaced.collect().files(Reason.SUPERSEDED) == 2
-    assert len(scene.there()) == 3

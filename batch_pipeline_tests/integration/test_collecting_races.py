@@ -72,10 +72,6 @@ class Meanwhile:
         """Delete a file."""
         return self.storage.remove(file)
 
-    def archive(self, file: StoredFile, folder: str) -> bool:
-        """Move a file."""
-        return self.storage.archive(file, folder)
-
 
 def nothing() -> None:
     """Do nothing."""
@@ -140,10 +136,10 @@ def test_generation_is_only_given_up_when_a_newer_one_is_there(disk: GarbageScen
         found
         for (found,) in query(disk.database, "SELECT id FROM batch_pipeline.attempt ORDER BY 1")
     )
-    assert disk.database.stored_attempts.mark_superseded([first, second], None) == {first: None}
+    assert disk.database.stored_attempts.mark_superseded([first, second]) == {first}
     marks = "SELECT facts ->> 'files_removed_at' FROM batch_pipeline.attempt WHERE id = :id"
     before = query(disk.database, marks, id=first)
-    assert disk.database.stored_attempts.mark_superseded([first], None) == {first: None}
+    assert disk.database.stored_attempts.mark_superseded([first]) == {first}
     assert query(disk.database, marks, id=first) == before
 
 

@@ -235,7 +235,7 @@ def test_loaded_partition_whose_files_went_says_so_and_stays_loaded(scene: DefsS
     """Expect the day and what to do, the other partition to be due, and no load to be lost."""
     assert run_job(scene).success
     stored, loads = scene.pipeline.database.stored_attempts, scene.pipeline.database.loads
-    assert stored.mark_loaded([1], ["good"], None) == {1: None}
+    assert stored.mark_loaded([1], ["good"]) == {1}
     result = run_asset(scene, FIRST, SECOND)
     [failure] = result.filter_events(lambda event: event.is_step_failure)
     said = str(failure.step_failure_data.error)

@@ -47,7 +47,7 @@ def test_void_of_a_repeated_run_takes_files_that_went_as_loaded(
     """Expect no complaint of files that were removed after this very run had loaded them."""
     published(database, tmp_path, 1)
     load_all(database)
-    assert database.stored_attempts.mark_loaded([1], ["warehouse"], None) == {1: None}
+    assert database.stored_attempts.mark_loaded([1], ["warehouse"]) == {1}
     assert not database.loads.void("orders", "warehouse", FIRST, but_of_runs=["load-1"])
 
 

@@ -112,7 +112,7 @@ def test_generation_whose_files_were_given_up_is_never_sent(database: Database) 
     for one in (first, second, first):
         publish(database, one)
     [superseded, _] = attempt_ids(database, 1)
-    assert database.stored_attempts.mark_superseded([superseded], None) == {superseded: None}
+    assert database.stored_attempts.mark_superseded([superseded]) == {superseded}
     sent = told(database.manifests.published_after("orders", {}))
     assert sent == [("orders", 2, "4..6", 1), ("orders", 3, "1..3", 2)]
 

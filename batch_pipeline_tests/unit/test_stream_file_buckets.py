@@ -50,11 +50,11 @@ def test_bucket_as_landing_is_kept_as_a_prefix_without_a_slash(
     assert _source(tmp_path, f'uri: "{written}"').uri == uri
 
 
-def test_bucket_may_be_storage_and_archive(tmp_path: Path) -> None:
+def test_bucket_may_be_storage(tmp_path: Path) -> None:
     """Expect the same locations for what is written."""
-    storage = "storage: {root: s3a://bucket/out/, archive: s3://old, keep_loaded: 1d}"
+    storage = "storage: {root: s3a://bucket/out/, keep_loaded: 1d}"
     stream = read_stream_file(stream_file(tmp_path, _with_source(BUCKET, TARGETS, storage)))
-    assert (stream.storage.root, stream.storage.archive) == ("s3://bucket/out", "s3://old")
+    assert stream.storage.root == "s3://bucket/out"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.domain.stream import Storage
 from batch_pipeline.settings.stream_file import read_stream_file
 from batch_pipeline_tests.unit.test_stream_file_mistakes import refusal_of, stream_file, with_lines
@@ -21,22 +20,9 @@ def storage_of(folder: Path, text: str) -> Storage:
 
 
 def test_stream_file_keeps_everything_for_ever_unless_it_says_so(tmp_path: Path) -> None:
-    """Expect neither a time nor an archive."""
+    """Expect no time."""
     storage = storage_of(tmp_path, "{}")
-    assert (storage.keep_loaded, storage.keep_superseded, storage.archive) == (None, None, None)
-
-
-@pytest.mark.parametrize(
-    ("archive", "folder"),
-    [("./old", "orders/old"), ("../old/deep", "old/deep"), ("batches/old", "orders/batches/old")],
-)
-def test_stream_file_says_how_long_files_stay_and_where_they_go(
-    tmp_path: Path, archive: str, folder: str
-) -> None:
-    """Expect paths to start at the stream file, also below the storage root."""
-    storage = storage_of(tmp_path, f"{{keep_loaded: 30d, archive: {archive}}}")
-    assert storage.keep_loaded == 30 * DAY
-    assert storage.archive == f"file://{tmp_path}/{folder}"
+    assert (storage.keep_loaded, storage.keep_superseded) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -51,15 +37,11 @@ def test_stream_file_says_how_long_files_stay_and_where_they_go(
             "`storage.keep_loaded` is 'soon'; expected a duration such as",
         ),
         (
-            (TARGETS, "storage: {archive: ./old}"),
-            "expected none without `keep_loaded`, `keep_superseded` or `keep_quarantine`",
+            (TARGETS, "storage: {keep_loaded: 1d, archive: ./old}"),
+            "`storage.archive` was removed; copy files away before `keep_superseded`",
         ),
         (
-            (TARGETS, "storage: {keep_loaded: 1d, archive: ./batches}"),
-            "expected another folder than the root",
-        ),
-        (
-            (TARGETS, "storage: {keep_loaded: 1d, archive: gs://bucket/old}"),
+            ("", "storage: {root: gs://bucket/out}"),
             "so that of two writers both would win; expected s3://bucket/prefix, a file:///… URI",
         ),
         (
@@ -77,13 +59,6 @@ def test_storage_that_makes_no_sense_is_refused(
     assert problem in refusal.problem
 
 
-@pytest.mark.parametrize("folder", ["", "/quarantine", "/manifests"])
-def test_archive_that_is_a_folder_of_the_root_is_refused(folder: str) -> None:
-    """Expect no file to be archived to where it is collected from."""
-    with pytest.raises(InvalidValueError, match=r"storage\.archive"):
-        Storage(root="file:///b", keep_loaded=DAY, archive=f"file:///b{folder}")
-
-
 @pytest.mark.parametrize(
     ("source", "written"),
     [
@@ -93,8 +68,6 @@ def test_archive_that_is_a_folder_of_the_root_is_refused(folder: str) -> None:
         ("s3://lake/in", "storage: {root: s3://lake/in}"),
         ("s3a://lake/in/", "storage: {root: s3://lake/in/out}"),
         ("s3://lake", "storage: {root: s3://lake/out}"),
-        ("./landing", "storage: {keep_loaded: 1d, archive: ./landing/old}"),
-        ("s3://lake/in", "storage: {keep_loaded: 1d, archive: s3://lake/in/old}"),
     ],
 )
 def test_stream_that_would_land_its_own_files_is_refused(
@@ -105,8 +78,7 @@ def test_stream_that_would_land_its_own_files_is_refused(
     error = refusal_of(tmp_path, text)
     assert error.line == 6
     assert "expected a place outside of `source.uri` (" in error.problem
-    key = "storage.archive" if "archive" in written else "storage.root"
-    assert f"{key} is " in error.problem
+    assert "storage.root is " in error.problem
 
 
 @pytest.mark.parametrize(

@@ -5,21 +5,15 @@ deletes them.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
 import dagster as dg
 from pydantic import Field
 
-from batch_pipeline.defs.instance.history import trim_history
 from batch_pipeline.defs.jobs.each_stream import Counts, chosen, do_for_each
 from batch_pipeline.defs.names import COLLECT_GARBAGE_JOB
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.garbage import Reason
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.inventory.upkeep.old_texts import Texts
-from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.settings.retention import forget_old_texts
 from batch_pipeline.steps.collect_garbage import Collected
 
 
@@ -38,15 +32,12 @@ def collect_garbage_job(streams: Sequence[Stream]) -> dg.JobDefinition:
         context: dg.OpExecutionContext, config: CollectGarbage, pipeline: PipelineResource
     ) -> None:
         parts, mine = pipeline.pipeline, chosen(streams, config.streams)
-        if not config.streams:
-            _trim(context, parts, dry_run=config.dry_run)
 
         def collect(stream: Stream) -> Counts:
             done = parts.collect_garbage(stream, streams, dry_run=config.dry_run)
             for one in done.garbage if config.dry_run else ():
                 context.log.info("%s: %s (%s)", stream.name, one.file.path, one.reason)
-            texts = forget_old_texts(parts, stream, dry_run=config.dry_run)
-            return _counts(done) | _counts_of_texts(texts)
+            return _counts(done)
 
         do_for_each(context, mine, collect)
 
@@ -56,32 +47,14 @@ def collect_garbage_job(streams: Sequence[Stream]) -> dg.JobDefinition:
         description=(
             "Deletes files of attempts that ended a day ago or more without publishing, and of "
             "generations that were replaced longer ago than storage.keep_superseded, or loaded "
-            "into all targets longer ago than storage.keep_loaded; with storage.archive these are "
-            "moved there. Quarantine files go after storage.keep_quarantine; old errors, logs and "
-            "events after BATCH_PIPELINE_KEEP_LOGS. With dry_run the log lists files."
+            "into all targets longer ago than storage.keep_loaded. Quarantine files go after "
+            "storage.keep_quarantine. With dry_run the log lists files."
         ),
     )
     def job() -> None:
         collect_of_streams()
 
     return job
-
-
-def _trim(context: dg.OpExecutionContext, pipeline: Pipeline, *, dry_run: bool) -> None:
-    try:
-        done = trim_history(pipeline, context.instance, dry_run=dry_run)
-    except PipelineError as error:  # the streams have theirs
-        context.log.warning("Dagster's own history: %s", error)
-        return
-    if done is not None:
-        said = ", ".join(f"{name} {count}" for name, count in asdict(done).items())
-        context.log.info("Dagster's own history%s: %s", " (dry run)" if dry_run else "", said)
-
-
-def _counts_of_texts(texts: Texts | None) -> dict[str, int]:
-    if texts is None:
-        return {}
-    return {"old_texts": texts.attempts + texts.loads, "old_text_bytes": texts.size_bytes}
 
 
 def _counts(done: Collected) -> dict[str, int]:
@@ -92,6 +65,5 @@ def _counts(done: Collected) -> dict[str, int]:
         **{f"garbage_{reason}": done.files(reason) for reason in kinds},
         "removed_files": done.removed_files,
         "removed_bytes": done.removed_bytes,
-        "archived_files": done.archived_files,
         "unknown_files": len(done.unknown),
     }

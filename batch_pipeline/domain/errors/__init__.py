@@ -122,7 +122,6 @@ from batch_pipeline.domain.errors.spark import (
 )
 from batch_pipeline.domain.errors.storage import (
     GarbageLeftError,
-    NotArchivedError,
     PartFilesElsewhereError,
     PartFileUnreachableError,
     PointerTakenError,
@@ -177,7 +176,6 @@ __all__ = [
     "MetaTableRestartedError",
     "MetaUnreachableError",
     "NoStreamsError",
-    "NotArchivedError",
     "NotLoadedError",
     "OverlapError",
     "PackedUnusableError",

@@ -176,20 +176,18 @@ class NotLoadedError(ConfigurationError):
 
 @dataclass(eq=False)
 class FilesRemovedError(ConfigurationError):
-    """A batch was to be loaded whose files went after they were loaded, or are archived."""
+    """A batch was to be loaded whose files were deleted after they were loaded."""
 
     stream: str
     batch: str
     generation: int
     removed_at: datetime
-    archive: str | None
 
     def sentence(self) -> str:
         day = f"{self.removed_at:%Y-%m-%d}"
-        went = "deleted" if self.archive is None else f"moved to the archive {self.archive}"
         return (
             f"{self.stream}: the files of batch {self.batch}, generation {self.generation}, were "
-            f"{went} on {day}, as `storage` of the stream file says. Nothing was loaded or "
+            f"deleted on {day}, as `storage` of the stream file says. Nothing was loaded or "
             f"changed. Materialize its partition again: the next generation is loaded into every "
             f"target and takes the place of this one."
         )

@@ -90,19 +90,3 @@ class GarbageLeftError(ConfigurationError):
             f"deleted yet stays, and no file that is live was touched. Let this user list and "
             f"delete there, or correct `storage.root`, then run `batch-pipeline gc` again."
         )
-
-
-@dataclass(eq=False)
-class NotArchivedError(GarbageLeftError):
-    """A file of a storage root cannot be moved to the archive of its stream."""
-
-    path: str
-    archive: str
-
-    def sentence(self) -> str:
-        return (
-            f"{self.path} of the storage {self.uri} cannot be moved to the archive {self.archive} "
-            f"({self.reason}). It stays where it is, like all that was not moved or deleted yet, "
-            f"and nothing in the archive was overwritten. Let this user write there, make room, or "
-            f"move away what has the name, then run `batch-pipeline gc` again."
-        )

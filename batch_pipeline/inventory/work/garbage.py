@@ -117,34 +117,27 @@ class StoredAttempts:
         with transaction(self.engine) as connection:
             return _known(connection, list(connection.execute(ids).scalars()), with_files=False)
 
-    def mark_superseded(
-        self, attempt_ids: Collection[int], archive: str | None
-    ) -> dict[int, str | None]:
-        """Remember that files of superseded generations go, to an archive or for good.
+    def mark_superseded(self, attempt_ids: Collection[int]) -> set[int]:
+        """Mark superseded generations, whose files are then deleted.
 
-        Gives those that indeed are superseded, or were marked before, and the archive of each; the
-        first mark counts, and nothing is remembered of others.
+        Returns the ids of those that are superseded or were marked before.
         """
         with transaction(self.engine) as connection:
-            return mark_superseded(connection, attempt_ids, archive)
+            return mark_superseded(connection, attempt_ids)
 
-    def mark_loaded(
-        self, attempt_ids: Collection[int], targets: Collection[str], archive: str | None
-    ) -> dict[int, str | None]:
+    def mark_loaded(self, attempt_ids: Collection[int], targets: Collection[str]) -> set[int]:
         """Remember that files of generations that all targets have go, likewise.
 
         Left out are those that are being loaded, or are to be loaded again, or whose stream is
         paused.
         """
         with transaction(self.engine) as connection:
-            return mark_loaded(connection, attempt_ids, targets, archive)
+            return mark_loaded(connection, attempt_ids, targets)
 
-    def mark_quarantine(
-        self, attempt_ids: Collection[int], archive: str | None
-    ) -> dict[int, str | None]:
+    def mark_quarantine(self, attempt_ids: Collection[int]) -> set[int]:
         """Remember that quarantine files of generations go, while their other files stay."""
         with transaction(self.engine) as connection:
-            return mark_quarantine(connection, attempt_ids, archive)
+            return mark_quarantine(connection, attempt_ids)
 
 
 def _query(attempt_ids: Sequence[int]) -> sa.Select[Any]:

@@ -170,7 +170,7 @@ def refuse_if_removed(
     """Check that files of generations are there, and keep them until the transaction ends.
 
     Raises:
-        FilesRemovedError: they were deleted or archived.
+        FilesRemovedError: they were deleted.
     """
     keep_from_removal(connection, attempt_ids)
     columns = (attempt.c.generation, attempt.c.facts)
@@ -178,4 +178,4 @@ def refuse_if_removed(
     for row in connection.execute(query):
         removal = removal_of(row.facts)
         if removal is not None:
-            raise FilesRemovedError(stream, label, row.generation, removal.at, removal.archive)
+            raise FilesRemovedError(stream, label, row.generation, removal.at)

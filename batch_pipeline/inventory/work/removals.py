@@ -14,9 +14,7 @@ from sqlalchemy.dialects import postgresql as pg
 
 from batch_pipeline.domain.batch import AttemptStatus
 from batch_pipeline.domain.garbage import (
-    FILES_ARCHIVED_IN,
     FILES_REMOVED_AT,
-    QUARANTINE_ARCHIVED_IN,
     QUARANTINE_REMOVED_AT,
     Removal,
 )
@@ -50,20 +48,17 @@ _is_paused = sa.exists(
 IS_HELD = sa.or_(_is_being_loaded, _is_paused)
 
 
-def mark_superseded(
-    connection: sa.Connection, attempt_ids: Collection[int], archive: str | None
-) -> dict[int, str | None]:
-    """Mark generations that a newer one replaced; gives those that are marked, with archives."""
-    return _mark(connection, attempt_ids, IS_REPLACED, archive)
+def mark_superseded(connection: sa.Connection, attempt_ids: Collection[int]) -> set[int]:
+    """Mark generations that a newer one replaced; return the ids that are marked."""
+    return _mark(connection, attempt_ids, IS_REPLACED)
 
 
 def mark_loaded(
     connection: sa.Connection,
     attempt_ids: Collection[int],
     targets: Collection[str],
-    archive: str | None,
-) -> dict[int, str | None]:
-    """Mark generations that all targets have; gives those that are marked, with archives."""
+) -> set[int]:
+    """Mark generations that all targets have; return the ids that are marked."""
     wanted = set(targets)
     having = (
         sa.select(sa.func.count())
@@ -71,25 +66,22 @@ def mark_loaded(
         .scalar_subquery()
     )
     all_have = sa.and_(having == len(wanted), sa.literal(bool(wanted)))
-    return _mark(connection, attempt_ids, sa.and_(all_have, ~IS_HELD), archive)
+    return _mark(connection, attempt_ids, sa.and_(all_have, ~IS_HELD))
 
 
-def mark_quarantine(
-    connection: sa.Connection, attempt_ids: Collection[int], archive: str | None
-) -> dict[int, str | None]:
+def mark_quarantine(connection: sa.Connection, attempt_ids: Collection[int]) -> set[int]:
     """Mark published generations whose quarantine files go, and nothing else of them."""
-    keys = (QUARANTINE_REMOVED_AT, QUARANTINE_ARCHIVED_IN)
-    return _mark(connection, attempt_ids, sa.true(), archive, keys)
+    return _mark(connection, attempt_ids, sa.true(), QUARANTINE_REMOVED_AT)
 
 
 def removal_of(facts: Mapping[str, Any]) -> Removal | None:
     """Read the mark out of the facts of an attempt."""
-    return _removal(facts, FILES_REMOVED_AT, FILES_ARCHIVED_IN)
+    return _removal(facts, FILES_REMOVED_AT)
 
 
 def quarantine_removal_of(facts: Mapping[str, Any]) -> Removal | None:
     """Read the mark of quarantine files, which go with the others or before them."""
-    own = _removal(facts, QUARANTINE_REMOVED_AT, QUARANTINE_ARCHIVED_IN)
+    own = _removal(facts, QUARANTINE_REMOVED_AT)
     return own or removal_of(facts)
 
 
@@ -109,32 +101,28 @@ def _mark(
     connection: sa.Connection,
     attempt_ids: Collection[int],
     may_go: sa.ColumnElement[bool],
-    archive: str | None,
-    keys: tuple[str, str] = (FILES_REMOVED_AT, FILES_ARCHIVED_IN),
-) -> dict[int, str | None]:
+    removed_at: str = FILES_REMOVED_AT,
+) -> set[int]:
     check_still(connection)
-    ids, (removed_at, archived_in) = _among(attempt_ids), keys
+    ids = _among(attempt_ids)
     # A load that starts refers to the attempt's row, so it either waits for this lock or is seen
     # by the next statement; the same goes for somebody who asks for a batch to be loaded again.
     connection.execute(sa.select(attempt.c.id).where(ids).order_by(attempt.c.id).with_for_update())
-    archived = {} if archive is None else {archived_in: archive}
     mark = sa.func.jsonb_build_object(removed_at, sa.func.clock_timestamp())
     is_marked = attempt.c.facts.has_key(removed_at)
     update = (
         sa.update(attempt)
         .where(ids, attempt.c.status == AttemptStatus.SUCCEEDED, ~is_marked, may_go)
-        .values(facts=attempt.c.facts.op("||")(mark).op("||")(sa.cast(archived, pg.JSONB)))
+        .values(facts=attempt.c.facts.op("||")(mark))
     )
     connection.execute(update)
-    marked = sa.select(attempt.c.id, attempt.c.facts[archived_in].astext.label("archive"))
-    return {row.id: row.archive for row in connection.execute(marked.where(ids, is_marked))}
+    return set(connection.execute(sa.select(attempt.c.id).where(ids, is_marked)).scalars())
 
 
-def _removal(facts: Mapping[str, Any], removed_at: str, archived_in: str) -> Removal | None:
+def _removal(facts: Mapping[str, Any], removed_at: str) -> Removal | None:
     if removed_at not in facts:
         return None
-    at = datetime.fromisoformat(facts[removed_at]).astimezone(UTC)
-    return Removal(at=at, archive=facts.get(archived_in))
+    return Removal(at=datetime.fromisoformat(facts[removed_at]).astimezone(UTC))
 
 
 def _among(attempt_ids: Collection[int]) -> sa.ColumnElement[bool]:

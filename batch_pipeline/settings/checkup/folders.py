@@ -55,9 +55,8 @@ def check_disks(home: Home, streams: Iterable[Stream]) -> Iterator[Finding]:
     """Look how much is free on the disks that are written to, and as shared memory."""
     places = {"the home": home.path, "temporary files": Path(tempfile.gettempdir())}
     for stream in streams:
-        for uri in (stream.storage.root, stream.storage.archive):
-            if uri is not None and not is_object(uri):
-                places[f"files of {stream.name}"] = Path(to_path(uri))
+        if not is_object(stream.storage.root):
+            places[f"files of {stream.name}"] = Path(to_path(stream.storage.root))
     disks: dict[int, tuple[Path, list[str]]] = {}
     for name, place in places.items():
         path = _nearest(place)
@@ -73,10 +72,7 @@ def check_places(stream: Stream, now: datetime) -> Iterator[Finding]:
 
     `now` is the time of this machine, with which stores are compared.
     """
-    storage = stream.storage
-    for key, uri in (("storage.root", storage.root), ("storage.archive", storage.archive)):
-        if uri is not None:
-            yield from _place(stream.name, key, uri, _WRITE, now)
+    yield from _place(stream.name, "storage.root", stream.storage.root, _WRITE, now)
     if isinstance(stream.source, Source):
         yield from _place(stream.name, "source.uri", stream.source.uri, _READ, now)
 

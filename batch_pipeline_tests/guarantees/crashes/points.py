@@ -67,7 +67,7 @@ POINTS: dict[Deed, tuple[str, ...]] = {
     ),
 }
 # Proved one by one where `integration/test_failpoints.py` says: of the library, of commands
-# for one batch, of buckets, archives, retention and restored backups, and of the workers of Spark,
+# for one batch, of buckets, retention and restored backups, and of the workers of Spark,
 # which know no setting.
 ELSEWHERE = (
     "acquire.",
@@ -77,7 +77,6 @@ ELSEWHERE = (
     "discard.",
     "encode.before_rename",
     "succeed.",
-    "trim.",
     "upload.",
 )
 DEED_OF = {point: deed for deed, points in POINTS.items() for point in points}
