@@ -11,30 +11,32 @@ from batch_pipeline_tests.acceptance.workplace import Workplace
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
-# `dev` is run by test_dev.py; the other two run this very test.
-RUN_ELSEWHERE = {"uv run batch-pipeline dev", "uv run pytest", ".ci/run"}
+# `dev` is run by test_dev.py; the other one runs this very test.
+RUN_ELSEWHERE = {"uv run batch-pipeline dev", "uv run pytest"}
 
 
 def test_readme_commands_work_as_written(workplace: Workplace) -> None:
-    """Expect every console line to end with exit code 0, and the stream file to be usable."""
     folder = workplace.folder
-    commands = re.findall(r"^\$ (.+)$", README, re.MULTILINE)
-    [stream_file] = re.findall(r"```yaml\n(.+?)```", README, re.DOTALL)
-    (folder / "landing").mkdir()
-    (folder / "landing/sales-1.csv").write_text("sale_id,amount\n1,9.90\n2,1.50\n")
     (folder / "exports").mkdir()
     (folder / "exports/orders-1.csv").write_text("order_id,amount\n1,9.90\n")
-    outputs = {}
-    for command in commands:
-        if command in RUN_ELSEWHERE:
-            continue
-        if command == "uv run batch-pipeline run":
-            (folder / "streams/sales").mkdir(parents=True)
-            (folder / "streams/sales/defs.yaml").write_text(stream_file)
-        outputs[command] = _output(command, folder)
-    assert "10 new batches" in outputs["uv run batch-pipeline demo"]
+    commands = re.findall(r"^\$ (.+)$", README, re.MULTILINE)
+    outputs = {
+        command: _output(command, folder) for command in commands if command not in RUN_ELSEWHERE
+    }
+    demo = outputs["uv run batch-pipeline demo"]
+    [shown] = re.findall(r"```text\n(.+?)```", README, re.DOTALL)
+    for line in shown.splitlines():
+        assert line.strip() == "…" or _start(line) in demo, line
     assert "orders" in outputs["uv run batch-pipeline init shop --from exports"]
-    assert "2 records read = 2 written + 0 quarantined" in outputs["uv run batch-pipeline run"]
+
+
+def test_readme_is_short() -> None:
+    assert len(README.split()) <= 600
+
+
+def _start(line: str) -> str:
+    """Return a line without the folder or the size at its end, which differ between machines."""
+    return re.sub(r"(in \.batch_pipeline.*|[\d.]+ KiB)$", "", line).rstrip()
 
 
 def test_readme_names_the_two_main_commands() -> None:

@@ -1,4 +1,4 @@
-"""The pages make a site, by the command that the README names."""
+"""The pages make a site, by the command of the page on development."""
 
 import re
 import subprocess
@@ -39,7 +39,7 @@ class Fetched(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built site; a warning of Sphinx is an error."""
-    assert f"`{COMMAND}`" in " ".join((PROJECT / "README.md").read_text(encoding="utf-8").split())
+    assert f"`{COMMAND}`" in " ".join((DOCS / "develop.md").read_text(encoding="utf-8").split())
     folder = tmp_path_factory.mktemp("site")
     options = COMMAND.split("sphinx-build ")[1].split()[:-1]
     command = [sys.executable, "-m", "sphinx", "-q", *options, str(folder)]
