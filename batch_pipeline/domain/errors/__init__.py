@@ -48,11 +48,10 @@ from batch_pipeline.domain.errors.encode import (
     TransformUnusableError,
 )
 from batch_pipeline.domain.errors.home import (
-    DagsterStartError,
     HomeInUseError,
     HomeUnusableError,
-    PartLostError,
     PortInUseError,
+    ServiceEndedError,
 )
 from batch_pipeline.domain.errors.inventory import (
     DatabaseTooOldError,
@@ -147,7 +146,6 @@ __all__ = [
     "ConfigurationError",
     "ConflictError",
     "ConservationError",
-    "DagsterStartError",
     "DatabaseTooOldError",
     "DatabaseUnreachableError",
     "EmbeddedDatabaseError",
@@ -184,7 +182,6 @@ __all__ = [
     "PartFileChangedError",
     "PartFileUnreachableError",
     "PartFilesElsewhereError",
-    "PartLostError",
     "PermissionDeniedError",
     "PipelineError",
     "PointerTakenError",
@@ -196,6 +193,7 @@ __all__ = [
     "SchemaDeclarationError",
     "SchemaMisfitError",
     "SchemaRevisionError",
+    "ServiceEndedError",
     "SettingError",
     "SourceRefusedError",
     "SourceUnavailableError",
