@@ -59,7 +59,6 @@ from batch_pipeline.domain.errors.inventory import (
     EmbeddedDatabaseError,
     LockTimeoutError,
     PermissionDeniedError,
-    RoleRightsError,
     SchemaRevisionError,
 )
 from batch_pipeline.domain.errors.job import (
@@ -189,7 +188,6 @@ __all__ = [
     "PortInUseError",
     "ProjectNotMadeError",
     "RetryableError",
-    "RoleRightsError",
     "SchemaDeclarationError",
     "SchemaMisfitError",
     "SchemaRevisionError",
