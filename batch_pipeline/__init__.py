@@ -41,7 +41,7 @@ Where do I go to …
 - know what a cancelled run means?        inventory/jobs/run_ends.py, defs/sensors/run_ends.py
 - find what came too late?                inventory/jobs/late_arrivals.py
 - move a batch to another state?          inventory/work/batch_states.py, the only place that does
-- give a role a right?                    inventory/upkeep/rights.py
+- give a role a right?                    inventory/roles.sql
 - say something else in a message?         singer/messages.py, singer/bookmarks.py
 - offer batches to Singer another way?    singer/tap/stream.py, then cli/tap.py
 - read part files back as records?        singer/part_records.py, singer/part_lines.py

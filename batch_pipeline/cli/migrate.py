@@ -1,4 +1,6 @@
-"""The command `migrate`: the inventory's schema, and the rights of roles on it."""
+"""The command `migrate`: the inventory's schema."""
+
+from typing import Any
 
 import click
 
@@ -6,38 +8,46 @@ from batch_pipeline.cli.console import print_json, say
 from batch_pipeline.cli.streams import as_json, opened
 
 
+def _refuse(context: click.Context, option: click.Parameter, value: object) -> None:
+    if not value:
+        return
+    from importlib.resources import files
+
+    file = files("batch_pipeline.inventory") / "roles.sql"
+    message = (
+        f"The option {option.opts[0]} was removed. After `batch-pipeline migrate`, let an "
+        f"administrator run: psql -v ON_ERROR_STOP=1 -f {file} DATABASE"
+    )
+    raise click.UsageError(message, context)
+
+
+_REMOVED: dict[str, Any] = {
+    "hidden": True,
+    "expose_value": False,
+    "callback": _refuse,
+    "help": "Removed.",
+}
+
+
 @click.command()
-@click.option("--roles", metavar="PREFIX", help="Make the group roles PREFIX_owner, … and grant.")
-@click.option("--print", "print_only", is_flag=True, help="Only print the SQL of --roles.")
+@click.option("--roles", **_REMOVED)
+@click.option("--print", is_flag=True, **_REMOVED)
 @as_json
-def migrate(roles: str | None, print_only: bool, as_json: bool) -> None:
+def migrate(as_json: bool) -> None:
     """Bring the inventory schema to this release's revision.
 
-    With --roles PREFIX, also make the group roles PREFIX_owner, PREFIX_planner, PREFIX_worker and
-    PREFIX_reader where they are missing, and give each the rights it needs and no others. An
-    embedded inventory is migrated by whatever command opens it first.
+    An embedded inventory is migrated by whatever command opens it first. Where roles are used, run
+    inventory/roles.sql with psql afterwards, so that new tables get their rights.
 
     \b
     Example:
-      batch-pipeline migrate --roles orders
+      batch-pipeline migrate
     """
-    if print_only:
-        from batch_pipeline.inventory.upkeep.roles import script
-
-        if roles is None:
-            raise click.UsageError("--print needs --roles PREFIX.")
-        click.echo(script(roles), nl=False)
-        return
     with opened() as pipeline:
-        before, after, place = pipeline.migrate(role_prefix=roles)
+        before, after, place = pipeline.migrate()
     if as_json:
-        print_json({"database": place, "before": before, "after": after, "roles": roles})
-        return
-    if before == after:
+        print_json({"database": place, "before": before, "after": after})
+    elif before == after:
         say(f"The inventory at {place} is at revision {after} already.")
     else:
         say(f"The inventory at {place} went from revision {before} to {after}.")
-    if roles is not None:
-        say(
-            f"Rights are granted to {roles}_owner, {roles}_planner, {roles}_worker, {roles}_reader."
-        )

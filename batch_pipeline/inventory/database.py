@@ -94,12 +94,9 @@ class Database:
         """Give the items of a stream."""
         return OwnMetaTable(engine=self.engine, stream=stream)
 
-    def migrate(self, *, role_prefix: str | None = None) -> tuple[str, str]:
-        """Bring the schema to this release's revision; gives the revisions before and after.
-
-        With a prefix, the group roles of that name get the inventory and their rights.
-        """
-        return migrate(self.engine, role_prefix=role_prefix)
+    def migrate(self) -> tuple[str, str]:
+        """Bring the schema to this release's revision; gives the revisions before and after."""
+        return migrate(self.engine)
 
     def forget(self, stream: str) -> None:
         """Delete all rows of a stream."""

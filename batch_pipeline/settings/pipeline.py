@@ -126,11 +126,11 @@ class Pipeline:
             packed=self.settings.spark_packed,
         )
 
-    def migrate(self, *, role_prefix: str | None = None) -> tuple[str, str, str]:
+    def migrate(self) -> tuple[str, str, str]:
         """Bring the inventory to this release's revision; gives before, after and where."""
         database = open_database(self.database_url, migrated=None)
         try:
-            return *database.migrate(role_prefix=role_prefix), database.location
+            return *database.migrate(), database.location
         finally:
             database.close()
 

@@ -5,7 +5,7 @@ import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -39,13 +39,31 @@ query Runs {
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class LiveDev:
     """Everything up, seen through the database, GraphQL and the process table."""
 
     place: Workplace
     port: int
-    process: "subprocess.Popen[str]"
+    process: "subprocess.Popen[str]" = field(init=False)
+    may_be_down: bool = False
+
+    def start(self) -> None:
+        """Start `dev`, also after it has ended, and wait until it is up."""
+        self.process = self.place.start("dev", "--port", str(self.port))
+
+        def is_up() -> bool:
+            printed = "Dagster is at http" in self.place.output.read_text()
+            return printed or self.process.poll() is not None
+
+        wait_until(is_up, "dev prints its URL")
+        assert self.process.poll() is None, self.place.output.read_text()
+
+    def wait_for_exit(self) -> int:
+        """Wait until `dev` and all that it started have ended; return its exit code."""
+        code = self.process.wait(LONGEST_SECONDS)
+        wait_until(lambda: not self.place.processes(), "all processes end")
+        return code
 
     def attempts(self, job: str) -> dict[str, list[tuple[str, str | None]]]:
         """Give status and error of the attempts of a job, in order, by partition."""
@@ -144,17 +162,11 @@ class LiveDev:
 @contextmanager
 def live_dev(place: Workplace) -> Iterator[LiveDev]:
     """Start `dev`; in the end Ctrl-C must stop it, with nothing left behind."""
-    port = free_port()
-    process = place.start("dev", "--port", str(port))
-
-    def is_up() -> bool:
-        return "Dagster is at http" in place.output.read_text() or process.poll() is not None
-
-    wait_until(is_up, "dev prints its URL")
-    assert process.poll() is None, place.output.read_text()
-    yield LiveDev(place=place, port=port, process=process)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(LONGEST_SECONDS) == 0, place.output.read_text()
+    dev = LiveDev(place=place, port=free_port())
+    dev.start()
+    yield dev
+    dev.process.send_signal(signal.SIGINT)
+    assert dev.process.wait(LONGEST_SECONDS) == 0, place.output.read_text()
     assert "Traceback" not in place.output.read_text()
     assert names(place.processes()) == []
 

@@ -1,4 +1,7 @@
-"""Parts of a `dev` at work are killed; each time everything ends well without a person."""
+"""Processes of a `dev` at work are killed: each batch is published once.
+
+A run is repeated by itself. If a service ends, `dev` stops, and goes on when it is started again.
+"""
 
 import signal
 from collections.abc import Iterator
@@ -7,7 +10,12 @@ import pytest
 import yaml
 
 from batch_pipeline_tests.acceptance.live_dev import FINISHED, LiveDev, kill, live_dev
-from batch_pipeline_tests.acceptance.workplace import Workplace, wait_until
+from batch_pipeline_tests.acceptance.workplace import (
+    LONGEST_SECONDS,
+    Workplace,
+    names,
+    wait_until,
+)
 from batch_pipeline_tests.proofs import Figures
 
 pytestmark = pytest.mark.guarantee("G3")
@@ -16,6 +24,15 @@ QUICK = {"run_monitoring": {"poll_interval_seconds": 2}}
 # A run of two batches lasts so long that another one begins meanwhile, even on a machine on which
 # processes take ten seconds to start.
 SLOW = "encode.before_publish=sleep:8"
+# Words of the command line, and what `dev` prints.
+SERVICES = {
+    "database": (("bin/postgres", "-D"), "database ended"),
+    "Spark": (("SparkConnectServer",), "Spark server ended with exit code 137"),
+    "code server": (("code-server", "start"), "code server ended with exit code 137"),
+    "definitions": (("api", "grpc"), "code server has lost the process with the definitions"),
+    "webserver": (("dagster_webserver",), "webserver ended with exit code 137"),
+    "daemon": (("dagster._daemon",), "daemon ended with exit code 137"),
+}
 SUCCEEDED = ("succeeded", None)
 DIED = {
     ("abandoned", "its process ended without a word"),
@@ -77,61 +94,43 @@ def test_killed_run_is_followed_by_another_one(dev: LiveDev, figures: Figures) -
     figures(dev_processes_killed=1)
 
 
-@pytest.mark.parametrize("which", ["the process with the definitions", "the whole code server"])
-def test_killed_code_server_is_replaced_and_its_runs_go_on(
-    dev: LiveDev, which: str, figures: Figures
+@pytest.mark.parametrize("service", SERVICES)
+def test_service_killed_stops_dev_and_the_next_dev_publishes_once(
+    dev: LiveDev, service: str, figures: Figures
 ) -> None:
-    """Expect a run to end as if nothing had happened, and one that is killed then to be noticed
-    although nobody waits for its process."""
-    mine = landed(dev, 4)
-    working = at_work(dev, 2)
-    spared, hit = sorted(working)
-    front = dev.parts("code-server", "start") if which == "the whole code server" else []
-    kill(*front, *dev.parts("api", "grpc"))
-    kill(working[hit])
-    check_published_once(dev, mine)
-    assert dev.attempts("orders")[spared] == [SUCCEEDED]
-    first, *others = dev.attempts("orders")[hit]
-    assert first in DIED
-    assert others == [SUCCEEDED]
-    figures(dev_processes_killed=2 + len(front))
-
-
-def test_killed_daemon_and_webserver_are_replaced(dev: LiveDev, figures: Figures) -> None:
-    """Expect the run at work to end as if nothing had happened, and new files to be picked up."""
-    mine = landed(dev, 1)
-    at_work(dev, 1)
-    kill(*dev.parts("dagster._daemon"), *dev.parts("dagster_webserver"))
-    mine += landed(dev, 1)
-    wait_until(dev.answers, "the webserver answers")
-    check_published_once(dev, mine)
-    assert [dev.attempts("orders")[key] for key in mine] == [[SUCCEEDED], [SUCCEEDED]]
-    figures(dev_processes_killed=2)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_database_that_ends_is_started_again(
-    dev: LiveDev, number: signal.Signals, figures: Figures
-) -> None:
-    """Expect what was at work to be published all the same, by this attempt or by the next."""
+    words, message = SERVICES[service]
     mine = landed(dev, 2)
     at_work(dev, 1)
-    [postmaster] = [one for one in dev.parts("postgres", "-D") if "postgres" in one.name()]
-    postmaster.send_signal(number)
-    wait_until(lambda: not postmaster.is_running() or postmaster.status() == "zombie", "it ends")
-    wait_until(dev.database_answers, "the database answers")
+    processes = dev.parts(*words)
+    assert processes
+    kill(*processes)
+    assert dev.process.wait(LONGEST_SECONDS) == 75
+    assert names(dev.place.processes()) == []
+    assert f"error: The {message}. Published batches are not" in dev.place.output.read_text()
+    assert "Traceback" not in dev.place.output.read_text()
+    dev.start()
+    check_published_once(dev, mine)
+    figures(dev_processes_killed=len(processes))
+
+
+def test_dev_killed_ends_its_services_and_the_next_dev_publishes_once(
+    dev: LiveDev, figures: Figures
+) -> None:
+    mine = landed(dev, 2)
+    at_work(dev, 1)
+    dev.process.kill()
+    assert dev.wait_for_exit() == -signal.SIGKILL
+    dev.start()
     check_published_once(dev, mine)
     figures(dev_processes_killed=1)
 
 
-@pytest.mark.parametrize("part", ["SparkConnectServer", "worker_daemon"])
-def test_killed_spark_is_started_again_at_its_address(
-    dev: LiveDev, part: str, figures: Figures
+def test_killed_python_workers_of_spark_are_replaced_and_the_run_goes_on(
+    dev: LiveDev, figures: Figures
 ) -> None:
-    """Expect the run at work to go on with the new one, be it the JVM or its Python workers."""
     mine = landed(dev, 2)
     at_work(dev, 1)
-    killed = dev.parts(part)
+    killed = dev.parts("worker_daemon")
     kill(*killed)
     check_published_once(dev, mine)
     figures(dev_processes_killed=len(killed))

@@ -1,4 +1,4 @@
-"""A `dev` under load for a while, with parts killed: nothing grows, nothing is lost, nothing stays.
+"""A `dev` under load for a while, with processes killed: nothing grows or stays, nothing is lost.
 
 The long form takes BATCH_PIPELINE_TEST_SOAK_MINUTES minutes (20), and a few until all is drained.
 """

@@ -3,21 +3,22 @@
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
 from uuid import uuid4
 
 import psycopg
 from psycopg import sql
 
 from batch_pipeline.inventory.database import Database, open_database
-from batch_pipeline.inventory.upkeep.rights import Role
 
-PREFIX = "bp"
+ROLES_FILE = Path(str(files("batch_pipeline.inventory") / "roles.sql"))
 GROUPS = {
-    "olga": (Role.OWNER,),
-    "paul": (Role.PLANNER,),
-    "wanda": (Role.WORKER,),
-    "rita": (Role.READER,),
-    "lib": (Role.PLANNER, Role.WORKER),  # a program that acquires plans as well as works
+    "olga": ("bp_owner",),
+    "paul": ("bp_planner",),
+    "wanda": ("bp_worker",),
+    "rita": ("bp_reader",),
+    "lib": ("bp_planner", "bp_worker"),  # a program that acquires plans as well as works
 }
 
 
@@ -47,11 +48,17 @@ def logins_to(url: str) -> Iterator[Logins]:
 def make_logins(url: str) -> None:
     """Grant the groups their rights and make a login of each, all with no search path at all."""
     with closing(open_database(url, migrated=None)) as database:
-        database.migrate(role_prefix=PREFIX)
-    for name, roles in GROUPS.items():
-        create_login(url, name, [role.named(PREFIX) for role in roles])
+        database.migrate()
+    run_roles_file(url)
+    for name, groups in GROUPS.items():
+        create_login(url, name, groups)
         no_path = sql.SQL("ALTER ROLE {} SET search_path = ''").format(sql.Identifier(name))
         run(url, no_path)
+
+
+def run_roles_file(url: str, prefix: str = "bp_") -> None:
+    """Run roles.sql, or a copy with another prefix, as the login that the URL names."""
+    run(url, ROLES_FILE.read_text().replace("bp_", prefix))
 
 
 def create_login(url: str, name: str, groups: Sequence[str] = (), *, rights: str = "") -> None:

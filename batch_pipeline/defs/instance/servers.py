@@ -1,7 +1,6 @@
 """Dagster's code server, webserver and daemon as child processes of `batch-pipeline dev`.
 
-Each is a part that is started again when it ends. Runs are children of the code server, and go on
-when it is replaced; who looks after them then is the `launcher`.
+Runs are children of the code server; stopping it ends them, too.
 """
 
 import os
@@ -12,20 +11,18 @@ import urllib.error
 import urllib.request
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import psutil
 import yaml
 from dagster._core.errors import DagsterUserCodeUnreachableError
 from dagster._grpc.client import DagsterGrpcClient
 
-from batch_pipeline.defs.instance.bounded_log import bound
 from batch_pipeline.defs.instance.guarded import GuardedServer, stop
 from batch_pipeline.defs.instance.home import prepare_dagster_home
-from batch_pipeline.defs.instance.keeping import Part
-from batch_pipeline.domain.errors import DagsterStartError, PortInUseError
+from batch_pipeline.defs.instance.services import Service
+from batch_pipeline.domain.errors import PortInUseError, ServiceEndedError
 from batch_pipeline.settings.home import Home
 from batch_pipeline.stores.private_folder import PrivateFolder
 
@@ -33,7 +30,6 @@ _MODULE = "batch_pipeline.definitions"
 _WEBSERVER = "batch_pipeline.defs.instance.dagster_webserver"
 _LOCATION = "batch_pipeline"  # as in workspace.yaml, so that `dagster dev` goes on with the same
 _START_SECONDS = 90
-_RELOAD_SECONDS = 60
 
 
 def check_port(port: int) -> None:
@@ -50,57 +46,34 @@ def check_port(port: int) -> None:
             raise PortInUseError(port) from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Server:
-    """A server that is started again as it was."""
-
-    server: GuardedServer
-
-    @property
-    def name(self) -> str:
-        return self.server.name
-
-    def trouble(self) -> str | None:
-        code = self.server.exit_code
-        return None if code is None else f"ended with exit code {code}; see {self.server.log}"
-
-    def restore(self) -> None:
-        self.server.start()
-
-
-@dataclass(frozen=True, slots=True)
-class _CodeServer(_Server):
+@dataclass(kw_only=True)
+class _CodeServer(GuardedServer):
     """The code server: a process that stays, in front of one that has the definitions."""
 
     socket: str
 
-    def trouble(self) -> str | None:
-        ended = _Server.trouble(self)
-        processes = self.server.family()
+    def failure(self) -> str | None:
+        """Return how either process ended, None while both run."""
+        ended = GuardedServer.failure(self)
+        processes = self.family()
         is_front_there = any(_runs(process, "code-server") for process in processes)
         if ended is None and is_front_there and not any(_runs(one, "api") for one in processes):
-            return "the process with the definitions is gone"
+            return "has lost the process with the definitions"
         return ended
 
-    def restore(self) -> None:
-        if self.server.exit_code is None:
-            # Its runs are not its children any more: replacing all of it would end them.
-            with suppress(DagsterUserCodeUnreachableError):  # it also says farewell to the dead one
-                DagsterGrpcClient(socket=self.socket).reload_code(_RELOAD_SECONDS)
-            return
-        Path(self.socket).unlink(missing_ok=True)
-        self.server.start()
-        self.wait()
+    def wait_until_ready(self) -> None:
+        """Wait until it answers.
 
-    def wait(self) -> None:
-        """Wait until it answers."""
+        Raises:
+            ServiceEndedError: it ended or does not answer in time.
+        """
         client, deadline = DagsterGrpcClient(socket=self.socket), time.monotonic() + _START_SECONDS
-        while self.server.exit_code is None and time.monotonic() < deadline:
+        while self.exit_code is None and time.monotonic() < deadline:
             with suppress(DagsterUserCodeUnreachableError):
                 client.get_server_id(timeout=5)
                 return
             time.sleep(0.1)
-        raise DagsterStartError(str(self.server.log), _last_line(self.server.log))
+        raise _not_started(self)
 
 
 def _runs(process: psutil.Process, command: str) -> bool:
@@ -120,38 +93,35 @@ class DagsterServers:
         # Not below the home: the path of a socket must be short.
         self._scratch = PrivateFolder("dev")
         self._workspace = self._scratch.path / "workspace.yaml"
-        self._socket = str(self._scratch.path / "code.sock")
-        code = ["dagster", "code-server", "start", "--socket", self._socket]
+        socket_path = str(self._scratch.path / "code.sock")
+        code = ["dagster", "code-server", "start", "--socket", socket_path]
         code += ["--module-name", _MODULE, "--location-name", _LOCATION]
         web = [_WEBSERVER, "--host", "127.0.0.1", "--port", str(port)]
         web += ["--live-data-poll-rate", "2000"]
         shared = ["--workspace", str(self._workspace)]
-        self._code = _CodeServer(self._server("code server", code), self._socket)
-        self._web = _Server(self._server("webserver", web + shared))
         daemon = ["dagster._daemon", "run", *shared]
-        self._daemon = _Server(self._server("daemon", daemon))
+        self._code = _CodeServer(**self._options("code server", code), socket=socket_path)
+        self._web = GuardedServer(**self._options("webserver", web + shared))
+        self._daemon = GuardedServer(**self._options("daemon", daemon))
 
     @property
-    def log(self) -> Path:
-        """Where the servers write what they have to say."""
-        return self._home.logs / "dagster.log"
-
-    @property
-    def parts(self) -> list[Part]:
-        """What has to stay up."""
-        return [self._code, self._web, self._daemon]
+    def services(self) -> list[Service]:
+        """The servers, in the order of their start."""
+        return [
+            Service(name=server.name, log=server.log, failure=server.failure)
+            for server in (self._code, self._web, self._daemon)
+        ]
 
     def __enter__(self) -> Self:
         self._home.logs.mkdir(parents=True, exist_ok=True)
-        bound(self.log)
         prepare_dagster_home(self._home)
-        server = {"location_name": _LOCATION, "socket": self._socket, "host": "localhost"}
+        server = {"location_name": _LOCATION, "socket": self._code.socket, "host": "localhost"}
         self._workspace.write_text(yaml.safe_dump({"load_from": [{"grpc_server": server}]}))
         try:
-            self._code.server.start()
-            self._code.wait()
-            self._web.server.start()
-            self._daemon.server.start()
+            self._code.start()
+            self._code.wait_until_ready()
+            self._web.start()
+            self._daemon.start()
             self._wait_until_it_answers()
         except BaseException:
             self._stop()
@@ -166,7 +136,7 @@ class DagsterServers:
     ) -> None:
         self._stop()
 
-    def _server(self, name: str, arguments: list[str]) -> GuardedServer:
+    def _options(self, name: str, arguments: list[str]) -> dict[str, Any]:
         environment = os.environ | {
             "DAGSTER_HOME": str(self._home.dagster),
             "BATCH_PIPELINE_HOME": str(self._home.path),
@@ -177,28 +147,32 @@ class DagsterServers:
             # Where Dagster makes sockets of its own, which are open to whom the umask says.
             "TMPDIR": str(self._scratch.path),
         }
-        command = [sys.executable, "-m", *arguments]
-        return GuardedServer(name=name, command=command, environment=environment, log=self.log)
+        return {
+            "name": name,
+            "command": [sys.executable, "-m", *arguments],
+            "environment": environment,
+            "log": self._home.logs / f"{name.replace(' ', '-')}.log",
+        }
 
     def _wait_until_it_answers(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
         url = f"http://127.0.0.1:{self._port}/server_info"
-        while time.monotonic() < deadline:
-            if self._web.trouble() or self._daemon.trouble():
-                break
+        while self._web.exit_code is None and time.monotonic() < deadline:
+            if self._daemon.exit_code is not None:
+                raise _not_started(self._daemon)
             with suppress(urllib.error.URLError, OSError):
                 urllib.request.urlopen(url, timeout=5).close()
                 return
             time.sleep(0.25)
-        raise DagsterStartError(str(self.log), _last_line(self.log))
+        raise _not_started(self._web)
 
     def _stop(self) -> None:
         # The code server last: a sensor whose tick loses it would be shown as failed.
-        stop([self._daemon.server, self._web.server])
-        stop([self._code.server])
+        stop([self._daemon, self._web])
+        stop([self._code])
         self._scratch.close()
 
 
-def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+def _not_started(server: GuardedServer) -> ServiceEndedError:
+    failure = server.failure() or f"did not answer within {_START_SECONDS} seconds"
+    return ServiceEndedError(server.name, f"{failure} ({server.last_line()})", str(server.log))

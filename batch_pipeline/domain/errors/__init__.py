@@ -48,11 +48,10 @@ from batch_pipeline.domain.errors.encode import (
     TransformUnusableError,
 )
 from batch_pipeline.domain.errors.home import (
-    DagsterStartError,
     HomeInUseError,
     HomeUnusableError,
-    PartLostError,
     PortInUseError,
+    ServiceEndedError,
 )
 from batch_pipeline.domain.errors.inventory import (
     DatabaseTooOldError,
@@ -60,7 +59,6 @@ from batch_pipeline.domain.errors.inventory import (
     EmbeddedDatabaseError,
     LockTimeoutError,
     PermissionDeniedError,
-    RoleRightsError,
     SchemaRevisionError,
 )
 from batch_pipeline.domain.errors.job import (
@@ -146,7 +144,6 @@ __all__ = [
     "ConfigurationError",
     "ConflictError",
     "ConservationError",
-    "DagsterStartError",
     "DatabaseTooOldError",
     "DatabaseUnreachableError",
     "EmbeddedDatabaseError",
@@ -182,7 +179,6 @@ __all__ = [
     "PartFileChangedError",
     "PartFileUnreachableError",
     "PartFilesElsewhereError",
-    "PartLostError",
     "PermissionDeniedError",
     "PipelineError",
     "PointerTakenError",
@@ -190,10 +186,10 @@ __all__ = [
     "PortInUseError",
     "ProjectNotMadeError",
     "RetryableError",
-    "RoleRightsError",
     "SchemaDeclarationError",
     "SchemaMisfitError",
     "SchemaRevisionError",
+    "ServiceEndedError",
     "SettingError",
     "SourceRefusedError",
     "SourceUnavailableError",

@@ -48,30 +48,15 @@ class PortInUseError(ConfigurationError):
 
 
 @dataclass(eq=False)
-class DagsterStartError(RetryableError):
-    """Dagster's webserver or daemon ended or does not answer."""
+class ServiceEndedError(RetryableError):
+    """A service of `batch-pipeline dev` ended or does not answer."""
 
+    service: str
+    failure: str
     log: str
-    last_line: str
 
     def sentence(self) -> str:
         return (
-            f"Dagster's servers ended or do not answer ({self.last_line}). Published batches are "
-            f"not affected. Everything else was stopped too; see {self.log}, then start again."
-        )
-
-
-@dataclass(eq=False)
-class PartLostError(RetryableError):
-    """A part of `batch-pipeline dev` ended again and again."""
-
-    part: str
-    trouble: str
-    restarts: int
-
-    def sentence(self) -> str:
-        return (
-            f"The {self.part} was started again {self.restarts} times within minutes, and is down "
-            f"once more ({self.trouble}). Published batches are not affected. Everything else was "
-            f"stopped too; mend what ends it, then start again."
+            f"The {self.service} {self.failure}. Published batches are not affected. All other "
+            f"services were stopped. See {self.log}, then start `batch-pipeline dev` again."
         )

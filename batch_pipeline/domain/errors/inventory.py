@@ -85,22 +85,6 @@ class PermissionDeniedError(ConfigurationError):
 
 
 @dataclass(eq=False)
-class RoleRightsError(ConfigurationError):
-    """The login may not make the roles of the inventory, or not give them their rights."""
-
-    location: str
-    statement: str
-    reason: str
-
-    def sentence(self) -> str:
-        return (
-            f"The login used at {self.location} may not run `{self.statement}` ({self.reason}). "
-            f"Nothing was changed. Let an administrator of the server run it, or all that "
-            f"`batch-pipeline migrate --roles PREFIX --print` prints, then run this again."
-        )
-
-
-@dataclass(eq=False)
 class LockTimeoutError(RetryableError):
     """Somebody else holds a lock of the inventory for longer than a transaction of ours lasts."""
 

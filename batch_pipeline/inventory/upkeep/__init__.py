@@ -1,1 +1,1 @@
-"""The schema's revisions, its roles and rights, and the doctor's looks. No batch is made here."""
+"""The schema's revisions and the doctor's looks. No batch is made here."""

@@ -4,6 +4,7 @@ What is found is said in whole sentences; who asks decides what becomes of it.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 
@@ -15,9 +16,8 @@ from batch_pipeline.inventory.meta.ceilings.ceiling import describe
 from batch_pipeline.inventory.meta.filter_cost import filter_cost
 from batch_pipeline.inventory.meta.meta_source import MetaSource
 from batch_pipeline.inventory.server.engine import location, transaction
-from batch_pipeline.inventory.tables import SCHEMA, job
+from batch_pipeline.inventory.tables import SCHEMA, job, metadata
 from batch_pipeline.inventory.upkeep.migrate import check_revision
-from batch_pipeline.inventory.upkeep.rights import RIGHTS, Right, Role
 
 
 def check_inventory(inventory: sa.Engine, *, is_own: bool) -> Iterator[Finding]:
@@ -44,56 +44,70 @@ def check_inventory(inventory: sa.Engine, *, is_own: bool) -> Iterator[Finding]:
     yield from _rights(inventory)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Duty:
+    """What a role of roles.sql is for, and the rights that show that a login has it."""
+
+    role: str
+    purpose: str
+    privilege: str
+    tables: tuple[str, ...]
+    level: Level
+
+
+# A login that lacks one of these lacks the role, or roles.sql was not run after a migration.
+_DUTIES = (
+    _Duty(
+        role="bp_reader",
+        purpose="read",
+        privilege="SELECT",
+        tables=(*(table.name for table in metadata.sorted_tables), "inventory", "published"),
+        level=Level.FAIL,
+    ),
+    _Duty(
+        role="bp_planner",
+        purpose="plan and acquire",
+        privilege="INSERT",
+        tables=("item", "job", "batch", "batch_state", "bookmark", "ceiling_candidate"),
+        level=Level.WARN,
+    ),
+    _Duty(
+        role="bp_worker",
+        purpose="work on batches",
+        privilege="INSERT",
+        tables=("attempt", "part_file", "attempt_item", "load", "target_probe", "schema_version"),
+        level=Level.WARN,
+    ),
+)
+
+
 def _rights(inventory: sa.Engine) -> Iterator[Finding]:
-    for role, purpose, level in (
-        (Role.READER, "read", Level.FAIL),
-        (Role.PLANNER, "plan and acquire", Level.WARN),
-        (Role.WORKER, "work on batches", Level.WARN),
-    ):
-        missing = missing_rights(inventory, role)
-        if not missing:
-            text = f"this login may {purpose}."
-            yield Finding(subject="rights", level=Level.OK, text=text)
-            continue
-        text = (
-            f"this login may not {purpose}: it lacks {_shortened(missing)}. Make it a member of "
-            f"the role that `batch-pipeline migrate --roles PREFIX` calls {role.named('PREFIX')}."
-        )
+    for duty in _DUTIES:
+        missing = _missing_rights(inventory, duty)
+        text, level = f"this login may {duty.purpose}.", Level.OK
+        if missing:
+            level = duty.level
+            text = (
+                f"this login may not {duty.purpose}: it lacks {_shortened(missing)}. Make it a "
+                f"member of {duty.role} (inventory/roles.sql); run the file after a migration."
+            )
         yield Finding(subject="rights", level=level, text=text)
 
 
-def missing_rights(inventory: sa.Engine, role: Role) -> list[str]:
-    """Name what this login may not do in the inventory although the role may."""
+def _missing_rights(inventory: sa.Engine, duty: _Duty) -> list[str]:
+    """Return what this login lacks for a duty."""
     usage = sa.select(sa.func.has_schema_privilege(SCHEMA, "USAGE"))
-    asked = list(dict.fromkeys(_asked(role)))
-    held = sa.select(
-        *(
-            sa.func.has_table_privilege(table, right)
-            if column is None
-            else sa.func.has_column_privilege(table, column, right)
-            for right, table, column in asked
-        )
-    )
+    names = [f"{SCHEMA}.{name}" for name in duty.tables]
+    held = sa.select(*(sa.func.has_table_privilege(name, duty.privilege) for name in names))
     with transaction(inventory) as connection:
         if not connection.execute(usage).scalar_one():
             return [f"USAGE on schema {SCHEMA}"]
         answers = connection.execute(held).one()
     return [
-        f"{right} on {table}" if column is None else f"{right} of {column} on {table}"
-        for (right, table, column), holds in zip(asked, answers, strict=True)
+        f"{duty.privilege} on {name}"
+        for name, holds in zip(names, answers, strict=True)
         if not holds
     ]
-
-
-def _asked(role: Role) -> Iterator[tuple[str, str, str | None]]:
-    mine: list[Right] = [right for right in RIGHTS if role in right.roles]
-    for right in mine:
-        tables = {"SELECT": right.selects, "INSERT": right.inserts, "DELETE": right.deletes}
-        for verb, wanted in tables.items():
-            for table in wanted:
-                yield verb, f"{SCHEMA}.{getattr(table, 'name', '')}", None
-        for column in right.updates:
-            yield "UPDATE", f"{SCHEMA}.{column.table.name}", column.name
 
 
 def check_source(

@@ -8,7 +8,6 @@ import sqlalchemy as sa
 from batch_pipeline.domain.errors import SchemaRevisionError
 from batch_pipeline.inventory.server.engine import location, transaction
 from batch_pipeline.inventory.tables import SCHEMA
-from batch_pipeline.inventory.upkeep import roles
 from batch_pipeline.inventory.upkeep.migration_lock import lock_migration, lock_tables
 from batch_pipeline.inventory.work import batch_states
 
@@ -17,35 +16,27 @@ _MIGRATIONS = Path(__file__).parent / "migrations"
 _PATIENCE = timedelta(seconds=5)
 
 
-def migrate(
-    engine: sa.Engine, *, role_prefix: str | None = None, patience: timedelta = _PATIENCE
-) -> tuple[str, str]:
+def migrate(engine: sa.Engine, *, patience: timedelta = _PATIENCE) -> tuple[str, str]:
     """Upgrade the schema in one transaction and give the revisions before and after.
 
     Waits for another migration and for open transactions; a database that is up to date is left as
-    it is. Attempts that are running go on. With a prefix, the group roles of that name get the
-    inventory and their rights. There is no way back to an earlier revision.
+    it is. Attempts that are running go on. There is no way back to an earlier revision.
 
     Raises:
         SchemaRevisionError: the schema belongs to a later release.
         LockTimeoutError: somebody, who is named, kept a lock for longer than we wait.
-        InvalidValueError, RoleRightsError: the roles cannot be made.
     """
     with transaction(engine) as connection:
         lock_migration(connection, patience)
         before = _revision(connection)
         if before != "none" and before > REVISION:
             raise SchemaRevisionError(location(engine), before, REVISION)
-        if role_prefix is not None:
-            roles.make_roles(connection, role_prefix)
         if before != REVISION:
             _become_owner(connection)
             lock_tables(connection, patience)
             upgrade(connection, REVISION)
             batch_states.repair(connection)
             _become_oneself(connection)
-        if role_prefix is not None:
-            roles.grant(connection, role_prefix)
         return before, REVISION
 
 

@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -44,14 +43,9 @@ _PORT_TRIES = 50
 class _Running:
     guardian: "subprocess.Popen[bytes]"
     scratch: Path
-    log_start: int
     port: int
+    session: str
     token: str = field(repr=False)
-
-    @property
-    def session(self) -> str:
-        """The same one when the server is started again, for its clients keep their address."""
-        return str(uuid.UUID(bytes=sha256(self.token.encode()).digest()[:16], version=4))
 
 
 class SparkConnectServer:
@@ -78,12 +72,16 @@ class SparkConnectServer:
         self._port = port
         self._conf = dict(conf or {})
         self._running: _Running | None = None
-        self._address: tuple[int, str] | None = None
 
     @property
     def is_running(self) -> bool:
         """Tell whether its process runs."""
         return self._running is not None and self._running.guardian.poll() is None
+
+    def failure(self) -> str | None:
+        """Return how its process ended, None while it runs."""
+        code = None if self._running is None else self._running.guardian.poll()
+        return None if code is None else f"ended with exit code {code}"
 
     @property
     def remote(self) -> str:
@@ -102,7 +100,7 @@ class SparkConnectServer:
 
     @property
     def log(self) -> Path:
-        """Where the server writes its log."""
+        """Where the server writes its log; truncated at each start."""
         return self._home / "logs" / "spark-connect.log"
 
     def start(self) -> None:
@@ -118,22 +116,7 @@ class SparkConnectServer:
             self.stop()
             self._start_at(_free_port(self._port), secrets.token_urlsafe(32))
 
-    def restart(self) -> None:
-        """Start a server that has ended at the address that its clients know.
-
-        Raises:
-            JavaMissingError, PortInUseError, SparkUnavailableError: as for `start`; it may be
-                called again.
-        """
-        if self._address is None or self.is_running:
-            self.start()
-            return
-        self.stop()
-        port, token = self._address
-        self._start_at(_free_port(port), token)
-
     def _start_at(self, port: int, token: str) -> None:
-        self._address = port, token
         self._running = running = self._launched(port, token)
         try:
             self._wait_until_it_answers(running)
@@ -180,9 +163,8 @@ class SparkConnectServer:
         environment["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = token
         properties = launch.properties_file(scratch, conf | _listening(port))
         command = launch.submit_command(properties, "--class", SERVER_CLASS)
-        log_path = launch.log_file(self._home, self.log.name)
-        log_start = log_path.stat().st_size if log_path.exists() else 0
-        with log_path.open("ab") as log:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("wb") as log:
             guardian = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(GUARDIAN), *command],
                 env=environment,
@@ -191,7 +173,7 @@ class SparkConnectServer:
                 stderr=log,
                 start_new_session=True,  # Ctrl-C of this terminal is the owner's business
             )
-        return _Running(guardian, scratch, log_start, port, token)
+        return _Running(guardian, scratch, port, str(uuid.uuid4()), token)
 
     def _conf_and_environment(self, scratch: Path) -> tuple[dict[str, str], dict[str, str]]:
         java = java_home(self._home, os.environ)
@@ -222,7 +204,7 @@ class SparkConnectServer:
                 break
             if time.monotonic() > deadline:
                 break
-        said = launch.last_lines(self.log, start=running.log_start)
+        said = launch.last_lines(self.log, start=0)
         address = f"sc://localhost:{running.port}"
         raise SparkUnavailableError(address, f"{reason}; last lines of {self.log}: {said}")
 

@@ -172,10 +172,14 @@ class Scene:
 
     def kill_spark(self) -> None:
         """Kill the JVM, and start another one at its address."""
+        running = self.spark._running
+        assert running is not None
+        address = running.port, running.token
         for process in self._of_spark("SparkConnectServer"):
             process.kill()
         wait_until(lambda: not self.spark.is_running, "Spark ends")
-        self.spark.restart()
+        self.spark.stop()
+        self.spark._start_at(*address)
 
     def kill_worker(self) -> bool:
         """Kill the Python worker that was started last; tells whether there was one."""

@@ -1,6 +1,6 @@
-"""Parts of a `dev` that are killed, by a schedule that a seed makes.
+"""Processes of a `dev` that are killed, by a schedule that a seed makes.
 
-A part that `dev` starts again is hit less often than it may end. A batch that has used up all but
+If a service is killed, `dev` ends and is started again. A batch that has used up all but
 one of its tries is spared: one more would leave it to a person, as it should. Nothing is judged.
 """
 
@@ -37,6 +37,7 @@ class Kind(StrEnum):
     CODE_SERVER = "code server"
     WEBSERVER = "webserver"
     DEFINITIONS = "definitions"
+    DEV = "dev"
 
 
 WORK = (Kind.RUN, Kind.WORKER)
@@ -49,6 +50,7 @@ _WORDS = {  # of command lines
     Kind.CODE_SERVER: ("code-server", "start"),
     Kind.WEBSERVER: ("dagster_webserver",),
     Kind.DEFINITIONS: ("api", "grpc"),
+    Kind.DEV: ("batch_pipeline", "dev", "--port"),
 }
 PARTS = tuple(kind for kind in Kind if kind not in WORK)
 
@@ -102,9 +104,14 @@ class Faults:
         if kind in WORK and not self._may_be_tried_again():
             return False
         found = processes_of(self.dev, kind)
+        self.dev.may_be_down = kind in PARTS and bool(found)
         for process in found[:1] if kind in WORK else found:
             with suppress(psutil.Error):
                 process.send_signal(signal.SIGKILL)
+        if self.dev.may_be_down:
+            self.dev.wait_for_exit()
+            self.dev.start()
+            self.dev.may_be_down = False
         return bool(found)
 
     def _may_be_tried_again(self) -> bool:

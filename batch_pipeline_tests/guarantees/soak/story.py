@@ -58,7 +58,8 @@ SELECT (SELECT count(*) FROM batch_pipeline.batch),
 class Pace:
     """How long a soak is, and how far faults, backfills and samples are apart.
 
-    Parts of `dev` are killed in that share of the time, runs and Python workers until the end.
+    `dev` and its services are killed in that share of the time, runs and Python workers until the
+    end.
     """
 
     load_seconds: float
@@ -138,7 +139,8 @@ class _Load:
 
     def _repeat(self, step: Callable[[float], None], pause: float) -> None:
         while not self.is_over.wait(pause):
-            assert self.dev.process.poll() is None, self.dev.place.output.read_text()
+            is_up = self.dev.may_be_down or self.dev.process.poll() is None
+            assert is_up, self.dev.place.output.read_text()
             step(time.monotonic() - self.began)
 
     def _sample(self, seconds: float) -> None:
