@@ -357,4 +357,6 @@ def sent_runs(scene: DefsScene) -> list[tuple[Any, ...]]:
 def events_of(scene: DefsScene, key: dg.AssetKey) -> list[str]:
     """Give the partition of each materialization of an asset."""
     found = scene.instance.fetch_materializations(key, limit=100).records
-    return sorted(one.asset_materialization.partition for one in found if one.asset_materialization)
+    return sorted(
+        str(one.asset_materialization.partition) for one in found if one.asset_materialization
+    )
