@@ -8,7 +8,13 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from batch_pipeline.domain.errors import InvalidValueError
-from batch_pipeline.domain.schema import MAX_PRECISION, Column, ColumnType, RecordSchema
+from batch_pipeline.domain.schema import (
+    MAX_PRECISION,
+    Column,
+    ColumnType,
+    RecordSchema,
+    name_fault,
+)
 
 _FORMATS = {
     "date-time": ColumnType.TIMESTAMP,
@@ -54,6 +60,8 @@ def schema_of(declared: Any) -> RecordSchema:
 
 def _column(name: str, declared: Any) -> Column:
     where = f"property {name}"
+    if fault := name_fault(name):
+        raise InvalidValueError("schema.file: properties", name, f"another name: {fault}")
     if not isinstance(declared, Mapping):
         raise InvalidValueError(where, declared, "a JSON Schema")
     shape = _chosen(where, declared)
