@@ -32,12 +32,16 @@ class FlattenedTwiceError(ValueError):
 class Flattening:
     """Objects become columns down to `max_depth` levels, named by their path.
 
-    What is deeper, and every array, becomes JSON text.
+    What is deeper, and every array, becomes JSON text. `objects` are names of columns that are left
+    out where they are null: in other records they are objects, which become columns.
     """
 
-    def __init__(self, *, max_depth: int, separator: str) -> None:
+    def __init__(
+        self, *, max_depth: int, separator: str, objects: frozenset[str] = frozenset()
+    ) -> None:
         self.max_depth = max_depth
         self.separator = separator
+        self.objects = objects
         self._short: set[str] = set()  # names that were seen and are not abbreviated
         self._nested: set[str] = set()  # properties that were seen to be nested
 
@@ -55,7 +59,10 @@ class Flattening:
         )
         if depth < 0:
             raise InvalidValueError("flattening_max_depth", depth, "0 levels or more")
-        return cls(max_depth=depth, separator=mapping.flattening_separator) if depth else None
+        if not depth:
+            return None
+        separator, objects = mapping.flattening_separator, mapping.flat_objects
+        return cls(max_depth=depth, separator=separator, objects=objects)
 
     def flattened(
         self, record: Record, *, left: Mapping[str, bool], text: bytes | None = None
@@ -68,6 +75,13 @@ class Flattening:
         Raises:
             FlattenedTwiceError: two properties would get the same name.
         """
+        flat = self._flattened(record, left=left, text=text)
+        for name in self.objects.intersection(flat) if self.objects else ():
+            if bytes(flat[name]) == b"null":
+                flat = {key: value for key, value in flat.items() if key != name}
+        return flat
+
+    def _flattened(self, record: Record, *, left: Mapping[str, bool], text: bytes | None) -> Record:
         parts: dict[str, Record] = {}
         taken: Record = {}
         opened: set[str] = set()

@@ -34,6 +34,9 @@ class TableFlattening:
         for name, cells in columns.items():
             for key, found in self._taken_apart(name, cells).items():
                 flat[key] = self._merged(key, flat[key], found) if key in flat else found
+        for name in self._flattening.objects.intersection(flat):
+            if flat[name].array.null_count == len(flat[name].array):
+                del flat[name]
         return flat
 
     def _merged(self, name: str, first: Cells, second: Cells) -> Cells:
