@@ -5,8 +5,9 @@ RECORD messages. Peers: a small tap of the SDK, which generates them, into `targ
 MeltanoLabs with COPY, both from PyPI in environments of their own; `batch-10` is BATCH messages of
 ten files. Ours: source files of such records, encoded on a warm Spark session with their columns
 known and then loaded; or (`landed`) the same tap into `target-batch-pipeline`, then `batch-pipeline
-run` and `load`. The starts of programs count, that of the session does not. The floor is a COPY of
-a prepared CSV; `generate` is what the tap takes for the records alone.
+run` and `load`. The starts of programs count, that of the session does not.The floor is a COPY of
+a prepared CSV into a table with the storage parameters of ours, or (`floor-default`) with those of
+the server; `generate` is what the tap takes for the records alone.
 
 All ways use the same two cores and the same embedded server, whose processor seconds are told
 apart. After each, the rows are counted, a sum and a text compared, and the last STATE (of `files-…`
@@ -34,7 +35,7 @@ from batch_pipeline.domain.target import WriteMode
 from batch_pipeline_tests.benchmarks.bench_encode import CORES, MB, names
 from batch_pipeline_tests.benchmarks.encode_workload import CACHE
 from batch_pipeline_tests.benchmarks.server import server
-from batch_pipeline_tests.benchmarks.singer_ours import FromFiles, floor, from_tap
+from batch_pipeline_tests.benchmarks.singer_ours import FromFiles, floor, floor_default, from_tap
 from batch_pipeline_tests.benchmarks.singer_peers import Peer, generation
 from batch_pipeline_tests.benchmarks.singer_runs import Run
 from batch_pipeline_tests.benchmarks.singer_stage import Stage, database, server_seconds
@@ -51,8 +52,9 @@ WAYS: dict[str, Callable[[Stage], Run]] = {
     "files-upsert": FromFiles(mode=WriteMode.UPSERT).run,
     "landed": from_tap,
     "floor": floor,
+    "floor-default": floor_default,
 }
-STATELESS = ("generate", "floor")
+STATELESS = ("generate", "floor", "floor-default")
 TENFOLD = ["batch-1", "files-append", "files-upsert", "floor"]
 
 

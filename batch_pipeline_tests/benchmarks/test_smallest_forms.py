@@ -73,7 +73,7 @@ SMALLEST = {
     ),
     "singer": Form(
         options=_FEW_RECORDS,
-        tables={"way wall s record CPU s server s peak MB STATE steps": 10},
+        tables={"way wall s record CPU s server s peak MB STATE steps": 11},
         has_cache=True,
     ),
     "store": Form(
