@@ -1,6 +1,7 @@
-"""The Dagster surface: quiet ticks, pages, files to manifests in `dev`, a backfill of fifty.
+"""The Dagster surface: quiet ticks, pages, files to manifests in `dev`, a backfill.
 
-Run `python -m batch_pipeline_tests.benchmarks dagster [--part ticks|pages|latency|backfill …]`.
+Run `python -m batch_pipeline_tests.benchmarks dagster [--part ticks|pages|latency|backfill …]
+[--files 100000] [--batches 1000 10000] [--landing 10] [--partitions 50] [--repeats 3]`.
 Times are of the machine as it is: run nothing beside it.
 """
 
@@ -24,9 +25,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--part", choices=PARTS, nargs="+", default=PARTS)
     parser.add_argument("--files", type=int, default=100_000, help="registered, for ticks")
-    parser.add_argument("--batches", type=int, nargs="+", default=[1_000, 10_000, 100_000])
-    parser.add_argument("--landing", type=int, default=20, help="files, for latency")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1_000, 10_000])
+    parser.add_argument("--landing", type=int, default=10, help="files, for latency")
+    parser.add_argument("--partitions", type=int, default=50, help="of the backfill")
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     warnings.simplefilter("ignore", category=dg.BetaWarning)
@@ -41,8 +43,8 @@ def main() -> None:
         say([f"{asked.landing} files, from landed to published:", ""])
         say([*told(latency(asked.landing, asked.seed)), ""])
     if "backfill" in asked.part:
-        say(in_process(max(asked.repeats, 1)))
-        say([*through_dev(), ""])
+        say(in_process(asked.partitions, max(asked.repeats, 1)))
+        say([*through_dev(asked.partitions), ""])
 
 
 def say(lines: Iterable[str]) -> None:

@@ -6,7 +6,7 @@ types, and are timed without their start; ours runs on a warm session with the c
 `typed` is parquet whose timestamps are no text; `duckdb-apart` is DuckDB without order, a file a
 thread. MB/s are of the records as JSON lines, whatever the source.
 
-Run `python -m batch_pipeline_tests.benchmarks encode [--records 100000] [--files 10] [--rounds 3]
+Run `python -m batch_pipeline_tests.benchmarks encode [--records 100000] [--files 10] [--rounds 2]
 [--only jsonl-jsonl,…]`. The files (about 1.5 GB for 100,000 records) and an environment for the
 peers are made once, below the temporary directory.
 """
@@ -126,7 +126,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--files", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--only", type=names(CONVERSIONS), default=list(CONVERSIONS))
     parser.add_argument("--peers", type=names(PEERS), default=USUAL_PEERS)
     parser.add_argument("--scaling", action="store_true", help="also 200 and 2,000 files, ours")

@@ -5,7 +5,8 @@ at the middle one; then it is read off at the full size, for several weights of 
 of processors, the client's and the server's. Prices and the time of one listing are assumptions
 (`scale_model`).
 
-Run `python -m batch_pipeline_tests.benchmarks scale [--items 100000 300000 1000000]`; the default
+Run `python -m batch_pipeline_tests.benchmarks scale [--items 100000 300000 1000000]
+[--partitions 10000 30000 100000] [--in-a-batch 1000 3000 10000]`; the default
 sizes need about four minutes and 3 GB of disk.
 """
 
@@ -60,13 +61,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--items", type=int, nargs=3, default=ITEMS)
     parser.add_argument("--partitions", type=int, nargs=3, default=PARTITIONS)
+    parser.add_argument("--in-a-batch", type=int, nargs=3, default=IN_A_BATCH, help="items")
     asked = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bp-"))
     try:
         with server(max_wal_size="'4GB'", autovacuum="off") as url:
             database = open_database(url, migrated=True)
             try:
-                found = _measured(database, url, folder, asked.items, asked.partitions)
+                found = _measured(database, url, folder, asked)
             finally:
                 database.close()
     finally:
@@ -76,14 +78,12 @@ def main() -> None:
         _tell(_read_off(scenario, found))
 
 
-def _measured(
-    database: Database, url: str, folder: Path, items: list[int], counts: list[int]
-) -> Found:
+def _measured(database: Database, url: str, folder: Path, asked: argparse.Namespace) -> Found:
     manifest = publish_first(database)
-    found = _rows(database, items)
+    found = _rows(database, asked.items)
     with partitions(folder, url, database.engine, manifest) as opened:
-        found |= _partitions(opened, counts)
-    return found | _batch_steps(database) | _payloads()
+        found |= _partitions(opened, asked.partitions)
+    return found | _batch_steps(database, asked.in_a_batch) | _payloads(asked.in_a_batch)
 
 
 def _rows(database: Database, items: Iterable[int]) -> Found:
@@ -109,22 +109,22 @@ def _partitions(opened: Partitions, counts: Iterable[int]) -> Found:
     return {name: Checked.of(name, points[name]) for name in points}
 
 
-def _batch_steps(database: Database) -> Found:
+def _batch_steps(database: Database, counts: Iterable[int]) -> Found:
     points: dict[str, dict[int, float]] = defaultdict(dict)
-    for items in IN_A_BATCH:
+    for items in counts:
         for name, seconds in steps(database, items):
             points[f"{name} a batch, ms"][items] = seconds * 1_000
     return {name: Checked.of(name, points[name]) for name in points}
 
 
-def _payloads() -> Found:
+def _payloads(counts: Iterable[int]) -> Found:
     points: dict[str, dict[int, float]] = defaultdict(dict)
     counted: dict[int, int] = {}
-    for items in IN_A_BATCH:
+    for items in counts:
         counted[items], sent, received = payloads(items)
         points["sent to tasks of a batch, bytes"][items] = sent
         points["received from tasks of a batch, bytes"][items] = received
-    middle = IN_A_BATCH[1]
+    middle = sorted(counted)[1]
     formula = Line(base=tasks(middle, 6 * WEIGHT / WHOLE), slope=0)
     name = "tasks of a batch (formula)"
     found = {name: Checked(name=name, line=formula, count=middle, measured=counted[middle])}

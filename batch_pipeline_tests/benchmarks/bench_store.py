@@ -7,17 +7,19 @@ step to a database of its own: the first look, and quiet ones.
 
 The store is moto's server, which takes its share of the same cores, or the one that
 `BATCH_PIPELINE_TEST_S3_ENDPOINT` names. Run `python -m batch_pipeline_tests.benchmarks store
-[--records 100000] [--files 10,2000] [--rounds 3] [--only jsonl-jsonl,…] [--keys 100000]`; 0 keys
+[--records 100000] [--files 10,2000] [--rounds 2] [--only jsonl-jsonl,…] [--keys 10000]`; 0 keys
 leave the listing out, 0 records the encode. moto sorts all keys for each page, so many of them want
 a real server: `uv run .ci/real_s3 python -m batch_pipeline_tests.benchmarks store`.
 """
 
 import argparse
 import os
+from pathlib import Path
 
 from batch_pipeline.stores import s3
 from batch_pipeline_tests.benchmarks.bench_encode import names
 from batch_pipeline_tests.benchmarks.encode_conversion import CONVERSIONS
+from batch_pipeline_tests.benchmarks.encode_workload import CACHE
 from batch_pipeline_tests.benchmarks.store_encode import encodes
 from batch_pipeline_tests.benchmarks.store_looks import looks
 from batch_pipeline_tests.object_store import ENDPOINT, open_store
@@ -32,7 +34,7 @@ def main() -> None:
         kind = "the server that the variable names" if ENDPOINT in os.environ else "moto's server"
         print(f"{kind}, {os.cpu_count()} cores", flush=True)
         if given.records:
-            for line in encodes(store, given.only, given.records, given.files, given.rounds):
+            for line in encodes(store, given):
                 print(line, flush=True)
         if given.keys:
             for line in looks(store, given.keys, given.rounds):
@@ -43,9 +45,10 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Encoding and listing in S3.")
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--files", type=_numbers, default=[10, 2_000])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--only", type=names(CONVERSIONS), default=["jsonl-jsonl", "jsonl-parquet"])
-    parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--keys", type=int, default=10_000)
+    parser.add_argument("--cache", type=Path, default=CACHE)
     return parser.parse_args()
 
 

@@ -170,7 +170,7 @@ def _round(url: str, batches: int, number: int) -> bool:
     each = batches // PROCESSES
     work = Work(url, each, job=f"sixty-four {number}")
     ranges, acquire = _line("acquire, 64 workers", acquire_batches, work)
-    alone = Work(url, 1_000, threads=1, job=f"one {number}")
+    alone = Work(url, min(1_000, each), threads=1, job=f"one {number}")
     _line("acquire, one worker", acquire_batches, alone, processes=1)
     _, insert = _line("insert a row, 64 workers", insert_rows, work)
     _, unflushed = _line("insert a row, no flush", insert_rows_unflushed, work)

@@ -1,4 +1,4 @@
-"""A backfill of fifty tiny partitions: what Dagster adds to encoding the same batches in a loop.
+"""A backfill of tiny partitions: what Dagster adds to encoding the same batches in a loop.
 
 Both in one process on one warm Spark session, in turns; then through a live `dev`, as a person
 launches it, from the first run's start to the last run's end.
@@ -19,7 +19,6 @@ from batch_pipeline_tests.acceptance.workplace import manifests, new_workplace, 
 from batch_pipeline_tests.benchmarks.dagster_latency import live
 from batch_pipeline_tests.benchmarks.dagster_stage import Stage, stage
 
-BATCHES = 50
 _RUNS = """
 query Runs { runsOrError { ... on Runs { results {
   status startTime endTime tags { key value }
@@ -28,10 +27,10 @@ query Runs { runsOrError { ... on Runs { results {
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
-def in_process(rounds: int) -> list[str]:
+def in_process(batches: int, rounds: int) -> list[str]:
     """Compare a plain loop with a run of all batches; gives lines of a table."""
     with stage(max_count=1) as opened:
-        opened.land(BATCHES)
+        opened.land(batches)
         opened.tick("orders_new_files")
         session = open_session(opened.pipeline.spark)
         try:
@@ -47,27 +46,27 @@ def in_process(rounds: int) -> list[str]:
     return [
         "| way | seconds | a partition | of the loop |",
         "|---|---:|---:|---:|",
-        f"| plain loop | {plain:.1f} | {plain / BATCHES:.3f} | 1 |",
-        f"| one run, in this process | {in_run:.1f} | {in_run / BATCHES:.3f} | {ratio:.2f} |",
+        f"| plain loop | {plain:.1f} | {plain / batches:.3f} | 1 |",
+        f"| one run, in this process | {in_run:.1f} | {in_run / batches:.3f} | {ratio:.2f} |",
     ]
 
 
-def through_dev() -> list[str]:
+def through_dev(batches: int) -> list[str]:
     """Launch the backfill in a `dev` with defaults; gives a line of the table."""
     with new_workplace() as place:
         place.write_stream("orders", batch={"max_count": 1})
-        files = {f"{number:03d}.csv": b"id\n1\n" for number in range(BATCHES)}
+        files = {f"{number:03d}.csv": b"id\n1\n" for number in range(batches)}
         place.land("orders", files)
         with live(place) as port:
             storage = place.storage("orders")
-            wait_until(lambda: len(manifests(storage)) == BATCHES, "all is published")
+            wait_until(lambda: len(manifests(storage)) == batches, "all is published")
             keys = sorted({manifest["batch_id"] for manifest in manifests(storage)})
             _backfill(port, keys)
             runs = ask(port, _RUNS, {})["runsOrError"]["results"]
     mine = [run for run in runs if any(tag["key"] == "dagster/backfill" for tag in run["tags"])]
     span = max(run["endTime"] for run in mine) - min(run["startTime"] for run in mine)
-    way = f"`dev`, {len(mine)} runs, {BATCHES / span * 60:.0f} partitions a minute"
-    return [f"| {way} | {span:.1f} | {span / BATCHES:.3f} | |"]
+    way = f"`dev`, {len(mine)} runs, {batches / span * 60:.0f} partitions a minute"
+    return [f"| {way} | {span:.1f} | {span / batches:.3f} | |"]
 
 
 def _loop(opened: Stage, session: Any) -> None:

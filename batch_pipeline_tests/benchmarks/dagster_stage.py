@@ -26,6 +26,7 @@ from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.planning import Limits
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline_tests.benchmarks.dagster_events import copy_materialization
 
 _LINKS = 50_000  # as many as ext4 lets a file have, and a few less
 _PUBLISH = [
@@ -50,15 +51,6 @@ _PUBLISH = [
           JOIN batch_pipeline.batch b ON b.id = a.batch_id WHERE b.job_id = j.id), 0)
     """,
 ]
-_TELL = """
-INSERT INTO event_logs
-       (run_id, event, dagster_event_type, timestamp, step_key, asset_key, partition)
-SELECT e.run_id, replace(e.event, :first, p.partition), e.dagster_event_type, e.timestamp,
-       e.step_key, e.asset_key, p.partition
-  FROM event_logs e, dynamic_partitions p
- WHERE e.partition = :first AND e.asset_key = :asset
-   AND p.partitions_def_name = :name AND p.partition <> :first
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,13 +119,8 @@ class Stage:
             self.instance.add_dynamic_partitions(asset.set_name, chunk)
         event = dg.AssetMaterialization(asset_key=asset.asset_key, partition=keys[0])
         self.instance.report_runless_asset_event(event)
-        names = {
-            "first": keys[0],
-            "asset": asset.asset_key.to_string(),
-            "name": asset.set_name,
-        }
         with engine.begin() as connection:
-            connection.execute(sa.text(_TELL), names)
+            copy_materialization(connection, asset, keys[0])
 
 
 @contextmanager

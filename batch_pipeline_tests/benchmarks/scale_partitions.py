@@ -19,27 +19,20 @@ from batch_pipeline.defs.partitioned import batches_of
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.settings.home import Home
 from batch_pipeline_tests.benchmarks.clock import Clock
+from batch_pipeline_tests.benchmarks.dagster_events import copy_materialization
 from batch_pipeline_tests.factories import stream
 
 TABLES = ("dynamic_partitions", "event_logs")
 _CHUNK = 1_000
 _REPEATS = 5
-_COPIES = """
-INSERT INTO event_logs
-       (run_id, event, dagster_event_type, timestamp, step_key, asset_key, partition)
-SELECT e.run_id, replace(e.event, :first, p.partition), e.dagster_event_type, e.timestamp,
-       e.step_key, e.asset_key, p.partition
-  FROM event_logs e, dynamic_partitions p
- WHERE e.partition = :first AND p.id > :told AND p.partition <> :first
-"""
 _PLANNED = """
-INSERT INTO event_logs
+INSERT INTO public.event_logs
        (run_id, event, dagster_event_type, timestamp, step_key, asset_key, partition)
 SELECT e.run_id, left(repeat(md5(e.partition), 27), 850), 'ASSET_MATERIALIZATION_PLANNED',
        e.timestamp, e.step_key, e.asset_key, e.partition
-  FROM event_logs e
+  FROM public.event_logs e
  WHERE e.dagster_event_type = 'ASSET_MATERIALIZATION' AND NOT EXISTS (
-       SELECT FROM event_logs p WHERE p.partition = e.partition
+       SELECT FROM public.event_logs p WHERE p.partition = e.partition
           AND p.dagster_event_type = 'ASSET_MATERIALIZATION_PLANNED')
 """
 
@@ -97,11 +90,11 @@ class Partitions:
             )
             self._instance.report_runless_asset_event(event)
         with self._engine.begin() as connection:
-            connection.execute(sa.text(_COPIES), {"first": first, "told": self._count})
+            copy_materialization(connection, self._asset, first, after_id=self._count)
             connection.execute(sa.text(_PLANNED))
         with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.execute(sa.text("VACUUM ANALYZE event_logs"))
-            connection.execute(sa.text("VACUUM ANALYZE dynamic_partitions"))
+            connection.execute(sa.text("VACUUM ANALYZE public.event_logs"))
+            connection.execute(sa.text("VACUUM ANALYZE public.dynamic_partitions"))
 
 
 @contextmanager

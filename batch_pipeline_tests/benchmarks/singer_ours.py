@@ -5,10 +5,12 @@ import sys
 from dataclasses import dataclass
 
 import psycopg
+from psycopg import sql
 
 from batch_pipeline.domain.encoding import Compression, Encoding, Format
 from batch_pipeline.domain.load import Loading
 from batch_pipeline.domain.target import WriteMode
+from batch_pipeline.postgres.tables import KEPT_WHOLE
 from batch_pipeline_tests import factories
 from batch_pipeline_tests.acceptance.workplace import command, new_workplace
 from batch_pipeline_tests.benchmarks.bench_load import TABLE, bare_copy, prepared_csv
@@ -113,10 +115,19 @@ def from_tap(stage: Stage) -> Run:
 
 
 def floor(stage: Stage) -> Run:
-    """Copy a CSV that lies ready: what the server takes for these records, whoever brings them."""
+    """Copy a prepared CSV into a table with the storage parameters of ours."""
+    return _copied(stage, KEPT_WHOLE)
+
+
+def floor_default(stage: Stage) -> Run:
+    """Copy a prepared CSV into a table with the server's default storage parameters."""
+    return _copied(stage, sql.SQL(""))
+
+
+def _copied(stage: Stage, kept: sql.SQL) -> Run:
     prepared = prepared_csv(stage.made(Source.TYPED))
     with psycopg.connect(stage.url, autocommit=True) as connection:
-        spent = bare_copy(connection, prepared)
+        spent = bare_copy(connection, prepared, kept)
     stage.check(f"public.{TABLE}", expected_of_files(stage.made(Source.JSONL)))
     copy = Step(
         name="copy",

@@ -3,13 +3,14 @@
 What is written must be the same bytes everywhere. Nothing is known of other programs here.
 """
 
+import argparse
 import os
 import shutil
 import statistics
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,23 +49,22 @@ class Case:
     schema: RecordSchema
 
 
-def encodes(
-    store: ObjectStore, names: Sequence[str], records: int, counts: Sequence[int], rounds: int
-) -> Iterator[str]:
+def encodes(store: ObjectStore, given: argparse.Namespace) -> Iterator[str]:
     """Measure all ways of all conversions; gives lines of a table."""
     bucket = f"s3://{store.new_bucket()}"
     with tempfile.TemporaryDirectory(prefix="bp-") as folder:
         cases = []
         with opened() as ours:
-            for name in names:
-                for count in counts:
+            for name in given.only:
+                for count in given.files:
                     workload = Workload(
-                        source=CONVERSIONS[name].source, records=records, files=count
+                        source=CONVERSIONS[name].source, records=given.records, files=count
                     )
-                    cases.append(_case(ours, CONVERSIONS[name], made(workload), bucket, folder))
-            yield f"{records:,} records, median of {rounds} rounds\n\n{HEADER}"
+                    files = made(workload, given.cache)
+                    cases.append(_case(ours, CONVERSIONS[name], files, bucket, folder))
+            yield f"{given.records:,} records, median of {given.rounds} rounds\n\n{HEADER}"
             for case in cases:
-                yield from _measured(ours, case, rounds)
+                yield from _measured(ours, case, given.rounds)
         yield ""
         with _counted(store) as requests, opened() as ours:
             for case in cases:

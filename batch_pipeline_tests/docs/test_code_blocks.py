@@ -12,6 +12,8 @@ import click
 import pytest
 
 from batch_pipeline.cli import cli
+from batch_pipeline_tests.benchmarks.__main__ import KNOWN
+from batch_pipeline_tests.benchmarks.test_smallest_forms import SMALLEST
 from batch_pipeline_tests.docs.pages import Found, blocks, code_in_lines
 
 NAME = "batch-pipeline"
@@ -128,3 +130,12 @@ def _missing(code: str) -> Iterator[str]:
             for alias in node.names:
                 if alias.name.startswith("batch_pipeline") and find_spec(alias.name) is None:
                     yield alias.name
+
+
+def test_benchmarks_of_pages_exist_and_have_a_smallest_form() -> None:
+    words = re.compile(r"\bbenchmarks((?: [a-z]+)+)")
+    code = [*code_in_lines(), *blocks("console", "sh", "bash", "")]
+    named = {name for one in code for match in words.findall(one.text) for name in match.split()}
+    assert len(named) > 8
+    assert named <= set(KNOWN)
+    assert set(KNOWN) == SMALLEST.keys()

@@ -1,0 +1,122 @@
+"""Every benchmark runs to its end and prints its table, by its command line and at its least size.
+
+Collected with `--long` only: `uv run pytest --long batch_pipeline_tests/benchmarks`.
+"""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+_PROJECT = Path(__file__).parents[2]
+_LONGEST_SECONDS = 600
+_FEW_RECORDS = "--records 100 --files 2 --rounds 1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """The options of a benchmark's smallest run, and the tables that it prints.
+
+    `tables` has the number of rows by the words of the header; `has_cache` states whether the
+    benchmark keeps generated files and environments in a folder that `--cache` names.
+    """
+
+    options: str
+    tables: dict[str, int]
+    has_cache: bool = False
+
+
+SMALLEST = {
+    "acquire": Form(
+        options="--sizes 1000",
+        tables={"rows items consumed limits | ours rows read | window query rows read | ratio": 12},
+    ),
+    "ceiling": Form(
+        options="--seconds 1",
+        tables={
+            "rows lost twice": 4,
+            "write transaction count p50 ms p99 ms": 7,
+            "planner count p50 ms p99 ms": 2,
+        },
+    ),
+    "dagster": Form(
+        options="--files 20 --batches 10 --landing 1 --partitions 2 --repeats 1",
+        tables={
+            "| batches | what | first s | then s | own CPU s |": 7,
+            "| station | median s | p95 s | max s |": 5,
+            "| way | seconds | a partition | of the loop |": 3,
+        },
+    ),
+    "encode": Form(
+        options=_FEW_RECORDS,
+        tables={
+            "conversion way median s from to CPU s MB/s out MB peak MB ours is": 16,
+        },
+        has_cache=True,
+    ),
+    "load": Form(
+        options=_FEW_RECORDS,
+        tables={"way median s from to CPU s peak MB of copy-whole of copy": 6},
+        has_cache=True,
+    ),
+    "memory": Form(
+        options="--gigabytes 0.001",
+        tables={"conversion GB seconds MB/s peak MB": 2},
+        has_cache=True,
+    ),
+    "plan": Form(options="--rows 1000 --repeats 1", tables={"seconds x sum x ordered batches": 6}),
+    "scale": Form(
+        options="--items 100 300 1000 --partitions 100 200 300 --in-a-batch 10 20 30",
+        tables={"| what | of each | at | predicted | measured | ratio |": 23},
+    ),
+    "singer": Form(
+        options=_FEW_RECORDS,
+        tables={"way wall s record CPU s server s peak MB STATE steps": 11},
+        has_cache=True,
+    ),
+    "store": Form(
+        options=f"{_FEW_RECORDS} --keys 10",
+        tables={
+            "| conversion | files | from | to | seconds | MB/s | beside disk to disk |": 8,
+            "| what | seconds | requests | new items |": 5,
+        },
+        has_cache=True,
+    ),
+    "workers": Form(options="--batches 64 --rounds 1", tables={"calls calls/s p50 ms p99 ms": 6}),
+}
+
+
+@pytest.mark.parametrize("name", SMALLEST)
+def test_benchmark_in_smallest_form_prints_its_tables(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    form = SMALLEST[name]
+    command = [sys.executable, "-m", "batch_pipeline_tests.benchmarks", name, *form.options.split()]
+    if form.has_cache:
+        assert request.config.cache is not None
+        command += ["--cache", str(request.config.cache.mkdir("benchmarks"))]
+    ended = subprocess.run(
+        command,
+        cwd=_PROJECT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_LONGEST_SECONDS,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert {header: _rows(ended.stdout, header) for header in form.tables} == form.tables
+
+
+def _rows(output: str, header: str) -> int:
+    """Count the lines from the header of a table to the next empty one; -1 without a header."""
+    lines = iter(" ".join(line.split()) for line in output.splitlines())
+    if header not in lines:
+        return -1
+    rows = 0
+    for line in lines:
+        if not line:
+            break
+        rows += not line.startswith("|---")
+    return rows
