@@ -39,7 +39,7 @@ _OTHERS = (
 )
 _LANDED_AT = 1_750_000_000
 _STARTED_AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
-_OF_ONE_RUN = {"token", "started_at", "published_at"}
+_OF_ONE_RUN = {"token", "run_id", "started_at", "published_at"}
 _NAME_OF_RUN = re.compile(r"-a(\d+)-[0-9a-f]{8}-(\d{8})-[0-9a-f]{8}\.")  # in names of part files
 
 
@@ -86,17 +86,21 @@ def golden_entries(folder: Path, database_url: str) -> dict[str, Any]:
     }
     for name, (one, encoding) in streams.items():
         write_stream(folder, name, one, encoding)
-    environment = {
-        "BATCH_PIPELINE_HOME": str(folder / "home"),
-        "BATCH_PIPELINE_STREAMS": str(folder / "streams"),
-        "BATCH_PIPELINE_INVENTORY_CONN": database_url,
-    }
-    with closing(Pipeline.from_environment(environment)) as pipeline:
+    with closing(Pipeline.from_environment(environment_of(folder, database_url))) as pipeline:
         return {
             f"{name} batch {number}": entry
             for name in streams
             for number, entry in enumerate(_encoded(pipeline, name, folder), 1)
         }
+
+
+def environment_of(folder: Path, database_url: str) -> dict[str, str]:
+    """Return the variables of a home in a folder."""
+    return {
+        "BATCH_PIPELINE_HOME": str(folder / "home"),
+        "BATCH_PIPELINE_STREAMS": str(folder / "streams"),
+        "BATCH_PIPELINE_INVENTORY_CONN": database_url,
+    }
 
 
 def write_stream(folder: Path, name: str, one: Input, encoding: str) -> None:

@@ -66,9 +66,20 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]
         if name not in now:
             yield f"- {name}: is missing"
         elif name not in before:
-            yield f"+ {name}: is new: {json.dumps(now[name], ensure_ascii=False)}"
+            yield f"+ {name}: is new: {_shown(now[name])}"
         elif before[name] != now[name]:
-            yield (
-                f"! {name}: was {json.dumps(before[name], ensure_ascii=False)}, "
-                f"is {json.dumps(now[name], ensure_ascii=False)}"
-            )
+            old, new = _without_equals(before[name], now[name])
+            yield f"! {name}: was {_shown(old)}, is {_shown(new)}"
+
+
+def _without_equals(before: Any, now: Any) -> tuple[Any, Any]:
+    """Leave out the keys of two objects that have the same value in both."""
+    if not (isinstance(before, dict) and isinstance(now, dict)):
+        return before, now
+    equal = {key for key in before if key in now and before[key] == now[key]}
+    old = {key: value for key, value in before.items() if key not in equal}
+    return old, {key: value for key, value in now.items() if key not in equal}
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
