@@ -24,6 +24,7 @@ from batch_pipeline.domain.errors.batch import (
     BatchSupersededError,
     FencedError,
     OverlapError,
+    StreamStoppedError,
     UnknownBatchError,
 )
 from batch_pipeline.domain.errors.configuration import (
@@ -206,6 +207,7 @@ __all__ = [
     "StreamFileError",
     "StreamFilesError",
     "StreamMovedError",
+    "StreamStoppedError",
     "TargetFailedError",
     "TargetHangsError",
     "TargetRefusedError",
