@@ -19,6 +19,7 @@ from click.shell_completion import CompletionItem
 from batch_pipeline.cli.completion import VARIABLE
 from batch_pipeline.cli.console import complain
 from batch_pipeline.cli.exits import EXIT_INTERRUPTED, exit_code
+from batch_pipeline.cli.streams import left_out_reported
 from batch_pipeline.domain.errors import PipelineError
 
 # Imports make objects that stay: looking through them for garbage was a tenth of a command's start.
@@ -102,7 +103,8 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; `click` would take a reader that is gone for an error of ours."""
         try:
-            return super().invoke(ctx)
+            with left_out_reported(ctx):
+                return super().invoke(ctx)
         except BrokenPipeError as error:
             raise _ReaderGoneError from error
 

@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from batch_pipeline.cli.console import note, print_json, say
-from batch_pipeline.cli.streams import as_json, opened
+from batch_pipeline.cli.streams import as_json, chosen, opened
 from batch_pipeline.domain.backfill import backfill_name
 from batch_pipeline.domain.backfill_key import backfill_key
 from batch_pipeline.domain.errors import OF_ONE_META_TABLE
@@ -52,7 +52,7 @@ def explain(file: str, as_json: bool) -> None:
     with opened() as pipeline:
         found = [
             (stream, item)
-            for stream in pipeline.streams.values()
+            for stream in chosen(pipeline, ())
             for item in _found(pipeline, stream, _location(file))
         ]
         stories = [_story(pipeline, stream, item) for stream, item in found]
@@ -166,7 +166,7 @@ def _why_not(pipeline: "Pipeline", file: str) -> list[str]:
     from batch_pipeline.domain.stream import Source
 
     lines = [f"{file} is no registered item of any stream. The streams look here:"]
-    for stream in pipeline.streams.values():
+    for stream in pipeline.usable_streams.values():
         if isinstance(stream.source, Source):
             reason = pipeline.landing(stream, wait=False).why_not(file)
             lines.append(f"  {stream.name}: {shown(stream.source.uri)}: {reason}")

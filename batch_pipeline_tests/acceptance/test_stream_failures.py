@@ -1,6 +1,7 @@
 """One stream fails, or its file does: the other streams go on, and the exit code says so."""
 
 import json
+import re
 import stat
 
 import pytest
@@ -17,6 +18,13 @@ REFUSE_JOB = """
 
 JOB_OF_ANOTHER = (
     "INSERT INTO batch_pipeline.job (name, meta_table) VALUES ('broken', 'batch_pipeline.item')"
+)
+
+FAULTS = (
+    "unknown key `max_cuont`",
+    "`encoding.format` is 'xml'",
+    "`batch.max_weight`",
+    "this is no YAML",
 )
 
 
@@ -58,3 +66,64 @@ def test_run_with_a_configuration_error_in_one_stream_processes_the_others(
     [broken, fine] = json.loads(ended.stdout)["streams"]
     assert broken["error"].startswith("Job 'broken' on batch_pipeline.item exists")
     assert (fine["stream"], fine["error"]) == ("fine", None)
+
+
+@pytest.fixture
+def half_faulty(place: Workplace, warm_spark: str) -> Workplace:
+    """A stream `fine` with a file to encode, beside three stream files that cannot be used."""
+    place.land("fine", {"1.csv": b"id\n1\n"})
+    place.write_stream("broken", batch={"max_cuont": 1}, encoding={"format": "xml"})
+    place.write_stream("worse", batch={"max_weight": "heavy"})
+    (place.write_stream("unreadable")).write_text("type: [")
+    return place.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+
+
+def test_run_with_faulty_stream_files_runs_the_others_and_reports_every_fault(
+    half_faulty: Workplace,
+) -> None:
+    ended = half_faulty.run("run")
+    assert ended.returncode == 1, ended.stderr
+    assert len(manifests(half_faulty.storage("fine"))) == 1
+    assert "error: 3 stream files cannot be used" in ended.stderr
+    for words in FAULTS:
+        assert words in ended.stderr
+    for name in ("broken", "worse", "unreadable"):
+        assert re.search(rf"/{name}/defs\.yaml:\d+: ", ended.stderr)
+    assert "Traceback" not in ended.stderr
+
+
+def test_run_of_a_stream_by_name_mentions_other_faulty_files_as_notes(
+    half_faulty: Workplace,
+) -> None:
+    ended = half_faulty.run("run", "fine")
+    assert ended.returncode == 0, ended.stderr
+    assert len(manifests(half_faulty.storage("fine"))) == 1
+    assert "error: " not in ended.stderr
+    assert ended.stderr.count("note: ") == 3
+    for words in FAULTS:
+        assert words in ended.stderr
+
+
+def test_run_of_a_faulty_stream_by_name_reports_its_own_file(half_faulty: Workplace) -> None:
+    ended = half_faulty.run("run", "broken")
+    assert ended.returncode == 1
+    assert "unknown key `max_cuont`" in ended.stderr.split("error: ")[1]
+    assert "`batch.max_weight`" not in ended.stderr.split("error: ")[1]
+    assert manifests(half_faulty.storage("fine")) == []
+
+
+def test_status_with_faulty_stream_files_shows_the_others_and_exits_1(
+    half_faulty: Workplace,
+) -> None:
+    ended = half_faulty.run("status", "--json")
+    assert ended.returncode == 1
+    assert [one["stream"] for one in json.loads(ended.stdout)["streams"]] == ["fine"]
+    assert "error: 3 stream files cannot be used" in ended.stderr
+
+
+def test_gc_with_faulty_stream_files_deletes_nothing(half_faulty: Workplace) -> None:
+    """Their streams may share the storage, so what they own is unknown."""
+    ended = half_faulty.run("gc")
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert ended.stderr.count("3 stream files cannot be used") == 1
