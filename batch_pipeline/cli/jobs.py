@@ -191,8 +191,13 @@ def bisect(job: str, batch: str, meta_table: str | None, as_json: bool) -> None:
         return
     say(f"{job}: two batches took the place of {batch}:")
     for half in halves:
-        items, weight = column_of(half.count, "item", width=6), format_bytes(half.weight)
+        items, weight = column_of(half.count, "item", width=6), _weight(one, half.weight)
         say(f"  {half.label}  {items}  {weight:>10}  number {half.id}")
+
+
+def _weight(one: Job, weight: int) -> str:
+    """Return a weight for people: in bytes of streams, a number of jobs with unknown units."""
+    return f"weight {weight:,}" if one.stream is None else format_bytes(weight)
 
 
 def _job(one: Job) -> dict[str, Any]:
@@ -245,7 +250,7 @@ def _print_report(report: JobReport) -> None:
     say(f"  {of} on {one.meta_table}")
     if one.paused is not None:
         say(f"  paused   {one.paused or 'no reason given'}")
-    weight = format_bytes(report.waiting_weight)
+    weight = _weight(one, report.waiting_weight)
     batches = count_of(report.waiting_batches, "batch")
     say(f"  waiting  {batches}, {count_of(report.waiting_items, 'item')}, {weight}")
     counts = [
