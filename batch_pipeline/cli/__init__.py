@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 the operator has to fix something, 2 wrong usage, 3 some b
 the rest went on, 75 try again later, 130 interrupted.
 """
 
+import difflib
 import gc
 import importlib
 import logging
@@ -99,6 +100,15 @@ class _Commands(click.Group):
         module = importlib.import_module(f"batch_pipeline.cli.{COMMANDS[cmd_name].module}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that the arguments name; suggest the nearest one if there is none."""
+        close = difflib.get_close_matches(args[0], COMMANDS, n=1)
+        if close and args[0] not in COMMANDS and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {close[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; `click` would take a reader that is gone for an error of ours."""

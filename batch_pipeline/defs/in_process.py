@@ -44,20 +44,26 @@ def quiet_dagster() -> Iterator[None]:
 
 
 @contextmanager
+def beside_others(pipeline: Pipeline) -> Iterator[dg.DagsterInstance]:
+    """Open the home's Dagster to look at it, whoever works on the home."""
+    pipeline.database  # noqa: B018 - opened before Dagster makes its own tables beside it
+    with open_instance(pipeline.home) as instance:
+        yield instance
+
+
+@contextmanager
 def alone(pipeline: Pipeline, command: str) -> Iterator[dg.DagsterInstance]:
     """Hold the home's lock, and give its Dagster; a Spark session ends with the block.
 
     Raises:
         HomeInUseError: another command works on the home.
     """
-    with pipeline.home.lock(command):
-        pipeline.database  # noqa: B018 - opened before Dagster makes its own tables beside it
-        with open_instance(pipeline.home) as instance:
-            _keep_interrupts_from_log_processes(instance)
-            try:
-                yield instance
-            finally:
-                close_session()
+    with pipeline.home.lock(command), beside_others(pipeline) as instance:
+        _keep_interrupts_from_log_processes(instance)
+        try:
+            yield instance
+        finally:
+            close_session()
 
 
 def _keep_interrupts_from_log_processes(instance: dg.DagsterInstance) -> None:

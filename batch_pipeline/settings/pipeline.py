@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from batch_pipeline.domain.audit import Audit
 from batch_pipeline.domain.errors import (
+    NoInventoryError,
     SettingError,
     StreamFileError,
     UnknownJobError,
@@ -157,7 +158,14 @@ class Pipeline:
         )
 
     def migrate(self, *, role_prefix: str | None = None) -> tuple[str, str, str]:
-        """Bring the inventory to this release's revision; gives before, after and where."""
+        """Bring the inventory to this release's revision; gives before, after and where.
+
+        Raises:
+            NoInventoryError: the embedded inventory was never made.
+        """
+        home = Home(path=self.settings.home)
+        if self.settings.inventory_conn is None and not home.postgres.is_dir():
+            raise NoInventoryError(str(home.path))
         database = open_database(self.database_url, migrated=None)
         try:
             return *database.migrate(role_prefix=role_prefix), database.location

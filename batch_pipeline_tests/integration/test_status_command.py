@@ -182,3 +182,12 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, *words: str) -> l
             sent += os.read(ours, 65_536)
     os.close(ours)
     return re.sub(r"\x1b\[[0-9;]*m", "", sent.decode()).splitlines()
+
+
+def test_status_for_programs_has_the_ceiling_as_a_number(scene: DefsScene) -> None:
+    (report,) = json.loads("\n".join(shown("status", "--json")))["streams"]
+    assert (report["ceiling"], report["ceiling_strategy"]) == (12, "registrar")
+    assert report["ceiling_held_by"] == []
+    scene.database.forget("orders")
+    (report,) = json.loads("\n".join(shown("status", "--json")))["streams"]
+    assert report["ceiling"] is None
