@@ -166,9 +166,6 @@ def main() -> None:
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         complain("Interrupted. Open attempts were closed; run the same command again to go on.")
-        # `python -m` remembers an interrupt inside exec(), which dataclasses use, until the next
-        # exec(), and would end by SIGINT in spite of the exit code.
-        exec("")  # noqa: S102
         sys.exit(EXIT_INTERRUPTED)
     except _ReaderGoneError:  # end as every filter does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

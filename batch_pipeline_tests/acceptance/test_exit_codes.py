@@ -6,6 +6,9 @@
 import os
 import signal
 import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -80,7 +83,9 @@ def test_interrupted_run_prints_one_message_and_no_traceback(
     """A terminal sends Ctrl-C to the whole process group, so to what Dagster has started, too."""
     workplace.write_stream("orders")
     workplace.land("orders", {"1.csv": b"id\n1\n"})
-    place = workplace.given(
+    # The installed script: `python -m` may end by the signal itself, whatever exit code is wanted.
+    script = Path(sys.executable).with_name("batch-pipeline")
+    place = replace(workplace, program=(str(script),)).given(
         BATCH_PIPELINE_INVENTORY_CONN=database_url,
         BATCH_PIPELINE_FAILPOINTS="encode.after_claim=sleep:600",
     )
