@@ -1,6 +1,7 @@
 """The command `gc`: files, texts and events that nobody needs are listed, and deleted."""
 
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -81,10 +82,11 @@ def gc(stream: tuple[str, ...], unknown: bool, dry_run: bool, as_json: bool) -> 
     failed: dict[str, PipelineError] = {}
     history: Trimmed | None = None
     with opened() as pipeline, progress():
+        every = pipeline.streams  # all of them: streams may share a storage
         for one in chosen(pipeline, stream):
             turn_to(one.name, "collecting garbage")
             try:
-                done[one.name] = _collect(pipeline, one, asked)
+                done[one.name] = _collect(pipeline, one, every.values(), asked)
             except (GarbageLeftError, StorageUnavailableError) as error:  # the others have theirs
                 failed[one.name] = error
         if not stream and pipeline.settings.keep_logs is not None:
@@ -104,12 +106,14 @@ def gc(stream: tuple[str, ...], unknown: bool, dry_run: bool, as_json: bool) -> 
     sys.exit(exit_code(failed.values()) if failed else 0)
 
 
-def _collect(pipeline: "Pipeline", stream: "Stream", asked: _Asked) -> _Done:
+def _collect(
+    pipeline: "Pipeline", stream: "Stream", every: "Iterable[Stream]", asked: _Asked
+) -> _Done:
     from batch_pipeline.settings.retention import forget_old_texts
 
     files = pipeline.collect_garbage(
         stream,
-        pipeline.streams.values(),
+        every,
         with_unknown=asked.with_unknown,
         dry_run=asked.dry_run,
     )

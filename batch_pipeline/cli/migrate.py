@@ -15,7 +15,7 @@ def migrate(roles: str | None, print_only: bool, as_json: bool) -> None:
 
     With --roles PREFIX, also make the group roles PREFIX_owner, PREFIX_planner, PREFIX_worker and
     PREFIX_reader where they are missing, and give each the rights it needs and no others. An
-    embedded inventory is migrated by whatever command opens it first.
+    embedded inventory is migrated by whatever command opens it first; here none is made.
 
     \b
     Example:

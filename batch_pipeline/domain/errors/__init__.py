@@ -24,6 +24,7 @@ from batch_pipeline.domain.errors.batch import (
     BatchSupersededError,
     FencedError,
     OverlapError,
+    StreamStoppedError,
     UnknownBatchError,
 )
 from batch_pipeline.domain.errors.configuration import (
@@ -59,6 +60,7 @@ from batch_pipeline.domain.errors.inventory import (
     DatabaseUnreachableError,
     EmbeddedDatabaseError,
     LockTimeoutError,
+    NoInventoryError,
     PermissionDeniedError,
     RoleRightsError,
     SchemaRevisionError,
@@ -176,6 +178,7 @@ __all__ = [
     "MetaTableChangedError",
     "MetaTableRestartedError",
     "MetaUnreachableError",
+    "NoInventoryError",
     "NoStreamsError",
     "NotArchivedError",
     "NotLoadedError",
@@ -206,6 +209,7 @@ __all__ = [
     "StreamFileError",
     "StreamFilesError",
     "StreamMovedError",
+    "StreamStoppedError",
     "TargetFailedError",
     "TargetHangsError",
     "TargetRefusedError",
