@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 the operator has to fix something, 2 wrong usage, 3 some b
 the rest went on, 75 try again later, 130 interrupted.
 """
 
+import difflib
 import gc
 import importlib
 import logging
@@ -19,6 +20,7 @@ from click.shell_completion import CompletionItem
 from batch_pipeline.cli.completion import VARIABLE
 from batch_pipeline.cli.console import complain
 from batch_pipeline.cli.exits import EXIT_INTERRUPTED, exit_code
+from batch_pipeline.cli.streams import left_out_reported
 from batch_pipeline.domain.errors import PipelineError
 
 # Imports make objects that stay: looking through them for garbage was a tenth of a command's start.
@@ -106,16 +108,20 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command, or raise with the replacement of a command that was removed."""
+        """Return the command; suggest the nearest name, or what replaces a removed command."""
         if args and args[0] in REMOVED:
             message = f"The command {args[0]!r} was removed. {REMOVED[args[0]]}"
             raise click.UsageError(message, ctx)
+        close = difflib.get_close_matches(args[0], COMMANDS, n=1)
+        if close and args[0] not in COMMANDS and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {close[0]!r}?")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; `click` would take a reader that is gone for an error of ours."""
         try:
-            return super().invoke(ctx)
+            with left_out_reported(ctx):
+                return super().invoke(ctx)
         except BrokenPipeError as error:
             raise _ReaderGoneError from error
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from batch_pipeline.cli.console import err, head, say
+from batch_pipeline.cli.console import err, head, note, say
 from batch_pipeline.cli.streams import opened
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ def dev(port: int) -> None:
         pipeline = stack.enter_context(opened())
         stack.enter_context(pipeline.home.lock("batch-pipeline dev"))
         check_port(port)
-        streams = pipeline.streams
+        streams = pipeline.usable_streams
+        for error in pipeline.stream_file_errors:
+            note(str(error))
         services = _start(pipeline, stack, port)
         say(f"streams    {', '.join(streams)} (from {pipeline.settings.streams})")
         head(f"Dagster is at http://127.0.0.1:{port}. Ctrl-C stops everything.")

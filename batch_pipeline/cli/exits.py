@@ -2,7 +2,12 @@
 
 from collections.abc import Iterable
 
-from batch_pipeline.domain.errors import ConflictError, PipelineError, RetryableError
+from batch_pipeline.domain.errors import (
+    ConflictError,
+    PipelineError,
+    RetryableError,
+    StreamStoppedError,
+)
 
 EXIT_OPERATOR = 1
 EXIT_SOME_FAILED = 3
@@ -11,6 +16,19 @@ EXIT_INTERRUPTED = 130
 
 
 def exit_code(errors: Iterable[PipelineError]) -> int:
-    """Give the code for errors: trying again later is the answer only if it is for all of them."""
-    later = all(isinstance(error, RetryableError | ConflictError) for error in errors)
+    """Return the code for errors.
+
+    What the operator has to fix stands before a stream that stopped unexpectedly, and this before
+    what only has to be tried again later.
+    """
+    codes = {_code(error) for error in errors}
+    return next(
+        (code for code in (EXIT_OPERATOR, EXIT_SOME_FAILED) if code in codes), EXIT_TRY_AGAIN
+    )
+
+
+def _code(error: PipelineError) -> int:
+    if isinstance(error, StreamStoppedError):
+        return EXIT_SOME_FAILED
+    later = isinstance(error, RetryableError | ConflictError)
     return EXIT_TRY_AGAIN if later else EXIT_OPERATOR

@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from batch_pipeline.cli.console import note, print_json, say
-from batch_pipeline.cli.streams import as_json, opened
+from batch_pipeline.cli.streams import as_json, chosen, opened
 from batch_pipeline.domain.backfill import backfill_name
 from batch_pipeline.domain.backfill_key import backfill_key
 from batch_pipeline.domain.errors import OF_ONE_META_TABLE
@@ -39,36 +39,46 @@ def explain(file: str, as_json: bool) -> None:
     """Tell the stations of FILE: a path, a file:// or s3:// URI, a file name, or an item id.
 
     First where it is by now, then each station with its numbers. A file that is no item of any
-    stream is told with the reason, stream by stream. Nothing is changed.
+    stream is told with the reason, stream by stream. FILE may also be a partition key, or a range
+    of ids such as 5..8: then the batch is shown with its files, attempts and generations. Nothing
+    is changed.
 
-    Exit codes: 1 when no stream has the file.
+    Exit codes: 1 when no stream has the file or the batch.
 
     \b
     Example:
       batch-pipeline explain orders-2026-01-24.csv
     """
+    from batch_pipeline.cli.explain_batch import batch_stories, print_batch
     from batch_pipeline.cli.stations import print_story
 
     with opened() as pipeline:
+        streams = chosen(pipeline, ())
         found = [
             (stream, item)
-            for stream in pipeline.streams.values()
+            for stream in streams
             for item in _found(pipeline, stream, _location(file))
         ]
         stories = [_story(pipeline, stream, item) for stream, item in found]
-        missing = [] if stories else _why_not(pipeline, file)
+        batches = [*batch_stories(pipeline, streams, file)]
+        missing = [] if stories or batches else _why_not(pipeline, file)
     if as_json:
-        print_json({"file": file, "items": stories, "not_registered": missing})
+        told = {"file": file, "items": stories, "batches": batches, "not_registered": missing}
+        print_json(told)
     now = datetime.now(UTC)
     for number, story in enumerate(() if as_json else stories):
         if number:
             say()
         print_story(story, now)
+    for number, batch in enumerate(() if as_json else batches):
+        if number or stories:
+            say()
+        print_batch(batch, now)
     if len(stories) >= _FOUND:
         note(f"A search gives {_FOUND} items at most; ask for others by their id.")
     for line in () if as_json else missing:
         say(line)
-    if not stories:
+    if not (stories or batches):
         sys.exit(1)
 
 
@@ -163,10 +173,12 @@ def _backfill(
 
 
 def _why_not(pipeline: "Pipeline", file: str) -> list[str]:
+    from batch_pipeline.cli.explain_batch import is_batch_name
     from batch_pipeline.domain.stream import Source
 
-    lines = [f"{file} is no registered item of any stream. The streams look here:"]
-    for stream in pipeline.streams.values():
+    what = "item and no batch" if is_batch_name(file) else "item"
+    lines = [f"{file} is no registered {what} of any stream. The streams look here:"]
+    for stream in pipeline.usable_streams.values():
         if isinstance(stream.source, Source):
             reason = pipeline.landing(stream, wait=False).why_not(file)
             lines.append(f"  {stream.name}: {shown(stream.source.uri)}: {reason}")

@@ -1,6 +1,7 @@
 """The command `gc`: list and delete files that are no longer needed."""
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -69,10 +70,11 @@ def gc(stream: tuple[str, ...], unknown: bool, dry_run: bool, as_json: bool) -> 
     done: dict[str, Collected] = {}
     failed: dict[str, PipelineError] = {}
     with opened() as pipeline, progress():
+        every = pipeline.streams  # all of them: streams may share a storage
         for one in chosen(pipeline, stream):
             turn_to(one.name, "collecting garbage")
             try:
-                done[one.name] = _collect(pipeline, one, asked)
+                done[one.name] = _collect(pipeline, one, every.values(), asked)
             except (GarbageLeftError, StorageUnavailableError) as error:  # the others have theirs
                 failed[one.name] = error
     if as_json:
@@ -87,10 +89,12 @@ def gc(stream: tuple[str, ...], unknown: bool, dry_run: bool, as_json: bool) -> 
     sys.exit(exit_code(failed.values()) if failed else 0)
 
 
-def _collect(pipeline: "Pipeline", stream: "Stream", asked: _Asked) -> "Collected":
+def _collect(
+    pipeline: "Pipeline", stream: "Stream", every: "Iterable[Stream]", asked: _Asked
+) -> "Collected":
     return pipeline.collect_garbage(
         stream,
-        pipeline.streams.values(),
+        every,
         with_unknown=asked.with_unknown,
         dry_run=asked.dry_run,
     )

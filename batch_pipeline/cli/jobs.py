@@ -1,20 +1,38 @@
 """Commands on jobs: jobs, pause, resume, cancel, retry, bisect."""
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from batch_pipeline.cli.console import head, note, print_json, say
 from batch_pipeline.cli.streams import as_json, one_job, opened, optional_job
 from batch_pipeline.domain.batch import Batch, BatchState, BatchStatus
+from batch_pipeline.domain.errors import ConfigurationError, UnknownJobError
 from batch_pipeline.domain.job import Job, JobReport
 from batch_pipeline.domain.words import agreeing, column_of, count_of
 from batch_pipeline.settings.units import format_bytes
+
+if TYPE_CHECKING:
+    from batch_pipeline.settings.pipeline import Pipeline
 
 _SHOWN = 20
 on_table = click.option(
     "--meta-table", metavar="TABLE", help="Whose job it is, where several tables have one."
 )
+
+
+@contextmanager
+def _opened() -> "Iterator[Pipeline]":
+    """Open the pipeline; an unknown job is reported together with the streams that there are."""
+    with opened() as pipeline:
+        try:
+            yield pipeline
+        except UnknownJobError as error:
+            with suppress(ConfigurationError):  # jobs of the library need no stream files
+                error.streams = tuple(pipeline.usable_streams)
+            raise
 
 
 @click.command()
@@ -32,7 +50,7 @@ def jobs(job: str | None, meta_table: str | None, as_json: bool) -> None:
     Example:
       batch-pipeline jobs orders
     """
-    with opened() as pipeline:
+    with _opened() as pipeline:
         control = pipeline.database.jobs
         reports = control.jobs()
         unfinished: list[BatchStatus] = []
@@ -70,7 +88,7 @@ def pause(job: str, reason: str, meta_table: str | None, as_json: bool) -> None:
     Example:
       batch-pipeline pause orders --reason "schema change"
     """
-    with opened() as pipeline:
+    with _opened() as pipeline:
         one = pipeline.database.jobs.pause(job, reason, meta_table)
     if as_json:
         print_json(_job(one))
@@ -92,7 +110,7 @@ def resume(job: str, meta_table: str | None, as_json: bool) -> None:
     Example:
       batch-pipeline resume orders
     """
-    with opened() as pipeline:
+    with _opened() as pipeline:
         one = pipeline.database.jobs.resume(job, meta_table)
     if as_json:
         print_json(_job(one))
@@ -115,7 +133,7 @@ def cancel(job: str, batch: str | None, meta_table: str | None, as_json: bool) -
     Example:
       batch-pipeline cancel orders --batch 000000000031-000000000040
     """
-    with opened() as pipeline:
+    with _opened() as pipeline:
         control = pipeline.database.jobs
         if batch is None:
             done = control.cancel(job, meta_table)
@@ -152,7 +170,7 @@ def retry(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: boo
     Example:
       batch-pipeline retry orders
     """
-    with opened() as pipeline:
+    with _opened() as pipeline:
         control = pipeline.database.jobs
         one = control.find(job, meta_table)
         count = control.retry(job, batches=batch or None, meta_table=one.meta_table)
@@ -181,7 +199,7 @@ def bisect(job: str, batch: str, meta_table: str | None, as_json: bool) -> None:
     Example:
       batch-pipeline bisect orders --batch 000000000031-000000000040
     """
-    with opened() as pipeline:
+    with _opened() as pipeline:
         control = pipeline.database.jobs
         one = control.find(job, meta_table)
         number = control.batch(job, batch, one.meta_table).id  # before a table is opened for it
@@ -191,8 +209,13 @@ def bisect(job: str, batch: str, meta_table: str | None, as_json: bool) -> None:
         return
     say(f"{job}: two batches took the place of {batch}:")
     for half in halves:
-        items, weight = column_of(half.count, "item", width=6), format_bytes(half.weight)
+        items, weight = column_of(half.count, "item", width=6), _weight(one, half.weight)
         say(f"  {half.label}  {items}  {weight:>10}  number {half.id}")
+
+
+def _weight(one: Job, weight: int) -> str:
+    """Return a weight for people: in bytes of streams, a number of jobs with unknown units."""
+    return f"weight {weight:,}" if one.stream is None else format_bytes(weight)
 
 
 def _job(one: Job) -> dict[str, Any]:
@@ -245,7 +268,7 @@ def _print_report(report: JobReport) -> None:
     say(f"  {of} on {one.meta_table}")
     if one.paused is not None:
         say(f"  paused   {one.paused or 'no reason given'}")
-    weight = format_bytes(report.waiting_weight)
+    weight = _weight(one, report.waiting_weight)
     batches = count_of(report.waiting_batches, "batch")
     say(f"  waiting  {batches}, {count_of(report.waiting_items, 'item')}, {weight}")
     counts = [

@@ -36,8 +36,9 @@ _REMOVED: dict[str, Any] = {
 def migrate(as_json: bool) -> None:
     """Bring the inventory schema to this release's revision.
 
-    An embedded inventory is migrated by whatever command opens it first. Where roles are used, run
-    inventory/roles.sql with psql afterwards, so that new tables get their rights.
+    An embedded inventory is migrated by whatever command opens it first; here none is made. Where
+    roles are used, run inventory/roles.sql with psql afterwards, so that new tables get their
+    rights.
 
     \b
     Example:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,12 @@ _SHOWN = 20
 
 @click.command()
 @one_stream
-@click.option("--batch", metavar="KEY", multiple=True, help="This partition; may be repeated.")
+@click.option(
+    "--batch",
+    metavar="KEY",
+    multiple=True,
+    help="Only this one: partition key, range or number; may be repeated.",
+)
 @click.option("--all", "everything", is_flag=True, help="All published batches.")
 @click.option(
     "--before", metavar="TIME", help="Of these the ones published before this time (ISO 8601)."
@@ -45,7 +51,8 @@ def reprocess(
 
     Each gets its next generation, which takes the place of the one before in messages and targets.
     A batch that fails keeps what it had. Where it is interrupted, it says with which --before it
-    goes on with the rest. State --batch, --all or --before.
+    goes on with the rest. State --batch, --all or --before. With --dry-run it works beside
+    `dev` and other commands.
 
     Exit codes: 3 when some batches failed.
 
@@ -53,15 +60,21 @@ def reprocess(
     Example:
       batch-pipeline reprocess orders --all --dry-run
     """
-    from batch_pipeline.defs.in_process import alone
+    from batch_pipeline.defs.in_process import alone, beside_others
     from batch_pipeline.defs.reprocess import choose
     from batch_pipeline.defs.reprocess import reprocess as do_it
 
     if (batch and everything) or not (batch or everything or before):
         raise click.UsageError("Say which: --batch KEY, --all or --before TIME.")
     until = None if before is None else parse_time(before, name="--before")
-    with opened() as pipeline, alone(pipeline, "batch-pipeline reprocess") as instance, progress():
+    with ExitStack() as stack:
+        pipeline = stack.enter_context(opened())
         one = pipeline.stream(stream)
+        dagster = (
+            beside_others(pipeline) if dry_run else alone(pipeline, "batch-pipeline reprocess")
+        )
+        instance = stack.enter_context(dagster)
+        stack.enter_context(progress())
         chosen = choose(pipeline, one, instance, keys=batch, before=until)
         try:
             remade = [] if dry_run else do_it(pipeline, one, instance, chosen)

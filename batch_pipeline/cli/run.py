@@ -19,7 +19,11 @@ def run(stream: tuple[str, ...], as_json: bool) -> None:
     from going on. Batches that failed before are tried once more, and batches of backfills and late
     items are encoded, too.
 
-    Exit codes: 3 when some batches failed, 75 when the rest is paused or has to wait.
+    Stream files that cannot be used are reported and left out; of streams that are not named they
+    are notes only.
+
+    Exit codes: 1 when something is yours to fix, 3 when some batches failed or a stream stopped
+    unexpectedly, 75 when the rest is paused or has to wait.
 
     \b
     Example:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from batch_pipeline.domain.backfill import Progress
     from batch_pipeline.domain.standing import Standing
     from batch_pipeline.domain.stream import Stream
+    from batch_pipeline.inventory.meta.ceilings.ceiling import CeilingReading
     from batch_pipeline.settings.pipeline import Pipeline
 
 _SHOWN = 5
@@ -58,7 +59,7 @@ def _report(pipeline: "Pipeline", stream: "Stream") -> dict[str, Any]:
     from batch_pipeline.cli.loads_told import standings_of
 
     database = pipeline.database
-    standing, ceiling, problem = _standing(pipeline, stream)
+    standing, reading, problem = _standing(pipeline, stream)
     statuses = database.batches.statuses(stream.name)
     states = Counter(one.state for one in statuses)
     ends = [one.finished_at for one in statuses if one.state is BatchState.PUBLISHED]
@@ -69,7 +70,7 @@ def _report(pipeline: "Pipeline", stream: "Stream") -> dict[str, Any]:
         "source": stream.source.place,
         "meta_table": None if stream.user_table is None else stream.user_table.table,
         "problem": problem,
-        "ceiling": ceiling,
+        **_ceiling(reading),
         "paused": database.jobs.paused(stream.name),
         **_waiting(standing),
         "last_published_at": max((at for at in ends if at is not None), default=None),
@@ -83,16 +84,24 @@ def _report(pipeline: "Pipeline", stream: "Stream") -> dict[str, Any]:
 
 def _standing(
     pipeline: "Pipeline", stream: "Stream"
-) -> "tuple[Standing | None, str | None, str | None]":
+) -> "tuple[Standing | None, CeilingReading | None, str | None]":
     """Give where a stream stands and its ceiling, or what keeps its meta table from being read."""
-    from batch_pipeline.inventory.meta.ceilings.ceiling import describe
-
     try:
         table = pipeline.meta_table(stream)
         standing = pipeline.database.standings.standing(stream.name, table)
-        return standing, describe(table.reading()), None
+        return standing, table.reading(), None
     except OF_ONE_META_TABLE as error:  # the inventory still tells the rest
         return None, None, str(error)
+
+
+def _ceiling(reading: "CeilingReading | None") -> dict[str, Any]:
+    if reading is None:
+        return {"ceiling": None, "ceiling_strategy": None, "ceiling_held_by": []}
+    return {
+        "ceiling": reading.value,
+        "ceiling_strategy": reading.strategy.value,
+        "ceiling_held_by": [asdict(one) for one in reading.held_by],
+    }
 
 
 def _waiting(standing: "Standing | None") -> dict[str, Any]:
@@ -233,8 +242,8 @@ def _print(told: _Told) -> None:
         fact("" if number else "limit", line)
     kind = "folder" if report["meta_table"] is None else "meta table"
     fact("source", f"{kind} {report['source']}")
-    if report["ceiling"] is not None:
-        fact("ceiling", _height(report["ceiling"]))
+    if report["ceiling_strategy"] is not None:
+        fact("ceiling", _height(report))
 
 
 def _print_unfinished(told: _Told) -> None:
@@ -247,7 +256,17 @@ def _print_unfinished(told: _Told) -> None:
         fact("", f"… and {len(some) - _SHOWN} more (--json lists all)")
 
 
-def _height(ceiling: str) -> str:
+def _height(report: dict[str, Any]) -> str:
+    from batch_pipeline.inventory.meta.ceilings.ceiling import (
+        CeilingReading,
+        Holder,
+        Strategy,
+        describe,
+    )
+
+    strategy = Strategy(report["ceiling_strategy"])
+    held_by = tuple(Holder(**one) for one in report["ceiling_held_by"])
+    ceiling = describe(CeilingReading(value=report["ceiling"], strategy=strategy, held_by=held_by))
     rest = ceiling.removeprefix("no ceiling yet")
     return ceiling.removeprefix("ceiling ") if rest == ceiling else f"none yet{rest}"
 

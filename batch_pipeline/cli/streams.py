@@ -3,11 +3,16 @@
 Nothing heavy is imported here: a shell that completes a command line waits for it.
 """
 
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import click
+
+from batch_pipeline.cli.console import complain, note
+from batch_pipeline.cli.exits import EXIT_OPERATOR
+from batch_pipeline.domain.errors import PipelineError
 
 if TYPE_CHECKING:
     from batch_pipeline.domain.stream import Stream
@@ -31,6 +36,8 @@ dry_run = click.option(
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
+_LEFT_OUT = "batch_pipeline.left_out"
+
 
 @contextmanager
 def opened() -> Iterator["Pipeline"]:
@@ -42,9 +49,41 @@ def opened() -> Iterator["Pipeline"]:
 
 
 def chosen(pipeline: "Pipeline", names: tuple[str, ...]) -> "list[Stream]":
-    """Give the streams of these names, or all where none is named.
+    """Return the streams of these names, or all whose files can be used where none is named.
+
+    Files that cannot be used are reported: as errors at the end of the command where they were
+    meant too, else as notes.
 
     Raises:
+        StreamFileError, StreamFilesError: the file of a named stream, or every file, is faulty.
         UnknownStreamError: there is no stream of a name.
     """
-    return [pipeline.stream(name) for name in names or pipeline.streams]
+    if not names:
+        streams = [*pipeline.usable_streams.values()]
+        context = click.get_current_context()
+        context.meta[_LEFT_OUT] = pipeline.stream_file_errors
+        return streams
+    streams = [pipeline.stream(name) for name in names]
+    for error in pipeline.stream_file_errors:
+        note(str(error))
+    return streams
+
+
+@contextmanager
+def left_out_reported(context: click.Context) -> Iterator[None]:
+    """Report the stream files that a command left out, and exit with 1 for them."""
+    try:
+        yield
+    except PipelineError as error:
+        if not context.meta.get(_LEFT_OUT):
+            raise
+        complain(str(error))
+    except SystemExit:
+        if not context.meta.get(_LEFT_OUT):
+            raise
+    errors = context.meta.get(_LEFT_OUT)
+    if errors:
+        from batch_pipeline.settings.stream_file import faulty
+
+        complain(str(faulty(errors)))
+        sys.exit(EXIT_OPERATOR)

@@ -1,9 +1,13 @@
 """Everything that has landed, through Dagster runs in this process, until nothing is left."""
 
+import os
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -18,26 +22,18 @@ from batch_pipeline.defs.partitioned import backfills_of, batches_of
 from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
 from batch_pipeline.domain.batch import BatchState, BatchStatus
 from batch_pipeline.domain.errors import (
-    OF_ONE_META_TABLE,
+    DatabaseUnreachableError,
     JobPausedError,
     LandingTroubleError,
-    LandingUnavailableError,
     PipelineError,
-    RetryableError,
-    StorageUnavailableError,
+    StreamStoppedError,
 )
 from batch_pipeline.domain.progress import turn_to
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.steps.plan import due, neighbours
 
-_OF_ONE_STREAM = (
-    JobPausedError,
-    LandingTroubleError,
-    LandingUnavailableError,
-    StorageUnavailableError,
-    *OF_ONE_META_TABLE,
-)
+_SHOWN = 300  # characters of an exception that is not ours
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,31 +73,59 @@ def drain(
 ) -> Iterator[Drained]:
     """Register, plan, encode and publish stream by stream until nothing is left.
 
-    Failed and interrupted batches of earlier calls are tried once more. A stream that is paused, or
-    whose landing, table or storage is not in order, ends alone; after any other error (no database,
-    no Spark) nothing more is tried. Backfills come after new files; each is paused by its own name.
-    Errors are given, not raised.
+    Failed and interrupted batches of earlier calls are tried again. An exception in one stream,
+    whatever it is, does not keep the others from being processed; only when the inventory cannot
+    be reached is nothing more tried. Backfills come after new files. Errors are returned in the
+    results, not raised.
     """
     with quiet_dagster():
         close_left_runs(pipeline, instance)
-        definitions = build_definitions(streams)
         for stream in streams:
             drained = Drained(stream=stream.name)
             try:
-                end_cancelled_since(pipeline, instance, stream, 0)
-                try:
-                    _drain_stream(pipeline, stream, definitions, instance, drained)
-                except JobPausedError as paused:
-                    drained.error = paused
-                _drain_backfills(pipeline, stream, definitions, instance, drained)
+                _drain_all_jobs(pipeline, stream, instance, drained)
                 _note_statuses(drained, pipeline)
-            except PipelineError as error:
-                drained.error = error
-                with suppress(RetryableError):
+            except Exception as error:  # noqa: BLE001 - the other streams go on
+                drained.error = _reported(pipeline, stream, error)
+                with suppress(Exception):  # the error above is what is reported
                     _note_statuses(drained, pipeline)
             yield drained
-            if not (drained.error is None or isinstance(drained.error, _OF_ONE_STREAM)):
+            if isinstance(drained.error, DatabaseUnreachableError):
                 return
+
+
+def _reported(pipeline: Pipeline, stream: Stream, error: Exception) -> PipelineError:
+    """Return the error to report for a stream; the traceback of an unexpected one is logged."""
+    if isinstance(error, PipelineError):
+        return error
+    lines = str(error).splitlines() or [""]
+    problem = f"{type(error).__name__}: {lines[0][:_SHOWN]}".removesuffix(": ")
+    log = pipeline.home.logs / "errors.log"
+    try:
+        _append_traceback(log, stream, error)
+    except OSError:
+        return StreamStoppedError(stream.name, problem, None)
+    return StreamStoppedError(stream.name, problem, str(log))
+
+
+def _append_traceback(log: Path, stream: Stream, error: Exception) -> None:
+    log.parent.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
+        file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, stream {stream.name}\n")
+        file.writelines(traceback.format_exception(error))
+
+
+def _drain_all_jobs(
+    pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, drained: Drained
+) -> None:
+    definitions = build_definitions([stream])
+    end_cancelled_since(pipeline, instance, stream, 0)
+    try:
+        _drain_stream(pipeline, stream, definitions, instance, drained)
+    except JobPausedError as paused:
+        drained.error = paused
+    _drain_backfills(pipeline, stream, definitions, instance, drained)
 
 
 def _drain_stream(

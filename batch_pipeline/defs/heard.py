@@ -120,6 +120,7 @@ class Heard:
                 continue
             manifests, storage = pipeline.database.manifests, pipeline.storage(stream)
             pointer_uri = pointer_of(manifest, manifests, storage)
+            manifest = manifests.with_origin(manifest)
             events.append(batch_materialization(stream, asset, manifest, pointer_uri))
         return events
 

@@ -1,8 +1,11 @@
 """Dagster runs in this process, for commands: quiet, and with our errors instead of Dagster's."""
 
+import signal
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from typing import Any
 
 import dagster as dg
 
@@ -41,16 +44,53 @@ def quiet_dagster() -> Iterator[None]:
 
 
 @contextmanager
+def beside_others(pipeline: Pipeline) -> Iterator[dg.DagsterInstance]:
+    """Open the home's Dagster to look at it, whoever works on the home."""
+    pipeline.database  # noqa: B018 - opened before Dagster makes its own tables beside it
+    with open_instance(pipeline.home) as instance:
+        yield instance
+
+
+@contextmanager
 def alone(pipeline: Pipeline, command: str) -> Iterator[dg.DagsterInstance]:
     """Hold the home's lock, and give its Dagster; a Spark session ends with the block.
 
     Raises:
         HomeInUseError: another command works on the home.
     """
-    with pipeline.home.lock(command):
-        pipeline.database  # noqa: B018 - opened before Dagster makes its own tables beside it
-        with open_instance(pipeline.home) as instance:
-            try:
-                yield instance
-            finally:
-                close_session()
+    with pipeline.home.lock(command), beside_others(pipeline) as instance:
+        _keep_interrupts_from_log_processes(instance)
+        try:
+            yield instance
+        finally:
+            close_session()
+
+
+def _keep_interrupts_from_log_processes(instance: dg.DagsterInstance) -> None:
+    """Let Ctrl-C interrupt this process, but not those that copy the output of its steps.
+
+    Dagster starts them in the terminal's process group and ends them with the step. Interrupted
+    before, they print tracebacks of their own.
+    """
+    manager = instance.compute_log_manager
+    manager.capture_logs = partial(_captured, manager.capture_logs)  # type: ignore[method-assign]
+
+
+@contextmanager
+def _captured(
+    capture: Callable[[Sequence[str]], AbstractContextManager[Any]], log_key: Sequence[str]
+) -> Iterator[Any]:
+    with ExitStack() as stack:
+        with _interrupts_held_back():
+            context = stack.enter_context(capture(log_key))
+        yield context
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Hold interrupts back until the block ends; processes started in it never get any."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -21,6 +21,7 @@ from batch_pipeline.domain.item import Registered
 from batch_pipeline.domain.load import InTargets
 from batch_pipeline.domain.location import is_object, to_path
 from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.domain.origin import Origin
 from batch_pipeline.domain.published import Recent
 from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.domain.schema_change import SchemaChange
@@ -69,6 +70,8 @@ def batch_metadata(
     if schema_changes:
         said = "; ".join(change.sentence for change in schema_changes)
         metadata["schema_changes"] = f"schema v{manifest.schema_version}: {said}"
+    if manifest.origin is not None:
+        metadata["source_files"] = _source_files(manifest.origin)
     message = json.dumps(batch_message(manifest), ensure_ascii=False, indent=2)
     return metadata | {
         "manifest": _place(pointer_uri),
@@ -289,6 +292,34 @@ def _place(uri: str) -> dg.MetadataValue[str]:
 def _columns(schema: RecordSchema) -> dg.TableSchema:
     columns = [dg.TableColumn(name=one.name, type=one.type_text) for one in schema.columns]
     return dg.TableSchema(columns=columns)
+
+
+def _source_files(origin: Origin) -> dg.TableMetadataValue:
+    """List the files that a batch was made of, the first 200 of them.
+
+    Of a user's meta table only ids and counters are kept.
+    """
+    types = {
+        "item": "int",
+        "source_file": "string",
+        "bytes": "int",
+        "records_read": "int",
+        "records_quarantined": "int",
+    }
+    rows = [
+        dg.TableRecord(
+            {
+                "item": one.id,
+                "source_file": one.location or f"row {one.id} of {origin.job.meta_table}",
+                "bytes": one.size_bytes,
+                "records_read": one.read,
+                "records_quarantined": one.quarantined,
+            }
+        )
+        for one in origin.items[:_MOST_ROWS]
+    ]
+    columns = [dg.TableColumn(name=name, type=kind) for name, kind in types.items()]
+    return dg.MetadataValue.table(records=rows, schema=dg.TableSchema(columns=columns))
 
 
 def _part_file_list(manifest: Manifest) -> dg.TableMetadataValue:

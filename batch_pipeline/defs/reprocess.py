@@ -1,6 +1,7 @@
 """Published batches made once more, through Dagster runs in this process: the next generation."""
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
@@ -15,9 +16,10 @@ from batch_pipeline.defs.names import batches_job, run_tags
 from batch_pipeline.defs.partitioned import batches_of
 from batch_pipeline.defs.rolled_up import keys_within
 from batch_pipeline.domain.batch import BatchStatus
-from batch_pipeline.domain.errors import InvalidValueError
+from batch_pipeline.domain.errors import InvalidValueError, UnknownJobBatchError, UnknownJobError
 from batch_pipeline.domain.progress import turn_to
 from batch_pipeline.domain.stream import Stream
+from batch_pipeline.inventory.database import Database
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.steps.plan import neighbours
 
@@ -63,8 +65,9 @@ def choose(
 ) -> Chosen:
     """Choose partitions of a stream that have published batches.
 
-    Those of some `keys`, all without; of these the ones where something was published last before
-    a moment, so that the same call goes on where it was interrupted. Changes nothing.
+    Those of some `keys`, which may be ranges and numbers as well, all without; of these the ones
+    where something was published last before a moment, so that the same call goes on where it was
+    interrupted. Changes nothing.
 
     Raises:
         InvalidValueError: a key is no partition with published batches.
@@ -73,15 +76,16 @@ def choose(
     known = Heard(in_ticks=False).look(pipeline, stream, asset, instance)
     every = {one.batch.key: one for one in database.batches.statuses(stream.name)}
     found = {}
-    for key in [one for one in known.order if not keys or one in keys]:
+    names = {_key_of(database, stream, known.order, name): name for name in keys}
+    for key in [one for one in known.order if not names or one in names]:
         within = [key] if key in every else keys_within(database, stream, asset, key)
         inside = [every[one] for one in within if every[one].generation is not None]
         if inside:
             found[key] = inside
-    for key in keys:
+    for key, name in names.items():
         if key not in found:
             expected = "a partition with published batches, as Dagster's page of the asset has them"
-            raise InvalidValueError(f"{stream.name}: the batch", key, expected)
+            raise InvalidValueError(f"{stream.name}: the batch", name, expected)
     published_at = database.batch_news.published_at(stream.name)
     if before is not None:
         found = {
@@ -92,6 +96,15 @@ def choose(
     last = max((published_at[one.batch.id] for one in chain(*found.values())), default=None)
     moment = None if last is None else last + timedelta(microseconds=1)
     return Chosen(partitions=found, order=known.order, moment=moment)
+
+
+def _key_of(database: Database, stream: Stream, order: Collection[str], name: str) -> str:
+    """Return the partition key of a batch that is named by key, range or number."""
+    if name in order:
+        return name
+    with suppress(UnknownJobError, UnknownJobBatchError):
+        return database.jobs.batch(stream.name, name).key
+    return name
 
 
 def reprocess(

@@ -4,10 +4,13 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from batch_pipeline.domain.audit import Audit
+from batch_pipeline.domain.batch import BatchState
 from batch_pipeline.domain.published import Recent
-from batch_pipeline.domain.standing import SchemaStep, Standing, Stuck, Tiling
+from batch_pipeline.domain.standing import Amount, SchemaStep, Standing, Stuck, Tiling
 from batch_pipeline.domain.verdict import Check, Verdict, in_words
 from batch_pipeline.domain.words import agreeing, count_of, last_of
+
+_FOR_A_PERSON = (BatchState.FAILED, BatchState.DEAD)
 
 
 def judge_quarantine(recent: Sequence[Recent], limit: float) -> Verdict:
@@ -71,20 +74,20 @@ def judge_backlog(standing: Standing, stuck: Stuck, limit: timedelta) -> Verdict
     numbers: dict[str, int | float] = {
         "items_unpublished": waiting.items,
         "bytes_unpublished": waiting.size_bytes,
+        "batches_failed": standing.batches(BatchState.FAILED),
+        "batches_dead": standing.batches(BatchState.DEAD),
         "batches_stuck": stuck.batches,
         "max_backlog_age_seconds": limit.total_seconds(),
         "oldest_unpublished_seconds": 0.0 if oldest is None else round(oldest.total_seconds(), 1),
     }
     too_old = oldest is not None and oldest > limit
-    if not waiting.items:
-        found = "Yes: nothing waits."
-    else:
-        since = f", the oldest for {in_words(oldest)}" if oldest is not None else ""
-        answer = "No" if too_old or stuck.batches else "Yes"
-        wait = agreeing(waiting.items, "waits", "wait")
-        items = count_of(waiting.items, "item", grouped=True)
+    answer = "No" if too_old or stuck.batches else "Yes"
+    found = f"{answer}: {_waiting_in_words(standing)}"
+    if waiting.items:
+        since = "" if oldest is None else f", the oldest for {in_words(oldest)}"
         are = agreeing(round(limit.total_seconds()), "is", "are")
-        found = f"{answer}: {items} {wait}{since}; {in_words(limit)} {are} allowed."
+        found += f"{since}; {in_words(limit)} {are} allowed"
+    found += "."
     if stuck.batches:
         are = agreeing(stuck.batches, "is", "are")
         batches = count_of(stuck.batches, "batch", grouped=True)
@@ -99,6 +102,20 @@ def judge_backlog(standing: Standing, stuck: Stuck, limit: timedelta) -> Verdict
         next_step=_backlog_step(stuck),
         numbers=numbers,
     )
+
+
+def _waiting_in_words(standing: Standing) -> str:
+    """Say what waits, and apart from it what only a person takes further, as `jobs` counts it."""
+    stopped = [(state, standing.states.get(state, Amount())) for state in _FOR_A_PERSON]
+    count = standing.waiting.items - sum(amount.items for _, amount in stopped)
+    items = count_of(count, "item", grouped=True) if count else "nothing"
+    said = [f"{items} {agreeing(count or 1, 'waits', 'wait')}"]
+    for state, amount in stopped:
+        if amount.batches:
+            batches = count_of(amount.batches, "batch", grouped=True)
+            are = agreeing(amount.batches, "is", "are")
+            said.append(f"{batches} {are} {state} ({count_of(amount.items, 'item', grouped=True)})")
+    return ", ".join(said)
 
 
 def _longest(standing: Standing, stuck: Stuck) -> str:

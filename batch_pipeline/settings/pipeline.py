@@ -8,10 +8,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batch_pipeline.domain.audit import Audit
-from batch_pipeline.domain.errors import SettingError, UnknownJobError, UnknownStreamError
+from batch_pipeline.domain.errors import (
+    NoInventoryError,
+    SettingError,
+    StreamFileError,
+    UnknownJobError,
+    UnknownStreamError,
+)
 from batch_pipeline.domain.job import Job
 from batch_pipeline.domain.location import is_in_other_store, is_object
 from batch_pipeline.domain.stream import Stream
@@ -32,7 +39,7 @@ from batch_pipeline.ports import AskedLanding, LandingWatch
 from batch_pipeline.settings.environment import Settings, load_settings
 from batch_pipeline.settings.home import Home
 from batch_pipeline.settings.restored import check_not_older
-from batch_pipeline.settings.stream_file import load_streams
+from batch_pipeline.settings.stream_file import faulty, load_streams, load_streams_tolerantly
 from batch_pipeline.spark.sessions.session import SparkSettings
 from batch_pipeline.steps.collect_garbage import Collected, collect_garbage
 from batch_pipeline.steps.encode import Workshop
@@ -73,8 +80,32 @@ class Pipeline:
 
     @cached_property
     def streams(self) -> dict[str, Stream]:
-        """All streams of the streams folder by name."""
+        """All streams of the streams folder by name.
+
+        Raises:
+            NoStreamsError: there is no stream file.
+            StreamFileError, StreamFilesError: files cannot be used.
+        """
         return load_streams(self.settings.streams)
+
+    @property
+    def usable_streams(self) -> dict[str, Stream]:
+        """The streams whose files can be used, by name; `stream_file_errors` are of the others.
+
+        Raises:
+            NoStreamsError: there is no stream file.
+            StreamFileError, StreamFilesError: none of the files can be used.
+        """
+        return self._read_stream_files[0] or self.streams
+
+    @property
+    def stream_file_errors(self) -> list[StreamFileError]:
+        """What is wrong with the stream files that cannot be used."""
+        return self._read_stream_files[1]
+
+    @cached_property
+    def _read_stream_files(self) -> tuple[dict[str, Stream], list[StreamFileError]]:
+        return load_streams_tolerantly(self.settings.streams)
 
     @cached_property
     def database_url(self) -> str:
@@ -127,7 +158,14 @@ class Pipeline:
         )
 
     def migrate(self) -> tuple[str, str, str]:
-        """Bring the inventory to this release's revision; gives before, after and where."""
+        """Bring the inventory to this release's revision; gives before, after and where.
+
+        Raises:
+            NoInventoryError: the embedded inventory was never made.
+        """
+        home = Home(path=self.settings.home)
+        if self.settings.inventory_conn is None and not home.postgres.is_dir():
+            raise NoInventoryError(str(home.path))
         database = open_database(self.database_url, migrated=None)
         try:
             return *database.migrate(), database.location
@@ -135,15 +173,19 @@ class Pipeline:
             database.close()
 
     def stream(self, name: str) -> Stream:
-        """Find a stream by name.
+        """Find a stream by name; the files of other streams need not be usable.
 
         Raises:
+            StreamFileError, StreamFilesError: its file cannot be used, or no file can.
             UnknownStreamError: there is none.
         """
-        if name not in self.streams:
-            known = tuple(self.streams)
-            raise UnknownStreamError(name, known, str(self.settings.streams))
-        return self.streams[name]
+        errors = [error for error in self.stream_file_errors if _is_of(error, name)]
+        if errors:
+            raise faulty(errors)
+        known = self.usable_streams
+        if name not in known:
+            raise UnknownStreamError(name, tuple(known), str(self.settings.streams))
+        return known[name]
 
     def meta_table(self, stream: Stream) -> OwnMetaTable | UserMetaTable:
         """Give the table that lists a stream's items: the product's own, or the user's.
@@ -293,3 +335,8 @@ class Pipeline:
             step = "Set it to the URL of the database that has the table, then run again."
             raise SettingError(conn[1:], where, "this variable is not set", step)
         return url
+
+
+def _is_of(error: StreamFileError, name: str) -> bool:
+    """Return whether a faulty file describes a stream; its folder counts if it has no name."""
+    return name == (error.stream or Path(error.path).parent.name)

@@ -4,7 +4,7 @@ Every problem of a file is reported with its line. Nothing but stream files is r
 folders that they name exist is found out by who uses them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from batch_pipeline.domain.errors import (
     NoStreamsError,
     StreamAttributesError,
     StreamFileError,
+    StreamFilesError,
 )
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.settings.places import check_apart
@@ -26,6 +27,7 @@ from batch_pipeline.settings.yaml_lines import Document, Problem, YamlProblemErr
 __all__ = [
     "StreamAttributes",
     "describe_stream",
+    "faulty",
     "find_stream_files",
     "load_streams",
     "load_streams_tolerantly",
@@ -69,14 +71,19 @@ def load_streams(folder: Path) -> dict[str, Stream]:
 
     Raises:
         NoStreamsError: there is no stream file, or no folder.
-        StreamFileError: a file cannot be used, or two name the same stream; the first one is told.
+        StreamFileError, StreamFilesError: files cannot be used, or two name the same stream.
     """
-    if not find_stream_files(folder):
-        raise NoStreamsError(str(folder))
     streams, errors = load_streams_tolerantly(folder)
     if errors:
-        raise errors[0]
+        raise faulty(errors)
+    if not streams:
+        raise NoStreamsError(str(folder))
     return streams
+
+
+def faulty(errors: Sequence[StreamFileError]) -> StreamFileError | StreamFilesError:
+    """Return one error for all stream files that cannot be used."""
+    return errors[0] if len(errors) == 1 else StreamFilesError(tuple(errors))
 
 
 def load_streams_tolerantly(folder: Path) -> tuple[dict[str, Stream], list[StreamFileError]]:
@@ -100,7 +107,7 @@ def load_streams_tolerantly(folder: Path) -> tuple[dict[str, Stream], list[Strea
         if others:
             problem = f"the stream {stream.name} is also described by {others}"
             step = "Neither was loaded. Rename one or remove one of the files, then run again."
-            errors.append(StreamFileError(str(path), line, problem, step))
+            errors.append(StreamFileError(str(path), line, problem, step, stream.name))
     streams = {stream.name: stream for _, _, stream in read if len(files[stream.name]) == 1}
     return streams, sorted(errors, key=lambda error: error.path)
 
@@ -169,8 +176,15 @@ def _parsed(path: Path, number: int | None) -> Document:
 def _stream_in(path: Path, document: Document) -> Stream:
     made = _stream_or_problems(document, path.absolute().parent)
     if isinstance(made, list):
-        raise _error(path, made)
+        raise replace(_error(path, made), stream=_name_in(document.value))
     return made
+
+
+def _name_in(value: Any) -> str | None:
+    """Return the name of the stream that a document describes, None where it has none."""
+    attributes = value.get("attributes") if isinstance(value, dict) else None
+    name = attributes.get("stream") if isinstance(attributes, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def _stream_or_problems(document: Document, base: Path) -> Stream | list[Problem]:

@@ -112,6 +112,19 @@ def test_run_leaves_paused_backfills_and_tells_bad_batches(place: Workplace) -> 
     assert backfill(place, "orders.held")["batches"] == {"cancelled": 1}
 
 
+def test_run_of_a_paused_stream_leaves_its_backfills(place: Workplace) -> None:
+    place.done("register", "orders")
+    place.done("plan", "orders")
+    place.done("plan", "orders", "--backfill", "2023", "--item", "1")
+    place.done("pause", "orders", "--reason", "schema change")
+    ended = place.run("run")
+    assert ended.returncode == 75, ended.stderr
+    assert "Job 'orders' is paused (schema change)" in ended.stderr
+    assert "resume orders.2023" not in ended.stderr
+    held = backfill(place, "orders.2023")
+    assert (held["batches"], held["paused"]) == ({"planned": 1}, "schema change")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
     """A `dev` whose batches take three seconds more, so that a run can be cancelled half-way."""

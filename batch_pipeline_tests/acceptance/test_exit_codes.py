@@ -6,11 +6,23 @@
 import os
 import signal
 import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from batch_pipeline_tests.acceptance.workplace import LONGEST_SECONDS, Workplace, command
+from batch_pipeline.inventory.database import Database
+from batch_pipeline_tests.acceptance.workplace import (
+    LONGEST_SECONDS,
+    Workplace,
+    command,
+    names,
+    wait_until,
+)
+from batch_pipeline_tests.integration.seeds import query
 
+RUNNING = "SELECT count(*) FROM batch_pipeline.attempt WHERE status = 'running'"
 NOBODY = "postgresql://ann@127.0.0.1:1/inventory"
 
 
@@ -62,3 +74,33 @@ def test_command_whose_reader_is_gone_ends_as_a_filter_does(workplace: Workplace
     )
     os.close(writer)
     assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")
+
+
+@pytest.mark.parametrize("moment", ["starting Dagster's step", "starting Spark", "encoding"])
+def test_interrupted_run_prints_one_message_and_no_traceback(
+    workplace: Workplace, database: Database, database_url: str, moment: str
+) -> None:
+    """A terminal sends Ctrl-C to the whole process group, so to what Dagster has started, too."""
+    workplace.write_stream("orders")
+    workplace.land("orders", {"1.csv": b"id\n1\n"})
+    # The installed script: `python -m` may end by the signal itself, whatever exit code is wanted.
+    script = Path(sys.executable).with_name("batch-pipeline")
+    place = replace(workplace, program=(str(script),)).given(
+        BATCH_PIPELINE_INVENTORY_CONN=database_url,
+        BATCH_PIPELINE_FAILPOINTS="encode.after_claim=sleep:600",
+    )
+    process = place.start("run")
+    wait_until(lambda: _has_come(moment, place, database), moment, pause_seconds=0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(LONGEST_SECONDS) == 130
+    assert place.output.read_text().strip() == (
+        "error: Interrupted. Open attempts were closed; run the same command again to go on."
+    )
+    assert query(database, RUNNING) == [(0,)]
+
+
+def _has_come(moment: str, place: Workplace, database: Database) -> bool:
+    if moment == "encoding":
+        return query(database, RUNNING) == [(1,)]
+    word = "watch_orphans" if moment == "starting Dagster's step" else "/java "
+    return any(word in line for line in names(place.processes()))

@@ -14,7 +14,7 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline_tests.acceptance.workplace import Workplace, manifests
 from batch_pipeline_tests.integration.invariants import check_invariants
-from batch_pipeline_tests.integration.seeds import query
+from batch_pipeline_tests.integration.seeds import execute, query
 
 FIRST, SECOND = "000000000001-000000000002", "000000000003-000000000004"
 
@@ -198,6 +198,29 @@ def test_job_on_a_table_of_the_user_is_bisected_as_it_was_read(
         (5, 6, 2),
     ]
     check_invariants(database)
+
+
+def test_jobs_of_the_library_show_weights_as_plain_numbers(
+    refusing_place: Workplace, database: Database
+) -> None:
+    """Nobody knows the unit of a user's column; weights of streams are bytes."""
+    execute(
+        database,
+        """INSERT INTO batch_pipeline.job (name, meta_table, stream)
+           VALUES ('files', 'batch_pipeline.item', 'files')""",
+    )
+    for statement in (
+        "INSERT INTO batch_pipeline.bookmark VALUES (:job, 1, 6)",
+        """INSERT INTO batch_pipeline.batch
+           (id, job_id, first_id, last_id, weight, item_count, config)
+           OVERRIDING SYSTEM VALUE VALUES (:job, :job, 1, 6, 3000, 4, '{}')""",
+        "INSERT INTO batch_pipeline.batch_state VALUES (:job, :job, 'planned')",
+    ):
+        for job in (1, 2):
+            execute(database, statement, job=job)
+    shown = refusing_place.done("jobs")
+    assert "waiting  1 batch, 4 items, weight 3,000\n" in shown
+    assert "waiting  1 batch, 4 items, 2.9 KiB\n" in shown
 
 
 def _tick(sensor: dg.SensorDefinition) -> object:

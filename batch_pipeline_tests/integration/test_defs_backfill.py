@@ -148,11 +148,17 @@ def test_paused_and_cancelled_backfills_are_not_launched(scene: DefsScene) -> No
     check_invariants(scene.database)
 
 
-def test_paused_stream_does_not_hold_its_backfills(scene: DefsScene) -> None:
-    """Expect a backfill to be paused by its own name only."""
+def test_backfills_of_a_paused_stream_are_launched_after_it_is_resumed(scene: DefsScene) -> None:
     scene.plan()
     scene.database.jobs.pause("orders", "schema change")
-    assert len(scene.tick(SENSOR).run_requests or []) == 2
+    paused = scene.tick(SENSOR)
+    assert not paused.run_requests
+    assert scene.database.backfills.paused("orders") == {"orders.2023": "schema change"}
+    [first, *_] = scene.database.backfills.of_all("orders")
+    assert "schema change" in str(scene.database.jobs.called_off(first.batch))
+    scene.database.jobs.resume("orders")
+    assert len(scene.tick(SENSOR, paused.cursor).run_requests or []) == 2
+    assert scene.database.backfills.paused("orders") == {}
 
 
 def test_runs_have_batches_of_one_backfill_only(scene: DefsScene) -> None:

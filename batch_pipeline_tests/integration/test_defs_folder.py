@@ -104,7 +104,7 @@ def test_broken_file_leaves_the_other_streams_and_is_told_in_dagster(
     assert caplog.messages[0].startswith(told)
     with pytest.raises(StreamFilesError) as failing:
         tick(definitions)
-    assert str(failing.value).startswith("One stream file is left out, the other streams go on.")
+    assert str(failing.value).startswith("One stream file cannot be used.")
     assert told in str(failing.value)
 
 

@@ -124,6 +124,30 @@ def test_batch_in_s3_shows_uris() -> None:
     assert told["part_file_list"].records[0].data["part_file"] == uri
 
 
+def test_partition_lists_its_source_files_also_when_it_is_reported_later(
+    scene: DefsScene,
+) -> None:
+    publish(scene, scene.database.batches.batch("orders", "000000000001-000000000003"))
+    events = scene.tick("orders_new_files").asset_events
+    [event] = [one for one in events if isinstance(one, dg.AssetMaterialization)]
+    found = event.metadata["source_files"]
+    assert isinstance(found, dg.TableMetadataValue)
+    rows = [record.data for record in found.records]
+    items = scene.database.meta_table("orders").items(
+        scene.database.batches.batch("orders", "000000000001-000000000003")
+    )
+    assert rows == [
+        {
+            "item": one.id,
+            "source_file": one.file.location,
+            "bytes": one.file.size_bytes,
+            "records_read": 5,
+            "records_quarantined": 0,
+        }
+        for one in items
+    ]
+
+
 def test_observation_tells_the_learned_limit_of_a_stream_with_a_target(
     scene: DefsScene, tmp_path: Path
 ) -> None:

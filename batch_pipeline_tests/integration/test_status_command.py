@@ -182,3 +182,58 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, *words: str) -> l
             sent += os.read(ours, 65_536)
     os.close(ours)
     return re.sub(r"\x1b\[[0-9;]*m", "", sent.decode()).splitlines()
+
+
+def test_status_for_programs_has_the_ceiling_as_a_number(scene: DefsScene) -> None:
+    (report,) = json.loads("\n".join(shown("status", "--json")))["streams"]
+    assert (report["ceiling"], report["ceiling_strategy"]) == (12, "registrar")
+    assert report["ceiling_held_by"] == []
+    scene.database.forget("orders")
+    (report,) = json.loads("\n".join(shown("status", "--json")))["streams"]
+    assert report["ceiling"] is None
+
+
+@pytest.mark.parametrize("name", [SECOND, "4..6"])
+def test_explain_of_a_batch_shows_its_files_attempts_and_generations(
+    scene: DefsScene, name: str
+) -> None:
+    batch = scene.database.batches.batch("orders", SECOND)
+    fail(scene, SECOND)
+    publish(scene, batch)
+    publish(scene, batch)
+    (told,) = json.loads("\n".join(shown("explain", name, "--json")))["batches"]
+    assert (told["stream"], told["job"], told["batch_id"]) == ("orders", "orders", SECOND)
+    assert (told["state"], told["items"], told["generation"]) == ("published", 3, 2)
+    assert [one["item_id"] for one in told["files"]] == [4, 5, 6]
+    tries = [(one["number"], one["status"], one["generation"]) for one in told["attempts"]]
+    assert tries == [(1, "failed", None), (2, "succeeded", 1), (3, "succeeded", 2)]
+    assert told["attempts"][1]["read"] == 15
+    assert len(told["part_files"]) == 1
+    text = "\n".join(shown("explain", name))
+    assert text.startswith(f"orders: batch {SECOND}\n  now         published, generation 2\n")
+    for file in told["files"]:
+        assert file["location"] in text
+    for words in ("attempt 1 failed", ERROR, "generation 1 by attempt 2", "generation 2 by att"):
+        assert words in text
+
+
+def test_explain_of_a_backfill_batch_takes_its_partition_key(scene: DefsScene) -> None:
+    scene.plan(ids=(1, 3))
+    key = f"2023:{FIRST}"
+    (told,) = json.loads("\n".join(shown("explain", key, "--json")))["batches"]
+    assert (told["job"], told["batch_id"], told["state"]) == ("orders.2023", key, "planned")
+    assert shown("explain", key)[1] == "  now         planned"
+
+
+def test_explain_of_a_key_that_no_stream_has_says_so(scene: DefsScene) -> None:
+    ended = CliRunner().invoke(cli, ["explain", "000000000004-000000000007"])
+    assert ended.exit_code == 1
+    assert "is no registered item and no batch of any stream" in ended.stdout
+
+
+def test_explain_of_a_split_batch_names_its_parts(scene: DefsScene) -> None:
+    table = scene.database.meta_table("orders")
+    scene.database.jobs.bisect("orders", FIRST, table)
+    ended = CliRunner().invoke(cli, ["explain", FIRST])
+    assert ended.exit_code == 1
+    assert "000000000001-00000000000" in ended.stderr

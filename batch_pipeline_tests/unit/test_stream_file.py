@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from batch_pipeline.domain.dagster_rules import DagsterRules
 from batch_pipeline.domain.encoding import Compression, Encoding, Format
-from batch_pipeline.domain.errors import NoStreamsError, StreamFileError
+from batch_pipeline.domain.errors import NoStreamsError, StreamFileError, StreamFilesError
 from batch_pipeline.domain.planning import Limits
 from batch_pipeline.domain.record_rules import (
     BadFileRules,
@@ -286,7 +286,7 @@ def test_load_streams_with_one_name_in_two_files_loads_neither(tmp_path: Path) -
         True,
         True,
     ]
-    with pytest.raises(StreamFileError, match="the stream orders is also described by"):
+    with pytest.raises(StreamFilesError, match="the stream orders is also described by"):
         load_streams(tmp_path)
 
 

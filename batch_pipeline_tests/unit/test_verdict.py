@@ -140,6 +140,33 @@ def test_items_without_a_batch_are_the_worst_when_they_are_older() -> None:
 
 
 @pytest.mark.parametrize(
+    ("states", "found"),
+    [
+        (
+            {BatchState.DEAD: Amount(batches=1, items=3)},
+            "Yes: nothing waits, 1 batch is dead (3 items)",
+        ),
+        (
+            {
+                BatchState.PLANNED: Amount(batches=1, items=1),
+                BatchState.FAILED: Amount(batches=2, items=4),
+                BatchState.DEAD: Amount(batches=1, items=3),
+            },
+            "Yes: 1 item waits, 2 batches are failed (4 items), 1 batch is dead (3 items)",
+        ),
+    ],
+)
+def test_backlog_with_dead_batches_counts_them_as_jobs_does(
+    states: dict[BatchState, Amount], found: str
+) -> None:
+    """What waits for a person does not wait to be handed out."""
+    verdict = judge_backlog(Standing(states=states), Stuck(), HOUR)
+    assert verdict.found == f"{found}; 60 minutes are allowed."
+    assert verdict.numbers["items_unpublished"] == sum(one.items for one in states.values())
+    assert verdict.numbers["batches_dead"] == states[BatchState.DEAD].batches
+
+
+@pytest.mark.parametrize(
     ("tiling", "audit", "passed"),
     [
         (Tiling(), None, True),

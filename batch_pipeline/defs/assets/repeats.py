@@ -51,9 +51,13 @@ def made_before(
     """
     run = context.run
     if run.tags.get(LAUNCH_TAG) == "new":
-        return database.manifests.of_batch(batch)
+        return _with_origin(database, database.manifests.of_batch(batch))
     if not context.retry_number and RETRY_TAG not in run.tags:
         return None
     found = database.manifests.of_batch(batch)
     is_made = found is not None and database.manifests.run_of(found) in repeated(run)
-    return found if is_made else None
+    return _with_origin(database, found) if is_made else None
+
+
+def _with_origin(database: Database, found: Manifest | None) -> Manifest | None:
+    return None if found is None else database.manifests.with_origin(found)

@@ -24,6 +24,7 @@ from batch_pipeline.domain.errors.batch import (
     BatchSupersededError,
     FencedError,
     OverlapError,
+    StreamStoppedError,
     UnknownBatchError,
 )
 from batch_pipeline.domain.errors.configuration import (
@@ -58,6 +59,7 @@ from batch_pipeline.domain.errors.inventory import (
     DatabaseUnreachableError,
     EmbeddedDatabaseError,
     LockTimeoutError,
+    NoInventoryError,
     PermissionDeniedError,
     SchemaRevisionError,
 )
@@ -172,6 +174,7 @@ __all__ = [
     "MetaTableChangedError",
     "MetaTableRestartedError",
     "MetaUnreachableError",
+    "NoInventoryError",
     "NoStreamsError",
     "NotLoadedError",
     "OverlapError",
@@ -200,6 +203,7 @@ __all__ = [
     "StreamFileError",
     "StreamFilesError",
     "StreamMovedError",
+    "StreamStoppedError",
     "TargetFailedError",
     "TargetHangsError",
     "TargetRefusedError",

@@ -21,6 +21,23 @@ class OverlapError(InvariantError):
 
 
 @dataclass(eq=False)
+class StreamStoppedError(InvariantError):
+    """An exception that nobody expected ended the work on a stream; `log` has its traceback."""
+
+    stream: str
+    problem: str
+    log: str | None
+
+    def sentence(self) -> str:
+        log = "" if self.log is None else f" with the traceback in {self.log}"
+        return (
+            f"{self.stream}: an unexpected error stopped this stream: {self.problem}. What was "
+            f"published before stays published. Run the command again to go on with the rest of "
+            f"the stream; if it fails again, please report this{log}."
+        )
+
+
+@dataclass(eq=False)
 class UnknownBatchError(ConfigurationError):
     """A partition key names no planned batch."""
 

@@ -41,12 +41,13 @@ class SettingError(ConfigurationError):
 
 @dataclass(eq=False)
 class StreamFileError(ConfigurationError):
-    """A stream file cannot be used as written."""
+    """A stream file cannot be used as written; `stream` is the name in it, if it can be read."""
 
     path: str
     line: int | None
     problem: str
     next_step: str
+    stream: str | None = None
 
     def sentence(self) -> str:
         place = self.path if self.line is None else f"{self.path}:{self.line}"
@@ -68,15 +69,14 @@ class StreamAttributesError(ConfigurationError):
 
 @dataclass(eq=False)
 class StreamFilesError(ConfigurationError):
-    """Some stream files of a folder cannot be used, while the others are."""
+    """Some stream files of a folder cannot be used."""
 
     problems: tuple[StreamFileError, ...]
 
     def sentence(self) -> str:
         count = len(self.problems)
-        files = agreeing(count, "One stream file is", f"{count} stream files are")
-        told = "\n".join(str(problem) for problem in self.problems)
-        return f"{files} left out, the other streams go on.\n{told}"
+        files = agreeing(count, "One stream file", f"{count} stream files")
+        return "\n".join([f"{files} cannot be used.", *map(str, self.problems)])
 
 
 @dataclass(eq=False)

@@ -36,6 +36,20 @@ class DatabaseTooOldError(ConfigurationError):
 
 
 @dataclass(eq=False)
+class NoInventoryError(ConfigurationError):
+    """The home has no embedded inventory that could be migrated."""
+
+    home: str
+
+    def sentence(self) -> str:
+        return (
+            f"There is no inventory in {self.home}. Nothing was made. Change to the folder of your "
+            f"project, or set BATCH_PIPELINE_HOME or BATCH_PIPELINE_INVENTORY_CONN; "
+            f"`batch-pipeline run` makes a new embedded inventory."
+        )
+
+
+@dataclass(eq=False)
 class SchemaRevisionError(ConfigurationError):
     """The inventory schema is not the one that this release works with."""
 

@@ -7,13 +7,24 @@ from batch_pipeline.domain.errors.base import ConfigurationError, RetryableError
 
 @dataclass(eq=False)
 class UnknownJobError(ConfigurationError):
-    """A job was asked for that the inventory does not know."""
+    """A job was asked for that the inventory does not know; `streams` may have none yet."""
 
     job: str
     known: tuple[str, ...]
+    streams: tuple[str, ...] = ()
 
     def sentence(self) -> str:
         known = ", ".join(self.known) or "none"
+        if self.job in self.streams:
+            return (
+                f"The stream {self.job!r} has no job yet, because nothing of it has been planned. "
+                f"Nothing was done. `batch-pipeline plan {self.job}` makes its job."
+            )
+        if self.streams:
+            return (
+                f"There is no job {self.job!r}, and no stream of this name (jobs: {known}; "
+                f"streams: {', '.join(self.streams)}). Nothing was done. Check the name."
+            )
         return f"There is no job {self.job!r} (jobs: {known}). Nothing was done. Check the name."
 
 

@@ -32,7 +32,15 @@ from batch_pipeline.inventory.jobs.backfill_items import Chosen, choose
 from batch_pipeline.inventory.jobs.backfill_sources import Past, past_of
 from batch_pipeline.inventory.jobs.fits import fit
 from batch_pipeline.inventory.jobs.item_lists import insert_lists
-from batch_pipeline.inventory.jobs.jobs import job_id_of, known_job, of_stream, open_job
+from batch_pipeline.inventory.jobs.jobs import (
+    held,
+    is_of_stream,
+    job_id_of,
+    known_job,
+    of_stream,
+    open_job,
+    own_job,
+)
 from batch_pipeline.inventory.jobs.paces import estimate, pace
 from batch_pipeline.inventory.locks import lock_planning
 from batch_pipeline.inventory.meta.meta_source import MetaSource
@@ -142,11 +150,14 @@ class Backfills:
             return [status_of(row) for row in rows]
 
     def paused(self, stream: str) -> dict[str, str]:
-        """Give the paused backfills of a stream, each with the reason, maybe empty."""
-        reason = sa.func.coalesce(job.c.paused_reason, "").label("reason")
-        query = sa.select(job.c.name, reason).where(
-            _of_backfills(stream), job.c.paused_at.is_not(None)
-        )
+        """Return the paused backfills of a stream, each with the reason, maybe empty.
+
+        A paused stream pauses its backfills.
+        """
+        of_stream = sa.select(own_job.c.paused_reason).where(is_of_stream).scalar_subquery()
+        own = (job.c.paused_at.is_not(None), job.c.paused_reason)
+        reason = sa.func.coalesce(sa.case(own, else_=of_stream), "").label("reason")
+        query = sa.select(job.c.name, reason).where(_of_backfills(stream), held())
         with transaction(self.engine) as connection:
             rows = connection.execute(query.order_by(job.c.id))
             return {row.name: row.reason for row in rows}

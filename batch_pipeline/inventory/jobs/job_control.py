@@ -15,7 +15,7 @@ from batch_pipeline.domain.batch import AttemptStatus, Batch, BatchState, BatchS
 from batch_pipeline.domain.errors import InvalidValueError, JobPausedError
 from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.job import Job, JobReport
-from batch_pipeline.inventory.jobs.jobs import job_of, of_stream, with_late
+from batch_pipeline.inventory.jobs.jobs import is_of_stream, job_of, of_stream, own_job, with_late
 from batch_pipeline.inventory.jobs.names import find_batch, find_job
 from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, job
@@ -102,11 +102,25 @@ class JobControl:
 
     def called_off(self, one: Batch) -> str | None:
         """Tell why a batch is not to be started now; None if it may be."""
-        query = sa.select(job.c.paused_at, job.c.paused_reason, batch_state.c.state).join(job)
+        query = (
+            sa.select(
+                job.c.paused_at,
+                job.c.paused_reason,
+                own_job.c.name.label("stream_job"),
+                own_job.c.paused_at.label("stream_paused_at"),
+                own_job.c.paused_reason.label("stream_paused_reason"),
+                batch_state.c.state,
+            )
+            .join(job, job.c.id == batch_state.c.job_id)
+            .outerjoin(own_job, is_of_stream)
+            .where(batch_state.c.batch_id == one.id)
+        )
         with transaction(self.engine) as connection:
-            row = connection.execute(query.where(batch_state.c.batch_id == one.id)).one()
+            row = connection.execute(query).one()
         if row.paused_at is not None:
             return str(JobPausedError(one.job, row.paused_reason or ""))
+        if row.stream_paused_at is not None:
+            return str(JobPausedError(row.stream_job, row.stream_paused_reason or ""))
         return "it was cancelled" if row.state == BatchState.CANCELLED else None
 
     def check_not_paused(self, stream: str) -> None:

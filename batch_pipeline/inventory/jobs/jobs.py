@@ -17,6 +17,16 @@ def of_stream(stream: str) -> sa.ColumnElement[bool]:
     return sa.and_(job.c.stream == stream, job.c.kind == JobKind.INCREMENTAL)
 
 
+own_job = job.alias("own_job")  # of the stream that a job is of
+is_of_stream = sa.and_(own_job.c.stream == job.c.stream, own_job.c.kind == JobKind.INCREMENTAL)
+
+
+def held() -> sa.ColumnElement[bool]:
+    """Pick jobs that are paused, by themselves or together with the stream that they are of."""
+    stream_is_paused = sa.exists().where(is_of_stream, own_job.c.paused_at.is_not(None))
+    return sa.or_(job.c.paused_at.is_not(None), stream_is_paused)
+
+
 def with_late(job_id: int) -> sa.ColumnElement[bool]:
     """Pick a job and the one of its late arrivals."""
     return sa.or_(

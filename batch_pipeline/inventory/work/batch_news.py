@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from batch_pipeline.domain.batch import AttemptStatus, Batch, BatchState, BatchStatus
 from batch_pipeline.domain.job import JobKind
-from batch_pipeline.inventory.jobs.jobs import of_stream
+from batch_pipeline.inventory.jobs.jobs import held, of_stream
 from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, job
 from batch_pipeline.inventory.work.batch_rows import batch_of
@@ -121,7 +121,7 @@ class BatchNews:
                 .join(job, job.c.id == batch_state.c.job_id)
                 .where(
                     _of(stream, kind),
-                    job.c.paused_at.is_(None),
+                    sa.not_(held()),
                     sa.text(f"batch_state.{UNFINISHED}"),  # as the partial index has it
                     batch_state.c.state.in_(_DUE),
                     batch_state.c.batch_id > after,

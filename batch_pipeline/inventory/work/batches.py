@@ -162,6 +162,12 @@ class PlannedBatches:
         with transaction(self.engine) as connection:
             return [status_of(row) for row in connection.execute(query)]
 
+    def status(self, one: Batch) -> BatchStatus:
+        """Read the status of a batch."""
+        with transaction(self.engine) as connection:
+            query = status_query().where(batch.c.id == one.id)
+            return status_of(connection.execute(query).one())
+
     def late_statuses(self, stream: str) -> list[BatchStatus]:
         """Read the batches of a stream's late arrivals that were not split, in id order."""
         query = status_query().where(

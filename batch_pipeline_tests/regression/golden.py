@@ -1,0 +1,229 @@
+"""Encodes the inputs of the golden files: all stations from landing to manifest, without Spark.
+
+Each task runs in this process as it would in a worker of Spark. Everything else is the product's
+own: a stream file, a landing folder, an inventory, a storage root.
+"""
+
+import gzip
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from batch_pipeline.domain.encode import EncodeRequest, EncodeResult
+from batch_pipeline.domain.location import to_path
+from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.spark.packing import packed
+from batch_pipeline.spark.results import check_finished, result_of
+from batch_pipeline.spark.task import encode_items
+from batch_pipeline.spark.task_values import TaskSpec
+from batch_pipeline.steps.encode import encode
+from batch_pipeline.steps.plan import plan
+from batch_pipeline.steps.register import register
+from batch_pipeline_tests.regression.stream_inputs import stream_inputs
+from batch_pipeline_tests.regression.text_inputs import Input, text_inputs
+from batch_pipeline_tests.regression.typed_inputs import typed_inputs
+
+# Libraries that write part files or parse values: their versions decide about the bytes.
+LIBRARIES = ("pyarrow", "isal", "zstandard", "msgspec", "fastavro", "simpleeval", "singer-sdk")
+_FIRST_OF_EACH = ("jsonl-none", "parquet-snappy", "arrow-none")
+_OTHERS = (
+    *("jsonl-gzip", "jsonl-zstd", "parquet-zstd", "parquet-gzip", "parquet-none", "arrow-zstd"),
+)
+_LANDED_AT = 1_750_000_000
+_STARTED_AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
+_OF_ONE_RUN = {"token", "run_id", "started_at", "published_at"}
+_NAME_OF_RUN = re.compile(r"-a(\d+)-[0-9a-f]{8}-(\d{8})-[0-9a-f]{8}\.")  # in names of part files
+
+
+def installed_libraries() -> dict[str, str]:
+    """Return the versions of the libraries that decide about the bytes."""
+    return {name: version(name) for name in LIBRARIES}
+
+
+def check_libraries(made_with: Mapping[str, str], installed: Mapping[str, str]) -> None:
+    """Fail if the golden files were made with other versions of the libraries."""
+    other = [
+        f"{name} {made_with.get(name)}, installed is {installed.get(name)}"
+        for name in sorted({*made_with, *installed})
+        if made_with.get(name) != installed.get(name)
+    ]
+    assert not other, (
+        f"The golden files were made with other versions of libraries: {'; '.join(other)}. The "
+        f"bytes of part files depend on them, so nothing was compared. Install the versions of "
+        f"uv.lock; after an upgrade, run `python -m batch_pipeline_tests.regression --update` on "
+        f"the commit that upgrades and nothing else."
+    )
+
+
+def inputs() -> list[Input]:
+    """Return all inputs; their names differ."""
+    return [*text_inputs(), *typed_inputs(), *stream_inputs()]
+
+
+def encodings_of(one: Input) -> tuple[str, ...]:
+    """Return the encodings that an input is encoded in, as `format-compression`."""
+    if one.name == "limits.compression_level":
+        return ("jsonl-gzip", "jsonl-zstd")
+    if one.name.startswith("lineage.source_file"):  # only text can be compared without its path
+        return ("jsonl-none",)
+    return (*_FIRST_OF_EACH, *_OTHERS) if one.all_encodings else _FIRST_OF_EACH
+
+
+def golden_entries(folder: Path, database_url: str) -> dict[str, Any]:
+    """Encode all inputs and return an entry for each batch."""
+    streams = {
+        f"{one.name}-{encoding}": (one, encoding)
+        for one in inputs()
+        for encoding in encodings_of(one)
+    }
+    for name, (one, encoding) in streams.items():
+        write_stream(folder, name, one, encoding)
+    with closing(Pipeline.from_environment(environment_of(folder, database_url))) as pipeline:
+        return {
+            f"{name} batch {number}": entry
+            for name in streams
+            for number, entry in enumerate(_encoded(pipeline, name, folder), 1)
+        }
+
+
+def environment_of(folder: Path, database_url: str) -> dict[str, str]:
+    """Return the variables of a home in a folder."""
+    return {
+        "BATCH_PIPELINE_HOME": str(folder / "home"),
+        "BATCH_PIPELINE_STREAMS": str(folder / "streams"),
+        "BATCH_PIPELINE_INVENTORY_CONN": database_url,
+    }
+
+
+def write_stream(folder: Path, name: str, one: Input, encoding: str) -> None:
+    """Write the stream file of an input and land its files."""
+    landing, place = folder / "landing" / name, folder / "streams" / name
+    landing.mkdir(parents=True)
+    place.mkdir(parents=True)
+    for file, content in one.files.items():
+        (landing / file).write_bytes(content)
+        os.utime(landing / file, (_LANDED_AT, _LANDED_AT))
+    format_, _, compression = encoding.partition("-")
+    attributes: dict[str, Any] = {**one.attributes, "stream": name}
+    attributes["source"] = {"uri": str(landing), **attributes.get("source", {})}
+    attributes["storage"] = {"root": str(folder / "batches" / name)}
+    written = {"format": format_, "compression": compression}
+    attributes["encoding"] = {**written, **attributes.get("encoding", {})}
+    if "stream_maps" in attributes:
+        attributes["stream_maps"] = {name: attributes["stream_maps"]}
+    document = {"type": "batch_pipeline.BatchStream", "attributes": attributes}
+    (place / "defs.yaml").write_text(json.dumps(document), encoding="utf-8")  # JSON is YAML
+    if one.schema is not None:
+        (place / "schema.json").write_text(json.dumps(one.schema), encoding="utf-8")
+
+
+class TaskEncoder:
+    """Runs the tasks of an encode one after the other in this process."""
+
+    def prepare(self) -> None:
+        """Do nothing: there is no session to open."""
+
+    def encode(self, request: EncodeRequest) -> EncodeResult:
+        """Encode the items as Spark's workers would."""
+        reports = [
+            encode_items(
+                TaskSpec(
+                    number=number,
+                    stem=request.stem,
+                    stream=request.stream,
+                    schema=request.schema,
+                    items=work.items,
+                    context=request.context,
+                ),
+                execution=f"{number:08x}",
+            )
+            for number, work in enumerate(packed(request.items, {}))
+        ]
+        check_finished(reports, request.stream)
+        return result_of(reports, request)
+
+
+def _encoded(pipeline: Pipeline, name: str, folder: Path) -> Iterator[dict[str, Any]]:
+    stream = pipeline.stream(name)
+    table = pipeline.database.meta_table(name)
+    register(pipeline.landing(stream, wait=False), table, cutter=pipeline.cutter(stream))
+    plan(pipeline.database.batches, table, stream, drain=True)
+    workshop = replace(pipeline.workshop(stream, _no_session), encoder=TaskEncoder())
+    for status in pipeline.database.batches.statuses(name):
+        try:
+            made = encode(workshop, status.batch, run_id="run-1", now=lambda: _STARTED_AT)
+        except Exception as error:  # noqa: BLE001 - a defect's error is compared, too
+            yield {"failed": type(error).__name__}
+            continue
+        yield entry_of(Path(to_path(made.pointer_uri)), folder)
+
+
+def entry_of(manifest_file: Path, folder: Path) -> dict[str, Any]:
+    """Return what is compared of a published manifest and its files.
+
+    Digests are the first 16 of the 64 hex digits of SHA-256.
+    """
+    manifest = json.loads(manifest_file.read_text("utf-8"))
+    parts, quarantine = manifest["part_files"], manifest["quarantine_files"]
+    same = normalized(manifest, folder)
+    origin = same.pop("inventory", None)  # apart: only a restored inventory reads it
+    columns = manifest["schema"]["properties"]
+    return {
+        "part_files": [_digest_of_file(part, folder) for part in parts],
+        "quarantine_files": [_digest_of_file(part, folder) for part in quarantine],
+        "manifest": _digest(json.dumps(same, sort_keys=True).encode()),
+        "origin": _digest(json.dumps(origin, sort_keys=True).encode()),
+        "records": {**manifest["records"], "in_files": [part["records"] for part in parts]},
+        "columns": {name: _type_text(rule) for name, rule in columns.items()},
+    }
+
+
+def normalized(value: Any, folder: Path) -> Any:
+    """Replace what differs between two runs: paths, times, tokens, and sizes and digests of files.
+
+    A file's digest is an entry of its own; size and digest depend on paths that lineage and
+    quarantine files contain.
+    """
+    if isinstance(value, list):
+        return [normalized(inner, folder) for inner in value]
+    if isinstance(value, dict):
+        is_file = "sha256" in value
+        return {
+            key: key.upper() if key in _OF_ONE_RUN else normalized(inner, folder)
+            for key, inner in value.items()
+            if not (is_file and key in {"sha256", "size_bytes"})
+        }
+    if isinstance(value, str):
+        return _NAME_OF_RUN.sub(r"-a\1-TOKEN-\2-EXECUTION.", value.replace(str(folder), "HOME"))
+    return value
+
+
+def _type_text(rule: dict[str, Any]) -> str:
+    types = [name for name in rule.get("type", ["any"]) if name != "null"]
+    return " ".join([*types, *(str(value) for key, value in rule.items() if key != "type")])
+
+
+def _digest_of_file(part: dict[str, Any], folder: Path) -> str:
+    """Digest a file, without the paths of this run if it is text."""
+    content = Path(to_path(part["uri"])).read_bytes()
+    assert hashlib.sha256(content).hexdigest() == part["sha256"]
+    assert len(content) == part["size_bytes"]
+    if "/quarantine/" in part["uri"]:
+        content = gzip.decompress(content)
+    return _digest(content.replace(str(folder).encode(), b"HOME"))
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _no_session() -> Any:
+    raise AssertionError("no golden file needs Spark")

@@ -1,0 +1,148 @@
+"""A home that release 0.1.0 left: inventory, storage, Dagster's partitions and a tap's STATE.
+
+`data/home_0_1_0` was written by the commands of that release, with its PostgreSQL 18 dumped by
+`pg_dump --inserts --no-owner --no-privileges`, comments removed, and all dates moved to 2026-01-31.
+Of Dagster's rows only partitions and the materializations of batches were kept.
+
+- `orders`: files 1 to 7 in pairs, csv to jsonl, loaded into the table `sales.orders`. Batch 1-2 has
+  two generations, 3-4 a quarantined record, 5-6 failed and was split (superseded), 7 is planned.
+  The backfill `2023` has items 1 to 3.
+- `invoices`: rows 1, 2, 3 and 5 of the user's table `ops.files`, jsonl to parquet; row 4 appeared
+  late and is a batch of the job `invoices.late`.
+- `state.json`: what the tap printed after all of it was sent.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import psycopg
+from click.testing import CliRunner, Result
+
+from batch_pipeline.cli import cli
+from batch_pipeline.defs.build import build_definitions
+from batch_pipeline.defs.instance.home import open_instance
+from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline_tests.regression.snapshots import DATA
+
+_MADE = DATA / "home_0_1_0"
+_OLD_FOLDER = "/srv/release-0.1.0"  # where that release worked
+_DUMP = "database.sql"
+_LANDED_AT = 1_750_000_000
+_TAP = "from batch_pipeline.cli.tap import main; main()"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """The restored home, and commands that run on it in this process.
+
+    The environment must be that of the process as well.
+    """
+
+    folder: Path
+    url: str
+    environment: Mapping[str, str]
+
+    def run(self, *words: str) -> Result:
+        """Run a command."""
+        return CliRunner().invoke(cli, [*words])
+
+    def done(self, *words: str) -> str:
+        """Run a command, expect it to succeed and return its output."""
+        ended = self.run(*words)
+        assert ended.exit_code == 0, (words, ended.output, ended.exception)
+        return ended.stdout
+
+    def json(self, *words: str) -> Any:
+        """Run a command with `--json` and return the object that it prints."""
+        ended = self.run(*words, "--json")
+        assert ended.stdout, (words, ended.output, ended.exception)
+        return json.loads(ended.stdout)
+
+    def land_order(self, number: int, content: bytes | None = None) -> None:
+        """Land a file of `orders`, with three records unless the content is given."""
+        lines = b"".join(b"%d%d,Bern,%d.50\n" % (number, n, n) for n in (1, 2, 3))
+        path = self.folder / f"landing/orders/orders-{number}.csv"
+        path.write_bytes(content or b"order_id,city,price\n" + lines)
+        os.utime(path, (_LANDED_AT, _LANDED_AT))
+
+    def land_invoice(self, number: int) -> None:
+        """Write a file of `invoices` with two records and insert its row."""
+        records = [{"id": number * 10 + n, "total": n / 4, "lines": [n]} for n in (1, 2)]
+        path = self.folder / f"landing/invoices/invoice-{number}.jsonl"
+        path.write_text("".join(f"{json.dumps(one)}\n" for one in records))
+        row = (number, str(path), path.stat().st_size)
+        self.query(
+            "SELECT setval('ops.files_id_seq', greatest(%s, last_value)) FROM ops.files_id_seq",
+            number,
+        )
+        self.query("INSERT INTO ops.files VALUES (%s, %s, %s) RETURNING id", *row)
+
+    def query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Execute a statement and return its rows."""
+        with psycopg.connect(self.url) as connection:
+            return connection.execute(statement.encode(), values).fetchall()
+
+    def tap(self, state: Any = None, **config: Any) -> list[dict[str, Any]]:
+        """Run the tap with a STATE and return its messages."""
+        files = {"config": config, "state": state or {}}
+        for name, content in files.items():
+            (self.folder / f"tap-{name}.json").write_text(json.dumps(content))
+        options = [f"--{name}={self.folder}/tap-{name}.json" for name in files]
+        command = [sys.executable, "-c", _TAP, *options]
+        environment = {**os.environ, **self.environment}
+        ended = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == 0, ended.stderr
+        return [json.loads(line) for line in ended.stdout.splitlines()]
+
+    def old_state(self) -> Any:
+        """Return the STATE that the tap of release 0.1.0 printed last."""
+        return json.loads((self.folder / "state.json").read_text())
+
+    def manifest_files(self) -> list[Path]:
+        """List the manifest files of all streams by name."""
+        return sorted((self.folder / "batches").glob("*/manifests/*.json"))
+
+    @contextmanager
+    def pipeline(self) -> Iterator[Pipeline]:
+        """Open the pipeline of the home."""
+        with closing(Pipeline.from_environment(self.environment)) as opened:
+            yield opened
+
+    @contextmanager
+    def dagster(self) -> Iterator[tuple[dg.DagsterInstance, dg.Definitions]]:
+        """Open Dagster's instance and definitions of the home."""
+        with self.pipeline() as pipeline, open_instance(pipeline.home) as instance:
+            yield instance, build_definitions(self.folder / "streams")
+
+
+def restore(folder: Path, url: str) -> Home:
+    """Restore the files into a new folder and the dump into an empty database."""
+    shutil.copytree(_MADE, folder, ignore=shutil.ignore_patterns(_DUMP))
+    for path in (*folder.glob("streams/*/defs.yaml"), *folder.rglob("manifests/*.json")):
+        path.write_text(_here(path, folder), encoding="utf-8")
+    for path in folder.glob("landing/*/*"):
+        os.utime(path, (_LANDED_AT, _LANDED_AT))
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(_here(_MADE / _DUMP, folder).encode())
+    environment = {
+        "BATCH_PIPELINE_HOME": str(folder / "home"),
+        "BATCH_PIPELINE_STREAMS": str(folder / "streams"),
+        "BATCH_PIPELINE_INVENTORY_CONN": url,
+        "WAREHOUSE_URL": url,
+    }
+    return Home(folder=folder, url=url, environment=environment)
+
+
+def _here(path: Path, folder: Path) -> str:
+    return path.read_text(encoding="utf-8").replace(_OLD_FOLDER, str(folder))

@@ -1,0 +1,69 @@
+"""Finds the tests that carry a `guarantee` mark, from their source: nothing is imported or run."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+
+
+def marked_tests() -> dict[str, list[str]]:
+    """Return the ids of the tests of each promise, sorted.
+
+    An id is that of the function. `[name]` follows where the mark is on one parameter only, of a
+    test or of the fixture that it uses. The list does not depend on the machine: tests that are
+    collected on some machines only are in it. `test_as_roles.py`, which repeats the tests of other
+    modules, is not.
+    """
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in TESTS.rglob("test_*.py"):
+        module = ast.parse(path.read_text(encoding="utf-8"))
+        for test, promises in _tests(module.body, _module_marks(module)):
+            for promise in promises:
+                found[promise].add(f"{path.relative_to(TESTS)}::{test}")
+    return {promise: sorted(tests) for promise, tests in found.items()}
+
+
+def _tests(body: Iterable[ast.stmt], inherited: set[str]) -> Iterator[tuple[str, set[str]]]:
+    for node in body:
+        if isinstance(node, ast.If):
+            yield from _tests([*node.body, *node.orelse], inherited)
+        if isinstance(node, ast.ClassDef):  # `Test…`, or the `TestCase` of a state machine
+            of_class = inherited | _plain_marks(node.decorator_list)
+            for test, promises in _tests(node.body, of_class):
+                yield f"{node.name}::{test}", promises
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if node.name.startswith("test"):
+                yield node.name, inherited | _plain_marks(node.decorator_list)
+            for parameter, promise in _parameter_marks(node.decorator_list):
+                yield f"{node.name}[{parameter}]", {promise}
+
+
+def _module_marks(module: ast.Module) -> set[str]:
+    return {
+        promise
+        for node in module.body
+        if isinstance(node, ast.Assign) and "pytestmark" in ast.unparse(node.targets[0])
+        for inner in ast.walk(node.value)
+        for promise in _promises(inner)
+    }
+
+
+def _plain_marks(decorators: Iterable[ast.expr]) -> set[str]:
+    return {promise for decorator in decorators for promise in _promises(decorator)}
+
+
+def _parameter_marks(decorators: Iterable[ast.expr]) -> Iterator[tuple[str, str]]:
+    for node in (node for decorator in decorators for node in ast.walk(decorator)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.param":
+            for keyword in node.keywords:
+                for promise in _promises(keyword.value):
+                    yield "-".join(ast.unparse(value).strip("'") for value in node.args), promise
+
+
+def _promises(node: ast.AST) -> list[str]:
+    is_mark = isinstance(node, ast.Call) and ast.unparse(node.func).endswith("mark.guarantee")
+    if not (is_mark and isinstance(node, ast.Call)):
+        return []
+    return [str(value.value) for value in node.args if isinstance(value, ast.Constant)]

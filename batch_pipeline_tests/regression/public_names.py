@@ -1,0 +1,186 @@
+"""Reads the public names from the code: Python, commands, settings, stream files, Dagster."""
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+import dagster as dg
+
+import batch_pipeline
+from batch_pipeline.cli import COMMANDS, cli, exits
+from batch_pipeline.cli.tap import BatchPipelineTap
+from batch_pipeline.cli.target import TargetBatchPipeline
+from batch_pipeline.defs.component import UncheckedAttributes
+from batch_pipeline.metrics.families import families, up
+from batch_pipeline.metrics.reading import Reading
+from batch_pipeline.settings.environment import PREFIX, Settings
+from batch_pipeline.settings.pipeline import Pipeline
+
+_MODULE_OF_NAME = re.compile(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z])")  # modules may move
+_QUOTED_TYPE = re.compile(r"(: |-> )'([^']*)'")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def python_names() -> dict[str, str]:
+    """Return the public names of the package with signatures; modules of types are left out."""
+    entries = {}
+    for name in batch_pipeline.__all__:
+        value = getattr(batch_pipeline, name)
+        entries[name] = _described(value)
+        if inspect.isclass(value):
+            for member, inner in _own_members(value):
+                entries[f"{name}.{member}"] = _described(inner)
+    return entries
+
+
+def commands() -> dict[str, str]:
+    """Return the commands, their arguments and options, and the exit codes."""
+    entries = {f"exit code {n}": str(code) for n, code in vars(exits).items() if n.isupper()}
+    for name in COMMANDS:
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        entries[name] = COMMANDS[name].section.value
+        entries |= {f"{name} {_spelling(one)}": _rules(one) for one in command.params}
+    for singer in (BatchPipelineTap, TargetBatchPipeline):
+        entries[singer.name] = ", ".join(sorted(one.value for one in singer.capabilities))
+        for key, rule in singer.config_jsonschema["properties"].items():
+            entries[f"{singer.name} config {key}"] = str(rule.get("type"))
+    return entries
+
+
+def settings() -> dict[str, str]:
+    """Return the environment variables with their defaults."""
+    fields = Settings.model_fields.items()
+    return {
+        f"{PREFIX}{name.upper()}": "computed" if one.default_factory else str(one.default)
+        for name, one in fields
+    }
+
+
+def stream_file_keys() -> dict[str, Any]:
+    """Return the JSON Schema of a stream file, key by key, without titles and descriptions."""
+    schema = UncheckedAttributes.model_json_schema()
+    entries = {"": {"required": sorted(schema["required"])}}
+    entries |= dict(_keys(schema, schema["$defs"], ""))
+    return entries
+
+
+def definitions(found: dg.Definitions) -> dict[str, str]:
+    """Return the names of assets, checks, Dagster jobs, sensors, schedules and resources."""
+    repository = found.get_repository_def()
+    graph = found.resolve_asset_graph()
+    entries = {}
+    for key in graph.get_all_asset_keys():
+        node = graph.get(key)
+        entries[f"asset {key.to_user_string()}"] = str(getattr(node.partitions_def, "name", ""))
+        for check in node.check_keys:
+            entries[f"check {key.to_user_string()} {check.name}"] = ""
+    jobs = (one.name for one in repository.get_all_jobs() if not one.name.startswith("__"))
+    entries |= {f"job {name}": "" for name in jobs}
+    entries |= {f"sensor {one.name}": "" for one in repository.sensor_defs}
+    entries |= {f"schedule {one.name}": str(one.cron_schedule) for one in repository.schedule_defs}
+    return entries | {f"resource {name}": "" for name in found.resources or ()}
+
+
+def metrics(pipeline: Pipeline) -> dict[str, str]:
+    """Return the names of the metrics of an inventory with their types and labels."""
+    reading = Reading(pipeline)
+    reading.begin()
+    entries = {}
+    for family in (up(is_up=True), *families(reading.scrape())):
+        entries[family.name] = family.type
+        for sample in family.samples:
+            entries[f"{family.name} sample {sample.name}"] = ", ".join(sorted(sample.labels))
+    return entries
+
+
+def _own_members(value: type) -> Iterator[tuple[str, Any]]:
+    """Yield public members that classes of this package define, not those of its libraries."""
+    for owner in value.__mro__:
+        if owner.__module__.startswith("batch_pipeline"):
+            yield from ((n, one) for n, one in vars(owner).items() if not n.startswith("_"))
+            yield from ((n, "attribute") for n in inspect.get_annotations(owner))
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, property):
+        value = value.fget
+    if isinstance(value, classmethod | staticmethod):
+        value = value.__func__
+    if inspect.isclass(value):
+        bases = ", ".join(one.__name__ for one in value.__bases__)
+        return f"class({bases}) {_signature(value)}"
+    return _signature(value) if callable(value) else "attribute"
+
+
+def _signature(value: Any) -> str:
+    text = _QUOTED_TYPE.sub(r"\1\2", str(inspect.signature(value)))
+    return _MODULE_OF_NAME.sub("", _ADDRESS.sub("", text))
+
+
+def _spelling(one: click.Parameter) -> str:
+    is_argument = isinstance(one, click.Argument)
+    return one.human_readable_name if is_argument else " ".join([*one.opts, *one.secondary_opts])
+
+
+def _rules(one: click.Parameter) -> str:
+    rules = [one.type.name]
+    if isinstance(one.type, click.Choice):
+        rules.append("|".join(map(str, one.type.choices)))
+    if one.required:
+        rules.append("required")
+    if one.nargs != 1:
+        rules.append(f"nargs {one.nargs}")
+    if isinstance(one, click.Option) and one.multiple:
+        rules.append("may be repeated")
+    if isinstance(one, click.Option) and one.is_flag:
+        rules.append("flag")
+    if isinstance(one.default, str | int | float):
+        rules.append(f"default {one.default}")
+    return ", ".join(rules)
+
+
+def _keys(schema: Any, known: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+    for name, rule in schema.get("properties", {}).items():
+        key = f"{path}{name}"
+        yield key, _without_words(_inlined(rule, known))
+        for inner in _objects(rule, known):
+            yield from _keys(inner, known, f"{key}.")
+
+
+def _objects(rule: Any, known: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the schemas of objects that a rule leads to, whose keys are entries of their own."""
+    if isinstance(rule, list):
+        for one in rule:
+            yield from _objects(one, known)
+    if not isinstance(rule, dict):
+        return
+    if "$ref" in rule:
+        rule = known[rule["$ref"].rpartition("/")[2]]
+    if "properties" in rule:
+        yield rule
+    for key in ("anyOf", "oneOf", "allOf", "items", "additionalProperties", "prefixItems"):
+        yield from _objects(rule.get(key), known)
+
+
+def _inlined(rule: Any, known: Mapping[str, Any]) -> Any:
+    if isinstance(rule, list):
+        return [_inlined(one, known) for one in rule]
+    if not isinstance(rule, dict):
+        return rule
+    if "$ref" in rule:
+        target = known[rule["$ref"].rpartition("/")[2]]
+        inner = {"keys": "below"} if "properties" in target else _inlined(target, known)
+        return {**inner, **{key: one for key, one in rule.items() if key != "$ref"}}
+    return {key: _inlined(one, known) for key, one in rule.items()}
+
+
+def _without_words(rule: Any) -> Any:
+    if isinstance(rule, list):
+        return [_without_words(one) for one in rule]
+    if not isinstance(rule, dict):
+        return rule
+    words = {"title", "description", "examples"}
+    return {key: _without_words(one) for key, one in rule.items() if key not in words}

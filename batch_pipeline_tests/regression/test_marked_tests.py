@@ -1,0 +1,13 @@
+"""Each promise has the tests of before."""
+
+from batch_pipeline_tests.regression.promises import marked_tests
+from batch_pipeline_tests.regression.snapshots import as_entries, compare
+
+
+def test_tests_of_promises_are_those_of_before() -> None:
+    compare(
+        "guarantees.json",
+        as_entries(
+            f"{promise} {test}" for promise, tests in marked_tests().items() for test in tests
+        ),
+    )

@@ -1,0 +1,127 @@
+"""What programs read has the keys of before: `--json`, messages, manifests, metadata, metrics.
+
+All of it is taken from the home of release 0.1.0, on which each command runs once, in an order in
+which it finds something to print.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from batch_pipeline_tests.regression import public_names
+from batch_pipeline_tests.regression.home_0_1_0 import Home
+from batch_pipeline_tests.regression.snapshots import as_entries, compare, key_paths
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
+    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
+]
+FIRST = "000000000001-000000000002"
+BEFORE_WORK = (
+    *("migrate", "doctor", "status", "explain 3", "explain invoice-4.jsonl", "explain absent.csv"),
+    *("jobs", "jobs orders", "verify --all", "audit --all", "reconcile --days 0", "gc --dry-run"),
+    *("roll-up orders --keep 1 --dry-run", "report --output {folder}/report.html"),
+    "plan orders --backfill again --item 1 --dry-run",
+)
+AFTER_LANDING = (
+    *("register orders", "plan orders", "plan orders --backfill again --item 1", "run", "status"),
+    *("explain orders-9.csv", "explain orders-1.csv", "jobs orders", "cancel orders"),
+    *("retry orders", "bisect orders --batch 000000000008-000000000009", "load orders"),
+    *("pause orders", "status", "resume orders", f"reprocess orders --batch {FIRST} --dry-run"),
+    *(f"reprocess orders --batch {FIRST}", "load orders", "reconcile --discard", "gc"),
+    *("verify --last 2", "init {folder}/project --from {folder}/landing/orders"),
+)
+_COLUMNS = "schema.properties."
+
+
+def test_keys_of_json_output_are_those_of_before(old_home: Home) -> None:
+    """Expect the keys that each command prints with `--json`, whatever it succeeds in."""
+    found: set[str] = set()
+    for line in BEFORE_WORK:
+        found |= set(_printed(old_home, line))
+    old_home.land_order(8)
+    old_home.land_order(9, b"order_id,order_id\n1,2\n")
+    old_home.land_invoice(6)
+    for line in AFTER_LANDING:
+        found |= set(_printed(old_home, line))
+    compare("json_keys.json", as_entries(found))
+
+
+def test_keys_of_what_a_run_writes_are_those_of_before(old_home: Home) -> None:
+    """Expect the keys of messages, of new manifests and of metadata in Dagster.
+
+    Own batches, a backfill, late items, a second generation, a load and all checks are among them.
+    """
+    home = old_home
+    home.done("migrate")
+    old_manifests = set(home.manifest_files())
+    home.land_order(8, b"order_id,city,price,note\n81,Bern,1.50,new column\n82\n")
+    home.land_invoice(7)
+    home.done("plan", "orders", "--backfill", "again", "--item", "1")
+    home.done("run")
+    home.land_invoice(6)  # late
+    home.done("audit", "--all")
+    home.done("run")
+    home.done("reprocess", "orders", "--batch", FIRST)
+    with home.dagster() as (instance, definitions):
+        for job in ("orders_load", "check_streams", "check_checksums", "reconcile"):
+            ran = definitions.resolve_job_def(job).execute_in_process(instance=instance)
+            assert ran.success, job
+        metadata = set(_metadata(instance))
+    keys = set(_keys_of_messages(home))
+    for path in set(home.manifest_files()) - old_manifests:
+        manifest = json.loads(path.read_text("utf-8"))
+        keys |= {f"manifest {path}" for path in _own(key_paths(manifest))}
+    compare("message_keys.json", as_entries(keys))
+    compare("dagster_metadata.json", as_entries(metadata))
+
+
+def test_names_of_metrics_are_those_of_before(old_home: Home) -> None:
+    old_home.done("migrate")
+    with old_home.pipeline() as pipeline:
+        compare("metrics.json", public_names.metrics(pipeline))
+
+
+def _printed(home: Home, line: str) -> Iterator[str]:
+    words = [word.format(folder=home.folder) for word in line.split()]
+    options = [word for word in words if word.startswith("--")]
+    command = " ".join([words[0], *(one for one in options if one in {"--dry-run", "--backfill"})])
+    for path in _own(key_paths(home.json(*words))):
+        yield f"{command}: {path}"
+
+
+def _keys_of_messages(home: Home) -> Iterator[str]:
+    printed = [
+        json.loads(line)
+        for stream in ("orders", "invoices")
+        for line in home.done("messages", stream).splitlines()
+    ]
+    messages = {"tap": home.tap(mode="record") + home.tap(mode="batch"), "messages": printed}
+    for source, every in messages.items():
+        for one in every:
+            yield from (f"{source} {one['type']} {path}" for path in _own(key_paths(one)))
+
+
+def _own(paths: Iterator[str]) -> Iterator[str]:
+    """Leave out names of columns."""
+    return (path for path in paths if not path.startswith("record.") and _COLUMNS not in path)
+
+
+def _metadata(instance: dg.DagsterInstance) -> Iterator[str]:
+    entries = (entry for run in instance.get_runs() for entry in instance.all_logs(run.run_id))
+    for event in (entry.dagster_event for entry in entries if entry.dagster_event is not None):
+        data: Any = event.event_specific_data
+        check = ""
+        if isinstance(data, dg.AssetCheckEvaluation):
+            check = f" {data.check_name}"
+        elif event.is_step_materialization:
+            data = data.materialization
+        elif event.is_asset_observation:
+            data = data.asset_observation
+        else:
+            continue
+        for key in data.metadata:
+            yield f"{event.event_type_value} {data.asset_key.to_user_string()}{check}: {key}"
