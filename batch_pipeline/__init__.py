@@ -32,7 +32,7 @@ Where do I go to …
 - say what `status` says another way?     cli/status.py, cli/explain.py
 - change the pages of the docs?           docs/; stream_file.md is made from the models
 - propose a stream for a folder?          settings/own_files/, then defs/project.py
-- know what a restored backup lacks?      steps/newer.py, steps/adopt.py, inventory/restored/
+- know what a restored backup lacks?      steps/newer.py, steps/discard.py
 - name a new failure?                     domain/errors/
 - acquire batches without Dagster?        library/, then inventory/work/acquire.py
 - read a user's table another way?        inventory/meta/reflected_table.py

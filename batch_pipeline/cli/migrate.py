@@ -1,37 +1,24 @@
 """The command `migrate`: the inventory's schema."""
 
-from typing import Any
-
 import click
 
 from batch_pipeline.cli.console import print_json, say
-from batch_pipeline.cli.streams import as_json, opened
+from batch_pipeline.cli.streams import as_json, opened, removed_option
 
 
-def _refuse(context: click.Context, option: click.Parameter, value: object) -> None:
-    if not value:
-        return
+def _instead() -> str:
     from importlib.resources import files
 
     file = files("batch_pipeline.inventory") / "roles.sql"
-    message = (
-        f"The option {option.opts[0]} was removed. After `batch-pipeline migrate`, let an "
-        f"administrator run: psql -v ON_ERROR_STOP=1 -f {file} DATABASE"
+    return (
+        f"After `batch-pipeline migrate`, let an administrator run: "
+        f"psql -v ON_ERROR_STOP=1 -f {file} DATABASE"
     )
-    raise click.UsageError(message, context)
-
-
-_REMOVED: dict[str, Any] = {
-    "hidden": True,
-    "expose_value": False,
-    "callback": _refuse,
-    "help": "Removed.",
-}
 
 
 @click.command()
-@click.option("--roles", **_REMOVED)
-@click.option("--print", is_flag=True, **_REMOVED)
+@removed_option("--roles", _instead, is_flag=False)
+@removed_option("--print", _instead)
 @as_json
 def migrate(as_json: bool) -> None:
     """Bring the inventory schema to this release's revision.

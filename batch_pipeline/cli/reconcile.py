@@ -1,4 +1,4 @@
-"""The command `reconcile`: closes what crashes left open, and settles restored backups."""
+"""The command `reconcile`: closes what crashes left open, and continues from a restored backup."""
 
 import sys
 from dataclasses import asdict, dataclass, field
@@ -10,11 +10,18 @@ import click
 from batch_pipeline.cli.console import complain, head, print_json, say
 from batch_pipeline.cli.exits import exit_code
 from batch_pipeline.cli.progress import progress
-from batch_pipeline.cli.streams import all_streams, as_json, chosen, dry_run, opened
+from batch_pipeline.cli.streams import (
+    all_streams,
+    as_json,
+    chosen,
+    dry_run,
+    opened,
+    removed_option,
+)
 from batch_pipeline.domain.audit import Audit
 from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.progress import turn_to
-from batch_pipeline.domain.restored import Adopted, Discarded, NotAdoptedError
+from batch_pipeline.domain.restored import Discarded
 from batch_pipeline.domain.words import agreeing, count_of
 
 if TYPE_CHECKING:
@@ -25,7 +32,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    adopt: bool
     discard: bool
     dry_run: bool
     since: timedelta
@@ -36,16 +42,22 @@ class _Result:
     """What came of one stream; `error` is what ended it before its time."""
 
     stream: str
-    adopted: Adopted | None = None
     discarded: Discarded | None = None
     reconciled: "Reconciled | None" = None
     audit: Audit | None = None
     errors: list[PipelineError] = field(default_factory=list)
 
 
+def _instead_of_adopt() -> str:
+    return (
+        "Restore the inventory to a later point in time, or use --discard: it sets the manifests "
+        "aside and continues from the backup. See docs/operating/restore.md."
+    )
+
+
 @click.command()
 @all_streams
-@click.option("--adopt", is_flag=True, help="Take over manifests that the inventory lacks.")
+@removed_option("--adopt", _instead_of_adopt)
 @click.option("--discard", is_flag=True, help="Set manifests aside that the inventory lacks.")
 @click.option(
     "--days",
@@ -58,25 +70,23 @@ class _Result:
 @dry_run
 @as_json
 def reconcile(
-    stream: tuple[str, ...], adopt: bool, discard: bool, days: int, dry_run: bool, as_json: bool
+    stream: tuple[str, ...], discard: bool, days: int, dry_run: bool, as_json: bool
 ) -> None:
     """Bring the inventory of STREAM and its storage back in step, of all streams or the ones named.
 
     Attempts without a process are closed, missing pointer files written, and items that came late
     planned. Where the storage has manifests that the inventory does not know, it was restored from
-    an older backup: the stream is paused, and nothing is done before you say how to go on. With
-    --adopt the inventory takes over what they say, all of it or nothing. With --discard they are
-    moved to `discarded` below the storage root, and what they held is published once more.
+    an older backup: the stream is paused and nothing is done. With --discard these manifests are
+    moved to `discarded` below the storage root, and what they held is published again. To keep
+    them, restore the inventory to a later point in time instead.
 
     \b
     Example:
-      batch-pipeline reconcile orders --adopt --dry-run
+      batch-pipeline reconcile orders --discard --dry-run
     """
-    if adopt and discard:
-        raise click.UsageError("--adopt and --discard contradict each other.")
-    if dry_run and not (adopt or discard):
-        raise click.UsageError("--dry-run needs --adopt or --discard.")
-    asked = _Asked(adopt=adopt, discard=discard, dry_run=dry_run, since=timedelta(days=days))
+    if dry_run and not discard:
+        raise click.UsageError("--dry-run needs --discard.")
+    asked = _Asked(discard=discard, dry_run=dry_run, since=timedelta(days=days))
     with opened() as pipeline, progress():
         results = [_reconcile(pipeline, one, asked) for one in chosen(pipeline, stream)]
     if as_json:
@@ -92,14 +102,12 @@ def reconcile(
 
 def _reconcile(pipeline: "Pipeline", stream: "Stream", asked: _Asked) -> _Result:
     """Settle what is to be settled, then do what the hourly job does."""
-    from batch_pipeline.settings.restored import adopt, check_not_older, discard
+    from batch_pipeline.settings.restored import check_not_older, discard
     from batch_pipeline.steps.reconcile import reconcile as reconcile_step
 
     turn_to(stream.name, "reconciling")
     result = _Result(stream=stream.name)
     try:
-        if asked.adopt:
-            result.adopted = adopt(pipeline, stream, dry_run=asked.dry_run)
         if asked.discard:
             now = datetime.now(UTC)
             result.discarded = discard(pipeline, stream, now=now, dry_run=asked.dry_run)
@@ -120,23 +128,18 @@ def _reconcile(pipeline: "Pipeline", stream: "Stream", asked: _Asked) -> _Result
 
 def _report(one: _Result) -> dict[str, Any]:
     done, audit = one.reconciled, one.audit
-    problems = [list(e.problems) for e in one.errors if isinstance(e, NotAdoptedError)]
     return {
         "stream": one.stream,
-        "adopted": None if one.adopted is None else asdict(one.adopted),
         "discarded": None if one.discarded is None else asdict(one.discarded),
         "attempts_closed": None if done is None else done.attempts,
         "pointers_written": None if done is None else done.pointers,
         "audit": None if audit is None else asdict(audit),
-        "problems": [problem for some in problems for problem in some],
         "errors": [str(error) for error in one.errors],
     }
 
 
 def _print(one: _Result, asked: _Asked) -> None:
     head(one.stream)
-    if one.adopted is not None:
-        _print_adopted(one.adopted, would=" would be" if asked.dry_run else "")
     if one.discarded is not None:
         _print_discarded(one.discarded, dry_run=asked.dry_run)
     if one.reconciled is not None:
@@ -147,25 +150,6 @@ def _print(one: _Result, asked: _Asked) -> None:
         say(f"  {sentence}")
     if one.errors:
         say("  stopped by an error, which is told at the end")
-
-
-def _print_adopted(done: Adopted, *, would: str) -> None:
-    if not done.manifests:
-        say("  The inventory knows every manifest of the storage: nothing to adopt.")
-        return
-    manifests = count_of(done.manifests, "manifest")
-    say(f"  {manifests} with {count_of(done.records, 'record', grouped=True)}{would} adopted:")
-    say(f"    {count_of(done.batches, 'batch')} and {count_of(done.items, 'item')} were unknown")
-    if again := done.items_again:
-        are_parts = agreeing(again, "is part of a file", "are parts of files")
-        say(f"    {again} of these items {are_parts} that no manifest has")
-    if lost := done.attempts_lost:
-        attempts, are = count_of(lost, "attempt"), agreeing(lost, "is", "are")
-        say(f"    {attempts} that published nothing {are} noted as abandoned")
-    if lost := done.numbers_lost:
-        numbers, are = count_of(lost, "publish number"), agreeing(lost, "is", "are")
-        were = agreeing(lost, "it was", "they were")
-        say(f"    {numbers} {are} nobody's: what {were} is made again")
 
 
 def _print_discarded(done: Discarded, *, dry_run: bool) -> None:

@@ -4,9 +4,9 @@ Nothing heavy is imported here: a shell that completes a command line waits for 
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -37,6 +37,21 @@ dry_run = click.option(
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 _LEFT_OUT = "batch_pipeline.left_out"
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def removed_option(
+    name: str, instead: Callable[[], str], *, is_flag: bool = True
+) -> Callable[[_Command], _Command]:
+    """Refuse an option of earlier releases with a sentence on what to use instead."""
+
+    def refuse(context: click.Context, _: click.Parameter, value: object) -> None:
+        if value:
+            raise click.UsageError(f"The option {name} was removed. {instead()}", context)
+
+    return click.option(
+        name, is_flag=is_flag, hidden=True, expose_value=False, callback=refuse, help="Removed."
+    )
 
 
 @contextmanager

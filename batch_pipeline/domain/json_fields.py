@@ -4,16 +4,14 @@ What they mean, and whether they agree with each other, is not known here.
 """
 
 import json
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 from batch_pipeline.domain.id_range import MAX_ID
 from batch_pipeline.domain.restored import ManifestUnfitError
 
 MAX_BYTES = 64 * 2**20
 _MOST_TEXT = 4_096
-_Given = TypeVar("_Given")
 
 
 class Fields:
@@ -56,27 +54,6 @@ class Fields:
         if type(found) is not int or not least <= found <= most:
             self.refuse(f"{self.place}{key} is no whole number from {least} to {most}")
         return found
-
-    def flag(self, key: str) -> bool:
-        """Give a truth value."""
-        found = self.values.get(key)
-        if not isinstance(found, bool):
-            self.refuse(f"{self.place}{key} is neither true nor false")
-        return found
-
-    def maybe(self, key: str, read: Callable[[str], _Given]) -> _Given | None:
-        """Give what one of the others reads; None where there is nothing, or null."""
-        return None if self.values.get(key) is None else read(key)
-
-    def time(self, key: str) -> datetime:
-        """Give a time in UTC."""
-        try:
-            found = datetime.fromisoformat(self.text(key))
-        except ValueError:
-            self.refuse(f"{self.place}{key} is no time")
-        if found.tzinfo is None:
-            self.refuse(f"{self.place}{key} has no zone")
-        return found.astimezone(UTC)
 
     def some(self, key: str) -> list[Any]:
         """Give a list of anything."""

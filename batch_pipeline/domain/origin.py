@@ -1,7 +1,7 @@
 """What of a published batch the inventory knows beside its manifest: ids, files, numbers, times.
 
-Its pointer file keeps it, so that an inventory that was restored from an older backup can be
-brought to what storages hold. Values and their JSON; `pointed` reads it back, and trusts nothing.
+Its pointer file keeps it. Of that, the job's stream and the publish number are read back where an
+inventory is older than its storage. The metadata in Dagster lists the items.
 """
 
 from collections.abc import Mapping

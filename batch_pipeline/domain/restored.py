@@ -54,64 +54,29 @@ class InventoryOlderError(StorageUnavailableError):
         return (
             f"{self.stream}: {HELD} {self.uri}: {self.reason}. It was restored from a backup, or "
             f"is another one. Nothing was registered, planned or claimed, and the stream is "
-            f"paused. `batch-pipeline reconcile {self.stream} --adopt` takes over what they say; "
-            f"`--discard` sets them aside and goes on from the backup; --dry-run only tells."
+            f"paused. `batch-pipeline reconcile {self.stream} --discard` sets the manifests aside "
+            f"and continues from the backup (--dry-run shows what it would do). To keep them, "
+            f"restore the inventory to a later point in time."
         )
 
     @property
     def pause_reason(self) -> str:
         """Say it in short, for whoever meets the paused job."""
         return (
-            f"{HELD}: {self.reason}; `batch-pipeline reconcile {self.stream}` with --adopt or "
-            f"--discard ends that"
+            f"{HELD}: {self.reason}; run `batch-pipeline reconcile {self.stream} --discard`, or "
+            f"restore the inventory to a later point in time"
         )
 
 
 @dataclass(eq=False)
 class ManifestUnfitError(ConfigurationError):
-    """A pointer file does not say what an inventory needs, or says what cannot be."""
+    """A pointer file is not what this product writes."""
 
     name: str
     problem: str
 
     def sentence(self) -> str:
-        return f"The manifest {self.name} cannot be adopted: {self.problem}."
-
-
-@dataclass(eq=False)
-class NotAdoptedError(ConfigurationError):
-    """Manifests of a stream contradict its inventory, its storage or each other."""
-
-    stream: str
-    problems: tuple[str, ...]
-
-    def sentence(self) -> str:
-        more = len(self.problems) - 1
-        others = f" ({count_of(more, 'more problem')}: --json lists all)" if more else ""
-        return (
-            f"{self.stream}: the manifests cannot be adopted: {self.problems[0]}{others}. Nothing "
-            f"was changed, and the stream stays paused. Mend that, restore a newer backup, or set "
-            f"them aside by `batch-pipeline reconcile {self.stream} --discard`."
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adopted:
-    """What an inventory took over from manifests, or would.
-
-    `attempts_lost` are tries that some attempt's number tells of and nobody knows any more;
-    `numbers_lost` are publish numbers that no manifest has. `items_again` are ranges of files that
-    were registered anew, since no manifest has them.
-    """
-
-    stream: str
-    manifests: int = 0
-    records: int = 0
-    items: int = 0
-    items_again: int = 0
-    batches: int = 0
-    attempts_lost: int = 0
-    numbers_lost: int = 0
+        return f"The manifest {self.name} cannot be read: {self.problem}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

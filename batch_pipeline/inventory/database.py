@@ -13,10 +13,10 @@ from batch_pipeline.inventory.jobs.late_arrivals import LateArrivals
 from batch_pipeline.inventory.jobs.run_ends import RunEnds
 from batch_pipeline.inventory.jobs.standings import Standings
 from batch_pipeline.inventory.meta.meta_table import OwnMetaTable
-from batch_pipeline.inventory.restored.older import RestoredInventory
 from batch_pipeline.inventory.server import embedded
 from batch_pipeline.inventory.server.engine import location, open_engine
 from batch_pipeline.inventory.upkeep.migrate import check_revision, migrate
+from batch_pipeline.inventory.upkeep.older import RestoredInventory
 from batch_pipeline.inventory.work.acquire import Acquisitions
 from batch_pipeline.inventory.work.attempts import FencedAttempts
 from batch_pipeline.inventory.work.batch_news import BatchNews

@@ -1,5 +1,4 @@
-"""Whether the inventory is older than a stream's storage: asked before anything is planned, and
-settled when a person has said how.
+"""Whether the inventory is older than a stream's storage: checked before anything is planned.
 
 It is asked once by each process, and again when the database was put back or its server started.
 """
@@ -15,7 +14,6 @@ from batch_pipeline.domain.errors import JobPausedError, PermissionDeniedError, 
 from batch_pipeline.domain.json_fields import MAX_BYTES
 from batch_pipeline.domain.restored import (
     HELD,
-    Adopted,
     Discarded,
     InventoryOlderError,
     ManifestUnfitError,
@@ -24,7 +22,7 @@ from batch_pipeline.domain.restored import (
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.files.pointer_files import PointerFiles
 from batch_pipeline.files.pointers import check_pointer
-from batch_pipeline.steps.adopt import Evidence, adopt_newer, discard_newer
+from batch_pipeline.steps.discard import discard_newer
 from batch_pipeline.steps.newer import find_newer
 
 if TYPE_CHECKING:
@@ -93,26 +91,6 @@ def newer_of(pipeline: "Pipeline", stream: Stream) -> Newer:
         StorageUnlistedError: the storage cannot be asked.
     """
     return find_newer(stream, pipeline.database.restored, PointerFiles(stream.storage))
-
-
-def adopt(pipeline: "Pipeline", stream: Stream, *, dry_run: bool) -> Adopted:
-    """Take over all manifests of a stream that the inventory does not know, or none.
-
-    Raises:
-        NotAdoptedError: something contradicts them; nothing was changed.
-        StorageUnlistedError: the storage cannot be asked.
-    """
-    newer, pointers = newer_of(pipeline, stream), PointerFiles(stream.storage)
-    inventory = pipeline.database.restored
-    if not newer.jobs:
-        if not dry_run:
-            inventory.release(stream.name)
-        return Adopted(stream=stream.name)
-    from batch_pipeline.files.looks import content_problem  # readers that no other command needs
-
-    table = pipeline.meta_table(stream)
-    evidence = Evidence(pointers=pointers, table=table, look=content_problem)
-    return adopt_newer(stream, newer, evidence, inventory, dry_run=dry_run)
 
 
 def discard(pipeline: "Pipeline", stream: Stream, *, now: datetime, dry_run: bool) -> Discarded:

@@ -26,7 +26,6 @@ from batch_pipeline.domain.schema import Column, ColumnType
 from batch_pipeline.domain.schema_change import Misfit
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.ports import Cutter
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.restored import check_not_older
 from batch_pipeline.singer.bookmarks import Bookmark
@@ -190,18 +189,18 @@ class Site:
         path.write_text("order_id\n" + "".join(f"{line}\n" for line in lines))
         os.utime(path, (_LONG_AGO, _LONG_AGO))
 
-    def work(self, *, most: int | None = None, cutter: Cutter | None = None) -> list[Manifest]:
+    def work(self, *, most: int | None = None) -> list[Manifest]:
         """Do what a sensor and its runs do: look, register, plan, encode and publish."""
         check_not_older(self.pipeline, self.stream)
-        self.plan(cutter=cutter)
+        self.plan()
         statuses = self.database.batches.statuses("orders")
         due = [status.batch for status in statuses if status.state in _DUE]
         return [self.encode(one) for one in due[:most]]
 
-    def plan(self, *, cutter: Cutter | None = None) -> None:
+    def plan(self) -> None:
         """Register and plan, without asking whether that is right."""
         table = self.database.meta_table("orders")
-        register(self.pipeline.landing(self.stream, wait=False), table, cutter=cutter)
+        register(self.pipeline.landing(self.stream, wait=False), table)
         plan(self.database.batches, table, self.stream, drain=True)
 
     def encode(self, one: Any) -> Manifest:

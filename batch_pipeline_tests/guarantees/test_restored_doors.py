@@ -1,9 +1,7 @@
 """Every door of a stream is shut while its inventory is older than its storage (G13)."""
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pytest
@@ -121,7 +119,7 @@ def test_commands_on_a_stream_that_is_older_end_with_the_ways_on(
     ended = run(*words)
     assert ended.exit_code == 1, ended.output
     said = ended.stderr if words[0] == "reconcile" else str(ended.exception)
-    assert "`batch-pipeline reconcile orders --adopt`" in said
+    assert "`batch-pipeline reconcile orders --discard`" in said
     assert site.said() == before
     figures(doors=1)
 
@@ -133,30 +131,8 @@ def test_garbage_of_a_stream_that_is_older_stays_while_that_of_others_goes(
     site.describe("clicks")
     ended = run("gc", "orders", "clicks")
     assert ended.exit_code == 1
-    assert "`batch-pipeline reconcile orders --adopt`" in ended.stderr
+    assert "`batch-pipeline reconcile orders --discard`" in ended.stderr
     assert ended.stdout.splitlines() == ["clicks", "  Nothing to delete."]
-
-
-def test_reconcile_command_adopts_in_words(site: Site, run: Run) -> None:
-    """Expect what would be done, what was done, and that nothing is left."""
-    dry = run("reconcile", "orders", "--adopt", "--dry-run")
-    assert dry.stdout.splitlines() == [
-        "orders",
-        "  1 manifest with 2 records would be adopted:",
-        "    1 batch and 2 items were unknown",
-    ]
-    done = run("reconcile", "orders", "--adopt", "--days", "0")
-    assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines() == [
-        "orders",
-        "  1 manifest with 2 records adopted:",
-        "    1 batch and 2 items were unknown",
-        "  0 attempts closed, 1 pointer file written",
-    ]
-    again = told(run("reconcile", "orders", "--adopt", "--json"))
-    assert again["adopted"]["manifests"] == 0
-    assert again["audit"]["batches"] == 2
-    assert (again["attempts_closed"], again["pointers_written"], again["errors"]) == (0, 0, [])
 
 
 def test_reconcile_command_discards_in_words(site: Site, run: Run) -> None:
@@ -190,29 +166,13 @@ def test_reconcile_command_discards_what_is_in_the_way_of_a_pointer(site: Site, 
     assert (ended.exit_code, first.read_text()) == (0, text)
 
 
-def test_reconcile_command_that_cannot_adopt_lists_the_problems(site: Site, run: Run) -> None:
-    """Expect exit code 1, each problem with --json, and the first one in words."""
-    for path in Path(site.root).glob("orders-000000000003-*.jsonl.gz"):
-        path.unlink()
-    ended = run("reconcile", "orders", "--adopt", "--json")
-    assert ended.exit_code == 1
-    [report] = json.loads(ended.stdout)["streams"]
-    assert [problem.endswith("is missing") for problem in report["problems"]] == [True]
-    assert "Nothing was changed, and the stream stays paused" in ended.stderr
+def test_reconcile_command_dry_run_without_discard_is_a_usage_error(run: Run) -> None:
+    assert run("reconcile", "--dry-run").exit_code == 2
 
 
-@pytest.mark.parametrize(
-    "words", [("--adopt", "--discard"), ("--dry-run",)], ids=["both", "dry run of nothing"]
-)
-def test_reconcile_command_refuses_what_contradicts_itself(
-    run: Run, words: tuple[str, ...]
-) -> None:
-    """Expect a usage error."""
-    assert run("reconcile", *words).exit_code == 2
-
-
-def told(ended: Result) -> Any:
-    """Read the report of the one stream, expecting exit code 0."""
-    assert ended.exit_code == 0, ended.output
-    [report] = json.loads(ended.stdout)["streams"]
-    return report
+def test_reconcile_command_with_adopt_names_its_replacement(run: Run) -> None:
+    ended = run("reconcile", "orders", "--adopt")
+    assert ended.exit_code == 2
+    said = " ".join(ended.stderr.split())
+    assert "The option --adopt was removed. Restore the inventory to a later point in time" in said
+    assert "--discard" in said

@@ -54,8 +54,6 @@ COVERED_BY = {
     "collect.before_remove": "integration/test_collecting_races.py",
     "archive.copied": "unit/test_archive.py",
     "archive.before_unlink": "unit/test_archive.py",
-    "adopt.read": "guarantees/test_restored.py",
-    "adopt.before_commit": "guarantees/test_restored.py",
     "discard.counted": "guarantees/test_restored.py",
     "discard.moved": "guarantees/test_restored.py",
     "load.before_claim_commit": "integration/test_load_step.py",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline.domain.restored import HELD, InventoryOlderError
-from batch_pipeline.settings.restored import adopt, check_not_older, discard
+from batch_pipeline.settings.restored import check_not_older, discard
 from batch_pipeline_tests.factories import NOON
 from batch_pipeline_tests.guarantees.restored_site import Site, open_site
 from batch_pipeline_tests.integration.logins import url_of
@@ -34,19 +34,13 @@ def by(site: Site, login: str) -> Site:
     return site
 
 
-def test_planner_and_worker_together_adopt(site: Site) -> None:
+def test_planner_and_worker_together_discard(site: Site) -> None:
     """Expect rights to plan and to work to be enough, and to go on afterwards."""
     with pytest.raises(InventoryOlderError):
         site.work()
-    assert adopt(site.pipeline, site.stream, dry_run=False).manifests == 2
-    assert site.work() == []
-    assert site.database.jobs.paused("orders") is None
-
-
-def test_planner_and_worker_together_discard(site: Site) -> None:
-    """Expect the same."""
     assert discard(site.pipeline, site.stream, now=NOON, dry_run=False).manifests == 2
     assert len(site.work()) == 2
+    assert site.database.jobs.paused("orders") is None
 
 
 def test_worker_alone_notices_and_cannot_pause(site: Site) -> None:

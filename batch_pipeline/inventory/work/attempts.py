@@ -114,7 +114,7 @@ class FencedAttempts:
         try:
             with transaction(self.engine) as connection:
                 _publish(connection, claimed, facts)
-                insert_files(connection, claimed.id, encoded.result, encoded.result.items)
+                insert_files(connection, claimed.id, encoded.result)
                 failpoint("publish.before_commit")
         except FencedError:
             if self._generation(claimed) is None:

@@ -9,7 +9,7 @@ from batch_pipeline.domain.origin import Origin, OriginItem, OriginJob
 from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.inventory.tables import SCHEMA, attempt, attempt_item, batch, item, job
 
-OWN_TABLE = f"{SCHEMA}.{item.name}"
+_OWN_TABLE = f"{SCHEMA}.{item.name}"
 _MOST_ITEMS = 200_000  # some 40 MB of JSON; more than one reads back
 _COUNTERS = ("items", "read", "written", "filtered", "quarantined", "rescued", "given_to_transform")
 _parent = job.alias("parent")
@@ -51,7 +51,7 @@ def origin_of(connection: sa.Connection, attempt_id: int, schema: RecordSchema) 
     is_listed = sa.and_(
         item.c.stream == row.stream,
         item.c.id == attempt_item.c.item_id,
-        sa.literal(row.meta_table) == OWN_TABLE,  # ids of a user's table mean other rows
+        sa.literal(row.meta_table) == _OWN_TABLE,  # ids of a user's table mean other rows
     )
     query = _ITEMS.select_from(attempt_item.outerjoin(item, is_listed))
     items = connection.execute(query.where(attempt_item.c.attempt_id == attempt_id))

@@ -1,4 +1,4 @@
-"""What tells an inventory that was put back from the one that it was: asked of it, held by it."""
+"""Detects an inventory that was restored from a backup, and pauses its streams."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,10 +7,7 @@ from typing import TypeAlias
 import sqlalchemy as sa
 
 from batch_pipeline.domain.id_range import IdRange
-from batch_pipeline.domain.manifest import Manifest
-from batch_pipeline.domain.restored import HELD, Adopted
-from batch_pipeline.domain.stream import Stream
-from batch_pipeline.inventory.restored.adopting import adopt
+from batch_pipeline.domain.restored import HELD
 from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import job
 
@@ -79,9 +76,13 @@ class RestoredInventory:
             connection.execute(update.values(values))
 
     def release(self, stream: str) -> None:
-        """Let go on what `hold` has paused."""
+        """Resume the jobs that `hold` has paused."""
+        held = sa.and_(job.c.stream == stream, job.c.paused_reason.startswith(HELD))
+        values = {"paused_at": sa.null(), "paused_reason": sa.null()}
         with transaction(self.engine) as connection:
-            release(connection, stream)
+            # A login that is only a worker may not update jobs.
+            if connection.execute(sa.select(sa.exists().where(held))).scalar_one():
+                connection.execute(sa.update(job).where(held).values(values))
 
     def count_past(self, numbers: Mapping[str, int], stream: str) -> None:
         """Let jobs of a stream never give publish numbers again that were given, by their names."""
@@ -96,30 +97,3 @@ class RestoredInventory:
         query = sa.select(job.c.name, job.c.publish_count).where(job.c.stream == stream)
         with transaction(self.engine) as connection:
             return {row.name: row.publish_count for row in connection.execute(query)}
-
-    def adopt(
-        self, stream: Stream, meta_table: str, manifests: Sequence[Manifest], *, dry_run: bool
-    ) -> Adopted:
-        """Take over what manifests of a stream say, in one transaction, all of it or nothing.
-
-        Holds the planning locks of the stream's jobs and the lock of its registration. `dry_run`
-        rolls everything back.
-
-        Raises:
-            NotAdoptedError: they contradict the inventory or each other; says in what.
-        """
-        with transaction(self.engine) as connection:
-            done = adopt(connection, stream, meta_table, manifests)
-            release(connection, stream.name)
-            if dry_run:
-                connection.rollback()
-        return done
-
-
-def release(connection: sa.Connection, stream: str) -> None:
-    """Let go on what was paused since the inventory is older than its storage."""
-    held = sa.and_(job.c.stream == stream, job.c.paused_reason.startswith(HELD))
-    if not connection.execute(sa.select(sa.exists().where(held))).scalar_one():
-        return  # who only works may not pause, nor end a pause
-    values = {"paused_at": sa.null(), "paused_reason": sa.null()}
-    connection.execute(sa.update(job).where(held).values(values))

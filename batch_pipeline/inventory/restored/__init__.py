@@ -1,1 +1,0 @@
-"""Inventories that were put back: noticing it, and taking over what storages hold."""
