@@ -60,12 +60,7 @@ COMMANDS = {
     "plan": Listed(Section.STATIONS, "plan", "Cut new items, or a part of the past, into batches."),
     "messages": Listed(Section.STATIONS, "messages", "Write the Singer messages of a stream."),
     "load": Listed(Section.STATIONS, "load", "Load what is published into the stream's targets."),
-    "jobs": Listed(Section.JOBS, "jobs", "Show jobs and what waits in them."),
-    "pause": Listed(Section.JOBS, "jobs", "Let nothing of a job be planned or started."),
-    "resume": Listed(Section.JOBS, "jobs", "Let a paused job go on."),
-    "cancel": Listed(Section.JOBS, "jobs", "Call off batches, also those that are being tried."),
-    "retry": Listed(Section.JOBS, "jobs", "Let failed and cancelled batches be tried again."),
-    "bisect": Listed(Section.JOBS, "jobs", "Split a batch that fails, to find the bad item."),
+    "jobs": Listed(Section.JOBS, "jobs", "List, pause, resume, cancel, retry or split jobs."),
     "verify": Listed(Section.UPKEEP, "verify", "Look again at what is published, and what waits."),
     "audit": Listed(Section.UPKEEP, "audit", "Find items that appeared late, and plan them."),
     "reconcile": Listed(Section.UPKEEP, "reconcile", "Close what a crash left; settle a restore."),
@@ -85,6 +80,11 @@ REMOVED = {
     "import-pybatchintory": (
         "See docs/from_pybatchintory.md for how to continue a job of pybatchintory."
     ),
+    "pause": "Use `batch-pipeline jobs pause`.",
+    "resume": "Use `batch-pipeline jobs resume`.",
+    "cancel": "Use `batch-pipeline jobs cancel`.",
+    "retry": "Use `batch-pipeline jobs retry`.",
+    "bisect": "Use `batch-pipeline jobs split`.",
 }
 
 

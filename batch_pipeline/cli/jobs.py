@@ -1,5 +1,6 @@
-"""Commands on jobs: jobs, pause, resume, cancel, retry, bisect."""
+"""The commands `jobs list`, `pause`, `resume`, `cancel`, `retry` and `split`."""
 
+import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -35,20 +36,50 @@ def _opened() -> "Iterator[Pipeline]":
             raise
 
 
-@click.command()
-@optional_job
-@on_table
-@as_json
-def jobs(job: str | None, meta_table: str | None, as_json: bool) -> None:
-    """Show all jobs, or JOB with its batches that are not finished.
+class _Jobs(click.Group):
+    """Runs `list` if no command is named."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command; earlier releases took the name of a job instead."""
+        if args[0] not in self.commands and not ctx.resilient_parsing:
+            close = difflib.get_close_matches(args[0], self.commands, n=1)
+            meant = f"jobs {close[0]}" if close else f"jobs list {args[0]}"
+            ctx.fail(f"No such command {args[0]!r}. Did you mean `batch-pipeline {meant}`?")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Jobs)
+def jobs() -> None:
+    """Show jobs, and pause, resume, cancel, retry or split them; `list` is the default.
 
     Every stream has a job of its name; its backfills, its late arrivals and jobs that were made
     through the library have theirs.
+
+    \b
+    Example:
+      batch-pipeline jobs list orders
+    """
+
+
+@jobs.command("list")
+@optional_job
+@on_table
+@as_json
+def list_jobs(job: str | None, meta_table: str | None, as_json: bool) -> None:
+    """Show all jobs, or JOB with its batches that are not finished.
+
     Nothing is changed.
 
     \b
     Example:
-      batch-pipeline jobs orders
+      batch-pipeline jobs list orders
     """
     with _opened() as pipeline:
         control = pipeline.database.jobs
@@ -74,19 +105,19 @@ def jobs(job: str | None, meta_table: str | None, as_json: bool) -> None:
         say(f"    … and {len(unfinished) - _SHOWN} more (--json lists all)")
 
 
-@click.command()
+@jobs.command()
 @one_job
 @click.option("--reason", default="", help="Why; whoever meets the paused job is told.")
 @on_table
 @as_json
 def pause(job: str, reason: str, meta_table: str | None, as_json: bool) -> None:
-    """Let nothing of JOB be planned or started until it is resumed.
+    """Pause JOB: nothing of it is planned or started until it is resumed.
 
     Attempts that are running go on, and partitions can still be materialized by hand in Dagster.
 
     \b
     Example:
-      batch-pipeline pause orders --reason "schema change"
+      batch-pipeline jobs pause orders --reason "schema change"
     """
     with _opened() as pipeline:
         one = pipeline.database.jobs.pause(job, reason, meta_table)
@@ -94,21 +125,21 @@ def pause(job: str, reason: str, meta_table: str | None, as_json: bool) -> None:
         print_json(_job(one))
         return
     why = f" ({one.paused})" if one.paused else ""
-    say(f"{job} is paused{why}. `batch-pipeline resume {job}` lets it go on.")
+    say(f"{job} is paused{why}. `batch-pipeline jobs resume {job}` lets it go on.")
 
 
-@click.command()
+@jobs.command()
 @one_job
 @on_table
 @as_json
 def resume(job: str, meta_table: str | None, as_json: bool) -> None:
-    """Let JOB go on after a pause.
+    """Resume JOB after a pause.
 
     Sensors, `run` and the job's workers plan and start its batches again.
 
     \b
     Example:
-      batch-pipeline resume orders
+      batch-pipeline jobs resume orders
     """
     with _opened() as pipeline:
         one = pipeline.database.jobs.resume(job, meta_table)
@@ -118,20 +149,20 @@ def resume(job: str, meta_table: str | None, as_json: bool) -> None:
     say(f"{job} goes on.")
 
 
-@click.command()
+@jobs.command()
 @one_job
 @click.option("--batch", metavar="LABEL", help="Only this one: partition key, range or number.")
 @on_table
 @as_json
 def cancel(job: str, batch: str | None, meta_table: str | None, as_json: bool) -> None:
-    """Call off all batches of JOB that are not published, or one of them.
+    """Cancel all batches of JOB that are not published, or one of them.
 
     An attempt that is running can no longer publish. What is published stays, and new items are
     planned as before: to stop those too, pause the job first.
 
     \b
     Example:
-      batch-pipeline cancel orders --batch 000000000031-000000000040
+      batch-pipeline jobs cancel orders --batch 000000000031-000000000040
     """
     with _opened() as pipeline:
         control = pipeline.database.jobs
@@ -147,10 +178,10 @@ def cancel(job: str, batch: str | None, meta_table: str | None, as_json: bool) -
         them = agreeing(done.batches, "", " of them")
         called_off = count_of(done.batches, "batch")
         say(f"{job}: {called_off} cancelled, {done.attempts}{them} while running.")
-        say(f"`batch-pipeline retry {job}` takes them up again.")
+        say(f"`batch-pipeline jobs retry {job}` takes them up again.")
 
 
-@click.command()
+@jobs.command()
 @one_job
 @click.option(
     "--batch",
@@ -161,14 +192,14 @@ def cancel(job: str, batch: str | None, meta_table: str | None, as_json: bool) -
 @on_table
 @as_json
 def retry(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: bool) -> None:
-    """Let failed, dead and cancelled batches of JOB be tried again, their attempts counted anew.
+    """Retry failed, dead and cancelled batches of JOB; their attempts are counted from zero.
 
     They are not started here: a sensor, `batch-pipeline run` or the job's workers take them before
     new ones. Published batches are left alone.
 
     \b
     Example:
-      batch-pipeline retry orders
+      batch-pipeline jobs retry orders
     """
     with _opened() as pipeline:
         control = pipeline.database.jobs
@@ -180,24 +211,24 @@ def retry(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: boo
     said = f"{count_of(count, 'batch')} will be tried again." if count else "nothing to retry."
     say(f"{job}: {said}")
     if one.paused is not None and count:
-        note(f"{job} is paused; `batch-pipeline resume {job}` lets them be tried.")
+        note(f"{job} is paused; `batch-pipeline jobs resume {job}` lets them be tried.")
 
 
-@click.command()
+@jobs.command()
 @one_job
 @click.option(
     "--batch", metavar="LABEL", required=True, help="Which: partition key, range or number."
 )
 @on_table
 @as_json
-def bisect(job: str, batch: str, meta_table: str | None, as_json: bool) -> None:
+def split(job: str, batch: str, meta_table: str | None, as_json: bool) -> None:
     """Split an unpublished batch of JOB in the middle of its items; the halves are tried next.
 
     They take the place of the batch. Done again and again, the item that fails is alone in the end.
 
     \b
     Example:
-      batch-pipeline bisect orders --batch 000000000031-000000000040
+      batch-pipeline jobs split orders --batch 000000000031-000000000040
     """
     with _opened() as pipeline:
         control = pipeline.database.jobs

@@ -72,12 +72,13 @@ def _next_steps(story: dict[str, Any]) -> Iterator[str]:
     if story["generation"] is not None or last == AttemptStatus.RUNNING:
         return
     if last == AttemptStatus.CANCELLED:
-        yield f"`batch-pipeline retry {name}` takes the batch up again"
+        yield f"`batch-pipeline jobs retry {name}` takes the batch up again"
     elif last == AttemptStatus.FAILED:
-        yield f"`batch-pipeline retry {name}`, then `batch-pipeline run {name}`, tries it again"
+        retry = f"batch-pipeline jobs retry {name}"
+        yield f"`{retry}`, then `batch-pipeline run {name}`, tries it again"
         if story["batch_items"] != 1:
             label = story["batch_id"]
-            yield f"`batch-pipeline bisect {name} --batch {label}` finds the bad item"
+            yield f"`batch-pipeline jobs split {name} --batch {label}` finds the bad item"
     else:
         yield f"`batch-pipeline run {name}` encodes it, as do the sensors of `dev`"
 

@@ -193,11 +193,11 @@ class _Told:
         """Say what can be done about what is wrong."""
         name, batches = self.report["stream"], self.report["batches"]
         if self.report["paused"] is not None:
-            yield f"`batch-pipeline resume {name}` lets it go on"
+            yield f"`batch-pipeline jobs resume {name}` lets it go on"
         if batches["failed"]:
             yield f"`batch-pipeline run {name}` tries failed batches once more"
         if batches["dead"] or batches["cancelled"]:
-            yield f"`batch-pipeline retry {name}` takes dead and cancelled batches up again"
+            yield f"`batch-pipeline jobs retry {name}` retries dead and cancelled batches"
         if any(one["failed"] for one in self.report["targets"]):
             yield f"`batch-pipeline load {name}` tries failed loads once more"
         if not any(batches.values()):

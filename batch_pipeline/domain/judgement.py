@@ -130,11 +130,11 @@ def _longest(standing: Standing, stuck: Stuck) -> str:
 def _backlog_step(stuck: Stuck) -> str:
     if stuck.paused is not None:
         reason = f" ({stuck.paused})" if stuck.paused else ""
-        return f"The stream is paused{reason}; `batch-pipeline resume` lets it go on."
+        return f"The stream is paused{reason}; `batch-pipeline jobs resume` lets it go on."
     if stuck.batches:
         return (
             "Correct what the error names, then materialize the partition, or "
-            "`batch-pipeline retry` the job."
+            "`batch-pipeline jobs retry` the job."
         )
     return "See whether the sensor runs and runs are started; `batch-pipeline status` tells more."
 

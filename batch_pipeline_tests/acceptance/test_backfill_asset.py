@@ -79,7 +79,7 @@ def test_run_encodes_what_backfills_have_planned(place: Workplace) -> None:
     done = backfill(place, "orders.2023")
     assert (done["batches"], done["finished"], done["items_done"]) == ({"published": 3}, True, 5)
     assert "(finished)" in place.done("status", "orders")
-    [job] = place.told("jobs", "orders.2023")["jobs"]
+    [job] = place.told("jobs", "list", "orders.2023")["jobs"]
     assert (job["finished"], job["batches"]["published"]) == (True, 3)
     [story] = place.told("explain", "2.csv")["items"]
     assert story["batch_id"] == "000000000001-000000000003"
@@ -96,12 +96,12 @@ def test_run_encodes_what_backfills_have_planned(place: Workplace) -> None:
 def test_run_leaves_paused_backfills_and_tells_bad_batches(place: Workplace) -> None:
     """Expect 75 for what is paused, 3 for a bad file, and the neighbours of both published."""
     place.done("plan", "orders", "--backfill", "held", "--item", "1")
-    place.done("pause", "orders.held", "--reason", "wait for Ann")
+    place.done("jobs", "pause", "orders.held", "--reason", "wait for Ann")
     held = place.run("run")
     assert held.returncode == 75, held.stderr
     assert "'orders.held' is paused (wait for Ann)" in held.stderr
     assert backfill(place, "orders.held")["paused"] == "wait for Ann"
-    place.done("cancel", "orders.held")
+    place.done("jobs", "cancel", "orders.held")
     (place.landing("orders") / "2.csv").write_bytes(b'id\n"2\n')
     place.done("plan", "orders", "--backfill", "again", "--last-id", "3", "--max-count", "1")
     bad = place.run("run")
@@ -116,7 +116,7 @@ def test_run_of_a_paused_stream_leaves_its_backfills(place: Workplace) -> None:
     place.done("register", "orders")
     place.done("plan", "orders")
     place.done("plan", "orders", "--backfill", "2023", "--item", "1")
-    place.done("pause", "orders", "--reason", "schema change")
+    place.done("jobs", "pause", "orders", "--reason", "schema change")
     ended = place.run("run")
     assert ended.returncode == 75, ended.stderr
     assert "Job 'orders' is paused (schema change)" in ended.stderr
@@ -229,7 +229,7 @@ def test_backfill_planned_and_cancelled_in_dagster(live: Live) -> None:
     wait_until(lambda: len(published(live.place, "orders.after")) == 1, "the sensor goes on")
     assert len(live.runs("off")) == len(ends)
     assert backfill(live.place, "orders.off")["batches"] == called_off
-    live.place.done("retry", "orders.off")
+    live.place.done("jobs", "retry", "orders.off")
     wait_until(lambda: len(published(live.place, "orders.off")) == 6, "the retry is published")
 
 

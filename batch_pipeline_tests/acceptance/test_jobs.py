@@ -31,7 +31,7 @@ def place(workplace: Workplace, database_url: str) -> Workplace:
 
 
 def _states(place: Workplace) -> dict[str, int]:
-    [one] = place.told("jobs", "orders")["jobs"]
+    [one] = place.told("jobs", "list", "orders")["jobs"]
     return {state: count for state, count in one["batches"].items() if count}
 
 
@@ -42,28 +42,28 @@ def test_paused_and_cancelled_work_waits_while_the_rest_is_done(
     place.write_stream("refunds")
     place.land("refunds", {"a.csv": b"id\n1\n"})
     warm = place.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
-    assert "paused (disk full)" in place.done("pause", "orders", "--reason", "disk full")
+    assert "paused (disk full)" in place.done("jobs", "pause", "orders", "--reason", "disk full")
     for ended in (warm.run("run"), place.run("plan", "orders")):
         assert ended.returncode == 75, ended.stderr
         assert "Job 'orders' is paused (disk full)" in ended.stderr
-        assert "`batch-pipeline resume orders`" in ended.stderr
+        assert "`batch-pipeline jobs resume orders`" in ended.stderr
     assert len(manifests(place.storage("refunds"))) == 1
     assert manifests(place.storage("orders")) == []
     [status] = place.told("status", "orders")["streams"]
     assert (status["paused"], status["batches"]["planned"]) == ("disk full", 2)
     assert "disk full" in place.done("status")
-    assert "disk full" in place.done("jobs", "orders")
+    assert "disk full" in place.done("jobs", "list", "orders")
 
-    assert place.told("resume", "orders")["paused"] is None
-    cancelled = place.told("cancel", "orders", "--batch", SECOND)
+    assert place.told("jobs", "resume", "orders")["paused"] is None
+    cancelled = place.told("jobs", "cancel", "orders", "--batch", SECOND)
     assert (cancelled["batches"], cancelled["attempts"]) == (1, 0)
     warm.done("run")
     assert _states(place) == {"published": 1, "cancelled": 1}
-    [left] = place.told("jobs", "orders")["unfinished"]
+    [left] = place.told("jobs", "list", "orders")["unfinished"]
     assert (left["batch_id"], left["state"], left["items"]) == (SECOND, "cancelled", 2)
-    assert place.told("retry", "orders")["batches"] == 1
+    assert place.told("jobs", "retry", "orders")["batches"] == 1
     assert _states(place) == {"published": 1, "planned": 1}
-    assert "nothing to retry" in place.done("retry", "orders")
+    assert "nothing to retry" in place.done("jobs", "retry", "orders")
     check_invariants(database)
 
 
@@ -122,15 +122,15 @@ def test_bisect_leaves_the_bad_file_alone(
     place = workplace.given(BATCH_PIPELINE_INVENTORY_CONN=database_url)
     place.done("register", "orders")
     place.done("plan", "orders")
-    halves = place.told("bisect", "orders", "--batch", "000000000001-000000000004")["halves"]
+    halves = place.told("jobs", "split", "orders", "--batch", "000000000001-000000000004")["halves"]
     assert [half["batch_id"] for half in halves] == [FIRST, SECOND]
-    place.done("bisect", "orders", "--batch", SECOND)
+    place.done("jobs", "split", "orders", "--batch", SECOND)
     assert place.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark).run("run").returncode == 3
     assert _states(place) == {"published": 2, "failed": 1, "superseded": 2}
-    [left] = place.told("jobs", "orders")["unfinished"]
+    [left] = place.told("jobs", "list", "orders")["unfinished"]
     assert left["items"] == 1
     assert "3.csv" in left["error"]
-    refused = place.run("bisect", "orders", "--batch", str(left["number"]))
+    refused = place.run("jobs", "split", "orders", "--batch", str(left["number"]))
     assert refused.returncode == 1
     assert "one item, 3 (" in refused.stderr
     assert "3.csv" in refused.stderr
@@ -141,13 +141,16 @@ def test_bisect_leaves_the_bad_file_alone(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["pause", "order"], ["no job 'order'", "jobs: orders"]),
-        (["resume", "order"], ["no job 'order'"]),
-        (["cancel", "order"], ["no job 'order'"]),
-        (["retry", "orders", "--batch", "1-2"], ["no batch '1-2'", "batch-pipeline jobs orders"]),
-        (["cancel", "orders", "--batch", "7"], ["no batch '7'"]),
-        (["bisect", "orders", "--batch", "x"], ["no batch 'x'"]),
-        (["jobs", "orders", "--meta-table", "ops.files"], ["no job 'orders'"]),
+        (["jobs", "pause", "order"], ["no job 'order'", "jobs: orders"]),
+        (["jobs", "resume", "order"], ["no job 'order'"]),
+        (["jobs", "cancel", "order"], ["no job 'order'"]),
+        (
+            ["jobs", "retry", "orders", "--batch", "1-2"],
+            ["no batch '1-2'", "batch-pipeline jobs list orders"],
+        ),
+        (["jobs", "cancel", "orders", "--batch", "7"], ["no batch '7'"]),
+        (["jobs", "split", "orders", "--batch", "x"], ["no batch 'x'"]),
+        (["jobs", "list", "orders", "--meta-table", "ops.files"], ["no job 'orders'"]),
     ],
 )
 def test_names_that_are_not_there_are_one_message(
@@ -190,9 +193,9 @@ def test_job_on_a_table_of_the_user_is_bisected_as_it_was_read(
             "INSERT INTO batch_pipeline.batch_state VALUES (1, 1, 'planned')",
         ):
             connection.exec_driver_sql(statement)
-    halves: list[dict[str, Any]] = refusing_place.told("bisect", "orders", "--batch", "1..6")[
-        "halves"
-    ]
+    halves: list[dict[str, Any]] = refusing_place.told(
+        "jobs", "split", "orders", "--batch", "1..6"
+    )["halves"]
     assert [(half["first_id"], half["last_id"], half["items"]) for half in halves] == [
         (1, 4, 2),
         (5, 6, 2),

@@ -49,6 +49,8 @@ def _problem(command: str) -> click.UsageError | None:
             found = cli.get_command(context, name)
             if found is None:
                 return click.UsageError(f"no such command {name!r}")
+            if isinstance(found, click.Group) and given[:1] and given[0] in found.commands:
+                found = found.commands[given.pop(0)]
             found.make_context(name, given, parent=context)
     except click.MissingParameter as error:
         is_in_environment = error.param is not None and error.param.envvar is not None
@@ -101,7 +103,7 @@ def test_commands_within_text_are_accepted() -> None:
         ("batch-pipeline rnu", "no such command"),
         ("batch-pipeline plan orders --dryrun", "No such option"),
         ("batch-pipeline plan orders --max-count many", "not a valid"),
-        ("batch-pipeline pause orders sales", "unexpected extra argument"),
+        ("batch-pipeline jobs pause orders sales", "unexpected extra argument"),
     ],
 )
 def test_command_that_is_not_ours_is_noticed(command: str, told: str) -> None:

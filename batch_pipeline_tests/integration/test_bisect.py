@@ -216,7 +216,7 @@ def test_bisect_of_one_item_names_it(database: Database) -> None:
     with pytest.raises(BatchIndivisibleError) as caught:
         bisect(database.engine, one, database.meta_table("orders"))
     assert "one item, 1 (file:///landing/orders-0001.csv)" in str(caught.value)
-    assert f"batch-pipeline retry orders --batch {one.id}" in str(caught.value)
+    assert f"batch-pipeline jobs retry orders --batch {one.id}" in str(caught.value)
     assert _live(database) == [(1, 1, "planned")]
 
 

@@ -50,9 +50,9 @@ def test_migrate_in_a_folder_without_a_home_makes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["pause", "resume", "cancel", "retry", "jobs"])
+@pytest.mark.parametrize("command", ["pause", "resume", "cancel", "retry", "list"])
 def test_command_on_an_unknown_job_lists_jobs_and_streams(scene: DefsScene, command: str) -> None:
-    ended = CliRunner().invoke(cli, [command, "ordres"])
+    ended = CliRunner().invoke(cli, ["jobs", command, "ordres"])
     assert isinstance(ended.exception, UnknownJobError)
     assert str(ended.exception) == (
         "There is no job 'ordres', and no stream of this name (jobs: orders; streams: orders). "
@@ -62,9 +62,9 @@ def test_command_on_an_unknown_job_lists_jobs_and_streams(scene: DefsScene, comm
 
 def test_pause_before_the_first_run_tells_unknown_streams_from_new_ones(scene: DefsScene) -> None:
     scene.database.forget("orders")
-    unknown = CliRunner().invoke(cli, ["pause", "ordres"])
+    unknown = CliRunner().invoke(cli, ["jobs", "pause", "ordres"])
     assert "no stream of this name (jobs: none; streams: orders)" in str(unknown.exception)
-    new = CliRunner().invoke(cli, ["pause", "orders"])
+    new = CliRunner().invoke(cli, ["jobs", "pause", "orders"])
     assert str(new.exception) == (
         "The stream 'orders' has no job yet, because nothing of it has been planned. Nothing was "
         "done. `batch-pipeline plan orders` makes its job."

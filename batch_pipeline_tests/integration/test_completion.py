@@ -60,7 +60,7 @@ def test_commands_are_completed_without_loading_them(monkeypatch: pytest.MonkeyP
     """Expect all commands, or those that begin so."""
     assert names(monkeypatch, "batch-pipeline ") == [*COMMANDS]
     assert names(monkeypatch, "batch-pipeline re") == [
-        *("reprocess", "report", "register", "resume", "retry", "reconcile")
+        *("reprocess", "register", "reconcile")
     ]
 
 
@@ -80,7 +80,7 @@ def test_options_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
         ("batch-pipeline status order_", ["order_lines"]),
         ("batch-pipeline run orders ", ["order_lines"]),
         ("batch-pipeline plan --dry-run o", ["orders", "order_lines"]),
-        ("batch-pipeline pause orders", ["orders"]),
+        ("batch-pipeline jobs pause orders", ["orders"]),
         ("batch-pipeline doctor --ceiling l", ["locks", "locking_read"]),
     ],
 )

@@ -58,7 +58,7 @@ def test_cancelled_run_leaves_nothing_to_be_launched_by_itself(
     _interrupted(scene, run)
     told = scene.ended("cancelled_runs", scene.cancelled(run))
     assert "2 batches called off" in told
-    assert "`batch-pipeline retry JOB`" in told
+    assert "`batch-pipeline jobs retry JOB`" in told
     assert scene.states() == ["cancelled", "cancelled", "planned", "planned"]
     assert ranges(scene.tick(SENSOR).run_requests) == [
         ("2023:000000000007-000000000009", "2023:000000000010-000000000012")

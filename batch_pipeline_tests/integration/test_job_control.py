@@ -90,7 +90,7 @@ def test_pause_of_a_job_hands_out_nothing_until_it_is_resumed(
     with pytest.raises(JobPausedError) as caught:
         database.acquisitions.acquire(_wish(), source)
     assert (caught.value.job, caught.value.reason) == ("import", "disk full")
-    assert "batch-pipeline resume import" in str(caught.value)
+    assert "batch-pipeline jobs resume import" in str(caught.value)
     assert database.attempts.succeed(running, logging=None, seen=None) == 1
     assert database.jobs.resume("import").paused is None
     assert _acquired(database, source).batch.id_range.first_id == 3

@@ -96,7 +96,7 @@ def test_sensors_and_jobs_need_no_more_than_planner_and_worker(scene: DefsScene)
     "words",
     [
         ("status", "--json"),
-        ("jobs", "orders"),
+        ("jobs", "list", "orders"),
         ("explain", "orders-1.csv"),
         ("messages", "orders"),
         ("verify", "orders"),

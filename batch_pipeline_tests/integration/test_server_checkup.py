@@ -83,7 +83,7 @@ def test_paused_job_is_told_with_reason_and_command(database: Database) -> None:
     [(level, subject, text)] = told(check_work(database.engine))
     assert (level, subject) == ("warn", "orders")
     assert "UTC: the target is being moved." in text
-    assert text.endswith("`batch-pipeline resume orders` lets it go on.")
+    assert text.endswith("`batch-pipeline jobs resume orders` lets it go on.")
 
 
 def test_attempt_that_nobody_closed_is_told(database: Database) -> None:

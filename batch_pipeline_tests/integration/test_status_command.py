@@ -91,9 +91,9 @@ def test_status_tells_first_what_is_wrong_and_what_to_do(scene: DefsScene) -> No
         f"  failed      {SECOND}, 1 attempt, 90 minutes ago",
         f"              {ERROR}",
         "  cancelled   000000000007-000000000009, 0 attempts",
-        "  next        `batch-pipeline resume orders` lets it go on",
+        "  next        `batch-pipeline jobs resume orders` lets it go on",
         "              `batch-pipeline run orders` tries failed batches once more",
-        "              `batch-pipeline retry orders` takes dead and cancelled batches up again",
+        "              `batch-pipeline jobs retry orders` retries dead and cancelled batches",
         "  batches     1 planned, 1 published, 1 failed, 1 cancelled",
         "  waiting     2 items, 20 B not planned yet",
     ]
@@ -125,7 +125,11 @@ def test_status_for_programs_has_the_same_facts(scene: DefsScene) -> None:
     ("happened", "now", "following"),
     [
         ("planned", "planned, and not tried yet", "`batch-pipeline run orders` encodes it"),
-        ("failed", "failed 2 days ago, after 1 attempt", "`batch-pipeline retry orders`, then"),
+        (
+            "failed",
+            "failed 2 days ago, after 1 attempt",
+            "`batch-pipeline jobs retry orders`, then",
+        ),
         ("published", "published 2 days ago, generation 1; 4 of its 9 records set aside", None),
         (
             "failed again",

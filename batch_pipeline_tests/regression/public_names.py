@@ -39,15 +39,23 @@ def commands() -> dict[str, str]:
     """Return the commands, their arguments and options, and the exit codes."""
     entries = {f"exit code {n}": str(code) for n, code in vars(exits).items() if n.isupper()}
     for name in COMMANDS:
-        command = cli.get_command(click.Context(cli), name)
-        assert command is not None
         entries[name] = COMMANDS[name].section.value
-        entries |= {f"{name} {_spelling(one)}": _rules(one) for one in command.params}
+        for called, command in _leaves(name):
+            entries |= {f"{called} {_spelling(one)}": _rules(one) for one in command.params}
     for singer in (BatchPipelineTap, TargetBatchPipeline):
         entries[singer.name] = ", ".join(sorted(one.value for one in singer.capabilities))
         for key, rule in singer.config_jsonschema["properties"].items():
             entries[f"{singer.name} config {key}"] = str(rule.get("type"))
     return entries
+
+
+def _leaves(name: str) -> Iterator[tuple[str, click.Command]]:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    if isinstance(command, click.Group):
+        yield from ((f"{name} {inner}", one) for inner, one in command.commands.items())
+    else:
+        yield name, command
 
 
 def settings() -> dict[str, str]:

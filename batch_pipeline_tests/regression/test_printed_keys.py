@@ -22,15 +22,27 @@ pytestmark = [
 FIRST = "000000000001-000000000002"
 BEFORE_WORK = (
     *("migrate", "doctor", "status", "explain 3", "explain invoice-4.jsonl", "explain absent.csv"),
-    *("jobs", "jobs orders", "verify --all", "audit --all", "reconcile --days 0", "gc --dry-run"),
+    *(
+        "jobs",
+        "jobs list orders",
+        "verify --all",
+        "audit --all",
+        "reconcile --days 0",
+        "gc --dry-run",
+    ),
     *("roll-up orders --keep 1 --dry-run", "report --output {folder}/report.html"),
     "plan orders --backfill again --item 1 --dry-run",
 )
 AFTER_LANDING = (
     *("register orders", "plan orders", "plan orders --backfill again --item 1", "run", "status"),
-    *("explain orders-9.csv", "explain orders-1.csv", "jobs orders", "cancel orders"),
-    *("retry orders", "bisect orders --batch 000000000008-000000000009", "load orders"),
-    *("pause orders", "status", "resume orders", f"reprocess orders --batch {FIRST} --dry-run"),
+    *("explain orders-9.csv", "explain orders-1.csv", "jobs list orders", "jobs cancel orders"),
+    *("jobs retry orders", "jobs split orders --batch 000000000008-000000000009", "load orders"),
+    *(
+        "jobs pause orders",
+        "status",
+        "jobs resume orders",
+        f"reprocess orders --batch {FIRST} --dry-run",
+    ),
     *(f"reprocess orders --batch {FIRST}", "load orders", "reconcile --discard", "gc"),
     *("verify --last 2", "init {folder}/project --from {folder}/landing/orders"),
 )

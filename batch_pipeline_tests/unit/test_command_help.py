@@ -16,10 +16,20 @@ LONGEST_SUMMARY = 54  # beside the longest name, on a terminal of 80 columns
 
 
 def command(name: str) -> click.Command:
-    """Give a command by its name."""
-    found = cli.get_command(click.Context(cli), name)
+    """Give a command by its name, or that of a group by both names."""
+    first, *inner = name.split()
+    found = cli.get_command(click.Context(cli), first)
     assert found is not None
+    if inner:
+        assert isinstance(found, click.Group)
+        return found.commands[inner[0]]
     return found
+
+
+NAMES = [
+    *(name for name in COMMANDS if name != "jobs"),
+    *(f"jobs {name}" for name in ("list", "pause", "resume", "cancel", "retry", "split")),
+]
 
 
 def options(name: str) -> list[click.Option]:
@@ -43,10 +53,10 @@ def test_list_of_commands_has_every_summary_in_one_line() -> None:
         assert printed.index(f"{one.section.value}:") < printed.index(f"\n  {name} ")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_help_of_a_command_is_whole(name: str) -> None:
     """Expect a paragraph beyond the first line, help for each option, and none of it cut."""
-    printed = help_of(name)
+    printed = help_of(*name.split())
     assert printed.startswith(f"Usage: cli {name} ")
     assert [one.opts[0] for one in options(name) if not one.help] == []
     assert [one.opts[0] for one in options(name) if one.help and one.help[-1] != "."] == []
@@ -54,19 +64,19 @@ def test_help_of_a_command_is_whole(name: str) -> None:
     assert "…\n" not in printed
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_example_of_a_command_is_one_that_it_takes(name: str) -> None:
     """Expect arguments and options of the example to be read without a mistake of usage."""
-    lines = re.findall(r"Example:\n +(batch-pipeline .+)\n", f"{help_of(name)}\n")
+    lines = re.findall(r"Example:\n +(batch-pipeline .+)\n", f"{help_of(*name.split())}\n")
     assert len(lines) == 1
     for line in lines:
-        program, called, *words = shlex.split(line)
-        assert (program, called) == ("batch-pipeline", name)
+        assert line.startswith(f"batch-pipeline {name}")
+        words = shlex.split(line.removeprefix(f"batch-pipeline {name}"))
         with command(name).make_context(name, words, **cli.context_settings) as context:
             assert context.args == []
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_facts_are_told_to_programs_as_well(name: str) -> None:
     """Expect `--json` wherever facts are printed, as the last option."""
     names = [one.opts[0] for one in options(name)]
@@ -78,7 +88,7 @@ def test_options_of_one_name_are_said_in_the_same_words() -> None:
     """Expect one form and one meaning of each option that does the same thing everywhere."""
     same = ("--json", "--dry-run", "--meta-table", "--all")
     told = defaultdict(set)
-    for name in COMMANDS:
+    for name in NAMES:
         for one in options(name):
             if name != "doctor" and one.opts[0] in same:
                 told[one.opts[0]].add((one.help, one.metavar, one.is_flag))
@@ -88,7 +98,7 @@ def test_options_of_one_name_are_said_in_the_same_words() -> None:
 
 def test_dry_run_comes_before_json() -> None:
     """Expect the two that commands share to be the last ones, in one order."""
-    names = {name: [one.opts[0] for one in options(name)] for name in COMMANDS}
+    names = {name: [one.opts[0] for one in options(name)] for name in NAMES}
     dry = {name: these for name, these in names.items() if "--dry-run" in these}
     assert dry
     assert all(these[-2:] == ["--dry-run", "--json"] for these in dry.values())
@@ -96,6 +106,28 @@ def test_dry_run_comes_before_json() -> None:
 
 def test_repeated_options_say_so() -> None:
     """Expect "may be repeated" of each option that may, and of no other."""
-    for name in COMMANDS:
+    for name in NAMES:
         for one in options(name):
             assert ("may be repeated" in (one.help or "")) is one.multiple, (name, one.opts)
+
+
+def test_group_of_jobs_has_the_commands_that_are_tested_here() -> None:
+    group = command("jobs")
+    assert isinstance(group, click.Group)
+    assert [f"jobs {name}" for name in group.commands] == NAMES[-6:]
+    assert help_of("jobs").count("Example:") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["pause", "orders"], "The command 'pause' was removed. Use `batch-pipeline jobs pause`."),
+        (["bisect", "orders"], "Use `batch-pipeline jobs split`."),
+        (["jobs", "orders"], "Did you mean `batch-pipeline jobs list orders`?"),
+        (["jobs", "puase", "orders"], "Did you mean `batch-pipeline jobs pause`?"),
+    ],
+)
+def test_command_of_an_earlier_release_names_its_replacement(words: list[str], said: str) -> None:
+    ended = CliRunner().invoke(cli, words)
+    assert ended.exit_code == 2
+    assert said in " ".join(ended.stderr.split())

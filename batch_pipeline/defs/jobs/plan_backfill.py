@@ -135,7 +135,8 @@ def _plan(
     batches, them = count_of(planned.batches, "batch"), agreeing(planned.batches, "it", "them")
     summary = (
         f"{request.name}: {batches} planned, {count_of(len(new_keys), 'partition')} added; the "
-        f"stream's sensor launches {them}. `batch-pipeline pause {request.name}` holds {them} back."
+        f"stream's sensor launches {them}. `batch-pipeline jobs pause {request.name}` holds "
+        f"{them} back."
     )
     context.log.info(summary)
     return {"batches_planned": planned.batches, "partitions_added": len(new_keys)}

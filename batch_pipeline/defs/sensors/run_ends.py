@@ -78,7 +78,7 @@ def cancelled_runs_sensor(streams: Sequence[Stream]) -> dg.SensorDefinition:
         batches, them = count_of(off, "batch"), agreeing(off, "it", "them")
         return dg.SkipReason(
             f"run {context.dagster_run.run_id}: {batches} called off; materializing {them} or "
-            f"`batch-pipeline retry JOB` takes {them} up again."
+            f"`batch-pipeline jobs retry JOB` takes {them} up again."
         )
 
     return cancelled_runs

@@ -69,7 +69,7 @@ class JobPausedError(RetryableError):
         why = f" ({self.reason})" if self.reason else ""
         return (
             f"Job {self.job!r} is paused{why}. Nothing was planned or handed out. "
-            f"`batch-pipeline resume {self.job}` lets it go on."
+            f"`batch-pipeline jobs resume {self.job}` lets it go on."
         )
 
 
@@ -82,8 +82,8 @@ class UnknownJobBatchError(ConfigurationError):
 
     def sentence(self) -> str:
         return (
-            f"Job {self.job!r} has no batch {self.batch!r}. Nothing was done. `batch-pipeline jobs "
-            f"{self.job}` lists those that are not finished, by name and number."
+            f"Job {self.job!r} has no batch {self.batch!r}. Nothing was done. `batch-pipeline "
+            f"jobs list {self.job}` lists those that are not finished, by name and number."
         )
 
 

@@ -54,7 +54,7 @@ def check_work(inventory: sa.Engine) -> Iterator[Finding]:
         reason = f": {one.paused_reason}" if one.paused_reason else ""
         text = (
             f"paused since {one.paused_at:%Y-%m-%d %H:%M} UTC{reason}. "
-            f"`batch-pipeline resume {one.name}` lets it go on."
+            f"`batch-pipeline jobs resume {one.name}` lets it go on."
         )
         yield warning(one.name, text)
     for one in left:

@@ -206,5 +206,6 @@ def _indivisible(one: Batch, items: Sequence[MetaItem]) -> BatchIndivisibleError
         step = "Cancel the batch if its items were deleted on purpose."
         return BatchIndivisibleError(one.job, one.label, "none of its items is left", step)
     problem = f"it holds one item, {items[0].id} ({items[0].item})"
-    step = f"Repair the item and `batch-pipeline retry {one.job} --batch {one.id}`, or cancel it."
+    retry = f"batch-pipeline jobs retry {one.job} --batch {one.id}"
+    step = f"Repair the item and `{retry}`, or cancel it."
     return BatchIndivisibleError(one.job, one.label, problem, step)

@@ -59,7 +59,7 @@ class Steps:
             Deed.GC: self._gc,
             Deed.CANCEL: self._cancel,
             Deed.RETRY: self._retry,
-            Deed.PAUSE: lambda point: _command("pause", "orders", point=point),
+            Deed.PAUSE: lambda point: _command("jobs", "pause", "orders", point=point),
         }
         return [prepare[deed](point)]
 
@@ -77,7 +77,7 @@ class Steps:
     def again(self) -> list[Step]:
         """Let a person try what died three times, and take up what was paused."""
         stuck = self.scene.rows(STUCK)
-        return [_command("retry", name, "--meta-table", table) for name, table in stuck]
+        return [_command("jobs", "retry", name, "--meta-table", table) for name, table in stuck]
 
     def hear(self, step: Step, child: Child, code: int) -> None:
         """Remember what a process told before its end, as daemon and runner of the tap do."""
@@ -125,11 +125,11 @@ class Steps:
     def _cancel(self, point: str) -> Step:
         self.scene.land("orders")
         self._now("orders_new_files")
-        return _command("cancel", "orders", point=point)
+        return _command("jobs", "cancel", "orders", point=point)
 
     def _retry(self, point: str) -> Step:
         names = [name for name, _ in self.scene.rows(STUCK)]
-        return _command("retry", self.chance.choice(names or ["orders"]), point=point)
+        return _command("jobs", "retry", self.chance.choice(names or ["orders"]), point=point)
 
     def _backfill(self, point: str) -> Step:
         first = self.chance.randint(1, max(self.scene.files.get("orders", 1) - 3, 1))

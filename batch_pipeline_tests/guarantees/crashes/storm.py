@@ -112,7 +112,7 @@ class Storm:
         return Step(deed=step.deed, given=step.given, seconds=seconds)
 
     def _let_a_person_look(self) -> None:
-        paused = [["resume", name] for (name,) in self.scene.rows(_PAUSED)]
+        paused = [["jobs", "resume", name] for (name,) in self.scene.rows(_PAUSED)]
         self._do_all([Step(deed="command", given={"words": words}) for words in paused])
         self._do_all(self.steps.again())
 

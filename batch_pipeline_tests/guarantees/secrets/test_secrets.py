@@ -68,7 +68,7 @@ def _run_the_rest(scene: Scene) -> None:
         ("verify", "--all", "--deep"),
         ("explain", "a.csv"),
         ("messages", "orders"),
-        ("jobs", "orders"),
+        ("jobs", "list", "orders"),
         ("plan", "orders", "--dry-run"),
         ("audit", "--all"),
         ("gc", "--dry-run"),
