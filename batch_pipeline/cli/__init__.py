@@ -56,8 +56,7 @@ COMMANDS = {
     "reprocess": Listed(Section.DAILY, "reprocess", "Encode and publish batches once more."),
     "status": Listed(Section.DAILY, "status", "Show what waits, what is done and what failed."),
     "explain": Listed(Section.DAILY, "explain", "Tell where a file is, why, and since when."),
-    "register": Listed(Section.STATIONS, "register", "Find new files and give them ids."),
-    "plan": Listed(Section.STATIONS, "plan", "Cut new items, or a part of the past, into batches."),
+    "plan": Listed(Section.STATIONS, "plan", "Register new files and plan them; or plan the past."),
     "messages": Listed(Section.STATIONS, "messages", "Write the Singer messages of a stream."),
     "load": Listed(Section.STATIONS, "load", "Load what is published into the stream's targets."),
     "jobs": Listed(Section.JOBS, "jobs", "List, pause, resume, cancel, retry or split jobs."),
@@ -80,6 +79,7 @@ REMOVED = {
     "import-pybatchintory": (
         "See docs/from_pybatchintory.md for how to continue a job of pybatchintory."
     ),
+    "register": "Use `batch-pipeline plan`, which registers new files and plans them.",
     "pause": "Use `batch-pipeline jobs pause`.",
     "resume": "Use `batch-pipeline jobs resume`.",
     "cancel": "Use `batch-pipeline jobs cancel`.",

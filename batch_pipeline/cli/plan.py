@@ -1,16 +1,20 @@
-"""Planning: new items of a stream, a part of its past once more, and what either would cost."""
+"""The command `plan`: registers new files and plans them, or plans a part of the past again."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from batch_pipeline.cli.console import print_json, say
+from batch_pipeline.cli.progress import progress
 from batch_pipeline.cli.streams import as_json, dry_run, one_stream, opened
 from batch_pipeline.domain.backfill import Backfill, Estimate, Pace
 from batch_pipeline.domain.batch import Batch
+from batch_pipeline.domain.errors import PipelineError
+from batch_pipeline.domain.item import Registered
 from batch_pipeline.domain.planning import Planned
+from batch_pipeline.domain.progress import turn_to
 from batch_pipeline.domain.words import column_of, count_of, last_of
 from batch_pipeline.settings.units import format_bytes, format_duration
 
@@ -31,10 +35,26 @@ _ONLY_WITH_BACKFILL = {
 }
 _UNSET: tuple[object, ...] = (None, False, ())
 _ID = click.IntRange(min=1)
+_NOTHING = Registered(found=0, new_items=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Done:
+    """What was registered and planned; `troubles` kept some files from being registered."""
+
+    planned: Planned
+    batches: list[Batch]
+    registered: Registered = _NOTHING
+    troubles: tuple[PipelineError, ...] = ()
 
 
 @click.command()
 @one_stream
+@click.option(
+    "--accept-changed",
+    is_flag=True,
+    help="Accept size and time of files that changed after they were registered.",
+)
 @click.option("--backfill", metavar="NAME", help="Plan a part of the past once more, as NAME.")
 @click.option("--first-id", metavar="ID", type=_ID, help="Backfill: the lowest item id.")
 @click.option("--last-id", metavar="ID", type=_ID, help="Backfill: the highest item id.")
@@ -53,13 +73,23 @@ _ID = click.IntRange(min=1)
 )
 @dry_run
 @as_json
-def plan(stream: str, backfill: str | None, dry_run: bool, as_json: bool, **asked: Any) -> None:
-    """Cut the registered items of STREAM into batches (station 3).
+def plan(
+    stream: str,
+    accept_changed: bool,
+    backfill: str | None,
+    dry_run: bool,
+    as_json: bool,
+    **asked: Any,
+) -> None:
+    """Register the new files of STREAM and plan its new items into batches (stations 1 to 3).
 
-    With --backfill NAME, items of the past are planned once more, beside the batches they are in:
-    all of them, or those that the other options name together. Planning the same again adds what
-    has come since. Times are ISO 8601 with a zone; a date is its first moment in UTC. Batches are
-    only planned here; `run` and the sensors encode them.
+    Files are only listed; `run` and the sensors encode the batches. Of a meta table of your own,
+    nothing is registered. --dry-run registers nothing and counts registered items only.
+
+    With --backfill NAME, items of the past are planned again, beside the batches they are in: all
+    of them, or those that the other options name together; no file is registered. Planning the
+    same again adds what has come since. Times are ISO 8601 with a zone; a date is its first moment
+    in UTC.
 
     \b
     Example:
@@ -70,6 +100,9 @@ def plan(stream: str, backfill: str | None, dry_run: bool, as_json: bool, **aske
     alone = [option for name, option in _ONLY_WITH_BACKFILL.items() if asked[name] not in _UNSET]
     if backfill is None and alone:
         raise click.UsageError(f"{alone[0]} needs --backfill NAME.")
+    if accept_changed and (backfill is not None or dry_run):
+        other = "--dry-run" if dry_run else "--backfill"
+        raise click.UsageError(f"--accept-changed cannot be used with {other}.")
     with opened() as pipeline:
         one = pipeline.stream(stream)
         items = asked.pop("item")
@@ -78,12 +111,22 @@ def plan(stream: str, backfill: str | None, dry_run: bool, as_json: bool, **aske
         job = stream if request is None else request.name
         if dry_run:
             told = _estimate(pipeline, one, request)
+        elif request is None:
+            with progress():
+                done = _plan(pipeline, one, accept_changed=accept_changed)
         else:
-            done, new = _plan(pipeline, one, request)
+            done = _plan_backfill(pipeline, one, request)
     if dry_run:
         _tell_estimate(stream, job, told, as_json=as_json)
+        return
+    if as_json:
+        print_json(_report(one, job, done))
     else:
-        _tell_planned(stream, job, done, new, as_json=as_json)
+        if request is None and one.user_table is None:
+            _print_registered(stream, done.registered, accept_changed=accept_changed)
+        _print_planned(job, done)
+    if done.troubles:
+        raise done.troubles[0]
 
 
 def _estimate(pipeline: "Pipeline", stream: "Stream", request: Backfill | None) -> Estimate:
@@ -93,43 +136,89 @@ def _estimate(pipeline: "Pipeline", stream: "Stream", request: Backfill | None) 
     return pipeline.database.backfills.estimate(request, table)
 
 
-def _plan(
-    pipeline: "Pipeline", stream: "Stream", request: Backfill | None
-) -> tuple[Planned, list[Batch]]:
-    """Plan, and give what was done and the new batches in id order."""
+def _plan(pipeline: "Pipeline", stream: "Stream", *, accept_changed: bool) -> _Done:
+    """Register what landed and plan it; return the new batches in id order."""
     from batch_pipeline.settings.restored import check_not_older
     from batch_pipeline.steps.plan import plan as plan_step
+    from batch_pipeline.steps.register import register
 
     check_not_older(pipeline, stream)
-    table, database = pipeline.meta_table(stream), pipeline.database
-    if request is None:
-        done = plan_step(database.batches, table, stream, drain=True)
-        if done.ids is None:
-            return done, []
-        return done, [one.batch for one in database.batches.statuses(stream.name, done.ids)]
-    done = database.backfills.plan(request, table)
+    registered, database = _NOTHING, pipeline.database
+    troubles: tuple[PipelineError, ...] = ()
+    if stream.user_table is None:
+        turn_to(stream.name, "looking for files")
+        landing = pipeline.landing(stream, wait=True)
+        registered = register(
+            landing,
+            database.meta_table(stream.name),
+            accept_changed=accept_changed,
+            cutter=pipeline.cutter(stream),
+        )
+        troubles = (*landing.troubles,)
+    done = plan_step(database.batches, pipeline.meta_table(stream), stream, drain=True)
+    statuses = [] if done.ids is None else database.batches.statuses(stream.name, done.ids)
+    return _Done(
+        planned=done,
+        batches=[one.batch for one in statuses],
+        registered=registered,
+        troubles=troubles,
+    )
+
+
+def _plan_backfill(pipeline: "Pipeline", stream: "Stream", request: Backfill) -> _Done:
+    """Plan a backfill; return the new batches in id order."""
+    from batch_pipeline.settings.restored import check_not_older
+
+    check_not_older(pipeline, stream)
+    table, backfills = pipeline.meta_table(stream), pipeline.database.backfills
+    done = backfills.plan(request, table)
     if done.ids is None:
-        return done, []
-    mine = [one.batch for one in database.backfills.statuses(request.name, table.name)]
+        return _Done(planned=done, batches=[])
+    mine = [one.batch for one in backfills.statuses(request.name, table.name)]
     newest = sorted(one.id for one in mine)[-done.batches :]
-    return done, [one for one in mine if one.id >= newest[0]]
+    return _Done(planned=done, batches=[one for one in mine if one.id >= newest[0]])
 
 
-def _tell_planned(stream: str, job: str, done: Planned, new: list[Batch], *, as_json: bool) -> None:
-    if as_json:
-        rows = [
-            {"batch_id": one.key, "items": one.count, "weight_bytes": one.weight} for one in new
-        ]
-        print_json({"stream": stream, "job": job, "batches": rows, "held": done.held})
-        return
-    say(f"{job}: {count_of(done.batches, 'batch')} planned.")
-    for one in new[:_SHOWN]:
+def _report(stream: "Stream", job: str, done: _Done) -> dict[str, Any]:
+    rows = [
+        {"batch_id": one.key, "items": one.count, "weight_bytes": one.weight}
+        for one in done.batches
+    ]
+    registered = done.registered
+    return {
+        "stream": stream.name,
+        "job": job,
+        "meta_table": None if stream.user_table is None else stream.user_table.table,
+        "files_found": registered.found,
+        "items_registered": registered.new_items,
+        "files_changed": list(registered.changed),
+        "changes_accepted": registered.accepted,
+        "batches": rows,
+        "held": done.planned.held,
+    }
+
+
+def _print_registered(stream: str, done: Registered, *, accept_changed: bool) -> None:
+    say(f"{stream}: {count_of(done.found, 'file')} found, {done.new_items} registered.")
+    if done.accepted:
+        say(f"{count_of(done.accepted, 'changed file')} accepted. Batches that were published with")
+        say("the earlier content keep it until their partition is materialized again.")
+    advice = "(see --accept-changed)"
+    if accept_changed:
+        advice = "(its records are in other places now than its items say: land it by another name)"
+    for location in done.changed:
+        say(f"changed after it was registered: {location} {advice}")
+
+
+def _print_planned(job: str, done: _Done) -> None:
+    say(f"{job}: {count_of(done.planned.batches, 'batch')} planned.")
+    for one in done.batches[:_SHOWN]:
         flag = "  heavier than max_weight" if one.oversized else ""
         files = column_of(one.count, "file", width=6)
         say(f"  {one.key}  {files}  {format_bytes(one.weight):>10}{flag}")
-    if len(new) > _SHOWN:
-        say(f"  … and {len(new) - _SHOWN} more (--json lists all)")
-    if done.held:
+    if len(done.batches) > _SHOWN:
+        say(f"  … and {len(done.batches) - _SHOWN} more (--json lists all)")
+    if done.planned.held:
         say("  More is planned once these have shown how long they take (batch.target_seconds).")
 
 

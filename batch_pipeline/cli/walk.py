@@ -113,7 +113,7 @@ def _print_arrivals(stream: Stream, drained: Drained) -> None:
         were = agreeing(changed, "it was", "they were")
         say(
             f"              {count_of(changed, 'file')} changed after {were} registered; "
-            f"`batch-pipeline register {drained.stream}` names {agreeing(changed, 'it', 'them')}"
+            f"`batch-pipeline plan {drained.stream}` names {agreeing(changed, 'it', 'them')}"
         )
 
 

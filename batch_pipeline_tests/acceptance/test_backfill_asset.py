@@ -113,7 +113,6 @@ def test_run_leaves_paused_backfills_and_tells_bad_batches(place: Workplace) -> 
 
 
 def test_run_of_a_paused_stream_leaves_its_backfills(place: Workplace) -> None:
-    place.done("register", "orders")
     place.done("plan", "orders")
     place.done("plan", "orders", "--backfill", "2023", "--item", "1")
     place.done("jobs", "pause", "orders", "--reason", "schema change")

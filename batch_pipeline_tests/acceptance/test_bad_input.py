@@ -78,7 +78,7 @@ def mixed(shared_workplace: Workplace, warm_spark: str) -> Iterator[Mixed]:
     _land(place, "set_aside", {"a": GOOD, "b": truncated, "c": GOOD}, per_batch=100)
     place.write_stream("set_aside", on_bad_file="quarantine")
     _land(place, "touched", dict.fromkeys(["a", "changed", "removed", "z"], GOOD))
-    assert place.told("register", "touched")["items_registered"] == 4
+    assert place.told("plan", "touched")["items_registered"] == 4
     (place.landing("touched") / "changed.csv").write_bytes(b"id,name\n3,three\n")
     (place.landing("touched") / "removed.csv").unlink()
     place.write_stream("no_landing")
@@ -89,7 +89,7 @@ def mixed(shared_workplace: Workplace, warm_spark: str) -> Iterator[Mixed]:
     (place.landing("fine") / "link.csv").symlink_to(place.folder / "nowhere.csv")
     with _disk(place, "full_disk", "size=1m"), _disk(place, "read_only", "ro"):
         first = place.run("run", "--json")
-        accepted = place.told("register", "touched", "--accept-changed")
+        accepted = place.told("plan", "touched", "--accept-changed")
         second = place.run("run", "--json", "touched")
         yield Mixed(place=place, first=first, accepted=accepted, second=second)
 
@@ -116,7 +116,7 @@ def test_bad_file_fails_its_batch_with_one_message(mixed: Mixed, number: int, ki
         assert words in error
     for words in BAD_FILES[kind][1]:
         assert words in error.partition(".csv")[2]
-    assert "register bad --accept-changed" in error
+    assert "plan bad --accept-changed" in error
     assert mixed.first.stderr.count(error) == 1
 
 

@@ -25,7 +25,6 @@ def place(workplace: Workplace, database_url: str) -> Workplace:
     workplace.write_stream("orders", batch={"max_count": 2})
     workplace.land("orders", {f"{number}.csv": b"id\n1\n" for number in range(1, 5)})
     given = workplace.given(BATCH_PIPELINE_INVENTORY_CONN=database_url)
-    given.done("register", "orders")
     given.done("plan", "orders")
     return given
 
@@ -120,7 +119,6 @@ def test_bisect_leaves_the_bad_file_alone(
     files = {f"{number}.csv": b"id\n1\n" for number in range(1, 5)}
     workplace.land("orders", files | {"3.csv": b'id\n"1\n'})
     place = workplace.given(BATCH_PIPELINE_INVENTORY_CONN=database_url)
-    place.done("register", "orders")
     place.done("plan", "orders")
     halves = place.told("jobs", "split", "orders", "--batch", "000000000001-000000000004")["halves"]
     assert [half["batch_id"] for half in halves] == [FIRST, SECOND]

@@ -62,7 +62,7 @@ def _told(dev: LiveDev, place: Any, warehouse: "psycopg.Connection[Any]") -> Sto
     )
     green = _shown(dev)["materialized"]
     place.land("orders", {"2.csv": b"id,name\n2,new\n"})
-    place.done("register", "orders", "--accept-changed")
+    place.done("plan", "orders", "--accept-changed")
     statuses = [dev.ended(dev.launch("orders", [KEYS[1]]))]
     wait_until(lambda: (KEYS[1], 2) in books(), "the next generation is in the table")
     made_anew = warehouse.execute(ROWS).fetchall()

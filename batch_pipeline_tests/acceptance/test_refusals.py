@@ -94,7 +94,7 @@ def test_no_streams_folder_says_what_to_write(workplace: Workplace) -> None:
     _check_refusal(ended, 1, str(missing), "BATCH_PIPELINE_STREAMS", "batch-pipeline demo")
 
 
-@pytest.mark.parametrize("command", ["run", "register", "plan", "status", "messages"])
+@pytest.mark.parametrize("command", ["run", "plan", "status", "messages"])
 def test_unknown_stream_lists_the_known_ones(workplace: Workplace, command: str) -> None:
     """Expect exit code 1 and the streams that there are."""
     workplace.write_stream("orders")

@@ -24,7 +24,7 @@ pytestmark = [
 PAGE = Path(batch_pipeline.__file__).parent / "docs" / "command_line.md"
 # In an order in which each finds something to tell.
 RUN = [
-    *("status", "explain 1", "register orders", "plan orders", "plan orders --dry-run"),
+    *("status", "explain 1", "plan orders", "plan orders --dry-run"),
     *(
         "jobs list orders",
         "jobs pause orders",

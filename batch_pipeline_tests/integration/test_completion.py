@@ -59,9 +59,7 @@ def names(monkeypatch: pytest.MonkeyPatch, line: str) -> list[str]:
 def test_commands_are_completed_without_loading_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Expect all commands, or those that begin so."""
     assert names(monkeypatch, "batch-pipeline ") == [*COMMANDS]
-    assert names(monkeypatch, "batch-pipeline re") == [
-        *("reprocess", "register", "reconcile")
-    ]
+    assert names(monkeypatch, "batch-pipeline re") == [*("reprocess", "reconcile")]
 
 
 def test_options_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,7 +174,7 @@ def test_drain_ends_with_what_it_could_not_register(
 def test_command_registers_what_it_can_and_tells_the_rest(place: BucketLanding) -> None:
     """Expect both files in the answer for programs, and then the key as an error."""
     place.put("in/0.csv#bytes=0-9")
-    result = CliRunner().invoke(cli, ["register", "orders", "--json"])
+    result = CliRunner().invoke(cli, ["plan", "orders", "--json"])
     assert '"items_registered": 2' in result.output
     assert isinstance(result.exception, UnfitKeyError)
 

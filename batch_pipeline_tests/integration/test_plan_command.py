@@ -1,6 +1,7 @@
 """The command `plan` and what `status` says of backfills, run in this process on a real server."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ def run(database_url: str, tmp_path: Path) -> Run:
         "encoding": {"format": "jsonl", "compression": "gzip"},
         "storage": {"root": str(tmp_path / "batches")},
     }
+    (tmp_path / "landing").mkdir()
     path = tmp_path / "streams" / "orders" / "defs.yaml"
     path.parent.mkdir(parents=True)
     path.write_text(
@@ -64,6 +66,46 @@ def test_plan_dry_run_tells_what_planning_then_does(database: Database, run: Run
     assert rows(database) == []
     assert len(told(run, "plan", "orders")["batches"]) == 3
     assert "0 batches would be planned" in run("plan", "orders", "--dry-run").stdout
+
+
+def land(folder: Path, **files: str) -> None:
+    """Let files land, long ago."""
+    for name, text in files.items():
+        path = folder / "landing" / f"{name}.csv"
+        path.write_text(text)
+        os.utime(path, (1_700_000_000, 1_700_000_000 + len(text)))
+
+
+def test_plan_registers_new_files_and_dry_run_does_not(run: Run, tmp_path: Path) -> None:
+    land(tmp_path, a="id\n1\n", b="id\n2\n")
+    assert told(run, "plan", "orders", "--dry-run")["items"] == 0
+    done = told(run, "plan", "orders")
+    assert (done["files_found"], done["items_registered"]) == (2, 2)
+    assert [one["batch_id"] for one in done["batches"]] == ["000000000001-000000000002"]
+    land(tmp_path, c="id\n3\n")
+    ended = run("plan", "orders")
+    assert ended.stdout.splitlines()[:2] == [
+        "orders: 3 files found, 1 registered.",
+        "orders: 1 batch planned.",
+    ]
+
+
+def test_plan_names_changed_files_and_accepts_them_on_request(run: Run, tmp_path: Path) -> None:
+    land(tmp_path, a="id\n1\n")
+    run("plan", "orders")
+    land(tmp_path, a="id\n1\n2\n")
+    [changed] = told(run, "plan", "orders")["files_changed"]
+    assert changed.endswith("/a.csv")
+    assert "a.csv (see --accept-changed)" in run("plan", "orders").stdout
+    assert told(run, "plan", "orders", "--accept-changed")["changes_accepted"] == 1
+    assert told(run, "plan", "orders")["files_changed"] == []
+
+
+@pytest.mark.parametrize("option", [("--dry-run",), ("--backfill", "b")])
+def test_plan_accepts_no_changes_where_nothing_is_registered(
+    run: Run, option: tuple[str, ...]
+) -> None:
+    assert run("plan", "orders", "--accept-changed", *option).exit_code == 2
 
 
 def test_plan_backfill_cuts_the_window_by_its_own_limits(database: Database, run: Run) -> None:

@@ -27,7 +27,7 @@ ERASED = "\x1b[1A\x1b[2K"  # the line of the bar
 COMMANDS = [
     (("verify", "--deep"), "orders: comparing batches", "4"),
     (("gc",), "orders: removing files", "0 of 0"),
-    (("register", "orders"), "orders: registering files", "2"),
+    (("plan", "orders"), "orders: registering files", "2"),
     (("reconcile",), "orders: comparing batches", "4"),
     (("audit", "--all"), "orders: comparing batches", "4"),
     (("load", "orders"), "orders: loading into good", "4 of 4"),

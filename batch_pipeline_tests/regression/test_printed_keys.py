@@ -34,7 +34,7 @@ BEFORE_WORK = (
     "plan orders --backfill again --item 1 --dry-run",
 )
 AFTER_LANDING = (
-    *("register orders", "plan orders", "plan orders --backfill again --item 1", "run", "status"),
+    *("plan orders", "plan orders --backfill again --item 1", "run", "status"),
     *("explain orders-9.csv", "explain orders-1.csv", "jobs list orders", "jobs cancel orders"),
     *("jobs retry orders", "jobs split orders --batch 000000000008-000000000009", "load orders"),
     *(

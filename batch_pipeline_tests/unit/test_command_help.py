@@ -122,6 +122,7 @@ def test_group_of_jobs_has_the_commands_that_are_tested_here() -> None:
     ("words", "said"),
     [
         (["pause", "orders"], "The command 'pause' was removed. Use `batch-pipeline jobs pause`."),
+        (["register", "orders"], "Use `batch-pipeline plan`, which registers new files and plans"),
         (["bisect", "orders"], "Use `batch-pipeline jobs split`."),
         (["jobs", "orders"], "Did you mean `batch-pipeline jobs list orders`?"),
         (["jobs", "puase", "orders"], "Did you mean `batch-pipeline jobs pause`?"),

@@ -85,8 +85,7 @@ def _repair(stream: str, *, is_registered: bool) -> str:
     """Say how a file is repaired: what a user's own table says of it is not compared with it."""
     if not is_registered:
         return "Repair the file"
-    command = f"`batch-pipeline register {stream} --accept-changed`"
-    return f"Repair the file and register it with {command}"
+    return f"Repair the file and accept it with `batch-pipeline plan {stream} --accept-changed`"
 
 
 @dataclass(eq=False)
