@@ -61,8 +61,7 @@ COMMANDS = {
     "load": Listed(Section.STATIONS, "load", "Load what is published into the stream's targets."),
     "jobs": Listed(Section.JOBS, "jobs", "List, pause, resume, cancel, retry or split jobs."),
     "verify": Listed(Section.UPKEEP, "verify", "Look again at what is published, and what waits."),
-    "audit": Listed(Section.UPKEEP, "audit", "Find items that appeared late, and plan them."),
-    "reconcile": Listed(Section.UPKEEP, "reconcile", "Close what a crash left; settle a restore."),
+    "reconcile": Listed(Section.UPKEEP, "reconcile", "Close what a crash left; plan late items."),
     "gc": Listed(Section.UPKEEP, "gc", "Delete files that are no longer needed."),
     "roll-up": Listed(Section.UPKEEP, "roll_up", "Make few wide partitions of many old ones."),
     "migrate": Listed(Section.UPKEEP, "migrate", "Bring the inventory schema to this release."),
@@ -79,6 +78,7 @@ REMOVED = {
     "import-pybatchintory": (
         "See docs/from_pybatchintory.md for how to continue a job of pybatchintory."
     ),
+    "audit": "Use `batch-pipeline reconcile`, which plans items that appeared late.",
     "register": "Use `batch-pipeline plan`, which registers new files and plans them.",
     "pause": "Use `batch-pipeline jobs pause`.",
     "resume": "Use `batch-pipeline jobs resume`.",

@@ -1,4 +1,4 @@
-"""The command `reconcile`: closes what crashes left open, and continues from a restored backup."""
+"""The command `reconcile`: closes what crashes left open, plans late items, settles restores."""
 
 import sys
 from dataclasses import asdict, dataclass, field
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 class _Asked:
     discard: bool
     dry_run: bool
-    since: timedelta
+    audits: bool
+    since: timedelta | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,15 +68,25 @@ def _instead_of_adopt() -> str:
     show_default=True,
     help="Audit batches published within so many days; 0: no audit.",
 )
+@click.option("--all", "everything", is_flag=True, help="All published batches.")
 @dry_run
 @as_json
 def reconcile(
-    stream: tuple[str, ...], discard: bool, days: int, dry_run: bool, as_json: bool
+    stream: tuple[str, ...],
+    discard: bool,
+    days: int,
+    everything: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Bring the inventory of STREAM and its storage back in step, of all streams or the ones named.
 
-    Attempts without a process are closed, missing pointer files written, and items that came late
-    planned. Where the storage has manifests that the inventory does not know, it was restored from
+    Attempts without a process are closed and missing pointer files written. The audit compares what
+    published batches read with what the meta table holds now: items that appeared below the
+    bookmark are planned as batches of the job STREAM.late; items that are gone and batches whose
+    weight has changed are reported, which is no error.
+
+    Where the storage has manifests that the inventory does not know, it was restored from
     an older backup: the stream is paused and nothing is done. With --discard these manifests are
     moved to `discarded` below the storage root, and what they held is published again. To keep
     them, restore the inventory to a later point in time instead.
@@ -86,7 +97,8 @@ def reconcile(
     """
     if dry_run and not discard:
         raise click.UsageError("--dry-run needs --discard.")
-    asked = _Asked(discard=discard, dry_run=dry_run, since=timedelta(days=days))
+    since = None if everything else timedelta(days=days)
+    asked = _Asked(discard=discard, dry_run=dry_run, audits=everything or days > 0, since=since)
     with opened() as pipeline, progress():
         results = [_reconcile(pipeline, one, asked) for one in chosen(pipeline, stream)]
     if as_json:
@@ -119,7 +131,7 @@ def _reconcile(pipeline: "Pipeline", stream: "Stream", asked: _Asked) -> _Result
             stream.name, database.attempts, database.manifests, storage
         )
         result.errors += result.reconciled.troubles
-        if asked.since:
+        if asked.audits:
             result.audit = pipeline.audit(stream, asked.since)
     except PipelineError as error:  # the other streams have their own troubles
         result.errors.append(error)
@@ -133,7 +145,7 @@ def _report(one: _Result) -> dict[str, Any]:
         "discarded": None if one.discarded is None else asdict(one.discarded),
         "attempts_closed": None if done is None else done.attempts,
         "pointers_written": None if done is None else done.pointers,
-        "audit": None if audit is None else asdict(audit),
+        "audit": None if audit is None else {"clean": audit.is_clean, **asdict(audit)},
         "errors": [str(error) for error in one.errors],
     }
 

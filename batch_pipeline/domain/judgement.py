@@ -172,7 +172,7 @@ def judge_coverage(tiling: Tiling, audit: Audit | None) -> Verdict:
         item = agreeing(unseen.count, "item", "items")
         their = agreeing(unseen.count, "its id", "their ids")
         worst = f"{item} {unseen}, which appeared after {their} had been planned"
-        step = "`batch-pipeline audit` plans them as late batches."
+        step = "`batch-pipeline reconcile` plans them as late batches."
     return Verdict(
         check=Check.COVERAGE,
         passed=False,

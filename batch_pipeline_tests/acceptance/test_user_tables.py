@@ -193,7 +193,7 @@ def test_sensors_launch_new_rows_and_late_ones(
         sqlite_feed.place.done("run")
         sqlite_feed.add(2)
         assert _run_keys(_tick(late_sensor(stream))) == []
-        sqlite_feed.place.done("audit")
+        sqlite_feed.place.done("reconcile")
         late = _run_keys(_tick(late_sensor(stream)))
         assert len(late) == 1
         assert late == _run_keys(_tick(late_sensor(stream)))

@@ -67,13 +67,13 @@ def told(run: Run, *words: str) -> Any:
 
 
 def test_audit_of_all_streams_finds_nothing_and_ends_well(gap: Database, run: Run) -> None:
-    """Expect a line for each stream, also for one of which nothing was planned."""
-    ended = run("audit")
+    ended = run("reconcile")
     assert (ended.exit_code, ended.stderr) == (0, "")
     assert ended.stdout.splitlines() == [
         "idle",
-        "  Nothing is planned yet.",
+        "  0 attempts closed, 0 pointer files written",
         "orders",
+        "  0 attempts closed, 1 pointer file written",
         "  1 published batch compared with the meta table.",
         "  Nothing is late, gone or changed.",
     ]
@@ -82,23 +82,22 @@ def test_audit_of_all_streams_finds_nothing_and_ends_well(gap: Database, run: Ru
 def test_audit_plans_a_late_item_and_says_so(gap: Database, run: Run) -> None:
     """Expect exit code 0, the id, and the job that has it now; then that it is known."""
     execute(gap, ROW, id=2)
-    ended = run("audit", "orders")
+    ended = run("reconcile", "orders")
     assert ended.exit_code == 0
     assert "1 item arrived late (id 2): planned as 1 batch of job 'orders.late'." in (ended.stdout)
     lists = query(gap, "SELECT item_ids FROM batch_pipeline.batch WHERE item_ids IS NOT NULL")
     assert lists == [([2],)]
-    assert "1 late item was planned by earlier audits." in run("audit", "orders").stdout
+    assert "1 late item was planned by earlier audits." in run("reconcile", "orders").stdout
 
 
 def test_audit_tells_programs_what_it_found(gap: Database, run: Run) -> None:
     """Expect counts and first ids as JSON."""
     execute(gap, ROW, id=2)
     execute(gap, "DELETE FROM batch_pipeline.item WHERE id = 3")
-    [idle, orders] = told(run, "audit")["streams"]
-    assert idle == {"stream": "idle", "planned": False}
-    assert orders == {
-        "stream": "orders",
-        "planned": True,
+    [idle, orders] = told(run, "reconcile")["streams"]
+    assert idle["audit"] is None
+    assert orders["audit"] == {
+        "job": "orders",
         "clean": False,
         "late_job": "orders.late",
         "batches": 1,
@@ -116,15 +115,15 @@ def test_audit_looks_back_as_far_as_it_is_asked_to(gap: Database, run: Run) -> N
     """Expect a batch of nine days ago to be left alone, unless more days or all are asked for."""
     execute(gap, "UPDATE batch_pipeline.attempt SET finished_at = finished_at - interval '9 days'")
     compared = [
-        told(run, "audit", "orders", *option)["streams"][0]["batches"]
-        for option in ([], ["--days", "10"], ["--all"])
+        told(run, "reconcile", "orders", *option)["streams"][0]["audit"]["batches"]
+        for option in ([], ["--days", "10"], ["--all"], ["--days", "0", "--all"])
     ]
-    assert compared == [0, 1, 1]
+    assert compared == [0, 1, 1, 1]
 
 
 def test_audit_of_an_unknown_stream_is_an_error(gap: Database, run: Run) -> None:
     """Expect the streams that there are to be named."""
-    assert isinstance(run("audit", "nope").exception, UnknownStreamError)
+    assert isinstance(run("reconcile", "nope").exception, UnknownStreamError)
 
 
 def test_status_tells_the_ceiling_and_what_holds_it_back(database: Database, run: Run) -> None:

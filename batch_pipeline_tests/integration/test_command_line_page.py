@@ -30,7 +30,6 @@ RUN = [
         "jobs pause orders",
         "jobs resume orders",
         "verify",
-        "audit",
         "reconcile",
         "gc",
     ),

@@ -28,8 +28,7 @@ COMMANDS = [
     (("verify", "--deep"), "orders: comparing batches", "4"),
     (("gc",), "orders: removing files", "0 of 0"),
     (("plan", "orders"), "orders: registering files", "2"),
-    (("reconcile",), "orders: comparing batches", "4"),
-    (("audit", "--all"), "orders: comparing batches", "4"),
+    (("reconcile", "--all"), "orders: comparing batches", "4"),
     (("load", "orders"), "orders: loading into good", "4 of 4"),
     (("roll-up", "orders", "--keep", "0"), "orders: making wide partitions", "0 of 0"),
 ]

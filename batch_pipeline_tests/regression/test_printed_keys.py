@@ -26,7 +26,7 @@ BEFORE_WORK = (
         "jobs",
         "jobs list orders",
         "verify --all",
-        "audit --all",
+        "reconcile --all",
         "reconcile --days 0",
         "gc --dry-run",
     ),
@@ -75,7 +75,7 @@ def test_keys_of_what_a_run_writes_are_those_of_before(old_home: Home) -> None:
     home.done("plan", "orders", "--backfill", "again", "--item", "1")
     home.done("run")
     home.land_invoice(6)  # late
-    home.done("audit", "--all")
+    home.done("reconcile", "--all")
     home.done("run")
     home.done("reprocess", "orders", "--batch", FIRST)
     with home.dagster() as (instance, definitions):

@@ -123,6 +123,7 @@ def test_group_of_jobs_has_the_commands_that_are_tested_here() -> None:
     [
         (["pause", "orders"], "The command 'pause' was removed. Use `batch-pipeline jobs pause`."),
         (["register", "orders"], "Use `batch-pipeline plan`, which registers new files and plans"),
+        (["audit"], "Use `batch-pipeline reconcile`, which plans items that appeared late."),
         (["bisect", "orders"], "Use `batch-pipeline jobs split`."),
         (["jobs", "orders"], "Did you mean `batch-pipeline jobs list orders`?"),
         (["jobs", "puase", "orders"], "Did you mean `batch-pipeline jobs pause`?"),

@@ -70,7 +70,7 @@ def _run_the_rest(scene: Scene) -> None:
         ("messages", "orders"),
         ("jobs", "list", "orders"),
         ("plan", "orders", "--dry-run"),
-        ("audit", "--all"),
+        ("reconcile", "--all"),
         ("gc", "--dry-run"),
         ("migrate",),
         ("pack", str(scene.place.folder / "packed.tar.gz")),
