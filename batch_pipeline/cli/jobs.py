@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batch_pipeline.cli.console import head, note, print_json, say
-from batch_pipeline.cli.streams import as_json, one_job, opened, optional_job
+from batch_pipeline.cli.streams import as_json, one_job, opened, optional_job, some_batches
 from batch_pipeline.domain.batch import Batch, BatchState, BatchStatus
 from batch_pipeline.domain.errors import ConfigurationError, UnknownJobError
 from batch_pipeline.domain.job import Job, JobReport
@@ -151,11 +151,11 @@ def resume(job: str, meta_table: str | None, as_json: bool) -> None:
 
 @jobs.command()
 @one_job
-@click.option("--batch", metavar="LABEL", help="Only this one: partition key, range or number.")
+@some_batches
 @on_table
 @as_json
-def cancel(job: str, batch: str | None, meta_table: str | None, as_json: bool) -> None:
-    """Cancel all batches of JOB that are not published, or one of them.
+def cancel(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: bool) -> None:
+    """Cancel all batches of JOB that are not published, or some of them.
 
     An attempt that is running can no longer publish. What is published stays, and new items are
     planned as before: to stop those too, pause the job first.
@@ -166,29 +166,24 @@ def cancel(job: str, batch: str | None, meta_table: str | None, as_json: bool) -
     """
     with _opened() as pipeline:
         control = pipeline.database.jobs
-        if batch is None:
-            done = control.cancel(job, meta_table)
-        else:
-            done = control.cancel_batch(job, batch, meta_table)
+        numbers = [control.batch(job, label, meta_table).id for label in batch]
+        done = [control.cancel_batch(job, number, meta_table) for number in numbers]
+        if not batch:
+            done = [control.cancel(job, meta_table)]
+    batches, attempts = sum(one.batches for one in done), sum(one.attempts for one in done)
     if as_json:
-        print_json({"job": job, "batches": done.batches, "attempts": done.attempts})
-    elif not done.batches:
+        print_json({"job": job, "batches": batches, "attempts": attempts})
+    elif not batches:
         say(f"{job}: nothing to cancel.")
     else:
-        them = agreeing(done.batches, "", " of them")
-        called_off = count_of(done.batches, "batch")
-        say(f"{job}: {called_off} cancelled, {done.attempts}{them} while running.")
+        them = agreeing(batches, "", " of them")
+        say(f"{job}: {count_of(batches, 'batch')} cancelled, {attempts}{them} while running.")
         say(f"`batch-pipeline jobs retry {job}` takes them up again.")
 
 
 @jobs.command()
 @one_job
-@click.option(
-    "--batch",
-    metavar="LABEL",
-    multiple=True,
-    help="Only this one: partition key, range or number; may be repeated.",
-)
+@some_batches
 @on_table
 @as_json
 def retry(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: bool) -> None:
@@ -217,7 +212,7 @@ def retry(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: boo
 @jobs.command()
 @one_job
 @click.option(
-    "--batch", metavar="LABEL", required=True, help="Which: partition key, range or number."
+    "--batch", metavar="BATCH", required=True, help="Which: partition key, id range or number."
 )
 @on_table
 @as_json

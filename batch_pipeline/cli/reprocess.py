@@ -11,7 +11,14 @@ import click
 from batch_pipeline.cli.console import complain, head, note, print_json, say
 from batch_pipeline.cli.exits import EXIT_SOME_FAILED
 from batch_pipeline.cli.progress import progress
-from batch_pipeline.cli.streams import as_json, dry_run, one_stream, opened
+from batch_pipeline.cli.streams import (
+    as_json,
+    dry_run,
+    one_stream,
+    opened,
+    removed_option,
+    some_batches,
+)
 from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.words import column_of
 from batch_pipeline.settings.times import parse_time
@@ -26,22 +33,18 @@ _SHOWN = 20
 
 @click.command()
 @one_stream
-@click.option(
-    "--batch",
-    metavar="KEY",
-    multiple=True,
-    help="Only this one: partition key, range or number; may be repeated.",
-)
+@some_batches
 @click.option("--all", "everything", is_flag=True, help="All published batches.")
 @click.option(
-    "--before", metavar="TIME", help="Of these the ones published before this time (ISO 8601)."
+    "--until", metavar="TIME", help="Of these the ones published before this time (ISO 8601)."
 )
+@removed_option("--before", lambda: "Use --until.", is_flag=False)
 @dry_run
 @as_json
 def reprocess(
     stream: str,
     batch: tuple[str, ...],
-    before: str | None,
+    until: str | None,
     *,
     everything: bool,
     dry_run: bool,
@@ -50,8 +53,8 @@ def reprocess(
     """Encode and publish batches of STREAM once more, after code, settings or sources have changed.
 
     Each gets its next generation, which takes the place of the one before in messages and targets.
-    A batch that fails keeps what it had. Where it is interrupted, it says with which --before it
-    goes on with the rest. State --batch, --all or --before. With --dry-run it works beside
+    A batch that fails keeps what it had. Where it is interrupted, it says with which --until it
+    goes on with the rest. State --batch, --all or --until. With --dry-run it works beside
     `dev` and other commands.
 
     Exit codes: 3 when some batches failed.
@@ -64,9 +67,9 @@ def reprocess(
     from batch_pipeline.defs.reprocess import choose
     from batch_pipeline.defs.reprocess import reprocess as do_it
 
-    if (batch and everything) or not (batch or everything or before):
-        raise click.UsageError("Say which: --batch KEY, --all or --before TIME.")
-    until = None if before is None else parse_time(before, name="--before")
+    if (batch and everything) or not (batch or everything or until):
+        raise click.UsageError("Say which: --batch BATCHES, --all or --until TIME.")
+    before = None if until is None else parse_time(until, name="--until")
     with ExitStack() as stack:
         pipeline = stack.enter_context(opened())
         one = pipeline.stream(stream)
@@ -75,7 +78,7 @@ def reprocess(
         )
         instance = stack.enter_context(dagster)
         stack.enter_context(progress())
-        chosen = choose(pipeline, one, instance, keys=batch, before=until)
+        chosen = choose(pipeline, one, instance, keys=batch, before=before)
         try:
             remade = [] if dry_run else do_it(pipeline, one, instance, chosen)
         except (KeyboardInterrupt, PipelineError):
@@ -94,7 +97,7 @@ def reprocess(
 
 def _tell_rest(stream: str, keys: Sequence[str], chosen: "Chosen") -> None:
     if chosen.moment is not None:
-        words = [stream, *(f"--batch {key}" for key in keys), "--before", chosen.moment.isoformat()]
+        words = [stream, *(f"--batch {key}" for key in keys), "--until", chosen.moment.isoformat()]
         note(f"What is left then is made by: batch-pipeline reprocess {' '.join(words)}")
 
 

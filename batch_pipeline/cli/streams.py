@@ -36,6 +36,22 @@ dry_run = click.option(
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
+
+def _split(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> object:
+    names = [name.strip() for value in values for name in value.split(",")]
+    if "" in names:
+        raise click.BadParameter("a name between commas is empty.", context, option)
+    return tuple(dict.fromkeys(names))
+
+
+some_batches = click.option(
+    "--batch",
+    metavar="BATCHES",
+    multiple=True,
+    callback=_split,
+    help="Only these: partition keys, id ranges, numbers, a list of them; may be repeated.",
+)
+
 _LEFT_OUT = "batch_pipeline.left_out"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

@@ -78,7 +78,7 @@ def test_interrupted_call_says_how_to_go_on_with_the_rest(place: Workplace) -> N
     process.send_signal(signal.SIGINT)
     assert process.wait(LONGEST_SECONDS) == 130
     said = " ".join(slow.output.read_text().split())
-    found = re.search(r"batch-pipeline (reprocess visits --before \S+)", said)
+    found = re.search(r"batch-pipeline (reprocess visits --until \S+)", said)
     assert found is not None, said
     rest = place.run(*found[1].split(), "--json")
     assert rest.returncode == 0, rest.stderr
@@ -92,4 +92,4 @@ def test_what_is_to_be_made_has_to_be_said(place: Workplace, words: tuple[str, .
     """Expect wrong usage where nothing is chosen, or two things that contradict each other."""
     refused = place.run("reprocess", "orders", *words)
     assert refused.returncode == 2
-    assert "--batch KEY, --all or --before TIME" in refused.stderr
+    assert "--batch BATCHES, --all or --until TIME" in refused.stderr

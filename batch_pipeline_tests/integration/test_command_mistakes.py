@@ -97,3 +97,22 @@ def _dry_run(*words: str) -> list[dict[str, object]]:
     assert ended.exit_code == 0, ended.exception
     batches: list[dict[str, object]] = json.loads(ended.stdout)["batches"]
     return batches
+
+
+def test_batch_option_takes_a_list_and_names_what_is_unknown(scene: DefsScene) -> None:
+    labels = [status.batch.label for status in scene.database.batches.statuses("orders")]
+    listed = f"{labels[0]}, {labels[1]}"
+    unknown = CliRunner().invoke(cli, ["jobs", "cancel", "orders", "--batch", f"{listed},x"])
+    assert "no batch 'x'" in str(unknown.exception)
+    words = ["jobs", "cancel", "orders", "--batch", listed, "--batch", labels[2], "--json"]
+    assert '"batches":3' in CliRunner().invoke(cli, words).stdout.replace(" ", "")
+    words = ["jobs", "retry", "orders", "--batch", listed, "--json"]
+    assert '"batches":2' in CliRunner().invoke(cli, words).stdout.replace(" ", "")
+    empty = CliRunner().invoke(cli, ["jobs", "retry", "orders", "--batch", "1,,2"])
+    assert empty.exit_code == 2
+
+
+def test_reprocess_before_names_its_replacement(scene: DefsScene) -> None:
+    ended = CliRunner().invoke(cli, ["reprocess", "orders", "--before", "2026-01-01"])
+    assert ended.exit_code == 2
+    assert "The option --before was removed. Use --until." in ended.stderr

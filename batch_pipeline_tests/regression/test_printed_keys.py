@@ -30,7 +30,7 @@ BEFORE_WORK = (
         "reconcile --days 0",
         "gc --dry-run",
     ),
-    *("roll-up orders --keep 1 --dry-run", "report --output {folder}/report.html"),
+    "roll-up orders --keep 1 --dry-run",
     "plan orders --backfill again --item 1 --dry-run",
 )
 AFTER_LANDING = (
