@@ -23,7 +23,7 @@ FIRST = "000000000001-000000000002"
 BEFORE_WORK = (
     *("migrate", "doctor", "status", "explain 3", "explain invoice-4.jsonl", "explain absent.csv"),
     *(
-        "jobs",
+        "jobs list",
         "jobs list orders",
         "verify --all",
         "reconcile --all",
@@ -100,7 +100,8 @@ def test_names_of_metrics_are_those_of_before(old_home: Home) -> None:
 def _printed(home: Home, line: str) -> Iterator[str]:
     words = [word.format(folder=home.folder) for word in line.split()]
     options = [word for word in words if word.startswith("--")]
-    command = " ".join([words[0], *(one for one in options if one in {"--dry-run", "--backfill"})])
+    name = " ".join(words[:2]) if line.startswith("jobs ") else words[0]
+    command = " ".join([name, *(one for one in options if one in {"--dry-run", "--backfill"})])
     for path in _own(key_paths(home.json(*words))):
         yield f"{command}: {path}"
 
