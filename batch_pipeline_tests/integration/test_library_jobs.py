@@ -234,6 +234,16 @@ def test_retry_of_what_names_no_batch_is_refused(hundred: Database, named: Any) 
         retry_job("orders", named)
 
 
+def test_backfill_of_failed_batches_takes_what_they_were_planned_with(hundred: Database) -> None:
+    execute(hundred, "DELETE FROM meta_table WHERE id = 50")
+    batch = acquired("orders")
+    execute(hundred, "INSERT INTO meta_table (id, file, size_in_mib) VALUES (50, 'late', 1)")
+    batch.failed("no")
+    plan_backfill("again", "meta_table", COLUMNS, parent="orders", failed_only=True)
+    again = acquired("again")
+    assert (again.count, "late" in again.items) == (99, False)
+
+
 def test_jobs_lists_all_with_what_waits(hundred: Database) -> None:
     """Expect jobs in the order of their names."""
     plan_backfill("past", "meta_table", COLUMNS, batch_id_max=10, batch_count=5)
