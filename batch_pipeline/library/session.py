@@ -48,7 +48,9 @@ class Session:
             return None
 
         def read(one: PlannedBatch) -> Sequence[MetaItem]:
-            return sources.use(source_terms, lambda source: listed(source.table, one))
+            return sources.use(
+                source_terms, lambda source: listed(database.engine, source.table, one)
+            )
 
         return Batch(attempt, database.attempts, read, asked.identifier() or None)
 

@@ -192,9 +192,31 @@ def test_process_keeps_json_that_is_returned(ten: Database) -> None:
 def test_release_by_flag_is_success_or_failure(ten: Database) -> None:
     """Expect the older way to release to do the same."""
     acquired(batch_count=5).release(True, result=[1], logging="ok")
-    acquired(batch_count=5).release(success=False, logging="no")
+    acquired(batch_count=5).release(success=False, result={"at": 7}, logging="no")
     rows = query(ten, "SELECT status, result, logging FROM batch_pipeline.attempt ORDER BY id")
-    assert rows == [("succeeded", [1], "ok"), ("failed", None, "no")]
+    assert rows == [("succeeded", [1], "ok"), ("failed", {"at": 7}, "no")]
+
+
+def test_failure_with_a_result_keeps_it_beside_error_and_text(ten: Database) -> None:
+    batch = acquired(batch_count=5)
+    with pytest.raises(InvalidValueError, match="result"):
+        batch.failed("no", result={1, 2})
+    assert (batch.success, batch.lost) == (None, False)
+    batch.failed(ValueError("no"), result={"rows": (1, 2)}, logging="tried\nhard")
+    ((status, error, logging, result, _),) = query(ten, END)
+    assert (status, error, logging) == ("failed", "ValueError: no", "tried\nhard")
+    assert result == {"rows": [1, 2]}
+    view = "SELECT job_result_item, logging FROM batch_pipeline.inventory"
+    assert query(ten, view) == [({"rows": [1, 2]}, "tried\nhard")]
+
+
+def test_process_of_a_batch_whose_rows_are_gone_does_not_call_the_function(ten: Database) -> None:
+    batch = acquired(batch_count=5)
+    execute(ten, "DELETE FROM public.meta_table WHERE id <= 5")
+    calls: list[object] = []
+    assert batch.process(calls.append) is None
+    assert (calls, batch.success) == ([], True)
+    assert acquired(batch_count=5).items == files(6, 10)
 
 
 def test_unknown_item_column_burns_nothing(ten: Database) -> None:

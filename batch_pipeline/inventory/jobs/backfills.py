@@ -49,7 +49,7 @@ from batch_pipeline.inventory.meta.user_meta_table import UserMetaTable
 from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import batch, job
 from batch_pipeline.inventory.upkeep.migrate import check_still
-from batch_pipeline.inventory.work.batch_rows import batch_of, parts_of
+from batch_pipeline.inventory.work.batch_rows import BATCH_ROW, batch_of, parts_of
 from batch_pipeline.inventory.work.batches import Writing, insert_cuts, status_of, status_query
 
 Source = OwnMetaTable | UserMetaTable | MetaSource
@@ -175,7 +175,7 @@ class Backfills:
             raise UnknownBatchError(stream, key) from error
         mine = sa.and_(_of_backfills(stream), job.c.name == backfill_job(stream, name))
         query = (
-            sa.select(batch, job.c.name)
+            sa.select(*BATCH_ROW)
             .join(job)
             .where(
                 mine,

@@ -20,7 +20,7 @@ from batch_pipeline.domain.job import Job
 from batch_pipeline.domain.partition_key import parse_partition_key
 from batch_pipeline.inventory.jobs.jobs import job_of, with_late
 from batch_pipeline.inventory.tables import batch, job
-from batch_pipeline.inventory.work.batch_rows import batch_of
+from batch_pipeline.inventory.work.batch_rows import BATCH_ROW, batch_of
 
 _RANGE = re.compile(r"(-?[0-9]+)\.\.(-?[0-9]+)")
 
@@ -50,7 +50,7 @@ def find_batch(connection: sa.Connection, one: Job, which: int | str) -> Batch:
         InvalidValueError: several have this name.
     """
     text = str(which)
-    query = sa.select(batch, job.c.name).join(job).where(with_late(one.id))
+    query = sa.select(*BATCH_ROW).join(job).where(with_late(one.id))
     query = query.where(batch.c.superseded_at.is_(None))
     if text.isascii() and text.isdigit():
         query = query.where(batch.c.id == min(int(text), MAX_ID))

@@ -4,7 +4,7 @@ Every method opens a short transaction of its own on the meta engine; none knows
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from batch_pipeline.domain.errors import BadWeightError, InvalidValueError, MetaColumnUnfitError
 from batch_pipeline.domain.filter import Filter
 from batch_pipeline.domain.id_range import MAX_ID, MIN_ID, IdRange
+from batch_pipeline.domain.id_runs import IdRuns
 from batch_pipeline.domain.planning import Cut, Limits, cut
 from batch_pipeline.inventory.meta.catalogue import find_table
 from batch_pipeline.inventory.meta.column_roles import MetaColumns, checked_columns
@@ -22,6 +23,7 @@ from batch_pipeline.inventory.meta.meta_queries import (
     Facts,
     counted_weight,
     cut_up_to,
+    runs_of,
 )
 from batch_pipeline.inventory.meta.statement_text import text_of
 
@@ -38,6 +40,18 @@ class MetaItem:
     id: int
     item: Any
     weight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutTexts:
+    """Statements as text. $1 and $2 are the first and the last id.
+
+    `cut` finds the last item of a batch, $3 and $4 are the weight and the count that it may have.
+    `runs` finds which ids are there.
+    """
+
+    cut: str
+    runs: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,9 +150,11 @@ class ReflectedMetaTable:
         cuts = cut(pages, after_id=lowest - 1, ceiling=ceiling, limits=limits)
         return next(cuts, None)
 
-    def cut_text(self) -> str:
-        """Write the statement of `next_cut` as text; $1 to $4: first id, last id, weight, count."""
-        return text_of(self.engine, self.queries.cut)
+    def cut_texts(self) -> CutTexts:
+        """Write the statements of `next_cut` as text."""
+        return CutTexts(
+            cut=text_of(self.engine, self.queries.cut), runs=text_of(self.engine, self.queries.runs)
+        )
 
     def weights(self, after_id: int | None, ceiling: int) -> Iterator[tuple[int, int]]:
         """Stream `(id, weight)` in id order over one open cursor; memory is constant.
@@ -231,18 +247,41 @@ class ReflectedMetaTable:
         }
         query = self.queries.first_cut if after_id is None else self.queries.cut
         with reading_once(self.engine) as connection:
-            last = connection.execute(query, values).one_or_none()
-            if last is None:
-                return None
-            if last.weight is None:
-                raise self._bad_weight(connection, last.uid)
-            if last.uid == last.next_uid:
-                raise self._twice(last.uid)
-            beyond = last.position >= limits.max_count
-            if last.next_uid is not None and last.next_weight is None and not beyond:
-                raise self._bad_weight(connection, last.next_uid)
-        first_id = last.lowest if after_id is None else after_id + 1
-        return cut_up_to(last, first_id, ceiling, limits)
+            found = self._cut_by(connection, query, values, limits)
+            if found is None or found.count == _width(found.id_range):
+                return found
+            runs = self._runs(connection, found)
+        if runs is not None:
+            return replace(found, runs=runs)
+        with reading(self.engine, "REPEATABLE READ") as connection:  # rows came or went in between
+            found = self._cut_by(connection, query, values, limits)
+            return None if found is None else replace(found, runs=self._runs(connection, found))
+
+    def _cut_by(
+        self,
+        connection: sa.Connection,
+        query: sa.Select[Any],
+        values: dict[str, int],
+        limits: Limits,
+    ) -> Cut | None:
+        last = connection.execute(query, values).one_or_none()
+        if last is None:
+            return None
+        if last.weight is None:
+            raise self._bad_weight(connection, last.uid)
+        if last.uid == last.next_uid:
+            raise self._twice(last.uid)
+        beyond = last.position >= limits.max_count
+        if last.next_uid is not None and last.next_weight is None and not beyond:
+            raise self._bad_weight(connection, last.next_uid)
+        first_id = last.lowest if query is self.queries.first_cut else values["first_id"]
+        return cut_up_to(last, first_id, values["last_id"], limits)
+
+    def _runs(self, connection: sa.Connection, one: Cut) -> IdRuns | None:
+        """Read which ids a batch has; None if they are not the ones that it was cut with."""
+        found = connection.execute(self.queries.runs, _bounds(one.id_range)).one()
+        is_same = (found.items, int(found.weight or 0)) == (one.count, one.weight)
+        return runs_of(found) if is_same else None
 
     def _pages(self, first_id: int, ceiling: int, max_count: int) -> Iterator[tuple[int, int]]:
         """Give `(id, weight)` page by page, so that who stops early has read little."""
@@ -294,6 +333,10 @@ class ReflectedMetaTable:
         raw = self.table.c[self.columns.weight or self.columns.uid]
         query = sa.select(raw).where(self.uid == sa.literal(item_id, sa.BigInteger)).limit(1)
         return BadWeightError(self.canonical_name, item_id, connection.execute(query).scalar())
+
+
+def _width(id_range: IdRange) -> int:
+    return id_range.last_id - id_range.first_id + 1
 
 
 def _bounds(id_range: IdRange) -> dict[str, int]:

@@ -163,14 +163,14 @@ class UserMetaTable:
         self._use(lambda source: source.check_not_restarted(self.stream, planned_up_to))
 
     def items(self, batch: Batch) -> Sequence[Item]:
-        """Read the items of a batch in id order: those of its list, or those of its range that are
-        in no list of late arrivals.
+        """Read the items of a batch in id order: those of its list, or those that its range was
+        planned with and that are in no list of late arrivals.
 
         Raises:
             BadItemError: a row names no file, or has a weight that is refused.
         """
         try:
-            rows = self._use(lambda source: listed(source.table, batch))
+            rows = self._use(lambda source: listed(self.inventory, source.table, batch))
         except BadWeightError as error:
             problem = f"the weight is {error.weight!r}; expected a whole number from 0 to 2^63 - 1"
             raise BadItemError(error.table, error.item_id, problem) from error
