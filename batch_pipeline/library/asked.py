@@ -88,6 +88,7 @@ class Asked:
             name=self.checked_job(),
             meta_table=source.table.canonical_name,
             where=source.table.where,
+            identity=source.table.identity,
             max_attempts=self.checked_attempts(),
             bisect=self.bisect,
         )

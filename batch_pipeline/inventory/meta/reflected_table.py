@@ -13,6 +13,7 @@ from batch_pipeline.domain.errors import BadWeightError, InvalidValueError, Meta
 from batch_pipeline.domain.filter import Filter
 from batch_pipeline.domain.id_range import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.domain.planning import Cut, Limits, cut
+from batch_pipeline.domain.table_identity import DatabaseIdentity, TableIdentity
 from batch_pipeline.inventory.meta.catalogue import find_table
 from batch_pipeline.inventory.meta.column_roles import MetaColumns, checked_columns
 from batch_pipeline.inventory.meta.filters import clause
@@ -45,7 +46,8 @@ class ReflectedMetaTable:
     """A table or view that lists items, with the columns that play the roles.
 
     `notes` says what could not be checked. `on_bad_weight` is what a row counts whose weight is
-    NULL, negative, above 2^63 - 1 or no whole number; None refuses such rows.
+    NULL, negative, above 2^63 - 1 or no whole number; None refuses such rows. `database` is None
+    where nothing was asked to identify it.
     """
 
     engine: sa.Engine
@@ -56,6 +58,7 @@ class ReflectedMetaTable:
     where: Filter | None
     on_bad_weight: int | None
     notes: tuple[str, ...]
+    database: DatabaseIdentity | None = None
     queries: BatchQueries = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -70,6 +73,8 @@ class ReflectedMetaTable:
         columns: MetaColumns | None = None,
         where: Filter | None = None,
         on_bad_weight: int | None = None,
+        *,
+        database: DatabaseIdentity | None = None,
     ) -> "ReflectedMetaTable":
         """Find the table and check that it can be what its columns are said to be.
 
@@ -94,9 +99,20 @@ class ReflectedMetaTable:
             where=where,
             on_bad_weight=on_bad_weight,
             notes=notes,
+            database=database,
         )
         opened._probe()
         return opened
+
+    @property
+    def identity(self) -> TableIdentity | None:
+        """The database and the columns that the table is read by; None where unknown."""
+        if self.database is None:
+            return None
+        roles = self.columns
+        return TableIdentity(
+            uid=roles.uid, item=roles.item, weight=roles.weight, database=self.database
+        )
 
     @property
     def uid(self) -> sa.Column[Any]:

@@ -19,6 +19,7 @@ from batch_pipeline.domain.restored import Adopted
 from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.domain.schema_change import changes_between
 from batch_pipeline.domain.stream import Stream
+from batch_pipeline.domain.table_identity import without_identity
 from batch_pipeline.inventory.jobs.bookmarks import advance, gaps
 from batch_pipeline.inventory.jobs.jobs import of_stream, open_job
 from batch_pipeline.inventory.locks import LockClass, lock_in_transaction, lock_planning
@@ -114,7 +115,8 @@ def _job(found: Found, manifest: Manifest, origin: Origin) -> int | None:
     query = sa.select(job).where(job.c.name == name, job.c.meta_table == found.meta_table)
     row = found.connection.execute(query).one_or_none()
     if row is not None:
-        if (row.kind, row.stream, row.config) != (terms.kind, terms.stream, terms.config):
+        mine = (row.kind, row.stream, without_identity(row.config))
+        if mine != (terms.kind, terms.stream, without_identity(terms.config)):
             found.refuse(manifest, f"the job {name!r} is another one here")
         known: int = row.id
         return known
