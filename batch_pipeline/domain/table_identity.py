@@ -18,11 +18,16 @@ _MOVED = (
 
 
 def without_identity(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's configuration as it is in every inventory: without what identifies its table.
-
-    Pointer files keep this, since they may be read where the table has moved.
-    """
+    """Return a job's configuration without what identifies its table."""
     return {key: value for key, value in config.items() if key not in STORED_KEYS}
+
+
+def portable(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job's configuration as it is true wherever the inventory is restored.
+
+    Pointer files keep this: a table outside the inventory's database may have moved meanwhile.
+    """
+    return dict(config) if config.get(DATABASE) == _INVENTORY else without_identity(config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from batch_pipeline.ports import Cutter
 _CHUNK = 5_000
 _STREAM_ROWS = 10_000
 _COLUMNS = MetaColumns(uid="id", item="location", weight="size_bytes")
-_IDENTITY = TableIdentity(
+OWN_IDENTITY = TableIdentity(
     uid=_COLUMNS.uid, item=_COLUMNS.item, weight=_COLUMNS.weight, database=INVENTORY
 )
 _Row = TypeVar("_Row")
@@ -84,7 +84,7 @@ class OwnMetaTable:
     @property
     def identity(self) -> TableIdentity:
         """The database and the columns of the items."""
-        return _IDENTITY
+        return OWN_IDENTITY
 
     def check_not_restarted(self, planned_up_to: int) -> None:
         """Do nothing: ids are given by the highest one, and rows are never deleted."""

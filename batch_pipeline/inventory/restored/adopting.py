@@ -23,6 +23,7 @@ from batch_pipeline.domain.table_identity import without_identity
 from batch_pipeline.inventory.jobs.bookmarks import advance, gaps
 from batch_pipeline.inventory.jobs.jobs import of_stream, open_job
 from batch_pipeline.inventory.locks import LockClass, lock_in_transaction, lock_planning
+from batch_pipeline.inventory.meta.meta_table import OWN_IDENTITY
 from batch_pipeline.inventory.restored.adopted_batches import adopt_batch
 from batch_pipeline.inventory.restored.adopted_items import adopt_items
 from batch_pipeline.inventory.restored.found import Found
@@ -89,7 +90,14 @@ def _with_origins(manifests: Sequence[Manifest], found: Found) -> list[tuple[Man
 def _jobs(found: Found, stream: Stream, pairs: Iterable[tuple[Manifest, Origin]]) -> dict[str, int]:
     """Find the jobs of manifests by name, or make them as they were."""
     where = None if stream.user_table is None else stream.user_table.where
-    terms = JobTerms(name=stream.name, meta_table=found.meta_table, stream=stream.name, where=where)
+    terms = JobTerms(
+        name=stream.name,
+        meta_table=found.meta_table,
+        stream=stream.name,
+        where=where,
+        # A table of the user's is not opened here: its job stores what it is at its next use.
+        identity=OWN_IDENTITY if stream.user_table is None else None,
+    )
     try:
         own = open_job(found.connection, terms)
     except (JobChangedError, StreamMovedError) as error:
