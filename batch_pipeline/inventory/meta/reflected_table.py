@@ -45,9 +45,9 @@ class MetaItem:
 class ReflectedMetaTable:
     """A table or view that lists items, with the columns that play the roles.
 
-    `notes` says what could not be checked. `on_bad_weight` is what a row counts whose weight is
-    NULL, negative, above 2^63 - 1 or no whole number; None refuses such rows. `database` is None
-    where nothing was asked to identify it.
+    `notes` says what could not be checked. Weights are rounded up. `on_bad_weight` is what a row
+    counts whose weight is NULL, negative, above 2^63 - 1 or no number; None refuses such rows.
+    `database` is None where nothing was asked to identify it.
     """
 
     engine: sa.Engine
@@ -300,7 +300,8 @@ class ReflectedMetaTable:
         return [self.uid >= first, self.uid <= last, *self._filter()]
 
     def _filter(self) -> list[sa.ColumnElement[bool]]:
-        return [] if self.where is None else [clause(self.table, self.where)]
+        where = self.where
+        return [] if where is None else [clause(self.table, where, self.engine.dialect)]
 
     def _twice(self, item_id: int) -> MetaColumnUnfitError:
         problem, step = f"id {item_id} is there twice", "Let the view give every id once."

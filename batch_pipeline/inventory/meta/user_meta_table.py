@@ -178,7 +178,7 @@ class UserMetaTable:
         try:
             rows = self._use(lambda source: listed(source.table, batch))
         except BadWeightError as error:
-            problem = f"the weight is {error.weight!r}; expected a whole number from 0 to 2^63 - 1"
+            problem = f"the weight is {error.weight!r}; expected a number from 0 to 2^63 - 1"
             raise BadItemError(error.table, error.item_id, problem) from error
         late: set[int] = set()
         if batch.item_ids is None:
