@@ -7,10 +7,11 @@ from typing import Any
 
 from batch_pipeline.domain.batch import BatchState, BatchStatus
 from batch_pipeline.domain.errors import InvalidValueError
-from batch_pipeline.domain.filter import Filter
+from batch_pipeline.domain.filter import Filter, is_storable
 from batch_pipeline.domain.table_identity import TableIdentity
 
 MAX_NAME = 200
+_STORABLE = "text without NUL characters and unpaired surrogates"
 _ENDED = frozenset(
     {BatchState.PUBLISHED, BatchState.DEAD, BatchState.CANCELLED, BatchState.SUPERSEDED}
 )
@@ -22,6 +23,17 @@ class JobKind(StrEnum):
     INCREMENTAL = "incremental"
     BACKFILL = "backfill"  # history, planned at once
     LATE = "late"  # items that appeared below a bookmark
+
+
+def check_storable(name: str, text: str) -> str:
+    """Return a text that databases can hold.
+
+    Raises:
+        InvalidValueError: it holds NUL, or what is no UTF-8; `name` says which argument it is.
+    """
+    if not is_storable(text):
+        raise InvalidValueError(name, text, _STORABLE)
+    return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -175,7 +175,7 @@ class ReflectedMetaTable:
                         raise self._bad_weight(connection, item_id)
                     if item_id == last_id:
                         raise self._twice(item_id)
-                    yield item_id, weight
+                    yield self._integer(item_id), weight
                     last_id = item_id
 
     def items(self, id_range: IdRange) -> list[MetaItem]:
@@ -227,8 +227,20 @@ class ReflectedMetaTable:
 
     def _edge(self, edge: sa.ColumnElement[Any]) -> int | None:
         with reading_once(self.engine) as connection:
-            found: int | None = connection.execute(sa.select(edge)).scalar_one()
-        return found
+            found = connection.execute(sa.select(edge)).scalar_one()
+        return None if found is None else self._integer(found)
+
+    def _integer(self, item_id: Any) -> int:
+        """Return an id. SQLite lets anything into a column of integers that is no rowid.
+
+        Raises:
+            MetaColumnUnfitError: it is no integer.
+        """
+        if isinstance(item_id, int):
+            return item_id
+        problem = f"the id {item_id!r} is no integer"
+        step = "Correct the row, or read the table by a view without it."
+        raise MetaColumnUnfitError(self.canonical_name, self.columns.uid, "uid", problem, step)
 
     def _items(self, query: sa.Select[Any], id_range: IdRange) -> list[MetaItem]:
         with reading_once(self.engine) as connection:
@@ -275,7 +287,7 @@ class ReflectedMetaTable:
                     raise error
                 if item_id == last_id:
                     raise self._twice(item_id)
-                yield item_id, weight or 0  # beyond the count, whatever it weighs
+                yield self._integer(item_id), weight or 0  # beyond the count, whatever it weighs
                 last_id = item_id
             full, first_id = len(page) == size, page[-1][0] if page else first_id
             size = min(4 * size, _LARGEST_PAGE_ROWS)
