@@ -216,10 +216,9 @@ def test_job_in_the_inventorys_database_survives_a_restore_elsewhere(
         library.close()
 
 
-def test_database_is_the_same_by_another_alias_and_login(
+def test_database_is_the_same_by_another_login_and_url(
     ten: Database, database_url: str, empty_database_url: str
 ) -> None:
-    """Expect a second address of the server and another role to reach the same database."""
     run(ten, "DROP ROLE IF EXISTS other_login; CREATE ROLE other_login LOGIN SUPERUSER")
     with meta_engine(empty_database_url) as engine:
         execute(engine, CREATE_META_TABLE)
