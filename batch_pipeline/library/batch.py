@@ -65,8 +65,16 @@ class Batch:
 
     @property
     def id(self) -> int:
-        """The batch's number in the inventory."""
+        """The batch's number in the inventory, the same for every attempt on it.
+
+        It is `batch_id` in the view `batch_pipeline.inventory`, and what commands take as its name.
+        """
         return self._attempt.batch.id
+
+    @property
+    def attempt_id(self) -> int:
+        """The number of this attempt, which is `id` in the view `batch_pipeline.inventory`."""
+        return self._attempt.id
 
     @property
     def id_range(self) -> IdRange:
@@ -90,7 +98,7 @@ class Batch:
 
     @property
     def attempt(self) -> int:
-        """Which try this is, counted from 1."""
+        """Which attempt on the batch this is, counted from 1."""
         return self._attempt.number
 
     @property

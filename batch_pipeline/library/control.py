@@ -54,7 +54,7 @@ def job_status(  # noqa: PLR0913 - what acquire_batch is called with
     from yet has all of the table before it. Counting what is not planned reads all of that.
 
     Raises:
-        JobChangedError: the job has another filter.
+        JobChangedError: the job has another filter, other columns or another database.
         ConfigurationError: the table or its columns are not what was asked for.
         RetryableError: a database does not answer.
     """

@@ -32,7 +32,7 @@ ODD_TABLES = """
 CREATE TABLE texts (uid text PRIMARY KEY, item text, weight bigint);
 CREATE TABLE bare (uid bigint NOT NULL, item text, weight bigint);
 CREATE TABLE maybe (uid bigint UNIQUE, item text, weight bigint);
-CREATE TABLE floats (uid bigint PRIMARY KEY, item text, weight float);
+CREATE TABLE words (uid bigint PRIMARY KEY, item text, weight text);
 CREATE TABLE stamps (uid timestamptz PRIMARY KEY, item text, weight bigint);
 CREATE TABLE made_by_hand (uid bigint PRIMARY KEY, item text, weight bigint);
 """
@@ -125,7 +125,7 @@ def test_fractional_weight_is_rounded_down(ten: Database) -> None:
         ("meta_table", COLUMNS | {"weight": "size"}, UnknownMetaColumnError),
         ("texts", None, MetaColumnUnfitError),
         ("stamps", None, MetaColumnUnfitError),
-        ("floats", None, MetaColumnUnfitError),
+        ("words", None, MetaColumnUnfitError),
         ("bare", None, MetaColumnUnfitError),
         ("maybe", None, MetaColumnUnfitError),
         ("made_by_hand", None, CeilingUnavailableError),

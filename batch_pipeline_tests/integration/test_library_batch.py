@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from batch_pipeline import Batch, library
+from batch_pipeline import Batch, acquire_batches, library
 from batch_pipeline.domain.errors import (
     BatchElsewhereError,
     BatchReleasedError,
@@ -23,6 +23,7 @@ from batch_pipeline.inventory.work.heartbeat import Heartbeat
 from batch_pipeline.library.session import SESSIONS
 from batch_pipeline_tests.concurrency import eventually, together
 from batch_pipeline_tests.integration.library_tables import (
+    COLUMNS,
     acquire_or_none,
     acquired,
     delivered_ids,
@@ -272,3 +273,14 @@ def test_batch_says_what_it_is(ten: Database) -> None:
     assert (batch.job, batch.job_identifier, batch.id) == ("job", "run-3", 1)
     batch.failed()
     assert repr(batch) == "<Batch job 1..2 attempt 1, failed>"
+
+
+def test_batch_acquired_again_keeps_its_id_and_gets_another_attempt_id(ten: Database) -> None:
+    ids = []
+    for batch in acquire_batches("job", "meta_table", COLUMNS, iterations=2):
+        ids.append((batch.attempt_id, batch.id, batch.attempt))
+        batch.failed()
+    assert ids[0][0] != ids[1][0]
+    assert ids[0][1] == ids[1][1]
+    view = "SELECT id, batch_id, attempt FROM batch_pipeline.inventory ORDER BY id"
+    assert query(ten, view) == ids

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.imported import KnownRow
 from batch_pipeline.domain.job import JobKind
+from batch_pipeline.domain.table_identity import without_identity
 from batch_pipeline.inventory.tables import batch, bookmark, job
 
 MARK = "pybatchintory"  # key of a batch's config
@@ -64,6 +65,6 @@ def _problem(found: sa.Row[Any]) -> str | None:
         return f"the stream {found.stream} has a job of this name on {found.meta_table}"
     if found.kind != JobKind.INCREMENTAL:
         return f"a job of this name on {found.meta_table} is here for another purpose"
-    if found.config:
+    if without_identity(found.config):
         return f"the job of this name on {found.meta_table} has a filter here"
     return None

@@ -73,7 +73,7 @@ class Backfills:
             UnknownJobError: there is no such parent.
         """
         past = past_of(source)
-        terms = request.terms(past.name, past.where)
+        terms = request.terms(past.name, past.where, past.identity)
         self._make_parent(request, past)
         with transaction(self.engine) as connection:
             check_still(connection)
@@ -104,7 +104,7 @@ class Backfills:
         """
         past = past_of(source)
         with transaction(self.engine) as connection:
-            job_id = known_job(connection, request.terms(past.name, past.where))
+            job_id = known_job(connection, request.terms(past.name, past.where, past.identity))
             parent_id = _parent_id(connection, request, past)
             known = pace(connection, job.c.id == job_id, *_kin(request, parent_id))
             fitting = replace(
@@ -226,6 +226,7 @@ class Backfills:
                         meta_table=past.name,
                         stream=request.stream,
                         where=past.where,
+                        identity=past.identity,
                     ),
                 )
 

@@ -96,6 +96,9 @@ class LateArrivals:
             check_still(connection)
             job_id = job_id_of(connection, name, table.canonical_name)
             late = _late_name(connection, job_id, name)
+            problems = _other_table(connection, job_id, table)
+            if problems:
+                return Audit(job=name, late_job=late, other_table=problems)
             first = below_first(connection, job_id)
             fitted = fit(connection, limits or _last_limits(connection, job_id), job_id)
         finding = _Finding(Audit(job=name, late_job=late))
@@ -117,6 +120,9 @@ class LateArrivals:
         with transaction(self.engine) as connection:
             job_id = job_id_of(connection, name, table.canonical_name)
             late = _late_name(connection, job_id, name)
+            problems = _other_table(connection, job_id, table)
+            if problems:
+                return Audit(job=name, late_job=late, other_table=problems)
             first = below_first(connection, job_id)
         finding = _Finding(Audit(job=name, late_job=late))
         pages = published_pages(self.engine, job_id, since)
@@ -185,6 +191,26 @@ class LateArrivals:
         failpoint("audit.after_commit")
         ids = [row.id for row in fresh]
         finding.audit = finding.audit.with_late(ids, batches=batches, known=known)
+
+
+def _other_table(
+    connection: sa.Connection, job_id: int, table: ReflectedMetaTable
+) -> tuple[str, ...]:
+    """Return how a job's table differs from the one its batches were cut from.
+
+    Earlier releases let the column of the ids change, which passes rows over.
+    """
+    found = connection.execute(sa.select(job.c.config).where(job.c.id == job_id)).scalar_one()
+    problems = [] if table.identity is None else [*table.identity.differences(found)]
+    uid = batch.c.config["meta_table"]["cols"]["uid"].astext
+    used = sa.select(uid).where(batch.c.job_id == job_id, uid.is_not(None)).distinct().order_by(uid)
+    names = [repr(name) for name in connection.execute(used).scalars()]
+    if len(names) > 1:
+        problems.append(
+            f"its batches were cut by the ids of several columns ({', '.join(names)}), so rows may "
+            f"have been passed over or handed out twice"
+        )
+    return tuple(problems)
 
 
 def _batches(page: Sequence[Audited]) -> int:

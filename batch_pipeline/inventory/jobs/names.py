@@ -16,7 +16,7 @@ from batch_pipeline.domain.errors import (
     UnknownJobError,
 )
 from batch_pipeline.domain.id_range import MAX_ID, IdRange
-from batch_pipeline.domain.job import Job
+from batch_pipeline.domain.job import Job, check_storable
 from batch_pipeline.domain.partition_key import parse_partition_key
 from batch_pipeline.inventory.jobs.jobs import job_of, with_late
 from batch_pipeline.inventory.tables import batch, job
@@ -29,10 +29,12 @@ def find_job(connection: sa.Connection, name: str, meta_table: str | None) -> Jo
     """Find a job by its name; None stands for any meta table.
 
     Raises:
+        InvalidValueError: no job can have the name.
         UnknownJobError: there is none.
         AmbiguousJobError: several meta tables have one, and none was named.
     """
-    rows = connection.execute(sa.select(job).where(job.c.name == name)).all()
+    named = job.c.name == check_storable("job", name)
+    rows = connection.execute(sa.select(job).where(named)).all()
     found = [row for row in rows if meta_table in {None, row.meta_table}]
     if not found:
         known = sa.select(job.c.name).distinct().order_by(job.c.name)

@@ -14,6 +14,7 @@ from batch_pipeline.domain.id_runs import IdRuns
 from batch_pipeline.domain.planning import Cut, Limits
 
 _PRIME = 2**31 - 1
+_TOO_LARGE = sa.literal(2.0**63, sa.Double)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +36,28 @@ class Facts:
 def counted_weight(
     column: sa.Column[Any], on_bad_weight: int | None, dialect: str
 ) -> sa.Label[Any]:
-    """Give a row's weight as bigint; a bad one gives what it counts, NULL where it is refused."""
+    """Give a row's weight as bigint, rounded up; a bad one gives what it counts, NULL if refused.
+
+    Whole numbers are taken as they are. NaN is greater than any number on Postgres.
+    """
     bad = sa.or_(column.is_(None), column < 0)
-    if not isinstance(column.type, sa.SmallInteger | sa.Integer) or dialect != "postgresql":
+    whole: sa.ColumnElement[int] = sa.cast(column, sa.BigInteger)
+    is_integer = isinstance(column.type, sa.Integer)
+    if dialect == "sqlite" and not is_integer:
+        bad = sa.or_(bad, sa.func.typeof(column).not_in(["integer", "real"]), column >= _TOO_LARGE)
+        whole += sa.case((column > whole, 1), else_=0)  # its ceil() may be left out of a build
+    elif isinstance(column.type, sa.Float):
+        bad = sa.or_(bad, column >= _TOO_LARGE)  # MAX_ID itself is no float
+        whole = sa.cast(sa.func.ceil(column), sa.BigInteger)
+    elif isinstance(column.type, sa.Numeric) and column.type.scale != 0:
         bad = sa.or_(bad, column > sa.literal(MAX_ID, sa.BigInteger))
-    if dialect == "sqlite":  # values have types there, columns have wishes
+        whole = sa.cast(sa.func.ceil(column), sa.BigInteger)
+    elif not is_integer or dialect != "postgresql":
+        bad = sa.or_(bad, column > sa.literal(MAX_ID, sa.BigInteger))
+    if dialect == "sqlite" and is_integer:  # values have types there, columns have wishes
         bad = sa.or_(bad, sa.func.typeof(column) != "integer")
     counted = sa.null() if on_bad_weight is None else sa.literal(on_bad_weight, sa.BigInteger)
-    return sa.case((bad, counted), else_=sa.cast(column, sa.BigInteger)).label("weight")
+    return sa.case((bad, counted), else_=whole).label("weight")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from batch_pipeline.domain.filter import Filter
 from batch_pipeline.domain.id_range import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.domain.id_runs import IdRuns
 from batch_pipeline.domain.planning import Cut, Limits, cut
+from batch_pipeline.domain.table_identity import DatabaseIdentity, TableIdentity
 from batch_pipeline.inventory.meta.catalogue import find_table
 from batch_pipeline.inventory.meta.column_roles import MetaColumns, checked_columns
 from batch_pipeline.inventory.meta.filters import clause
@@ -58,8 +59,9 @@ class CutTexts:
 class ReflectedMetaTable:
     """A table or view that lists items, with the columns that play the roles.
 
-    `notes` says what could not be checked. `on_bad_weight` is what a row counts whose weight is
-    NULL, negative, above 2^63 - 1 or no whole number; None refuses such rows.
+    `notes` says what could not be checked. Weights are rounded up. `on_bad_weight` is what a row
+    counts whose weight is NULL, negative, above 2^63 - 1 or no number; None refuses such rows.
+    `database` is None where nothing was asked to identify it.
     """
 
     engine: sa.Engine
@@ -70,6 +72,7 @@ class ReflectedMetaTable:
     where: Filter | None
     on_bad_weight: int | None
     notes: tuple[str, ...]
+    database: DatabaseIdentity | None = None
     queries: BatchQueries = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -84,6 +87,8 @@ class ReflectedMetaTable:
         columns: MetaColumns | None = None,
         where: Filter | None = None,
         on_bad_weight: int | None = None,
+        *,
+        database: DatabaseIdentity | None = None,
     ) -> "ReflectedMetaTable":
         """Find the table and check that it can be what its columns are said to be.
 
@@ -108,9 +113,20 @@ class ReflectedMetaTable:
             where=where,
             on_bad_weight=on_bad_weight,
             notes=notes,
+            database=database,
         )
         opened._probe()
         return opened
+
+    @property
+    def identity(self) -> TableIdentity | None:
+        """The database and the columns that the table is read by; None where unknown."""
+        if self.database is None:
+            return None
+        roles = self.columns
+        return TableIdentity(
+            uid=roles.uid, item=roles.item, weight=roles.weight, database=self.database
+        )
 
     @property
     def uid(self) -> sa.Column[Any]:
@@ -175,7 +191,7 @@ class ReflectedMetaTable:
                         raise self._bad_weight(connection, item_id)
                     if item_id == last_id:
                         raise self._twice(item_id)
-                    yield item_id, weight
+                    yield self._integer(item_id), weight
                     last_id = item_id
 
     def items(self, id_range: IdRange) -> list[MetaItem]:
@@ -227,8 +243,20 @@ class ReflectedMetaTable:
 
     def _edge(self, edge: sa.ColumnElement[Any]) -> int | None:
         with reading_once(self.engine) as connection:
-            found: int | None = connection.execute(sa.select(edge)).scalar_one()
-        return found
+            found = connection.execute(sa.select(edge)).scalar_one()
+        return None if found is None else self._integer(found)
+
+    def _integer(self, item_id: Any) -> int:
+        """Return an id. SQLite lets anything into a column of integers that is no rowid.
+
+        Raises:
+            MetaColumnUnfitError: it is no integer.
+        """
+        if isinstance(item_id, int):
+            return item_id
+        problem = f"the id {item_id!r} is no integer"
+        step = "Correct the row, or read the table by a view without it."
+        raise MetaColumnUnfitError(self.canonical_name, self.columns.uid, "uid", problem, step)
 
     def _items(self, query: sa.Select[Any], id_range: IdRange) -> list[MetaItem]:
         with reading_once(self.engine) as connection:
@@ -298,7 +326,7 @@ class ReflectedMetaTable:
                     raise error
                 if item_id == last_id:
                     raise self._twice(item_id)
-                yield item_id, weight or 0  # beyond the count, whatever it weighs
+                yield self._integer(item_id), weight or 0  # beyond the count, whatever it weighs
                 last_id = item_id
             full, first_id = len(page) == size, page[-1][0] if page else first_id
             size = min(4 * size, _LARGEST_PAGE_ROWS)
@@ -323,7 +351,8 @@ class ReflectedMetaTable:
         return [self.uid >= first, self.uid <= last, *self._filter()]
 
     def _filter(self) -> list[sa.ColumnElement[bool]]:
-        return [] if self.where is None else [clause(self.table, self.where)]
+        where = self.where
+        return [] if where is None else [clause(self.table, where, self.engine.dialect)]
 
     def _twice(self, item_id: int) -> MetaColumnUnfitError:
         problem, step = f"id {item_id} is there twice", "Let the view give every id once."

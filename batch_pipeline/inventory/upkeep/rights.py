@@ -83,7 +83,7 @@ RIGHTS = (
         to="open a job",
         roles=(Role.PLANNER,),
         inserts=(job,),
-        updates=(job.c.max_attempts, job.c.bisect),
+        updates=(job.c.max_attempts, job.c.bisect, job.c.config),
     ),
     Right(
         to="plan",

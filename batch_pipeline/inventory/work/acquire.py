@@ -106,7 +106,7 @@ class Acquisitions:
         attempt cannot be published, and the batch is handed out again.
 
         Raises:
-            JobChangedError: the job has another filter.
+            JobChangedError: the job has another filter, other columns or another database.
             JobPausedError: the job is paused.
             MetaTableRestartedError: nothing is left since the table's ids start again.
         """

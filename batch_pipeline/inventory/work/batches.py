@@ -55,11 +55,16 @@ class PlannedBatches:
 
         Raises:
             JobPausedError: the job is paused.
-            JobChangedError, StreamMovedError: it was planned with another filter or table.
+            JobChangedError, StreamMovedError: it was planned with another filter, other columns,
+                another table or another database.
             MetaTableRestartedError: the table's ids start again.
         """
         terms = JobTerms(
-            name=table.stream, meta_table=table.name, stream=table.stream, where=table.where
+            name=table.stream,
+            meta_table=table.name,
+            stream=table.stream,
+            where=table.where,
+            identity=table.identity,
         )
         with transaction(self.engine) as connection:
             check_still(connection)

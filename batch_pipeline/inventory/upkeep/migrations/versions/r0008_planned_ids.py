@@ -3,7 +3,7 @@
 from alembic import op
 
 revision = "0008"
-down_revision = "0006"
+down_revision = "0007"
 
 _PLANNED_IDS = """
 ALTER TABLE batch_pipeline.batch
@@ -31,7 +31,8 @@ SELECT attempt.id,
        attempt.number AS attempt,
        attempt.status,
        coalesce(attempt.logging, attempt.error) AS logging,
-       batch.config::json AS config
+       batch.config::json AS config,
+       batch.id AS batch_id
   FROM batch_pipeline.attempt
   JOIN batch_pipeline.batch ON batch.id = attempt.batch_id
   JOIN batch_pipeline.job ON job.id = batch.job_id;
