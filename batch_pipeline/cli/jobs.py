@@ -55,7 +55,7 @@ def jobs(job: str | None, meta_table: str | None, as_json: bool) -> None:
         reports = control.jobs()
         unfinished: list[BatchStatus] = []
         if job is not None:
-            chosen = control.find(job, meta_table)
+            chosen = pipeline.job(job, meta_table)
             reports = [report for report in reports if report.job.id == chosen.id]
             unfinished = control.unfinished(job, chosen.meta_table)
     if as_json:
@@ -89,7 +89,8 @@ def pause(job: str, reason: str, meta_table: str | None, as_json: bool) -> None:
       batch-pipeline pause orders --reason "schema change"
     """
     with _opened() as pipeline:
-        one = pipeline.database.jobs.pause(job, reason, meta_table)
+        table = pipeline.job(job, meta_table).meta_table
+        one = pipeline.database.jobs.pause(job, reason, table)
     if as_json:
         print_json(_job(one))
         return
@@ -111,7 +112,8 @@ def resume(job: str, meta_table: str | None, as_json: bool) -> None:
       batch-pipeline resume orders
     """
     with _opened() as pipeline:
-        one = pipeline.database.jobs.resume(job, meta_table)
+        table = pipeline.job(job, meta_table).meta_table
+        one = pipeline.database.jobs.resume(job, table)
     if as_json:
         print_json(_job(one))
         return
@@ -134,11 +136,11 @@ def cancel(job: str, batch: str | None, meta_table: str | None, as_json: bool) -
       batch-pipeline cancel orders --batch 000000000031-000000000040
     """
     with _opened() as pipeline:
-        control = pipeline.database.jobs
+        control, table = pipeline.database.jobs, pipeline.job(job, meta_table).meta_table
         if batch is None:
-            done = control.cancel(job, meta_table)
+            done = control.cancel(job, table)
         else:
-            done = control.cancel_batch(job, batch, meta_table)
+            done = control.cancel_batch(job, batch, table)
     if as_json:
         print_json({"job": job, "batches": done.batches, "attempts": done.attempts})
     elif not done.batches:
@@ -172,7 +174,7 @@ def retry(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: boo
     """
     with _opened() as pipeline:
         control = pipeline.database.jobs
-        one = control.find(job, meta_table)
+        one = pipeline.job(job, meta_table)
         count = control.retry(job, batches=batch or None, meta_table=one.meta_table)
     if as_json:
         print_json({"job": job, "batches": count})
@@ -201,7 +203,7 @@ def bisect(job: str, batch: str, meta_table: str | None, as_json: bool) -> None:
     """
     with _opened() as pipeline:
         control = pipeline.database.jobs
-        one = control.find(job, meta_table)
+        one = pipeline.job(job, meta_table)
         number = control.batch(job, batch, one.meta_table).id  # before a table is opened for it
         halves = control.bisect(job, number, pipeline.items_of(one), one.meta_table)
     if as_json:

@@ -48,7 +48,8 @@ class Audit:
     batches of the job `late_job`; `known` ones earlier audits had planned. A late item that is
     `refused` has a weight that cannot be counted and is planned once that is corrected. `missing`
     items were published and are no longer there; `changed` are batches whose items weigh something
-    else than when they were published.
+    else than when they were published. Where `other_table` says that the job's table or its columns
+    are not those of its batches, nothing was compared or planned: the ids mean other rows.
     """
 
     job: str
@@ -61,6 +62,7 @@ class Audit:
     refused: Noted = Noted()
     missing: Noted = Noted()
     changed: Noted = Noted()
+    other_table: tuple[str, ...] = ()
 
     def with_late(self, ids: Iterable[int], *, batches: int, known: int) -> "Audit":
         """Add late items that were planned, and count the ones that had been before."""
@@ -75,10 +77,16 @@ class Audit:
     def is_clean(self) -> bool:
         """Tell whether everything compared is as it was published."""
         found = (self.late, self.refused, self.missing, self.changed)
-        return not self.known and not any(one.count for one in found)
+        return not self.known and not self.other_table and not any(one.count for one in found)
 
     def sentences(self) -> list[str]:
         """Say for people what was found, and what becomes of it."""
+        if self.other_table:
+            return [
+                f"Nothing was compared or planned: {problem}. Take a new name for the job, or "
+                f'correct what it reads ("Moving a meta table" in docs/library.md).'
+                for problem in self.other_table
+            ]
         compared = count_of(self.batches, "published batch")
         said = [f"{compared} compared with the meta table."]
         if count := self.late.count:

@@ -157,6 +157,15 @@ def judge_coverage(tiling: Tiling, audit: Audit | None) -> Verdict:
     batches = count_of(tiling.batches, "batch", grouped=True)
     them = agreeing(tiling.batches, "", " of them")
     looked = f"{batches}, {audit.batches:,}{them} compared with the table"
+    if audit.other_table:
+        return Verdict(
+            check=Check.COVERAGE,
+            passed=False,
+            found=f"No: {audit.other_table[0]}.",
+            worst="the ids of the batches mean rows of another table",
+            next_step="`batch-pipeline audit` says what to do.",
+            numbers=numbers,
+        )
     if not (late or broken or tiling.doubled_items):
         found = f"Yes: {looked}."
         return Verdict(check=Check.COVERAGE, passed=True, found=found, numbers=numbers)

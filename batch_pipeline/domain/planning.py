@@ -5,11 +5,12 @@ and ranges tile the ids without holes.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 
 from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.domain.id_range import IdRange
+from batch_pipeline.domain.id_runs import IdRuns, extend, unless_full
 
 LONGEST = 86_400  # seconds that a batch may be meant to take
 
@@ -47,12 +48,16 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """One planned range with what lies in it; `closed` tells that a limit ended it."""
+    """One planned range with what lies in it; `closed` tells that a limit ended it.
+
+    `runs` are the ids of its items, None if the range has no gap: only there can rows appear later.
+    """
 
     id_range: IdRange
     weight: int
     count: int
     closed: bool
+    runs: IdRuns | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +102,21 @@ def cut(
     yielded. Memory is constant.
     """
     first_id, weight, count = after_id + 1, 0, 0
+    firsts: list[int] = []
+    lasts: list[int] = []
     for item_id, item_weight in weighed_ids:
         full = weight + item_weight > limits.max_weight or count == limits.max_count
         if count and full:
-            id_range = IdRange(first_id=first_id, last_id=item_id - 1)
-            yield Cut(id_range=id_range, weight=weight, count=count, closed=True)
+            ids = IdRange(first_id=first_id, last_id=item_id - 1)
+            runs = unless_full(IdRuns(firsts, lasts), ids)
+            yield Cut(id_range=ids, weight=weight, count=count, closed=True, runs=runs)
             first_id, weight, count = item_id, 0, 0
+            firsts, lasts = [], []
         weight += item_weight
         count += 1
+        extend(firsts, lasts, item_id)
     if count:
         closed = weight >= limits.max_weight or count == limits.max_count
-        id_range = IdRange(first_id=first_id, last_id=ceiling)
-        yield Cut(id_range=id_range, weight=weight, count=count, closed=closed)
+        ids = IdRange(first_id=first_id, last_id=ceiling)
+        runs = unless_full(IdRuns(firsts, lasts), ids)
+        yield Cut(id_range=ids, weight=weight, count=count, closed=closed, runs=runs)

@@ -17,6 +17,7 @@ from batch_pipeline.domain.errors import (
     SettingError,
     StreamFileError,
     UnknownJobError,
+    UnknownMetaTableError,
     UnknownStreamError,
 )
 from batch_pipeline.domain.job import Job
@@ -198,6 +199,28 @@ class Pipeline:
             return self.database.meta_table(stream.name)
         sources = self._sources_at(stream, described.conn)
         return UserMetaTable.of(stream, described, inventory=self.database.engine, sources=sources)
+
+    def job(self, name: str, meta_table: str | None = None) -> Job:
+        """Find a job by its name, and by its meta table if one is named, in any spelling.
+
+        Raises:
+            UnknownJobError: there is none.
+            AmbiguousJobError: several meta tables have one, and none was named.
+            MetaUnreachableError: the database that knows how the table is spelled does not answer.
+        """
+        jobs = self.database.jobs
+        try:
+            return jobs.find(name, meta_table)  # as the inventory spells it
+        except UnknownJobError:
+            if meta_table is None:
+                raise
+            try:
+                canonical = self.sources_of(meta_table).canonical_name(meta_table)
+            except UnknownMetaTableError:
+                canonical = None  # of another database perhaps, where its whole name is needed
+            if canonical is None:
+                raise
+        return jobs.find(name, canonical)
 
     def items_of(self, one: Job) -> "ItemTable":
         """Give the table that lists the items of a job: a stream's own, or a user's.

@@ -110,7 +110,7 @@ class TableAttributes(Section):
     )
     on_bad_weight: Annotated[int, Field(strict=True, ge=0, le=MAX_ID)] | None = Field(
         None,
-        description="What a row counts whose weight is NULL, negative or no whole number (default: "
+        description="What a row counts whose weight is NULL, negative or no number (default: "
         "such rows are refused).",
     )
 

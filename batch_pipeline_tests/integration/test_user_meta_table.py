@@ -40,6 +40,27 @@ def test_rows_are_planned_up_to_the_ceiling_and_read_as_items(scene: Scene) -> N
     check_invariants(scene.database)
 
 
+def test_rows_inserted_into_the_gap_of_a_batch_are_late_whenever_it_is_encoded(
+    scene: Scene,
+) -> None:
+    scene.insert(1, 2, 5, 8)
+    first, second = scene.plan()
+    scene.insert(3)  # before the batch is encoded
+    assert [item.id for item in scene.table.items(first)] == [1, 2, 5]
+    scene.publish(first)
+    scene.publish(second)
+    scene.insert(6)  # before it is encoded again
+    assert [item.id for item in scene.table.items(first)] == [1, 2, 5]
+    scene.publish(first)
+    reflected = scene.table.reflected()
+    audit = scene.database.late_arrivals.audit("orders", reflected)
+    assert (audit.late.first, audit.missing.count, audit.changed.count) == ((3, 6), 0, 0)
+    [late] = scene.database.batches.late_statuses("orders")
+    assert [item.id for item in scene.table.items(late.batch)] == [3, 6]
+    assert scene.database.late_arrivals.audit("orders", reflected).late.count == 0
+    check_invariants(scene.database)
+
+
 def test_filter_chooses_the_rows_and_never_changes(scene: Scene) -> None:
     """Expect rows that do not fit to be in no batch, and another filter to be refused."""
     where = parse_filter([{"column": "size_in_bytes", "operator": "<", "value": 100}])

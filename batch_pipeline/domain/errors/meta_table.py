@@ -164,7 +164,7 @@ class BadWeightError(ConfigurationError):
     def sentence(self) -> str:
         weight = "NULL" if self.weight is None else repr(self.weight)
         return (
-            f"{self.table}: the weight of id {self.item_id} is {weight}; expected a whole number "
+            f"{self.table}: the weight of id {self.item_id} is {weight}; expected a number "
             f"from 0 to 2^63 - 1. Nothing was planned from this row on. Correct the row, or state "
             f"with `on_bad_weight` what such rows count."
         )

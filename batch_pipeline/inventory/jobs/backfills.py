@@ -49,7 +49,7 @@ from batch_pipeline.inventory.meta.user_meta_table import UserMetaTable
 from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import batch, job
 from batch_pipeline.inventory.upkeep.migrate import check_still
-from batch_pipeline.inventory.work.batch_rows import batch_of, parts_of
+from batch_pipeline.inventory.work.batch_rows import BATCH_ROW, batch_of, parts_of
 from batch_pipeline.inventory.work.batches import Writing, insert_cuts, status_of, status_query
 
 Source = OwnMetaTable | UserMetaTable | MetaSource
@@ -73,7 +73,7 @@ class Backfills:
             UnknownJobError: there is no such parent.
         """
         past = past_of(source)
-        terms = request.terms(past.name, past.where)
+        terms = request.terms(past.name, past.where, past.identity)
         self._make_parent(request, past)
         with transaction(self.engine) as connection:
             check_still(connection)
@@ -104,7 +104,7 @@ class Backfills:
         """
         past = past_of(source)
         with transaction(self.engine) as connection:
-            job_id = known_job(connection, request.terms(past.name, past.where))
+            job_id = known_job(connection, request.terms(past.name, past.where, past.identity))
             parent_id = _parent_id(connection, request, past)
             known = pace(connection, job.c.id == job_id, *_kin(request, parent_id))
             fitting = replace(
@@ -175,7 +175,7 @@ class Backfills:
             raise UnknownBatchError(stream, key) from error
         mine = sa.and_(_of_backfills(stream), job.c.name == backfill_job(stream, name))
         query = (
-            sa.select(batch, job.c.name)
+            sa.select(*BATCH_ROW)
             .join(job)
             .where(
                 mine,
@@ -226,6 +226,7 @@ class Backfills:
                         meta_table=past.name,
                         stream=request.stream,
                         where=past.where,
+                        identity=past.identity,
                     ),
                 )
 

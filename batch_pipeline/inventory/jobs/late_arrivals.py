@@ -30,6 +30,7 @@ from batch_pipeline.inventory.jobs.audited import (
     ids_seen,
     label,
     published_pages,
+    set_aside,
     unchanged,
 )
 from batch_pipeline.inventory.jobs.fits import fit
@@ -95,12 +96,15 @@ class LateArrivals:
             check_still(connection)
             job_id = job_id_of(connection, name, table.canonical_name)
             late = _late_name(connection, job_id, name)
+            problems = _other_table(connection, job_id, table)
+            if problems:
+                return Audit(job=name, late_job=late, other_table=problems)
             first = below_first(connection, job_id)
             fitted = fit(connection, limits or _last_limits(connection, job_id), job_id)
         finding = _Finding(Audit(job=name, late_job=late))
         pages = published_pages(self.engine, job_id, since)
         rows = self._late_rows(table, finding, chain([[first]] if first else [], pages))
-        while chunk := list(islice(rows, _AT_ONCE)):
+        for chunk in chain(_chunks(rows), _chunks(self._unplanned_rows(table, finding, job_id))):
             failpoint("audit.found")
             self._plan(job_id, late, fitted, chunk, finding)
         return finding.audit
@@ -116,11 +120,14 @@ class LateArrivals:
         with transaction(self.engine) as connection:
             job_id = job_id_of(connection, name, table.canonical_name)
             late = _late_name(connection, job_id, name)
+            problems = _other_table(connection, job_id, table)
+            if problems:
+                return Audit(job=name, late_job=late, other_table=problems)
             first = below_first(connection, job_id)
         finding = _Finding(Audit(job=name, late_job=late))
         pages = published_pages(self.engine, job_id, since)
         rows = self._late_rows(table, finding, chain([[first]] if first else [], pages))
-        while chunk := list(islice(rows, _AT_ONCE)):
+        for chunk in chain(_chunks(rows), _chunks(self._unplanned_rows(table, finding, job_id))):
             with transaction(self.engine) as connection:
                 known = _planned(connection, job_id, chunk)
             ids = [row.id for row in chunk if row.id not in known]
@@ -152,6 +159,15 @@ class LateArrivals:
                 rows = iter(()) if is_empty else present(table, one.ids)
                 yield from _compare(one, Comparison(seen=seen, rows=rows), finding)
 
+    def _unplanned_rows(
+        self, table: ReflectedMetaTable, finding: _Finding, job_id: int
+    ) -> Iterator[_Row]:
+        """Compare batches that are dead or cancelled with what they were planned with."""
+        for one in set_aside(self.engine, job_id):
+            if one.planned is not None:
+                comparison = Comparison(seen=one.planned, rows=present(table, one.ids))
+                yield from _surplus(one, comparison, finding)
+
     def _plan(
         self, job_id: int, late: str, fitted: Fitted, rows: Sequence[_Row], finding: _Finding
     ) -> None:
@@ -177,6 +193,26 @@ class LateArrivals:
         finding.audit = finding.audit.with_late(ids, batches=batches, known=known)
 
 
+def _other_table(
+    connection: sa.Connection, job_id: int, table: ReflectedMetaTable
+) -> tuple[str, ...]:
+    """Return how a job's table differs from the one its batches were cut from.
+
+    Earlier releases let the column of the ids change, which passes rows over.
+    """
+    found = connection.execute(sa.select(job.c.config).where(job.c.id == job_id)).scalar_one()
+    problems = [] if table.identity is None else [*table.identity.differences(found)]
+    uid = batch.c.config["meta_table"]["cols"]["uid"].astext
+    used = sa.select(uid).where(batch.c.job_id == job_id, uid.is_not(None)).distinct().order_by(uid)
+    names = [repr(name) for name in connection.execute(used).scalars()]
+    if len(names) > 1:
+        problems.append(
+            f"its batches were cut by the ids of several columns ({', '.join(names)}), so rows may "
+            f"have been passed over or handed out twice"
+        )
+    return tuple(problems)
+
+
 def _batches(page: Sequence[Audited]) -> int:
     return sum(one.batch_id is not None for one in page)
 
@@ -189,14 +225,24 @@ def _differs(one: Audited, found: Facts | None) -> bool:
     return before != (found.count, found.weight, found.fingerprint)
 
 
-def _compare(one: Audited, comparison: Comparison, finding: _Finding) -> Iterator[_Row]:
-    """Give the late rows of a batch; note what is gone, changed or refused."""
+def _chunks(rows: Iterator[_Row]) -> Iterator[list[_Row]]:
+    while chunk := list(islice(rows, _AT_ONCE)):
+        yield chunk
+
+
+def _surplus(one: Audited, comparison: Comparison, finding: _Finding) -> Iterator[_Row]:
+    """Give the late rows of a batch; note what is refused."""
     for item_id, weight in comparison.surplus():
         if weight is None:
             refused = finding.audit.refused.and_also([item_id])
             finding.audit = replace(finding.audit, refused=refused)
         else:
             yield _Row(id=item_id, weight=weight, of=one)
+
+
+def _compare(one: Audited, comparison: Comparison, finding: _Finding) -> Iterator[_Row]:
+    """Give the late rows of a batch; note what is gone, changed or refused."""
+    yield from _surplus(one, comparison, finding)
     audit = finding.audit
     if comparison.missing.count:
         finding.audit = replace(audit, missing=audit.missing.plus(comparison.missing))
@@ -207,8 +253,8 @@ def _compare(one: Audited, comparison: Comparison, finding: _Finding) -> Iterato
 def _fresh(connection: sa.Connection, job_id: int, rows: Sequence[_Row]) -> tuple[list[_Row], int]:
     """Pick the rows that no late batch has yet, and count those that one has.
 
-    A batch that was tried again since it was looked at is left to the next audit: its new attempt
-    may have seen them.
+    A published batch that was tried again since it was looked at is left to the next audit: its new
+    attempt may have seen them. A batch with a record of its planned ids never will.
     """
     known = _planned(connection, job_id, rows)
     unknown = [row for row in rows if row.id not in known]
@@ -218,7 +264,11 @@ def _fresh(connection: sa.Connection, job_id: int, rows: Sequence[_Row]) -> tupl
         if row.of.batch_id is not None and row.of.generation is not None
     }
     still = unchanged(connection, looked_at) if looked_at else set()
-    fresh = [row for row in unknown if row.of.batch_id is None or row.of.batch_id in still]
+    fresh = [
+        row
+        for row in unknown
+        if row.of.batch_id is None or row.of.planned is not None or row.of.batch_id in still
+    ]
     return fresh, len(known)
 
 

@@ -19,9 +19,11 @@ from batch_pipeline.domain.restored import Adopted
 from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.domain.schema_change import changes_between
 from batch_pipeline.domain.stream import Stream
+from batch_pipeline.domain.table_identity import without_identity
 from batch_pipeline.inventory.jobs.bookmarks import advance, gaps
 from batch_pipeline.inventory.jobs.jobs import of_stream, open_job
 from batch_pipeline.inventory.locks import LockClass, lock_in_transaction, lock_planning
+from batch_pipeline.inventory.meta.meta_table import OWN_IDENTITY
 from batch_pipeline.inventory.restored.adopted_batches import adopt_batch
 from batch_pipeline.inventory.restored.adopted_items import adopt_items
 from batch_pipeline.inventory.restored.found import Found
@@ -88,7 +90,14 @@ def _with_origins(manifests: Sequence[Manifest], found: Found) -> list[tuple[Man
 def _jobs(found: Found, stream: Stream, pairs: Iterable[tuple[Manifest, Origin]]) -> dict[str, int]:
     """Find the jobs of manifests by name, or make them as they were."""
     where = None if stream.user_table is None else stream.user_table.where
-    terms = JobTerms(name=stream.name, meta_table=found.meta_table, stream=stream.name, where=where)
+    terms = JobTerms(
+        name=stream.name,
+        meta_table=found.meta_table,
+        stream=stream.name,
+        where=where,
+        # A table of the user's is not opened here: its job stores what it is at its next use.
+        identity=OWN_IDENTITY if stream.user_table is None else None,
+    )
     try:
         own = open_job(found.connection, terms)
     except (JobChangedError, StreamMovedError) as error:
@@ -114,7 +123,8 @@ def _job(found: Found, manifest: Manifest, origin: Origin) -> int | None:
     query = sa.select(job).where(job.c.name == name, job.c.meta_table == found.meta_table)
     row = found.connection.execute(query).one_or_none()
     if row is not None:
-        if (row.kind, row.stream, row.config) != (terms.kind, terms.stream, terms.config):
+        mine = (row.kind, row.stream, without_identity(row.config))
+        if mine != (terms.kind, terms.stream, without_identity(terms.config)):
             found.refuse(manifest, f"the job {name!r} is another one here")
         known: int = row.id
         return known

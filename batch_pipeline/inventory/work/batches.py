@@ -31,12 +31,13 @@ from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import attempt, batch, batch_state, job
 from batch_pipeline.inventory.upkeep.migrate import check_still
 from batch_pipeline.inventory.work import batch_states
-from batch_pipeline.inventory.work.batch_rows import batch_of, parts_of
+from batch_pipeline.inventory.work.batch_rows import BATCH_ROW, batch_of, parts_of
 from batch_pipeline.ports import MetaTable
 
 _COPY = (
     "COPY batch_pipeline.batch "
-    "(job_id, first_id, last_id, weight, item_count, oversized, config, item_ids) FROM STDIN"
+    "(job_id, first_id, last_id, weight, item_count, oversized, config, item_ids, "
+    "id_runs) FROM STDIN"
 )
 
 
@@ -54,11 +55,16 @@ class PlannedBatches:
 
         Raises:
             JobPausedError: the job is paused.
-            JobChangedError, StreamMovedError: it was planned with another filter or table.
+            JobChangedError, StreamMovedError: it was planned with another filter, other columns,
+                another table or another database.
             MetaTableRestartedError: the table's ids start again.
         """
         terms = JobTerms(
-            name=table.stream, meta_table=table.name, stream=table.stream, where=table.where
+            name=table.stream,
+            meta_table=table.name,
+            stream=table.stream,
+            where=table.where,
+            identity=table.identity,
         )
         with transaction(self.engine) as connection:
             check_still(connection)
@@ -134,7 +140,7 @@ class PlannedBatches:
     def batch_of_item(self, stream: str, item_id: int) -> Batch | None:
         """Find the batch of a stream that has an item: a late one's list, or a range."""
         late = (
-            sa.select(batch, job.c.name)
+            sa.select(*BATCH_ROW)
             .join(job)
             .where(
                 job.c.stream == stream,
@@ -236,7 +242,9 @@ def insert_batches(
         for one, item_ids in batches:
             ids, oversized = one.id_range, one.weight > most_weight
             facts = (ids.first_id, ids.last_id, one.weight, one.count, oversized, written)
-            rows.write_row((job_id, *facts, None if item_ids is None else list(item_ids)))
+            listed = None if item_ids is None else list(item_ids)
+            runs = None if one.runs is None else [one.runs.firsts, one.runs.lasts]
+            rows.write_row((job_id, *facts, listed, runs))
             planned = planned.with_cut(one)
     if planned.batches:
         batch_states.planned(connection, job_id, after_batch_id)
@@ -259,7 +267,7 @@ def _without_short_tail(cuts: Iterable[Cut], limits: Limits) -> Iterator[Cut]:
 
 def _live(stream: str) -> sa.Select[Any]:
     return (
-        sa.select(batch, job.c.name)
+        sa.select(*BATCH_ROW)
         .join(job)
         .where(of_stream(stream), batch.c.superseded_at.is_(None), batch.c.item_ids.is_(None))
     )
@@ -269,8 +277,7 @@ def status_query() -> sa.Select[Any]:
     """Give the query of batches in id order, each with the facts of its latest attempt."""
     return (
         sa.select(
-            batch,
-            job.c.name,
+            *BATCH_ROW,
             batch_state.c.state,
             batch_state.c.attempts,
             batch_state.c.generation,
