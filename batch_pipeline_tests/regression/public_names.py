@@ -116,6 +116,8 @@ def _described(value: Any) -> str:
 
 
 def _signature(value: Any) -> str:
+    if isinstance(value, type) and value.__init__ is Exception.__init__:
+        return "(*args)"  # written in C, so that Python knows no signature
     text = _QUOTED_TYPE.sub(r"\1\2", str(inspect.signature(value)))
     return _MODULE_OF_NAME.sub("", _ADDRESS.sub("", text))
 
