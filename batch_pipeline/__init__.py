@@ -46,7 +46,7 @@ Where do I go to …
 - offer batches to Singer another way?    singer/tap/stream.py, then cli/tap.py
 - read part files back as records?        singer/part_records.py, singer/part_lines.py
 - load into a target another way?         steps/load.py, singer/running/loader.py
-- see which BATCH files a target reads?   singer/running/reading.py
+- see which BATCH files a target reads?   singer/running/capabilities.py
 - load into Postgres another way?         postgres/loader.py, then postgres/writing.py
 - let one job read another's results?     inventory/meta/published.py
 """

@@ -14,10 +14,9 @@ from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.job import JobKind
 from batch_pipeline.domain.json_fields import Fields
 from batch_pipeline.domain.location import (
-    is_in_other_store,
     is_object,
     join_uri,
-    split_root,
+    split_object,
     to_path,
     to_uri,
 )
@@ -196,8 +195,8 @@ def _is_location(text: str) -> bool:
         return False
     if not {".", ".."}.isdisjoint(uri.split("/")):
         return False
-    if is_object(uri) or is_in_other_store(uri):
-        return bool(split_root(uri)[1])
+    if is_object(uri):
+        return bool(split_object(uri)[1])
     return to_uri(to_path(uri)) == uri
 
 

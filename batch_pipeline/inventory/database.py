@@ -28,7 +28,6 @@ from batch_pipeline.inventory.work.loads import TargetLoads
 from batch_pipeline.inventory.work.manifests import Manifests
 from batch_pipeline.inventory.work.published_batches import PublishedBatches
 from batch_pipeline.inventory.work.schemas import SchemaVersions
-from batch_pipeline.inventory.work.target_probes import TargetProbes
 from batch_pipeline.inventory.work.work_counts import WorkCounts
 
 
@@ -54,7 +53,6 @@ class Database:
     standings: Standings = field(init=False)
     stored_attempts: StoredAttempts = field(init=False)
     loads: TargetLoads = field(init=False)
-    target_probes: TargetProbes = field(init=False)
     work_counts: WorkCounts = field(init=False)
     restored: RestoredInventory = field(init=False)
 
@@ -79,7 +77,6 @@ class Database:
             ("standings", Standings(self.engine)),
             ("stored_attempts", StoredAttempts(self.engine)),
             ("loads", TargetLoads(self.engine, heartbeat)),
-            ("target_probes", TargetProbes(self.engine)),
             ("work_counts", WorkCounts(self.engine)),
             ("restored", RestoredInventory(self.engine)),
         ):

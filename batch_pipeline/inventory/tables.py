@@ -281,7 +281,8 @@ sa.Index(
 )
 sa.Index("load_stream_id_idx", load.c.stream, load.c.id)
 
-target_probe = sa.Table(
+# Unused, and still here for processes of 0.1.0; a later revision drops it.
+sa.Table(
     "target_probe",
     metadata,
     sa.Column("command", sa.Text, primary_key=True),

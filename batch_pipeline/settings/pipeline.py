@@ -21,7 +21,7 @@ from batch_pipeline.domain.errors import (
     UnknownStreamError,
 )
 from batch_pipeline.domain.job import Job
-from batch_pipeline.domain.location import is_in_other_store, is_object
+from batch_pipeline.domain.location import is_object
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.files.landing import FolderLanding
 from batch_pipeline.files.object_landing import ObjectLanding
@@ -248,7 +248,7 @@ class Pipeline:
 
     def landing(self, stream: Stream, *, wait: bool) -> AskedLanding:
         """Give the landing of a stream; `wait` waits for files that are being written."""
-        if is_object(stream.source.place) or is_in_other_store(stream.source.place):
+        if is_object(stream.source.place):
             return ObjectLanding(stream=stream)
         return FolderLanding(stream=stream, wait=wait)
 
@@ -263,8 +263,6 @@ class Pipeline:
         if is_object(stream.source.place):
             most = None if wait else MOST_KEYS
             return WatchedObjects(ObjectLanding(stream=stream, client=client), most_keys=most)
-        if is_in_other_store(stream.source.place):  # a part of a listing costs as much as all of it
-            return WatchedObjects(ObjectLanding(stream=stream), most_keys=None)
         return WatchedLanding(FolderLanding(stream=stream, wait=wait))
 
     def cutter(self, stream: Stream) -> "ItemCutter | None":

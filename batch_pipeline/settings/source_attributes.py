@@ -6,16 +6,16 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from batch_pipeline.domain.arrivals import Arrivals, KeyOrder
-from batch_pipeline.domain.location import is_in_other_store, is_object, scheme_of
+from batch_pipeline.domain.location import is_object, scheme_of
 from batch_pipeline.domain.stream import CsvOptions, Source, SourceFiles, SourceFormat
 from batch_pipeline.domain.text_options import FixedColumn, TextOptions
 from batch_pipeline.settings.section import Section
 from batch_pipeline.settings.stream_values import (
     Count,
     Duration,
+    Location,
     QueueUrl,
     Size,
-    SourceLocation,
     Text,
     absolute_uri,
     refusal,
@@ -115,17 +115,15 @@ class EventAttributes(Section):
 class SourceAttributes(Section):
     """Where files land, or the table of your own that lists them, and how they are read."""
 
-    uri: SourceLocation | None = Field(
+    uri: Location | None = Field(
         None,
         description="Where files land: a folder, by a file:///… URI or by a path, relative to the "
-        "stream file; or s3://bucket/prefix; or gs://bucket/prefix or "
-        "abfs://container@account.dfs.core.windows.net/prefix, which are only read (default: none, "
-        "then `meta_table` is needed).",
+        "stream file; or s3://bucket/prefix (default: none, then `meta_table` is needed).",
     )
     meta_table: TableAttributes | None = Field(
         None, description="In place of uri: a table of your own, one row for each file."
     )
-    roots: tuple[SourceLocation, ...] = Field(
+    roots: tuple[Location, ...] = Field(
         (),
         description="Where links in the folder may lead to, beside the folder itself: folders, by "
         "file:///… URIs or by paths, relative to the stream file (default: nowhere).",
@@ -173,14 +171,9 @@ class SourceAttributes(Section):
         if self.roots and scheme_of(place) != "file":
             problem = "says where links lead to; expected none beside a bucket, which has no links"
             raise refusal(problem, key="source.roots")
-        problem = "is there for buckets only; expected none beside a folder"
-        if is_in_other_store(place):
-            problem = (
-                f"is there for s3:// only; expected none beside {scheme_of(place)}://, where keys "
-                f"cannot be listed from one of them on, nor events be read: a look lists them all"
-            )
         for key in ("listing", "events"):
             if key in self.model_fields_set and not is_object(place):
+                problem = "is there for buckets only; expected none beside a folder"
                 raise refusal(problem, key=f"source.{key}")
 
     def to_domain(self, base: Path) -> SourceFiles:

@@ -121,7 +121,7 @@ flattening_max_depth: 1
 
 SEE = {
     "": "What becomes of each kind of value, record and file is in [encoding](encoding.md).",
-    "source": "More: [buckets](s3.md#landing), [other stores](s3.md#other-stores), "
+    "source": "More: [buckets](s3.md#landing), "
     "[large files](operating/batch_sizes.md#large-files-resumable), "
     "[formats](encoding.md#sources).",
     "source.meta_table": "More: "

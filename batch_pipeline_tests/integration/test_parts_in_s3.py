@@ -21,7 +21,7 @@ from batch_pipeline.files.looks import (
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.singer.part_files import PartFileError
 from batch_pipeline.singer.part_records import record_lines, records
-from batch_pipeline.singer.running.reading import Reading
+from batch_pipeline.singer.running.capabilities import Capabilities
 from batch_pipeline.steps.load import load
 from batch_pipeline.stores.upload import PART_BYTES, ObjectUpload, remove
 from batch_pipeline_tests.factories import encoded, item_report, part_file
@@ -217,7 +217,7 @@ def test_target_gets_batches_from_s3_where_it_can_open_them(
     loading = scripts.loading(tmp_path)
     loading = replace(loading, manifest=in_s3(loading.manifest, bucket))
     loader = scripts.loader(tmp_path, scripts.GOOD)
-    loader._looked.append(Reading(encodings=("jsonl+gzip",), stores=stores))
+    loader.capabilities = Capabilities(encodings=("jsonl+gzip",), stores=stores, reason="")
     assert loader.load(loading, bucket).mode == mode
     kinds = [message["type"] for message in scripts.read(tmp_path)]
     middle = ["BATCH"] if mode is MessageMode.BATCH else ["RECORD", "RECORD"]

@@ -75,7 +75,7 @@ _DUTIES = (
         role="bp_worker",
         purpose="work on batches",
         privilege="INSERT",
-        tables=("attempt", "part_file", "attempt_item", "load", "target_probe", "schema_version"),
+        tables=("attempt", "part_file", "attempt_item", "load", "schema_version"),
         level=Level.WARN,
     ),
 )
