@@ -116,9 +116,11 @@ def _described(value: Any) -> str:
 
 
 def _signature(value: Any) -> str:
-    if isinstance(value, type) and value.__init__ is Exception.__init__:
-        return "(*args)"  # written in C, so that Python knows no signature
-    text = _QUOTED_TYPE.sub(r"\1\2", str(inspect.signature(value)))
+    try:
+        signature = str(inspect.signature(value))
+    except ValueError:  # of an exception without an `__init__` of its own
+        return "(*args)"
+    text = _QUOTED_TYPE.sub(r"\1\2", signature)
     return _MODULE_OF_NAME.sub("", _ADDRESS.sub("", text))
 
 
