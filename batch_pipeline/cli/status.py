@@ -54,7 +54,6 @@ def status(stream: tuple[str, ...], as_json: bool) -> None:
 
 
 def _report(pipeline: "Pipeline", stream: "Stream") -> dict[str, Any]:
-    from batch_pipeline.cli.limits_told import learned_json
     from batch_pipeline.cli.loads_told import standings_of
 
     database = pipeline.database
@@ -63,7 +62,6 @@ def _report(pipeline: "Pipeline", stream: "Stream") -> dict[str, Any]:
     states = Counter(one.state for one in statuses)
     ends = [one.finished_at for one in statuses if one.state is BatchState.PUBLISHED]
     paused = database.backfills.paused(stream.name)
-    limits = database.learned_limits.of_stream(stream.name, stream.limits)
     return {
         "stream": stream.name,
         "source": stream.source.place,
@@ -73,7 +71,6 @@ def _report(pipeline: "Pipeline", stream: "Stream") -> dict[str, Any]:
         "paused": database.jobs.paused(stream.name),
         **_waiting(standing),
         "last_published_at": max((at for at in ends if at is not None), default=None),
-        "learned_limit": learned_json(limits.learned),
         "batches": {state.value: states.get(state, 0) for state in BatchState},
         "unfinished": [_unfinished(one) for one in statuses if one.state not in _SETTLED],
         "backfills": [_backfill(one, paused) for one in database.backfills.of_stream(stream.name)],
@@ -228,9 +225,6 @@ def _print(told: _Told) -> None:
         _print_backfill(backfill)
     for target in report["targets"]:
         print_standing(target, told.now)
-    limit = report["learned_limit"]
-    for number, line in enumerate([] if limit is None else limit["sentences"]):
-        fact("" if number else "limit", line)
     kind = "folder" if report["meta_table"] is None else "meta table"
     fact("source", f"{kind} {report['source']}")
     if report["ceiling"] is not None:

@@ -17,7 +17,6 @@ from batch_pipeline.domain.audit import Audit, Comparison
 from batch_pipeline.domain.errors import JobChangedError
 from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.filter import parse_filter
-from batch_pipeline.domain.fitting import Fitted
 from batch_pipeline.domain.id_range import MAX_ID
 from batch_pipeline.domain.job import MAX_NAME, Job, JobKind, JobTerms
 from batch_pipeline.domain.planning import Limits
@@ -32,7 +31,6 @@ from batch_pipeline.inventory.jobs.audited import (
     published_pages,
     unchanged,
 )
-from batch_pipeline.inventory.jobs.fits import fit
 from batch_pipeline.inventory.jobs.item_lists import insert_lists
 from batch_pipeline.inventory.jobs.jobs import job_id_of, open_job
 from batch_pipeline.inventory.locks import lock_planning
@@ -96,13 +94,13 @@ class LateArrivals:
             job_id = job_id_of(connection, name, table.canonical_name)
             late = _late_name(connection, job_id, name)
             first = below_first(connection, job_id)
-            fitted = fit(connection, limits or _last_limits(connection, job_id), job_id)
+            limits = limits or _last_limits(connection, job_id)
         finding = _Finding(Audit(job=name, late_job=late))
         pages = published_pages(self.engine, job_id, since)
         rows = self._late_rows(table, finding, chain([[first]] if first else [], pages))
         while chunk := list(islice(rows, _AT_ONCE)):
             failpoint("audit.found")
-            self._plan(job_id, late, fitted, chunk, finding)
+            self._plan(job_id, late, limits, chunk, finding)
         return finding.audit
 
     def look(
@@ -153,7 +151,7 @@ class LateArrivals:
                 yield from _compare(one, Comparison(seen=seen, rows=rows), finding)
 
     def _plan(
-        self, job_id: int, late: str, fitted: Fitted, rows: Sequence[_Row], finding: _Finding
+        self, job_id: int, late: str, limits: Limits, rows: Sequence[_Row], finding: _Finding
     ) -> None:
         """Plan those rows that nobody planned meanwhile, all of them or none."""
         with transaction(self.engine) as connection:
@@ -168,7 +166,7 @@ class LateArrivals:
                 for window, group in groupby(fresh, lambda row: row.of.window):
                     weighed = [(row.id, row.weight) for row in group]
                     writing = Writing(
-                        job_id=child.id, fitted=fitted, config=_config(fitted, window)
+                        job_id=child.id, limits=limits, config=_config(limits, window)
                     )
                     batches += insert_lists(connection, writing, weighed).batches
             failpoint("audit.before_commit")
@@ -281,13 +279,12 @@ def _limit(written: Any) -> int:
     return MAX_ID if written is None else min(MAX_ID, max(1, int(written)))
 
 
-def _config(fitted: Fitted, window: Window) -> dict[str, Any]:
+def _config(limits: Limits, window: Window) -> dict[str, Any]:
     """Say with what a late batch was planned; the window lets who asks within one find it."""
     return {
         "late": True,
-        "max_weight": str(fitted.limits.max_weight),
-        "max_count": str(fitted.limits.max_count),
-        **({} if fitted.learned is None else fitted.learned.config()),
+        "max_weight": str(limits.max_weight),
+        "max_count": str(limits.max_count),
         "batch_id_min": window[0],
         "batch_id_max": window[1],
     }
