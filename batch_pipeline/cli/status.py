@@ -71,6 +71,7 @@ def _report(pipeline: "Pipeline", stream: "Stream") -> dict[str, Any]:
         "paused": database.jobs.paused(stream.name),
         **_waiting(standing),
         "last_published_at": max((at for at in ends if at is not None), default=None),
+        "warnings": [one.sentence for one in database.standings.many_partitions(stream.name)],
         "batches": {state.value: states.get(state, 0) for state in BatchState},
         "unfinished": [_unfinished(one) for one in statuses if one.state not in _SETTLED],
         "backfills": [_backfill(one, paused) for one in database.backfills.of_stream(stream.name)],
@@ -216,6 +217,8 @@ def _print(told: _Told) -> None:
     _print_unfinished(told)
     for number, step in enumerate(told.next_steps()):
         fact("" if number else "next", step)
+    for warning in report["warnings"]:
+        fact("warning", warning)
     fact("batches", _counts(report["batches"]))
     if report["items_waiting"]:
         size = format_bytes(report["bytes_waiting"])
