@@ -70,7 +70,6 @@ COMMANDS = {
     "audit": Listed(Section.UPKEEP, "audit", "Find items that appeared late, and plan them."),
     "reconcile": Listed(Section.UPKEEP, "reconcile", "Close what a crash left; settle a restore."),
     "gc": Listed(Section.UPKEEP, "gc", "Delete files that are no longer needed."),
-    "roll-up": Listed(Section.UPKEEP, "roll_up", "Make few wide partitions of many old ones."),
     "migrate": Listed(Section.UPKEEP, "migrate", "Bring the inventory schema to this release."),
     "metrics": Listed(Section.AROUND, "metrics", "Serve metrics for Prometheus, until Ctrl-C."),
     "pack": Listed(Section.AROUND, "pack", "Pack what executors of a Spark cluster import."),
@@ -85,6 +84,7 @@ REMOVED = {
     "import-pybatchintory": (
         "See docs/from_pybatchintory.md for how to continue a job of pybatchintory."
     ),
+    "roll-up": "Choose larger `batch.max_weight` and `batch.max_count`, for fewer partitions.",
 }
 
 

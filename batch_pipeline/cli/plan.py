@@ -120,7 +120,7 @@ def _tell_planned(stream: str, job: str, done: Planned, new: list[Batch], *, as_
         rows = [
             {"batch_id": one.key, "items": one.count, "weight_bytes": one.weight} for one in new
         ]
-        print_json({"stream": stream, "job": job, "batches": rows, "held": done.held})
+        print_json({"stream": stream, "job": job, "batches": rows})
         return
     say(f"{job}: {count_of(done.batches, 'batch')} planned.")
     for one in new[:_SHOWN]:
@@ -129,8 +129,6 @@ def _tell_planned(stream: str, job: str, done: Planned, new: list[Batch], *, as_
         say(f"  {one.key}  {files}  {format_bytes(one.weight):>10}{flag}")
     if len(new) > _SHOWN:
         say(f"  … and {len(new) - _SHOWN} more (--json lists all)")
-    if done.held:
-        say("  More is planned once these have shown how long they take (batch.target_seconds).")
 
 
 def _tell_estimate(stream: str, job: str, told: Estimate, *, as_json: bool) -> None:

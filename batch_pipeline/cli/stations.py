@@ -100,9 +100,6 @@ def _print_batch(story: dict[str, Any], now: datetime) -> None:
         return
     weight = format_bytes(story["batch_weight_bytes"])
     fact("3 plan", f"batch of {count_of(story['batch_items'], 'item')}, {weight}")
-    limit = story["learned_limit"]
-    for line in [] if limit is None else limit["sentences"]:
-        fact("", line)
     if story["is_late"]:
         fact("4 name", "outside the partitions, since it came late")
     else:

@@ -55,7 +55,6 @@ def status(stream: tuple[str, ...], as_json: bool) -> None:
 
 
 def _report(pipeline: "Pipeline", stream: "Stream") -> dict[str, Any]:
-    from batch_pipeline.cli.limits_told import learned_json
     from batch_pipeline.cli.loads_told import standings_of
 
     database = pipeline.database
@@ -64,7 +63,6 @@ def _report(pipeline: "Pipeline", stream: "Stream") -> dict[str, Any]:
     states = Counter(one.state for one in statuses)
     ends = [one.finished_at for one in statuses if one.state is BatchState.PUBLISHED]
     paused = database.backfills.paused(stream.name)
-    limits = database.learned_limits.of_stream(stream.name, stream.limits)
     return {
         "stream": stream.name,
         "source": stream.source.place,
@@ -74,7 +72,7 @@ def _report(pipeline: "Pipeline", stream: "Stream") -> dict[str, Any]:
         "paused": database.jobs.paused(stream.name),
         **_waiting(standing),
         "last_published_at": max((at for at in ends if at is not None), default=None),
-        "learned_limit": learned_json(limits.learned),
+        "warnings": [one.sentence for one in database.standings.many_partitions(stream.name)],
         "batches": {state.value: states.get(state, 0) for state in BatchState},
         "unfinished": [_unfinished(one) for one in statuses if one.state not in _SETTLED],
         "backfills": [_backfill(one, paused) for one in database.backfills.of_stream(stream.name)],
@@ -228,6 +226,8 @@ def _print(told: _Told) -> None:
     _print_unfinished(told)
     for number, step in enumerate(told.next_steps()):
         fact("" if number else "next", step)
+    for warning in report["warnings"]:
+        fact("warning", warning)
     fact("batches", _counts(report["batches"]))
     if report["items_waiting"]:
         size = format_bytes(report["bytes_waiting"])
@@ -237,9 +237,6 @@ def _print(told: _Told) -> None:
         _print_backfill(backfill)
     for target in report["targets"]:
         print_standing(target, told.now)
-    limit = report["learned_limit"]
-    for number, line in enumerate([] if limit is None else limit["sentences"]):
-        fact("" if number else "limit", line)
     kind = "folder" if report["meta_table"] is None else "meta table"
     fact("source", f"{kind} {report['source']}")
     if report["ceiling_strategy"] is not None:

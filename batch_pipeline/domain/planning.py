@@ -12,23 +12,19 @@ from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.id_runs import IdRuns, extend, unless_full
 
-LONGEST = 86_400  # seconds that a batch may be meant to take
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Bounds of a batch.
 
     `max_weight` in bytes and `max_count` in items close a batch, whichever is reached first; a last
-    batch lighter than `min_weight` is held back until its oldest item is `max_wait` old. With
-    `target_seconds` planners cut by less than `max_weight` where batches would take longer.
+    batch lighter than `min_weight` is held back until its oldest item is `max_wait` old.
     """
 
     max_weight: int
     max_count: int
     min_weight: int = 0
     max_wait: timedelta = timedelta(minutes=5)
-    target_seconds: float | None = None
 
     def __post_init__(self) -> None:
         if self.max_weight < 1:
@@ -37,13 +33,10 @@ class Limits:
             raise InvalidValueError("batch.max_count", self.max_count, "at least 1 item")
         if not 0 <= self.min_weight <= self.max_weight:
             raise InvalidValueError("batch.min_weight", self.min_weight, "between 0 and max_weight")
-        if self.target_seconds is not None and not 1 <= self.target_seconds <= LONGEST:
-            expected = f"a number of seconds from 1 to {LONGEST}"
-            raise InvalidValueError("batch.target_seconds", self.target_seconds, expected)
 
     def config(self) -> dict[str, str]:
         """Write what is kept with each batch that is cut by them."""
-        return {name: str(value) for name, value in asdict(self).items() if value is not None}
+        return {name: str(value) for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,15 +57,13 @@ class Cut:
 class Planned:
     """What one planning did: batches, their items and weight, and the ids from first to last.
 
-    `ids` is None when nothing was planned. `held` tells that there is more, which waits until it is
-    known how long such batches take.
+    `ids` is None when nothing was planned.
     """
 
     batches: int = 0
     items: int = 0
     weight: int = 0
     ids: IdRange | None = None
-    held: bool = False
 
     def and_then(self, other: "Planned") -> "Planned":
         """Add what was planned above it."""

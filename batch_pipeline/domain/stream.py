@@ -246,10 +246,6 @@ class Stream:
         if table is not None and table.imported is None and self.limits.min_weight:
             expected = "0 without `source.meta_table.imported`, which tells how long a row waits"
             raise InvalidValueError("batch.min_weight", self.limits.min_weight, expected)
-        target_seconds = self.limits.target_seconds
-        if table is not None and table.weight is None and target_seconds is not None:
-            expected = "none without `source.meta_table.weight`, which tells items that take longer"
-            raise InvalidValueError("batch.target_seconds", target_seconds, expected)
         if self.storage.keep_loaded is not None and not self.targets:
             expected = "none without `targets`, which say when a batch is loaded"
             raise InvalidValueError("storage.keep_loaded", str(self.storage.keep_loaded), expected)

@@ -7,7 +7,6 @@ import sqlalchemy as sa
 
 from batch_pipeline.inventory.forget import forget
 from batch_pipeline.inventory.jobs.backfills import Backfills
-from batch_pipeline.inventory.jobs.fits import LearnedLimits
 from batch_pipeline.inventory.jobs.job_control import JobControl
 from batch_pipeline.inventory.jobs.late_arrivals import LateArrivals
 from batch_pipeline.inventory.jobs.run_ends import RunEnds
@@ -46,7 +45,6 @@ class Database:
     manifests: Manifests = field(init=False)
     history: History = field(init=False)
     jobs: JobControl = field(init=False)
-    learned_limits: LearnedLimits = field(init=False)
     late_arrivals: LateArrivals = field(init=False)
     run_ends: RunEnds = field(init=False)
     published: PublishedBatches = field(init=False)
@@ -70,7 +68,6 @@ class Database:
             ("manifests", Manifests(self.engine)),
             ("history", History(self.engine)),
             ("jobs", JobControl(self.engine)),
-            ("learned_limits", LearnedLimits(self.engine)),
             ("late_arrivals", LateArrivals(self.engine)),
             ("run_ends", RunEnds(self.engine)),
             ("published", PublishedBatches(self.engine)),

@@ -18,6 +18,8 @@ from batch_pipeline.settings.yaml_lines import Document, Problem
 _KEYS = re.compile(r"([^.\[\]]+)|\[([0-9]+)\]")
 # Keys of earlier releases, with what to use instead.
 _REMOVED = {
+    "`batch.target_seconds`": "choose `batch.max_weight` and `batch.max_count` instead, which "
+    "bound a batch",
     "`storage.archive`": "copy files away before `keep_superseded` or `keep_loaded` ends, or leave "
     "these keys out to keep all generations",
 }

@@ -8,8 +8,6 @@ from datetime import timedelta
 from fractions import Fraction
 
 from batch_pipeline.domain.errors import InvalidValueError
-from batch_pipeline.domain.fitting import Learned
-from batch_pipeline.domain.words import agreeing, last_of
 
 MAX_BYTES = 2**63 - 1
 MAX_DURATION = timedelta(days=36_500)
@@ -113,22 +111,3 @@ def _quantity(text: str | float, name: str, expected: str) -> tuple[Fraction, st
     if match is None:
         raise InvalidValueError(name, text, expected)
     return Fraction(match[1]), match[2]
-
-
-def limit_sentences(learned: Learned) -> list[str]:
-    """Say which limit was learned and why it is that, and outright where it cannot be lower."""
-    limit, wanted = format_bytes(learned.max_weight), learned.wanted_weight
-    target = format_duration(timedelta(seconds=learned.target_seconds))
-    if wanted is None or learned.weight_per_second is None:
-        return [f"at most {limit}; how much takes {target} is not known yet"]
-    speed = format_bytes(round(learned.weight_per_second))
-    were = agreeing(learned.attempts, "was", "were")
-    said = [
-        f"at most {limit}; {target} are {format_bytes(wanted)}, at {speed}/s",
-        f"by {last_of(learned.attempts, 'batch')} that {were} full or took longer",
-    ]
-    if learned.is_least:
-        cause = f"batches take longer than {target} even so"
-        step = "lower max_weight, or raise target_seconds"
-        said.append(f"this is the least, a 64th of max_weight: {cause}; {step}")
-    return said

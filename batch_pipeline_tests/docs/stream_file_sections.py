@@ -129,8 +129,7 @@ SEE = {
     "[ceilings](library.md#ceilings).",
     "source.listing": "More: [how often what is asked](s3.md#how-often-what-is-asked).",
     "source.events": "More: [events](s3.md#events).",
-    "batch": "More: "
-    "[batches that take a minute](operating/batch_sizes.md#batches-that-take-a-minute).",
+    "batch": "More: [choose the limits](operating/batch_sizes.md#choose-the-limits).",
     "encoding": "More: [outputs](encoding.md#outputs).",
     "storage": "More: [garbage](operating/retention.md#garbage), "
     "[files that are loaded](operating/retention.md#files-that-are-loaded), "

@@ -27,8 +27,7 @@ RUN = [
     *("status", "explain 1", "register orders", "plan orders", "plan orders --dry-run"),
     *("jobs orders", "pause orders", "resume orders", "verify", "audit", "reconcile", "gc"),
     *("bisect orders --batch 4", "cancel orders", "retry orders", "load orders", "doctor"),
-    *("migrate", "roll-up orders --keep 0"),
-    "reprocess orders --all --dry-run",
+    *("migrate", "reprocess orders --all --dry-run"),
 ]
 # These need Spark, the whole environment, or a folder of files.
 NOT_RUN = {"run", "pack", "init"}

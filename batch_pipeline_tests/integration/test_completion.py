@@ -60,7 +60,7 @@ def test_commands_are_completed_without_loading_them(monkeypatch: pytest.MonkeyP
     """Expect all commands, or those that begin so."""
     assert names(monkeypatch, "batch-pipeline ") == [*COMMANDS]
     assert names(monkeypatch, "batch-pipeline re") == [
-        *("reprocess", "report", "register", "resume", "retry", "reconcile")
+        *("reprocess", "register", "resume", "retry", "reconcile")
     ]
 
 

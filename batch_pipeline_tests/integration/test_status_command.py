@@ -17,7 +17,7 @@ from batch_pipeline.domain.batch import AttemptStatus
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.integration.checks_scene import publish, publish_all
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
-from batch_pipeline_tests.integration.seeds import claimed, execute, register
+from batch_pipeline_tests.integration.seeds import claimed, execute, insert_batches, register
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
@@ -106,6 +106,17 @@ def test_status_of_a_new_stream_says_how_to_begin(scene: DefsScene) -> None:
     assert lines[1] == "  now         nothing is registered yet"
     assert lines[2].startswith("  next        `batch-pipeline run orders` registers")
     assert lines[-1] == "  ceiling     none yet (registrar); nothing holds it back"
+
+
+def test_status_with_50000_partitions_warns_and_names_the_limits(scene: DefsScene) -> None:
+    assert not any("warning" in line for line in shown("status"))
+    execute(scene.database, "DELETE FROM batch_pipeline.batch_state")
+    execute(scene.database, "DELETE FROM batch_pipeline.batch")
+    insert_batches(scene.database, "orders", 50_000)
+    [line] = [one for one in shown("status") if one.startswith("  warning")]
+    assert line.startswith("  warning     orders/batches has 50,000 partitions. Dagster advises")
+    (report,) = json.loads("\n".join(shown("status", "--json")))["streams"]
+    assert report["warnings"] == [line.removeprefix("  warning     ")]
 
 
 def test_status_for_programs_has_the_same_facts(scene: DefsScene) -> None:

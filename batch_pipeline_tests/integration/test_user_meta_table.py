@@ -101,16 +101,6 @@ def test_oldest_row_tells_how_long_a_short_batch_has_waited(scene: Scene) -> Non
     assert scene.database.batches.plan(dated, bounds, drain=False).items == 0
 
 
-def test_backlog_waits_until_batches_have_shown_how_long_they_take(scene: Scene) -> None:
-    """Expect the cuts that are not taken yet to leave no cursor open, and the same ones later."""
-    scene.insert(*range(1, 18))
-    assert ranges(scene.plan(target_seconds=60)) == [(1, 3, 3), (4, 6, 3), (7, 9, 3)]
-    assert scene.plan(target_seconds=60) == []
-    for status in scene.database.batches.statuses("orders"):
-        scene.publish(status.batch)
-    assert ranges(scene.plan(target_seconds=60)) == [(10, 12, 3), (13, 15, 3), (16, 17, 2)]
-
-
 def test_rows_younger_than_the_delay_are_left_alone(scene: Scene) -> None:
     """Expect the ceiling that the stream file asks for."""
     scene.insert(1, 2)

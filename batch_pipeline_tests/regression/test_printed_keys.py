@@ -23,7 +23,6 @@ FIRST = "000000000001-000000000002"
 BEFORE_WORK = (
     *("migrate", "doctor", "status", "explain 3", "explain invoice-4.jsonl", "explain absent.csv"),
     *("jobs", "jobs orders", "verify --all", "audit --all", "reconcile --days 0", "gc --dry-run"),
-    "roll-up orders --keep 1 --dry-run",
     "plan orders --backfill again --item 1 --dry-run",
 )
 AFTER_LANDING = (

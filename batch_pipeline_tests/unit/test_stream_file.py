@@ -57,7 +57,7 @@ attributes:
     max_item_size: 64KiB
     format: csv
     options: {delimiter: ";", quote: "'", escape: '\\', names: [a, b], charset: cp1252}
-  batch: {max_weight: 1.5GiB, max_count: 7, max_wait: 1h, min_weight: 10MB, target_seconds: 60}
+  batch: {max_weight: 1.5GiB, max_count: 7, max_wait: 1h, min_weight: 10MB}
   key_properties: [order_id, line]
   encoding: {format: parquet, compression: zstd}
   storage: {root: /data/batches, prefix: p_}
@@ -138,7 +138,6 @@ def test_stream_file_with_every_key_gives_all_of_them(tmp_path: Path) -> None:
             max_count=7,
             min_weight=10_000_000,
             max_wait=timedelta(hours=1),
-            target_seconds=60,
         ),
         encoding=Encoding(format=Format.PARQUET, compression=Compression.ZSTD),
         storage=Storage(root="file:///data/batches", prefix="p_"),
@@ -312,7 +311,7 @@ def test_stream_attributes_describe_every_key() -> None:
         for model in (schema, *models.values())
         for name, key in model.get("properties", {}).items()
     ]
-    assert len(keys) == 101
+    assert len(keys) == 100
     assert [name for name, description in keys if not description.endswith(".")] == []
 
 

@@ -79,16 +79,12 @@ def refusal_of(tmp_path: Path, text: str) -> StreamFileError:
             "`batch.min_weight` is 2; expected between 0 and max_weight",
         ),
         (
-            "batch: {target_seconds: 0}",
-            "`batch.target_seconds` is 0.0; expected a number of seconds from 1 to 86400",
+            "batch: {target_seconds: 60}",
+            (
+                "`batch.target_seconds` was removed; choose `batch.max_weight` and "
+                "`batch.max_count` instead"
+            ),
         ),
-        (
-            "batch: {target_seconds: .nan}",
-            "`batch.target_seconds` is nan; expected a number of seconds from 1 to 86400",
-        ),
-        ("batch: {target_seconds: -60}", "`batch.target_seconds` is -60.0; expected a number of"),
-        ("batch: {target_seconds: 1m}", "`batch.target_seconds` is '1m'; expected a number"),
-        ("batch: {target_seconds: yes}", "`batch.target_seconds` is True; expected a number"),
         ("batch:", "`batch` is empty; expected keys and values"),
         ("encoding: {format: xml}", "`encoding.format` is 'xml'; expected 'jsonl', 'parquet' or"),
         (

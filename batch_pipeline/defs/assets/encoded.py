@@ -4,7 +4,7 @@ A run has several partitions, each with its own attempt, materialization and fai
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -19,7 +19,6 @@ from batch_pipeline.defs.metadata import ENCODE_VERSION, batch_materialization
 from batch_pipeline.defs.names import DRAIN_TAG, LAUNCH_TAG, group, meta_table_key, pool
 from batch_pipeline.defs.partitioned import Partitioned, backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource, SparkResource
-from batch_pipeline.defs.rolled_up import RolledUpFailedError, keys_within, told_of_wide
 from batch_pipeline.domain.encode import EncodeRequest, EncodeResult
 from batch_pipeline.domain.errors import (
     BatchSupersededError,
@@ -105,35 +104,14 @@ def encode_partitions(
     Raises:
         Failure, RetryRequested: the surroundings failed.
     """
-    keys = published.context.partition_keys
-    return _encode_keys(published, workshop, database, asset, keys)
-
-
-def _encode_keys(
-    published: Materializations,
-    workshop: Workshop,
-    database: Database,
-    asset: Partitioned,
-    keys: Sequence[str],
-) -> dict[str, PipelineError]:
     context, failures = published.context, dict[str, PipelineError]()
-    for key in keys:
+    for key in context.partition_keys:
         try:
             _encode_partition(published, workshop, database, asset, key)
         except PipelineError as error:
             if isinstance(error, InventoryOlderError):
                 with suppress(PermissionDeniedError):  # a login that only works
                     database.restored.hold(workshop.stream.name, error.pause_reason)
-            within: Sequence[str] = ()
-            if isinstance(error, UnknownBatchError):
-                within = keys_within(database, workshop.stream, asset, key)
-            if within:  # a wide partition
-                below = _encode_keys(published, workshop, database, asset, within)
-                if below:
-                    failures[key] = RolledUpFailedError(key, below, len(within))
-                else:
-                    published.add(told_of_wide(database, workshop.stream, asset, key))
-                continue
             of_surroundings = isinstance(error, ConfigurationError | RetryableError)
             if of_surroundings and not isinstance(error, UnknownBatchError | SourceRefusedError):
                 raise surroundings_failed(context, error) from error

@@ -17,13 +17,10 @@ from batch_pipeline.defs.metadata import loaded_materialization
 from batch_pipeline.defs.names import batches_key, group, loaded_key, partitions
 from batch_pipeline.defs.partitioned import batches_of
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.defs.rolled_up import keys_within
-from batch_pipeline.domain.batch import Batch
 from batch_pipeline.domain.errors import (
     FilesRemovedError,
     LoadRunningError,
     PipelineError,
-    UnknownBatchError,
 )
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.domain.target import PostgresTarget, Target
@@ -208,13 +205,13 @@ def _void(
 
 
 def _published(database: Database, stream: Stream, keys: Collection[str]) -> list[str]:
-    """Give the names of the batches that partition keys stand for.
+    """Return the names of the batches of partition keys.
 
     Raises:
         Failure: some of them are not published; nothing was loaded.
     """
     asset = batches_of(stream)
-    every = list(_batches(database, stream, keys))
+    every = [asset.find(database, key) for key in keys]
     missing = [one.label for one in every if database.manifests.of_batch(one) is None]
     if missing:
         raise dg.Failure(
@@ -223,16 +220,3 @@ def _published(database: Database, stream: Stream, keys: Collection[str]) -> lis
             allow_retries=False,
         )
     return [one.label for one in every]
-
-
-def _batches(database: Database, stream: Stream, keys: Collection[str]) -> Iterator[Batch]:
-    """Find the batches of partition keys; a wide key stands for several."""
-    asset = batches_of(stream)
-    for key in keys:
-        try:
-            yield asset.find(database, key)
-        except UnknownBatchError:
-            within = keys_within(database, stream, asset, key)
-            if not within:
-                raise
-            yield from (asset.find(database, one) for one in within)

@@ -5,7 +5,7 @@ A window of ids becomes ranges that tile it. Times, lists and failed batches bec
 whoever reads it and whatever becomes of the columns it was chosen by.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 import sqlalchemy as sa
@@ -30,7 +30,6 @@ from batch_pipeline.domain.planning import Planned
 from batch_pipeline.inventory.jobs import progress
 from batch_pipeline.inventory.jobs.backfill_items import Chosen, choose
 from batch_pipeline.inventory.jobs.backfill_sources import Past, past_of
-from batch_pipeline.inventory.jobs.fits import fit
 from batch_pipeline.inventory.jobs.item_lists import insert_lists
 from batch_pipeline.inventory.jobs.jobs import (
     held,
@@ -82,11 +81,9 @@ class Backfills:
             one = open_job(connection, terms, parent_id=parent_id)
             lock_planning(connection, one.id)
             failpoint("backfill.locked")
-            fitted = fit(connection, request.limits, one.id, parent_id)
-            request = replace(request, limits=fitted.limits)
             chosen = choose(connection, request, past, job_id=one.id, parent_id=parent_id)
-            config = {**fitted.config(), "selection": request.selection.to_json()}
-            writing = Writing(job_id=one.id, fitted=fitted, config=config)
+            config = {**request.limits.config(), "selection": request.selection.to_json()}
+            writing = Writing(job_id=one.id, limits=request.limits, config=config)
             planned = _write(connection, writing, chosen, in_lists=not request.selection.is_window)
             if is_new and not planned.batches:
                 connection.rollback()
@@ -107,11 +104,8 @@ class Backfills:
             job_id = known_job(connection, request.terms(past.name, past.where, past.identity))
             parent_id = _parent_id(connection, request, past)
             known = pace(connection, job.c.id == job_id, *_kin(request, parent_id))
-            fitting = replace(
-                request, limits=fit(connection, request.limits, job_id, parent_id).limits
-            )
-            chosen = choose(connection, fitting, past, job_id=job_id, parent_id=parent_id)
-        lists = (one for one, _ in cut_lists(chosen.items, fitting.limits))
+            chosen = choose(connection, request, past, job_id=job_id, parent_id=parent_id)
+        lists = (one for one, _ in cut_lists(chosen.items, request.limits))
         return estimate(chain(*(cuts for _, cuts in chosen.ranges), lists), request.limits, known)
 
     def statuses(self, name: str, meta_table: str) -> list[BatchStatus]:

@@ -17,7 +17,6 @@ from batch_pipeline.domain.audit import Audit, Comparison
 from batch_pipeline.domain.errors import JobChangedError
 from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.filter import parse_filter
-from batch_pipeline.domain.fitting import Fitted
 from batch_pipeline.domain.id_range import MAX_ID
 from batch_pipeline.domain.job import MAX_NAME, Job, JobKind, JobTerms
 from batch_pipeline.domain.planning import Limits
@@ -33,7 +32,6 @@ from batch_pipeline.inventory.jobs.audited import (
     set_aside,
     unchanged,
 )
-from batch_pipeline.inventory.jobs.fits import fit
 from batch_pipeline.inventory.jobs.item_lists import insert_lists
 from batch_pipeline.inventory.jobs.jobs import job_id_of, open_job
 from batch_pipeline.inventory.locks import lock_planning
@@ -100,13 +98,13 @@ class LateArrivals:
             if problems:
                 return Audit(job=name, late_job=late, other_table=problems)
             first = below_first(connection, job_id)
-            fitted = fit(connection, limits or _last_limits(connection, job_id), job_id)
+            limits = limits or _last_limits(connection, job_id)
         finding = _Finding(Audit(job=name, late_job=late))
         pages = published_pages(self.engine, job_id, since)
         rows = self._late_rows(table, finding, chain([[first]] if first else [], pages))
         for chunk in chain(_chunks(rows), _chunks(self._unplanned_rows(table, finding, job_id))):
             failpoint("audit.found")
-            self._plan(job_id, late, fitted, chunk, finding)
+            self._plan(job_id, late, limits, chunk, finding)
         return finding.audit
 
     def look(
@@ -169,7 +167,7 @@ class LateArrivals:
                 yield from _surplus(one, comparison, finding)
 
     def _plan(
-        self, job_id: int, late: str, fitted: Fitted, rows: Sequence[_Row], finding: _Finding
+        self, job_id: int, late: str, limits: Limits, rows: Sequence[_Row], finding: _Finding
     ) -> None:
         """Plan those rows that nobody planned meanwhile, all of them or none."""
         with transaction(self.engine) as connection:
@@ -184,7 +182,7 @@ class LateArrivals:
                 for window, group in groupby(fresh, lambda row: row.of.window):
                     weighed = [(row.id, row.weight) for row in group]
                     writing = Writing(
-                        job_id=child.id, fitted=fitted, config=_config(fitted, window)
+                        job_id=child.id, limits=limits, config=_config(limits, window)
                     )
                     batches += insert_lists(connection, writing, weighed).batches
             failpoint("audit.before_commit")
@@ -331,13 +329,12 @@ def _limit(written: Any) -> int:
     return MAX_ID if written is None else min(MAX_ID, max(1, int(written)))
 
 
-def _config(fitted: Fitted, window: Window) -> dict[str, Any]:
+def _config(limits: Limits, window: Window) -> dict[str, Any]:
     """Say with what a late batch was planned; the window lets who asks within one find it."""
     return {
         "late": True,
-        "max_weight": str(fitted.limits.max_weight),
-        "max_count": str(fitted.limits.max_count),
-        **({} if fitted.learned is None else fitted.learned.config()),
+        "max_weight": str(limits.max_weight),
+        "max_count": str(limits.max_count),
         "batch_id_min": window[0],
         "batch_id_max": window[1],
     }

@@ -1,4 +1,4 @@
-"""Looks at what stands still: paused streams, attempts nobody closed, and Dagster's daemon.
+"""Looks at paused streams, attempts nobody closed, numbers of partitions, and Dagster's daemon.
 
 Reads only. Of Dagster's tables, which lie in the same database, it knows no more than it asks.
 """
@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from batch_pipeline.domain.batch import AttemptStatus
 from batch_pipeline.domain.finding import Finding, fine, warning
 from batch_pipeline.domain.words import agreeing, count_of
+from batch_pipeline.inventory.jobs.standings import many_partitions
 from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import attempt, batch, job
 
@@ -30,7 +31,7 @@ _IS_READABLE = sa.text(
 
 
 def check_work(inventory: sa.Engine) -> Iterator[Finding]:
-    """Look at jobs that are paused and at attempts whose process was not heard of for long.
+    """Look at paused jobs, attempts without a process, and assets with too many partitions.
 
     Raises:
         DatabaseUnreachableError: the server went away.
@@ -50,6 +51,7 @@ def check_work(inventory: sa.Engine) -> Iterator[Finding]:
     with transaction(inventory) as connection:
         stopped = connection.execute(paused.order_by(job.c.name)).all()
         left = connection.execute(silent).all()
+        many = many_partitions(connection, sa.true())
     for one in stopped:
         reason = f": {one.paused_reason}" if one.paused_reason else ""
         text = (
@@ -65,6 +67,8 @@ def check_work(inventory: sa.Engine) -> Iterator[Finding]:
             f"`batch-pipeline reconcile`."
         )
         yield warning(one.name, text)
+    for asset in many:
+        yield warning(asset.stream, asset.sentence)
 
 
 def check_dagster(inventory: sa.Engine, *, is_own: bool) -> Iterator[Finding]:

@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, islice
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,13 +17,11 @@ from batch_pipeline.domain.errors import (
     UnknownBatchError,
 )
 from batch_pipeline.domain.failpoint import failpoint
-from batch_pipeline.domain.fitting import Fitted
 from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.job import JobKind, JobTerms
 from batch_pipeline.domain.partition_key import parse_partition_key
 from batch_pipeline.domain.planning import Cut, Limits, Planned
 from batch_pipeline.inventory.jobs.bookmarks import EVERYWHERE, Gap, advance, gaps, highest_planned
-from batch_pipeline.inventory.jobs.fits import fit, room
 from batch_pipeline.inventory.jobs.jobs import of_stream, open_job
 from batch_pipeline.inventory.jobs.paces import estimate, pace
 from batch_pipeline.inventory.locks import lock_planning
@@ -50,7 +48,6 @@ class PlannedBatches:
     def plan(self, table: MetaTable, limits: Limits, *, drain: bool) -> Planned:
         """Cut all items above the bookmark of a stream's job in one pass and one transaction.
 
-        Fewer, so that three wait or run at most, while a limit that is learned has not settled.
         Holds the job's planning lock; a rival waits for it and then finds the rest.
 
         Raises:
@@ -75,19 +72,15 @@ class PlannedBatches:
             failpoint("plan.locked")
             ceiling = table.ceiling()
             planned = Planned()
-            fitted = fit(connection, limits, one.id)
-            writing = Writing(job_id=one.id, fitted=fitted, config=fitted.config())
-            most = room(connection, fitted, one.id)
+            writing = Writing(job_id=one.id, limits=limits, config=limits.config())
             for gap in gaps(connection, one.id):
-                if planned.held or ceiling is None or ceiling < gap.ids.first_id:
+                if ceiling is None or ceiling < gap.ids.first_id:
                     break
-                cuts = table.cuts(gap.after_id, min(ceiling, gap.ids.last_id), fitted.limits)
+                cuts = table.cuts(gap.after_id, min(ceiling, gap.ids.last_id), limits)
                 if not drain and _is_young(table, gap, limits):
                     cuts = _without_short_tail(cuts, limits)
-                few = islice(cuts, None if most is None else most - planned.batches)
-                planned = planned.and_then(insert_cuts(connection, writing, gap, few))
-                planned = replace(planned, held=next(cuts, None) is not None)
-            if planned.ids is None and not planned.held:
+                planned = planned.and_then(insert_cuts(connection, writing, gap, cuts))
+            if planned.ids is None:
                 planned_up_to = highest_planned(connection, one.id, EVERYWHERE)
                 if planned_up_to is not None:
                     table.check_not_restarted(planned_up_to)
@@ -106,10 +99,9 @@ class PlannedBatches:
             # Nothing is planned of a job that is not there, as of job 0, which there never is.
             job_id = connection.execute(query).scalar_one_or_none() or 0
             known = pace(connection, job.c.id == job_id)
-            fitted = fit(connection, limits, job_id)
             ceiling, found = table.ceiling(), list(gaps(connection, job_id))
         cuts = (
-            table.cuts(gap.after_id, min(ceiling, gap.ids.last_id), fitted.limits)
+            table.cuts(gap.after_id, min(ceiling, gap.ids.last_id), limits)
             for gap in found
             if ceiling is not None and gap.ids.first_id <= ceiling
         )
@@ -203,7 +195,7 @@ class Writing:
     """The job that batches are written for, and what is kept with each of them."""
 
     job_id: int
-    fitted: Fitted
+    limits: Limits
     config: Mapping[str, Any]
 
 
@@ -229,7 +221,7 @@ def insert_batches(
 
     Memory is one batch. The caller holds the planning lock; bookmarks are its business.
     """
-    job_id, most_weight = writing.job_id, writing.fitted.most_weight
+    job_id, most_weight = writing.job_id, writing.limits.max_weight
     highest = sa.select(sa.func.coalesce(sa.func.max(batch.c.id), 0)).where(
         batch.c.job_id == job_id
     )
