@@ -34,16 +34,19 @@ from batch_pipeline_tests.session import (  # noqa: F401 - where pytest looks fo
 from batch_pipeline_tests.store_faults import Faults, proxy
 
 # How long an example takes says something about the machine, nothing about us.
-settings.register_profile("usual", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("usual")
+_PATIENT = settings(deadline=None, derandomize=False, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("long", _PATIENT)  # loaded by `--long`, see `session.py`
 # For `pytest --hypothesis-profile=nightly`: much more of the same.
 settings.register_profile(
     "nightly",
+    _PATIENT,
     max_examples=800,
     stateful_step_count=60,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+# The same code gets the same examples.
+settings.register_profile("usual", _PATIENT, derandomize=True, database=None)
+settings.load_profile("usual")
 
 
 @pytest.fixture(scope="session")

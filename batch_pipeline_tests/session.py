@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import settings
 
 from batch_pipeline_tests.proofs import MARK
 
@@ -23,6 +24,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     config.addinivalue_line("markers", f"{_S3}: speaks to the S3 server of the tests")
     config.addinivalue_line("markers", f"{MARK}(number, …): proves a promise")
+    if config.getoption("--long") and not config.getoption("--hypothesis-profile"):
+        settings.load_profile("long")  # before test modules, whose settings build on it
     if "TMPDIR" not in os.environ and _is_roomy(_MEMORY):
         os.environ["TMPDIR"] = str(_MEMORY)  # also for the processes that tests start
         tempfile.tempdir = None

@@ -17,7 +17,7 @@ from batch_pipeline.defs.metadata import batch_materialization, generation_of
 from batch_pipeline.defs.names import DATA_VERSION_TAG
 from batch_pipeline.defs.partitioned import Partitioned
 from batch_pipeline.defs.rolled_up import covered_keys, is_in
-from batch_pipeline.defs.sensors.run_keys import unfinished_runs
+from batch_pipeline.defs.sensors.run_keys import reporting_runs
 from batch_pipeline.domain.batch import Batch, BatchStatus
 from batch_pipeline.domain.roll_up import Tiling
 from batch_pipeline.domain.stream import Stream
@@ -103,8 +103,8 @@ class Heard:
             del self._events[key]
         if not self._events:
             return []
-        # A run that is under way reports what it has published in a moment.
-        at_work = unfinished_runs(instance, asset).keys(KeyOrder(lambda: _order(instance, asset)))
+        # A run that is under way, or repeated, reports what it has published by its end.
+        at_work = reporting_runs(instance, asset).keys(KeyOrder(lambda: _order(instance, asset)))
         is_at_work = is_in(asset, at_work)
         events = []
         missing = [

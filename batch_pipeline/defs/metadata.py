@@ -36,6 +36,7 @@ from batch_pipeline.singer.messages import batch_message
 META_TABLE_VERSION = "append-only"
 ENCODE_VERSION = "1"
 _GENERATION = "generation"
+_TARGETS = "targets"
 LANDING_TROUBLE = "landing_trouble"
 _MOST_ROWS = 200
 
@@ -91,7 +92,6 @@ def batch_materialization(
     The generation is its data version as well: of all that an event has, Dagster finds that alone
     for many partitions at once.
     """
-    source = meta_table_key(stream).to_user_string()
     return dg.AssetMaterialization(
         asset_key=asset.asset_key,
         partition=asset.key_of(manifest.batch),
@@ -99,13 +99,19 @@ def batch_materialization(
             "job": manifest.stream,
             **batch_metadata(manifest, pointer_uri, seconds, schema_changes),
         },
-        tags={
-            **_data_version(str(manifest.generation)),
-            "dagster/code_version": ENCODE_VERSION,
-            f"dagster/input_data_version/{source}": META_TABLE_VERSION,
-            f"dagster/input_event_pointer/{source}": "NULL",
-        },
+        tags=encoded_tags(stream, str(manifest.generation)),
     )
+
+
+def encoded_tags(stream: Stream, version: str) -> dict[str, str]:
+    """Return the tags of an event of encoded batches: its data version, and what it was made of."""
+    source = meta_table_key(stream).to_user_string()
+    return {
+        **_data_version(version),
+        "dagster/code_version": ENCODE_VERSION,
+        f"dagster/input_data_version/{source}": META_TABLE_VERSION,
+        f"dagster/input_event_pointer/{source}": "NULL",
+    }
 
 
 def loaded_materialization(stream: Stream, one: InTargets) -> dg.AssetMaterialization:
@@ -130,9 +136,17 @@ def loaded_materialization(stream: Stream, one: InTargets) -> dg.AssetMaterializ
             _GENERATION: one.generation,
             "dagster/row_count": one.loads[0].records or 0,
             "seconds": round(one.seconds, 3),
-            "targets": dg.MetadataValue.table(records=rows, schema=schema),
+            _TARGETS: dg.MetadataValue.table(records=rows, schema=schema),
         },
     )
+
+
+def loading_runs(event: dg.AssetMaterialization | None) -> set[str]:
+    """Return the runs whose loads an event of `loaded_materialization` includes."""
+    targets = event.metadata.get(_TARGETS) if event is not None else None
+    if not isinstance(targets, dg.TableMetadataValue):
+        return set()
+    return {str(row.data["run"]) for row in targets.records}
 
 
 def generation_of(event: dg.AssetMaterialization | None) -> int:

@@ -14,6 +14,7 @@ PARTITION_TAG = "dagster/partition"
 DATA_VERSION_TAG = "dagster/data_version"
 PRIORITY_TAG = "dagster/priority"
 RETRY_TAG = "dagster/retry_number"  # on a run that Dagster made to repeat one that died
+WILL_RETRY_TAG = "dagster/will_retry"  # on a run that failed, its value `true`: Dagster repeats it
 MAX_RETRIES_TAG = "dagster/max_retries"
 LAUNCH_TAG = "batch_pipeline/launch"  # its value `new`: leave out what is published already
 BACKFILL_TAG = "batch_pipeline/backfill"  # its value: the name of the backfill

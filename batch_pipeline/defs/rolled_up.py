@@ -19,6 +19,7 @@ from dagster._core.storage.event_log import SqlEventLogStorage
 from dagster._core.storage.event_log.schema import DynamicPartitionsTable
 
 from batch_pipeline.defs.key_order import KeyOrder
+from batch_pipeline.defs.metadata import encoded_tags
 from batch_pipeline.defs.partitioned import Partitioned, batches_of
 from batch_pipeline.defs.sensors.run_keys import unfinished_runs
 from batch_pipeline.domain.batch import Batch, BatchState, BatchStatus
@@ -97,7 +98,7 @@ def told_of_wide(
     """The event of a wide partition, whose batches were all made anew."""
     every = database.batches.statuses(stream.name, parse_partition_key(key))
     published = [one for one in every if one.state is BatchState.PUBLISHED]
-    return wide_materialization(asset, key, published)
+    return wide_materialization(stream, asset, key, published)
 
 
 def covered_keys(tiling: Tiling, asset: Partitioned, keys: Iterable[str]) -> set[str]:
@@ -166,7 +167,7 @@ def roll_up(instance: dg.DagsterInstance, stream: Stream, found: RolledUp) -> No
     asset = batches_of(stream)
     wide = found.wide.items()
     for key, statuses in counted(wide, "making wide partitions", total=len(wide)):
-        instance.report_runless_asset_event(wide_materialization(asset, key, statuses))
+        instance.report_runless_asset_event(wide_materialization(stream, asset, key, statuses))
     instance.add_dynamic_partitions(asset.set_name, list(found.wide))
     _take_away(instance, asset, found.narrow)
 
@@ -188,9 +189,10 @@ def _take_away(instance: dg.DagsterInstance, asset: Partitioned, keys: Sequence[
 
 
 def wide_materialization(
-    asset: Partitioned, key: str, statuses: Sequence[BatchStatus]
+    stream: Stream, asset: Partitioned, key: str, statuses: Sequence[BatchStatus]
 ) -> dg.AssetMaterialization:
     """The event of a wide partition whose batches are all published."""
+    newest = max(one.generation or 0 for one in statuses)
     return dg.AssetMaterialization(
         asset_key=asset.asset_key,
         partition=key,
@@ -198,8 +200,9 @@ def wide_materialization(
             "batches": len(statuses),
             "items": sum(one.batch.count for one in statuses),
             "weight_bytes": sum(one.batch.weight for one in statuses),
-            "newest_generation": max(one.generation or 0 for one in statuses),
+            "newest_generation": newest,
         },
+        tags=encoded_tags(stream, str(newest)),
     )
 
 

@@ -8,7 +8,13 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from batch_pipeline.domain.errors import InvalidValueError
-from batch_pipeline.domain.schema import MAX_PRECISION, Column, ColumnType, RecordSchema
+from batch_pipeline.domain.schema import (
+    MAX_PRECISION,
+    Column,
+    ColumnType,
+    RecordSchema,
+    name_fault,
+)
 
 _FORMATS = {
     "date-time": ColumnType.TIMESTAMP,
@@ -52,8 +58,29 @@ def schema_of(declared: Any) -> RecordSchema:
         raise InvalidValueError("schema.file", "a JSON Schema", expected) from error
 
 
+def nested_kind(declared: Any) -> ColumnType | None:
+    """Return whether a property is declared as objects or as arrays; None for all else."""
+    try:
+        kinds = _kinds("property", _chosen("property", declared))
+    except (AttributeError, InvalidValueError):
+        return None
+    if kinds == {"object"}:
+        return ColumnType.OBJECT
+    return ColumnType.ARRAY if kinds == {"array"} else None
+
+
+def properties_of(declared: Any) -> dict[str, Any]:
+    """Return the properties that are declared of a property of objects, if it is one."""
+    if nested_kind(declared) is not ColumnType.OBJECT:
+        return {}
+    found = _chosen("property", declared).get("properties")
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
 def _column(name: str, declared: Any) -> Column:
     where = f"property {name}"
+    if fault := name_fault(name):
+        raise InvalidValueError("schema.file: properties", name, f"another name: {fault}")
     if not isinstance(declared, Mapping):
         raise InvalidValueError(where, declared, "a JSON Schema")
     shape = _chosen(where, declared)

@@ -186,6 +186,8 @@ class RecordMapping:
     """The Singer SDK's stream maps, flattening and selection, with the SDK's names and meanings.
 
     `select` are patterns of properties, `!` in front deselects; the last one that matches decides.
+    `flat_objects` are the columns that objects of the declared schema would be without flattening:
+    a record in which one is null has no such column.
     """
 
     stream_maps: Mapping[str, Any] = field(default_factory=dict)
@@ -194,6 +196,7 @@ class RecordMapping:
     flattening_max_depth: int | None = None
     flattening_separator: str = "__"
     select: tuple[str, ...] = ("*",)
+    flat_objects: frozenset[str] = frozenset()
 
     @property
     def is_identity(self) -> bool:

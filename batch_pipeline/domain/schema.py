@@ -64,6 +64,20 @@ _JSON_SCHEMAS: dict[ColumnType, dict[str, Any]] = {
 }
 
 
+def name_fault(name: str) -> str | None:
+    """Return why no column can have a name, None if one can.
+
+    The inventory keeps names in JSONB, and targets make them names of columns.
+    """
+    if "\0" in name:
+        return "a name with a NUL cannot be stored in PostgreSQL"
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return "a name with half of a surrogate pair cannot be stored in PostgreSQL"
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """A named column; its values may always be null. Decimals have a precision and a scale.

@@ -47,9 +47,12 @@ class CsvOptions:
 
     Without an escape a quote inside of a cell is doubled. `names` are the columns of files whose
     first record is data; where they are empty the first record is the header.
+    `is_delimiter_given` states that the stream file names the delimiter: then a header that looks
+    as if it had another one is taken as it is.
     """
 
     delimiter: str = ","
+    is_delimiter_given: bool = False
     quote: str = '"'
     escape: str | None = None
     names: tuple[str, ...] = ()

@@ -50,13 +50,21 @@ class SchemaAttributes(Section):
         if self.mode == "infer" and self.file is not None:
             raise refusal("is infer; expected declared beside `schema.file`", key="schema.mode")
 
-    def to_domain(self, base: Path) -> SchemaRules:
-        """Give the domain's form; the schema file is read.
+    def declared_json(self, base: Path) -> Any:
+        """Read the schema file; None where there is none.
 
         Raises:
-            InvalidValueError: the schema file cannot be read, or says what no column can be.
+            InvalidValueError: it cannot be read.
         """
-        declared = None if self.file is None else schema_of(_json(base / self.file))
+        return None if self.file is None else _json(base / self.file)
+
+    def to_domain(self, declared_json: Any) -> SchemaRules:
+        """Give the domain's form; `declared_json` is what the schema file holds.
+
+        Raises:
+            InvalidValueError: it says what no column can be.
+        """
+        declared = None if self.file is None else schema_of(declared_json)
         return SchemaRules(
             declared=declared, evolution=self.evolution, sample_records=self.sample_records
         )

@@ -76,7 +76,11 @@ class OptionAttributes(Section):
     def csv(self) -> CsvOptions:
         """Give the domain's form of what concerns csv."""
         return CsvOptions(
-            delimiter=self.delimiter, quote=self.quote, escape=self.escape, names=self.names
+            delimiter=self.delimiter,
+            is_delimiter_given="delimiter" in self.model_fields_set,
+            quote=self.quote,
+            escape=self.escape,
+            names=self.names,
         )
 
     def text(self) -> TextOptions:

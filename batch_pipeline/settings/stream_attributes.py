@@ -7,11 +7,12 @@ read: `to_stream` only needs to know the folder that relative paths start at.
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
 from batch_pipeline.domain.dagster_rules import DagsterRules
+from batch_pipeline.domain.json_schema import schema_of
 from batch_pipeline.domain.planning import Limits
 from batch_pipeline.domain.record_rules import OnNonfinite
 from batch_pipeline.domain.stream import Stream
@@ -180,6 +181,7 @@ class StreamAttributes(MappingAttributes):
 
     def to_stream(self, base: Path) -> Stream:
         """Give the domain's stream; `base` is the folder of the stream file."""
+        declared_json = self.schema_.declared_json(base)
         stream = Stream(
             name=self.stream,
             source=self.source.to_domain(base),
@@ -187,7 +189,7 @@ class StreamAttributes(MappingAttributes):
             encoding=self.encoding.to_domain(),
             storage=self.storage.to_domain(base),
             key_properties=self.key_properties,
-            schema=self.schema_.to_domain(base),
+            schema=self.schema_.to_domain(declared_json),
             on_bad_record=self.on_bad_record.to_domain(),
             on_bad_file=self.on_bad_file.to_domain(),
             on_nonfinite=self.on_nonfinite,
@@ -199,11 +201,11 @@ class StreamAttributes(MappingAttributes):
             dagster=self.dagster.to_domain(),
             targets=tuple(one.to_domain(name) for name, one in self.targets.items()),
         )
-        return stream if stream.mapping.is_identity else _mapped(stream)
+        return stream if stream.mapping.is_identity else _mapped(stream, declared_json)
 
 
-def _mapped(stream: Stream) -> Stream:
-    """Check the mapping, and keep what it makes of name and keys.
+def _mapped(stream: Stream, declared_json: Any) -> Stream:
+    """Check the mapping, and keep what it makes of name, keys and declared columns.
 
     Raises:
         InvalidValueError: the mapping is not valid.
@@ -216,4 +218,12 @@ def _mapped(stream: Stream) -> Stream:
     keys = mapper.key_properties(stream.key_properties)
     alias = None if mapper.alias == stream.name else mapper.alias
     mapped_keys = None if keys == stream.key_properties else keys
-    return replace(stream, alias=alias, mapped_keys=mapped_keys)
+    stream = replace(stream, alias=alias, mapped_keys=mapped_keys)
+    if declared_json is None:
+        return stream
+    mapped = mapper.schema(declared_json)
+    return replace(
+        stream,
+        schema=replace(stream.schema, declared=schema_of(mapped.schema)),
+        mapping=replace(stream.mapping, flat_objects=mapped.objects),
+    )

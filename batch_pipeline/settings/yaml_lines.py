@@ -3,6 +3,7 @@
 Knows YAML only: what keys mean is not known here. Only the safe loader's types are built.
 """
 
+import re
 from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 import yaml
 
 Path = tuple[Hashable, ...]
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _MOST_VALUES = 100_000  # of a document, those that aliases repeat counted each time
 
 
@@ -112,6 +114,13 @@ def _check_aliases(root: yaml.Node) -> None:
             raise YamlProblemError(node.start_mark.line + 1, problem)
 
 
+def _check_text(node: yaml.Node) -> None:
+    """Refuse text that the inventory cannot keep: names and keys end up in it."""
+    if isinstance(node, yaml.ScalarNode) and _UNSTORABLE.search(node.value):
+        problem = "a text holds a NUL or half of a surrogate pair, which PostgreSQL cannot store"
+        raise YamlProblemError(node.start_mark.line + 1, problem)
+
+
 def _children(node: yaml.Node) -> list[yaml.Node]:
     if isinstance(node, yaml.MappingNode):
         return [one for pair in node.value for one in pair]
@@ -134,11 +143,13 @@ def _document(root: yaml.Node, value: Any) -> Document:
         if id(node) in seen:
             continue
         seen.add(id(node))
+        _check_text(node)
         if isinstance(node, yaml.SequenceNode):
             waiting.extend(((*path, index), child) for index, child in enumerate(node.value))
         elif isinstance(node, yaml.MappingNode):
             first_lines: dict[str, int] = {}
             for key, child in node.value:
+                _check_text(key)
                 name, line = str(key.value), key.start_mark.line + 1
                 if name in first_lines:
                     text = f"`{name}` is given twice (first on line {first_lines[name]})"

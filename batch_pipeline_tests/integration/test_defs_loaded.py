@@ -22,6 +22,8 @@ from batch_pipeline.defs.sensors.loads import Memory
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.settings.loading import load_due
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
+from batch_pipeline_tests.integration.downstream_scene import execute as execute_run_of
+from batch_pipeline_tests.integration.downstream_scene import tags_of
 from batch_pipeline_tests.integration.load_scene import FIRST, SECOND, THIRD, publish_file
 from batch_pipeline_tests.integration.seeds import execute, query
 from batch_pipeline_tests.unit.target_scripts import EAGER, SILENT, read, script
@@ -288,3 +290,73 @@ def test_load_of_what_is_published_again_and_again_is_launched_at_once(
         assert run_job(scene).success
         cursor = scene.tick("orders_load", told.cursor).cursor
         publish_next(scene, tmp_path, 0, generation=generation)
+
+
+DOWNSTREAM = dg.AssetKey("by_city")
+
+
+def run_both(
+    scene: DefsScene, tags: dict[str, str], *, after: dg.DagsterRun | None = None
+) -> dg.DagsterRun:
+    """Materialize partitions of the asset and of one downstream in one run."""
+
+    @dg.asset(
+        key=DOWNSTREAM,
+        deps=[loaded_key(scene.stream)],
+        partitions_def=scene.batches.partitions,
+        backfill_policy=dg.BackfillPolicy.multi_run(2),
+    )
+    def by_city() -> None:
+        """Stand for what a user makes of loaded batches."""
+
+    both = dg.AssetSelection.assets(loaded_key(scene.stream), DOWNSTREAM)
+    job = dg.define_asset_job("both", selection=both, executor_def=dg.in_process_executor)
+    own = dg.Definitions(assets=[by_city], jobs=[job])
+    merged = dg.Definitions.merge(scene.definitions, own)
+    return execute_run_of(merged.resolve_job_def("both"), scene.instance, tags, after=after)
+
+
+def test_asset_downstream_of_loaded_when_all_are_loaded_is_executed_in_the_same_run(
+    scene: DefsScene,
+) -> None:
+    assert run_both(scene, tags_of([FIRST, SECOND])).is_success
+    assert events_of(scene, loaded_key(scene.stream)) == [FIRST, SECOND]
+    assert events_of(scene, DOWNSTREAM) == [FIRST, SECOND]
+    assert not scene.tick("orders_load").asset_events
+
+
+def test_asset_downstream_of_loaded_when_a_batch_is_not_published_is_skipped(
+    scene: DefsScene,
+) -> None:
+    run = run_both(scene, tags_of([FIRST, SECOND, THIRD]))
+    assert run.status is dg.DagsterRunStatus.FAILURE
+    assert events_of(scene, loaded_key(scene.stream)) == []
+    assert events_of(scene, DOWNSTREAM) == []
+
+
+def test_asset_downstream_of_loaded_in_a_repeated_run_waits_for_the_loads_of_both(
+    scene: DefsScene,
+) -> None:
+    """Expect one event for what the killed run had loaded, and no other one by the sensor."""
+    died = run_both(scene, tags_of([FIRST, SECOND])).run_id
+    scene.instance.wipe_assets([loaded_key(scene.stream), DOWNSTREAM])  # as if it had died before
+    killed = scene.instance.get_run_by_id(died)
+    loads = len(sent_runs(scene))
+    assert run_both(scene, {**tags_of([FIRST, SECOND]), RETRY_TAG: "1"}, after=killed).is_success
+    assert len(sent_runs(scene)) == loads
+    assert events_of(scene, loaded_key(scene.stream)) == [FIRST, SECOND]
+    assert events_of(scene, DOWNSTREAM) == [FIRST, SECOND]
+    assert not scene.tick("orders_load").asset_events
+
+
+def sent_runs(scene: DefsScene) -> list[tuple[Any, ...]]:
+    """Read the runs of all loads."""
+    return query(scene.database, "SELECT run_id FROM batch_pipeline.load ORDER BY id")
+
+
+def events_of(scene: DefsScene, key: dg.AssetKey) -> list[str]:
+    """Give the partition of each materialization of an asset."""
+    found = scene.instance.fetch_materializations(key, limit=100).records
+    return sorted(
+        str(one.asset_materialization.partition) for one in found if one.asset_materialization
+    )

@@ -10,6 +10,7 @@ import pytest
 
 from batch_pipeline.defs.assets.encoded import encode_partitions
 from batch_pipeline.defs.assets.late import encode_late
+from batch_pipeline.defs.assets.materializations import Materializations
 from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG
 from batch_pipeline.domain.errors import (
     PipelineError,
@@ -66,7 +67,8 @@ def _encoded(scene: DefsScene, *script: Step) -> Mapping[str, PipelineError]:
 
     @dg.asset(partitions_def=asset.partitions, backfill_policy=dg.BackfillPolicy.single_run())
     def encoded(context: dg.AssetExecutionContext) -> None:
-        found.update(encode_partitions(context, workshop, scene.database, asset))
+        published = Materializations(context)
+        found.update(encode_partitions(published, workshop, scene.database, asset))
 
     tags = {RANGE_START_TAG: KEYS[0], RANGE_END_TAG: KEYS[-1]}
     dg.materialize([encoded], instance=scene.instance, tags=tags, raise_on_error=False)
@@ -117,7 +119,7 @@ def _late_encoded(scene: DefsScene, *script: Step) -> None:
 
     @dg.asset
     def late(context: dg.AssetExecutionContext) -> None:
-        encode_late(context, workshop, scene.database)
+        encode_late(Materializations(context), workshop, scene.database)
 
     dg.materialize([late], instance=scene.instance, raise_on_error=False)
 
@@ -139,3 +141,30 @@ def test_late_batch_that_an_outage_meets_again_and_again_comes_last(scene: DefsS
         _late_encoded(scene, AWAY)
     assert scene.tick("orders_late").run_requests
     check_invariants(scene.database)
+
+
+def test_asset_downstream_of_late_is_executed_once_for_all_late_batches(scene: DefsScene) -> None:
+    """Expect an event for each late batch; none and no execution, when nothing waits."""
+    _late(scene, 1, 2)
+    workshop, key = _workshop(scene), dg.AssetKey("late")
+
+    @dg.asset(key=key, output_required=False)
+    def late(context: dg.AssetExecutionContext) -> Iterator[dg.Output[None]]:
+        published = Materializations(context)
+        encode_late(published, workshop, scene.database)
+        output = published.output()
+        if output is not None:
+            yield output
+
+    @dg.asset(deps=[key])
+    def by_city() -> None:
+        """Stand for what a user makes of late batches."""
+
+    def materialized() -> tuple[int, int]:
+        done = dg.materialize([late, by_city], instance=scene.instance)
+        events = done.get_asset_materialization_events()
+        mine = [event for event in events if event.asset_key == by_city.key]
+        return len(events) - len(mine), len(mine)
+
+    assert materialized() == (2, 1)
+    assert materialized() == (0, 0)

@@ -168,6 +168,8 @@ def test_wide_key_typed_by_hand_over_unpublished_batches_hides_nothing(scene: De
 def test_run_of_a_wide_partition_has_each_of_its_batches(scene: DefsScene) -> None:
     """Expect an event for each batch and one for the whole; a key of no batches still fails."""
     _roll_up(scene)
+    for status in scene.database.batches.statuses("orders")[:2]:
+        publish(scene.database, status.batch)  # a generation that no event has reported
     job = scene.definitions.resolve_job_def(scene.batches.job)
     # What is published already is told without encoding it again.
     tags = {LAUNCH_TAG: "new"}

@@ -73,7 +73,7 @@ def test_encoder_with_misfits_in_several_tasks_merges_them_and_leaves_no_file(de
     assert counted == {"wide": "decimal(20,1)"}
     assert third.misfits == ()
     assert records(third.part_files)[199:] == [
-        {"id": 199, "wide": 9007199254740993, "late": None},
+        {"id": 199, "wide": 9007199254740993},
         {"id": 1.5, "wide": 0.5, "late": "x"},
     ]
 

@@ -41,11 +41,13 @@ NO_TEXT = [b'{"a":"\xff"}', b'{"a":"\xc0\xaf"}', b'{"a":"\xed\xa0\x80"}', b'{"\x
 NO_TEXT += [b'{"a":"\xf4\x90\x80\x80"}', b'{"a":"\xe2\x82"}', b'{"a":["\xf0\x9f\x98"]}']
 HALVES = [rb'{"a":"\ud800"}', rb'{"a":"\udc00\ud800"}', rb'{"a":["\ud800x"]}', rb'{"\udfff":1}']
 TWINS = [b'{"a":1,"a":1}', b'{"a":1,"\\u0061":2}', b'{"a":{"b":1,"b":1}}', b'{"a":[{"":1,"":2}]}']
+NULS = [rb'{"x\u0000y":1}', rb'{"a":1,"b":2,"\u0000":{"c":1}}', rb'{"a":null,"x\u0000":null}']
 BAD_RECORDS = [
     *((text, "is not valid JSON") for text in GRAMMAR),
     *((text, "is not UTF-8") for text in NO_TEXT),
     *((text, "has a text with half of a surrogate pair") for text in HALVES),
     *((text, "has the key ") for text in TWINS),
+    *((text, "has the key ") for text in NULS),
     (b'[{"a":1}]', "is not a JSON object but array"),
     (b'"a"', "is not a JSON object but string"),
     (b"1", "is not a JSON object but number"),

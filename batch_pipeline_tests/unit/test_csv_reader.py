@@ -238,3 +238,51 @@ def test_csv_reader_with_a_bad_header_refuses_the_file(data: bytes, line: int, r
         read(data)
 
     assert (raised.value.line, raised.value.reason) == (line, reason)
+
+
+@pytest.mark.parametrize(
+    ("data", "written", "count"),
+    [
+        (b"id;s\n1;x\n2;y\n", ";", 2),
+        (b"id\ts\tt\n1\tx\t\n", "\\t", 3),
+        (b"id|s\n1|x, y\n2|z\n", "|", 2),
+        (b"id;price\n1;2,5\n2;3,5\n", ";", 2),
+        (b"id;s\n", ";", 2),
+    ],
+)
+def test_csv_reader_with_another_delimiter_refuses_the_file_and_names_it(
+    data: bytes, written: str, count: int
+) -> None:
+    with pytest.raises(BadFileError) as caught:
+        read(data)
+
+    name = data.split(b"\n")[0].decode()
+    assert caught.value.line == 1
+    assert caught.value.reason == (
+        f"header: is one column, {name!r}, with `,` between cells, and {count} columns with "
+        f'`{written}`, as the records; set `source.options: {{delimiter: "{written}"}}`, or '
+        f'`{{delimiter: ","}}` to read it as one column'
+    )
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"id\n1\n2\n",
+        b"id;s\nx\ny\n",
+        b'"id;s"\n1\n2\n',
+        b"note\na;b\nc;d\n",
+        b"a,b;c\n1,2;3\n",
+        b"a;\nb;\n",
+        b"a;a\n1;2\n",
+    ],
+)
+def test_csv_reader_with_no_clear_other_delimiter_reads_commas(data: bytes) -> None:
+    lines = data.decode().splitlines()[1:]
+    rows, bad = read(data)
+    assert ([",".join(cell or "" for cell in row) for row in rows], bad) == (lines, [])
+
+
+def test_csv_reader_with_commas_asked_for_reads_one_column() -> None:
+    options = CsvOptions(delimiter=",", is_delimiter_given=True)
+    assert read(b"id;s\n1;x\n", options) == ([("1;x",)], [])

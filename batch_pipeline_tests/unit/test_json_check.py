@@ -67,6 +67,10 @@ def test_check_with_fitting_lines_gives_them_unchanged() -> None:
         (b'{"x":{"y":1,"y":2}}', 'has the key "y" twice'),
         (b'{"x":[{"y":"\\u0022:","z":1,"z":2}]}', 'has the key "z" twice'),
         (b'{"new":1,"new":1}', 'has the key "new" twice'),
+        (
+            b'{"new":1,"x\\u0000y":2}',
+            'has the key "x\\u0000y": a name with a NUL cannot be stored in PostgreSQL',
+        ),
     ],
 )
 def test_check_with_a_bad_line_tells_its_number(values: bool, line: bytes, reason: str) -> None:
@@ -81,6 +85,16 @@ def test_check_with_a_bad_line_tells_its_number(values: bool, line: bytes, reaso
     assert [(bad.line, bad.reason, bad.raw) for bad in chunk.bad] == [(2, reason, line)]
     assert (chunk.good, list(chunk.numbers), list(chunk.places)) == (2, [1, 3], [1, 3])
     assert desk.profile.fits
+
+
+@pytest.mark.parametrize("values", [False, True])
+def test_check_with_a_nul_in_a_key_takes_no_column_from_the_record(values: bool) -> None:
+    desk = Desk(values=values)
+
+    chunk = desk.checked(b'{"a":1}', rb'{"new":1,"x\u0000y":2}', b'{"a":2}')
+
+    assert [bad.line for bad in chunk.bad] == [2]
+    assert desk.misfits() == [("a", "integer")]
 
 
 @pytest.mark.parametrize("values", [False, True])

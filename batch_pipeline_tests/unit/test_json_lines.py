@@ -61,16 +61,22 @@ def test_json_lines_with_any_text_reads_back_the_same(
 
 
 def test_json_lines_of_text_cells_stand_in_schema_order_as_they_came() -> None:
-    """Numbers and booleans are bare, nulls and columns that are not there are null."""
+    """Numbers and booleans are bare, nulls are null; columns that the table lacks are left out."""
     batch = cells(s=["x", None], n=["1.50", "-0"], i=[None, "12"], u=[None, None], b=["true"] * 2)
     known = schema(
         i="integer", n="number", late="string", s="string", u="unknown", o="object", b="boolean"
     )
 
     assert lines_of(batch, known) == [
-        '{"i":null,"n":1.50,"late":null,"s":"x","u":null,"o":null,"b":true}',
-        '{"i":12,"n":-0,"late":null,"s":null,"u":null,"o":null,"b":true}',
+        '{"i":null,"n":1.50,"s":"x","u":null,"b":true}',
+        '{"i":12,"n":-0,"s":null,"u":null,"b":true}',
     ]
+
+
+def test_json_lines_with_nothing_rescued_keep_the_column_of_rescued_values() -> None:
+    known = schema(a="string", late="string", _rescued_data="string")
+
+    assert lines_of(cells(a=["x"]), known) == ['{"a":"x","_rescued_data":null}']
 
 
 def test_json_lines_tell_where_each_line_ends() -> None:
@@ -83,7 +89,11 @@ def test_json_lines_tell_where_each_line_ends() -> None:
 
 def test_json_lines_of_nulls_only_writes_a_line_each() -> None:
     """Records without any value are records."""
-    assert parsed(cells(a=[None, None]), schema(b="string")) == [{"b": None}] * 2
+    assert parsed(cells(a=[None, None]), schema(a="string")) == [{"a": None}] * 2
+
+
+def test_json_lines_of_records_without_a_column_of_the_schema_are_empty_objects() -> None:
+    assert parsed(cells(a=["x", "y"]), schema(b="string")) == [{}] * 2
 
 
 def test_json_lines_of_no_records_writes_nothing() -> None:

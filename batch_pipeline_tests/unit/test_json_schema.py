@@ -72,6 +72,12 @@ def test_schema_of_a_property_that_is_no_column_names_it(shape: Any, message: st
         column_of(shape)
 
 
+@pytest.mark.parametrize("name", ["a\0", "\ud800"])
+def test_schema_of_a_property_whose_name_cannot_be_stored_is_refused(name: str) -> None:
+    with pytest.raises(InvalidValueError, match="expected another name: a name with"):
+        schema_of({"properties": {name: {"type": "string"}}})
+
+
 @pytest.mark.parametrize("declared", [None, [], {"type": "object"}, {"properties": []}])
 def test_schema_of_what_has_no_properties_is_refused(declared: Any) -> None:
     """A record has columns, and they are in `properties`."""
@@ -105,7 +111,8 @@ SAID = set(ColumnType) - {
     ColumnType.LOCAL_TIMESTAMP,  # JSON Schema has one format for both times
     ColumnType.DECIMAL,  # the precision has no word
 }
-columns = st.builds(Column, name=st.text(max_size=3), type=st.sampled_from(sorted(SAID)))
+names = st.text(max_size=3).filter(lambda name: "\0" not in name)
+columns = st.builds(Column, name=names, type=st.sampled_from(sorted(SAID)))
 
 
 @given(st.lists(columns, max_size=5, unique_by=lambda column: column.name))

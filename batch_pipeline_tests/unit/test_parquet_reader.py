@@ -291,6 +291,14 @@ def test_parquet_reader_with_a_name_twice_refuses_the_file() -> None:
         assert raised.value.reason.startswith(reason)
 
 
+def test_parquet_reader_with_a_nul_in_a_name_refuses_the_file() -> None:
+    with pytest.raises(BadFileError) as raised:
+        tables(parquet(pa.table({"a": [1], "x\0y": [2]})))
+
+    reason = "column 'x\\x00y': a name with a NUL cannot be stored in PostgreSQL"
+    assert raised.value.reason == reason
+
+
 def test_parquet_reader_with_too_many_columns_refuses_the_file() -> None:
     """The message names the limit to change."""
     with pytest.raises(BadFileError) as raised:

@@ -131,6 +131,26 @@ def test_flattening_that_gives_a_name_twice_sets_the_record_aside() -> None:
     assert [bad.reason for bad in chunk.bad] == ["flattening gives two properties 'a__b'"]
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (b'{"a":{"b":null},"a__b":{"c":2}}', b'{"a__b":"{\\"c\\":2}"}'),
+        (b'{"a__b":{ },"a":{"b":1}}', b'{"a__b":1}'),
+        (b'{"a":{"b":1},"a__b":{"c":2}}', None),
+        (b'{"a__b":{"c":2},"a":{"b":null}}', None),
+        (b'{"a":{"b":"{}"},"a__b":{"c":2}}', None),
+    ],
+)
+def test_flattening_of_an_object_named_as_another_property_loses_no_value(
+    line: bytes, expected: bytes | None
+) -> None:
+    how = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
+    chunk = mapped(how, line)
+    assert chunk.lines == ([] if expected is None else [expected])
+    reasons = ["flattening gives two properties 'a__b'"] if expected is None else []
+    assert [bad.reason for bad in chunk.bad] == reasons
+
+
 def test_decimal_that_is_no_number_becomes_null() -> None:
     """Expect JSON to stay valid whatever an expression gives."""
     (line,) = mapped(mapping(b="[a.from_float(float('nan'))]"), b'{"a":1.5}').lines

@@ -4,14 +4,17 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batch_pipeline.spark.chunks import Table
 from batch_pipeline_tests.unit.singer_maps import (
+    FAILED,
     by_our_tables,
     by_singer,
     by_us,
+    json_records,
+    mapper_of,
 )
 
 names = st.sampled_from(["id", "email", "a", "b", "address", "self", "record", "date", "a__b"])
@@ -36,6 +39,32 @@ EXPRESSIONS = [
 rules = st.dictionaries(names, st.none() | st.sampled_from(EXPRESSIONS), max_size=4)
 
 
+# An object has the name that a property of another one gets.
+@example(
+    record={
+        **dict.fromkeys(["b", "address", "self", "record"]),
+        "a": {"id": None, "b": None},
+        "a__b": {},
+    },
+    rules={},
+    condition=None,
+    drops=False,
+    depth=1,
+)
+@example(
+    record={"a__b": {"b": {"id": 1}}, "a": {"b": None}},
+    rules={},
+    condition=None,
+    drops=False,
+    depth=2,
+)
+@example(
+    record={"a": {"b": None}, "a__b": {"b": {"id": 1}}},
+    rules={},
+    condition=None,
+    drops=False,
+    depth=2,
+)
 @given(
     record=st.dictionaries(names, values, max_size=6),
     rules=rules,
@@ -51,7 +80,11 @@ def test_any_record_when_mapped_equals_that_of_the_singer_sdk(
     drops: bool,
     depth: int | None,
 ) -> None:
-    """Expect the SDK's record, or a failure where it fails, for any record and many maps."""
+    """Expect the SDK's record, or a failure where it fails, for any record and many maps.
+
+    Where flattening gives two values one name, the SDK drops the first one; ours sets such a record
+    aside, unless what is dropped is null or an empty object.
+    """
     line = msgspec.json.Encoder(decimal_format="number").encode(record)
     options: dict[str, str | None] = {"__filter__": condition} if condition is not None else {}
     options |= {"__else__": None} if drops else {}
@@ -62,7 +95,20 @@ def test_any_record_when_mapped_equals_that_of_the_singer_sdk(
         expected = by_singer([line], config).outcomes
     except ValueError:  # two properties get the same name in the flattened schema
         return
-    assert by_us([line], config).outcomes == expected
+    ours = by_us([line], config).outcomes
+    if ours == [FAILED] and expected != ours:
+        assert _is_flattened_twice(line, config)
+        return
+    assert ours == expected
+
+
+def _is_flattened_twice(line: bytes, config: dict[str, Any]) -> bool:
+    mapper = mapper_of(config)
+    assert mapper is not None
+    [bad] = mapper.mapped(json_records([line])).bad
+    return b"a__b" in line and bad.reason.startswith(
+        ("flattening gives two properties 'a__b'", "cannot be flattened")
+    )
 
 
 comparisons = st.sampled_from(

@@ -28,6 +28,15 @@ def test_flattened_row_with_a_name_twice_is_set_aside() -> None:
     assert [bad.line for bad in result.bad] == [11]
 
 
+def test_flattened_row_with_a_nul_in_a_name_is_set_aside() -> None:
+    columns = {"a": pa.array(['{"b":1}', '{"x\\u0000y":2}', '{"b":3}'])}
+    how = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
+    result = mapped_table(how, table(columns, json=frozenset({"a"})))
+    assert result.batch.to_pydict() == {"a__b": [1, 3]}
+    reason = "flattening gives 'a__x\\x00y': a name with a NUL cannot be stored in PostgreSQL"
+    assert [(bad.line, bad.reason) for bad in result.bad] == [(12, reason)]
+
+
 def test_typed_columns_are_seen_as_their_json_values_and_stay_typed() -> None:
     """Expect expressions to see ISO texts and exact decimals, and the columns to be untouched."""
     columns = {

@@ -67,6 +67,15 @@ def test_rescue_of_records_that_were_rescued_before_keeps_that_too() -> None:
     assert kept == {"i": True, RESCUED: '{"new":1}'}
 
 
+@pytest.mark.parametrize("values", [False, True])
+def test_rescue_of_a_key_with_a_nul_keeps_it_as_text(values: bool) -> None:
+    found = desk(values=values)
+
+    done = found.checked(rb'{"i":1,"x\u0000y":2}')
+
+    assert (done.bad, done.rescued, found.profile.fits) == ((), 1, True)
+
+
 def test_rescue_with_a_column_of_nulls_lets_it_take_its_first_type() -> None:
     """Nothing is known of such a column that a value could contradict."""
     found = desk()

@@ -128,7 +128,9 @@ def test_stream_file_with_every_key_gives_all_of_them(tmp_path: Path) -> None:
             exclude=("*.tmp",),
             max_item_bytes=65_536,
             format=SourceFormat.CSV,
-            csv=CsvOptions(delimiter=";", quote="'", escape="\\", names=("a", "b")),
+            csv=CsvOptions(
+                delimiter=";", is_delimiter_given=True, quote="'", escape="\\", names=("a", "b")
+            ),
             charset="cp1252",
         ),
         limits=Limits(

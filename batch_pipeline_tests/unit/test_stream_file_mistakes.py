@@ -212,6 +212,8 @@ def test_stream_file_with_very_many_mistakes_tells_the_first_ten(tmp_path: Path)
         ("type: x\ninclude: [*.csv]\n", 2, "(write patterns that start with * in quotes)"),
         (MINIMAL + "---\n" + MINIMAL, 5, "a second document starts here"),
         ("type: x\na: \x01\n", 2, "a control character is not allowed"),
+        ('type: x\na: "x\\0y"\n', 2, "a text holds a NUL or half of a surrogate pair"),
+        ('type: x\n"a\\ud800": 1\n', 2, "a text holds a NUL or half of a surrogate pair"),
         ("type: !python/name:os.system x\n", 1, "could not determine a constructor"),
         ("type: 2026-13-01\n", None, "a value cannot be read"),
         ("[a]: 1\n", 1, "unhashable key"),

@@ -103,7 +103,7 @@ def test_table_with_every_key_gives_all_of_them(tmp_path: Path) -> None:
         settle=timedelta(minutes=20),
         on_bad_weight=5,
         format=SourceFormat.CSV,
-        csv=CsvOptions(delimiter=";"),
+        csv=CsvOptions(delimiter=";", is_delimiter_given=True),
     )
 
 

@@ -129,12 +129,25 @@ def test_task_with_files_of_all_kinds_writes_their_records_in_order(desk: Desk) 
         {"a": 1, "b": "x"},
         {"b": "y", "a": 2},
         {"a": 3},
-        {"a": None, "b": "z"},
+        {"b": "z"},
         {"a": None},
     ]
     assert counts(report) == [(n, n, 0) for n in (1, 2, 0, 0, 0, 1, 1)]
     assert report.formats == (SourceFormat.CSV, SourceFormat.JSONL)
     assert desk.files() == ["orders-1-00000000-00c0ffee.jsonl.gz"]
+
+
+def test_task_with_a_wide_csv_file_writes_its_columns_only_into_its_records(desk: Desk) -> None:
+    wide = [f"c{number}" for number in range(5_000)]
+    desk.land(b"id,name\n1,x\n2,\n")
+    desk.land(",".join(wide).encode() + b"\n" + b"," * 4_998 + b"7,\n")
+
+    report = desk.encode(id="integer", name="string", **dict.fromkeys(wide, "integer"))
+
+    first, second, third = records(report.part_files)
+    assert [first, second] == [{"id": 1, "name": "x"}, {"id": 2, "name": None}]
+    assert list(third) == wide
+    assert {name for name, value in third.items() if value is not None} == {"c4998"}
 
 
 def test_task_with_a_declared_format_does_not_guess(desk: Desk) -> None:
@@ -240,8 +253,8 @@ def test_task_with_the_schema_its_misfits_asked_for_has_none(desk: Desk) -> None
     assert misfits(first) == {"a": "any", "b": "string", "c": "object"}
     assert second.misfits == ()
     assert records(second.part_files) == [
-        {"a": "1", "b": None, "c": None},
-        {"a": "1.5", "b": None, "c": None},
+        {"a": "1", "b": None},
+        {"a": "1.5", "b": None},
         {"a": [], "b": "x", "c": {"d": 1}},
     ]
 

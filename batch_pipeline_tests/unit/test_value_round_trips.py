@@ -111,7 +111,11 @@ def test_json_values_come_out_as_they_were_written(
 ) -> None:
     """All layouts of JSON: text unchanged in JSON lines, exact values or JSON text in columns."""
     texts = [json_texts.text_of(record, blank=blank) for record in records]
-    good = [number for number, text in enumerate(texts) if not has_half_pair(text)]
+    good = [
+        number
+        for number, text in enumerate(texts)
+        if not has_half_pair(text) and not any("\0" in name for name in records[number])
+    ]
 
     def write(some: list[str]) -> bytes:
         return PACKED[packing](LAYOUTS[layout](some).encode())

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import dagster as dg
 
+from batch_pipeline.defs.assets.materializations import NOTHING, Materializations
 from batch_pipeline.defs.assets.reasons import WaitsError, told, told_by_batch
 from batch_pipeline.defs.assets.repeats import made_before, surroundings_failed
 from batch_pipeline.defs.checks.answers import judge_run
@@ -64,6 +65,7 @@ def encoding_asset(
         deps=[meta_table_key(stream)],
         partitions_def=asset.partitions,
         backfill_policy=dg.BackfillPolicy.multi_run(stream.dagster.partitions_per_run),
+        dagster_type=NOTHING,
         output_required=False,
         code_version=ENCODE_VERSION,
         kinds={"spark", stream.encoding.format.value},
@@ -79,16 +81,20 @@ def encoding_asset(
         settings = pipeline.pipeline.spark
         session = spark.session_of(stream, settings, is_retry=context.retry_number > 0)
         workshop = pipeline.pipeline.workshop(stream, session)
-        failures = encode_partitions(context, workshop, pipeline.pipeline.database, asset)
-        judge_run(context, pipeline.pipeline, stream, asked)
-        raise_failures(failures, len(context.partition_keys))
-        yield from ()
+        with Materializations(context) as published:
+            failures = encode_partitions(published, workshop, pipeline.pipeline.database, asset)
+            blocking = judge_run(context, pipeline.pipeline, stream, asked)
+            raise_failures(failures, len(context.partition_keys))
+            published.check_downstream(blocking)
+            output = published.output()
+        if output is not None:
+            yield output
 
     return encoded
 
 
 def encode_partitions(
-    context: dg.AssetExecutionContext, workshop: Workshop, database: Database, asset: Partitioned
+    published: Materializations, workshop: Workshop, database: Database, asset: Partitioned
 ) -> Mapping[str, PipelineError]:
     """Encode and publish the run's partitions of an asset one after the other; gives what failed.
 
@@ -99,20 +105,21 @@ def encode_partitions(
     Raises:
         Failure, RetryRequested: the surroundings failed.
     """
-    return _encode_keys(context, workshop, database, asset, context.partition_keys)
+    keys = published.context.partition_keys
+    return _encode_keys(published, workshop, database, asset, keys)
 
 
 def _encode_keys(
-    context: dg.AssetExecutionContext,
+    published: Materializations,
     workshop: Workshop,
     database: Database,
     asset: Partitioned,
     keys: Sequence[str],
 ) -> dict[str, PipelineError]:
-    failures: dict[str, PipelineError] = {}
+    context, failures = published.context, dict[str, PipelineError]()
     for key in keys:
         try:
-            _encode_partition(context, workshop, database, asset, key)
+            _encode_partition(published, workshop, database, asset, key)
         except PipelineError as error:
             if isinstance(error, InventoryOlderError):
                 with suppress(PermissionDeniedError):  # a login that only works
@@ -121,11 +128,11 @@ def _encode_keys(
             if isinstance(error, UnknownBatchError):
                 within = keys_within(database, workshop.stream, asset, key)
             if within:  # a wide partition
-                below = _encode_keys(context, workshop, database, asset, within)
+                below = _encode_keys(published, workshop, database, asset, within)
                 if below:
                     failures[key] = RolledUpFailedError(key, below, len(within))
                 else:
-                    context.log_event(told_of_wide(database, workshop.stream, asset, key))
+                    published.add(told_of_wide(database, workshop.stream, asset, key))
                 continue
             of_surroundings = isinstance(error, ConfigurationError | RetryableError)
             if of_surroundings and not isinstance(error, UnknownBatchError | SourceRefusedError):
@@ -157,12 +164,13 @@ def raise_failures(
 
 
 def _encode_partition(
-    context: dg.AssetExecutionContext,
+    published: Materializations,
     workshop: Workshop,
     database: Database,
     asset: Partitioned,
     key: str,
 ) -> None:
+    context = published.context
     # Whoever picked the partition by hand means it; other runs were launched before.
     by_itself = not {DRAIN_TAG, LAUNCH_TAG}.isdisjoint(context.run.tags)
     try:
@@ -180,15 +188,14 @@ def _encode_partition(
     if earlier is not None:
         context.log.info("%s is published already (generation %s)", key, earlier.generation)
         pointer_uri = pointer_of(earlier, database.manifests, workshop.storage)
-        context.log_event(batch_materialization(workshop.stream, asset, earlier, pointer_uri))
+        event = batch_materialization(workshop.stream, asset, earlier, pointer_uri)
+        published.add(event, is_repeated=True)
         return
     told_of = replace(workshop, encoder=_Told(workshop.encoder, key, context.log))
-    published = encode(told_of, batch, run_id=context.run.run_id)
-    manifest, seconds = published.manifest, published.seconds
-    place = published.pointer_uri
-    changes = published.schema_changes
-    context.log_event(
-        batch_materialization(workshop.stream, asset, manifest, place, seconds, changes)
+    done = encode(told_of, batch, run_id=context.run.run_id)
+    manifest, place, changes = done.manifest, done.pointer_uri, done.schema_changes
+    published.add(
+        batch_materialization(workshop.stream, asset, manifest, place, done.seconds, changes)
     )
     records, parts = manifest.records, len(manifest.part_files)
     told = (key, count_of(records, "record"), count_of(parts, "part file"))

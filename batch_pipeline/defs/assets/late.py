@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 import dagster as dg
 
 from batch_pipeline.defs.assets.encoded import raise_failures
+from batch_pipeline.defs.assets.materializations import NOTHING, Materializations
 from batch_pipeline.defs.assets.repeats import surroundings_failed
 from batch_pipeline.defs.checks.answers import judge_run
 from batch_pipeline.defs.checks.asked import asked_of_late
-from batch_pipeline.defs.metadata import ENCODE_VERSION, batch_metadata
+from batch_pipeline.defs.metadata import ENCODE_VERSION, batch_metadata, encoded_tags
 from batch_pipeline.defs.names import DRAIN_TAG, LAUNCH_TAG, group, late_key, meta_table_key, pool
 from batch_pipeline.defs.resources import PipelineResource, SparkResource
 from batch_pipeline.domain.errors import (
@@ -33,6 +34,7 @@ def late_asset(stream: Stream) -> dg.AssetsDefinition:
     @dg.asset(
         key=late_key(stream),
         deps=[meta_table_key(stream)],
+        dagster_type=NOTHING,
         output_required=False,
         code_version=ENCODE_VERSION,
         kinds={"spark", stream.encoding.format.value},
@@ -48,16 +50,20 @@ def late_asset(stream: Stream) -> dg.AssetsDefinition:
         settings = pipeline.pipeline.spark
         session = spark.session_of(stream, settings, is_retry=context.retry_number > 0)
         workshop = pipeline.pipeline.workshop(stream, session)
-        failures, tried = encode_late(context, workshop, pipeline.pipeline.database)
-        judge_run(context, pipeline.pipeline, stream, asked_of_late(stream))
-        raise_failures(failures, tried)
-        yield from ()
+        with Materializations(context) as published:
+            failures, tried = encode_late(published, workshop, pipeline.pipeline.database)
+            blocking = judge_run(context, pipeline.pipeline, stream, asked_of_late(stream))
+            raise_failures(failures, tried)
+            published.check_downstream(blocking)
+            output = published.output()
+        if output is not None:
+            yield output
 
     return late
 
 
 def encode_late(
-    context: dg.AssetExecutionContext, workshop: Workshop, database: Database
+    published: Materializations, workshop: Workshop, database: Database
 ) -> tuple[Mapping[str, PipelineError], int]:
     """Encode and publish a stream's late batches that wait; failed ones too when a person asks.
 
@@ -66,7 +72,8 @@ def encode_late(
     Raises:
         Failure, RetryRequested: the surroundings failed.
     """
-    stream, launched = workshop.stream, LAUNCH_TAG in context.run.tags
+    context, stream = published.context, workshop.stream
+    launched = LAUNCH_TAG in context.run.tags
     by_itself = not {DRAIN_TAG, LAUNCH_TAG}.isdisjoint(context.run.tags)
     waiting = due(database.batches.late_statuses(stream.name), retry_failed=not launched)
     waiting.sort(key=lambda status: status.attempts)  # what fails again and again is in no way
@@ -77,7 +84,7 @@ def encode_late(
             context.log.warning("%s is left alone: %s", status.batch.label, called_off)
             continue
         try:
-            published = encode(workshop, status.batch, run_id=context.run.run_id)
+            done = encode(workshop, status.batch, run_id=context.run.run_id)
         except PipelineError as error:
             of_surroundings = isinstance(error, ConfigurationError | RetryableError)
             if of_surroundings and not isinstance(error, SourceRefusedError):
@@ -85,7 +92,8 @@ def encode_late(
             context.log.warning(str(error))
             failures[status.batch.label] = error
             continue
-        metadata = batch_metadata(published.manifest, published.pointer_uri, published.seconds)
-        event = dg.AssetMaterialization(asset_key=late_key(stream), metadata=metadata)
-        context.log_event(event)
+        metadata = batch_metadata(done.manifest, done.pointer_uri, done.seconds)
+        tags = encoded_tags(stream, f"{status.batch.label}.{done.manifest.generation}")
+        key = late_key(stream)
+        published.add(dg.AssetMaterialization(asset_key=key, metadata=metadata, tags=tags))
     return failures, len(waiting)

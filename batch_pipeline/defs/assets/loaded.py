@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import dagster as dg
 
 from batch_pipeline.defs.assets.encoded import raise_failures
+from batch_pipeline.defs.assets.materializations import NOTHING, Materializations
 from batch_pipeline.defs.assets.reasons import WaitsError
 from batch_pipeline.defs.assets.repeats import repeated, surroundings_failed
 from batch_pipeline.defs.metadata import loaded_materialization
@@ -46,6 +47,7 @@ def loaded_asset(stream: Stream) -> dg.AssetsDefinition:
         deps=[batches_key(stream)],
         partitions_def=partitions(stream),
         backfill_policy=dg.BackfillPolicy.multi_run(stream.dagster.partitions_per_run),
+        dagster_type=NOTHING,
         output_required=False,
         kinds={
             "postgres" if isinstance(one, PostgresTarget) else "singer" for one in stream.targets
@@ -59,13 +61,16 @@ def loaded_asset(stream: Stream) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, pipeline: PipelineResource
     ) -> Iterator[dg.Output[None]]:
         parts = pipeline.pipeline
-        try:
-            labels = _published(parts.database, stream, context.partition_keys)
-        except PipelineError as error:
-            raise surroundings_failed(context, error) from error
-        _void(context, parts.database, stream, labels)
-        load_into_targets(context, parts, stream, only=labels)
-        yield from ()
+        with Materializations(context) as loads:
+            try:
+                labels = _published(parts.database, stream, context.partition_keys)
+            except PipelineError as error:
+                raise surroundings_failed(context, error) from error
+            _void(context, parts.database, stream, labels)
+            load_into_targets(context, parts, stream, only=labels, loads=loads)
+            output = loads.output()
+        if output is not None:
+            yield output
 
     return loaded
 
@@ -76,8 +81,11 @@ def load_into_targets(
     stream: Stream,
     *,
     only: Collection[str] | None = None,
+    loads: Materializations | None = None,
 ) -> None:
     """Load what is due of a stream into its targets; `only` are names of batches.
+
+    Batches that all targets have are reported to `loads`, without it by events.
 
     Neither a batch nor a target that fails stops the others. While somebody else loads into one,
     and nothing else is wrong, the step waits.
@@ -86,10 +94,9 @@ def load_into_targets(
         Failure: with what failed.
         RetryRequested: the surroundings may come back, or somebody else loads.
     """
-    loads, targets = pipeline.database.loads, [target.name for target in stream.targets]
-    came_to = _CameTo()
+    came_to, targets = _CameTo(), [target.name for target in stream.targets]
     try:
-        before = loads.mark(stream.name, targets)
+        before = pipeline.database.loads.mark(stream.name, targets)
         for target in stream.targets:
             try:
                 for outcome in load_due(
@@ -99,12 +106,33 @@ def load_into_targets(
             except PipelineError as error:
                 context.log.info(str(error))
                 came_to.stops.append(error)
-        for one in loads.in_targets(stream.name, targets, before):
-            if any(load.run_id == context.run.run_id for load in one.loads):
-                context.log_event(loaded_materialization(stream, one))
+        _report(context, pipeline.database, stream, loads, before)
     except PipelineError as error:
         came_to.stops.append(error)
     _judge(context, came_to)
+
+
+def _report(
+    context: Context,
+    database: Database,
+    stream: Stream,
+    loads: Materializations | None,
+    before: int,
+) -> None:
+    """Report the batches that all targets have, one of them by a load of this run.
+
+    Steps that wait for this one need an event for each partition, also for those that a run which
+    this one repeats has loaded; its loads are among the ones `before`.
+    """
+    is_awaited = loads is not None and loads.is_awaited
+    runs = repeated(context.run) if is_awaited else {context.run.run_id}
+    is_repeat = len(runs) > 1 or context.retry_number > 0
+    after = 0 if is_awaited and is_repeat else before
+    report = context.log_event if loads is None else loads.add
+    targets = [target.name for target in stream.targets]
+    for one in database.loads.in_targets(stream.name, targets, after):
+        if not runs.isdisjoint(load.run_id for load in one.loads):
+            report(loaded_materialization(stream, one))
 
 
 @dataclass(frozen=True, slots=True)

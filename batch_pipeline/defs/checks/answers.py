@@ -30,12 +30,12 @@ def check_result(asked: Asked, verdict: Verdict) -> dg.AssetCheckResult:
 
 def judge_run(
     context: dg.AssetExecutionContext, pipeline: Pipeline, stream: Stream, asked: Asked
-) -> None:
+) -> list[str]:
     """Answer the cheap checks of an asset at the end of a run that encoded its batches.
 
     Looks at what the run has published; where the last answer was no, as far back as a check that
     is run by itself does, so that a good run hides nothing. No answer fails the run: what it has
-    published is published.
+    published is published. Returns the sentences of blocking checks that failed.
     """
     tried = len(context.partition_keys) if context.has_partition_key_range else 1
     scope = Scope(kinds=asked.kinds, run=tried)
@@ -45,7 +45,7 @@ def judge_run(
         found = list(verdicts(pipeline, stream, asked.in_runs, scope))
     except PipelineError as error:
         context.log.warning("The checks were left out: %s", error)
-        return
+        return []
     for verdict in found:
         context.log_event(
             dg.AssetCheckEvaluation(
@@ -58,6 +58,7 @@ def judge_run(
                 blocking=verdict.check.is_severe,
             )
         )
+    return [one.sentence for one in found if one.is_severe and not one.passed]
 
 
 def _were_fine(instance: dg.DagsterInstance, asked: Asked) -> bool:

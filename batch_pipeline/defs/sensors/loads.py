@@ -11,7 +11,7 @@ from itertools import islice
 
 import dagster as dg
 
-from batch_pipeline.defs.metadata import generation_of, loaded_materialization
+from batch_pipeline.defs.metadata import generation_of, loaded_materialization, loading_runs
 from batch_pipeline.defs.names import (
     MAX_RETRIES_TAG,
     PRIORITY_TAG,
@@ -22,7 +22,7 @@ from batch_pipeline.defs.names import (
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.run_order import priority
 from batch_pipeline.defs.sensors.remembered import Remembered
-from batch_pipeline.defs.sensors.run_keys import UNFINISHED, is_for
+from batch_pipeline.defs.sensors.run_keys import UNFINISHED, is_for, runs_about_to_be_repeated
 from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.load import InTargets, LoadStanding
 from batch_pipeline.domain.stream import Stream
@@ -114,8 +114,11 @@ def _look(
     is_same = published == memory.published and loads.mark(stream.name, targets) == memory.mark
     if memory.is_quiet and is_same and now - memory.looked_at < _MOST_QUIET_SECONDS:
         return dg.SensorResult(skip_reason=_NOTHING, cursor=cursor)
-    runs = instance.get_runs(dg.RunsFilter(statuses=UNFINISHED))
-    if any(is_for(run, load_job(stream), loaded_key(stream)) for run in runs):
+    runs = [
+        *instance.get_runs(dg.RunsFilter(statuses=UNFINISHED)),
+        *runs_about_to_be_repeated(instance),
+    ]
+    if any(is_for(instance, run, load_job(stream), loaded_key(stream)) for run in runs):
         return dg.SensorResult(skip_reason="a load is under way.", cursor=cursor)
     mark = loads.mark(stream.name, targets)
     new = list(islice(loads.in_targets(stream.name, targets, memory.mark), _MOST_EVENTS))
@@ -141,14 +144,16 @@ def _look(
 
 
 def _is_heard(instance: dg.DagsterInstance, stream: Stream, one: InTargets) -> bool:
-    """Tell whether the run that loaded a batch last has told of that generation itself.
+    """Return whether an event of a batch includes its newest load of that generation.
 
-    It may have told of the one before, and a run that loaded into another target after it.
+    Not the run of the event: a run that repeats another one reports the loads of both.
     """
     records = dg.AssetRecordsFilter(asset_key=loaded_key(stream), asset_partitions=[one.label])
     found = instance.fetch_materializations(records, limit=len(one.loads)).records
-    told = {(record.run_id, generation_of(record.asset_materialization)) for record in found}
-    return (one.loads[-1].run_id, one.generation) in told
+    return any(
+        generation_of(event) == one.generation and one.loads[-1].run_id in loading_runs(event)
+        for event in (record.asset_materialization for record in found)
+    )
 
 
 def _request(stream: Stream, memory: Memory) -> dg.RunRequest:

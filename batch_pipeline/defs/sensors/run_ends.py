@@ -35,7 +35,7 @@ def end_cancelled(
 
     A tag on the run tells that it is done: what a person lets be tried again afterwards stays so.
     """
-    mine = [stream for stream in streams if _is_of(run, stream)]
+    mine = [stream for stream in streams if _is_of(instance, run, stream)]
     if CLOSED_TAG in run.tags or not mine:
         return 0
     ids = [one for stream in mine for one in _batch_ids(pipeline, instance, stream, run)]
@@ -107,10 +107,10 @@ def failed_runs_sensor() -> dg.SensorDefinition:
     return failed_runs
 
 
-def _is_of(run: dg.DagsterRun, stream: Stream) -> bool:
+def _is_of(instance: dg.DagsterInstance, run: dg.DagsterRun, stream: Stream) -> bool:
     partitioned = (batches_of(stream), backfills_of(stream))
-    return is_for(run, late_job(stream), late_key(stream)) or any(
-        is_for(run, asset.job, asset.asset_key) for asset in partitioned
+    return is_for(instance, run, late_job(stream), late_key(stream)) or any(
+        is_for(instance, run, asset.job, asset.asset_key) for asset in partitioned
     )
 
 
@@ -119,11 +119,11 @@ def _batch_ids(
 ) -> list[int]:
     ids: list[int] = []
     for asset in (batches_of(stream), backfills_of(stream)):
-        if is_for(run, asset.job, asset.asset_key):
+        if is_for(instance, run, asset.job, asset.asset_key):
             keys = {*keys_of(run, instance.get_dynamic_partitions(asset.set_name))}
             found = [status.batch for status in asset.statuses(pipeline.database)]
             ids += [one.id for one in found if asset.key_of(one) in keys]
-    if is_for(run, late_job(stream), late_key(stream)):
+    if is_for(instance, run, late_job(stream), late_key(stream)):
         record = instance.get_run_records(dg.RunsFilter(run_ids=[run.run_id]), limit=1)[0]
         started = record.create_timestamp
         if record.start_time is not None:

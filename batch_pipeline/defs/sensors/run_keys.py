@@ -2,10 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from batch_pipeline.defs.names import LAUNCH_TAG, PARTITION_TAG, RANGE_END_TAG, RANGE_START_TAG
+from batch_pipeline.defs.names import (
+    LAUNCH_TAG,
+    PARTITION_TAG,
+    RANGE_END_TAG,
+    RANGE_START_TAG,
+    STREAM_TAG,
+    WILL_RETRY_TAG,
+)
 from batch_pipeline.defs.partitioned import Partitioned
 
 UNFINISHED = [
@@ -15,11 +23,24 @@ UNFINISHED = [
     dg.DagsterRunStatus.STARTED,
     dg.DagsterRunStatus.CANCELING,
 ]
+_REPEATED_WITHIN = timedelta(minutes=5)
 
 
-def is_for(run: dg.DagsterRun, job: str, asset_key: dg.AssetKey) -> bool:
-    """Tell whether a run is for an asset: one of its Dagster job, or of a person's selection."""
-    return run.job_name == job or asset_key in (run.asset_selection or ())
+def is_for(
+    instance: dg.DagsterInstance, run: dg.DagsterRun, job: str, asset_key: dg.AssetKey
+) -> bool:
+    """Return whether a run materializes an asset.
+
+    Runs of a selection name their assets. A run of a whole Dagster job does not; unless the job is
+    one of ours, which have the stream as a tag, the events of the run's creation name them.
+    """
+    if run.job_name == job or asset_key in (run.asset_selection or ()):
+        return True
+    if run.asset_selection is not None or STREAM_TAG in run.tags:
+        return False
+    planned = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
+    found = (one.dagster_event for one in instance.all_logs(run.run_id, of_type=planned))
+    return any(event is not None and event.asset_key == asset_key for event in found)
 
 
 def keys_of(run: dg.DagsterRun, order: Sequence[str]) -> list[str]:
@@ -62,4 +83,27 @@ class Runs:
 def unfinished_runs(instance: dg.DagsterInstance, asset: Partitioned) -> Runs:
     """Find the queued and running runs of an asset."""
     found = instance.get_runs(dg.RunsFilter(statuses=UNFINISHED))
-    return Runs([run for run in found if is_for(run, asset.job, asset.asset_key)])
+    return Runs([run for run in found if is_for(instance, run, asset.job, asset.asset_key)])
+
+
+def reporting_runs(instance: dg.DagsterInstance, asset: Partitioned) -> Runs:
+    """Find the runs of an asset that will report themselves what they published.
+
+    Besides those under way, these are runs whose process died and that Dagster is about to repeat:
+    what they published is reported by the repetition.
+    """
+    found = runs_about_to_be_repeated(instance)
+    repeated = [run for run in found if is_for(instance, run, asset.job, asset.asset_key)]
+    return Runs([*unfinished_runs(instance, asset).runs, *repeated])
+
+
+def runs_about_to_be_repeated(instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
+    """Find the runs that failed and that Dagster repeats within seconds.
+
+    After some minutes without a repetition there will be none: the daemon was not running.
+    """
+    since = datetime.now(UTC) - _REPEATED_WITHIN
+    died = dg.RunsFilter(
+        statuses=[dg.DagsterRunStatus.FAILURE], tags={WILL_RETRY_TAG: "true"}, updated_after=since
+    )
+    return [run for run in instance.get_runs(died) if run.is_complete_and_waiting_to_retry]

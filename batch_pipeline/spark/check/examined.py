@@ -7,13 +7,14 @@ import msgspec
 from msgspec import Raw, Struct
 
 from batch_pipeline.domain.record_rules import RESCUED, Evolution, OnNonfinite
-from batch_pipeline.domain.schema import Column, ColumnType
+from batch_pipeline.domain.schema import Column, ColumnType, name_fault
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.spark.check.json_faults import (
     BadRecordError,
     count_nonfinite,
     fields_of,
     finite,
+    key_text,
     nonfinite_fields,
 )
 from batch_pipeline.spark.check.profile import Profile
@@ -56,7 +57,7 @@ class Examiner:
         """
         line, nonfinite = self._finite(line)
         fields = fields_of(line)
-        self._check_count(fields)
+        self._check_names(fields)
         rescued = {
             name: text
             for name, text in fields.items()
@@ -84,9 +85,12 @@ class Examiner:
         column = self._profile.columns.get(name)
         return column is None or column.type in _HOLD_NAN
 
-    def _check_count(self, fields: dict[str, bytes]) -> None:
+    def _check_names(self, fields: dict[str, bytes]) -> None:
         known = self._profile.columns
         new = [name for name in fields if name not in known]
+        for name in () if self._rescues else new:  # rescued keys are text in a column
+            if fault := name_fault(name):
+                raise BadRecordError(f"has the key {key_text(name)}: {fault}")
         most = self._max_columns
         if len(fields) > most:
             raise BadRecordError(

@@ -71,8 +71,12 @@ def check_nested(text: bytes) -> None:
     try:
         json.loads(text.decode(), object_pairs_hook=_unique, parse_int=str, parse_float=str)
     except _TwiceError as error:
-        name = readable(json.dumps(error.args[0], ensure_ascii=False))
-        raise BadRecordError(f"has the key {name} twice") from error
+        raise BadRecordError(f"has the key {key_text(error.args[0])} twice") from error
+
+
+def key_text(name: str) -> str:
+    """Return a key as JSON in one readable line."""
+    return readable(json.dumps(name, ensure_ascii=False))
 
 
 def key_marks(text: bytes | memoryview) -> int:

@@ -1,11 +1,13 @@
 """The mapping of a stream's records: what the settings check and what a task applies."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from batch_pipeline.domain.record_rules import OnNonfinite
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.spark.chunks import BadText, Chunk, JsonRecords
+from batch_pipeline.spark.map.declared_schema import MappedSchema, mapped_schema
 from batch_pipeline.spark.map.json_map import JsonMap
 from batch_pipeline.spark.map.record_plan import RecordPlan
 from batch_pipeline.spark.map.table_map import TableMap
@@ -48,6 +50,10 @@ class Mapper:
     def key_properties(self, original: Sequence[str]) -> tuple[str, ...]:
         """Give the keys of the mapped records; `original` are those of the stream."""
         return self._plan.keys if self._plan.is_custom else tuple(original)
+
+    def schema(self, declared: Mapping[str, Any]) -> MappedSchema:
+        """Return the JSON Schema of the mapped records; `declared` is that of the stream's."""
+        return mapped_schema(declared, self._plan)
 
     def mapped(self, chunk: Chunk) -> Chunk:
         """Map the records of a chunk; those that are left out count as filtered or as bad."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from batch_pipeline.domain.record_rules import OnNonfinite
+from batch_pipeline.domain.schema import name_fault
 from batch_pipeline.spark.map.flattening import FlattenedTwiceError, Flattening, short_name
 from batch_pipeline.spark.map.json_text import UNREADABLE, unreadable
 from batch_pipeline.spark.map.table_cells import Cells, Columns, cells_of, json_cells
@@ -33,6 +34,9 @@ class TableFlattening:
         for name, cells in columns.items():
             for key, found in self._taken_apart(name, cells).items():
                 flat[key] = self._merged(key, flat[key], found) if key in flat else found
+        for name in self._flattening.objects.intersection(flat):
+            if flat[name].array.null_count == len(flat[name].array):
+                del flat[name]
         return flat
 
     def _merged(self, name: str, first: Cells, second: Cells) -> Cells:
@@ -54,6 +58,9 @@ class TableFlattening:
             if text is not None:
                 alone = {} if is_text is None else {name: is_text}
                 for key, value in self._flat(name, text, alone, position).items():
+                    if key not in found and (fault := name_fault(key)):
+                        self._failed.setdefault(position, f"flattening gives {key!r}: {fault}")
+                        continue
                     found.setdefault(key, [None] * len(texts))[position] = bytes(value)
         if any(text is not None for text in texts):
             return {key: cells_of(column) for key, column in found.items()}

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from batch_pipeline.domain.record_rules import OnNonfinite, ReadLimits
-from batch_pipeline.domain.schema import Column
+from batch_pipeline.domain.schema import Column, name_fault
 from batch_pipeline.spark.arrow_types import JSON_TYPES, ArrowTypeUnknownError, column_of
 from batch_pipeline.spark.chunks import BadText, Table
 from batch_pipeline.spark.json_values import json_text
@@ -35,6 +35,8 @@ def columns_of(schema: pa.Schema, limits: ReadLimits) -> tuple[Column, ...]:
     for name, arrow_type in zip(schema.names, schema.types, strict=True):
         if name in seen:
             raise ArrowTypeUnknownError(f"column {name!r} is there twice")
+        if fault := name_fault(name):
+            raise ArrowTypeUnknownError(f"column {name!r}: {fault}")
         seen.add(name)
         check_nested(name, arrow_type)
         columns.append(column_of(name, arrow_type))

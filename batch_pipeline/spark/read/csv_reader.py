@@ -25,10 +25,12 @@ from batch_pipeline.spark.read.csv_bounds import (
     hide_escaped,
     longest_record,
 )
+from batch_pipeline.spark.read.csv_dialect import delimiter_fault
 from batch_pipeline.spark.read.csv_places import CsvPlaces
 from batch_pipeline.spark.read.csv_strict import Cells, CsvRecord, CsvScanner
 
 _BLOCK_BYTES = 4 * 2**20
+_START_BYTES = 64 * 2**10  # looked through for another delimiter
 
 
 class TextBlocks(Protocol):
@@ -240,11 +242,21 @@ class CsvReader:
             raise self._source.bad_file(f"header: {first.reason}", line=first.line)
         if reason := _header_fault(first, self._limits.max_columns):
             raise self._source.bad_file(f"header: {reason}", line=first.line)
-        self.header = tuple(str(cell or b"", "utf-8") for cell in first.cells)
+        header = tuple(str(cell or b"", "utf-8") for cell in first.cells)
+        if len(header) == 1 and not self._options.is_delimiter_given:
+            self._refuse_other_delimiter(header[0], data, first.line, eof=eof)
+        self.header = header
         quotes = end_of_records(hide_escaped(first.raw, self._options), self._options, eof=True)
         self.is_regular = quotes is not None
         self.line = scanner.line
         return scanner.consumed
+
+    def _refuse_other_delimiter(self, name: str, data: bytes, line: int, *, eof: bool) -> None:
+        start = data[:_START_BYTES]
+        is_whole = eof and len(start) == len(data)
+        reason = delimiter_fault(start, name, self._options, is_whole=is_whole)
+        if reason is not None:
+            raise self._source.bad_file(f"header: {reason}", line=line)
 
 
 def size_text(size_bytes: int) -> str:

@@ -1,13 +1,13 @@
 """Writes tables as JSON lines, column by column in Arrow, without a Python step per record."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batch_pipeline.domain.record_rules import OnNonfinite
+from batch_pipeline.domain.record_rules import RESCUED, OnNonfinite
 from batch_pipeline.domain.schema import Column, RecordSchema
 from batch_pipeline.spark.chunks import Table
 from batch_pipeline.spark.write.json_cells import (
@@ -23,17 +23,20 @@ _SLICE_BYTES = 32 * 2**20  # repeated names make JSON of short cells many times 
 
 
 def json_lines(table: Table, schema: RecordSchema, on_nonfinite: OnNonfinite) -> Iterator[Lines]:
-    """Write each record as one JSON object with all columns of the schema, in its order.
+    """Write each record as one JSON object with the columns of its table, in the schema's order.
 
-    A value is written by what it is, text cells by the type of their column. A column that the
-    table lacks is null.
+    A value is written by what it is, text cells by the type of their column. A column of the schema
+    that the table lacks is left out: one wide file must not make all other records as wide. Only
+    the column of rescued values, which no file has, is null then.
     """
     if not table.good:
         return
-    names_bytes = sum(len(name) + 8 for name in schema.names)
+    present = {*table.batch.schema.names, RESCUED}
+    columns = [column for column in schema.columns if column.name in present]
+    names_bytes = sum(len(column.name) + 8 for column in columns)
     step = max(1, _SLICE_BYTES // (names_bytes + table.batch.nbytes // table.good + 1))
     for start in range(0, table.good, step):
-        yield _lines(table, table.batch.slice(start, step), schema, on_nonfinite)
+        yield _lines(table, table.batch.slice(start, step), columns, on_nonfinite)
 
 
 def cells_of(table: Table, array: pa.Array, column: Column, on_nonfinite: OnNonfinite) -> Cells:
@@ -46,12 +49,12 @@ def cells_of(table: Table, array: pa.Array, column: Column, on_nonfinite: OnNonf
 
 
 def _lines(
-    table: Table, batch: pa.RecordBatch, schema: RecordSchema, on_nonfinite: OnNonfinite
+    table: Table, batch: pa.RecordBatch, columns: Sequence[Column], on_nonfinite: OnNonfinite
 ) -> Lines:
     present = {name: index for index, name in enumerate(batch.schema.names)}
     parts: list[pa.Scalar | pa.StringArray] = []
     literal = "{"
-    for number, column in enumerate(schema.columns):
+    for number, column in enumerate(columns):
         literal += f"{',' * (number > 0)}{json.dumps(column.name, ensure_ascii=False)}:"
         index = present.get(column.name)
         array = None if index is None else batch.column(index)

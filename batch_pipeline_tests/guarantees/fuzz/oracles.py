@@ -119,6 +119,19 @@ def record(text: bytes) -> Any:
     return value
 
 
+def record_of_columns(text: bytes) -> Any:
+    """Read one JSON object of a line, all keys of which can be names of columns.
+
+    Raises:
+        NoRecordError: it is none, or a key holds a NUL.
+        Unclear: it is nested deeply.
+    """
+    value = record(text)
+    if any("\0" in name for name, _ in value[1]):
+        raise NoRecordError
+    return value
+
+
 def has_nonfinite(text: bytes) -> bool:
     """Tell whether a text may hold a token for what JSON has no number for."""
     return b"NaN" in text or b"Infinity" in text
