@@ -7,7 +7,6 @@ from batch_pipeline.cli.progress import progress
 from batch_pipeline.cli.streams import as_json, dry_run, one_stream, opened
 from batch_pipeline.domain.progress import turn_to
 from batch_pipeline.domain.roll_up import DEFAULT_WIDTH, RollUp
-from batch_pipeline.domain.words import agreeing, count_of
 from batch_pipeline.settings.times import parse_time
 
 _SHOWN = 20
@@ -61,10 +60,10 @@ def roll_up(
         print_json({**facts, "dry_run": dry_run, "wide": [*found.wide]})
         return
     narrow, wide = len(found.narrow), len(found.wide)
-    would = "would go" if dry_run else agreeing(narrow, "is gone", "are gone")
+    would = "that would go" if dry_run else "gone"
     say(
-        f"{stream}: {count_of(narrow, 'partition')} {would}, for {count_of(wide, 'wider one')}; "
-        f"{found.left} of {found.partitions} {agreeing(found.left, 'is', 'are')} left."
+        f"{stream}: partitions {would}: {narrow}, wider ones in their place: {wide}; "
+        f"left: {found.left} of {found.partitions}."
     )
     for key in list(found.wide)[:_SHOWN]:
         say(f"    {key}")

@@ -30,7 +30,6 @@ from batch_pipeline.domain.partition_key import parse_partition_key, partition_k
 from batch_pipeline.domain.progress import counted
 from batch_pipeline.domain.roll_up import RollUp, Tiling, wide_range
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.words import agreeing, count_of
 from batch_pipeline.inventory.database import Database
 
 _UNFINISHED = [status for status in BulkActionStatus if status not in BULK_ACTION_TERMINAL_STATUSES]
@@ -62,10 +61,9 @@ class RolledUpFailedError(BatchDataError):
     def sentence(self) -> str:
         said = "; ".join(str(error) for error in self.errors.values())
         failed = len(self.errors)
-        others = agreeing(self.batches - failed, "the other is", "the others are")
         return (
-            f"{self.key}: {failed} of its {count_of(self.batches, 'batch')} failed, {others} "
-            f"published anew: {said}"
+            f"{self.key}: batches failed: {failed} of {self.batches}, the others are published "
+            f"again: {said}"
         )
 
 

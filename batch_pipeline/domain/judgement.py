@@ -7,7 +7,6 @@ from batch_pipeline.domain.audit import Audit
 from batch_pipeline.domain.published import Recent
 from batch_pipeline.domain.standing import SchemaStep, Standing, Stuck, Tiling
 from batch_pipeline.domain.verdict import Check, Verdict, in_words
-from batch_pipeline.domain.words import agreeing, count_of, last_of
 
 
 def judge_quarantine(recent: Sequence[Recent], limit: float) -> Verdict:
@@ -24,8 +23,10 @@ def judge_quarantine(recent: Sequence[Recent], limit: float) -> Verdict:
     }
     if not recent:
         return _nothing(Check.QUARANTINE, numbers)
-    records = count_of(read, "record", grouped=True)
-    shares = f"{quarantined:,} of {records} ({ratio:.2%}) in {last_of(len(recent), 'batch')}"
+    shares = (
+        f"quarantined records: {quarantined:,} of {read:,} ({ratio:.2%}), last batches: "
+        f"{len(recent)}"
+    )
     if ratio <= limit:
         found = f"Yes: {shares}; {limit:.2%} are allowed."
         return Verdict(check=Check.QUARANTINE, passed=True, found=found, numbers=numbers)
@@ -81,14 +82,9 @@ def judge_backlog(standing: Standing, stuck: Stuck, limit: timedelta) -> Verdict
     else:
         since = f", the oldest for {in_words(oldest)}" if oldest is not None else ""
         answer = "No" if too_old or stuck.batches else "Yes"
-        wait = agreeing(waiting.items, "waits", "wait")
-        items = count_of(waiting.items, "item", grouped=True)
-        are = agreeing(round(limit.total_seconds()), "is", "are")
-        found = f"{answer}: {items} {wait}{since}; {in_words(limit)} {are} allowed."
+        found = f"{answer}: items that wait: {waiting.items:,}{since}; allowed: {in_words(limit)}."
     if stuck.batches:
-        are = agreeing(stuck.batches, "is", "are")
-        batches = count_of(stuck.batches, "batch", grouped=True)
-        found += f" {batches} {are} failed or dead for longer than that."
+        found += f" Batches failed or dead for longer than that: {stuck.batches:,}."
     if not (too_old or stuck.batches):
         return Verdict(check=Check.BACKLOG, passed=True, found=found, numbers=numbers)
     return Verdict(
@@ -137,24 +133,19 @@ def judge_coverage(tiling: Tiling, audit: Audit | None) -> Verdict:
         "items_late": late,
         "items_gone": audit.missing.count,
     }
-    batches = count_of(tiling.batches, "batch", grouped=True)
-    them = agreeing(tiling.batches, "", " of them")
-    looked = f"{batches}, {audit.batches:,}{them} compared with the table"
+    looked = f"batches: {tiling.batches:,}, compared with the table: {audit.batches:,}"
     if not (late or broken or tiling.doubled_items):
         found = f"Yes: {looked}."
         return Verdict(check=Check.COVERAGE, passed=True, found=found, numbers=numbers)
     found = (
-        f"No: {count_of(tiling.overlaps, 'overlap')}, {count_of(tiling.holes, 'hole')}, "
-        f"{count_of(tiling.doubled_items, 'item')} in two batches and {count_of(late, 'item')} "
-        f"that no batch saw ({looked})."
+        f"No: overlaps: {tiling.overlaps}, holes: {tiling.holes}, items in two batches: "
+        f"{tiling.doubled_items}, items that no batch saw: {late} ({looked})."
     )
     if broken or tiling.doubled_items:
         worst, step = tiling.worst, "This must not happen: please report it."
     else:
         unseen = audit.late if audit.late.count else audit.refused
-        item = agreeing(unseen.count, "item", "items")
-        their = agreeing(unseen.count, "its id", "their ids")
-        worst = f"{item} {unseen}, which appeared after {their} had been planned"
+        worst = f"items {unseen}, which appeared after their ids had been planned"
         step = "`batch-pipeline audit` plans them as late batches."
     return Verdict(
         check=Check.COVERAGE,

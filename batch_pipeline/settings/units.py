@@ -11,7 +11,6 @@ from pydantic import ByteSize, TypeAdapter
 
 from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.domain.fitting import Learned
-from batch_pipeline.domain.words import agreeing, last_of
 
 MAX_BYTES = 2**63 - 1
 MAX_DURATION = timedelta(days=36_500)
@@ -115,10 +114,9 @@ def limit_sentences(learned: Learned) -> list[str]:
     if wanted is None or learned.weight_per_second is None:
         return [f"at most {limit}; how much takes {target} is not known yet"]
     speed = format_bytes(round(learned.weight_per_second))
-    were = agreeing(learned.attempts, "was", "were")
     said = [
         f"at most {limit}; {target} are {format_bytes(wanted)}, at {speed}/s",
-        f"by {last_of(learned.attempts, 'batch')} that {were} full or took longer",
+        f"by the last batches that were full or took longer: {learned.attempts}",
     ]
     if learned.is_least:
         cause = f"batches take longer than {target} even so"

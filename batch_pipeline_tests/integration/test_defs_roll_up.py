@@ -187,7 +187,7 @@ def test_failure_of_a_wide_partition_names_the_batches() -> None:
     """Expect the message to say how many failed, which, and what became of the others."""
     errors = {KEYS[1]: UnknownBatchError("orders", KEYS[1])}
     told = str(RolledUpFailedError(WIDE, errors, 2))
-    assert told.startswith(f"{WIDE}: 1 of its 2 batches failed, the other is published anew: ")
+    assert told.startswith(f"{WIDE}: batches failed: 1 of 2, the others are published again: ")
     assert KEYS[1] in told
 
 

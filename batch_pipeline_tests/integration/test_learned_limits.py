@@ -260,7 +260,7 @@ def test_status_and_explain_tell_the_limit_and_why(database: Database, run: Run)
     execute(database, "DELETE FROM batch_pipeline.item")
     register(database, 640)
     held = run("plan", "orders").stdout
-    assert "3 batches planned" in held
+    assert "batches planned: 3" in held
     assert "More is planned once these have shown how long they take" in held
     for status in database.batches.statuses("orders"):
         publish_in(database, status.batch, 160)
@@ -268,15 +268,15 @@ def test_status_and_explain_tell_the_limit_and_why(database: Database, run: Run)
     publish_in(database, next_one, 80)
     shown = run("status").stdout
     assert "limit       at most 600 B; 1m are 600 B, at 10 B/s\n" in shown
-    assert "by the last 4 batches that were full or took longer" in shown
+    assert "by the last batches that were full or took longer: 4" in shown
     (report,) = json.loads(run("status", "--json").stdout)["streams"]
     assert report["learned_limit"]["weight_per_second"] == 10
     assert "at most 1.6 KiB; how much takes 1m is not known yet" in run("explain", "1").stdout
     shown = run("explain", "481").stdout
     assert (
-        "3 plan      batch of 80 items, 800 B\n              at most 800 B; 1m are 600 B" in shown
+        "3 plan      batch of 800 B, items: 80\n              at most 800 B; 1m are 600 B" in shown
     )
-    assert "by the last 3 batches that were full or took longer" in shown
+    assert "by the last batches that were full or took longer: 3" in shown
 
 
 def test_limit_at_its_lowest_bound_is_told_outright(database: Database, run: Run) -> None:

@@ -235,7 +235,7 @@ def _ranged(tmp_path: Path, data: bytes, fragment: str) -> FoundFile:
         ("#bytes=3-5", "byte 6 is inside of a line"),
         ("#bytes=1-2", "byte 1 is inside of a line"),
         ("#bytes=5-3", "is not a range of bytes of its file, such as #bytes=0-99"),
-        ("#bytes=0-8,size=10", "changed since it was registered: size 10 -> 9 bytes"),
+        ("#bytes=0-8,size=10", "changed since it was registered: size 10 -> 9 B"),
     ],
 )
 def test_range_that_is_none_of_the_file_is_refused(

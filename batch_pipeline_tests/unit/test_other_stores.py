@@ -110,7 +110,7 @@ def test_object_stands_as_it_is_told(store: OtherStore) -> None:
     seen, place = store.put("a.csv"), landing(store)
     assert place.compare(seen) == "unchanged since"
     store.put("a.csv", b"id\n10\n")
-    assert place.compare(seen) == "changed since: now 6 bytes"
+    assert place.compare(seen) == "changed since: now 6 B"
     assert place.why_not("a.csv").startswith("there and not registered yet")
     assert place.why_not("b.csv") == "no such object below this prefix"
     assert place.why_not("gs://landed/other/b.csv") == "the file lies outside of this prefix"
@@ -212,7 +212,7 @@ def test_object_that_has_changed_or_is_gone_is_a_bad_file(store: OtherStore) -> 
         "changed since it was registered: modified 2000-" + reason[47:53],
     )
     store.put("orders.csv", b"id\n10\n")
-    told = "changed since it was registered: size 5 -> 6 bytes"
+    told = "changed since it was registered: size 5 -> 6 B"
     assert kind_of(old) == (BadFileKind.CHANGED, told)
     store.remove("orders.csv")
     assert kind_of(old) == (BadFileKind.MISSING, "is not there")

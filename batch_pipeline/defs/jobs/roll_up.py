@@ -11,7 +11,6 @@ from batch_pipeline.defs.rolled_up import plan_roll_up, roll_up
 from batch_pipeline.domain.errors import PipelineError, UnknownStreamError
 from batch_pipeline.domain.roll_up import DEFAULT_WIDTH, RollUp
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.words import agreeing, count_of
 from batch_pipeline.settings.times import parse_time
 
 
@@ -53,11 +52,10 @@ def roll_up_job(streams: Sequence[Stream]) -> dg.JobDefinition:
                 roll_up(context.instance, stream, found)
         except PipelineError as error:
             raise dg.Failure(str(error), allow_retries=False) from error
-        would = "would go" if config.dry_run else "went"
-        narrow = count_of(len(found.narrow), "partition")
+        would = "that would go" if config.dry_run else "gone"
         summary = (
-            f"{stream.name}: {narrow} {would}, for {count_of(len(found.wide), 'wider one')}; "
-            f"{found.left} of {found.partitions} {agreeing(found.left, 'is', 'are')} left."
+            f"{stream.name}: partitions {would}: {len(found.narrow)}, wider ones in their place: "
+            f"{len(found.wide)}; left: {found.left} of {found.partitions}."
         )
         context.log.info(summary)
         context.add_output_metadata(

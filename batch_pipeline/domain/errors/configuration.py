@@ -6,7 +6,6 @@ What is wrong with a place that they name belongs to the module of that place.
 from dataclasses import dataclass
 
 from batch_pipeline.domain.errors.base import ConfigurationError
-from batch_pipeline.domain.words import agreeing
 
 _LONGEST_SHOWN = 1_000  # characters of a value
 
@@ -73,10 +72,8 @@ class StreamFilesError(ConfigurationError):
     problems: tuple[StreamFileError, ...]
 
     def sentence(self) -> str:
-        count = len(self.problems)
-        files = agreeing(count, "One stream file is", f"{count} stream files are")
         told = "\n".join(str(problem) for problem in self.problems)
-        return f"{files} left out, the other streams go on.\n{told}"
+        return f"Stream files left out: {len(self.problems)}. The other streams go on.\n{told}"
 
 
 @dataclass(eq=False)
