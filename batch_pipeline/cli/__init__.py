@@ -73,13 +73,14 @@ COMMANDS = {
     "migrate": Listed(Section.UPKEEP, "migrate", "Bring the inventory schema to this release."),
     "metrics": Listed(Section.AROUND, "metrics", "Serve metrics for Prometheus, until Ctrl-C."),
     "pack": Listed(Section.AROUND, "pack", "Pack what executors of a Spark cluster import."),
-    "completion": Listed(
-        Section.AROUND, "completion", "Print what makes a shell complete commands."
-    ),
 }
 
 # Commands of earlier releases, with what to use instead.
 REMOVED = {
+    "completion": (
+        f'Put `eval "$({VARIABLE}=bash_source batch-pipeline)"` into ~/.bashrc; for other '
+        "shells zsh_source or fish_source."
+    ),
     "report": "Use `status`, the plots of Dagster's asset pages, or `metrics` for Prometheus.",
     "import-pybatchintory": (
         "See docs/from_pybatchintory.md for how to continue a job of pybatchintory."

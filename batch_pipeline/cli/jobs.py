@@ -11,7 +11,6 @@ from batch_pipeline.cli.streams import as_json, one_job, opened, optional_job
 from batch_pipeline.domain.batch import Batch, BatchState, BatchStatus
 from batch_pipeline.domain.errors import ConfigurationError, UnknownJobError
 from batch_pipeline.domain.job import Job, JobReport
-from batch_pipeline.domain.words import agreeing, column_of, count_of
 from batch_pipeline.settings.units import format_bytes
 
 if TYPE_CHECKING:
@@ -146,9 +145,7 @@ def cancel(job: str, batch: str | None, meta_table: str | None, as_json: bool) -
     elif not done.batches:
         say(f"{job}: nothing to cancel.")
     else:
-        them = agreeing(done.batches, "", " of them")
-        called_off = count_of(done.batches, "batch")
-        say(f"{job}: {called_off} cancelled, {done.attempts}{them} while running.")
+        say(f"{job}: batches cancelled: {done.batches}, while running: {done.attempts}.")
         say(f"`batch-pipeline retry {job}` takes them up again.")
 
 
@@ -179,7 +176,7 @@ def retry(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: boo
     if as_json:
         print_json({"job": job, "batches": count})
         return
-    said = f"{count_of(count, 'batch')} will be tried again." if count else "nothing to retry."
+    said = f"batches that will be tried again: {count}." if count else "nothing to retry."
     say(f"{job}: {said}")
     if one.paused is not None and count:
         note(f"{job} is paused; `batch-pipeline resume {job}` lets them be tried.")
@@ -211,8 +208,8 @@ def bisect(job: str, batch: str, meta_table: str | None, as_json: bool) -> None:
         return
     say(f"{job}: two batches took the place of {batch}:")
     for half in halves:
-        items, weight = column_of(half.count, "item", width=6), _weight(one, half.weight)
-        say(f"  {half.label}  {items}  {weight:>10}  number {half.id}")
+        weight = _weight(one, half.weight)
+        say(f"  {half.label}  items: {half.count:>6}  {weight:>10}  number {half.id}")
 
 
 def _weight(one: Job, weight: int) -> str:
@@ -271,8 +268,7 @@ def _print_report(report: JobReport) -> None:
     if one.paused is not None:
         say(f"  paused   {one.paused or 'no reason given'}")
     weight = _weight(one, report.waiting_weight)
-    batches = count_of(report.waiting_batches, "batch")
-    say(f"  waiting  {batches}, {count_of(report.waiting_items, 'item')}, {weight}")
+    say(f"  waiting  batches: {report.waiting_batches}, items: {report.waiting_items}, {weight}")
     counts = [
         f"{report.batches[state]} {state.value}" for state in BatchState if state in report.batches
     ]
@@ -283,4 +279,4 @@ def _print_report(report: JobReport) -> None:
 def _print_status(one: BatchStatus) -> None:
     reason = f": {one.error}" if one.error else ""
     label = f"{one.batch.label} (number {one.batch.id})"
-    say(f"    {label} {one.state} after {count_of(one.attempts, 'attempt')}{reason}")
+    say(f"    {label} {one.state}, attempts: {one.attempts}{reason}")

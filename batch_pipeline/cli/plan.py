@@ -11,7 +11,6 @@ from batch_pipeline.cli.streams import as_json, dry_run, one_stream, opened
 from batch_pipeline.domain.backfill import Backfill, Estimate, Pace
 from batch_pipeline.domain.batch import Batch
 from batch_pipeline.domain.planning import Planned
-from batch_pipeline.domain.words import column_of, count_of, last_of
 from batch_pipeline.settings.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -122,11 +121,10 @@ def _tell_planned(stream: str, job: str, done: Planned, new: list[Batch], *, as_
         ]
         print_json({"stream": stream, "job": job, "batches": rows})
         return
-    say(f"{job}: {count_of(done.batches, 'batch')} planned.")
+    say(f"{job}: batches planned: {done.batches}.")
     for one in new[:_SHOWN]:
         flag = "  heavier than max_weight" if one.oversized else ""
-        files = column_of(one.count, "file", width=6)
-        say(f"  {one.key}  {files}  {format_bytes(one.weight):>10}{flag}")
+        say(f"  {one.key}  files: {one.count:>6}  {format_bytes(one.weight):>10}{flag}")
     if len(new) > _SHOWN:
         say(f"  … and {len(new) - _SHOWN} more (--json lists all)")
 
@@ -147,17 +145,16 @@ def _tell_estimate(stream: str, job: str, told: Estimate, *, as_json: bool) -> N
             }
         )
         return
-    say(f"{job}: {count_of(told.batches, 'batch')} would be planned; nothing was stored.")
-    oversized = count_of(told.oversized, "batch")
-    heavy = f", {oversized} heavier than max_weight" if told.oversized else ""
-    say(f"  {count_of(told.items, 'item')}, {format_bytes(told.weight)}{heavy}")
+    say(f"{job}: batches that would be planned: {told.batches}; nothing was stored.")
+    heavy = f", batches heavier than max_weight: {told.oversized}" if told.oversized else ""
+    say(f"  items: {told.items}, {format_bytes(told.weight)}{heavy}")
     if told.pace is None or told.seconds is None:
         say("  how long they would take is not known: no attempt has succeeded yet")
         return
     seconds = format_duration(timedelta(seconds=told.seconds))
     usual = format_duration(timedelta(seconds=told.pace.seconds_per_batch))
-    say(f"  about {seconds} for one worker, by {last_of(told.pace.attempts, 'attempt')} of")
-    say(f"  {told.pace.job} that succeeded: {_speed(told.pace)}{usual} a batch (medians)")
+    say(f"  about {seconds} for one worker, by the last attempts of {told.pace.job}")
+    say(f"  that succeeded ({told.pace.attempts}): {_speed(told.pace)}{usual} a batch (medians)")
 
 
 def _speed(pace: Pace) -> str:

@@ -15,7 +15,6 @@ from batch_pipeline.domain.audit import Audit
 from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.progress import turn_to
 from batch_pipeline.domain.restored import Adopted, Discarded, NotAdoptedError
-from batch_pipeline.domain.words import agreeing, count_of
 
 if TYPE_CHECKING:
     from batch_pipeline.domain.stream import Stream
@@ -141,8 +140,7 @@ def _print(one: _Result, asked: _Asked) -> None:
         _print_discarded(one.discarded, dry_run=asked.dry_run)
     if one.reconciled is not None:
         done = one.reconciled
-        pointers = count_of(done.pointers, "pointer file")
-        say(f"  {count_of(done.attempts, 'attempt')} closed, {pointers} written")
+        say(f"  attempts closed: {done.attempts}, pointer files written: {done.pointers}")
     for sentence in () if one.audit is None else one.audit.sentences():
         say(f"  {sentence}")
     if one.errors:
@@ -153,31 +151,22 @@ def _print_adopted(done: Adopted, *, would: str) -> None:
     if not done.manifests:
         say("  The inventory knows every manifest of the storage: nothing to adopt.")
         return
-    manifests = count_of(done.manifests, "manifest")
-    say(f"  {manifests} with {count_of(done.records, 'record', grouped=True)}{would} adopted:")
-    say(f"    {count_of(done.batches, 'batch')} and {count_of(done.items, 'item')} were unknown")
+    say(f"  manifests{would} adopted: {done.manifests}, records: {done.records:,}")
+    say(f"    batches that were unknown: {done.batches}, items: {done.items}")
     if again := done.items_again:
-        are_parts = agreeing(again, "is part of a file", "are parts of files")
-        say(f"    {again} of these items {are_parts} that no manifest has")
+        say(f"    items that are parts of files that no manifest has: {again}")
     if lost := done.attempts_lost:
-        attempts, are = count_of(lost, "attempt"), agreeing(lost, "is", "are")
-        say(f"    {attempts} that published nothing {are} noted as abandoned")
+        say(f"    attempts that published nothing, noted as abandoned: {lost}")
     if lost := done.numbers_lost:
-        numbers, are = count_of(lost, "publish number"), agreeing(lost, "is", "are")
-        were = agreeing(lost, "it was", "they were")
-        say(f"    {numbers} {are} nobody's: what {were} is made again")
+        say(f"    publish numbers that are nobody's, what they were is made again: {lost}")
 
 
 def _print_discarded(done: Discarded, *, dry_run: bool) -> None:
     if not done.manifests:
         say("  The inventory knows every manifest of the storage: nothing to discard.")
         return
-    to = "would be moved below" if dry_run else agreeing(done.manifests, "is in", "are in")
-    say(f"  {count_of(done.manifests, 'manifest')} {to} {done.folder}")
-    records = count_of(done.records, "record", grouped=True)
-    of_them = agreeing(done.manifests, "of it", "of them")
-    them = agreeing(done.records, "it", "them")
-    say(f"    {records} {of_them} may be in targets, which get {them} once more")
+    to = "that would be moved below" if dry_run else "moved below"
+    say(f"  manifests {to} {done.folder}: {done.manifests}")
+    say(f"    records that may be in targets, which get them again: {done.records:,}")
     if done.unread:
-        their = agreeing(done.unread, "its", "their")
-        say(f"    {done.unread} of them could not be read, so {their} records are not counted")
+        say(f"    manifests that could not be read, whose records are not counted: {done.unread}")

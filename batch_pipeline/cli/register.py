@@ -10,7 +10,6 @@ from batch_pipeline.cli.streams import as_json, one_stream, opened
 from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.item import Registered
 from batch_pipeline.domain.progress import turn_to
-from batch_pipeline.domain.words import count_of
 
 if TYPE_CHECKING:
     from batch_pipeline.domain.stream import Stream
@@ -80,10 +79,9 @@ def _print(one: "Stream", result: "Registered", *, accept_changed: bool) -> None
         say(f"{stream}: {one.user_table.table} is a meta table of your own. Its rows are the")
         say(f"items, and nothing is registered. `batch-pipeline plan {stream}` plans them.")
         return
-    say(f"{stream}: {count_of(result.found, 'file')} found, {result.new_items} registered.")
+    say(f"{stream}: files found: {result.found}, registered: {result.new_items}.")
     if result.accepted:
-        accepted = count_of(result.accepted, "changed file")
-        say(f"{accepted} accepted. Batches that were published with the")
+        say(f"Changed files accepted: {result.accepted}. Batches that were published with the")
         say("earlier content keep it until their partition is materialized again.")
     advice = "(see --accept-changed)"
     if accept_changed:

@@ -13,7 +13,6 @@ from batch_pipeline.cli.console import fact, head, print_json, say
 from batch_pipeline.cli.streams import all_streams, as_json, chosen, opened
 from batch_pipeline.domain.batch import BatchState, BatchStatus
 from batch_pipeline.domain.errors import OF_ONE_META_TABLE
-from batch_pipeline.domain.words import agreeing, count_of
 from batch_pipeline.settings.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -164,11 +163,7 @@ class _Told:
             last = ago(report["last_published_at"], self.now)
         said = ["its meta table cannot be read"] if report["problem"] else []
         said += ["paused"] if report["paused"] is not None else []
-        said += [
-            f"{count_of(batches[one], 'batch')} {one}"
-            for one in (*_WRONG, "running")
-            if batches[one]
-        ]
+        said += [f"batches {one}: {batches[one]}" for one in (*_WRONG, "running") if batches[one]]
         said += [
             f"{one['failed']} not loaded into {one['target']}"
             for one in report["targets"]
@@ -184,8 +179,7 @@ class _Told:
         if not count:
             return []
         oldest = "" if age is None else f", the oldest for {lasting(timedelta(seconds=age))}"
-        items = count_of(count, "item", grouped=True)
-        return [f"{items} {agreeing(count, 'waits', 'wait')}{oldest}"]
+        return [f"items waiting: {count:,}{oldest}"]
 
     def next_steps(self) -> Iterator[str]:
         """Say what can be done about what is wrong."""
@@ -208,9 +202,8 @@ class _Told:
 
     def tries(self, one: dict[str, Any]) -> str:
         """Name a batch, and say how often it was tried and when last."""
-        tries = count_of(one["attempts"], "attempt")
         ended = "" if one["finished_at"] is None else f", {ago(one['finished_at'], self.now)}"
-        return f"{one['batch_id']}, {tries}{ended}"
+        return f"{one['batch_id']}, attempts: {one['attempts']}{ended}"
 
 
 def _print(told: _Told) -> None:
@@ -231,8 +224,7 @@ def _print(told: _Told) -> None:
     fact("batches", _counts(report["batches"]))
     if report["items_waiting"]:
         size = format_bytes(report["bytes_waiting"])
-        items = count_of(report["items_waiting"], "item")
-        fact("waiting", f"{items}, {size} not planned yet")
+        fact("waiting", f"items not planned yet: {report['items_waiting']}, {size}")
     for backfill in report["backfills"]:
         _print_backfill(backfill)
     for target in report["targets"]:
@@ -278,7 +270,7 @@ def _print_backfill(backfill: dict[str, Any]) -> None:
     if backfill["paused"] is not None:
         fact("", f"paused: {backfill['paused'] or 'no reason given'}")
     weight, done = format_bytes(backfill["weight_bytes"]), backfill["weight_bytes_done"]
-    items = f"{backfill['items_done']} of {count_of(backfill['items'], 'item')}"
+    items = f"items done: {backfill['items_done']} of {backfill['items']}"
     left = backfill["seconds_left"]
     rest = f", {format_duration(timedelta(seconds=left))} left at the pace so far" if left else ""
-    fact("", f"{items}, {format_bytes(done)} of {weight} done{rest}")
+    fact("", f"{items}, {format_bytes(done)} of {weight}{rest}")

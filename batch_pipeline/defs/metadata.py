@@ -27,7 +27,6 @@ from batch_pipeline.domain.schema_change import SchemaChange
 from batch_pipeline.domain.sparkline import sparkline
 from batch_pipeline.domain.standing import Standing
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.words import last_of
 from batch_pipeline.singer.messages import batch_message
 
 # Dagster calls a partition stale when what it was made from has a newer version. New rows of the
@@ -186,7 +185,7 @@ def estimate_metadata(found: Estimate) -> dict[str, Any]:
     }
     if found.pace is not None and found.seconds is not None:
         told["estimated_seconds"] = round(found.seconds, 1)
-        told["estimated_by"] = f"{last_of(found.pace.attempts, 'attempt')} of {found.pace.job}"
+        told["estimated_by"] = f"attempts of {found.pace.job}: {found.pace.attempts}"
     return told
 
 
@@ -256,7 +255,7 @@ def _plot(recent: Sequence[Recent]) -> str:
     paces = [one.records_per_second for one in recent]
     shares = [one.quarantined_ratio for one in recent]
     lines = [
-        f"{last_of(len(recent), 'batch')}, the newest right",
+        f"last batches: {len(recent)}, the newest right",
         "",
         "| | | newest |",
         "|---|---|---:|",

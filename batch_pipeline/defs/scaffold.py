@@ -42,7 +42,7 @@ class StreamChoices(BaseModel):
         description="Folder where files land: a path, relative to the new file, or file:///…",
     )
     source_format: SourceFormat = Field(
-        SourceFormat.AUTO, description="csv, jsonl, json, parquet, avro, text or auto."
+        SourceFormat.AUTO, description="csv, jsonl, json, parquet, avro or auto."
     )
 
 

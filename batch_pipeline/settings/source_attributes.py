@@ -8,10 +8,8 @@ from pydantic import Field
 from batch_pipeline.domain.arrivals import Arrivals, KeyOrder
 from batch_pipeline.domain.location import is_object, scheme_of
 from batch_pipeline.domain.stream import CsvOptions, Source, SourceFiles, SourceFormat
-from batch_pipeline.domain.text_options import FixedColumn, TextOptions
 from batch_pipeline.settings.section import Section
 from batch_pipeline.settings.stream_values import (
-    Count,
     Duration,
     Location,
     QueueUrl,
@@ -32,18 +30,6 @@ _CHOICES = {
 }
 
 
-class FixedColumnAttributes(Section):
-    """A column of fixed-width text."""
-
-    name: Text = Field(description="Name of the column.")
-    start: Count = Field(description="Its first character, counted from 1.")
-    width: Count = Field(description="Its width in characters.")
-
-    def to_domain(self) -> FixedColumn:
-        """Give the domain's form."""
-        return FixedColumn(name=self.name, start=self.start, width=self.width)
-
-
 class OptionAttributes(Section):
     """How text files are written."""
 
@@ -57,11 +43,8 @@ class OptionAttributes(Section):
     names: tuple[Text, ...] = Field(
         (), description="csv: columns of files without a header (default: the first record)."
     )
-    columns: tuple[FixedColumnAttributes, ...] = Field(
-        (), description="text: columns of fixed width (default: the line is the column `line`)."
-    )
     charset: str = Field(
-        "utf-8", description="csv, text and JSON: a charset that Python knows (default utf-8)."
+        "utf-8", description="csv and JSON: a charset that Python knows (default utf-8)."
     )
 
     def check(self) -> None:
@@ -71,7 +54,6 @@ class OptionAttributes(Section):
             problem = f"is {self.charset!r:.80}; expected a charset that Python knows"
             raise refusal(problem, key="source.options.charset") from error
         self.csv()
-        self.text()
 
     def csv(self) -> CsvOptions:
         """Give the domain's form of what concerns csv."""
@@ -82,10 +64,6 @@ class OptionAttributes(Section):
             escape=self.escape,
             names=self.names,
         )
-
-    def text(self) -> TextOptions:
-        """Give the domain's form of what concerns text."""
-        return TextOptions(columns=tuple(column.to_domain() for column in self.columns))
 
 
 class ListingAttributes(Section):
@@ -143,14 +121,14 @@ class SourceAttributes(Section):
     )
     max_item_size: Annotated[Size, Field(ge=_LEAST_ITEM)] | None = Field(
         None,
-        description="Plain csv, jsonl and text files larger than this become several items, each a "
+        description="Plain csv and jsonl files larger than this become several items, each a "
         "range of whole records, and are encoded, resumed and repeated range by range (bytes, or "
         "with a unit; default: none, a file is one item).",
     )
     format: SourceFormat = Field(
         SourceFormat.AUTO,
         description="What the files contain: csv, jsonl, json (an array, or documents), parquet, "
-        "avro, text, or auto: decided file by file, never text (default auto).",
+        "avro, or auto: decided file by file (default auto).",
     )
     options: OptionAttributes = Field(OptionAttributes(), description="How text files are written.")
 
@@ -198,6 +176,5 @@ class SourceAttributes(Section):
         return {
             "format": self.format,
             "csv": self.options.csv(),
-            "text": self.options.text(),
             "charset": self.options.charset,
         }

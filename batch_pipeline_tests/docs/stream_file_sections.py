@@ -50,15 +50,6 @@ source:
   format: csv
   options: {delimiter: ";", charset: latin-1, names: [order_id, city, amount]}
 """,
-    "source.options.columns": """
-source:
-  uri: ./landing
-  format: text
-  options:
-    columns:
-      - {name: order_id, start: 1, width: 8}
-      - {name: city, start: 9, width: 20}
-""",
     "batch": """
 batch: {max_weight: 256MiB, max_count: 10000, min_weight: 16MiB, max_wait: 30m}
 """,

@@ -74,7 +74,7 @@ def test_audit_of_all_streams_finds_nothing_and_ends_well(gap: Database, run: Ru
         "idle",
         "  Nothing is planned yet.",
         "orders",
-        "  1 published batch compared with the meta table.",
+        "  Published batches compared with the meta table: 1.",
         "  Nothing is late, gone or changed.",
     ]
 
@@ -84,10 +84,13 @@ def test_audit_plans_a_late_item_and_says_so(gap: Database, run: Run) -> None:
     execute(gap, ROW, id=2)
     ended = run("audit", "orders")
     assert ended.exit_code == 0
-    assert "1 item arrived late (id 2): planned as 1 batch of job 'orders.late'." in (ended.stdout)
+    assert (
+        "Items that arrived late: 1 (ids: 2). Batches of job 'orders.late' planned for them: 1."
+        in (ended.stdout)
+    )
     lists = query(gap, "SELECT item_ids FROM batch_pipeline.batch WHERE item_ids IS NOT NULL")
     assert lists == [([2],)]
-    assert "1 late item was planned by earlier audits." in run("audit", "orders").stdout
+    assert "Late items planned by earlier audits: 1." in run("audit", "orders").stdout
 
 
 def test_audit_tells_programs_what_it_found(gap: Database, run: Run) -> None:

@@ -31,7 +31,7 @@ RUN = [
 ]
 # These need Spark, the whole environment, or a folder of files.
 NOT_RUN = {"run", "pack", "init"}
-WITHOUT_JSON = {"demo", "dev", "messages", "metrics", "completion"}
+WITHOUT_JSON = {"demo", "dev", "messages", "metrics"}
 
 
 def table(heading: str) -> Iterator[list[str]]:

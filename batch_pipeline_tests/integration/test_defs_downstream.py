@@ -192,7 +192,7 @@ def test_batches_of_a_users_own_job_when_it_is_cancelled_are_cancelled(scene: De
         status=dg.DagsterRunStatus.STARTED,
     )
     said = scene.ended("cancelled_runs", scene.cancelled(run))
-    assert "2 batches called off" in said
+    assert "batches cancelled: 2" in said
     assert scene.states("orders") == ["cancelled", "cancelled", "planned", "planned"]
 
 

@@ -61,7 +61,7 @@ def test_sensor_observes_where_the_stream_stands(scene: DefsScene) -> None:
     assert (told["batches_published"], told["batches_planned"]) == (1, 4)
     assert (told["bookmark"], told["ceiling"]) == (13, 13)
     assert told["oldest_unpublished_seconds"] > 0
-    assert told["last_batches"].startswith("the last batch,")
+    assert told["last_batches"].startswith("last batches: 1,")
 
 
 def test_sensor_says_nothing_twice(scene: DefsScene) -> None:

@@ -154,7 +154,7 @@ def test_steering_examples_run(
     reader.run("Looking and steering", "")
     printed = capsys.readouterr().out
     assert " 90 ceiling 100 (locks); nothing holds it back\norders 0\n" in printed
-    assert "orders: 1 published batch compared" in printed
+    assert "orders: Published batches compared with the meta table: 1" in printed
 
 
 def test_page_names_everything_that_is_exported() -> None:

@@ -98,7 +98,7 @@ def test_object_of_other_bytes_shows_to_who_compares_them(part: PartFile) -> Non
 def test_object_that_is_missing_or_shorter_shows_to_all(part: PartFile) -> None:
     """Expect the URI, and both sizes."""
     written(part.uri, b"123")
-    told = f"{part.uri} has 3 bytes, {part.size_bytes:,} were published"
+    told = f"{part.uri} has 3 B, published: {part.size_bytes:,} B"
     assert [look(part) for look in LOOKS] == [told] * 4
     remove(part.uri)
     assert [look(part) for look in LOOKS] == [f"{part.uri} is missing"] * 4

@@ -98,7 +98,7 @@ def test_attempt_that_nobody_closed_is_told(database: Database) -> None:
         execute(database, lapse.format(11))
         [(level, subject, text)] = told(check_work(database.engine))
     assert (level, subject) == ("warn", "orders")
-    assert text.startswith("1 attempt has not been heard of for ten minutes")
+    assert text.startswith("attempts without a sign of life for ten minutes")
     assert text.endswith("Run `batch-pipeline reconcile`.")
 
 
@@ -131,7 +131,7 @@ def test_daemon_of_dagster_is_looked_for_where_there_is_one(database: Database) 
     ]
     execute(database, DAEMONS.replace(":seconds", "20"))
     assert told(check_dagster(engine, is_own=False)) == [
-        ("ok", "dagster", "its daemon is up; 0 runs wait in the queue.")
+        ("ok", "dagster", "its daemon is up; runs in the queue: 0.")
     ]
 
 
@@ -153,6 +153,6 @@ def test_daemon_that_is_silent_is_told(
     [(found, _, text)] = told(check_dagster(database.engine, is_own=is_own))
     assert found == level
     assert text.startswith("its daemon was last heard of ")
-    runs = {0: "0 queued runs", 1: "1 queued run"}[queued]
+    runs = f"queued runs ({queued})"
     told_more = f"{runs} stand still. Start `batch-pipeline dev`" in text
     assert told_more is (level == "warn")

@@ -100,7 +100,7 @@ def test_file_with_noted_facts_is_still_compared_with_them(landed: Path) -> None
     """Expect a registered file's size to be checked as before."""
     found = found_file(location=to_uri(landed), size_bytes=3)
     with (
-        pytest.raises(BadFileError, match="changed since it was registered: size 3 -> 7 bytes"),
+        pytest.raises(BadFileError, match="changed since it was registered: size 3 -> 7 B"),
         open_source(found, stream()),
     ):
         pass
@@ -139,7 +139,7 @@ def test_file_without_noted_facts_is_shown_as_it_stands(landed: Path) -> None:
     """Expect size and time of now, and no claim that it is unchanged."""
     os.utime(landed, (1_750_000_000, 1_750_000_000))
     told = compare(FoundFile(location=to_uri(landed)))
-    assert told == "now 7 bytes, modified 2025-06-15T15:06:40+00:00"
+    assert told == "now 7 B, modified 2025-06-15T15:06:40+00:00"
     assert compare(FoundFile(location="relative.csv")).startswith("which is not an absolute")
 
 

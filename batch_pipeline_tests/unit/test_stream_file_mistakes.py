@@ -230,6 +230,21 @@ def test_stream_file_that_is_no_mapping_in_yaml_is_refused(
     assert problem in refusal.problem
 
 
+@pytest.mark.parametrize(
+    ("source", "removed"),
+    [
+        ("format: text", "`source.format` text was removed"),
+        ("options: {columns: []}", "`source.options.columns` was removed"),
+    ],
+)
+def test_stream_file_with_fixed_width_text_is_refused_and_names_csv(
+    tmp_path: Path, source: str, removed: str
+) -> None:
+    text = MINIMAL.replace("uri: ./landing", f"uri: ./landing, {source}")
+    refusal = refusal_of(tmp_path, text)
+    assert refusal.problem.startswith(f"{removed}; convert the files to csv, or read each line")
+
+
 def test_stream_file_in_another_encoding_is_refused_with_its_line(tmp_path: Path) -> None:
     """Only UTF-8 is read, so that names mean the same everywhere."""
     path = stream_file(tmp_path, MINIMAL)

@@ -32,7 +32,6 @@ from batch_pipeline.domain.errors import (
 from batch_pipeline.domain.progress import log as progress
 from batch_pipeline.domain.restored import InventoryOlderError
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.words import agreeing, count_of
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.ports import Encoder
 from batch_pipeline.steps.encode import Workshop, encode
@@ -131,10 +130,9 @@ def raise_failures(
     """
     if failures:
         waiting = sum(isinstance(error, WaitsError) for error in failures.values())
-        rest = agreeing(tried - len(failures), "the other is", "the others are")
-        others = "those that do not wait are" if waiting else rest
+        others = "those that do not wait are" if waiting else "others are"
         raise dg.Failure(
-            f"{len(failures) - waiting} of {count_of(tried, 'batch')} failed, {others} {done}: "
+            f"Batches failed: {len(failures) - waiting} of {tried}, {others} {done}: "
             f"{told(failures.values())}",
             metadata=told_by_batch(failures),
             allow_retries=False,
@@ -176,8 +174,7 @@ def _encode_partition(
         batch_materialization(workshop.stream, asset, manifest, place, done.seconds, changes)
     )
     records, parts = manifest.records, len(manifest.part_files)
-    told = (key, count_of(records, "record"), count_of(parts, "part file"))
-    progress.info("%s: %s in %s", *told, extra={"key": key})
+    progress.info("%s: records: %d, part files: %d", key, records, parts, extra={"key": key})
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +195,6 @@ class _Told:
         return self.encoder.encode(replace(request, watch=watch))
 
     def _tell(self, done: int, total: int) -> None:
-        told = (self.key, done, count_of(total, "task"))
-        self.log.info("%s: %d of %s done", *told)
-        progress.info("%s: %d of %s done", *told, extra={"tasks": total})
+        told = (self.key, done, total)
+        self.log.info("%s: tasks done: %d of %d", *told)
+        progress.info("%s: tasks done: %d of %d", *told, extra={"tasks": total})

@@ -24,7 +24,6 @@ from batch_pipeline.domain.errors import (
 )
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.domain.target import PostgresTarget, Target
-from batch_pipeline.domain.words import agreeing, count_of
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.settings.loading import load_due
 from batch_pipeline.settings.pipeline import Pipeline
@@ -149,8 +148,8 @@ def _note(context: Context, came_to: _CameTo, target: Target, outcome: Outcome) 
     label = outcome.loading.label
     came_to.tried.add(label)
     if outcome.loaded is not None:
-        told = (target.name, label, count_of(outcome.loaded.records, "record"))
-        context.log.info("%s: %s, %s loaded", *told)
+        told = (target.name, label, outcome.loaded.records)
+        context.log.info("%s: %s, records loaded: %d", *told)
     else:
         came_to.failures[f"{label} into {target.name}"] = outcome.error or WaitsError(label)
     if outcome.gives_up:
@@ -199,8 +198,7 @@ def _void(
             raise surroundings_failed(context, error) from error
     if gone:
         left = len(labels) - len(gone)
-        are = agreeing(left, "other batch is", f"{left} other batches are")
-        others = f" The {are} loaded by the next load." if left else ""
+        others = f" Other batches, loaded by the next load: {left}." if left else ""
         raise dg.Failure("; ".join(map(str, gone)) + others, allow_retries=False)
 
 

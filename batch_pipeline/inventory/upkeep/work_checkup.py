@@ -10,7 +10,6 @@ import sqlalchemy as sa
 
 from batch_pipeline.domain.batch import AttemptStatus
 from batch_pipeline.domain.finding import Finding, fine, warning
-from batch_pipeline.domain.words import agreeing, count_of
 from batch_pipeline.inventory.jobs.standings import many_partitions
 from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import attempt, batch, job
@@ -60,10 +59,9 @@ def check_work(inventory: sa.Engine) -> Iterator[Finding]:
         )
         yield warning(one.name, text)
     for one in left:
-        have, them = agreeing(one.attempts, "has", "have"), agreeing(one.attempts, "it", "them")
         text = (
-            f"{count_of(one.attempts, 'attempt')} {have} not been heard of for ten minutes and "
-            f"nobody closed {them}: neither sensors nor `reconcile` run. Run "
+            f"attempts without a sign of life for ten minutes that nobody closed: {one.attempts}; "
+            f"neither sensors nor `reconcile` run. Run "
             f"`batch-pipeline reconcile`."
         )
         yield warning(one.name, text)
@@ -96,13 +94,11 @@ def check_dagster(inventory: sa.Engine, *, is_own: bool) -> Iterator[Finding]:
         if waiting == 0 and (last is None or is_own):
             yield fine("dagster", f"its daemon {heard}; `batch-pipeline dev` starts it.")
             return
-        queued = count_of(waiting, "queued run")
         text = (
-            f"its daemon {heard}, so that sensors, schedules and {queued} stand still. Start "
-            f"`batch-pipeline dev`, or the daemon of your deployment; `batch-pipeline run` needs "
-            f"none."
+            f"its daemon {heard}, so that sensors, schedules and queued runs ({waiting}) stand "
+            f"still. Start `batch-pipeline dev`, or the daemon of your deployment; "
+            f"`batch-pipeline run` needs none."
         )
         yield warning("dagster", text)
         return
-    wait = agreeing(waiting, "waits", "wait")
-    yield fine("dagster", f"its daemon is up; {count_of(waiting, 'run')} {wait} in the queue.")
+    yield fine("dagster", f"its daemon is up; runs in the queue: {waiting}.")

@@ -22,7 +22,6 @@ from batch_pipeline.domain.item import FoundFile, modified_at
 from batch_pipeline.domain.location import is_object, to_path
 from batch_pipeline.domain.record_rules import BadFileKind
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.words import count_of
 from batch_pipeline.spark.read.objects import FetchedObject
 from batch_pipeline.spark.readable import readable
 from batch_pipeline.stores.facts import FileFacts, look
@@ -196,9 +195,7 @@ def _size_change(file: FoundFile, size_bytes: int) -> str | None:
     known, part = file.size_bytes, file.range
     if known is None and part is not None:
         known = part.file_bytes
-    return (
-        None if known in {None, size_bytes} else f"size {known} -> {count_of(size_bytes, 'byte')}"
-    )
+    return None if known in {None, size_bytes} else f"size {known} -> {size_bytes} B"
 
 
 def _time_change(file: FoundFile, now: datetime) -> str | None:
