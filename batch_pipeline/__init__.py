@@ -46,7 +46,7 @@ Where do I go to …
 - offer batches to Singer another way?    singer/tap/stream.py, then cli/tap.py
 - read part files back as records?        singer/part_records.py, singer/part_lines.py
 - load into a target another way?         steps/load.py, singer/running/loader.py
-- see which BATCH files a target reads?   singer/running/reading.py
+- see which BATCH files a target reads?   singer/running/capabilities.py
 - load into Postgres another way?         postgres/loader.py, then postgres/writing.py
 - let one job read another's results?     inventory/meta/published.py
 """
@@ -57,6 +57,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from batch_pipeline.defs.build import build_definitions
     from batch_pipeline.defs.component import BatchStream
+    from batch_pipeline.domain.errors import (
+        BatchDataError,
+        ConfigurationError,
+        ConflictError,
+        InvariantError,
+        PipelineError,
+        RetryableError,
+    )
     from batch_pipeline.library import (
         Batch,
         acquire_batch,
@@ -76,7 +84,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch",
+    "BatchDataError",
     "BatchStream",
+    "ConfigurationError",
+    "ConflictError",
+    "InvariantError",
+    "PipelineError",
+    "RetryableError",
     "acquire_batch",
     "acquire_batches",
     "audit_job",
@@ -94,8 +108,15 @@ __all__ = [
 ]
 
 
-_OF_DAGSTER = {
+_ERRORS = "batch_pipeline.domain.errors"
+_ELSEWHERE = {
+    "BatchDataError": _ERRORS,
     "BatchStream": "batch_pipeline.defs.component",
+    "ConfigurationError": _ERRORS,
+    "ConflictError": _ERRORS,
+    "InvariantError": _ERRORS,
+    "PipelineError": _ERRORS,
+    "RetryableError": _ERRORS,
     "build_definitions": "batch_pipeline.defs.build",
     "describe_stream": "batch_pipeline.settings.stream_file",
 }
@@ -105,7 +126,7 @@ def __getattr__(name: str) -> object:
     """Load a part when its name is first asked for: the library without Dagster, the rest with."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_OF_DAGSTER.get(name, "batch_pipeline.library")), name)
+    return getattr(import_module(_ELSEWHERE.get(name, "batch_pipeline.library")), name)
 
 
 def __dir__() -> list[str]:

@@ -19,6 +19,7 @@ from batch_pipeline.domain.planning import Cut, Limits, Planned
 from batch_pipeline.domain.schema import Column, RecordSchema
 from batch_pipeline.domain.schema_change import Misfit
 from batch_pipeline.domain.stream import Stream
+from batch_pipeline.domain.table_identity import TableIdentity
 
 
 class Landing(Protocol):
@@ -77,6 +78,11 @@ class MetaTable(Protocol):
     @property
     def where(self) -> Filter | None:
         """The filter that every read keeps to."""
+        ...
+
+    @property
+    def identity(self) -> TableIdentity | None:
+        """The database and the columns that it is read by; None where unknown."""
         ...
 
     def ceiling(self) -> int | None:

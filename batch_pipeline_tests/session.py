@@ -24,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     config.addinivalue_line("markers", f"{_S3}: speaks to the S3 server of the tests")
     config.addinivalue_line("markers", f"{MARK}(number, …): proves a promise")
-    if config.getoption("--long") and not config.getoption("--hypothesis-profile"):
+    if config.getoption("--long", default=False) and not config.getoption("--hypothesis-profile"):
         settings.load_profile("long")  # before test modules, whose settings build on it
     if "TMPDIR" not in os.environ and _is_roomy(_MEMORY):
         os.environ["TMPDIR"] = str(_MEMORY)  # also for the processes that tests start

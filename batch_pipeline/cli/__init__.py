@@ -63,17 +63,17 @@ COMMANDS = {
     "verify": Listed(Section.UPKEEP, "verify", "Look again at what is published, and what waits."),
     "reconcile": Listed(Section.UPKEEP, "reconcile", "Close what a crash left; plan late items."),
     "gc": Listed(Section.UPKEEP, "gc", "Delete files that are no longer needed."),
-    "roll-up": Listed(Section.UPKEEP, "roll_up", "Make few wide partitions of many old ones."),
     "migrate": Listed(Section.UPKEEP, "migrate", "Bring the inventory schema to this release."),
     "metrics": Listed(Section.AROUND, "metrics", "Serve metrics for Prometheus, until Ctrl-C."),
     "pack": Listed(Section.AROUND, "pack", "Pack what executors of a Spark cluster import."),
-    "completion": Listed(
-        Section.AROUND, "completion", "Print what makes a shell complete commands."
-    ),
 }
 
 # Commands of earlier releases, with what to use instead.
 REMOVED = {
+    "completion": (
+        f'Put `eval "$({VARIABLE}=bash_source batch-pipeline)"` into ~/.bashrc; for other '
+        "shells zsh_source or fish_source."
+    ),
     "report": "Use `status`, the plots of Dagster's asset pages, or `metrics` for Prometheus.",
     "import-pybatchintory": (
         "See docs/from_pybatchintory.md for how to continue a job of pybatchintory."
@@ -85,6 +85,7 @@ REMOVED = {
     "cancel": "Use `batch-pipeline jobs cancel`.",
     "retry": "Use `batch-pipeline jobs retry`.",
     "bisect": "Use `batch-pipeline jobs split`.",
+    "roll-up": "Choose larger `batch.max_weight` and `batch.max_count`, for fewer partitions.",
 }
 
 

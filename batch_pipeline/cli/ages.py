@@ -2,22 +2,20 @@
 
 from datetime import UTC, datetime, timedelta
 
-from batch_pipeline.domain.words import count_of
-
 _UNITS = (
-    (timedelta(days=1), "day", 2),
-    (timedelta(hours=1), "hour", 2),
-    (timedelta(minutes=1), "minute", 1),
+    (timedelta(days=1), "days"),
+    (timedelta(hours=1), "hours"),
+    (timedelta(minutes=1), "minutes"),
 )
 
 
 def lasting(duration: timedelta) -> str:
-    """Say how long something lasts: `under a minute`, `5 minutes`, `47 hours`, `2 days`."""
-    for unit, name, least in _UNITS:
+    """Say how long something lasts: `under 2 minutes`, `5 minutes`, `47 hours`, `2 days`."""
+    for unit, name in _UNITS:
         count = duration // unit
-        if count >= least:
-            return count_of(count, name, grouped=True)
-    return "under a minute"
+        if count >= 2:
+            return f"{count:,} {name}"
+    return "under 2 minutes"
 
 
 def ago(moment: datetime, now: datetime) -> str:

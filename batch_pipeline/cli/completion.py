@@ -1,46 +1,12 @@
-"""The command `completion`, and the values that a shell completes."""
+"""The values that a shell completes, beside those that click knows."""
 
 import os
 import re
 from contextlib import suppress
-from pathlib import Path, PurePath
+from pathlib import Path
 
-import click
-from click.shell_completion import get_completion_class
-
-VARIABLE = "_BATCH_PIPELINE_COMPLETE"
-_PROGRAM = "batch-pipeline"
-_SHELLS = ("bash", "zsh", "fish")
+VARIABLE = "_BATCH_PIPELINE_COMPLETE"  # by which a shell asks click
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-
-
-@click.command()
-@click.argument("shell", type=click.Choice(_SHELLS), required=False)
-@click.pass_context
-def completion(ctx: click.Context, shell: str | None) -> None:
-    """Print the script that lets a shell complete commands, options and names of streams.
-
-    Without an argument it is the script for the shell that $SHELL names. Nothing is changed: put it
-    where your shell reads it. Names of streams come from the streams folder; no database is asked.
-    What is completed is the command `batch-pipeline` on the PATH.
-
-    \b
-    Example:
-      batch-pipeline completion bash
-
-    \b
-    To have it in every new shell:
-      echo 'eval "$(batch-pipeline completion bash)"' >> ~/.bashrc
-      echo 'eval "$(batch-pipeline completion zsh)"' >> ~/.zshrc
-      batch-pipeline completion fish > ~/.config/fish/completions/batch-pipeline.fish
-    """
-    wanted = shell or PurePath(os.environ.get("SHELL", "")).name
-    made = get_completion_class(wanted) if wanted in _SHELLS else None
-    if made is None:
-        problem = f"SHELL is {wanted}" if wanted else "the variable SHELL is not set"
-        raise click.UsageError(f"No script for this shell: {problem}. Name bash, zsh or fish.")
-    script = made(ctx.find_root().command, {}, _PROGRAM, VARIABLE).source()
-    click.echo(script.strip("\n"))
 
 
 def stream_names() -> list[str]:

@@ -98,7 +98,6 @@ def _location(file: str) -> str:
 
 
 def _story(pipeline: "Pipeline", stream: "Stream", item: "Item") -> dict[str, Any]:
-    from batch_pipeline.cli.limits_told import learned_json
     from batch_pipeline.cli.loads_told import loads_of
 
     database, modified_at, part = pipeline.database, item.file.modified_at, item.file.range
@@ -121,9 +120,6 @@ def _story(pipeline: "Pipeline", stream: "Stream", item: "Item") -> dict[str, An
         "is_late": batch is not None and batch.item_ids is not None,
         "batch_items": None if batch is None else batch.count,
         "batch_weight_bytes": None if batch is None else batch.weight,
-        "learned_limit": None
-        if batch is None
-        else learned_json(database.learned_limits.of_batch(batch)),
         "attempts": [asdict(one) for one in attempts],
         "generation": None if manifest is None else manifest.generation,
         "part_files": [] if manifest is None else [part.uri for part in manifest.part_files],

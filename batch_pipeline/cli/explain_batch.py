@@ -18,7 +18,6 @@ from batch_pipeline.domain.errors import (
     UnknownJobBatchError,
     UnknownJobError,
 )
-from batch_pipeline.domain.words import count_of
 from batch_pipeline.settings.units import format_bytes
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ def print_batch(story: dict[str, Any], now: datetime) -> None:
     fact("now", story["state"] + ("" if generation is None else f", generation {generation}"))
     late = ", which came late" if story["is_late"] else ""
     weight = format_bytes(story["weight_bytes"])
-    amount = f"{count_of(story['items'], 'item')}{late}, {weight}"
+    amount = f"items: {story['items']}{late}, {weight}"
     fact("batch", f"number {story['number']} of the job {story['job']}: {amount}")
     files = story["files"]
     for number, one in enumerate(files[:_SHOWN]):
@@ -127,7 +126,7 @@ def _print_attempt(one: dict[str, Any], now: datetime) -> None:
         fact("", one["error"])
     if one["read"] is not None:
         counts = f"{one['written']} written, {one['quarantined']} quarantined"
-        fact("", f"{count_of(one['read'], 'record')} read: {counts}")
+        fact("", f"records read: {one['read']}, {counts}")
     if one["generation"] is not None:
         finished = at(one["finished_at"], now)
         fact("", f"published as generation {one['generation']} by attempt {number}, {finished}")

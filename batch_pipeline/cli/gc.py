@@ -18,7 +18,6 @@ from batch_pipeline.domain.errors import (
 )
 from batch_pipeline.domain.garbage import Garbage, Reason
 from batch_pipeline.domain.progress import turn_to
-from batch_pipeline.domain.words import agreeing, count_of
 from batch_pipeline.settings.units import format_bytes
 
 if TYPE_CHECKING:
@@ -122,11 +121,10 @@ def _print(one: "Collected", asked: _Asked) -> None:
     if not one.garbage:
         say("  Nothing to delete.")
     elif asked.dry_run:
-        files, size = count_of(len(one.garbage), "file"), format_bytes(one.size_bytes)
-        say(f"  {files}, {size}, would be deleted; nothing was (dry run):")
+        files, size = len(one.garbage), format_bytes(one.size_bytes)
+        say(f"  Files that would be deleted: {files}, {size}; nothing was (dry run):")
     else:
-        files, size = count_of(one.removed_files, "file"), format_bytes(one.removed_bytes)
-        say(f"  {files}, {size}, deleted:")
+        say(f"  Files deleted: {one.removed_files}, {format_bytes(one.removed_bytes)}:")
     for reason, because in _BECAUSE.items():
         if count := one.files(reason):
             say(f"  {count:>6} {because}")
@@ -134,11 +132,9 @@ def _print(one: "Collected", asked: _Asked) -> None:
         _print_paths(one.garbage)
     if one.unknown:
         count = len(one.unknown)
-        files, were = count_of(count, "file"), agreeing(count, "was", "were")
         size = format_bytes(sum(unknown.file.size_bytes for unknown in one.unknown))
-        say(f"  {files}, {size}, {_BECAUSE[Reason.UNKNOWN]}, {were} left alone.")
-        them = agreeing(count, "it", "them")
-        say(f"  If no other inventory's files are stored here, delete {them} with")
+        say(f"  Files left alone, {_BECAUSE[Reason.UNKNOWN]}: {count}, {size}.")
+        say("  If no other inventory's files are stored here, delete them with")
         say(f"  `batch-pipeline gc {one.stream} --unknown`:")
         _print_paths(one.unknown)
 

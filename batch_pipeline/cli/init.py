@@ -10,7 +10,6 @@ import click
 from batch_pipeline.cli.console import err, head, note, print_json, print_next, say
 from batch_pipeline.cli.streams import as_json
 from batch_pipeline.domain.location import shown
-from batch_pipeline.domain.words import count_of
 from batch_pipeline.settings.environment import load_settings
 from batch_pipeline.settings.units import format_bytes
 
@@ -85,22 +84,20 @@ def _print_found(proposal: "Proposal") -> None:
     for one in proposal.left_out[:_SHOWN_KINDS]:
         say(f"  leaves    {one.files} {one.shown}: {one.reason}")
     if len(proposal.left_out) > _SHOWN_KINDS:
-        more = count_of(len(proposal.left_out) - _SHOWN_KINDS, "kind")
-        say(f"            … and {more} more (--json)")
+        say(f"            … more kinds: {len(proposal.left_out) - _SHOWN_KINDS} (--json)")
     sample = proposal.sample
     columns = [f"{one.name} {one.type_text}" for one in sample.columns]
     more = f" … and {len(columns) - _SHOWN_COLUMNS} more" * (len(columns) > _SHOWN_COLUMNS)
     say(f"  columns   {', '.join(columns[:_SHOWN_COLUMNS]) or 'none yet'}{more}")
-    say(f"            seen in {count_of(sample.records, 'record')} of {sample.files} of the files")
+    say(f"            records looked at: {sample.records}, of files: {sample.files}")
 
 
 def _print_plan(proposal: "Proposal") -> None:
     limits, plan = proposal.stream.limits, proposal.plan
     size = format_bytes(limits.max_weight)
-    say(f"  limits    {size} and {count_of(limits.max_count, 'file')} a batch")
-    batches = count_of(plan.batches, "batch")
-    heavier = f", {plan.heavier} of them one heavier file" if plan.heavier else ""
-    say(f"  dry plan  {_files(plan.files, plan.size_bytes)}: {batches}{heavier}")
+    say(f"  limits    of a batch: {size}, files: {limits.max_count}")
+    heavier = f", of one heavier file: {plan.heavier}" if plan.heavier else ""
+    say(f"  dry plan  {_files(plan.files, plan.size_bytes)}; batches: {plan.batches}{heavier}")
     for trouble in proposal.notes:
         note(trouble)
 
@@ -135,4 +132,4 @@ def _print_next(folder: Path, proposal: "Proposal") -> None:
 
 
 def _files(count: int, size_bytes: int) -> str:
-    return f"{count_of(count, 'file')}, {format_bytes(size_bytes)}"
+    return f"files: {count}, {format_bytes(size_bytes)}"

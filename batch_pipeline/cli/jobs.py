@@ -12,7 +12,6 @@ from batch_pipeline.cli.streams import as_json, one_job, opened, optional_job, s
 from batch_pipeline.domain.batch import Batch, BatchState, BatchStatus
 from batch_pipeline.domain.errors import ConfigurationError, UnknownJobError
 from batch_pipeline.domain.job import Job, JobReport
-from batch_pipeline.domain.words import agreeing, column_of, count_of
 from batch_pipeline.settings.units import format_bytes
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def list_jobs(job: str | None, meta_table: str | None, as_json: bool) -> None:
         reports = control.jobs()
         unfinished: list[BatchStatus] = []
         if job is not None:
-            chosen = control.find(job, meta_table)
+            chosen = pipeline.job(job, meta_table)
             reports = [report for report in reports if report.job.id == chosen.id]
             unfinished = control.unfinished(job, chosen.meta_table)
     if as_json:
@@ -120,7 +119,8 @@ def pause(job: str, reason: str, meta_table: str | None, as_json: bool) -> None:
       batch-pipeline jobs pause orders --reason "schema change"
     """
     with _opened() as pipeline:
-        one = pipeline.database.jobs.pause(job, reason, meta_table)
+        table = pipeline.job(job, meta_table).meta_table
+        one = pipeline.database.jobs.pause(job, reason, table)
     if as_json:
         print_json(_job(one))
         return
@@ -142,7 +142,8 @@ def resume(job: str, meta_table: str | None, as_json: bool) -> None:
       batch-pipeline jobs resume orders
     """
     with _opened() as pipeline:
-        one = pipeline.database.jobs.resume(job, meta_table)
+        table = pipeline.job(job, meta_table).meta_table
+        one = pipeline.database.jobs.resume(job, table)
     if as_json:
         print_json(_job(one))
         return
@@ -165,19 +166,18 @@ def cancel(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: bo
       batch-pipeline jobs cancel orders --batch 000000000031-000000000040
     """
     with _opened() as pipeline:
-        control = pipeline.database.jobs
-        numbers = [control.batch(job, label, meta_table).id for label in batch]
-        done = [control.cancel_batch(job, number, meta_table) for number in numbers]
+        control, table = pipeline.database.jobs, pipeline.job(job, meta_table).meta_table
+        numbers = [control.batch(job, label, table).id for label in batch]
+        done = [control.cancel_batch(job, number, table) for number in numbers]
         if not batch:
-            done = [control.cancel(job, meta_table)]
+            done = [control.cancel(job, table)]
     batches, attempts = sum(one.batches for one in done), sum(one.attempts for one in done)
     if as_json:
         print_json({"job": job, "batches": batches, "attempts": attempts})
     elif not batches:
         say(f"{job}: nothing to cancel.")
     else:
-        them = agreeing(batches, "", " of them")
-        say(f"{job}: {count_of(batches, 'batch')} cancelled, {attempts}{them} while running.")
+        say(f"{job}: batches cancelled: {batches}, while running: {attempts}.")
         say(f"`batch-pipeline jobs retry {job}` takes them up again.")
 
 
@@ -198,12 +198,12 @@ def retry(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: boo
     """
     with _opened() as pipeline:
         control = pipeline.database.jobs
-        one = control.find(job, meta_table)
+        one = pipeline.job(job, meta_table)
         count = control.retry(job, batches=batch or None, meta_table=one.meta_table)
     if as_json:
         print_json({"job": job, "batches": count})
         return
-    said = f"{count_of(count, 'batch')} will be tried again." if count else "nothing to retry."
+    said = f"batches that will be tried again: {count}." if count else "nothing to retry."
     say(f"{job}: {said}")
     if one.paused is not None and count:
         note(f"{job} is paused; `batch-pipeline jobs resume {job}` lets them be tried.")
@@ -227,7 +227,7 @@ def split(job: str, batch: str, meta_table: str | None, as_json: bool) -> None:
     """
     with _opened() as pipeline:
         control = pipeline.database.jobs
-        one = control.find(job, meta_table)
+        one = pipeline.job(job, meta_table)
         number = control.batch(job, batch, one.meta_table).id  # before a table is opened for it
         halves = control.bisect(job, number, pipeline.items_of(one), one.meta_table)
     if as_json:
@@ -235,8 +235,8 @@ def split(job: str, batch: str, meta_table: str | None, as_json: bool) -> None:
         return
     say(f"{job}: two batches took the place of {batch}:")
     for half in halves:
-        items, weight = column_of(half.count, "item", width=6), _weight(one, half.weight)
-        say(f"  {half.label}  {items}  {weight:>10}  number {half.id}")
+        weight = _weight(one, half.weight)
+        say(f"  {half.label}  items: {half.count:>6}  {weight:>10}  number {half.id}")
 
 
 def _weight(one: Job, weight: int) -> str:
@@ -295,8 +295,7 @@ def _print_report(report: JobReport) -> None:
     if one.paused is not None:
         say(f"  paused   {one.paused or 'no reason given'}")
     weight = _weight(one, report.waiting_weight)
-    batches = count_of(report.waiting_batches, "batch")
-    say(f"  waiting  {batches}, {count_of(report.waiting_items, 'item')}, {weight}")
+    say(f"  waiting  batches: {report.waiting_batches}, items: {report.waiting_items}, {weight}")
     counts = [
         f"{report.batches[state]} {state.value}" for state in BatchState if state in report.batches
     ]
@@ -307,4 +306,4 @@ def _print_report(report: JobReport) -> None:
 def _print_status(one: BatchStatus) -> None:
     reason = f": {one.error}" if one.error else ""
     label = f"{one.batch.label} (number {one.batch.id})"
-    say(f"    {label} {one.state} after {count_of(one.attempts, 'attempt')}{reason}")
+    say(f"    {label} {one.state}, attempts: {one.attempts}{reason}")

@@ -15,7 +15,6 @@ from batch_pipeline.cli.streams import as_json, one_stream, opened
 from batch_pipeline.domain.errors import NotLoadedError, PipelineError, UnknownTargetError
 from batch_pipeline.domain.load import LoadStanding
 from batch_pipeline.domain.progress import counted, is_heard, turn_to
-from batch_pipeline.domain.words import agreeing, count_of
 
 if TYPE_CHECKING:
     from batch_pipeline.domain.stream import Stream
@@ -127,11 +126,8 @@ class _Desk:
         if not gone:
             self.tell("  Nothing to load: the target has everything that is published.")
             return
-        have, them = agreeing(gone, "has", "have"), agreeing(gone, "it", "them")
-        lacks = f"{count_of(gone, 'batch')} that it never got {have} no files any more"
-        self.tell(f"  Nothing to load. {lacks}; materialize")
-        their = agreeing(gone, "its partition", "their partitions")
-        self.tell(f"  {their} again to have {them} loaded.")
+        self.tell(f"  Nothing to load. Batches that it never got and whose files are gone: {gone};")
+        self.tell("  materialize their partitions again to have them loaded.")
 
     def _standing(self, target: str) -> LoadStanding:
         [standing] = self.pipeline.database.loads.standing(self.stream.name, [target])
@@ -142,9 +138,9 @@ def _line(outcome: "Outcome") -> str:
     loading, loaded = outcome.loading, outcome.loaded
     what = f"{loading.label} generation {loading.manifest.generation}"
     if loaded is not None:
-        had = "was loaded already" if loaded.already else "loaded"
+        had = "loaded already" if loaded.already else "loaded"
         by = f" by {loaded.mode.upper()} messages" if loaded.mode in {"batch", "record"} else ""
-        return f"{what}: {count_of(loaded.records, 'record', grouped=True)} {had}{by}"
+        return f"{what}: records {had}{by}: {loaded.records:,}"
     if outcome.waits:
         return f"{what}: waits, since an earlier batch of its job has to be loaded first"
     stops = " No more batches are tried: the target seems to be broken." if outcome.gives_up else ""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from batch_pipeline.cli.ages import ago, at
 from batch_pipeline.cli.console import fact
 from batch_pipeline.domain.load import LoadRecord, LoadStatus
-from batch_pipeline.domain.words import count_of
 
 if TYPE_CHECKING:
     from batch_pipeline.domain.manifest import Manifest
@@ -52,15 +51,14 @@ def print_loads(story: dict[str, Any], now: datetime) -> None:
 def _sentence(one: dict[str, Any], now: datetime) -> str:
     name = one["target"]
     if one["loaded"]:
-        records = count_of(one["records"], "record", grouped=True)
-        return f"{name}: {records} loaded {at(one['loaded_at'], now)}"
+        return f"{name}: records: {one['records']:,}, loaded {at(one['loaded_at'], now)}"
     if one["status"] is None:
         return f"{name}: due; `batch-pipeline load` loads it"
     if one["status"] == LoadStatus.RUNNING:
         return f"{name}: being loaded by run {one['run_id']}"
     if one["status"] == LoadStatus.SUCCEEDED:
         return f"{name}: to be loaded again"
-    return f"{name}: due, {one['status']} after {count_of(one['tries'], 'try')}"
+    return f"{name}: due, {one['status']}, tries: {one['tries']}"
 
 
 def standings_of(pipeline: "Pipeline", stream: "Stream") -> list[dict[str, Any]]:

@@ -15,7 +15,6 @@ from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.item import Registered
 from batch_pipeline.domain.planning import Planned
 from batch_pipeline.domain.progress import turn_to
-from batch_pipeline.domain.words import column_of, count_of, last_of
 from batch_pipeline.settings.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -194,15 +193,14 @@ def _report(stream: "Stream", job: str, done: _Done) -> dict[str, Any]:
         "files_changed": list(registered.changed),
         "changes_accepted": registered.accepted,
         "batches": rows,
-        "held": done.planned.held,
     }
 
 
 def _print_registered(stream: str, done: Registered, *, accept_changed: bool) -> None:
-    say(f"{stream}: {count_of(done.found, 'file')} found, {done.new_items} registered.")
+    say(f"{stream}: files found: {done.found}, registered: {done.new_items}.")
     if done.accepted:
-        say(f"{count_of(done.accepted, 'changed file')} accepted. Batches that were published with")
-        say("the earlier content keep it until their partition is materialized again.")
+        say(f"Changed files accepted: {done.accepted}. Batches that were published with the")
+        say("earlier content keep it until their partition is materialized again.")
     advice = "(see --accept-changed)"
     if accept_changed:
         advice = "(its records are in other places now than its items say: land it by another name)"
@@ -211,15 +209,12 @@ def _print_registered(stream: str, done: Registered, *, accept_changed: bool) ->
 
 
 def _print_planned(job: str, done: _Done) -> None:
-    say(f"{job}: {count_of(done.planned.batches, 'batch')} planned.")
+    say(f"{job}: batches planned: {done.planned.batches}.")
     for one in done.batches[:_SHOWN]:
         flag = "  heavier than max_weight" if one.oversized else ""
-        files = column_of(one.count, "file", width=6)
-        say(f"  {one.key}  {files}  {format_bytes(one.weight):>10}{flag}")
+        say(f"  {one.key}  files: {one.count:>6}  {format_bytes(one.weight):>10}{flag}")
     if len(done.batches) > _SHOWN:
         say(f"  … and {len(done.batches) - _SHOWN} more (--json lists all)")
-    if done.planned.held:
-        say("  More is planned once these have shown how long they take (batch.target_seconds).")
 
 
 def _tell_estimate(stream: str, job: str, told: Estimate, *, as_json: bool) -> None:
@@ -238,17 +233,16 @@ def _tell_estimate(stream: str, job: str, told: Estimate, *, as_json: bool) -> N
             }
         )
         return
-    say(f"{job}: {count_of(told.batches, 'batch')} would be planned; nothing was stored.")
-    oversized = count_of(told.oversized, "batch")
-    heavy = f", {oversized} heavier than max_weight" if told.oversized else ""
-    say(f"  {count_of(told.items, 'item')}, {format_bytes(told.weight)}{heavy}")
+    say(f"{job}: batches that would be planned: {told.batches}; nothing was stored.")
+    heavy = f", batches heavier than max_weight: {told.oversized}" if told.oversized else ""
+    say(f"  items: {told.items}, {format_bytes(told.weight)}{heavy}")
     if told.pace is None or told.seconds is None:
         say("  how long they would take is not known: no attempt has succeeded yet")
         return
     seconds = format_duration(timedelta(seconds=told.seconds))
     usual = format_duration(timedelta(seconds=told.pace.seconds_per_batch))
-    say(f"  about {seconds} for one worker, by {last_of(told.pace.attempts, 'attempt')} of")
-    say(f"  {told.pace.job} that succeeded: {_speed(told.pace)}{usual} a batch (medians)")
+    say(f"  about {seconds} for one worker, by the last attempts of {told.pace.job}")
+    say(f"  that succeeded ({told.pace.attempts}): {_speed(told.pace)}{usual} a batch (medians)")
 
 
 def _speed(pace: Pace) -> str:

@@ -22,7 +22,6 @@ from batch_pipeline.domain.audit import Audit
 from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.progress import turn_to
 from batch_pipeline.domain.restored import Discarded
-from batch_pipeline.domain.words import agreeing, count_of
 
 if TYPE_CHECKING:
     from batch_pipeline.domain.stream import Stream
@@ -156,8 +155,7 @@ def _print(one: _Result, asked: _Asked) -> None:
         _print_discarded(one.discarded, dry_run=asked.dry_run)
     if one.reconciled is not None:
         done = one.reconciled
-        pointers = count_of(done.pointers, "pointer file")
-        say(f"  {count_of(done.attempts, 'attempt')} closed, {pointers} written")
+        say(f"  attempts closed: {done.attempts}, pointer files written: {done.pointers}")
     for sentence in () if one.audit is None else one.audit.sentences():
         say(f"  {sentence}")
     if one.errors:
@@ -168,12 +166,8 @@ def _print_discarded(done: Discarded, *, dry_run: bool) -> None:
     if not done.manifests:
         say("  The inventory knows every manifest of the storage: nothing to discard.")
         return
-    to = "would be moved below" if dry_run else agreeing(done.manifests, "is in", "are in")
-    say(f"  {count_of(done.manifests, 'manifest')} {to} {done.folder}")
-    records = count_of(done.records, "record", grouped=True)
-    of_them = agreeing(done.manifests, "of it", "of them")
-    them = agreeing(done.records, "it", "them")
-    say(f"    {records} {of_them} may be in targets, which get {them} once more")
+    to = "that would be moved below" if dry_run else "moved below"
+    say(f"  manifests {to} {done.folder}: {done.manifests}")
+    say(f"    records that may be in targets, which get them again: {done.records:,}")
     if done.unread:
-        their = agreeing(done.unread, "its", "their")
-        say(f"    {done.unread} of them could not be read, so {their} records are not counted")
+        say(f"    manifests that could not be read, whose records are not counted: {done.unread}")

@@ -20,7 +20,6 @@ from batch_pipeline.cli.streams import (
     some_batches,
 )
 from batch_pipeline.domain.errors import PipelineError
-from batch_pipeline.domain.words import column_of
 from batch_pipeline.settings.times import parse_time
 from batch_pipeline.settings.units import format_bytes
 
@@ -117,9 +116,8 @@ def _print_batches(stream: str, chosen: "Chosen", remade: "Sequence[Remade]") ->
         what = f"generation {status.generation}"
         if one is not None:
             what = f"generation {one.after.generation}" if one.is_new else f"failed, keeps {what}"
-        files = column_of(status.batch.count, "file", width=4)
         weight = format_bytes(status.batch.weight)
-        say(f"  {status.batch.key}  {files}  {weight:>10}  {what}")
+        say(f"  {status.batch.key}  files: {status.batch.count:>4}  {weight:>10}  {what}")
     if len(chosen.batches) > _SHOWN:
         say(f"  … and {len(chosen.batches) - _SHOWN} more")
     made, every = sum(one.is_new for one in remade), len(chosen.batches)

@@ -8,7 +8,6 @@ from batch_pipeline.cli.ages import ago, at, lasting
 from batch_pipeline.cli.console import fact, head
 from batch_pipeline.cli.loads_told import print_loads
 from batch_pipeline.domain.batch import AttemptStatus
-from batch_pipeline.domain.words import count_of
 from batch_pipeline.settings.units import format_bytes
 
 _ENDED = {
@@ -52,8 +51,8 @@ def _now(story: dict[str, Any], now: datetime) -> str:
     if last["status"] == AttemptStatus.RUNNING:
         said.append(f"being encoded for {lasting(now - last['started_at'])}")
     elif last["status"] in _ENDED:
-        tries = count_of(len(attempts), "attempt")
-        said.append(f"{_ENDED[last['status']]} {ago(last['finished_at'], now)}, after {tries}")
+        ended = ago(last["finished_at"], now)
+        said.append(f"{_ENDED[last['status']]} {ended}, attempts: {len(attempts)}")
     return "; ".join(said)
 
 
@@ -63,7 +62,7 @@ def _set_aside(attempt: dict[str, Any]) -> list[str]:
     count = attempt["quarantined"]
     if not count:
         return []
-    return [f"{count:,} of its {count_of(attempt['read'], 'record', grouped=True)} set aside"]
+    return [f"records set aside: {count:,} of {attempt['read']:,}"]
 
 
 def _next_steps(story: dict[str, Any]) -> Iterator[str]:
@@ -100,10 +99,7 @@ def _print_batch(story: dict[str, Any], now: datetime) -> None:
         fact("3 plan", "not planned yet")
         return
     weight = format_bytes(story["batch_weight_bytes"])
-    fact("3 plan", f"batch of {count_of(story['batch_items'], 'item')}, {weight}")
-    limit = story["learned_limit"]
-    for line in [] if limit is None else limit["sentences"]:
-        fact("", line)
+    fact("3 plan", f"batch of {weight}, items: {story['batch_items']}")
     if story["is_late"]:
         fact("4 name", "outside the partitions, since it came late")
     else:
@@ -162,7 +158,7 @@ def _print_attempt(one: dict[str, Any], now: datetime) -> None:
         fact("", one["error"])
     if one["read"] is not None:
         counts = f"{one['written']} written, {one['quarantined']} quarantined"
-        fact("6 encode", f"{count_of(one['read'], 'record')} of this file read: {counts}")
+        fact("6 encode", f"records of this file: {one['read']} read, {counts}")
     if one["read_etag"]:
         version = "" if one["read_version"] is None else f", version {one['read_version']}"
         fact("", f"from the object with etag {one['read_etag']}{version}")

@@ -13,7 +13,6 @@ from batch_pipeline.cli.console import fact, head, print_json, say
 from batch_pipeline.cli.streams import all_streams, as_json, chosen, opened
 from batch_pipeline.domain.batch import BatchState, BatchStatus
 from batch_pipeline.domain.errors import OF_ONE_META_TABLE
-from batch_pipeline.domain.words import agreeing, count_of
 from batch_pipeline.settings.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -55,7 +54,6 @@ def status(stream: tuple[str, ...], as_json: bool) -> None:
 
 
 def _report(pipeline: "Pipeline", stream: "Stream") -> dict[str, Any]:
-    from batch_pipeline.cli.limits_told import learned_json
     from batch_pipeline.cli.loads_told import standings_of
 
     database = pipeline.database
@@ -64,7 +62,6 @@ def _report(pipeline: "Pipeline", stream: "Stream") -> dict[str, Any]:
     states = Counter(one.state for one in statuses)
     ends = [one.finished_at for one in statuses if one.state is BatchState.PUBLISHED]
     paused = database.backfills.paused(stream.name)
-    limits = database.learned_limits.of_stream(stream.name, stream.limits)
     return {
         "stream": stream.name,
         "source": stream.source.place,
@@ -74,7 +71,7 @@ def _report(pipeline: "Pipeline", stream: "Stream") -> dict[str, Any]:
         "paused": database.jobs.paused(stream.name),
         **_waiting(standing),
         "last_published_at": max((at for at in ends if at is not None), default=None),
-        "learned_limit": learned_json(limits.learned),
+        "warnings": [one.sentence for one in database.standings.many_partitions(stream.name)],
         "batches": {state.value: states.get(state, 0) for state in BatchState},
         "unfinished": [_unfinished(one) for one in statuses if one.state not in _SETTLED],
         "backfills": [_backfill(one, paused) for one in database.backfills.of_stream(stream.name)],
@@ -166,11 +163,7 @@ class _Told:
             last = ago(report["last_published_at"], self.now)
         said = ["its meta table cannot be read"] if report["problem"] else []
         said += ["paused"] if report["paused"] is not None else []
-        said += [
-            f"{count_of(batches[one], 'batch')} {one}"
-            for one in (*_WRONG, "running")
-            if batches[one]
-        ]
+        said += [f"batches {one}: {batches[one]}" for one in (*_WRONG, "running") if batches[one]]
         said += [
             f"{one['failed']} not loaded into {one['target']}"
             for one in report["targets"]
@@ -186,8 +179,7 @@ class _Told:
         if not count:
             return []
         oldest = "" if age is None else f", the oldest for {lasting(timedelta(seconds=age))}"
-        items = count_of(count, "item", grouped=True)
-        return [f"{items} {agreeing(count, 'waits', 'wait')}{oldest}"]
+        return [f"items waiting: {count:,}{oldest}"]
 
     def next_steps(self) -> Iterator[str]:
         """Say what can be done about what is wrong."""
@@ -210,9 +202,8 @@ class _Told:
 
     def tries(self, one: dict[str, Any]) -> str:
         """Name a batch, and say how often it was tried and when last."""
-        tries = count_of(one["attempts"], "attempt")
         ended = "" if one["finished_at"] is None else f", {ago(one['finished_at'], self.now)}"
-        return f"{one['batch_id']}, {tries}{ended}"
+        return f"{one['batch_id']}, attempts: {one['attempts']}{ended}"
 
 
 def _print(told: _Told) -> None:
@@ -228,18 +219,16 @@ def _print(told: _Told) -> None:
     _print_unfinished(told)
     for number, step in enumerate(told.next_steps()):
         fact("" if number else "next", step)
+    for warning in report["warnings"]:
+        fact("warning", warning)
     fact("batches", _counts(report["batches"]))
     if report["items_waiting"]:
         size = format_bytes(report["bytes_waiting"])
-        items = count_of(report["items_waiting"], "item")
-        fact("waiting", f"{items}, {size} not planned yet")
+        fact("waiting", f"items not planned yet: {report['items_waiting']}, {size}")
     for backfill in report["backfills"]:
         _print_backfill(backfill)
     for target in report["targets"]:
         print_standing(target, told.now)
-    limit = report["learned_limit"]
-    for number, line in enumerate([] if limit is None else limit["sentences"]):
-        fact("" if number else "limit", line)
     kind = "folder" if report["meta_table"] is None else "meta table"
     fact("source", f"{kind} {report['source']}")
     if report["ceiling_strategy"] is not None:
@@ -281,7 +270,7 @@ def _print_backfill(backfill: dict[str, Any]) -> None:
     if backfill["paused"] is not None:
         fact("", f"paused: {backfill['paused'] or 'no reason given'}")
     weight, done = format_bytes(backfill["weight_bytes"]), backfill["weight_bytes_done"]
-    items = f"{backfill['items_done']} of {count_of(backfill['items'], 'item')}"
+    items = f"items done: {backfill['items_done']} of {backfill['items']}"
     left = backfill["seconds_left"]
     rest = f", {format_duration(timedelta(seconds=left))} left at the pace so far" if left else ""
-    fact("", f"{items}, {format_bytes(done)} of {weight} done{rest}")
+    fact("", f"{items}, {format_bytes(done)} of {weight}{rest}")

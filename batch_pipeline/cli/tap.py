@@ -11,7 +11,6 @@ from batch_pipeline.cli.console import complain
 from batch_pipeline.cli.exits import exit_code
 from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.manifest import Manifest
-from batch_pipeline.domain.words import agreeing, count_of
 from batch_pipeline.settings.environment import load_settings
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.singer.bookmarks import Bookmark
@@ -42,9 +41,8 @@ class InventorySource:
         manifests, numbers = self.pipeline.database.manifests, bookmark.numbers
         lost = manifests.given_up_after(stream, numbers, backfills=backfills)
         if lost:
-            are, their = agreeing(lost, "is", "are"), agreeing(lost, "its", "their")
-            text = "%s: %s %s not sent, for clean-up gave up %s files"
-            log.warning(text, stream, count_of(lost, "published batch"), are, their)
+            text = "%s: published batches that are not sent, as gc deleted their files: %d"
+            log.warning(text, stream, lost)
         return manifests.published_after(stream, numbers, backfills=backfills, last=bookmark.last)
 
 

@@ -16,7 +16,7 @@ import click
 from batch_pipeline.cli.console import complain
 from batch_pipeline.cli.exits import EXIT_INTERRUPTED, EXIT_OPERATOR, exit_code
 from batch_pipeline.domain.errors import PipelineError
-from batch_pipeline.domain.location import is_in_other_store, to_uri
+from batch_pipeline.domain.location import to_uri
 from batch_pipeline.domain.stream import Source, SourceFormat, Stream
 from batch_pipeline.settings.environment import load_settings
 from batch_pipeline.settings.pipeline import Pipeline
@@ -75,9 +75,6 @@ class PipelinePlaces:
             return Place(stream=name, root=root, format=SourceFormat.AUTO, registry=registry)
         if not isinstance(stream.source, Source):
             raise PlaceUnfitError(name, "lists its files in a table of your own")
-        if is_in_other_store(stream.source.uri):
-            problem = f"lands in {stream.source.uri}, a store that files are read from, not put to"
-            raise PlaceUnfitError(name, problem)
         return Place(
             stream=name,
             root=stream.source.uri,

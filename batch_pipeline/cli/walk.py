@@ -12,7 +12,6 @@ from batch_pipeline.domain.errors import JobPausedError, LandingTroubleError
 from batch_pipeline.domain.location import shown
 from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.domain.stream import Source, Stream
-from batch_pipeline.domain.words import agreeing, column_of, count_of
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.units import format_bytes
 
@@ -99,36 +98,33 @@ def print_drained(pipeline: Pipeline, stream: Stream, drained: Drained) -> None:
         what = f"{one.batch.key}{_of_backfill(drained, one)}"
         say(f"  failed      {what}, attempt {one.attempts} (why: at the end)")
     root = shown(stream.storage.root)
-    say(f"  7 publish   {count_of(len(done), 'manifest')} in {root}/manifests")
+    say(f"  7 publish   manifests: {len(done)}, in {root}/manifests")
 
 
 def _print_arrivals(stream: Stream, drained: Drained) -> None:
     if not isinstance(stream.source, Source):
         say(f"  1 arrive    rows of {stream.source.place}, a meta table of your own")
         return
-    found, changed = count_of(drained.files_found, "file"), drained.files_changed
-    say(f"  1 arrive    {found} in {shown(stream.source.uri)}")
-    say(f"  2 register  {count_of(drained.items_registered, 'new item')}")
-    if changed:
-        were = agreeing(changed, "it was", "they were")
+    say(f"  1 arrive    files: {drained.files_found}, in {shown(stream.source.uri)}")
+    say(f"  2 register  new items: {drained.items_registered}")
+    if changed := drained.files_changed:
         say(
-            f"              {count_of(changed, 'file')} changed after {were} registered; "
-            f"`batch-pipeline plan {drained.stream}` names {agreeing(changed, 'it', 'them')}"
+            f"              files changed after they were registered: {changed}; "
+            f"`batch-pipeline plan {drained.stream}` names them"
         )
 
 
 def _print_plan(drained: Drained) -> None:
-    say(f"  3 plan      {count_of(drained.batches_planned, 'new batch')}; encoded now:")
+    say(f"  3 plan      new batches: {drained.batches_planned}; encoded now:")
     shown = drained.statuses if len(drained.statuses) <= 12 else drained.statuses[:10]
     for one in shown:
-        files, weight = column_of(one.batch.count, "file", width=4), format_bytes(one.batch.weight)
+        weight = format_bytes(one.batch.weight)
         of = _of_backfill(drained, one)
-        say(f"              {one.batch.key}  {files}  {weight:>10}{of}")
+        say(f"              {one.batch.key}  files: {one.batch.count:>4}  {weight:>10}{of}")
     if len(shown) < len(drained.statuses):
         say(f"              … and {len(drained.statuses) - len(shown)} more")
     if drained.tried_late:
-        hold = agreeing(len(drained.tried_late), "holds", "hold")
-        say(f"              {len(drained.tried_late)} of them {hold} items that came late")
+        say(f"              batches with items that came late: {len(drained.tried_late)}")
     say("  4 name      each batch is a partition of the Dagster asset of that key")
 
 
@@ -138,11 +134,11 @@ def _of_backfill(drained: Drained, one: BatchStatus) -> str:
 
 def _print_encoded(done: Sequence[Manifest]) -> None:
     attempts = max((manifest.attempt for manifest in done), default=0)
-    say(f"  5 claim     {count_of(len(done), 'attempt')} succeeded (highest number {attempts})")
+    say(f"  5 claim     attempts succeeded: {len(done)} (highest number {attempts})")
     parts = sum(len(manifest.part_files) for manifest in done)
     size = format_bytes(sum(manifest.size_bytes for manifest in done))
     read = sum(manifest.records_read for manifest in done)
     written = sum(manifest.records for manifest in done)
     bad = sum(manifest.records_quarantined for manifest in done)
-    say(f"  6 encode    {count_of(parts, 'part file')}, {size}")
-    say(f"              {count_of(read, 'record')} read = {written} written + {bad} quarantined")
+    say(f"  6 encode    part files: {parts}, {size}")
+    say(f"              records: {read} read = {written} written + {bad} quarantined")

@@ -21,7 +21,6 @@ from batch_pipeline.defs.jobs.collect_garbage import collect_garbage_job
 from batch_pipeline.defs.jobs.load import load_due_job
 from batch_pipeline.defs.jobs.plan_backfill import plan_backfill_job
 from batch_pipeline.defs.jobs.reconcile import reconcile_job
-from batch_pipeline.defs.jobs.roll_up import roll_up_job
 from batch_pipeline.defs.names import (
     STREAM_TAG,
     backfill_asset_key,
@@ -88,7 +87,6 @@ def shared_definitions(streams: Sequence[Stream]) -> dg.Definitions:
     shared = dg.Definitions(
         jobs=[
             plan_backfill_job(streams),
-            roll_up_job(streams),
             reconcile_job(streams),
             collect_garbage_job(streams),
         ],

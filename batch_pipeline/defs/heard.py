@@ -16,12 +16,10 @@ from batch_pipeline.defs.key_order import KeyOrder
 from batch_pipeline.defs.metadata import batch_materialization, generation_of
 from batch_pipeline.defs.names import DATA_VERSION_TAG
 from batch_pipeline.defs.partitioned import Partitioned
-from batch_pipeline.defs.rolled_up import covered_keys, is_in
 from batch_pipeline.defs.sensors.run_keys import reporting_runs
 from batch_pipeline.domain.batch import Batch, BatchStatus
-from batch_pipeline.domain.roll_up import Tiling
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.inventory.work.batch_news import Mark, News
+from batch_pipeline.inventory.work.batch_news import Mark
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.steps.reconcile import pointer_of
 
@@ -70,14 +68,10 @@ class Heard:
         self, pipeline: Pipeline, stream: Stream, asset: Partitioned, instance: dg.DagsterInstance
     ) -> Known:
         """Compare what is new in the inventory with Dagster; nothing is added or reported."""
-        is_first = not self._marks
-        news = self._read(pipeline, stream, asset)
+        self._read(pipeline, stream, asset)
         there = _there(instance, asset, self._keys)
         for key in there:
             self._keys.pop(key, None)
-        if is_first and self._keys:
-            for key in _rolled_up(instance, asset, news):
-                self._keys.pop(key, None)
         new_keys = list(islice(self._keys, MOST_KEYS if self.in_ticks else None))
         unseen = self._unseen(pipeline, stream, asset, instance)
         due = _Due(pipeline, stream, asset)
@@ -88,13 +82,12 @@ class Heard:
             unseen=unseen,
         )
 
-    def _read(self, pipeline: Pipeline, stream: Stream, asset: Partitioned) -> News:
+    def _read(self, pipeline: Pipeline, stream: Stream, asset: Partitioned) -> None:
         news = pipeline.database.batch_news.since(stream.name, asset.kind, self._marks)
         self._keys |= dict.fromkeys(asset.key_of(one) for one in news.planned)
         published = (_Published(one, news.generations[one.id]) for one in news.published)
         self._events |= {asset.key_of(one.batch): one for one in published}
         self._marks = news.marks
-        return news
 
     def _unseen(
         self, pipeline: Pipeline, stream: Stream, asset: Partitioned, instance: dg.DagsterInstance
@@ -105,13 +98,8 @@ class Heard:
             return []
         # A run that is under way, or repeated, reports what it has published by its end.
         at_work = reporting_runs(instance, asset).keys(KeyOrder(lambda: _order(instance, asset)))
-        is_at_work = is_in(asset, at_work)
         events = []
-        missing = [
-            key
-            for key, one in self._events.items()
-            if not (key in at_work or is_at_work(one.batch))
-        ]
+        missing = [key for key in self._events if key not in at_work]
         for key in missing[: MOST_EVENTS if self.in_ticks else None]:
             manifest = pipeline.database.manifests.of_batch(self._events[key].batch)
             # Without a manifest, a worker of the library published a result of its own.
@@ -135,16 +123,6 @@ class _Due:
 
     def __iter__(self) -> Iterator[BatchStatus]:
         return self.pipeline.database.batch_news.due(self.stream.name, self.asset.kind)
-
-
-def _rolled_up(instance: dg.DagsterInstance, asset: Partitioned, news: News) -> set[str]:
-    """Give the keys that wider partitions stand for: what is published may be in one."""
-    tiling = Tiling(
-        live=(one.id_range for one in news.planned),
-        published={one.id_range for one in news.published},
-        split=[one.id_range for one in news.split],
-    )
-    return covered_keys(tiling, asset, instance.get_dynamic_partitions(asset.set_name))
 
 
 def _there(

@@ -16,7 +16,6 @@ from batch_pipeline.defs.names import (
 from batch_pipeline.defs.partitioned import Partitioned
 from batch_pipeline.domain.backfill import Estimate, Progress, backfill_name
 from batch_pipeline.domain.errors import PipelineError
-from batch_pipeline.domain.fitting import Learned
 from batch_pipeline.domain.item import Registered
 from batch_pipeline.domain.load import InTargets
 from batch_pipeline.domain.location import is_object, to_path
@@ -28,8 +27,6 @@ from batch_pipeline.domain.schema_change import SchemaChange
 from batch_pipeline.domain.sparkline import sparkline
 from batch_pipeline.domain.standing import Standing
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.words import last_of
-from batch_pipeline.settings.units import limit_sentences
 from batch_pipeline.singer.messages import batch_message
 
 # Dagster calls a partition stale when what it was made from has a newer version. New rows of the
@@ -188,7 +185,7 @@ def estimate_metadata(found: Estimate) -> dict[str, Any]:
     }
     if found.pace is not None and found.seconds is not None:
         told["estimated_seconds"] = round(found.seconds, 1)
-        told["estimated_by"] = f"{last_of(found.pace.attempts, 'attempt')} of {found.pace.job}"
+        told["estimated_by"] = f"attempts of {found.pace.job}: {found.pace.attempts}"
     return told
 
 
@@ -222,23 +219,13 @@ def discovery_metadata(
 
 
 def standing_observation(
-    stream: Stream, standing: Standing, recent: Sequence[Recent], learned: Learned | None = None
+    stream: Stream, standing: Standing, recent: Sequence[Recent]
 ) -> dg.AssetObservation:
     """The event that tells where a stream stands, with numbers that Dagster plots over time."""
     return dg.AssetObservation(
         asset_key=meta_table_key(stream),
-        metadata=_standing_metadata(standing, recent) | _limit_metadata(learned),
+        metadata=_standing_metadata(standing, recent),
     )
-
-
-def _limit_metadata(learned: Learned | None) -> dict[str, Any]:
-    if learned is None:
-        return {}
-    return {
-        "learned_limit": learned.max_weight,
-        "learned_limit_is_least": learned.is_least,
-        "learned_limit_why": "; ".join(limit_sentences(learned)),
-    }
 
 
 def _standing_metadata(standing: Standing, recent: Sequence[Recent]) -> dict[str, Any]:
@@ -268,7 +255,7 @@ def _plot(recent: Sequence[Recent]) -> str:
     paces = [one.records_per_second for one in recent]
     shares = [one.quarantined_ratio for one in recent]
     lines = [
-        f"{last_of(len(recent), 'batch')}, the newest right",
+        f"last batches: {len(recent)}, the newest right",
         "",
         "| | | newest |",
         "|---|---|---:|",

@@ -20,7 +20,6 @@ LAUNCH_TAG = "batch_pipeline/launch"  # its value `new`: leave out what is publi
 BACKFILL_TAG = "batch_pipeline/backfill"  # its value: the name of the backfill
 CLOSED_TAG = "batch_pipeline/closed"  # its value `cancelled`: its batches were called off
 PLAN_BACKFILL_JOB = "plan_backfill"
-ROLL_UP_JOB = "roll_up"
 CHECK_STREAMS_JOB = "check_streams"
 CHECK_CHECKSUMS_JOB = "check_checksums"
 RECONCILE_JOB = "reconcile"

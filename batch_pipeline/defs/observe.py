@@ -8,7 +8,6 @@ import dagster as dg
 from batch_pipeline.defs.metadata import standing_observation
 from batch_pipeline.defs.names import meta_table_key
 from batch_pipeline.domain.batch import BatchState
-from batch_pipeline.domain.fitting import Learned
 from batch_pipeline.domain.job import JobKind
 from batch_pipeline.domain.standing import Standing
 from batch_pipeline.domain.stream import Stream
@@ -24,14 +23,7 @@ def observation(pipeline: Pipeline, stream: Stream) -> dg.AssetObservation:
     database = pipeline.database
     standing = database.standings.standing(stream.name, pipeline.meta_table(stream))
     recent = database.published.recent(stream.name, [JobKind.INCREMENTAL, JobKind.LATE])
-    return standing_observation(stream, standing, recent, _learned(pipeline, stream))
-
-
-def _learned(pipeline: Pipeline, stream: Stream) -> Learned | None:
-    """Give the limit that was learned; nothing is asked for a stream without a target."""
-    if stream.limits.target_seconds is None:
-        return None
-    return pipeline.database.learned_limits.of_stream(stream.name, stream.limits).learned
+    return standing_observation(stream, standing, recent)
 
 
 def changed_observation(

@@ -4,7 +4,6 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import chain
 
 import dagster as dg
 
@@ -14,7 +13,6 @@ from batch_pipeline.defs.in_process import quiet_dagster, run_in_process
 from batch_pipeline.defs.instance.left_runs import close_left_runs, drain_tags
 from batch_pipeline.defs.names import batches_job, run_tags
 from batch_pipeline.defs.partitioned import batches_of
-from batch_pipeline.defs.rolled_up import keys_within
 from batch_pipeline.domain.batch import BatchStatus
 from batch_pipeline.domain.errors import InvalidValueError, UnknownJobBatchError, UnknownJobError
 from batch_pipeline.domain.progress import turn_to
@@ -39,20 +37,20 @@ class Remade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Partition keys with the published batches of each, and all keys of the asset in order.
+    """Partition keys with the published batch of each, and all keys of the asset in order.
 
     All of these batches were published before `moment`, by the clock of the database; what is made
     of them anew is not.
     """
 
-    partitions: Mapping[str, Sequence[BatchStatus]]
+    partitions: Mapping[str, BatchStatus]
     order: Sequence[str]
     moment: datetime | None
 
     @property
     def batches(self) -> list[BatchStatus]:
         """The batches, in the order of their partitions."""
-        return [*chain.from_iterable(self.partitions.values())]
+        return [*self.partitions.values()]
 
 
 def choose(
@@ -66,34 +64,29 @@ def choose(
     """Choose partitions of a stream that have published batches.
 
     Those of some `keys`, which may be ranges and numbers as well, all without; of these the ones
-    where something was published last before a moment, so that the same call goes on where it was
+    that were published last before a moment, so that the same call goes on where it was
     interrupted. Changes nothing.
 
     Raises:
         InvalidValueError: a key is no partition with published batches.
     """
-    database, asset = pipeline.database, batches_of(stream)
-    known = Heard(in_ticks=False).look(pipeline, stream, asset, instance)
+    database = pipeline.database
+    known = Heard(in_ticks=False).look(pipeline, stream, batches_of(stream), instance)
     every = {one.batch.key: one for one in database.batches.statuses(stream.name)}
-    found = {}
     names = {_key_of(database, stream, known.order, name): name for name in keys}
-    for key in [one for one in known.order if not names or one in names]:
-        within = [key] if key in every else keys_within(database, stream, asset, key)
-        inside = [every[one] for one in within if every[one].generation is not None]
-        if inside:
-            found[key] = inside
+    found = {
+        key: every[key]
+        for key in known.order
+        if (not names or key in names) and key in every and every[key].generation is not None
+    }
     for key, name in names.items():
         if key not in found:
             expected = "a partition with published batches, as Dagster's page of the asset has them"
             raise InvalidValueError(f"{stream.name}: the batch", name, expected)
     published_at = database.batch_news.published_at(stream.name)
     if before is not None:
-        found = {
-            key: inside
-            for key, inside in found.items()
-            if any(published_at[one.batch.id] < before for one in inside)
-        }
-    last = max((published_at[one.batch.id] for one in chain(*found.values())), default=None)
+        found = {key: one for key, one in found.items() if published_at[one.batch.id] < before}
+    last = max((published_at[one.batch.id] for one in found.values()), default=None)
     moment = None if last is None else last + timedelta(microseconds=1)
     return Chosen(partitions=found, order=known.order, moment=moment)
 

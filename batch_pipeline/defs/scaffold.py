@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from batch_pipeline.domain.file_kinds import stream_name_of
 from batch_pipeline.domain.stream import SourceFormat
 from batch_pipeline.settings.stream_text import stream_text
-from batch_pipeline.settings.stream_values import SourceLocation, stream_name
+from batch_pipeline.settings.stream_values import Location, stream_name
 
 _PYTHON = """\
 import dagster as dg
@@ -37,12 +37,12 @@ class StreamChoices(BaseModel):
     stream: Annotated[str, AfterValidator(stream_name)] | None = Field(
         None, description="Name of the stream (default: that of the folder)."
     )
-    source_uri: SourceLocation = Field(
+    source_uri: Location = Field(
         "./landing",
         description="Folder where files land: a path, relative to the new file, or file:///…",
     )
     source_format: SourceFormat = Field(
-        SourceFormat.AUTO, description="csv, jsonl, json, parquet, avro, text or auto."
+        SourceFormat.AUTO, description="csv, jsonl, json, parquet, avro or auto."
     )
 
 

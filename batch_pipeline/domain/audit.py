@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from batch_pipeline.domain.words import agreeing, count_of
-
 _SHOWN = 20
 
 
@@ -21,8 +19,8 @@ class Noted:
 
     @property
     def ids(self) -> str:
-        """Give the names as those of ids: `id 17`, `ids 17, 18`."""
-        return f"{agreeing(self.count, 'id', 'ids')} {self}"
+        """Give the names as those of ids: `ids: 17, 18`."""
+        return f"ids: {self}"
 
     def and_also(self, names: Iterable[int | str]) -> "Noted":
         """Count some more; memory is constant."""
@@ -48,7 +46,8 @@ class Audit:
     batches of the job `late_job`; `known` ones earlier audits had planned. A late item that is
     `refused` has a weight that cannot be counted and is planned once that is corrected. `missing`
     items were published and are no longer there; `changed` are batches whose items weigh something
-    else than when they were published.
+    else than when they were published. Where `other_table` says that the job's table or its columns
+    are not those of its batches, nothing was compared or planned: the ids mean other rows.
     """
 
     job: str
@@ -61,6 +60,7 @@ class Audit:
     refused: Noted = Noted()
     missing: Noted = Noted()
     changed: Noted = Noted()
+    other_table: tuple[str, ...] = ()
 
     def with_late(self, ids: Iterable[int], *, batches: int, known: int) -> "Audit":
         """Add late items that were planned, and count the ones that had been before."""
@@ -75,49 +75,49 @@ class Audit:
     def is_clean(self) -> bool:
         """Tell whether everything compared is as it was published."""
         found = (self.late, self.refused, self.missing, self.changed)
-        return not self.known and not any(one.count for one in found)
+        return not self.known and not self.other_table and not any(one.count for one in found)
 
     def sentences(self) -> list[str]:
         """Say for people what was found, and what becomes of it."""
-        compared = count_of(self.batches, "published batch")
-        said = [f"{compared} compared with the meta table."]
+        if self.other_table:
+            return [
+                f"Nothing was compared or planned: {problem}. Take a new name for the job, or "
+                f'correct what it reads ("Moving a meta table" in docs/library.md).'
+                for problem in self.other_table
+            ]
+        said = [f"Published batches compared with the meta table: {self.batches}."]
         if count := self.late.count:
             said.append(
-                f"{count_of(count, 'item')} arrived late ({self.late.ids}): planned as "
-                f"{count_of(self.late_batches, 'batch')} of job {self.late_job!r}."
+                f"Items that arrived late: {count} ({self.late.ids}). Batches of job "
+                f"{self.late_job!r} planned for them: {self.late_batches}."
             )
         if count := self.known:
-            were = agreeing(count, "was", "were")
-            said.append(f"{count_of(count, 'late item')} {were} planned by earlier audits.")
+            said.append(f"Late items planned by earlier audits: {count}.")
         if count := self.refused.count:
-            them = agreeing(count, "it", "them")
             said.append(
-                f"{count_of(count, 'late item')} with a weight that cannot be counted "
-                f"({self.refused.ids}): correct it, and the next audit plans {them}."
+                f"Late items with a weight that cannot be counted: {count} ({self.refused.ids}). "
+                f"Correct it, and the next audit plans them."
             )
         said += self._gone_or_changed()
         if self.is_clean:
             said.append("Nothing is late, gone or changed.")
         if count := self.left_out:
-            saw, run = agreeing(count, "it saw", "they saw"), agreeing(count, "it runs", "they run")
             said.append(
-                f"{count_of(count, 'published batch')} left out: what {saw} was not kept, or "
-                f"{run} again just now."
+                f"Published batches left out: {count}. What they saw was not kept, or they run "
+                f"again just now."
             )
         return said
 
     def _gone_or_changed(self) -> Iterator[str]:
         if count := self.missing.count:
-            since = agreeing(count, "is gone since it was", "are gone since they were")
             yield (
-                f"{count_of(count, 'item')} {since} published ({self.missing.ids}); what was "
-                f"published of {agreeing(count, 'it', 'them')} stays."
+                f"Items gone since they were published: {count} ({self.missing.ids}). What was "
+                f"published of them stays."
             )
         if count := self.changed.count:
-            weigh, were = agreeing(count, "weighs", "weigh"), agreeing(count, "it was", "they were")
             yield (
-                f"{count_of(count, 'batch')} {weigh} something else than when {were} published "
-                f"({self.changed}); what was published of {agreeing(count, 'it', 'them')} stays."
+                f"Batches that weigh something else than when they were published: {count} "
+                f"({self.changed}). What was published of them stays."
             )
 
     def sentence(self) -> str:

@@ -13,6 +13,7 @@ from batch_pipeline.domain.id_range import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.domain.job import JobKind, JobTerms
 from batch_pipeline.domain.planning import Cut, Limits
 from batch_pipeline.domain.stream import STREAM_NAME
+from batch_pipeline.domain.table_identity import TableIdentity
 
 MAX_NAME = 50
 _EXPECTED_NAME = (
@@ -145,13 +146,16 @@ class Backfill:
             stream=stream,
         )
 
-    def terms(self, meta_table: str, where: Filter | None) -> BackfillTerms:
+    def terms(
+        self, meta_table: str, where: Filter | None, identity: TableIdentity | None
+    ) -> BackfillTerms:
         """Give the terms of its job on a table."""
         return BackfillTerms(
             name=self.name,
             meta_table=meta_table,
             stream=self.stream,
             where=where,
+            identity=identity,
             max_attempts=self.max_attempts,
             bisect=self.bisect,
             selection=self.selection,

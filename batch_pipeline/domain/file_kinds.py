@@ -27,9 +27,6 @@ _FORMATS = {
     ".parquet": SourceFormat.PARQUET,
     ".pq": SourceFormat.PARQUET,
     ".avro": SourceFormat.AVRO,
-    ".txt": SourceFormat.TEXT,
-    ".text": SourceFormat.TEXT,
-    ".log": SourceFormat.TEXT,
 }
 
 

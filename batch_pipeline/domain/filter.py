@@ -111,6 +111,14 @@ class AnyOf:
 Filter: TypeAlias = Condition | AllOf | AnyOf
 
 
+def is_storable(text: str) -> bool:
+    """Return whether databases can hold a text: no NUL and no unpaired surrogates."""
+    try:
+        return b"\0" not in text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+
+
 def parse_filter(value: object, place: str = "where") -> Filter:
     """Read a filter from plain lists and dicts; a list means that all its conditions hold.
 
@@ -187,7 +195,7 @@ def _is_ended(pattern: str) -> bool:
 
 def _is_scalar(value: object) -> bool:
     if isinstance(value, str):
-        return "\0" not in value
+        return is_storable(value)
     return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from batch_pipeline.domain.batch import BatchState, BatchStatus
 from batch_pipeline.domain.errors import InvalidValueError
-from batch_pipeline.domain.filter import Filter
+from batch_pipeline.domain.filter import Filter, is_storable
+from batch_pipeline.domain.table_identity import TableIdentity
 
 MAX_NAME = 200
+_STORABLE = "text without NUL characters and unpaired surrogates"
 _ENDED = frozenset(
     {BatchState.PUBLISHED, BatchState.DEAD, BatchState.CANCELLED, BatchState.SUPERSEDED}
 )
@@ -23,12 +25,24 @@ class JobKind(StrEnum):
     LATE = "late"  # items that appeared below a bookmark
 
 
+def check_storable(name: str, text: str) -> str:
+    """Return a text that databases can hold.
+
+    Raises:
+        InvalidValueError: it holds NUL, or what is no UTF-8; `name` says which argument it is.
+    """
+    if not is_storable(text):
+        raise InvalidValueError(name, text, _STORABLE)
+    return text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTerms:
     """Who a job is (name and canonical name of its meta table) and how it goes about its work.
 
     `stream` is set for jobs of a stream. A batch is tried at most `max_attempts` times; with
-    `bisect` it is then split until the item that fails is alone. The filter never changes.
+    `bisect` it is then split until the item that fails is alone. The filter never changes, and
+    neither does the identity of the table; None where it is not known.
 
     Raises:
         InvalidValueError: the name is empty, too long or not printable; `max_attempts` is below 1.
@@ -39,6 +53,7 @@ class JobTerms:
     kind: JobKind = JobKind.INCREMENTAL
     stream: str | None = None
     where: Filter | None = None
+    identity: TableIdentity | None = None
     max_attempts: int = 3
     bisect: bool = False
 
@@ -50,7 +65,8 @@ class JobTerms:
 
     def config(self) -> dict[str, Any]:
         """Give what must never change in a job, as JSON."""
-        return {} if self.where is None else {"where": self.where.to_json()}
+        where = {} if self.where is None else {"where": self.where.to_json()}
+        return where if self.identity is None else where | self.identity.to_json()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,6 @@ from batch_pipeline.domain.batch import BatchState
 from batch_pipeline.domain.published import Recent
 from batch_pipeline.domain.standing import Amount, SchemaStep, Standing, Stuck, Tiling
 from batch_pipeline.domain.verdict import Check, Verdict, in_words
-from batch_pipeline.domain.words import agreeing, count_of, last_of
 
 _FOR_A_PERSON = (BatchState.FAILED, BatchState.DEAD)
 
@@ -27,8 +26,10 @@ def judge_quarantine(recent: Sequence[Recent], limit: float) -> Verdict:
     }
     if not recent:
         return _nothing(Check.QUARANTINE, numbers)
-    records = count_of(read, "record", grouped=True)
-    shares = f"{quarantined:,} of {records} ({ratio:.2%}) in {last_of(len(recent), 'batch')}"
+    shares = (
+        f"quarantined records: {quarantined:,} of {read:,} ({ratio:.2%}), last batches: "
+        f"{len(recent)}"
+    )
     if ratio <= limit:
         found = f"Yes: {shares}; {limit:.2%} are allowed."
         return Verdict(check=Check.QUARANTINE, passed=True, found=found, numbers=numbers)
@@ -85,13 +86,10 @@ def judge_backlog(standing: Standing, stuck: Stuck, limit: timedelta) -> Verdict
     found = f"{answer}: {_waiting_in_words(standing)}"
     if waiting.items:
         since = "" if oldest is None else f", the oldest for {in_words(oldest)}"
-        are = agreeing(round(limit.total_seconds()), "is", "are")
-        found += f"{since}; {in_words(limit)} {are} allowed"
+        found += f"{since}; allowed: {in_words(limit)}"
     found += "."
     if stuck.batches:
-        are = agreeing(stuck.batches, "is", "are")
-        batches = count_of(stuck.batches, "batch", grouped=True)
-        found += f" {batches} {are} failed or dead for longer than that."
+        found += f" Batches failed or dead for longer than that: {stuck.batches:,}."
     if not (too_old or stuck.batches):
         return Verdict(check=Check.BACKLOG, passed=True, found=found, numbers=numbers)
     return Verdict(
@@ -108,13 +106,10 @@ def _waiting_in_words(standing: Standing) -> str:
     """Say what waits, and apart from it what only a person takes further, as `jobs` counts it."""
     stopped = [(state, standing.states.get(state, Amount())) for state in _FOR_A_PERSON]
     count = standing.waiting.items - sum(amount.items for _, amount in stopped)
-    items = count_of(count, "item", grouped=True) if count else "nothing"
-    said = [f"{items} {agreeing(count or 1, 'waits', 'wait')}"]
+    said = [f"items that wait: {count:,}" if count else "nothing waits"]
     for state, amount in stopped:
         if amount.batches:
-            batches = count_of(amount.batches, "batch", grouped=True)
-            are = agreeing(amount.batches, "is", "are")
-            said.append(f"{batches} {are} {state} ({count_of(amount.items, 'item', grouped=True)})")
+            said.append(f"batches {state}: {amount.batches:,} (items: {amount.items:,})")
     return ", ".join(said)
 
 
@@ -154,24 +149,28 @@ def judge_coverage(tiling: Tiling, audit: Audit | None) -> Verdict:
         "items_late": late,
         "items_gone": audit.missing.count,
     }
-    batches = count_of(tiling.batches, "batch", grouped=True)
-    them = agreeing(tiling.batches, "", " of them")
-    looked = f"{batches}, {audit.batches:,}{them} compared with the table"
+    looked = f"batches: {tiling.batches:,}, compared with the table: {audit.batches:,}"
+    if audit.other_table:
+        return Verdict(
+            check=Check.COVERAGE,
+            passed=False,
+            found=f"No: {audit.other_table[0]}.",
+            worst="the ids of the batches mean rows of another table",
+            next_step="`batch-pipeline reconcile` says what to do.",
+            numbers=numbers,
+        )
     if not (late or broken or tiling.doubled_items):
         found = f"Yes: {looked}."
         return Verdict(check=Check.COVERAGE, passed=True, found=found, numbers=numbers)
     found = (
-        f"No: {count_of(tiling.overlaps, 'overlap')}, {count_of(tiling.holes, 'hole')}, "
-        f"{count_of(tiling.doubled_items, 'item')} in two batches and {count_of(late, 'item')} "
-        f"that no batch saw ({looked})."
+        f"No: overlaps: {tiling.overlaps}, holes: {tiling.holes}, items in two batches: "
+        f"{tiling.doubled_items}, items that no batch saw: {late} ({looked})."
     )
     if broken or tiling.doubled_items:
         worst, step = tiling.worst, "This must not happen: please report it."
     else:
         unseen = audit.late if audit.late.count else audit.refused
-        item = agreeing(unseen.count, "item", "items")
-        their = agreeing(unseen.count, "its id", "their ids")
-        worst = f"{item} {unseen}, which appeared after {their} had been planned"
+        worst = f"items {unseen}, which appeared after their ids had been planned"
         step = "`batch-pipeline reconcile` plans them as late batches."
     return Verdict(
         check=Check.COVERAGE,

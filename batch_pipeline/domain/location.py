@@ -1,7 +1,6 @@
 """Locations of files as URIs: the one form in which they are stored and compared.
 
-A file URI is percent-encoded. Of `s3://bucket/key` the key stands as it is, as in AWS's own tools,
-and so it does in `gs://bucket/key` and `abfs://container@account.dfs.core.windows.net/key`.
+A file URI is percent-encoded. Of `s3://bucket/key` the key stands as it is, as in AWS's own tools.
 """
 
 import os
@@ -15,18 +14,9 @@ from batch_pipeline.domain.file_range import split_location
 
 S3 = "s3"
 S3_SCHEMES = (S3, "s3a", "s3n")  # Hadoop's names of the same objects
-OTHER_STORES = ("gs", "abfs", "abfss")  # Arrow's names; only read from
 _EXPECTED = "an absolute file URI such as file:///data/orders.csv"
 _EXPECTED_OBJECT = "the URI of an object such as s3://bucket/orders/2026.csv"
-_EXPECTED_OTHER = (
-    "the URI of an object such as gs://bucket/orders/2026.csv or "
-    "abfs://container@account.dfs.core.windows.net/orders/2026.csv"
-)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}")
-_ROOT = re.compile(
-    r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]"
-    r"|abfss?://[a-z0-9$][a-z0-9-]{2,62}@[a-z0-9]{3,24}\.dfs\.core\.windows\.net"
-)
 _MOST_KEY_BYTES = 1024
 _UNCLEAR = frozenset({"", ".", ".."})  # names that paths have no use for
 
@@ -40,11 +30,6 @@ def scheme_of(uri: str) -> str:
 def is_object(uri: str) -> bool:
     """Tell objects of a store from files of a disk."""
     return scheme_of(uri) == S3
-
-
-def is_in_other_store(uri: str) -> bool:
-    """Tell objects of stores other than S3, which are read but never written."""
-    return scheme_of(uri) in OTHER_STORES
 
 
 def to_object_uri(bucket: str, key: str) -> str:
@@ -71,23 +56,6 @@ def split_object(uri: str) -> tuple[str, str]:
     if scheme.lower() != S3 or not fits or "\0" in key:
         raise InvalidValueError("location", uri, _EXPECTED_OBJECT)
     return bucket, key
-
-
-def split_root(uri: str) -> tuple[str, str]:
-    """Give the URI of the bucket, or container, and the key of an object in any store.
-
-    Raises:
-        InvalidValueError: it is no URI of an object.
-    """
-    if is_object(uri):
-        bucket, key = split_object(uri)
-        return f"{S3}://{bucket}", key
-    scheme, _, rest = split_location(uri)[0].partition("://")
-    bucket, _, key = rest.partition("/")
-    root = f"{scheme}://{bucket}".lower()
-    if not _ROOT.fullmatch(root) or len(key.encode()) > _MOST_KEY_BYTES or "\0" in key:
-        raise InvalidValueError("location", uri, _EXPECTED_OTHER)
-    return root, key
 
 
 def join_uri(root: str, name: str) -> str:
@@ -132,7 +100,7 @@ def to_location(written: object) -> str:
     if found is not None:
         return found
     expected = (
-        f"an absolute path, {_EXPECTED}, or {_EXPECTED_OBJECT} (gs:// and abfs:// too), without "
+        f"an absolute path, {_EXPECTED}, or {_EXPECTED_OBJECT}, without "
         f"`.`, `..`, nothing, or a backslash between slashes; in URIs of files `?` is %3F, `#` %23"
     )
     raise InvalidValueError("location", written, expected)
@@ -149,11 +117,11 @@ def _plain_file(path: str, fragment: str = "") -> str | None:
 
 
 def _plain_object(written: str) -> str | None:
-    root, key = split_root(written)
-    uri, part = split_location(written)
+    bucket, key = split_object(written)
+    part = split_location(written)[1]
     fragment = "" if part is None else part.fragment
     is_plain = {".", ".."}.isdisjoint(key.split("/"))
-    return root + uri[len(root) :] + fragment if key and is_plain else None
+    return to_object_uri(bucket, key) + fragment if key and is_plain else None
 
 
 def to_path(uri: str) -> str:
@@ -177,4 +145,4 @@ def shown(uri: str) -> str:
     Raises:
         InvalidValueError: it is neither.
     """
-    return uri if is_object(uri) or is_in_other_store(uri) else to_path(uri)
+    return uri if is_object(uri) else to_path(uri)

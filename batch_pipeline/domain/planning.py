@@ -5,13 +5,12 @@ and ranges tile the ids without holes.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 
 from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.domain.id_range import IdRange
-
-LONGEST = 86_400  # seconds that a batch may be meant to take
+from batch_pipeline.domain.id_runs import IdRuns, extend, unless_full
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,15 +18,13 @@ class Limits:
     """Bounds of a batch.
 
     `max_weight` in bytes and `max_count` in items close a batch, whichever is reached first; a last
-    batch lighter than `min_weight` is held back until its oldest item is `max_wait` old. With
-    `target_seconds` planners cut by less than `max_weight` where batches would take longer.
+    batch lighter than `min_weight` is held back until its oldest item is `max_wait` old.
     """
 
     max_weight: int
     max_count: int
     min_weight: int = 0
     max_wait: timedelta = timedelta(minutes=5)
-    target_seconds: float | None = None
 
     def __post_init__(self) -> None:
         if self.max_weight < 1:
@@ -36,38 +33,37 @@ class Limits:
             raise InvalidValueError("batch.max_count", self.max_count, "at least 1 item")
         if not 0 <= self.min_weight <= self.max_weight:
             raise InvalidValueError("batch.min_weight", self.min_weight, "between 0 and max_weight")
-        if self.target_seconds is not None and not 1 <= self.target_seconds <= LONGEST:
-            expected = f"a number of seconds from 1 to {LONGEST}"
-            raise InvalidValueError("batch.target_seconds", self.target_seconds, expected)
 
     def config(self) -> dict[str, str]:
         """Write what is kept with each batch that is cut by them."""
-        return {name: str(value) for name, value in asdict(self).items() if value is not None}
+        return {name: str(value) for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """One planned range with what lies in it; `closed` tells that a limit ended it."""
+    """One planned range with what lies in it; `closed` tells that a limit ended it.
+
+    `runs` are the ids of its items, None if the range has no gap: only there can rows appear later.
+    """
 
     id_range: IdRange
     weight: int
     count: int
     closed: bool
+    runs: IdRuns | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
     """What one planning did: batches, their items and weight, and the ids from first to last.
 
-    `ids` is None when nothing was planned. `held` tells that there is more, which waits until it is
-    known how long such batches take.
+    `ids` is None when nothing was planned.
     """
 
     batches: int = 0
     items: int = 0
     weight: int = 0
     ids: IdRange | None = None
-    held: bool = False
 
     def and_then(self, other: "Planned") -> "Planned":
         """Add what was planned above it."""
@@ -97,15 +93,21 @@ def cut(
     yielded. Memory is constant.
     """
     first_id, weight, count = after_id + 1, 0, 0
+    firsts: list[int] = []
+    lasts: list[int] = []
     for item_id, item_weight in weighed_ids:
         full = weight + item_weight > limits.max_weight or count == limits.max_count
         if count and full:
-            id_range = IdRange(first_id=first_id, last_id=item_id - 1)
-            yield Cut(id_range=id_range, weight=weight, count=count, closed=True)
+            ids = IdRange(first_id=first_id, last_id=item_id - 1)
+            runs = unless_full(IdRuns(firsts, lasts), ids)
+            yield Cut(id_range=ids, weight=weight, count=count, closed=True, runs=runs)
             first_id, weight, count = item_id, 0, 0
+            firsts, lasts = [], []
         weight += item_weight
         count += 1
+        extend(firsts, lasts, item_id)
     if count:
         closed = weight >= limits.max_weight or count == limits.max_count
-        id_range = IdRange(first_id=first_id, last_id=ceiling)
-        yield Cut(id_range=id_range, weight=weight, count=count, closed=closed)
+        ids = IdRange(first_id=first_id, last_id=ceiling)
+        runs = unless_full(IdRuns(firsts, lasts), ids)
+        yield Cut(id_range=ids, weight=weight, count=count, closed=closed, runs=runs)

@@ -9,7 +9,7 @@ _MIB = 2**20
 _LEAST = 64 * _MIB
 _MOST = 4096 * _MIB
 _WORK_OF_A_CORE = 128 * _MIB  # four tasks: the last one does not hold up the others for long
-_BATCHES = 10_000  # Dagster's pages stay quick, and years are left before partitions are rolled up
+_BATCHES = 10_000  # Dagster's pages stay quick, and it takes years to have too many partitions
 _COUNTS = (100, 200, 500, 1000)  # a file costs a look and an opening, whatever its size
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from batch_pipeline.domain.manifest import PartFile
-from batch_pipeline.domain.words import count_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,17 +60,15 @@ class PublishedBatch:
             ids = ", ".join(map(str, self.unbalanced))
             yield f"read is not written + filtered + quarantined for the items {ids}"
         if self.items.read != self.items.accounted and not self.unbalanced:
-            read = count_of(self.items.read, "record")
-            yield f"its items read {read} and account for {self.items.accounted}"
+            yield f"its items read {self.items.read} and account for {self.items.accounted}"
         if self.batch.read != self.items.read:
-            yield f"{count_of(self.batch.read, 'record')} read, {self.items.read} by its items"
+            yield f"records read: {self.batch.read}, {self.items.read} by its items"
         files = sum(part.records for part in self.part_files)
         if self.batch.written != files:
-            yield f"{count_of(self.batch.written, 'record')} written, {files} in its part files"
+            yield f"records written: {self.batch.written}, {files} in its part files"
         given = self.batch.written if self.given_to_transform is None else self.given_to_transform
         if given != self.items.written:
-            records = count_of(given, "record")
-            yield f"{records} written or transformed, {self.items.written} by its items"
+            yield f"records written or transformed: {given}, {self.items.written} by its items"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

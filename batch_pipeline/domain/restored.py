@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from batch_pipeline.domain.errors import ConfigurationError, StorageUnavailableError
-from batch_pipeline.domain.words import agreeing, count_of
 
 HELD = "the inventory is older than the storage"
 
@@ -47,8 +46,7 @@ class InventoryOlderError(StorageUnavailableError):
     def of(cls, newer: Newer, root: str) -> "InventoryOlderError":
         """Say how many there are, and the first one."""
         count = len(newer.jobs)
-        many = f"{count_of(count, 'manifest')} {agreeing(count, 'is', 'are')}"
-        return cls(root, f"{many} unknown to it, {newer.names[0]} first", newer.stream)
+        return cls(root, f"manifests unknown to it: {count}, {newer.names[0]} first", newer.stream)
 
     def sentence(self) -> str:
         return (

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from batch_pipeline.domain.file_range import MARK
-from batch_pipeline.domain.location import is_in_other_store, is_object
+from batch_pipeline.domain.location import is_object
 
 _DOTS = re.compile(rf"/\.{{1,2}}(?=/|{MARK}|$)")
 
@@ -45,6 +45,6 @@ class Roots:
 
 def has_dots(location: str) -> bool:
     """Tell whether `.` or `..` stands between the slashes of the key of an object."""
-    if not is_object(location) and not is_in_other_store(location):
+    if not is_object(location):
         return False  # of a disk it is its real path that counts
     return _DOTS.search(location) is not None

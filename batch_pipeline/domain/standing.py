@@ -87,6 +87,28 @@ UNFINISHED = frozenset(
 )
 
 
+MANY_PARTITIONS = 50_000  # Dagster advises at most 100,000 partitions an asset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManyPartitions:
+    """An asset with at least `MANY_PARTITIONS` partitions."""
+
+    stream: str
+    asset: str
+    partitions: int
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong, why, and the next step."""
+        return (
+            f"{self.asset} has {self.partitions:,} partitions. Dagster advises at most 100,000 an "
+            f"asset: its pages read all of them, and each materialization takes about 3.5 KB of "
+            f"its database. Choose a larger `batch.max_weight` and `batch.max_count` for "
+            f"{self.stream}; batches that are planned already stay as they are."
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stuck:
     """Batches that are failed or dead for longer than a while; `first` is the oldest, with why."""

@@ -24,7 +24,6 @@ from batch_pipeline.domain.record_rules import (
 )
 from batch_pipeline.domain.roots import Roots
 from batch_pipeline.domain.target import PostgresTarget, Target, WriteMode
-from batch_pipeline.domain.text_options import TextOptions
 
 STREAM_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
@@ -38,7 +37,6 @@ class SourceFormat(StrEnum):
     JSON = "json"
     PARQUET = "parquet"
     AVRO = "avro"
-    TEXT = "text"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +77,12 @@ class CsvOptions:
 class SourceFiles:
     """How the files of a stream are read; the two kinds of source say where they are.
 
-    `charset` is that of csv, text and JSON files, a name that Python knows. Files are read `within`
+    `charset` is that of csv and JSON files, a name that Python knows. Files are read `within`
     these roots, which each kind sets itself: they go where the files are opened, also as values.
     """
 
     format: SourceFormat = SourceFormat.AUTO
     csv: CsvOptions = field(default_factory=CsvOptions)
-    text: TextOptions = field(default_factory=TextOptions)
     charset: str = "utf-8"
     within: Roots = field(default_factory=Roots)
 
@@ -246,10 +243,6 @@ class Stream:
         if table is not None and table.imported is None and self.limits.min_weight:
             expected = "0 without `source.meta_table.imported`, which tells how long a row waits"
             raise InvalidValueError("batch.min_weight", self.limits.min_weight, expected)
-        target_seconds = self.limits.target_seconds
-        if table is not None and table.weight is None and target_seconds is not None:
-            expected = "none without `source.meta_table.weight`, which tells items that take longer"
-            raise InvalidValueError("batch.target_seconds", target_seconds, expected)
         if self.storage.keep_loaded is not None and not self.targets:
             expected = "none without `targets`, which say when a batch is loaded"
             raise InvalidValueError("storage.keep_loaded", str(self.storage.keep_loaded), expected)

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 
-from batch_pipeline.domain.words import count_of
-
 
 class Check(StrEnum):
     """What is asked of a stream."""
@@ -101,4 +99,4 @@ def in_words(age: timedelta) -> str:
     for unit, seconds in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
         if age.total_seconds() >= 2 * seconds:
             return f"{age.total_seconds() / seconds:.0f} {unit}"
-    return count_of(round(age.total_seconds()), "second")
+    return f"{age.total_seconds():.0f} seconds"

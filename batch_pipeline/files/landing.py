@@ -21,7 +21,6 @@ from batch_pipeline.domain.errors import (
 from batch_pipeline.domain.item import FoundFile, modified_at
 from batch_pipeline.domain.location import to_path, to_uri
 from batch_pipeline.domain.stream import Source, Stream
-from batch_pipeline.domain.words import count_of
 from batch_pipeline.files.wanted import UNFINISHED, is_chosen, why_unwanted
 from batch_pipeline.stores.facts import look
 from batch_pipeline.stores.failures import reason_of
@@ -160,11 +159,11 @@ def compare(file: FoundFile) -> str:
     except OSError as error:
         return f"now it cannot be read ({reason_of(error)})"
     if file.size_bytes is None:
-        return f"now {count_of(now.size_bytes, 'byte')}, modified {now.modified_at.isoformat()}"
+        return f"now {now.size_bytes} B, modified {now.modified_at.isoformat()}"
     same = (now.size_bytes, now.modified_at) == (file.size_bytes, file.modified_at)
     if now.etag is not None and file.etag is not None:
         same = (now.size_bytes, now.etag) == (file.size_bytes, file.etag)
-    return "unchanged since" if same else f"changed since: now {count_of(now.size_bytes, 'byte')}"
+    return "unchanged since" if same else f"changed since: now {now.size_bytes} B"
 
 
 def _nothing(_entry: os.DirEntry[str]) -> bool:

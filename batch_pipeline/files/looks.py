@@ -6,7 +6,6 @@ A store that cannot be asked now, or refuses, says nothing about its files: no a
 from batch_pipeline.domain.errors import PartFileUnreachableError
 from batch_pipeline.domain.location import is_object, shown
 from batch_pipeline.domain.manifest import PartFile
-from batch_pipeline.domain.words import agreeing, count_of
 from batch_pipeline.files.contents import read_contents
 from batch_pipeline.stores.checksums import look_with_sum
 from batch_pipeline.stores.copies import digest
@@ -50,8 +49,7 @@ def deep_problem(part: PartFile) -> str | None:
     if found.damage is not None:
         inside = f"cannot be read to its end ({found.damage})"
     elif found.records is not None and found.records != part.records:
-        has = count_of(found.records, "record", grouped=True)
-        inside = f"has {has}, {part.records:,} {agreeing(part.records, 'was', 'were')} published"
+        inside = f"has other records: {found.records:,}, published: {part.records:,}"
     other = _sum_problem(part, found.sha256)
     if other is None:
         return None if inside is None else f"{shown(part.uri)} {inside}"
@@ -90,9 +88,7 @@ def _told_problem(part: PartFile) -> tuple[str | None, bool]:
         check_access(part.uri, error)
         return f"{place} cannot be looked at ({reason_of(error)})", False
     if facts.size_bytes != part.size_bytes:
-        size = count_of(facts.size_bytes, "byte", grouped=True)
-        were = agreeing(part.size_bytes, "was", "were")
-        problem = f"{place} has {size}, {part.size_bytes:,} {were} published"
+        problem = f"{place} has {facts.size_bytes:,} B, published: {part.size_bytes:,} B"
         return problem, False
     if kept_sum is None:
         return None, False

@@ -1,4 +1,4 @@
-"""Listing a landing in a bucket, of S3 or of another store: the objects below a prefix of keys.
+"""Listing a landing in a bucket of S3: the objects below a prefix of keys.
 
 An object appears whole, so none has to rest. What is somebody's unfinished work by its name is left
 out as on disks, and so are the empty objects that stand for folders. Nothing is remembered here but
@@ -18,7 +18,7 @@ from batch_pipeline.domain.errors import (
 )
 from batch_pipeline.domain.file_range import split_location
 from batch_pipeline.domain.item import FoundFile
-from batch_pipeline.domain.location import as_s3, split_object, split_root
+from batch_pipeline.domain.location import as_s3, split_object, to_object_uri
 from batch_pipeline.domain.stream import Source, Stream
 from batch_pipeline.files.landing import NOT_YET, compare
 from batch_pipeline.files.wanted import is_chosen, is_unfinished, why_unwanted
@@ -96,7 +96,7 @@ class ObjectLanding:
 
     def wants(self, key: str) -> bool:
         """Tell by a key below the prefix whether its object is taken."""
-        relative = key[len(split_root(self._prefix)[1]) :]
+        relative = key[len(split_object(self._prefix)[1]) :]
         if not relative or is_unfinished(relative):
             return False
         return is_chosen(self.source, relative.rpartition("/")[2], relative)
@@ -138,7 +138,7 @@ class ObjectLanding:
         return f"{self.source.uri}/"
 
     def _uri(self, key: str) -> str:
-        return f"{split_root(self._prefix)[0]}/{key}"
+        return to_object_uri(split_object(self._prefix)[0], key)
 
     def _asked(self, key: str) -> Looked:
         if not self.wants(key):

@@ -7,7 +7,6 @@ import sqlalchemy as sa
 
 from batch_pipeline.inventory.forget import forget
 from batch_pipeline.inventory.jobs.backfills import Backfills
-from batch_pipeline.inventory.jobs.fits import LearnedLimits
 from batch_pipeline.inventory.jobs.job_control import JobControl
 from batch_pipeline.inventory.jobs.late_arrivals import LateArrivals
 from batch_pipeline.inventory.jobs.run_ends import RunEnds
@@ -28,7 +27,6 @@ from batch_pipeline.inventory.work.loads import TargetLoads
 from batch_pipeline.inventory.work.manifests import Manifests
 from batch_pipeline.inventory.work.published_batches import PublishedBatches
 from batch_pipeline.inventory.work.schemas import SchemaVersions
-from batch_pipeline.inventory.work.target_probes import TargetProbes
 from batch_pipeline.inventory.work.work_counts import WorkCounts
 
 
@@ -47,14 +45,12 @@ class Database:
     manifests: Manifests = field(init=False)
     history: History = field(init=False)
     jobs: JobControl = field(init=False)
-    learned_limits: LearnedLimits = field(init=False)
     late_arrivals: LateArrivals = field(init=False)
     run_ends: RunEnds = field(init=False)
     published: PublishedBatches = field(init=False)
     standings: Standings = field(init=False)
     stored_attempts: StoredAttempts = field(init=False)
     loads: TargetLoads = field(init=False)
-    target_probes: TargetProbes = field(init=False)
     work_counts: WorkCounts = field(init=False)
     restored: RestoredInventory = field(init=False)
 
@@ -72,14 +68,12 @@ class Database:
             ("manifests", Manifests(self.engine)),
             ("history", History(self.engine)),
             ("jobs", JobControl(self.engine)),
-            ("learned_limits", LearnedLimits(self.engine)),
             ("late_arrivals", LateArrivals(self.engine)),
             ("run_ends", RunEnds(self.engine)),
             ("published", PublishedBatches(self.engine)),
             ("standings", Standings(self.engine)),
             ("stored_attempts", StoredAttempts(self.engine)),
             ("loads", TargetLoads(self.engine, heartbeat)),
-            ("target_probes", TargetProbes(self.engine)),
             ("work_counts", WorkCounts(self.engine)),
             ("restored", RestoredInventory(self.engine)),
         ):

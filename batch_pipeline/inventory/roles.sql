@@ -55,7 +55,7 @@ GRANT SELECT ON ALL TABLES IN SCHEMA batch_pipeline TO bp_planner, bp_worker, bp
 
 -- Planner: register files, open jobs, plan, split, pause, cancel and retry.
 GRANT INSERT, UPDATE (size_bytes, modified_at, etag) ON batch_pipeline.item TO bp_planner;
-GRANT INSERT, UPDATE (max_attempts, bisect, paused_at, paused_reason)
+GRANT INSERT, UPDATE (max_attempts, bisect, config, paused_at, paused_reason)
     ON batch_pipeline.job TO bp_planner;
 GRANT INSERT, UPDATE (superseded_at) ON batch_pipeline.batch TO bp_planner;
 GRANT INSERT, UPDATE (state, forgiven) ON batch_pipeline.batch_state TO bp_planner;

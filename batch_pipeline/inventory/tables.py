@@ -100,6 +100,9 @@ batch = sa.Table(
     _time("superseded_at"),
     sa.Column("parent_id", sa.ForeignKey("batch_pipeline.batch.id")),
     sa.Column("item_ids", sa.ARRAY(sa.BigInteger)),
+    # First ids and last ids of the runs that were there when the range was planned. NULL where the
+    # range had no gaps, and in batches that were planned before revision 0008.
+    sa.Column("id_runs", sa.ARRAY(sa.BigInteger, dimensions=2)),
     sa.CheckConstraint("first_id <= last_id", name="range_not_empty"),
     # The largest bigint has no successor, so a range that ends there is written as unbounded.
     pg.ExcludeConstraint(
@@ -278,7 +281,8 @@ sa.Index(
 )
 sa.Index("load_stream_id_idx", load.c.stream, load.c.id)
 
-target_probe = sa.Table(
+# Unused, and still here for processes of 0.1.0; a later revision drops it.
+sa.Table(
     "target_probe",
     metadata,
     sa.Column("command", sa.Text, primary_key=True),

@@ -61,8 +61,13 @@ def configure(
     acquired with it are free for others. Nothing is connected yet.
 
     Raises:
+        InvalidValueError: `dot_env` is no path, or `settings` is no dict; nothing is changed.
         SettingError: a value cannot be used, or a name is unknown; nothing is changed.
     """
+    given: object = dot_env
+    if given is not None and not isinstance(given, str | Path):
+        expected = "the path of a dot-env file; a dict of settings goes to settings=…"
+        raise InvalidValueError("dot_env", type(given).__name__, expected)
     loaded = load_settings(
         dot_env=None if dot_env is None else Path(dot_env),
         settings=None if settings is None else own_names(settings),

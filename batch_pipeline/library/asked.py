@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.domain.filter import parse_filter
 from batch_pipeline.domain.id_range import MAX_ID, MIN_ID, IdRange
-from batch_pipeline.domain.job import JobTerms
+from batch_pipeline.domain.job import JobTerms, check_storable
 from batch_pipeline.domain.planning import Limits
 from batch_pipeline.inventory.meta.ceilings.ceiling import Strategy
 from batch_pipeline.inventory.meta.ceilings.settle import SettleBy
@@ -88,6 +88,7 @@ class Asked:
             name=self.checked_job(),
             meta_table=source.table.canonical_name,
             where=source.table.where,
+            identity=source.table.identity,
             max_attempts=self.checked_attempts(),
             bisect=self.bisect,
         )
@@ -124,7 +125,8 @@ class Asked:
 
     def identifier(self) -> str:
         """Give what the attempt is known by; empty where nothing was said."""
-        return "" if self.job_identifier is None else str(self.job_identifier)
+        given = "" if self.job_identifier is None else str(self.job_identifier)
+        return check_storable("job_identifier", given)
 
     def checked_lease(self) -> timedelta:
         """Give the time after which a batch is handed out again when its process is silent."""

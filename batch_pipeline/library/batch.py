@@ -65,8 +65,16 @@ class Batch:
 
     @property
     def id(self) -> int:
-        """The batch's number in the inventory."""
+        """The batch's number in the inventory, the same for every attempt on it.
+
+        It is `batch_id` in the view `batch_pipeline.inventory`, and what commands take as its name.
+        """
         return self._attempt.batch.id
+
+    @property
+    def attempt_id(self) -> int:
+        """The number of this attempt, which is `id` in the view `batch_pipeline.inventory`."""
+        return self._attempt.id
 
     @property
     def id_range(self) -> IdRange:
@@ -90,7 +98,7 @@ class Batch:
 
     @property
     def attempt(self) -> int:
-        """Which try this is, counted from 1."""
+        """Which attempt on the batch this is, counted from 1."""
         return self._attempt.number
 
     @property
@@ -151,16 +159,20 @@ class Batch:
                 # The commit may have happened and only its reply been lost: asking again tells.
                 self._attempts.succeed(self._attempt, result=plain, logging=logging, seen=seen)
 
-    def failed(self, error: object = None, logging: str | None = None) -> None:
+    def failed(
+        self, error: object = None, logging: str | None = None, result: object = None
+    ) -> None:
         """Release the batch as failed; it is tried again until `max_attempts` are used up.
 
         Of an exception, the type, the message and the innermost lines of the traceback are kept.
+        `result` is anything that is JSON, and is kept with the attempt.
 
         Raises:
+            InvalidValueError: the result is not JSON; the batch is not released.
             BatchReleasedError: it was released before.
             RetryableError: the inventory does not answer; release it again.
         """
-        self._close("failed", AttemptStatus.FAILED, _described(error), logging)
+        self._close(AttemptStatus.FAILED, _described(error), logging, _as_json(result))
 
     def release(
         self,
@@ -168,25 +180,30 @@ class Batch:
         result: object = None,
         logging: str | None = None,
     ) -> None:
-        """Release the batch; `result` is kept of a success only."""
+        """Release the batch as done or as failed, with a result and a text of your own."""
         if success:
             self.succeeded(result=result, logging=logging)
         else:
-            self.failed(logging=logging)
+            self.failed(logging=logging, result=result)
 
     def process(
         self,
         func: "Callable[Concatenate[list[Any], _Given], _Result]",
         *args: _Given.args,
         **kwargs: _Given.kwargs,
-    ) -> _Result:
+    ) -> _Result | None:
         """Call a function with the items and the arguments, release the batch, give what it gave.
 
         What it returns becomes the batch's result if it is JSON. An exception releases the batch as
-        failed and is raised again.
+        failed and is raised again. If none of the items is left in the meta table, the function is
+        not called: the batch is released as done, and None is returned.
         """
         with self:
-            returned = func(self.items, *args, **kwargs)
+            items = self.items
+            if not items:
+                log.warning("%r: none of its %d items is left; nothing is done", self, self.count)
+                return None
+            returned = func(items, *args, **kwargs)
             if self._outcome is None:
                 self.succeeded(returned if _is_json(returned) else None)
         return returned
@@ -220,16 +237,20 @@ class Batch:
         blameless = isinstance(error, RetryableError) or not isinstance(error, Exception)
         status = AttemptStatus.ABANDONED if blameless else AttemptStatus.FAILED
         try:
-            self._close(status.value, status, _described(error), None)
+            self._close(status, _described(error), None)
         except RetryableError as failure:
             # Why the work failed matters more; without a renewal the batch is free in a while.
             log.warning("%r was not released, its lease runs out: %s", self, failure)
             self._attempts.heartbeat.abandon(self._attempt.token)
 
-    def _close(self, outcome: str, status: AttemptStatus, error: str, logging: str | None) -> None:
+    def _close(
+        self, status: AttemptStatus, error: str, logging: str | None, result: object = None
+    ) -> None:
         counts, fail = status is AttemptStatus.FAILED, self._attempts.fail
-        with self._releasing(outcome):
-            if not fail(self._attempt, error, status, counts=counts, logging=logging):
+        with self._releasing(status.value):
+            if not fail(
+                self._attempt, error, status, counts=counts, result=result, logging=logging
+            ):
                 log.warning("%r had been published already, which stays", self)
 
     @contextmanager

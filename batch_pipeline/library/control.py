@@ -3,7 +3,7 @@
 `meta_table_name` is needed only where jobs of several meta tables share a name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 _WEEK = timedelta(days=7)
+_BATCHES = "the number, range `first..last` or key of a batch, or a list of these"
 
 
 def jobs() -> list[JobReport]:
@@ -53,7 +54,7 @@ def job_status(  # noqa: PLR0913 - what acquire_batch is called with
     from yet has all of the table before it. Counting what is not planned reads all of that.
 
     Raises:
-        JobChangedError: the job has another filter.
+        JobChangedError: the job has another filter, other columns or another database.
         ConfigurationError: the table or its columns are not what was asked for.
         RetryableError: a database does not answer.
     """
@@ -123,16 +124,31 @@ def cancel_job(
 
 
 def retry_job(
-    job: str, batches: Sequence[int | str] | None = None, meta_table_name: str | None = None
+    job: str,
+    batches: int | str | Iterable[int | str] | None = None,
+    meta_table_name: str | None = None,
 ) -> int:
     """Let failed, dead and cancelled batches of a job be tried again, all or some; gives how many.
 
-    Their attempts count anew, and they are handed out before new batches.
+    Their attempts count anew, and they are handed out before new batches. `batches` names one batch
+    or several, each as `cancel_job` does.
 
     Raises:
+        InvalidValueError: `batches` names nothing that can be a batch.
         UnknownJobError, AmbiguousJobError: the job is not there, or several are.
         UnknownJobBatchError: it has no such batch.
     """
     session = SESSIONS.current()
     table = session.job(job, meta_table_name).meta_table
-    return session.database.jobs.retry(job, batches=batches, meta_table=table)
+    chosen = None if batches is None else _named(batches)
+    return session.database.jobs.retry(job, batches=chosen, meta_table=table)
+
+
+def _named(batches: int | str | Iterable[int | str]) -> list[int | str]:
+    """Return the names of batches, also of one that comes without a list around it."""
+    several = isinstance(batches, Iterable) and not isinstance(batches, str)
+    found: list[Any] = list(batches) if several else [batches]  # type: ignore[arg-type] # checked
+    for one in found:
+        if not isinstance(one, int | str) or isinstance(one, bool):
+            raise InvalidValueError("batches", one, _BATCHES)
+    return found

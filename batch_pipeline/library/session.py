@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from batch_pipeline.domain.batch import Batch as PlannedBatch
-from batch_pipeline.domain.errors import InvalidValueError, UnknownJobError
+from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.domain.job import Job
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta.meta_source import MetaSource
@@ -48,7 +48,9 @@ class Session:
             return None
 
         def read(one: PlannedBatch) -> Sequence[MetaItem]:
-            return sources.use(source_terms, lambda source: listed(source.table, one))
+            return sources.use(
+                source_terms, lambda source: listed(database.engine, source.table, one)
+            )
 
         return Batch(attempt, database.attempts, read, asked.identifier() or None)
 
@@ -64,13 +66,11 @@ class Session:
             UnknownJobError: there is none.
             AmbiguousJobError: several meta tables have one, and none was named.
         """
-        control = self.database.jobs
-        if meta_table is None:
-            return control.find(name)
-        try:
-            return control.find(name, meta_table)  # the name that the inventory has
-        except UnknownJobError:
-            return control.find(name, self.sources_of(meta_table).canonical_name(meta_table))
+        with self._opening:  # once, whichever thread is first; the queries need no lock
+            _ = self._pipeline.database
+            if meta_table is not None:
+                self._pipeline.sources_of(meta_table)
+        return self._pipeline.job(name, meta_table)
 
     def table_of(self, one: Job) -> ReflectedMetaTable:
         """Open the meta table of a job as its last batch was cut from it."""

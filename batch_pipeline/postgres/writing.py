@@ -15,7 +15,6 @@ from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.load import Loading
 from batch_pipeline.domain.record_rules import LineageColumn
 from batch_pipeline.domain.target import WriteMode
-from batch_pipeline.domain.words import agreeing, count_of
 from batch_pipeline.postgres.errors import copied_line, first_line
 from batch_pipeline.postgres.layout import BATCH, ITEM, ORDER, POSITION, Layout, added_values
 from batch_pipeline.postgres.parts import UnusablePartError, blocks
@@ -128,9 +127,8 @@ class Writing:
         for part in self.loading.manifest.part_files:
             found = sum(rows.count for rows in sent if rows.location == part.uri)
             if found != part.records:
-                holds, were = count_of(found, "record"), agreeing(part.records, "was", "were")
                 raise UnusablePartError(
-                    f"{part.uri} holds {holds}, and {part.records} {were} published"
+                    f"{part.uri} holds other records: {found}, published: {part.records}"
                 )
 
     def _make_staging(self, writer: RowWriter) -> None:

@@ -29,8 +29,6 @@ class Asked:
 def backfill_request(stream: Stream, name: str, asked: Asked) -> Backfill:
     """Read a request; limits that are not stated are those of the stream.
 
-    A weight that is stated is the limit, whatever the stream's batches are meant to take.
-
     Raises:
         InvalidValueError: a word is no id, time or limit, or they do not go together.
     """
@@ -48,7 +46,6 @@ def backfill_request(stream: Stream, name: str, asked: Asked) -> Backfill:
     limits = Limits(
         max_weight=usual.max_weight if weight is None else parse_bytes(weight, name="max_weight"),
         max_count=usual.max_count if count is None else count,
-        target_seconds=usual.target_seconds if weight is None else None,
     )
     return Backfill.of_stream(stream.name, name, selection, limits)
 

@@ -67,12 +67,5 @@ def loader_of(pipeline: Pipeline, stream: Stream, target: Target) -> Loader:
     if not isinstance(target, SingerTarget):
         raise TypeError(type(target))
     from batch_pipeline.singer.running.loader import SingerLoader
-    from batch_pipeline.singer.running.reading import Memory
 
-    probes = pipeline.database.target_probes
-    return SingerLoader(
-        stream=stream.name,
-        target=target,
-        environment=pipeline.environment,
-        memory=Memory(known=probes.known, remember=probes.remember),
-    )
+    return SingerLoader(stream=stream.name, target=target, environment=pipeline.environment)

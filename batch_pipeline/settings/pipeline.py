@@ -17,10 +17,11 @@ from batch_pipeline.domain.errors import (
     SettingError,
     StreamFileError,
     UnknownJobError,
+    UnknownMetaTableError,
     UnknownStreamError,
 )
 from batch_pipeline.domain.job import Job
-from batch_pipeline.domain.location import is_in_other_store, is_object
+from batch_pipeline.domain.location import is_object
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.files.landing import FolderLanding
 from batch_pipeline.files.object_landing import ObjectLanding
@@ -199,6 +200,28 @@ class Pipeline:
         sources = self._sources_at(stream, described.conn)
         return UserMetaTable.of(stream, described, inventory=self.database.engine, sources=sources)
 
+    def job(self, name: str, meta_table: str | None = None) -> Job:
+        """Find a job by its name, and by its meta table if one is named, in any spelling.
+
+        Raises:
+            UnknownJobError: there is none.
+            AmbiguousJobError: several meta tables have one, and none was named.
+            MetaUnreachableError: the database that knows how the table is spelled does not answer.
+        """
+        jobs = self.database.jobs
+        try:
+            return jobs.find(name, meta_table)  # as the inventory spells it
+        except UnknownJobError:
+            if meta_table is None:
+                raise
+            try:
+                canonical = self.sources_of(meta_table).canonical_name(meta_table)
+            except UnknownMetaTableError:
+                canonical = None  # of another database perhaps, where its whole name is needed
+            if canonical is None:
+                raise
+        return jobs.find(name, canonical)
+
     def items_of(self, one: Job) -> "ItemTable":
         """Give the table that lists the items of a job: a stream's own, or a user's.
 
@@ -225,7 +248,7 @@ class Pipeline:
 
     def landing(self, stream: Stream, *, wait: bool) -> AskedLanding:
         """Give the landing of a stream; `wait` waits for files that are being written."""
-        if is_object(stream.source.place) or is_in_other_store(stream.source.place):
+        if is_object(stream.source.place):
             return ObjectLanding(stream=stream)
         return FolderLanding(stream=stream, wait=wait)
 
@@ -240,8 +263,6 @@ class Pipeline:
         if is_object(stream.source.place):
             most = None if wait else MOST_KEYS
             return WatchedObjects(ObjectLanding(stream=stream, client=client), most_keys=most)
-        if is_in_other_store(stream.source.place):  # a part of a listing costs as much as all of it
-            return WatchedObjects(ObjectLanding(stream=stream), most_keys=None)
         return WatchedLanding(FolderLanding(stream=stream, wait=wait))
 
     def cutter(self, stream: Stream) -> "ItemCutter | None":

@@ -6,16 +6,14 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from batch_pipeline.domain.arrivals import Arrivals, KeyOrder
-from batch_pipeline.domain.location import is_in_other_store, is_object, scheme_of
+from batch_pipeline.domain.location import is_object, scheme_of
 from batch_pipeline.domain.stream import CsvOptions, Source, SourceFiles, SourceFormat
-from batch_pipeline.domain.text_options import FixedColumn, TextOptions
 from batch_pipeline.settings.section import Section
 from batch_pipeline.settings.stream_values import (
-    Count,
     Duration,
+    Location,
     QueueUrl,
     Size,
-    SourceLocation,
     Text,
     absolute_uri,
     refusal,
@@ -32,18 +30,6 @@ _CHOICES = {
 }
 
 
-class FixedColumnAttributes(Section):
-    """A column of fixed-width text."""
-
-    name: Text = Field(description="Name of the column.")
-    start: Count = Field(description="Its first character, counted from 1.")
-    width: Count = Field(description="Its width in characters.")
-
-    def to_domain(self) -> FixedColumn:
-        """Give the domain's form."""
-        return FixedColumn(name=self.name, start=self.start, width=self.width)
-
-
 class OptionAttributes(Section):
     """How text files are written."""
 
@@ -57,11 +43,8 @@ class OptionAttributes(Section):
     names: tuple[Text, ...] = Field(
         (), description="csv: columns of files without a header (default: the first record)."
     )
-    columns: tuple[FixedColumnAttributes, ...] = Field(
-        (), description="text: columns of fixed width (default: the line is the column `line`)."
-    )
     charset: str = Field(
-        "utf-8", description="csv, text and JSON: a charset that Python knows (default utf-8)."
+        "utf-8", description="csv and JSON: a charset that Python knows (default utf-8)."
     )
 
     def check(self) -> None:
@@ -71,7 +54,6 @@ class OptionAttributes(Section):
             problem = f"is {self.charset!r:.80}; expected a charset that Python knows"
             raise refusal(problem, key="source.options.charset") from error
         self.csv()
-        self.text()
 
     def csv(self) -> CsvOptions:
         """Give the domain's form of what concerns csv."""
@@ -82,10 +64,6 @@ class OptionAttributes(Section):
             escape=self.escape,
             names=self.names,
         )
-
-    def text(self) -> TextOptions:
-        """Give the domain's form of what concerns text."""
-        return TextOptions(columns=tuple(column.to_domain() for column in self.columns))
 
 
 class ListingAttributes(Section):
@@ -115,17 +93,15 @@ class EventAttributes(Section):
 class SourceAttributes(Section):
     """Where files land, or the table of your own that lists them, and how they are read."""
 
-    uri: SourceLocation | None = Field(
+    uri: Location | None = Field(
         None,
         description="Where files land: a folder, by a file:///… URI or by a path, relative to the "
-        "stream file; or s3://bucket/prefix; or gs://bucket/prefix or "
-        "abfs://container@account.dfs.core.windows.net/prefix, which are only read (default: none, "
-        "then `meta_table` is needed).",
+        "stream file; or s3://bucket/prefix (default: none, then `meta_table` is needed).",
     )
     meta_table: TableAttributes | None = Field(
         None, description="In place of uri: a table of your own, one row for each file."
     )
-    roots: tuple[SourceLocation, ...] = Field(
+    roots: tuple[Location, ...] = Field(
         (),
         description="Where links in the folder may lead to, beside the folder itself: folders, by "
         "file:///… URIs or by paths, relative to the stream file (default: nowhere).",
@@ -145,14 +121,14 @@ class SourceAttributes(Section):
     )
     max_item_size: Annotated[Size, Field(ge=_LEAST_ITEM)] | None = Field(
         None,
-        description="Plain csv, jsonl and text files larger than this become several items, each a "
+        description="Plain csv and jsonl files larger than this become several items, each a "
         "range of whole records, and are encoded, resumed and repeated range by range (bytes, or "
         "with a unit; default: none, a file is one item).",
     )
     format: SourceFormat = Field(
         SourceFormat.AUTO,
         description="What the files contain: csv, jsonl, json (an array, or documents), parquet, "
-        "avro, text, or auto: decided file by file, never text (default auto).",
+        "avro, or auto: decided file by file (default auto).",
     )
     options: OptionAttributes = Field(OptionAttributes(), description="How text files are written.")
 
@@ -173,14 +149,9 @@ class SourceAttributes(Section):
         if self.roots and scheme_of(place) != "file":
             problem = "says where links lead to; expected none beside a bucket, which has no links"
             raise refusal(problem, key="source.roots")
-        problem = "is there for buckets only; expected none beside a folder"
-        if is_in_other_store(place):
-            problem = (
-                f"is there for s3:// only; expected none beside {scheme_of(place)}://, where keys "
-                f"cannot be listed from one of them on, nor events be read: a look lists them all"
-            )
         for key in ("listing", "events"):
             if key in self.model_fields_set and not is_object(place):
+                problem = "is there for buckets only; expected none beside a folder"
                 raise refusal(problem, key=f"source.{key}")
 
     def to_domain(self, base: Path) -> SourceFiles:
@@ -205,6 +176,5 @@ class SourceAttributes(Section):
         return {
             "format": self.format,
             "csv": self.options.csv(),
-            "text": self.options.text(),
             "charset": self.options.charset,
         }

@@ -61,12 +61,6 @@ class BatchAttributes(Section):
         description="A last batch lighter than this waits for more files; 0 never waits (bytes, or "
         "with a unit; default 0).",
     )
-    target_seconds: Annotated[float, Field(strict=True)] | None = Field(
-        None,
-        description="How long a batch should take, 1 to 86400 seconds: how much to put into one "
-        "is learned from those before, at least a 64th of `max_weight` (default: as much as "
-        "`max_weight` allows).",
-    )
 
     def check(self) -> None:
         self.to_domain()

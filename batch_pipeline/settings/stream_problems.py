@@ -16,11 +16,19 @@ from batch_pipeline.settings.stream_values import REFUSAL
 from batch_pipeline.settings.yaml_lines import Document, Problem
 
 _KEYS = re.compile(r"([^.\[\]]+)|\[([0-9]+)\]")
-# Keys of earlier releases, with what to use instead.
+# Keys and values of earlier releases, with what to use instead.
+_AS_CSV = (
+    "convert the files to csv, or read each line as one cell: `format: csv` with "
+    "`options: {names: [line]}` and a `delimiter` and a `quote` that occur in no line"
+)
 _REMOVED = {
+    "`batch.target_seconds`": "choose `batch.max_weight` and `batch.max_count` instead, which "
+    "bound a batch",
+    "`source.options.columns`": _AS_CSV,
     "`storage.archive`": "copy files away before `keep_superseded` or `keep_loaded` ends, or leave "
     "these keys out to keep all generations",
 }
+_REMOVED_VALUES = {("`source.format`", "text"): _AS_CSV}
 _EXPECTED = {
     "string_type": "text (in quotes where YAML takes it for something else)",
     "int_type": "a whole number",
@@ -51,6 +59,9 @@ def problem_of(document: Document, error: ErrorDetails, file: type[BaseModel]) -
         if context["key"]:
             path = ("attributes", *keys_of(context["key"]))
         return Problem(line=document.line(path), text=f"{_dotted(path)} {context['problem']}")
+    if (removed := _removed_value(_dotted(path), error["input"])) is not None:
+        text = f"{_dotted(path)} {error['input']} was removed; {removed}"
+        return Problem(line=document.line(path), text=text)
     usual = context.get("expected") or error["msg"].removeprefix("Input should be ")
     expected = _EXPECTED.get(error["type"], usual).format_map(context)
     text = f"{_dotted(path)} is {_shown(error['input'])}; expected {expected}"
@@ -71,6 +82,10 @@ def _unknown_key(path: tuple[Hashable, ...], file: type[BaseModel]) -> str:
     close = difflib.get_close_matches(name, alike, n=1, cutoff=0.6)
     hint = f"did you mean `{close[0]}`?" if close else _known_keys(path[:-1], file)
     return f"unknown key `{name}`{place}; {hint}"
+
+
+def _removed_value(key: str, value: Any) -> str | None:
+    return _REMOVED_VALUES.get((key, value)) if isinstance(value, str) else None
 
 
 def _known_keys(path: tuple[Hashable, ...], file: type[BaseModel]) -> str:

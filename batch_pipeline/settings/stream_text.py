@@ -15,7 +15,7 @@ _NOTES = {
     "source.uri": "the folder where files land: a path, relative to this file, or file:///…",
     "source.include": "patterns of file names, such as orders-*.csv",
     "source.exclude": "patterns of file names that are left out",
-    "source.format": "csv, jsonl, json, parquet, avro, text; auto looks into each file",
+    "source.format": "csv, jsonl, json, parquet, avro; auto looks into each file",
     "source.options": "how text files are written",
     "batch.max_weight": "size of a batch's files together; a heavier file is a batch of its own",
     "batch.max_count": "files in a batch",

@@ -15,12 +15,11 @@ from pydantic_core import PydanticCustomError
 from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.domain.file_range import MARK
 from batch_pipeline.domain.location import (
-    OTHER_STORES,
     S3_SCHEMES,
     as_s3,
-    is_in_other_store,
     scheme_of,
-    split_root,
+    split_object,
+    to_object_uri,
     to_path,
     to_uri,
 )
@@ -34,20 +33,10 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=//)|(file):", re.IGNORECASE)
 _EXPECTED_URI = "a file:///… URI without a host, or a path"
 _EXPECTED_PREFIX = "s3://bucket or s3://bucket/prefix, without `.`, `..` or a range of bytes in it"
 
-
-_EXPECTED_OTHER = (
-    "gs://bucket/prefix or abfs://container@account.dfs.core.windows.net/prefix, without a "
-    "password, `.`, `..`, `//` or a range of bytes in it"
-)
 _EXPECTED = {
     **dict.fromkeys(("file", "path"), _EXPECTED_URI),
     **dict.fromkeys(S3_SCHEMES, _EXPECTED_PREFIX),
-    **dict.fromkeys(OTHER_STORES, _EXPECTED_OTHER),
 }
-_NOT_WRITTEN = (
-    "which files are read from but not written to: nothing there can be put on the condition that "
-    "it is absent, so that of two writers both would win"
-)
 
 
 def refusal(problem: str, *, key: str = "") -> PydanticCustomError:
@@ -71,7 +60,7 @@ def absolute_uri(location: str, base: Path) -> str:
     Raises:
         InvalidValueError: it names no folder, and no bucket.
     """
-    if scheme_of(location) in {*S3_SCHEMES, *OTHER_STORES}:
+    if scheme_of(location) in S3_SCHEMES:
         return _prefix(location)
     if _SCHEME.match(location):
         path = to_path(location)
@@ -81,23 +70,14 @@ def absolute_uri(location: str, base: Path) -> str:
 
 
 def _prefix(location: str) -> str:
-    root, prefix = split_root(as_s3(location))
+    bucket, prefix = split_object(as_s3(location))
     prefix = prefix.rstrip("/")
-    is_unknown = is_in_other_store(root) and "//" in f"/{prefix}"  # to Arrow
-    if MARK in location or {".", ".."} & {*prefix.split("/")} or is_unknown:
+    if MARK in location or {".", ".."} & {*prefix.split("/")}:
         raise InvalidValueError("location", location, _EXPECTED_PREFIX)
-    return f"{root}/{prefix}".rstrip("/")
+    return to_object_uri(bucket, prefix).rstrip("/")
 
 
 def _location(text: str) -> str:
-    name = scheme_of(text)
-    if name in OTHER_STORES:
-        problem = f"has the scheme {name}://, {_NOT_WRITTEN}"
-        raise refusal(f"{problem}; expected s3://bucket/prefix, {_EXPECTED_URI}")
-    return _source_location(text)
-
-
-def _source_location(text: str) -> str:
     if "{{" in text:
         raise refusal(f"is the template {text!r:.80}, which only a Dagster project's files may use")
     scheme = _SCHEME.match(text)
@@ -136,7 +116,6 @@ _QUANTITY_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "number", "minimum": 
 Size = Annotated[int, BeforeValidator(_size), WithJsonSchema(_QUANTITY_SCHEMA)]
 Duration = Annotated[timedelta, BeforeValidator(_duration), WithJsonSchema(_QUANTITY_SCHEMA)]
 Location = Annotated[str, Field(min_length=1), AfterValidator(_location)]
-SourceLocation = Annotated[str, Field(min_length=1), AfterValidator(_source_location)]
 QueueUrl = Annotated[str, Field(min_length=1), AfterValidator(_queue)]
 Text = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(strict=True, ge=1, le=2**31 - 1)]

@@ -15,7 +15,7 @@ from batch_pipeline.domain.stream import TableSource
 from batch_pipeline.settings.section import Section
 from batch_pipeline.settings.stream_values import (
     Duration,
-    SourceLocation,
+    Location,
     Text,
     absolute_uri,
     refusal,
@@ -67,7 +67,7 @@ class TableAttributes(Section):
     """A meta table of your own: one row for each file, with an id that grows."""
 
     table: Text = Field(description="Its name; another schema's table as `schema.table`.")
-    roots: tuple[SourceLocation, ...] = Field(
+    roots: tuple[Location, ...] = Field(
         (),
         description="Where its files may lie, links followed, one or more: folders, by file:///… "
         "URIs or by paths, relative to the stream file, and prefixes such as s3://bucket/prefix. "
@@ -110,7 +110,7 @@ class TableAttributes(Section):
     )
     on_bad_weight: Annotated[int, Field(strict=True, ge=0, le=MAX_ID)] | None = Field(
         None,
-        description="What a row counts whose weight is NULL, negative or no whole number (default: "
+        description="What a row counts whose weight is NULL, negative or no number (default: "
         "such rows are refused).",
     )
 

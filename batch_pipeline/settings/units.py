@@ -7,24 +7,18 @@ import re
 from datetime import timedelta
 from fractions import Fraction
 
+from pydantic import ByteSize, TypeAdapter
+
 from batch_pipeline.domain.errors import InvalidValueError
-from batch_pipeline.domain.fitting import Learned
-from batch_pipeline.domain.words import agreeing, last_of
 
 MAX_BYTES = 2**63 - 1
 MAX_DURATION = timedelta(days=36_500)
 
-_BYTES = {
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-}
+# What pydantic takes beyond this is refused: it reads `1,5GB` as 1 byte, and knows bits.
+_SIZE = re.compile(
+    r"[0-9]{1,20}\s*B?|[0-9]{1,20}(?:\.[0-9]{1,20})?\s*[KMGTP]i?B", re.ASCII | re.IGNORECASE
+)
+_BYTE_SIZE = TypeAdapter(ByteSize)
 _MICROSECONDS = {
     "ms": 1_000,
     "s": 1_000_000,
@@ -34,7 +28,7 @@ _MICROSECONDS = {
 }
 _QUANTITY = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([A-Za-z]*)\s*", re.ASCII)
 _EXPECTED_BYTES = (
-    "a size such as 64MiB, 1.5GB or 1000 (units B, KB, MB, GB, TB, KiB, MiB, GiB, TiB; "
+    "a size such as 64MiB, 1.5GB or 1000 (units B, KB to PB, KiB to PiB; "
     "a plain whole number is bytes; below 8EiB)"
 )
 _EXPECTED_DURATION = (
@@ -46,20 +40,17 @@ _EXPECTED_DURATION = (
 def parse_bytes(text: str | int, *, name: str = "size") -> int:
     """Read a size in bytes: `64MiB`, `1.5 GB`, `1000`.
 
-    Units ignore case; KB to TB count in thousands, KiB to TiB in 1024s. A fraction of a unit is
+    Units ignore case; KB to PB count in thousands, KiB to PiB in 1024s. A fraction of a unit is
     rounded down to whole bytes, a fraction of a byte is refused.
 
     Raises:
         InvalidValueError: it is no such size, or does not fit a 64-bit integer.
     """
-    number, unit = _quantity(text, name, _EXPECTED_BYTES)
-    factor = _BYTES.get(unit.lower() or "b")
-    if factor is None or (factor == 1 and number.denominator != 1):
+    written = "" if isinstance(text, bool) else str(text).strip()
+    size = _BYTE_SIZE.validate_python(written) if _SIZE.fullmatch(written) else None
+    if size is None or size > MAX_BYTES:
         raise InvalidValueError(name, text, _EXPECTED_BYTES)
-    size = int(number * factor)
-    if size > MAX_BYTES:
-        raise InvalidValueError(name, text, _EXPECTED_BYTES)
-    return size
+    return int(size)
 
 
 def parse_duration(text: str | float, *, name: str = "duration") -> timedelta:
@@ -113,22 +104,3 @@ def _quantity(text: str | float, name: str, expected: str) -> tuple[Fraction, st
     if match is None:
         raise InvalidValueError(name, text, expected)
     return Fraction(match[1]), match[2]
-
-
-def limit_sentences(learned: Learned) -> list[str]:
-    """Say which limit was learned and why it is that, and outright where it cannot be lower."""
-    limit, wanted = format_bytes(learned.max_weight), learned.wanted_weight
-    target = format_duration(timedelta(seconds=learned.target_seconds))
-    if wanted is None or learned.weight_per_second is None:
-        return [f"at most {limit}; how much takes {target} is not known yet"]
-    speed = format_bytes(round(learned.weight_per_second))
-    were = agreeing(learned.attempts, "was", "were")
-    said = [
-        f"at most {limit}; {target} are {format_bytes(wanted)}, at {speed}/s",
-        f"by {last_of(learned.attempts, 'batch')} that {were} full or took longer",
-    ]
-    if learned.is_least:
-        cause = f"batches take longer than {target} even so"
-        step = "lower max_weight, or raise target_seconds"
-        said.append(f"this is the least, a 64th of max_weight: {cause}; {step}")
-    return said

@@ -12,7 +12,6 @@ from pathlib import Path
 from batch_pipeline.domain.errors import BatchDataError, PartFileUnreachableError, PipelineError
 from batch_pipeline.domain.location import is_object, shown
 from batch_pipeline.domain.manifest import Manifest, PartFile
-from batch_pipeline.domain.words import agreeing, count_of
 from batch_pipeline.stores.copies import local_file
 from batch_pipeline.stores.facts import look
 from batch_pipeline.stores.failures import reason_of, tells_of_file
@@ -60,8 +59,7 @@ def check_sizes(manifest: Manifest) -> None:
         except OSError as error:
             raise unreadable(manifest, part, error) from error
         if found != part.size_bytes:
-            were = agreeing(part.size_bytes, "was", "were")
-            problem = f"has {count_of(found, 'byte')}, and {part.size_bytes} {were} published"
+            problem = f"has {found} B, published: {part.size_bytes} B"
             raise part_file_error(manifest, part, problem)
 
 

@@ -17,7 +17,6 @@ import zstandard
 
 from batch_pipeline.domain.encoding import Compression, Format
 from batch_pipeline.domain.manifest import Manifest, PartFile
-from batch_pipeline.domain.words import agreeing, count_of
 from batch_pipeline.singer.part_files import part_file_error, unreadable
 
 _BLOCK_BYTES = 2**20
@@ -60,8 +59,7 @@ def json_lines(
     except OSError as error:
         raise unreadable(manifest, part, error) from error
     if found != part.records:
-        were = agreeing(part.records, "was", "were")
-        problem = f"has {count_of(found, 'record')}, and {part.records} {were} published"
+        problem = f"has other records: {found}, published: {part.records}"
         raise part_file_error(manifest, part, problem, found)
 
 

@@ -21,7 +21,6 @@ from batch_pipeline.domain.errors import (
 )
 from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.words import count_of
 from batch_pipeline.spark.arrow_types import JSON_TYPES
 from batch_pipeline.spark.check.check import Check
 from batch_pipeline.spark.check.profile import Profile
@@ -117,7 +116,7 @@ def _records(spec: ReadSpec, schema: RecordSchema, fetch: Fetch) -> Iterator[pa.
             trouble = msgspec.json.encode(SourceTrouble.of(error)).decode()
             raise UnreadError(f"{UNREAD}: {trouble}") from error
         if rows != expected:
-            told = f"{count_of(rows, 'record')} instead of {expected}"
+            told = f"records: {rows} instead of {expected}"
             raise ReadDifferentlyError(f"{CHANGED}: {item.file.location}: {told}")
 
 

@@ -16,7 +16,7 @@ from batch_pipeline.spark.item_reports import added_up, without_files
 from batch_pipeline.spark.task_values import TaskReport
 from batch_pipeline.spark.write.part_files import remove
 
-_TEXT_FORMATS = frozenset({SourceFormat.CSV, SourceFormat.TEXT})  # whose values are text cells
+_TEXT_FORMATS = frozenset({SourceFormat.CSV})  # whose values are text cells
 
 
 def check_finished(reports: Iterable[TaskReport], stream: Stream) -> None:

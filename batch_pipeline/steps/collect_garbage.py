@@ -32,7 +32,6 @@ from batch_pipeline.domain.stored_file import (
     parse_name,
 )
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.words import count_of
 
 _AT_ONCE = 5_000
 
@@ -215,9 +214,8 @@ def _remove(
             yield one
     if errors:
         first, others = errors[0], len(errors) - 1
-        more = count_of(others, "more file")
-        reason = f"{first.reason}; {more} cannot go either" if others else first.reason
-        raise replace(first, reason=reason) from first
+        more = f"; other files that cannot be deleted: {others}" if others else ""
+        raise replace(first, reason=first.reason + more) from first
 
 
 _Mark = tuple[bool, int]  # of its quarantine files alone, and the id of an attempt

@@ -25,7 +25,6 @@ from batch_pipeline.domain.restored import InventoryOlderError
 from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.domain.schema_change import SchemaChange, changes_between
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.words import count_of
 from batch_pipeline.ports import Attempts, Encoder, MetaTable, PartStorage, Schemas
 from batch_pipeline.steps.evolve import check_evolution, evolution_of, for_look, known_schema
 
@@ -269,6 +268,6 @@ class SchemaUnsettledError(InvariantError):
     def sentence(self) -> str:
         return (
             f"{self.stream}: the schema did not settle after {_MAX_WIDENINGS} widenings "
-            f"({count_of(len(self.schema.columns), 'column')}). Nothing was published. Please "
+            f"(columns: {len(self.schema.columns)}). Nothing was published. Please "
             f"report this."
         )

@@ -10,7 +10,6 @@ from batch_pipeline.domain.manifest import PartFile
 from batch_pipeline.domain.progress import counted
 from batch_pipeline.domain.published import PublishedBatch
 from batch_pipeline.domain.verdict import Check, Verdict
-from batch_pipeline.domain.words import count_of
 
 Look = Callable[[PartFile], str | None]
 BatchLook = Callable[[PublishedBatch], str | None]
@@ -53,10 +52,10 @@ class Tally:
             "batches_wrong": self.bad_batches,
             "problems": self.problems,
         }
-        looked = count_of(self.batches, "batch", grouped=True)
+        looked = f"batches checked: {self.batches:,}"
         if self.check is not Check.CONSERVATION:
             numbers |= {"files_checked": self.files, "size_bytes": self.size_bytes}
-            looked += f" with {count_of(self.files, 'file', grouped=True)}"
+            looked += f", files: {self.files:,}"
         removed = ""
         if self.gone:
             numbers["batches_removed"] = self.gone
@@ -65,10 +64,12 @@ class Tally:
             found = "There is nothing to judge yet: nothing is published."
             return Verdict(check=self.check, passed=True, found=found, numbers=numbers)
         if not self.bad_batches:
-            found = f"Yes: {looked} checked.{removed}"
+            found = f"Yes: {looked}.{removed}"
             return Verdict(check=self.check, passed=True, found=found, numbers=numbers)
-        problems = count_of(self.problems, "problem", grouped=True)
-        found = f"No: {problems} in {self.bad_batches:,} of {looked}.{removed}"
+        found = (
+            f"No: problems: {self.problems:,}, batches with problems: {self.bad_batches:,}, "
+            f"{looked}.{removed}"
+        )
         if self.check is Check.CONSERVATION:
             step = f"Do not load these batches. {_TRY_AGAIN} Please report it."
         elif self.check is Check.POINTERS:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from batch_pipeline.domain.item import modified_at
-from batch_pipeline.domain.location import is_in_other_store, is_object, split_object, to_path
+from batch_pipeline.domain.location import is_object, split_object, to_path
 from batch_pipeline.stores import s3
 from batch_pipeline.stores.failures import not_the_store, told
 
@@ -59,10 +59,6 @@ def look(uri: str, client: Callable[[], Any] = s3.client) -> FileFacts:
         InvalidValueError: the URI names neither.
         OSError: it is not there, or cannot be looked at.
     """
-    if is_in_other_store(uri):
-        from batch_pipeline.stores import arrow_store  # pyarrow: 0.2 s
-
-        return arrow_store.look(uri)
     if not is_object(uri):
         return FileFacts.of_stat(os.stat(to_path(uri)))  # noqa: PTH116 - half the cost of Path.stat
     bucket, key = split_object(uri)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from batch_pipeline.domain.location import is_in_other_store, split_object, to_object_uri
+from batch_pipeline.domain.location import split_object, to_object_uri
 from batch_pipeline.stores import s3
 from batch_pipeline.stores.facts import FileFacts, plain_etag, whole_seconds
 from batch_pipeline.stores.failures import not_the_store, told
@@ -51,12 +51,6 @@ def objects(
     Raises:
         OSError: the store cannot be asked, or refuses.
     """
-    if is_in_other_store(prefix):
-        from batch_pipeline.stores import arrow_store  # pyarrow: 0.2 s
-
-        for key, facts in arrow_store.objects(prefix, after):
-            yield Listed(key, facts)
-        return
     bucket, start = split_object(prefix)
     given: dict[str, Any] = {"Bucket": bucket, "Prefix": start}
     if after:

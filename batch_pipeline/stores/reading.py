@@ -6,17 +6,17 @@ the store itself. What follows the place where reading began is fetched as one s
 
 import errno
 import io
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from typing_extensions import Buffer
 
-from batch_pipeline.domain.location import is_in_other_store, is_object, split_object, to_path
+from batch_pipeline.domain.location import is_object, split_object, to_path
 from batch_pipeline.stores import s3
 from batch_pipeline.stores.facts import FileFacts
 from batch_pipeline.stores.failures import UnreachableError, told
-from batch_pipeline.stores.positions import PositionedReader
 
 BUFFER_BYTES = 2**18
 _READ_ON_BYTES = 2**20  # a seek that goes less far ahead reads what lies between
@@ -26,22 +26,16 @@ _REOPENINGS = 4
 def open_uri(uri: str, etag: str | None = None) -> io.BufferedReader:
     """Open a file or an object for reading, with `seek`; of an object the version with this ETag.
 
-    Stores other than S3 know no ETags: what is there is opened.
-
     Raises:
         InvalidValueError: the URI names neither.
         OSError: it is not there, cannot be read, or is another version.
     """
-    if is_in_other_store(uri):
-        from batch_pipeline.stores.arrow_store import ArrowReader  # pyarrow: 0.2 s
-
-        return io.BufferedReader(ArrowReader(uri), BUFFER_BYTES)
     if not is_object(uri):
         return open(to_path(uri), "rb")  # noqa: PTH123 - many small files; the caller closes
     return io.BufferedReader(ObjectReader(uri, etag), BUFFER_BYTES)
 
 
-class ObjectReader(PositionedReader):
+class ObjectReader(io.RawIOBase):
     """One version of an object: that which is there when it is opened, or that of an ETag.
 
     `facts` are those of this version. Opening begins to fetch it. A connection that breaks off is
@@ -50,7 +44,9 @@ class ObjectReader(PositionedReader):
 
     def __init__(self, uri: str, etag: str | None = None, facts: FileFacts | None = None) -> None:
         """Open an object; of one whose `facts` are known, nothing is asked before it is read."""
-        super().__init__(uri)
+        super().__init__()
+        self.uri = uri
+        self._position = 0
         self._bucket, self._key = split_object(uri)
         self._body_position = 0
         self._body: Any = None
@@ -66,6 +62,27 @@ class ObjectReader(PositionedReader):
     def again(self) -> "ObjectReader":
         """Give another reader of the same version, at its start; nothing is asked yet."""
         return ObjectReader(self.uri, facts=self.facts)
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return the number of the next byte."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Change the number of the next byte, without a request to the store."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.facts.size_bytes}
+        position = start[whence] + offset
+        if position < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.uri)
+        self._position = position
+        return position
 
     def readinto(self, buffer: Buffer) -> int:
         """Read what the store gives next, at most what the buffer holds.

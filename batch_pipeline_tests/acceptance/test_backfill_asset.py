@@ -193,7 +193,7 @@ def test_backfill_planned_and_cancelled_in_dagster(live: Live) -> None:
     batches to wait for a person, and `retry` to let them go on."""
     dry = live.ended(live.start(name="ui", max_count=2))
     assert dry["status"] == "SUCCESS"
-    assert any("3 batches of 6 items" in one.get("message", "") for one in _events(dry))
+    assert any("batches: 3, items: 6" in one.get("message", "") for one in _events(dry))
     assert live.asset()["assetPartitionStatuses"].get("unmaterializedPartitions", []) == []
     refused = live.ended(live.start(name="ui", first_id=1, since="2026-03-01"))
     assert refused["status"] == "FAILURE"

@@ -167,7 +167,7 @@ def test_file_changed_after_registration_needs_a_word(mixed: Mixed) -> None:
     [published] = second["published"]
     names = [record["name"] for record in json_records(mixed.place.storage("touched"))]
     assert first["files_changed"] == 1
-    assert "changed since it was registered: size 20 -> 16 bytes" in errors[_key(2)]
+    assert "changed since it was registered: size 20 -> 16 B" in errors[_key(2)]
     assert mixed.accepted["changes_accepted"] == 1
     assert (published["batch_id"], published["attempt"]) == (_key(2), 2)
     assert names == ["one", "two", "three", "one", "two"]

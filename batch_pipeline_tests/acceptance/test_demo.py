@@ -86,12 +86,12 @@ def sent(demo: Demo) -> list[dict[str, Any]]:
 def test_demo_in_a_fresh_home_prints_what_it_did(demo: Demo) -> None:
     """Expect the stations with their numbers, a BATCH message, and what to type next."""
     for text in (
-        "60 files in",
-        "60 new items",
-        "10 new batches",
-        "10 part files",
-        "6134 records read = 6133 written + 1 quarantined",
-        "10 manifests in",
+        "files: 60, in",
+        "new items: 60",
+        "new batches: 10",
+        "part files: 10",
+        "records: 6134 read = 6133 written + 1 quarantined",
+        "manifests: 10, in",
         '"type": "BATCH"',
         "batch-pipeline messages demo_orders",
     ):
@@ -101,14 +101,14 @@ def test_demo_in_a_fresh_home_prints_what_it_did(demo: Demo) -> None:
 def test_demo_again_finds_nothing_to_do_and_changes_no_file(demo: Demo) -> None:
     """Expect it to say so, and every file to stay as it was."""
     assert "there was nothing to do" in demo.second
-    assert "0 new items" in demo.second
+    assert "new items: 0" in demo.second
     assert demo.files_after_second == demo.files_after_first
 
 
 def test_demo_reset_starts_over_with_the_same_bytes(demo: Demo) -> None:
     """Expect the same numbers, and part files that are byte for byte what they were."""
-    assert "60 new items" in demo.started_over
-    assert "6134 records read = 6133 written + 1 quarantined" in demo.started_over
+    assert "new items: 60" in demo.started_over
+    assert "records: 6134 read = 6133 written + 1 quarantined" in demo.started_over
     assert len(demo.first_digests) == 10
     assert demo.digests == demo.first_digests
     assert [manifest["attempt"] for manifest in manifests(demo.storage)] == [1] * 10

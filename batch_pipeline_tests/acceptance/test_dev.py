@@ -154,8 +154,7 @@ def test_dev_takes_over_the_batches_of_a_crashed_run(story: Story) -> None:
 
 
 def test_dev_backfill_makes_a_second_generation(story: Story) -> None:
-    """Expect a second generation of the chosen batches only: the same records, with the columns
-    that are known by now, so the same bytes where no column came since."""
+    """Expect a second generation of the chosen batches only, with the same records and bytes."""
     first, second = (
         {m["batch_id"]: m for m in story.manifests if m["generation"] == generation}
         for generation in (1, 2)
@@ -166,9 +165,8 @@ def test_dev_backfill_makes_a_second_generation(story: Story) -> None:
     for key, again in second.items():
         assert again["records"] == first[key]["records"]
         assert again["token"] != first[key]["token"]
-        same_bytes = _digests(again) == _digests(first[key])
-        assert same_bytes == (again["schema_version"] == first[key]["schema_version"])
-    assert _digests(second[CHOSEN[1]]) == _digests(first[CHOSEN[1]])
+        # Also where a column was added since: absent columns stay absent in JSON lines.
+        assert _digests(again) == _digests(first[key])
 
 
 @pytest.mark.parametrize("which", ["second_dev", "second_run"])

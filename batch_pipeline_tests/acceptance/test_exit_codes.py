@@ -63,7 +63,7 @@ def test_command_whose_reader_is_gone_ends_as_a_filter_does(workplace: Workplace
     reader, writer = os.pipe()
     os.close(reader)
     ended = subprocess.run(
-        command("completion", "bash"),
+        command("status", "-h"),
         env=workplace.environment,
         cwd=workplace.folder,
         stdout=writer,

@@ -129,21 +129,6 @@ def place(shared_workplace: Workplace) -> Workplace:
     )
     people = b"id,email,secret\n1,zoe@example.org,hunter2\n2,a@example.org,hunter3\n"
     workplace.land("mapped", {"people.csv": people})
-    workplace.write_stream(
-        "fixed",
-        source={
-            "format": "text",
-            "include": ["*"],
-            "options": {
-                "columns": [
-                    {"name": "id", "start": 1, "width": 3},
-                    {"name": "city", "start": 4, "width": 8},
-                ],
-                "charset": "cp1252",
-            },
-        },
-    )
-    workplace.land("fixed", {"cities.txt": "001Zürich  \n002Genève  \n".encode("cp1252")})
     workplace.write_stream("totals", transform="shop_transforms:totals")
     workplace.land("totals", {"sales.csv": b"city,amount\nRoma,1.50\nMilano,2\nRoma,3.25\n"})
     (workplace.folder / "shop_transforms.py").write_text(TRANSFORM)
@@ -222,14 +207,6 @@ def test_lineage_says_where_each_record_came_from(place: Workplace) -> None:
     assert record["_record_number"] == 1
     assert record["_batch_id"] == "000000000001-000000000001"
     assert record["_attempt"] == 1
-
-
-def test_fixed_width_text_in_a_charset_becomes_columns(place: Workplace) -> None:
-    """Cells are cut by characters, not bytes; leading zeros stay."""
-    assert list(records_of(place, "fixed")) == [
-        {"id": "001", "city": "Zürich"},
-        {"id": "002", "city": "Genève"},
-    ]
 
 
 def test_transform_of_ones_own_runs_between_reading_and_writing(place: Workplace) -> None:

@@ -117,7 +117,7 @@ def test_demo_of_an_installed_wheel_works_without_java_postgres_and_locale(
     assert shutil.which("psql", path=fresh.environment["PATH"]) is None
     printed = fresh.done("demo")
     written = [manifest["records"]["written"] for manifest in manifests(_storage(fresh))]
-    assert "6134 records read = 6133 written + 1 quarantined" in printed
+    assert "records: 6134 read = 6133 written + 1 quarantined" in printed
     assert (len(written), sum(written)) == (10, 6_133)
     assert any((fresh.home / "java").glob("*/bin/java"))
     landing = fresh.home / "demo" / "landing"

@@ -80,7 +80,7 @@ def test_job_of_pybatchintory_continues_without_repeating_or_losing_an_item(url:
     rest.succeeded()
     assert acquire_batch("orders", "ops.files", COLUMNS) is None
     audit = audit_job("orders", since=None)
-    assert "3 published batches compared" in audit.sentence()
+    assert "Published batches compared with the meta table: 3" in audit.sentence()
     assert "Nothing is late, gone or changed" in audit.sentence()
     _check(url)
 

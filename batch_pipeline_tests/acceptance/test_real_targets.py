@@ -167,7 +167,7 @@ def test_target_postgres_gets_every_record(
     publish(database, place.folder, batches=2, records=100)
     said = place.done("load", "orders")
     used = "RECORD" if mode == "record" else "BATCH"
-    assert said.count(f"100 records loaded by {used} messages") == 2
+    assert said.count(f"records loaded by {used} messages: 100") == 2
     assert rows(warehouse, TOTAL.format("sales")) == [(200, 200, 20_150, 'Zoë "1"')]
     (stream,) = place.told("status", "orders")["streams"]
     (standing,) = stream["targets"]
@@ -184,7 +184,7 @@ def test_target_postgres_reads_files_in_s3(
     publish(database, place.folder, batches=2, records=100, root=f"{bucket}/batches")
     said = place.done("load", "orders")
     used = "RECORD" if mode == "record" else "BATCH"
-    assert said.count(f"100 records loaded by {used} messages") == 2
+    assert said.count(f"records loaded by {used} messages: 100") == 2
     assert rows(warehouse, TOTAL.format("sales")) == [(200, 200, 20_150, 'Zoë "1"')]
 
 

@@ -126,8 +126,8 @@ def test_page_commands_work_as_written(feed: Feed) -> None:
     feed.add(3)
     printed = "".join(feed.place.done(*command) for command in others)
     assert "nothing holds it back" in printed
-    assert "1 item arrived late (id 3)" in printed
-    assert "1 of them holds items that came late" in printed
+    assert "Items that arrived late: 1 (ids: 3)" in printed
+    assert "batches with items that came late: 1" in printed
     feed.check_complete()
 
 

@@ -17,8 +17,6 @@ ALLOWED = {
     ("spark/clusters/shipped.py", "pickle"),
     # The stream maps of a stream file, which its owner writes: their syntax tree is checked node by
     # node, and the text is put together from known parts; names of columns are values in it.
-    ("spark/map/compiled.py", "eval"),
-    ("spark/map/compiled.py", "compile"),
 }
 
 

@@ -50,15 +50,6 @@ source:
   format: csv
   options: {delimiter: ";", charset: latin-1, names: [order_id, city, amount]}
 """,
-    "source.options.columns": """
-source:
-  uri: ./landing
-  format: text
-  options:
-    columns:
-      - {name: order_id, start: 1, width: 8}
-      - {name: city, start: 9, width: 20}
-""",
     "batch": """
 batch: {max_weight: 256MiB, max_count: 10000, min_weight: 16MiB, max_wait: 30m}
 """,
@@ -121,7 +112,7 @@ flattening_max_depth: 1
 
 SEE = {
     "": "What becomes of each kind of value, record and file is in [encoding](encoding.md).",
-    "source": "More: [buckets](s3.md#landing), [other stores](s3.md#other-stores), "
+    "source": "More: [buckets](s3.md#landing), "
     "[large files](operating/batch_sizes.md#large-files-resumable), "
     "[formats](encoding.md#sources).",
     "source.meta_table": "More: "
@@ -129,8 +120,7 @@ SEE = {
     "[ceilings](library.md#ceilings).",
     "source.listing": "More: [how often what is asked](s3.md#how-often-what-is-asked).",
     "source.events": "More: [events](s3.md#events).",
-    "batch": "More: "
-    "[batches that take a minute](operating/batch_sizes.md#batches-that-take-a-minute).",
+    "batch": "More: [choose the limits](operating/batch_sizes.md#choose-the-limits).",
     "encoding": "More: [outputs](encoding.md#outputs).",
     "storage": "More: [garbage](operating/retention.md#garbage), "
     "[files that are loaded](operating/retention.md#files-that-are-loaded), "

@@ -21,7 +21,6 @@ from batch_pipeline.settings.stream_values import (
     Location,
     QueueUrl,
     Size,
-    SourceLocation,
     stream_name,
 )
 from batch_pipeline.settings.table_attributes import Where
@@ -43,7 +42,6 @@ _KINDS = {
     _reader(Size): "size",
     _reader(Duration): "duration",
     _reader(Location): "location",
-    _reader(SourceLocation): "location",
     _reader(QueueUrl): "URL",
     _reader(Where): "filter",
     _reader(Command): "text, or list of words",

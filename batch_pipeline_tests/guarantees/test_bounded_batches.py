@@ -7,12 +7,23 @@ from dataclasses import dataclass
 import pytest
 import sqlalchemy as sa
 
+from batch_pipeline.domain.batch import AttemptStatus
 from batch_pipeline.domain.errors import BadWeightError
+from batch_pipeline.domain.filter import Condition, Operator
 from batch_pipeline.domain.id_range import MAX_ID
 from batch_pipeline.domain.planning import Cut, Limits
+from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta.all_cuts import all_cuts
+from batch_pipeline.inventory.meta.ceilings.ceiling import Strategy
+from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
+from batch_pipeline.inventory.meta.column_roles import MetaColumns
+from batch_pipeline.inventory.meta.meta_source import MetaSource
 from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
-from batch_pipeline_tests.integration.meta_tables import FILES
+from batch_pipeline_tests.factories import limits
+from batch_pipeline_tests.integration.audit_scene import Feed
+from batch_pipeline_tests.integration.invariants import check_invariants
+from batch_pipeline_tests.integration.meta_tables import FILES, execute, insert, meta_engine
+from batch_pipeline_tests.integration.test_acquire import CREATE, LongWay
 from batch_pipeline_tests.proofs import Figures
 
 BAD = (None, -1, -(2**62))
@@ -80,6 +91,16 @@ def plain(cuts: Sequence[Cut]) -> Plan:
     return [(c.id_range.first_id, c.id_range.last_id, c.weight, c.count) for c in cuts]
 
 
+def planned(cuts: Sequence[Cut]) -> list[list[int]]:
+    """Return the ids that each batch was planned with."""
+    return [
+        list(range(one.id_range.first_id, one.id_range.last_id + 1))
+        if one.runs is None
+        else list(one.runs)
+        for one in cuts
+    ]
+
+
 def fill(table: ReflectedMetaTable, case: Case, *, backwards: bool) -> None:
     """Make the rows of a case the only ones, in id order or the other way round."""
     rows = case.rows[::-1] if backwards else case.rows
@@ -128,9 +149,13 @@ def test_batches_of_random_tables_are_those_of_the_reference(
         fill(files, case, backwards=number % 2 == 1)
         pages = 1 + number % 40
         in_server = all_cuts(counting, case.after, case.ceiling, case.limits, page_rows=pages)
-        assert plain(list(in_server)) == expected
+        assert planned(cuts := list(in_server)) == [
+            [uid for uid, _ in case.rows if uid in one.id_range] for one in cuts
+        ]
+        assert plain(cuts) == expected
         if number % 5 == 0:
-            assert plain(one_by_one(counting, case)) == expected
+            assert plain(found := one_by_one(counting, case)) == expected
+            assert planned(found) == planned(cuts)
         if number % 5 == 1 or case.first_bad() is not None:
             assert refused_at(files, case, expected) == case.first_bad()
         too_heavy = [count for _, _, weight, count in expected if weight > case.limits.max_weight]
@@ -141,3 +166,82 @@ def test_batches_of_random_tables_are_those_of_the_reference(
         refused += case.first_bad() is not None
     assert min(alone, refused) > 0
     figures(tables=tables, batches=batches, too_heavy_items_alone=alone, differences=0)
+
+
+@pytest.fixture(params=[MetaSource, LongWay])
+def feed(request: pytest.FixtureRequest, database: Database, database_url: str) -> Iterator[Feed]:
+    """A job on an empty table, acquired from in one round trip and in several."""
+    execute(database.engine, CREATE)
+    with meta_engine(database_url) as engine:
+        columns = MetaColumns(uid="id", item="item", weight="weight")
+        yield _feed(
+            database, ReflectedMetaTable.open(engine, "public.files", columns), request.param
+        )
+
+
+def _feed(database: Database, table: ReflectedMetaTable, way: type[MetaSource]) -> Feed:
+    made = Feed(database, table)
+    made.source = way(table=table, choice=choose_ceiling(table, Strategy.REGISTRAR))
+    insert(table, {1: 1, 2: 1})
+    made.bounds = limits(max_weight=1)
+    assert made.drain() == [[1], [2]]  # only the first acquisition of a job takes more round trips
+    return made
+
+
+@pytest.mark.guarantee("G6", "G8")
+def test_batch_with_rows_inserted_into_its_gap_hands_out_what_was_planned(feed: Feed) -> None:
+    feed.bounds = limits(max_weight=2, max_count=1)
+    insert(feed.table, {5: 1, 1_000: 1})
+    attempt = feed.acquire()
+    assert attempt is not None
+    assert (str(attempt.batch.id_range), attempt.batch.count) == ("3..999", 1)
+    insert(feed.table, dict.fromkeys(range(6, 16), 1))
+    assert feed.succeed(attempt) == [5]
+    assert feed.drain() == [[1_000]]
+    audit = feed.audit()
+    assert (audit.late.count, audit.late.first) == (10, tuple(range(6, 16)))
+    assert (audit.missing.count, audit.changed.count) == (0, 0)
+    assert feed.drain() == [[uid] for uid in range(6, 16)]
+    assert feed.audit().late.count == 0
+    check_invariants(feed.database)
+
+
+@pytest.mark.guarantee("G6", "G8")
+def test_batch_of_a_filter_with_rows_updated_to_match_hands_out_what_was_planned(
+    feed: Feed,
+) -> None:
+    light = Condition("weight", Operator.LESS, 10)
+    table = ReflectedMetaTable.open(
+        feed.table.engine, "public.files", feed.table.columns, where=light
+    )
+    filtered = Feed(feed.database, table, limits(max_count=2), job="light")
+    filtered.source = type(feed.source)(table=table, choice=feed.source.choice)
+    assert filtered.drain() == [[1, 2]]
+    insert(feed.table, {3: 1, 4: 99, 5: 1, 6: 1})
+    attempt = filtered.acquire()
+    assert attempt is not None
+    assert (str(attempt.batch.id_range), attempt.batch.count) == ("3..5", 2)
+    execute(feed.table.engine, "UPDATE public.files SET weight = 9 WHERE id = 4")
+    assert filtered.succeed(attempt) == [3, 5]
+    assert filtered.drain() == [[6]]
+    assert filtered.audit().late.first == (4,)
+    assert filtered.drain() == [[4]]
+    check_invariants(feed.database)
+
+
+@pytest.mark.guarantee("G6", "G8")
+def test_batch_split_after_rows_were_inserted_into_its_gaps_holds_what_was_planned(
+    feed: Feed,
+) -> None:
+    feed.bounds = limits(max_count=4)
+    insert(feed.table, dict.fromkeys((10, 20, 30, 40, 50), 1))
+    attempt = feed.acquire()
+    assert attempt is not None
+    insert(feed.table, dict.fromkeys((11, 21, 31), 1))
+    feed.database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
+    halves = feed.database.jobs.bisect("job", attempt.batch.id, feed.table)
+    assert [(str(one.id_range), one.count) for one in halves] == [("3..29", 2), ("30..49", 2)]
+    assert feed.drain() == [[10, 20], [30, 40], [50]]
+    assert feed.audit().late.first == (11, 21, 31)
+    assert feed.drain() == [[11, 21, 31]]
+    check_invariants(feed.database)

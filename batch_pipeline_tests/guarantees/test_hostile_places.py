@@ -21,7 +21,7 @@ from batch_pipeline.domain.errors import (
     StreamFileError,
 )
 from batch_pipeline.domain.item import FoundFile, Item, modified_at
-from batch_pipeline.domain.location import OTHER_STORES, S3, scheme_of, to_location, to_uri
+from batch_pipeline.domain.location import S3, scheme_of, to_location, to_uri
 from batch_pipeline.domain.record_rules import BadFileRules, BadRecordRules, OnBadFile
 from batch_pipeline.domain.roots import Roots
 from batch_pipeline.domain.schema import Column, RecordSchema
@@ -286,10 +286,10 @@ def test_batch_messages_reach_no_file_outside_of_the_roots(
 
 
 @pytest.mark.parametrize("key", ["source.uri", "storage.root", "source.meta_table.roots"])
-def test_stream_files_name_folders_and_known_stores_only(
+def test_stream_files_name_folders_and_buckets_of_s3_only(
     ground: Ground, tmp_path: Path, listener: Listener, key: str, figures: Figures
 ) -> None:
-    """Expect every place of a stream to be refused, or to be one of a disk or a known store."""
+    """Expect every place of a stream to be refused, or to be one of a disk or of S3."""
     hostile = list(ground.hostile(listener.address))
     path = tmp_path / "orders" / "defs.yaml"
     path.parent.mkdir()
@@ -306,5 +306,5 @@ def test_stream_files_name_folders_and_known_stores_only(
         except StreamFileError:
             continue
         for uri in (*read.source.within.uris, read.storage.root):
-            assert scheme_of(uri) in {"file", S3, *OTHER_STORES}, written
+            assert scheme_of(uri) in {"file", S3}, written
     figures(hostile_locations=len(hostile))

@@ -102,7 +102,7 @@ def test_restored_inventory_is_noticed_before_anything_is_planned(
     with pytest.raises(InventoryOlderError) as caught:
         site.work()
     said = str(caught.value)
-    assert f"2 manifests are unknown to it, {MANIFESTS[0]} first" in said
+    assert f"manifests unknown to it: 2, {MANIFESTS[0]} first" in said
     assert "`batch-pipeline reconcile orders --discard` sets the manifests aside" in said
     assert "restore the inventory to a later point in time" in said
     assert site.said() == before
@@ -264,7 +264,7 @@ def test_names_are_listed_once_for_each_process_and_database(disk: Site) -> None
     disk.storage.put(f"manifests/{stranger}", b"{}")
     check_not_older(disk.pipeline, disk.stream, checked)
     disk.restore(backup)
-    with pytest.raises(InventoryOlderError, match="3 manifests are unknown"):
+    with pytest.raises(InventoryOlderError, match="manifests unknown to it: 3"):
         check_not_older(disk.pipeline, disk.stream, checked)
 
 

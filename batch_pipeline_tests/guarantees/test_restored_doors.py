@@ -80,7 +80,7 @@ def test_sensors_of_a_stream_that_is_older_ask_for_nothing(
         with dg.build_sensor_context(instance=scene.instance, resources=resources) as context:
             skipped = sensor(context)
         assert isinstance(skipped, dg.SkipReason)
-        assert f"1 manifest is unknown to it, {STRANGER} first" in str(skipped.skip_message)
+        assert f"manifests unknown to it: 1, {STRANGER} first" in str(skipped.skip_message)
     assert planned_rows(scene) == 4
     assert scene.database.jobs.paused("orders") is not None
     figures(doors=1)
@@ -140,11 +140,11 @@ def test_reconcile_command_discards_in_words(site: Site, run: Run) -> None:
     done = run("reconcile", "orders", "--discard", "--days", "0")
     assert done.exit_code == 0, done.output
     head, moved, twice, closed = done.stdout.splitlines()
-    folder = moved.removeprefix("  1 manifest is in ")
+    folder = moved.removeprefix("  manifests moved below ").removesuffix(": 1")
     assert (head, twice, closed) == (
         "orders",
-        "    2 records of it may be in targets, which get them once more",
-        "  0 attempts closed, 0 pointer files written",
+        "    records that may be in targets, which get them again: 2",
+        "  attempts closed: 0, pointer files written: 0",
     )
     assert [path.name for path in Path(to_path(folder), "manifests").iterdir()] == [
         "orders-000000000003-000000000004.g1.json"

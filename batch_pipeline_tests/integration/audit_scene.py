@@ -24,12 +24,13 @@ from batch_pipeline_tests.integration.seeds import query
 
 @dataclass
 class Feed:
-    """The job `job` on a table; `taken` are the ids of all batches that succeeded."""
+    """A job on a table; `taken` are the ids of all batches that succeeded."""
 
     database: Database
     table: ReflectedMetaTable
     bounds: Limits = field(default_factory=lambda: limits(max_count=3))
     taken: list[int] = field(default_factory=list)
+    job: str = "job"
     source: MetaSource = field(init=False)
 
     def __post_init__(self) -> None:
@@ -39,7 +40,9 @@ class Feed:
 
     def wish(self, window: IdRange = EVERYWHERE) -> Wish:
         """Ask for the next batch."""
-        terms = JobTerms(name="job", meta_table=self.table.canonical_name, where=self.table.where)
+        terms = JobTerms(
+            name=self.job, meta_table=self.table.canonical_name, where=self.table.where
+        )
         config: dict[str, Any] = {"batch_id_min": None, "batch_id_max": None}
         if window != EVERYWHERE:
             config = {"batch_id_min": window.first_id, "batch_id_max": window.last_id}
@@ -52,7 +55,7 @@ class Feed:
 
     def succeed(self, attempt: Attempt) -> list[int]:
         """End an attempt as done and give the ids of its items."""
-        items = listed(self.table, attempt.batch)
+        items = listed(self.database.engine, self.table, attempt.batch)
         seen = Seen.of((item.id for item in items), weight=sum(item.weight for item in items))
         self.database.attempts.succeed(attempt, logging=None, seen=seen)
         ids = [item.id for item in items]
@@ -68,7 +71,7 @@ class Feed:
 
     def audit(self, **how: Any) -> Audit:
         """Audit the job."""
-        return self.database.late_arrivals.audit("job", self.table, **how)
+        return self.database.late_arrivals.audit(self.job, self.table, **how)
 
     def batch(self, first_id: int) -> Batch:
         """Find the batch of the job that starts with an id."""

@@ -48,10 +48,11 @@ class Try:
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Held:
-    """A batch with its attempts, oldest first."""
+    """A batch with its attempts, oldest first; `planned` are the ids that it was planned with."""
 
     batch: Batch
     job: "Job"
+    planned: frozenset[int]
     state: BatchState = BatchState.PLANNED
     forgiven: int = 0
     tries: list[Try] = field(default_factory=list)
@@ -79,8 +80,7 @@ class Held:
 
     def holds(self, item_id: int) -> bool:
         """Tell whether an id belongs to it."""
-        listed = self.batch.item_ids
-        return item_id in (self.batch.id_range if listed is None else listed)
+        return item_id in self.planned
 
     def lies_in(self, window: IdRange) -> bool:
         """Tell whether all of it lies in a window."""
@@ -217,6 +217,12 @@ class Model:
         """Give the committed rows of a batch, rising."""
         return [row for row in self.matching(held.job) if held.holds(row.id)]
 
+    def planned(self, job: Job, one: Batch) -> frozenset[int]:
+        """Give the ids that a batch is planned with right now."""
+        if one.item_ids is not None:
+            return frozenset(one.item_ids)
+        return frozenset(row.id for row in self.matching(job, one.id_range))
+
     def live(self, job: Job) -> list[Held]:
         """Give the batches of a job and of its late arrivals that were not split, oldest first."""
         return sorted(
@@ -256,7 +262,18 @@ class Model:
         own = [held for held in self.live(job) if held.job is job and held.batch.item_ids is None]
         published = [held for held in own if held.state is BatchState.PUBLISHED]
         surplus = {
-            row.id for held in published for row in self.items(held) if row.id not in held.seen
+            row.id
+            for held in published
+            for row in self.matching(job, held.batch.id_range)
+            if row.id not in held.seen
+        }
+        # Nobody will publish these by itself, and whoever does reads what was planned.
+        surplus |= {
+            row.id
+            for held in own
+            if held.state in {BatchState.DEAD, BatchState.CANCELLED}
+            for row in self.matching(job, held.batch.id_range)
+            if row.id not in held.planned
         }
         rows = self.registered if job.is_stream else self.rows
         missing = sum(item_id not in rows for held in published for item_id in held.seen)
@@ -280,6 +297,16 @@ class Model:
             if held.holds(row.id)
             and (held.state is not BatchState.PUBLISHED or row.id in held.seen)
         ]
+
+    def will_be_late(self, job: Job, row: Row) -> bool:
+        """Tell whether a row came into the range of a batch that is yet to be published."""
+        return any(
+            held.state not in {BatchState.PUBLISHED, BatchState.DEAD, BatchState.CANCELLED}
+            and held.batch.item_ids is None
+            and row.id in held.batch.id_range
+            and not held.holds(row.id)
+            for held in self.live(job)
+        )
 
     def _listed_late(self, job: Job) -> set[int]:
         late = (held for held in self.batches.values() if held.job.parent is job)

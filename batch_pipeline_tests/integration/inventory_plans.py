@@ -101,7 +101,7 @@ class Plans(Deeds):
         lowest = min(self.model.rows) if gap.first_id == MIN_ID else gap.first_id
         assert one.id_range.first_id == lowest
         self._check_cuts(job, gap, [one], limits, is_all=False)
-        self.model.batches[one.id] = Held(batch=one, job=job)
+        self.model.batches[one.id] = self._held(job, one)
         return self.model.batches[one.id]
 
     def _check_cuts(
@@ -149,7 +149,8 @@ class Plans(Deeds):
                 assert (one.id_range, one.count) == (ids, len(rows))
             else:
                 assert one.item_ids == tuple(uid for uid in held.batch.item_ids if uid in ids)
-            half = Held(batch=one, job=held.job, parent_id=held.batch.id)
+            ids_of_half = frozenset(uid for uid in held.planned if uid in ids)
+            half = Held(batch=one, job=held.job, planned=ids_of_half, parent_id=held.batch.id)
             self.model.batches[one.id] = half
         held.state = BatchState.SUPERSEDED
         return self.model.batches[children[0][1].id]
@@ -233,8 +234,11 @@ class Plans(Deeds):
             if one.id not in self.model.batches
         ]
         self.model.jobs[job.name] = job
-        self.model.batches |= {one.id: Held(batch=one, job=job) for one in new}
+        self.model.batches |= {one.id: self._held(job, one) for one in new}
         return new
+
+    def _held(self, job: Job, one: Batch) -> Held:
+        return Held(batch=one, job=job, planned=self.model.planned(job, one))
 
     def _parent_of(self, one: Batch) -> int | None:
         statement = "SELECT parent_id FROM batch_pipeline.batch WHERE id = :id"

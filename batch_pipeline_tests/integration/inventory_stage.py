@@ -135,7 +135,7 @@ class Stage:
 
     def succeed(self, attempt: Attempt) -> int:
         """Publish an attempt on a batch of the user's table."""
-        items = listed(self.scene.source.table, attempt.batch)
+        items = listed(self.scene.database.engine, self.scene.source.table, attempt.batch)
         seen = Seen.of((item.id for item in items), weight=sum(item.weight for item in items))
         return self.database.attempts.succeed(attempt, logging=None, seen=seen)
 

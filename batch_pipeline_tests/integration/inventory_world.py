@@ -154,7 +154,7 @@ class Worker:
 
     def read(self, job: Job, one: Batch) -> dict[int, int]:
         """Read the items of a batch by id and weight."""
-        return {item.id: item.weight for item in listed(self.table(job), one)}
+        return {item.id: item.weight for item in listed(self.database.engine, self.table(job), one)}
 
     def succeed(self, attempt: Attempt, read: Mapping[int, int]) -> int:
         """Publish an attempt that has read these items."""

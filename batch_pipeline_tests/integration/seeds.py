@@ -85,6 +85,21 @@ def expire(database: Database, attempt: Attempt) -> None:
     )
 
 
+def insert_batches(database: Database, job: str, count: int) -> None:
+    """Insert that many published batches of one id each into a job that has none."""
+    execute(
+        database,
+        "WITH inserted AS ("
+        "INSERT INTO batch_pipeline.batch (job_id, first_id, last_id, weight, item_count, config) "
+        "SELECT id, n, n, 10, 1, '{}' FROM batch_pipeline.job, generate_series(1, :count) n "
+        "WHERE name = :job RETURNING id, job_id) "
+        "INSERT INTO batch_pipeline.batch_state (batch_id, job_id, state) "
+        "SELECT id, job_id, 'published' FROM inserted",
+        job=job,
+        count=count,
+    )
+
+
 def execute(database: Database, statement: str, **values: object) -> None:
     """Run a statement of the test's own, whose tables are in `public`, and commit it."""
     with database.engine.begin() as connection:

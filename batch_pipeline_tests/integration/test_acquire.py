@@ -24,7 +24,7 @@ from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
 from batch_pipeline.inventory.meta.column_roles import MetaColumns
 from batch_pipeline.inventory.meta.meta_source import MetaSource
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta.reflected_table import CutTexts, ReflectedMetaTable
 from batch_pipeline.inventory.work.acquire import Wish
 from batch_pipeline_tests.concurrency import python, run_python, together
 from batch_pipeline_tests.integration.invariants import check_invariants
@@ -51,7 +51,7 @@ print("done")
 class LongWay(MetaSource):
     """The same table, as if it lived in another database than the inventory."""
 
-    def cut_text(self, inventory: sa.Engine) -> str | None:
+    def cut_texts(self, inventory: sa.Engine) -> CutTexts | None:
         """Give nothing to execute there."""
         return None
 
@@ -317,7 +317,7 @@ def test_acquire_without_the_right_to_temporary_objects_takes_the_longer_way(
             worker = open_database(url, migrated=False)
             plain = Scene(worker, engine)
             assert plain.ranges(limited(20)) == ["1..2", "3..4", "5..5"]
-            assert plain.source._cut_text == ""
+            assert plain.source.cut_texts(worker.engine) is None
             worker.close()
         finally:
             execute(database, "DROP OWNED BY plain_worker")

@@ -38,7 +38,7 @@ def test_news_above_marks_are_what_came_since(database: Database) -> None:
     first, second = planned(database, 2)
     publish(database, first)
     marks = _since(database).marks
-    nothing = News(planned=[], published=[], generations={}, split=[], marks=marks)
+    nothing = News(planned=[], published=[], generations={}, marks=marks)
     assert _since(database, marks) == nothing
     publish(database, second)
     register(database, 3, first=7)
@@ -78,7 +78,6 @@ def test_news_of_one_job_do_not_hide_those_of_another(database: Database) -> Non
     assert list(news.planned) == list(halves)
     everything = database.batch_news.since("orders", JobKind.BACKFILL, {})
     assert split.batch not in everything.planned
-    assert list(everything.split) == [split.batch]
 
 
 def test_due_batches_are_the_planned_and_the_interrupted_ones(database: Database) -> None:

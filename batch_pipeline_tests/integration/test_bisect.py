@@ -50,7 +50,7 @@ def _work_off(
     while (attempt := database.acquisitions.acquire(wish, source)) is not None:
         tried.append(attempt)
         assert len(tried) < 200, "it does not end"
-        ids = [item.id for item in listed(source.table, attempt.batch)]
+        ids = [item.id for item in listed(database.engine, source.table, attempt.batch)]
         if any(map(is_bad, ids)):
             database.attempts.fail(attempt, "a bad item", AttemptStatus.FAILED)
         else:

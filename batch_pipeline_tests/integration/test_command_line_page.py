@@ -25,27 +25,13 @@ PAGE = Path(batch_pipeline.__file__).parent / "docs" / "command_line.md"
 # In an order in which each finds something to tell.
 RUN = [
     *("status", "explain 1", "plan orders", "plan orders --dry-run"),
-    *(
-        "jobs list orders",
-        "jobs pause orders",
-        "jobs resume orders",
-        "verify",
-        "reconcile",
-        "gc",
-    ),
-    *(
-        "jobs split orders --batch 4",
-        "jobs cancel orders",
-        "jobs retry orders",
-        "load orders",
-        "doctor",
-    ),
-    *("migrate", "roll-up orders --keep 0"),
-    "reprocess orders --all --dry-run",
+    *("jobs list orders", "jobs pause orders", "jobs resume orders", "verify", "reconcile", "gc"),
+    *("jobs split orders --batch 4", "jobs cancel orders", "jobs retry orders", "load orders"),
+    *("doctor", "migrate", "reprocess orders --all --dry-run"),
 ]
 # These need Spark, the whole environment, or a folder of files.
 NOT_RUN = {"run", "pack", "init"}
-WITHOUT_JSON = {"demo", "dev", "messages", "metrics", "completion"}
+WITHOUT_JSON = {"demo", "dev", "messages", "metrics"}
 
 
 def table(heading: str) -> Iterator[list[str]]:

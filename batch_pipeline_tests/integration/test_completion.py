@@ -138,26 +138,11 @@ def test_process_that_completes_names_loads_nothing_heavy() -> None:
     assert (ended.returncode, ended.stderr) == (0, "[]\n")
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_script_is_that_of_the_shell(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Expect the same script whether the shell is named or the one that runs."""
-    monkeypatch.setenv("SHELL", f"/usr/bin/{shell}")
-    named, guessed = (
-        CliRunner().invoke(cli, words) for words in (["completion", shell], ["completion"])
-    )
-    assert named.exit_code == 0, named.output
-    assert named.stdout == guessed.stdout
-    assert f"{VARIABLE}={shell}_complete" in named.stdout
-
-
-def test_shell_without_a_script_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Expect the exit code of wrong usage, and the shells that there are."""
-    for shell, problem in (("/bin/tcsh", "SHELL is tcsh"), ("", "SHELL is not set")):
-        monkeypatch.setenv("SHELL", shell)
-        ended = CliRunner().invoke(cli, ["completion"])
-        assert ended.exit_code == 2
-        assert problem in ended.stderr
-        assert "Name bash, zsh or fish" in ended.stderr
+def test_completion_command_is_refused_and_names_the_variable_of_click() -> None:
+    ended = CliRunner().invoke(cli, ["completion", "bash"])
+    assert ended.exit_code == 2
+    assert "was removed" in ended.stderr
+    assert f"{VARIABLE}=bash_source batch-pipeline" in ended.stderr
 
 
 @pytest.mark.usefixtures("streams")
@@ -167,7 +152,7 @@ def test_real_bash_completes_by_the_script(tmp_path: Path) -> None:
     assert bash is not None
     script = f"""
 PATH={folder}:$PATH
-eval "$(batch-pipeline completion bash)"
+eval "$({VARIABLE}=bash_source batch-pipeline)"
 complete -p batch-pipeline
 ask() {{
   COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()

@@ -94,7 +94,7 @@ def test_part_file_that_is_cut_short_fails_by_its_size(scene: DefsScene) -> None
     path.write_bytes(path.read_bytes()[:60])
     one = answers(scene)["batches.part_files"]
     assert not one.passed
-    assert f"{path} has 60 bytes, 100 were published" in str(one.description)
+    assert f"{path} has 60 B, published: 100 B" in str(one.description)
 
 
 def test_changed_byte_is_found_by_the_check_that_reads(scene: DefsScene) -> None:
@@ -132,7 +132,7 @@ def test_scope_bounds_what_is_looked_at(scene: DefsScene) -> None:
     [
         (
             "UPDATE batch_pipeline.part_file SET records = 14 WHERE uri LIKE '%000004-%'",
-            "15 records written, 14 in its part files",
+            "records written: 15, 14 in its part files",
         ),
         (
             "UPDATE batch_pipeline.attempt_item SET read = 6 WHERE item_id = 5",
@@ -140,7 +140,7 @@ def test_scope_bounds_what_is_looked_at(scene: DefsScene) -> None:
         ),
         (
             "UPDATE batch_pipeline.attempt_item SET read = 4, written = 4 WHERE item_id = 5",
-            "15 records read, 14 by its items",
+            "records read: 15, 14 by its items",
         ),
     ],
 )
@@ -210,7 +210,7 @@ def test_batch_that_waits_for_too_long_warns(scene: DefsScene) -> None:
     assert failed(found) == ["meta_table.backlog"]
     one = found["meta_table.backlog"]
     assert (one.severity, numbers(one, "items_unpublished")) == (WARN, [12])
-    assert "the oldest for 5 hours; 60 minutes are allowed" in str(one.description)
+    assert "the oldest for 5 hours; allowed: 60 minutes" in str(one.description)
     assert f"batch {SECOND}, planned 5 hours ago" in str(one.description)
 
 
@@ -244,7 +244,7 @@ def test_item_that_its_published_batch_did_not_see_warns(scene: DefsScene) -> No
     assert failed(found) == ["meta_table.coverage"]
     one = found["meta_table.coverage"]
     assert (one.severity, numbers(one, "items_late")) == (WARN, [1])
-    assert "item 3, which appeared after its id had been planned" in str(one.description)
+    assert "items 3, which appeared after their ids had been planned" in str(one.description)
     assert scene.database.batches.late_statuses("orders") == []
 
 

@@ -104,7 +104,7 @@ def test_broken_file_leaves_the_other_streams_and_is_told_in_dagster(
     assert caplog.messages[0].startswith(told)
     with pytest.raises(StreamFilesError) as failing:
         tick(definitions)
-    assert str(failing.value).startswith("One stream file cannot be used.")
+    assert str(failing.value).startswith("Stream files that cannot be used: 1.")
     assert told in str(failing.value)
 
 
@@ -113,7 +113,7 @@ def test_changed_files_are_told_and_taken_by_a_reload(tmp_path: Path) -> None:
     write(tmp_path, "orders")
     write(tmp_path, "visits")
     definitions = build_definitions(str(tmp_path))
-    assert tick(definitions) == "2 streams run as their files say."
+    assert tick(definitions) == "Streams that run as their files say: 2."
     write(tmp_path, "orders", "  batch: {max_count: 7}\n")
     write(tmp_path, "refunds")
     (tmp_path / "visits" / "defs.yaml").unlink()
@@ -121,7 +121,7 @@ def test_changed_files_are_told_and_taken_by_a_reload(tmp_path: Path) -> None:
     assert tick(definitions).startswith(told)
     reloaded = build_definitions(str(tmp_path))
     assert streams_of(reloaded) == {"orders", "refunds"}
-    assert tick(reloaded) == "2 streams run as their files say."
+    assert tick(reloaded) == "Streams that run as their files say: 2."
 
 
 def test_definitions_of_streams_described_in_python() -> None:

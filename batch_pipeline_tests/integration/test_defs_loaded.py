@@ -242,7 +242,7 @@ def test_loaded_partition_whose_files_went_says_so_and_stays_loaded(scene: DefsS
     [failure] = result.filter_events(lambda event: event.is_step_failure)
     said = str(failure.step_failure_data.error)
     assert f"the files of batch {FIRST}, generation 1, were deleted on 2" in said
-    assert "The other batch is loaded by the next load." in said
+    assert "Other batches, loaded by the next load: 1." in said
     [standing] = loads.standing("orders", ["good"])
     assert (standing.loaded, standing.due) == (1, 1)
 

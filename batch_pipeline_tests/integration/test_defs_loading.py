@@ -50,7 +50,7 @@ def test_asset_graph_of_a_stream(tmp_path: Path) -> None:
 
 
 def test_jobs_and_sensors_of_streams(tmp_path: Path) -> None:
-    """Expect four Dagster jobs and three sensors a stream, six jobs and two sensors for all."""
+    """Expect four Dagster jobs and three sensors a stream, five jobs and two sensors for all."""
     definitions = _definitions(tmp_path, "orders", "refunds")
     repository = definitions.get_repository_def()
     mine = {
@@ -60,7 +60,7 @@ def test_jobs_and_sensors_of_streams(tmp_path: Path) -> None:
     }
     jobs = {job.name for job in repository.get_all_jobs() if not job.name.startswith("__")}
     maintenance = {"reconcile", "collect_garbage", "check_streams", "check_checksums"}
-    assert jobs == {*mine, *maintenance, "plan_backfill", "roll_up"}
+    assert jobs == {*mine, *maintenance, "plan_backfill"}
     sensors = {sensor.name for sensor in repository.sensor_defs}
     own = {f"{stream}{what}" for stream in ("orders", "refunds") for what in STREAM_SENSORS}
     assert sensors == {*own, "failed_runs", "cancelled_runs"}

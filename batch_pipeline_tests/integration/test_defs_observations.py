@@ -1,7 +1,6 @@
 """What the asset of a meta table tells of its stream, from the sensor and from its own runs."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,8 @@ import pytest
 
 from batch_pipeline.defs.metadata import batch_metadata
 from batch_pipeline.defs.names import meta_table_key
-from batch_pipeline.defs.observe import observation
 from batch_pipeline.inventory.database import Database
-from batch_pipeline_tests.factories import limits, manifest, part_file, record_schema
+from batch_pipeline_tests.factories import manifest, part_file, record_schema
 from batch_pipeline_tests.integration.checks_scene import publish, publish_all
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
 from batch_pipeline_tests.integration.seeds import register
@@ -63,7 +61,7 @@ def test_sensor_observes_where_the_stream_stands(scene: DefsScene) -> None:
     assert (told["batches_published"], told["batches_planned"]) == (1, 4)
     assert (told["bookmark"], told["ceiling"]) == (13, 13)
     assert told["oldest_unpublished_seconds"] > 0
-    assert told["last_batches"].startswith("the last batch,")
+    assert told["last_batches"].startswith("last batches: 1,")
 
 
 def test_sensor_says_nothing_twice(scene: DefsScene) -> None:
@@ -146,16 +144,3 @@ def test_partition_lists_its_source_files_also_when_it_is_reported_later(
         }
         for one in items
     ]
-
-
-def test_observation_tells_the_learned_limit_of_a_stream_with_a_target(
-    scene: DefsScene, tmp_path: Path
-) -> None:
-    """Expect a number that is plotted and the reason; nothing of a stream without a target."""
-    stream = replace(scene.stream, limits=limits(max_weight=1_024, target_seconds=60))
-    told = {
-        name: value.value for name, value in observation(scene.pipeline, stream).metadata.items()
-    }
-    assert (told["learned_limit"], told["learned_limit_is_least"]) == (1_024, False)
-    assert told["learned_limit_why"] == "at most 1 KiB; how much takes 1m is not known yet"
-    assert "learned_limit" not in observation(scene.pipeline, scene.stream).metadata

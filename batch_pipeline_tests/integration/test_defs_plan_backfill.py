@@ -68,7 +68,7 @@ def test_estimate_tells_seconds_by_what_was_published(scene: DefsScene) -> None:
     publish(scene.database, scene.database.batches.statuses("orders")[0].batch)
     told = facts(planned(scene))
     assert told["estimated_seconds"] >= 0
-    assert told["estimated_by"] == "the last attempt of orders"
+    assert told["estimated_by"] == "attempts of orders: 1"
 
 
 def test_plan_adds_partitions_that_the_sensor_launches(scene: DefsScene) -> None:

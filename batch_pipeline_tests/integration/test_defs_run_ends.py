@@ -57,7 +57,7 @@ def test_cancelled_run_leaves_nothing_to_be_launched_by_itself(
     """Expect the begun and the waiting batch of the run to be called off, the others to go on."""
     _interrupted(scene, run)
     told = scene.ended("cancelled_runs", scene.cancelled(run))
-    assert "2 batches called off" in told
+    assert "batches cancelled: 2" in told
     assert "`batch-pipeline jobs retry JOB`" in told
     assert scene.states() == ["cancelled", "cancelled", "planned", "planned"]
     assert ranges(scene.tick(SENSOR).run_requests) == [
@@ -87,7 +87,7 @@ def test_launching_sensor_heeds_a_cancelling_that_nobody_has_told_of(
     scene.cancelled(run)
     assert LAUNCHED[0] not in dict(ranges(scene.tick(SENSOR).run_requests))
     assert scene.states()[:2] == ["cancelled", "cancelled"]
-    assert "0 batches called off" in scene.ended("cancelled_runs", run)
+    assert "batches cancelled: 0" in scene.ended("cancelled_runs", run)
 
 
 def test_batches_of_a_cancelled_run_are_taken_up_again_by_retry(
@@ -159,7 +159,7 @@ def test_cancelled_run_of_selected_partitions_is_understood(scene: DefsScene) ->
 def test_cancelled_run_of_another_asset_calls_nothing_off(scene: DefsScene) -> None:
     """Expect a run that only registers to leave every batch as it is."""
     run = scene.started(dg.RunRequest(job_name=meta_table_job(scene.stream), tags={}))
-    assert "0 batches called off" in scene.ended("cancelled_runs", scene.cancelled(run))
+    assert "batches cancelled: 0" in scene.ended("cancelled_runs", scene.cancelled(run))
     assert scene.states() == scene.states("orders") == ["planned"] * 4
 
 
@@ -194,7 +194,7 @@ def test_failed_run_closes_what_it_left_open_and_is_launched_again(
     with scene.database.attempts.claim(first, run_id=run.run_id, lease=LEASE):
         scene.instance.report_run_failed(run, "killed")
         told = scene.ended("failed_runs", run)
-        assert "1 attempt closed" in told
+        assert "attempts closed: 1" in told
         assert statuses(scene.database) == ["abandoned"]
     assert scene.states()[:2] == ["interrupted", "planned"]
     assert (LAUNCHED[0], LAUNCHED[1]) in ranges(scene.tick(SENSOR).run_requests)

@@ -141,7 +141,7 @@ def test_doctor_tells_ceiling_and_filter_cost_of_a_stream(
     ]
     [(level, _, text)] = found[2:]
     assert level == "warn"
-    assert "reads 5000 rows to keep 5" in text
+    assert "rows that its filter reads: 5000, kept of those that come next: 5" in text
     proposal = text.partition("An index would help: ")[2]
     execute(postgres, proposal.replace(" CONCURRENTLY", ""))
     assert [level for level, about, _ in told(run("--json")) if about == "rare"] == ["ok"] * 4

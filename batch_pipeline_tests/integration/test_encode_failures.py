@@ -86,7 +86,7 @@ def test_encode_with_too_many_bad_records_fails_the_batch(scene: Scene) -> None:
         TooManyBadRecordsError,
         stream=replace(scene.workshop.stream, on_bad_record=BadRecordRules(max_bad_records=3)),
     )
-    assert "orders-0001.csv, line 3: 2 cells, expected 3. 4 bad records, 3 allowed" in str(error)
+    assert "orders-0001.csv, line 3: 2 cells, expected 3. Bad records: 4, 3 allowed" in str(error)
     check_can_be_repeated(scene)
 
 
@@ -108,7 +108,7 @@ def test_encode_whose_part_file_is_on_another_disk_publishes_nothing(scene: Scen
 
     scene.encoder.script = [lose]
     error = fails(scene, PartFilesElsewhereError)
-    assert "with 12 bytes, and seen from here it is not there. Executors write to" in str(error)
+    assert "with 12 B, and seen from here it is not there. Executors write to" in str(error)
     check_can_be_repeated(scene)
 
 
@@ -122,7 +122,7 @@ def test_encode_whose_quarantine_file_is_another_one_publishes_nothing(scene: Sc
         return {"quarantine_files": (part_file(uri=to_uri(folder / "q")),)}
 
     scene.encoder.script = [other()]
-    with pytest.raises(PartFilesElsewhereError, match=r"with 100 bytes, .* it has 1 byte\."):
+    with pytest.raises(PartFilesElsewhereError, match=r"with 100 B, .* it has 1 B\."):
         scene.encode()
     assert scene.attempts()[0][0] == "failed"
 

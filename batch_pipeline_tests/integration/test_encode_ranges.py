@@ -109,7 +109,7 @@ def test_bad_record_of_a_range_is_told_with_its_line_in_the_file(
 
     assert written(result) == [*range(1_500), *range(1_501, COUNT)]
     [bad] = result.bad_records
-    assert (bad.line, bad.reason) == (3_002, "expected 2 fields, found 1")
+    assert (bad.line, bad.reason) == (3_002, "expected fields: 2, found: 1")
     assert bad.location == desk.items[bad.item_id - 1].file.location
     assert bad.location.startswith(f"{file.location}#bytes=")
     [aside] = result.quarantine_files
@@ -147,7 +147,7 @@ def test_changed_file_is_noticed_by_each_of_its_ranges(desk: Desk) -> None:
     result = desk.encode(id="integer", text="string")
     assert result.part_files == ()
     size = file.size_bytes
-    told = f"changed since it was registered: size {size} -> {(size or 0) + 1} bytes"
+    told = f"changed since it was registered: size {size} -> {(size or 0) + 1} B"
     assert {item.bad_file for item in result.items} == {told}
 
 

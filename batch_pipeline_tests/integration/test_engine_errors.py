@@ -15,6 +15,7 @@ from batch_pipeline.domain.errors import (
     InvalidValueError,
     LockTimeoutError,
     PermissionDeniedError,
+    SettingError,
 )
 from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.inventory.locks import lock_planning
@@ -83,10 +84,9 @@ def test_open_engine_of_a_silent_port_is_unreachable_without_the_password() -> N
     assert SECRET not in _shown(caught.value)
 
 
-def test_open_engine_of_an_unknown_database_is_unreachable(database_url: str) -> None:
-    """Expect the server's own words."""
+def test_open_engine_of_an_unknown_database_is_no_retryable_error(database_url: str) -> None:
     url = database_url.replace("/test_", f"/no_such_test_{uuid4().hex}")
-    with pytest.raises(DatabaseUnreachableError, match="does not exist"):
+    with pytest.raises(SettingError, match="does not exist"):
         open_engine(url)
 
 

@@ -81,7 +81,7 @@ def test_dry_run_lists_files_and_deletes_none(scene: GarbageScene, run: Run) -> 
     lines = ended.stdout.splitlines()
     assert lines[:3] == [
         "orders",
-        "  4 files, 40 B, would be deleted; nothing was (dry run):",
+        "  Files that would be deleted: 4, 40 B; nothing was (dry run):",
         "       4 of attempts that ended without publishing",
     ]
     assert len(lines) == 7
@@ -108,7 +108,7 @@ def test_keep_superseded_of_the_stream_file_lets_generations_go(
     assert len(told(run, "gc", "orders", "--dry-run")["streams"][0]["garbage"]) == 4
     keep(tmp_path, "29d")
     lines = run("gc", "orders").stdout.splitlines()
-    assert re.fullmatch(r"  7 files, .*, deleted:", lines[1])
+    assert re.fullmatch(r"  Files deleted: 7, .*:", lines[1])
     assert lines[2:] == [
         "       4 of attempts that ended without publishing",
         "       3 of generations that newer ones replaced",
@@ -125,8 +125,8 @@ def test_unknown_files_are_told_with_what_deletes_them(scene: GarbageScene, run:
     assert lines == [
         "orders",
         "  Nothing to delete.",
-        "  1 file, 10 B, of attempts that the inventory does not know, was left alone.",
-        "  If no other inventory's files are stored here, delete it with",
+        "  Files left alone, of attempts that the inventory does not know: 1, 10 B.",
+        "  If no other inventory's files are stored here, delete them with",
         "  `batch-pipeline gc orders --unknown`:",
         f"    {UNKNOWN}",
     ]
@@ -142,7 +142,7 @@ def test_stream_whose_storage_cannot_be_listed_does_not_stop_the_others(
     """Expect the others to be collected, and exit code 1 with what is wrong."""
     ended = run("gc")
     assert ended.exit_code == 1
-    assert "4 files, 40 B, deleted" in ended.stdout
+    assert "Files deleted: 4, 40 B" in ended.stdout
     assert "error: broken: Garbage in the storage" in ended.stderr
     assert "not a directory" in ended.stderr
     reports = json.loads(run("gc", "--json").stdout)["streams"]

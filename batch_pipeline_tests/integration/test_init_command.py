@@ -58,7 +58,7 @@ def test_init_writes_a_project_and_says_what_comes_next(run: Run, landing: Path)
         "takes     3 sales-*.csv: csv",
         "leaves    1 visits-*.jsonl: another kind of file",
         "columns   sale_id integer, amount number",
-        "dry plan  3 files, 87 B: 1 batch",
+        "dry plan  files: 3, 87 B; batches: 1",
         "wrote     streams/sales/defs.yaml, dagster.yaml, workspace.yaml, .gitignore",
         "batch-pipeline run sales",
         f"init --from {landing} --include 'visits-*.jsonl'",

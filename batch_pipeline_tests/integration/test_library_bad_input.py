@@ -32,7 +32,7 @@ ODD_TABLES = """
 CREATE TABLE texts (uid text PRIMARY KEY, item text, weight bigint);
 CREATE TABLE bare (uid bigint NOT NULL, item text, weight bigint);
 CREATE TABLE maybe (uid bigint UNIQUE, item text, weight bigint);
-CREATE TABLE floats (uid bigint PRIMARY KEY, item text, weight float);
+CREATE TABLE words (uid bigint PRIMARY KEY, item text, weight text);
 CREATE TABLE stamps (uid timestamptz PRIMARY KEY, item text, weight bigint);
 CREATE TABLE made_by_hand (uid bigint PRIMARY KEY, item text, weight bigint);
 """
@@ -96,6 +96,14 @@ def test_argument_that_cannot_be_used_is_named(
     assert query(ten, "SELECT count(*) FROM batch_pipeline.batch") == [(0,)]
 
 
+def test_configuration_by_a_dict_in_the_place_of_the_path_is_refused(ten: Database) -> None:
+    settings: Any = {"inventory_conn": "postgresql://me:secret@db/ops"}
+    with pytest.raises(InvalidValueError, match=r"dot_env is 'dict'.*settings=") as caught:
+        library.configure(settings)
+    assert "secret" not in str(caught.value)
+    _goes_on(ten)
+
+
 def test_iterations_below_zero_are_refused_at_once(ten: Database) -> None:
     """Expect the call to raise, not the first step of the iterator."""
     with pytest.raises(InvalidValueError, match="iterations is -1"):
@@ -117,7 +125,7 @@ def test_fractional_weight_is_rounded_down(ten: Database) -> None:
         ("meta_table", COLUMNS | {"weight": "size"}, UnknownMetaColumnError),
         ("texts", None, MetaColumnUnfitError),
         ("stamps", None, MetaColumnUnfitError),
-        ("floats", None, MetaColumnUnfitError),
+        ("words", None, MetaColumnUnfitError),
         ("bare", None, MetaColumnUnfitError),
         ("maybe", None, MetaColumnUnfitError),
         ("made_by_hand", None, CeilingUnavailableError),

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from batch_pipeline import Batch, library
+from batch_pipeline import Batch, acquire_batches, library
 from batch_pipeline.domain.errors import (
     BatchElsewhereError,
     BatchReleasedError,
@@ -23,6 +23,7 @@ from batch_pipeline.inventory.work.heartbeat import Heartbeat
 from batch_pipeline.library.session import SESSIONS
 from batch_pipeline_tests.concurrency import eventually, together
 from batch_pipeline_tests.integration.library_tables import (
+    COLUMNS,
     acquire_or_none,
     acquired,
     delivered_ids,
@@ -192,9 +193,31 @@ def test_process_keeps_json_that_is_returned(ten: Database) -> None:
 def test_release_by_flag_is_success_or_failure(ten: Database) -> None:
     """Expect the older way to release to do the same."""
     acquired(batch_count=5).release(True, result=[1], logging="ok")
-    acquired(batch_count=5).release(success=False, logging="no")
+    acquired(batch_count=5).release(success=False, result={"at": 7}, logging="no")
     rows = query(ten, "SELECT status, result, logging FROM batch_pipeline.attempt ORDER BY id")
-    assert rows == [("succeeded", [1], "ok"), ("failed", None, "no")]
+    assert rows == [("succeeded", [1], "ok"), ("failed", {"at": 7}, "no")]
+
+
+def test_failure_with_a_result_keeps_it_beside_error_and_text(ten: Database) -> None:
+    batch = acquired(batch_count=5)
+    with pytest.raises(InvalidValueError, match="result"):
+        batch.failed("no", result={1, 2})
+    assert (batch.success, batch.lost) == (None, False)
+    batch.failed(ValueError("no"), result={"rows": (1, 2)}, logging="tried\nhard")
+    ((status, error, logging, result, _),) = query(ten, END)
+    assert (status, error, logging) == ("failed", "ValueError: no", "tried\nhard")
+    assert result == {"rows": [1, 2]}
+    view = "SELECT job_result_item, logging FROM batch_pipeline.inventory"
+    assert query(ten, view) == [({"rows": [1, 2]}, "tried\nhard")]
+
+
+def test_process_of_a_batch_whose_rows_are_gone_does_not_call_the_function(ten: Database) -> None:
+    batch = acquired(batch_count=5)
+    execute(ten, "DELETE FROM public.meta_table WHERE id <= 5")
+    calls: list[object] = []
+    assert batch.process(calls.append) is None
+    assert (calls, batch.success) == ([], True)
+    assert acquired(batch_count=5).items == files(6, 10)
 
 
 def test_unknown_item_column_burns_nothing(ten: Database) -> None:
@@ -250,3 +273,14 @@ def test_batch_says_what_it_is(ten: Database) -> None:
     assert (batch.job, batch.job_identifier, batch.id) == ("job", "run-3", 1)
     batch.failed()
     assert repr(batch) == "<Batch job 1..2 attempt 1, failed>"
+
+
+def test_batch_acquired_again_keeps_its_id_and_gets_another_attempt_id(ten: Database) -> None:
+    ids = []
+    for batch in acquire_batches("job", "meta_table", COLUMNS, iterations=2):
+        ids.append((batch.attempt_id, batch.id, batch.attempt))
+        batch.failed()
+    assert ids[0][0] != ids[1][0]
+    assert ids[0][1] == ids[1][1]
+    view = "SELECT id, batch_id, attempt FROM batch_pipeline.inventory ORDER BY id"
+    assert query(ten, view) == ids

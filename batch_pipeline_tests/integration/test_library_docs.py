@@ -19,6 +19,14 @@ from batch_pipeline_tests.integration.seeds import execute, query
 PAGE = Path(batch_pipeline.__file__).parent / "docs" / "library.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 HEADINGS_AND_TEXTS = re.split(r"^## (.+)$", f"## Start\n{TEXT}", flags=re.MULTILINE)[1:]
+KINDS = [
+    errors.PipelineError,
+    errors.ConfigurationError,
+    errors.RetryableError,
+    errors.ConflictError,
+    errors.BatchDataError,
+    errors.InvariantError,
+]
 SECTIONS = dict(zip(HEADINGS_AND_TEXTS[::2], HEADINGS_AND_TEXTS[1::2], strict=True))
 URL = "postgresql://user:password@host/database"
 TABLE = """
@@ -146,7 +154,7 @@ def test_steering_examples_run(
     reader.run("Looking and steering", "")
     printed = capsys.readouterr().out
     assert " 90 ceiling 100 (locks); nothing holds it back\norders 0\n" in printed
-    assert "orders: 1 published batch compared" in printed
+    assert "orders: Published batches compared with the meta table: 1" in printed
 
 
 def test_page_names_everything_that_is_exported() -> None:
@@ -159,6 +167,14 @@ def test_page_names_everything_that_is_exported() -> None:
         assert operator in SECTIONS["Filters"]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_kind_of_error_imported_from_the_package_is_the_one_that_is_raised(
+    kind: type[Exception],
+) -> None:
+    assert getattr(batch_pipeline, kind.__name__) is kind
+    assert kind.__name__ in dir(batch_pipeline)
+
+
 def test_page_names_no_error_and_no_argument_that_is_not_there() -> None:
     """Expect names of errors and arguments to be those of the code."""
     for name in re.findall(r"`(\w+Error)`", TEXT):
@@ -166,6 +182,7 @@ def test_page_names_no_error_and_no_argument_that_is_not_there() -> None:
     arguments = {
         name
         for function in batch_pipeline.__all__
+        if not function.endswith("Error")
         for name in inspect.signature(getattr(batch_pipeline, function)).parameters
     }
     assert set(re.findall(r"`(\w+)=", TEXT)) <= arguments

@@ -218,6 +218,32 @@ def test_cancelled_batches_are_lost_to_their_holders_until_tried_again(hundred: 
     assert [acquired("orders").items for _ in range(2)] == [["file-1"], ["file-2"]]
 
 
+@pytest.mark.parametrize(("named", "again"), [("1..50", 1), (1, 1), (["1..50", 2], 2), ((), 0)])
+def test_retry_of_batches_by_name_takes_one_or_several(
+    hundred: Database, named: Any, again: int
+) -> None:
+    for _ in range(2):
+        acquired("orders", batch_count=50, max_attempts=1).failed("no")
+    assert retry_job("orders", batches=named) == again
+
+
+@pytest.mark.parametrize("named", [2.5, [2.5], True, [None]])
+def test_retry_of_what_names_no_batch_is_refused(hundred: Database, named: Any) -> None:
+    acquired("orders").failed("no")
+    with pytest.raises(InvalidValueError, match="batches is"):
+        retry_job("orders", named)
+
+
+def test_backfill_of_failed_batches_takes_what_they_were_planned_with(hundred: Database) -> None:
+    execute(hundred, "DELETE FROM meta_table WHERE id = 50")
+    batch = acquired("orders")
+    execute(hundred, "INSERT INTO meta_table (id, file, size_in_mib) VALUES (50, 'late', 1)")
+    batch.failed("no")
+    plan_backfill("again", "meta_table", COLUMNS, parent="orders", failed_only=True)
+    again = acquired("again")
+    assert (again.count, "late" in again.items) == (99, False)
+
+
 def test_jobs_lists_all_with_what_waits(hundred: Database) -> None:
     """Expect jobs in the order of their names."""
     plan_backfill("past", "meta_table", COLUMNS, batch_id_max=10, batch_count=5)

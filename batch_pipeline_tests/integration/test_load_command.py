@@ -63,8 +63,8 @@ def test_load_tells_each_batch_in_a_line(run: Run, database: Database, tmp_path:
         0,
         (
             "orders into good\n"
-            f"  {FIRST} generation 1: 2 records loaded by RECORD messages\n"
-            f"  {SECOND} generation 1: 2 records loaded by RECORD messages\n"
+            f"  {FIRST} generation 1: records loaded by RECORD messages: 2\n"
+            f"  {SECOND} generation 1: records loaded by RECORD messages: 2\n"
         ),
     )
     again = run("load", "orders", "--target", "good")
@@ -206,8 +206,8 @@ def test_explain_tells_station_nine(run: Run, database: Database, tmp_path: Path
     assert "  9 load      good: due; `batch-pipeline load` loads it\n" in before
     run("load", "orders")
     after = run("explain", "1").stdout
-    assert "  9 load      good: 2 records loaded 20" in after
-    assert "  9 load      silent: due, failed after 3 tries\n              orders: batch" in after
+    assert "  9 load      good: records: 2, loaded 20" in after
+    assert "  9 load      silent: due, failed, tries: 3\n              orders: batch" in after
     (story,) = told(run("explain", "1", "--json"))["items"]
     good, silent = story["targets"]
     assert (good["loaded"], good["records"], good["messages"]) == (True, 2, "record")
@@ -231,7 +231,7 @@ def test_batch_whose_files_went_is_told_and_not_loaded_again(
     shown = run("explain", "1").stdout
     assert "              these files were deleted 2" in shown
     assert "`batch-pipeline messages orders` leaves it out" in shown
-    assert "  9 load      good: 2 records loaded 20" in shown
+    assert "  9 load      good: records: 2, loaded 20" in shown
     (story,) = told(run("explain", "1", "--json"))["items"]
     assert story["files_removed"]["at"].startswith("2")
 
@@ -245,7 +245,7 @@ def test_batch_whose_files_went_is_told_and_not_loaded_again(
         0,
         (
             "orders into silent\n"
-            "  Nothing to load. 1 batch that it never got has no files any more; materialize\n"
-            "  its partition again to have it loaded.\n"
+            "  Nothing to load. Batches that it never got and whose files are gone: 1;\n"
+            "  materialize their partitions again to have them loaded.\n"
         ),
     )

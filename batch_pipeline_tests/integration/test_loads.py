@@ -387,13 +387,3 @@ def test_standing_counts_what_a_target_has_and_lacks(database: Database, tmp_pat
     assert warehouse.error == str(error)
     assert (warehouse.running, warehouse.loaded_at is None) == (None, False)
     assert (lake.loaded, lake.due, lake.failed, lake.error) == (0, 3, 0, None)
-
-
-def test_probe_of_a_target_is_remembered_by_version(database: Database) -> None:
-    """Expect the first verdict on a version to stay, and none on another one."""
-    probes = database.target_probes
-    assert probes.known("/bin/target-x", "target-x 1.0") is None
-    probes.remember("/bin/target-x", "target-x 1.0", {"encodings": ["parquet"], "why": "so"})
-    probes.remember("/bin/target-x", "target-x 1.0", {"encodings": [], "why": "late"})
-    assert probes.known("/bin/target-x", "target-x 1.0") == {"encodings": ["parquet"], "why": "so"}
-    assert probes.known("/bin/target-x", "target-x 1.1") is None

@@ -35,6 +35,7 @@ VIEW_COLUMNS = [
     "status",
     "logging",
     "config",
+    "batch_id",
 ]
 TABLES = ("item", "job", "batch", "schema_version", "attempt", "part_file", "attempt_item")
 
@@ -201,7 +202,7 @@ def test_published_after_reads_over_the_end_of_a_page(database: Database, one: B
 
 
 def test_inventory_view_has_exactly_the_promised_columns(database: Database) -> None:
-    """Expect fifteen columns in their order, with wide ids, zoned times and json."""
+    """Expect the columns in their order, with wide ids, zoned times and json."""
     columns = query(
         database,
         "SELECT column_name, data_type FROM information_schema.columns "
@@ -210,7 +211,7 @@ def test_inventory_view_has_exactly_the_promised_columns(database: Database) -> 
     )
     assert [name for name, _ in columns] == VIEW_COLUMNS
     types = dict(columns)
-    for name in ("id", "batch_id_start", "batch_id_end", "batch_weight", "batch_count"):
+    for name in ("id", "batch_id", "batch_id_start", "batch_id_end", "batch_weight", "batch_count"):
         assert types[name] == "bigint"
     assert types["processing_start"] == types["processing_end"] == "timestamp with time zone"
     assert types["job_result_item"] == types["config"] == "json"
@@ -248,6 +249,7 @@ def test_inventory_view_row_of_a_published_attempt_reads_right(
             "min_weight": "0",
             "max_wait": "0:05:00",
         },
+        "batch_id": one.id,
     }
     assert failed[4] == []
     assert failed[11:14] == (1, "failed", "line 3 is broken")

@@ -166,7 +166,7 @@ def test_compare_tells_how_a_registered_object_stands_now(place: BucketLanding) 
     [found] = landing.found_files()
     assert landing.compare(found) == "unchanged since"
     place.put("in/a.csv", b"456")
-    assert landing.compare(found) == "changed since: now 3 bytes"
+    assert landing.compare(found) == "changed since: now 3 B"
     place.delete("in/a.csv")
     assert landing.compare(found) == "now it cannot be read (no such file or directory)"
 

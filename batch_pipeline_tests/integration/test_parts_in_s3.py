@@ -21,7 +21,7 @@ from batch_pipeline.files.looks import (
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.singer.part_files import PartFileError
 from batch_pipeline.singer.part_records import record_lines, records
-from batch_pipeline.singer.running.reading import Reading
+from batch_pipeline.singer.running.capabilities import Capabilities
 from batch_pipeline.steps.load import load
 from batch_pipeline.stores.upload import PART_BYTES, ObjectUpload, remove
 from batch_pipeline_tests.factories import encoded, item_report, part_file
@@ -98,7 +98,7 @@ def test_object_of_other_bytes_shows_to_who_compares_them(part: PartFile) -> Non
 def test_object_that_is_missing_or_shorter_shows_to_all(part: PartFile) -> None:
     """Expect the URI, and both sizes."""
     written(part.uri, b"123")
-    told = f"{part.uri} has 3 bytes, {part.size_bytes:,} were published"
+    told = f"{part.uri} has 3 B, published: {part.size_bytes:,} B"
     assert [look(part) for look in LOOKS] == [told] * 4
     remove(part.uri)
     assert [look(part) for look in LOOKS] == [f"{part.uri} is missing"] * 4
@@ -217,7 +217,7 @@ def test_target_gets_batches_from_s3_where_it_can_open_them(
     loading = scripts.loading(tmp_path)
     loading = replace(loading, manifest=in_s3(loading.manifest, bucket))
     loader = scripts.loader(tmp_path, scripts.GOOD)
-    loader._looked.append(Reading(encodings=("jsonl+gzip",), stores=stores))
+    loader.capabilities = Capabilities(encodings=("jsonl+gzip",), stores=stores, reason="")
     assert loader.load(loading, bucket).mode == mode
     kinds = [message["type"] for message in scripts.read(tmp_path)]
     middle = ["BATCH"] if mode is MessageMode.BATCH else ["RECORD", "RECORD"]

@@ -65,7 +65,7 @@ def test_plan_dry_run_tells_what_planning_then_does(database: Database, run: Run
     assert (dry["batches"], dry["items"], dry["weight_bytes"], dry["seconds"]) == (3, 10, 100, None)
     assert rows(database) == []
     assert len(told(run, "plan", "orders")["batches"]) == 3
-    assert "0 batches would be planned" in run("plan", "orders", "--dry-run").stdout
+    assert "batches that would be planned: 0" in run("plan", "orders", "--dry-run").stdout
 
 
 def land(folder: Path, **files: str) -> None:
@@ -191,6 +191,6 @@ def test_status_shows_backfills_beside_the_stream(database: Database, run: Run) 
     assert backfill["seconds_left"] is not None
     printed = run("status", "orders").stdout
     assert "backfill    orders.b: 1 planned, 1 published" in printed
-    assert "5 of 10 items, 50 B of 100 B done" in printed
+    assert "items done: 5 of 10, 50 B of 100 B" in printed
     assert "orders.b" in run("messages", "orders").stdout
     assert "orders.b" not in run("messages", "orders", "--no-backfills").stdout

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from batch_pipeline.defs.reprocess import choose
-from batch_pipeline.defs.rolled_up import plan_roll_up, roll_up
 from batch_pipeline.domain.errors import InvalidValueError
-from batch_pipeline.domain.roll_up import RollUp
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
 from batch_pipeline_tests.integration.seeds import everything, publish
@@ -20,7 +18,6 @@ pytestmark = [
 ]
 
 KEYS = [f"{first:012}-{first + 2:012}" for first in (1, 4, 7, 10)]
-WIDE = "000000000001-000000000006"
 
 
 @pytest.fixture
@@ -34,22 +31,22 @@ def scene(
         yield opened
 
 
-def _chosen(scene: DefsScene, **words: Any) -> dict[str, list[str]]:
-    """Give the partitions that are chosen, each with the keys of its published batches."""
+def _chosen(scene: DefsScene, **words: Any) -> dict[str, str]:
+    """Return the partitions that are chosen, each with the key of its published batch."""
     before = everything(scene.database)
     found = choose(scene.pipeline, scene.stream, scene.instance, **words).partitions
     assert everything(scene.database) == before
-    return {key: [one.batch.key for one in inside] for key, inside in found.items()}
+    return {key: one.batch.key for key, one in found.items()}
 
 
 def test_all_that_is_published_is_chosen(scene: DefsScene) -> None:
     """Expect no batch that waits, and partitions that Dagster does not know yet."""
-    assert _chosen(scene) == {key: [key] for key in KEYS[:3]}
+    assert _chosen(scene) == {key: key for key in KEYS[:3]}
 
 
 def test_keys_choose_their_partitions_in_order(scene: DefsScene) -> None:
     """Expect the order of ids, whatever that of the words."""
-    assert _chosen(scene, keys=[KEYS[2], KEYS[0]]) == {KEYS[0]: [KEYS[0]], KEYS[2]: [KEYS[2]]}
+    assert _chosen(scene, keys=[KEYS[2], KEYS[0]]) == {KEYS[0]: KEYS[0], KEYS[2]: KEYS[2]}
 
 
 @pytest.mark.parametrize("key", [KEYS[3], "000000000099-000000000099", "orders"])
@@ -62,16 +59,4 @@ def test_key_without_published_batches_is_refused(scene: DefsScene, key: str) ->
 def test_batches_of_before_a_moment_are_chosen(scene: DefsScene) -> None:
     """Expect the one that was published first, by the moment of the second."""
     second = scene.database.batches.statuses("orders")[1]
-    assert _chosen(scene, before=second.finished_at) == {KEYS[0]: [KEYS[0]]}
-
-
-def test_wide_partition_stands_for_its_batches(scene: DefsScene) -> None:
-    """Expect what was rolled up to be chosen as one, and its parts not to be there any more."""
-    found = choose(scene.pipeline, scene.stream, scene.instance)
-    scene.instance.add_dynamic_partitions(scene.batches.set_name, [*found.order])
-    wish = RollUp(keep=0, width=2)
-    wide = plan_roll_up(scene.database, scene.stream, scene.instance, wish)
-    roll_up(scene.instance, scene.stream, wide)
-    assert _chosen(scene) == {KEYS[2]: [KEYS[2]], WIDE: KEYS[:2]}
-    with pytest.raises(InvalidValueError, match=KEYS[0]):
-        choose(scene.pipeline, scene.stream, scene.instance, keys=[KEYS[0]])
+    assert _chosen(scene, before=second.finished_at) == {KEYS[0]: KEYS[0]}

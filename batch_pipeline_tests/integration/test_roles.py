@@ -162,7 +162,7 @@ def test_worker_claims_publishes_fails_and_takes_over(scene: Scene) -> None:
 
 
 def test_worker_loads_what_is_published(scene: Scene) -> None:
-    """Expect claim, renewal, success, reload, failure and probe to need no other right."""
+    """Expect claim, renewal, success, reload and failure to need no other right."""
     worker = scene.logins.of("wanda")
     for _ in range(2):
         wanted = list(worker.loads.due(stream(), "warehouse"))
@@ -174,7 +174,6 @@ def test_worker_loads_what_is_published(scene: Scene) -> None:
     with _claimed_load(worker, wanted) as claim:
         assert claim is not None
         worker.loads.fail(claim.load, KeyboardInterrupt())
-    worker.target_probes.remember("/bin/target-x", "target-x 1.0", {})
     (standing,) = scene.logins.of("rita").loads.standing("orders", ["warehouse"])
     assert (standing.loaded, standing.due) == (0, 1)
 

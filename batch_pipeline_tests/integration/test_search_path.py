@@ -108,7 +108,7 @@ def test_cut_is_left_to_the_tables_own_connection_where_its_types_are_the_users(
         columns = MetaColumns(uid="id", item="item", weight="weight")
         table = ReflectedMetaTable.open(engine, "public.files", columns, where)
         source = MetaSource(table=table, choice=choose_ceiling(table))
-        assert (source.cut_text(database.engine) is not None) is is_short
+        assert (source.cut_texts(database.engine) is not None) is is_short
         terms = JobTerms(name="job", meta_table=source.name, where=where)
         wish = Wish(terms=terms, limits=limits(max_count=4), config={})
         found = [database.acquisitions.acquire(wish, source) for _ in range(2)]

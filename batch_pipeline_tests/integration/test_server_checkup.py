@@ -6,11 +6,13 @@ from datetime import timedelta
 
 import pytest
 
+from batch_pipeline.domain.backfill import Backfill, Selection
 from batch_pipeline.domain.finding import Finding
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.upkeep.server_checkup import check_server
 from batch_pipeline.inventory.upkeep.work_checkup import check_dagster, check_work
-from batch_pipeline_tests.integration.seeds import claimed, execute, planned
+from batch_pipeline_tests.factories import limits
+from batch_pipeline_tests.integration.seeds import claimed, execute, insert_batches, planned
 
 OFF = ("fsync", "full_page_writes", "autovacuum")
 DAEMONS = """
@@ -96,8 +98,29 @@ def test_attempt_that_nobody_closed_is_told(database: Database) -> None:
         execute(database, lapse.format(11))
         [(level, subject, text)] = told(check_work(database.engine))
     assert (level, subject) == ("warn", "orders")
-    assert text.startswith("1 attempt has not been heard of for ten minutes")
+    assert text.startswith("attempts without a sign of life for ten minutes")
     assert text.endswith("Run `batch-pipeline reconcile`.")
+
+
+def test_asset_with_50000_partitions_is_warned_of_and_with_fewer_not(database: Database) -> None:
+    one_batch = Backfill.of_stream("orders", "again", Selection(), limits(max_count=3))
+    planned(database)
+    database.backfills.plan(one_batch, database.meta_table("orders"))
+    execute(database, "DELETE FROM batch_pipeline.batch_state")
+    execute(database, "DELETE FROM batch_pipeline.batch")
+    insert_batches(database, "orders.again", 49_999)
+    assert told(check_work(database.engine)) == []
+    insert_batches(database, "orders", 50_000)
+    [(level, subject, text)] = told(check_work(database.engine))
+    assert (level, subject) == ("warn", "orders")
+    assert text.startswith("orders/batches has 50,000 partitions. Dagster advises at most 100,000")
+    assert "Choose a larger `batch.max_weight` and `batch.max_count` for orders;" in text
+    execute(
+        database,
+        "UPDATE batch_pipeline.batch_state SET state = 'superseded' WHERE batch_id = "
+        "(SELECT max(batch_id) FROM batch_pipeline.batch_state)",
+    )
+    assert told(check_work(database.engine)) == []
 
 
 def test_daemon_of_dagster_is_looked_for_where_there_is_one(database: Database) -> None:
@@ -108,7 +131,7 @@ def test_daemon_of_dagster_is_looked_for_where_there_is_one(database: Database) 
     ]
     execute(database, DAEMONS.replace(":seconds", "20"))
     assert told(check_dagster(engine, is_own=False)) == [
-        ("ok", "dagster", "its daemon is up; 0 runs wait in the queue.")
+        ("ok", "dagster", "its daemon is up; runs in the queue: 0.")
     ]
 
 
@@ -130,6 +153,6 @@ def test_daemon_that_is_silent_is_told(
     [(found, _, text)] = told(check_dagster(database.engine, is_own=is_own))
     assert found == level
     assert text.startswith("its daemon was last heard of ")
-    runs = {0: "0 queued runs", 1: "1 queued run"}[queued]
+    runs = f"queued runs ({queued})"
     told_more = f"{runs} stand still. Start `batch-pipeline dev`" in text
     assert told_more is (level == "warn")

@@ -101,9 +101,9 @@ def test_object_with_another_etag_has_changed(landing: Prefix) -> None:
     told = f"changed since it was registered: etag {old.etag} -> {new.etag}"
     assert kind_of(old) == (BadFileKind.CHANGED, told)
     longer = landing.put("orders.csv", b"id\n10\n")
-    told = f"changed since it was registered: size 5 -> 6 bytes, etag {old.etag} -> {longer.etag}"
+    told = f"changed since it was registered: size 5 -> 6 B, etag {old.etag} -> {longer.etag}"
     assert kind_of(old) == (BadFileKind.CHANGED, told)
-    told = "changed since it was registered: size 5 -> 6 bytes"
+    told = "changed since it was registered: size 5 -> 6 B"
     assert kind_of(replace(old, etag=None)) == (BadFileKind.CHANGED, told)
 
 

@@ -205,7 +205,7 @@ def test_executors_without_the_package_are_named_with_what_they_lack(ground: Gro
 
     text = str(raised.value)
     assert text.startswith("Executor 0 on 127.0.0.1, of Spark at spark://127.0.0.1:")
-    assert "lacks the modules batch_pipeline, boto3, fastavro" in text
+    assert "lacks modules: batch_pipeline, boto3, fastavro" in text
     assert "batch-pipeline pack packed.tar.gz" in text
 
 
@@ -255,7 +255,7 @@ def test_executors_without_a_module_of_the_transform_are_named(
 
     text = str(raised.value)
     assert text.startswith("Executor ")
-    assert " lacks the module only_here. Nothing was published. Run" in text
+    assert " lacks modules: only_here. Nothing was published. Run" in text
     assert "`batch-pipeline pack packed.tar.gz --with only_here`" in text
     assert desk.files() == []
 

@@ -17,7 +17,7 @@ from batch_pipeline.domain.batch import AttemptStatus
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.integration.checks_scene import publish, publish_all
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
-from batch_pipeline_tests.integration.seeds import claimed, execute, register
+from batch_pipeline_tests.integration.seeds import claimed, execute, insert_batches, register
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
@@ -83,19 +83,20 @@ def test_status_tells_first_what_is_wrong_and_what_to_do(scene: DefsScene) -> No
     register(scene.database, 2, first=13)
     lines = shown("status")
     assert lines[1].startswith(
-        "  now         paused; 1 batch failed; 1 batch cancelled; 8 items wait, the oldest for "
+        "  now         paused; batches failed: 1; batches cancelled: 1; "
+        "items waiting: 8, the oldest for "
     )
     assert lines[1].endswith("; last published 90 minutes ago")
     assert lines[2:11] == [
         "  paused      disk full",
-        f"  failed      {SECOND}, 1 attempt, 90 minutes ago",
+        f"  failed      {SECOND}, attempts: 1, 90 minutes ago",
         f"              {ERROR}",
-        "  cancelled   000000000007-000000000009, 0 attempts",
+        "  cancelled   000000000007-000000000009, attempts: 0",
         "  next        `batch-pipeline jobs resume orders` lets it go on",
         "              `batch-pipeline run orders` tries failed batches once more",
         "              `batch-pipeline jobs retry orders` retries dead and cancelled batches",
         "  batches     1 planned, 1 published, 1 failed, 1 cancelled",
-        "  waiting     2 items, 20 B not planned yet",
+        "  waiting     items not planned yet: 2, 20 B",
     ]
 
 
@@ -106,6 +107,17 @@ def test_status_of_a_new_stream_says_how_to_begin(scene: DefsScene) -> None:
     assert lines[1] == "  now         nothing is registered yet"
     assert lines[2].startswith("  next        `batch-pipeline run orders` registers")
     assert lines[-1] == "  ceiling     none yet (registrar); nothing holds it back"
+
+
+def test_status_with_50000_partitions_warns_and_names_the_limits(scene: DefsScene) -> None:
+    assert not any("warning" in line for line in shown("status"))
+    execute(scene.database, "DELETE FROM batch_pipeline.batch_state")
+    execute(scene.database, "DELETE FROM batch_pipeline.batch")
+    insert_batches(scene.database, "orders", 50_000)
+    [line] = [one for one in shown("status") if one.startswith("  warning")]
+    assert line.startswith("  warning     orders/batches has 50,000 partitions. Dagster advises")
+    (report,) = json.loads("\n".join(shown("status", "--json")))["streams"]
+    assert report["warnings"] == [line.removeprefix("  warning     ")]
 
 
 def test_status_for_programs_has_the_same_facts(scene: DefsScene) -> None:
@@ -125,15 +137,11 @@ def test_status_for_programs_has_the_same_facts(scene: DefsScene) -> None:
     ("happened", "now", "following"),
     [
         ("planned", "planned, and not tried yet", "`batch-pipeline run orders` encodes it"),
-        (
-            "failed",
-            "failed 2 days ago, after 1 attempt",
-            "`batch-pipeline jobs retry orders`, then",
-        ),
-        ("published", "published 2 days ago, generation 1; 4 of its 9 records set aside", None),
+        ("failed", "failed 2 days ago, attempts: 1", "`batch-pipeline jobs retry orders`, then"),
+        ("published", "published 2 days ago, generation 1; records set aside: 4 of 9", None),
         (
             "failed again",
-            "published 2 days ago, generation 1; failed 2 days ago, after 2 attempts",
+            "published 2 days ago, generation 1; failed 2 days ago, attempts: 2",
             None,
         ),
     ],

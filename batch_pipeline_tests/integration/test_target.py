@@ -292,19 +292,6 @@ def test_stream_file_of_another_format_is_told(home: TargetScene) -> None:
     assert "reads csv files" in str(error)
 
 
-def test_stream_file_of_a_store_that_is_only_read_is_told(home: TargetScene) -> None:
-    """Expect no way to land there, and the words to say so."""
-    folder = home.root / "streams/orders"
-    folder.mkdir(parents=True)
-    (folder / "defs.yaml").write_text(
-        "type: batch_pipeline.BatchStream\nattributes:\n  stream: orders\n"
-        "  source: {uri: gs://bucket/in}\n"
-    )
-    _, error = home.run_until_refused(schema(), record(1))
-    assert isinstance(error, PlaceUnfitError)
-    assert "lands in gs://bucket/in, a store that files are read from, not put to" in str(error)
-
-
 def test_stream_file_that_describes_another_stream_is_left_alone(home: TargetScene) -> None:
     """Expect no folder of somebody else's to be written to."""
     folder = home.root / "streams/orders"

@@ -111,8 +111,11 @@ def test_upgrade_of_a_filled_inventory_says_where_every_batch_stands(old: Databa
         ("views", "views", "incremental", 0),
     ]
     assert query(old, ATTEMPTS) == attempts
-    view = "SELECT job_result_item, logging FROM batch_pipeline.inventory WHERE batch_id_start = 5"
-    assert query(old, view) == [(["file:///batches/3"], None), (["file:///batches/4"], None)]
+    view = (
+        "SELECT job_result_item, logging, batch_id "
+        "FROM batch_pipeline.inventory WHERE batch_id_start = 5"
+    )
+    assert query(old, view) == [(["file:///batches/3"], None, 3), (["file:///batches/4"], None, 3)]
 
 
 def test_upgraded_inventory_goes_on_where_it_was(old: Database) -> None:

@@ -40,6 +40,27 @@ def test_rows_are_planned_up_to_the_ceiling_and_read_as_items(scene: Scene) -> N
     check_invariants(scene.database)
 
 
+def test_rows_inserted_into_the_gap_of_a_batch_are_late_whenever_it_is_encoded(
+    scene: Scene,
+) -> None:
+    scene.insert(1, 2, 5, 8)
+    first, second = scene.plan()
+    scene.insert(3)  # before the batch is encoded
+    assert [item.id for item in scene.table.items(first)] == [1, 2, 5]
+    scene.publish(first)
+    scene.publish(second)
+    scene.insert(6)  # before it is encoded again
+    assert [item.id for item in scene.table.items(first)] == [1, 2, 5]
+    scene.publish(first)
+    reflected = scene.table.reflected()
+    audit = scene.database.late_arrivals.audit("orders", reflected)
+    assert (audit.late.first, audit.missing.count, audit.changed.count) == ((3, 6), 0, 0)
+    [late] = scene.database.batches.late_statuses("orders")
+    assert [item.id for item in scene.table.items(late.batch)] == [3, 6]
+    assert scene.database.late_arrivals.audit("orders", reflected).late.count == 0
+    check_invariants(scene.database)
+
+
 def test_filter_chooses_the_rows_and_never_changes(scene: Scene) -> None:
     """Expect rows that do not fit to be in no batch, and another filter to be refused."""
     where = parse_filter([{"column": "size_in_bytes", "operator": "<", "value": 100}])
@@ -78,16 +99,6 @@ def test_oldest_row_tells_how_long_a_short_batch_has_waited(scene: Scene) -> Non
     assert scene.database.batches.plan(dated, bounds, drain=False).items == 2
     scene.insert(3)
     assert scene.database.batches.plan(dated, bounds, drain=False).items == 0
-
-
-def test_backlog_waits_until_batches_have_shown_how_long_they_take(scene: Scene) -> None:
-    """Expect the cuts that are not taken yet to leave no cursor open, and the same ones later."""
-    scene.insert(*range(1, 18))
-    assert ranges(scene.plan(target_seconds=60)) == [(1, 3, 3), (4, 6, 3), (7, 9, 3)]
-    assert scene.plan(target_seconds=60) == []
-    for status in scene.database.batches.statuses("orders"):
-        scene.publish(status.batch)
-    assert ranges(scene.plan(target_seconds=60)) == [(10, 12, 3), (13, 15, 3), (16, 17, 2)]
 
 
 def test_rows_younger_than_the_delay_are_left_alone(scene: Scene) -> None:

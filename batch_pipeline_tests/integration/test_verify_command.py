@@ -50,7 +50,7 @@ def test_verify_of_batches_in_order_ends_well(scene: DefsScene) -> None:
     publish_all(scene)
     ended = run()
     assert ended.exit_code == 0, ended.output
-    assert "ok   part_files    Yes: 4 batches with 4 files checked." in ended.output
+    assert "ok   part_files    Yes: batches checked: 4, files: 4." in ended.output
     assert "checksums" not in ended.output
 
 
@@ -119,8 +119,8 @@ def swap(one: Path, other: Path) -> None:
     ("damage", "wrong", "said"),
     [
         (flip, 1, "was published"),
-        (cut, 1, "has 99 bytes, 100 were published"),
-        (cut_line, 1, "was published, and has 14 records, 15 were published"),
+        (cut, 1, "has 99 B, published: 100 B"),
+        (cut_line, 1, "was published, and has other records: 14, published: 15"),
         (swap, 2, "was published"),
     ],
 )

@@ -11,7 +11,7 @@ The files below `data` were made by release 0.1.0, before the package was cut an
 - `python_names.json`, `commands.json`, `environment.json`, `stream_file.json`,
   `dagster_names.json`: names that users write.
 - `json_keys.json`, `message_keys.json` (with manifests), `dagster_metadata.json`, `metrics.json`:
-  names that programs read. The commands `pack` and `import-pybatchintory` are not run.
+  names that programs read. The command `pack` is not run.
 - `guarantees.json`: the tests of each promise.
 - `home_0_1_0`: a home that every later release must open and continue (`home_0_1_0.py`). It is
   never written again.

@@ -124,7 +124,11 @@ def _described(value: Any) -> str:
 
 
 def _signature(value: Any) -> str:
-    text = _QUOTED_TYPE.sub(r"\1\2", str(inspect.signature(value)))
+    try:
+        signature = str(inspect.signature(value))
+    except ValueError:  # of an exception without an `__init__` of its own
+        return "(*args)"
+    text = _QUOTED_TYPE.sub(r"\1\2", signature)
     return _MODULE_OF_NAME.sub("", _ADDRESS.sub("", text))
 
 

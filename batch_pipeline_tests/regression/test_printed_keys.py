@@ -22,15 +22,8 @@ pytestmark = [
 FIRST = "000000000001-000000000002"
 BEFORE_WORK = (
     *("migrate", "doctor", "status", "explain 3", "explain invoice-4.jsonl", "explain absent.csv"),
-    *(
-        "jobs list",
-        "jobs list orders",
-        "verify --all",
-        "reconcile --all",
-        "reconcile --days 0",
-        "gc --dry-run",
-    ),
-    "roll-up orders --keep 1 --dry-run",
+    *("jobs list", "jobs list orders", "verify --all", "reconcile --all", "reconcile --days 0"),
+    "gc --dry-run",
     "plan orders --backfill again --item 1 --dry-run",
 )
 AFTER_LANDING = (

@@ -35,7 +35,6 @@ def text_inputs() -> Iterator[Input]:
     yield from _jsonl()
     yield from _json()
     yield from _compressed()
-    yield from _fixed_width()
 
 
 def lenient(name: str, *contents: bytes, **attributes: Any) -> Input:
@@ -169,11 +168,3 @@ def _compressed() -> Iterator[Input]:
     damaged = (packed[:-9], packed[:-8] + b"\0" * 8, lzma.compress(rows)[:-20], zst[:-4])
     yield lenient("compressed.damaged", b"a,b\n1,x\n", *damaged)
     yield lenient("compressed.zip_archive", b"PK\x03\x04" + b"\0" * 30, b"a\n1\n")
-
-
-def _fixed_width() -> Iterator[Input]:
-    source: dict[str, Any] = {"format": "text"}
-    yield lenient("text.lines", "eins\n\nzwei ü\r\n\xff".encode(), b"\xff\n", source=source)
-    columns = [{"name": "id", "start": 1, "width": 3}, {"name": "city", "start": 4, "width": 6}]
-    fixed = {**source, "options": {"columns": columns}}
-    yield lenient("text.columns", b"  1Bern  \n 22Zug\n333\n", source=fixed)

@@ -14,7 +14,6 @@ from batch_pipeline.domain.location import to_uri
 from batch_pipeline.domain.manifest import PartFile
 from batch_pipeline.domain.target import SingerTarget
 from batch_pipeline.singer.running.loader import SingerLoader
-from batch_pipeline.singer.running.reading import Memory
 from batch_pipeline_tests.factories import batch, manifest
 
 START = """
@@ -131,12 +130,8 @@ def loader(folder: Path, body: str, **overrides: Any) -> SingerLoader:
         "timeout": timedelta(minutes=1),
     }
     environment = {"PASSWORD": "hunter2!"}
-    return SingerLoader(
-        stream="orders",
-        target=SingerTarget(**(facts | overrides)),
-        environment=environment,
-        memory=Memory(known=lambda *_: None, remember=lambda *_: None),
-    )
+    target = SingerTarget(**(facts | overrides))
+    return SingerLoader(stream="orders", target=target, environment=environment)
 
 
 def read(folder: Path) -> list[dict[str, Any]]:

@@ -11,9 +11,9 @@ from batch_pipeline_tests.factories import NOON
 @pytest.mark.parametrize(
     ("duration", "words"),
     [
-        (timedelta(seconds=-5), "under a minute"),
-        (timedelta(seconds=59), "under a minute"),
-        (timedelta(seconds=60), "1 minute"),
+        (timedelta(seconds=-5), "under 2 minutes"),
+        (timedelta(seconds=59), "under 2 minutes"),
+        (timedelta(seconds=119), "under 2 minutes"),
         (timedelta(minutes=119), "119 minutes"),
         (timedelta(hours=2), "2 hours"),
         (timedelta(hours=47), "47 hours"),

@@ -160,9 +160,9 @@ def test_arrays_that_are_malformed_refuse_the_file(tmp_path: Path, data: bytes) 
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"1", "expected 2 fields, found 1"),
-        (b" ", "expected 2 fields, found 1"),
-        (b"1,2,3", "expected 2 fields, found 3"),
+        (b"1", "expected fields: 2, found: 1"),
+        (b" ", "expected fields: 2, found: 1"),
+        (b"1,2,3", "expected fields: 2, found: 3"),
         (b"1,", None),
         (b'1,p"q', None),
         (b"1,\x00", None),

@@ -51,7 +51,7 @@ def test_source_with_a_byte_order_mark_is_decoded_by_it(
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=60), size=st.integers(1, 9))
 def test_source_with_a_declared_charset_gives_its_text(charset: str, text: str, size: int) -> None:
     """Characters of several bytes survive, wherever blocks end."""
-    stream = stream_of(SourceFormat.TEXT, charset=charset)
+    stream = stream_of(SourceFormat.CSV, charset=charset)
 
     assert read(in_memory(f"x{text}".encode(charset), stream), size_bytes=size) == b"x%b" % (
         text.encode()
@@ -61,7 +61,7 @@ def test_source_with_a_declared_charset_gives_its_text(charset: str, text: str, 
 def test_source_with_a_large_file_of_another_charset_gives_all_of_it() -> None:
     """Blocks of the decoder end within characters."""
     text = "x" + "é😀" * 800_000
-    stream = stream_of(SourceFormat.TEXT, charset="utf-16-le")
+    stream = stream_of(SourceFormat.CSV, charset="utf-16-le")
 
     assert read(in_memory(text.encode("utf-16-le"), stream)) == text.encode()
 
@@ -98,7 +98,7 @@ def test_source_with_bytes_that_are_no_text_is_a_bad_file(
 ) -> None:
     """Nothing is replaced: the first byte that cannot be decoded is told, counted from 0."""
     with pytest.raises(BadFileError) as error:
-        read(in_memory(data, stream_of(SourceFormat.TEXT, charset=charset)))
+        read(in_memory(data, stream_of(SourceFormat.CSV, charset=charset)))
 
     assert fault_of(error) == (None, reason)
 

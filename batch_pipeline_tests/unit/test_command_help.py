@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from batch_pipeline.cli import COMMANDS, cli
 
 # Servers, a walk for people to read, lines that are JSON already, a script.
-WITHOUT_JSON = {"demo", "dev", "messages", "metrics", "completion"}
+WITHOUT_JSON = {"demo", "dev", "messages", "metrics"}
 LONGEST_SUMMARY = 54  # beside the longest name, on a terminal of 80 columns
 
 

@@ -104,7 +104,7 @@ def test_file_that_ends_too_early_is_found_by_reading(tmp_path: Path) -> None:
 def test_line_that_is_missing_is_counted(tmp_path: Path) -> None:
     """Expect both numbers, for a file that was published so and for one that was written anew."""
     two = zipped(LINES[9:])
-    said = "has 2 records, 3 were published"
+    said = "has other records: 2, published: 3"
     part = published(tmp_path, "jsonl.gz", two)
     assert deep_problem(part) == f"{tmp_path}/orders-0.jsonl.gz {said}"
     before = published(tmp_path, "jsonl.gz", zipped(b'{"id":9}\n{"id":8}\n{"id":7}\n'))

@@ -132,7 +132,7 @@ def test_csv_reader_with_names_takes_the_first_record_for_data() -> None:
     """Files without a header get the names of the stream file."""
     assert read(b"1,2\n3,4\n", CsvOptions(names=("a", "b"))) == ([("1", "2"), ("3", "4")], [])
     rows, bad = read(b"1,2,3\n", CsvOptions(names=("a", "b")))
-    assert (rows, [text.reason for text in bad]) == ([], ["expected 2 fields, found 3"])
+    assert (rows, [text.reason for text in bad]) == ([], ["expected fields: 2, found: 3"])
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])

@@ -159,14 +159,14 @@ def test_csv_reader_with_quoted_line_breaks_and_mark_in_header_reads_the_names()
     assert read(data) == ([("1", "2")], [BadText(line=4, reason=FOUND_1_OF_2, raw=b"3")])
 
 
-FOUND_1_OF_2 = "expected 2 fields, found 1"
+FOUND_1_OF_2 = "expected fields: 2, found: 1"
 
 
 @pytest.mark.parametrize(
     ("body", "rows", "bad"),
     [
         (b"1,2\n3\n4,5\n", ["12", "45"], [(3, FOUND_1_OF_2, b"3")]),
-        (b"1,2\n\n\n3,4,5\r\n6,7", ["12", "67"], [(5, "expected 2 fields, found 3", b"3,4,5")]),
+        (b"1,2\n\n\n3,4,5\r\n6,7", ["12", "67"], [(5, "expected fields: 2, found: 3", b"3,4,5")]),
         (b"1,\xff\n3,4\n", ["34"], [(2, "is not UTF-8", b"1,\xff")]),
         (
             b'1,"x\n2,y\n',

@@ -43,12 +43,6 @@ def landed(tmp_path: Path) -> Path:
         ("s3a://bucket/a.csv", "s3://bucket/a.csv"),
         ("S3N://bucket/a.csv", "s3://bucket/a.csv"),
         ("s3://bucket/a.csv#bytes=0-99", "s3://bucket/a.csv#bytes=0-99"),
-        ("GS://bucket/a b%20c#d?.csv", "gs://bucket/a b%20c#d?.csv"),
-        ("gs://bucket/a.csv#bytes=0-99", "gs://bucket/a.csv#bytes=0-99"),
-        (
-            "abfs://cont@acc.dfs.core.windows.net/a.csv",
-            "abfs://cont@acc.dfs.core.windows.net/a.csv",
-        ),
     ],
 )
 def test_location_of_a_path_or_a_uri_is_the_uri_of_the_file(written: str, location: str) -> None:
@@ -68,9 +62,8 @@ def test_location_of_a_path_or_a_uri_is_the_uri_of_the_file(written: str, locati
         "s3://bucket",
         "s3://bucket/",
         "s3://key:hunter2@bucket/a.csv",
-        "gs://bucket/",
-        "gs://key:hunter2@bucket/a.csv",
-        "abfs://container/a.csv",
+        "gs://bucket/a.csv",
+        "abfs://container@account.dfs.core.windows.net/a.csv",
         "https://bucket.s3.amazonaws.com/a.csv",
         "file://host/a.csv",
         "file:/a.csv",
@@ -107,7 +100,7 @@ def test_file_with_noted_facts_is_still_compared_with_them(landed: Path) -> None
     """Expect a registered file's size to be checked as before."""
     found = found_file(location=to_uri(landed), size_bytes=3)
     with (
-        pytest.raises(BadFileError, match="changed since it was registered: size 3 -> 7 bytes"),
+        pytest.raises(BadFileError, match="changed since it was registered: size 3 -> 7 B"),
         open_source(found, stream()),
     ):
         pass
@@ -146,7 +139,7 @@ def test_file_without_noted_facts_is_shown_as_it_stands(landed: Path) -> None:
     """Expect size and time of now, and no claim that it is unchanged."""
     os.utime(landed, (1_750_000_000, 1_750_000_000))
     told = compare(FoundFile(location=to_uri(landed)))
-    assert told == "now 7 bytes, modified 2025-06-15T15:06:40+00:00"
+    assert told == "now 7 B, modified 2025-06-15T15:06:40+00:00"
     assert compare(FoundFile(location="relative.csv")).startswith("which is not an absolute")
 
 

@@ -46,7 +46,7 @@ def seen(**facts: Any) -> Seen:
 @pytest.mark.parametrize(
     ("reason", "told"),
     [
-        ("ModuleNotFoundError: No module named 'pyarrow.lib'\n", "lacks the module pyarrow.lib"),
+        ("ModuleNotFoundError: No module named 'pyarrow.lib'\n", "lacks modules: pyarrow.lib"),
         ('Cannot run program "python3.11": error=2, No such file', "it has no python3.11"),
         (
             "Python in worker has different version: 3.12 than that in driver: 3.11, PySpark",
@@ -159,7 +159,7 @@ def test_module_of_a_user_is_packed_by_its_name() -> None:
     """Expect the whole package of it to be named, for `pack` to bring it along."""
     report = LOST.format("ModuleNotFoundError: No module named 'batch_pipeline_tests.factories'")
     told = str(unfit_executor("yarn", report))
-    assert "lacks the module batch_pipeline_tests.factories." in told
+    assert "lacks modules: batch_pipeline_tests.factories." in told
     assert "`batch-pipeline pack packed.tar.gz --with batch_pipeline_tests`" in told
     assert "or install batch_pipeline_tests for the Python of the executors" in told
 
@@ -172,8 +172,8 @@ def test_executor_that_has_everything_is_fit() -> None:
 @pytest.mark.parametrize(
     ("facts", "problem", "step"),
     [
-        ({"missing": ("isal",)}, "its Python 3.11.7 lacks the module isal", "pack packed.tar.gz"),
-        ({"missing": ("a", "b")}, "lacks the modules a, b", "BATCH_PIPELINE_SPARK_PACKED"),
+        ({"missing": ("isal",)}, "its Python 3.11.7 lacks modules: isal", "pack packed.tar.gz"),
+        ({"missing": ("a", "b")}, "lacks modules: a, b", "BATCH_PIPELINE_SPARK_PACKED"),
         ({"broken": "bad ELF"}, "cannot import what tasks need (bad ELF)", "install"),
         ({"package": "xyz"}, "another release of batch-pipeline", "pack packed.tar.gz"),
         (

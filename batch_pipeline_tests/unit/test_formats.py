@@ -81,7 +81,7 @@ def test_source_with_magic_bytes_has_their_format(data: bytes, expected: SourceF
     assert in_memory(data, stream_of(expected)).format is expected
 
 
-@pytest.mark.parametrize("declared", [CSV, JSONL, JSON, SourceFormat.TEXT])
+@pytest.mark.parametrize("declared", [CSV, JSONL, JSON])
 def test_source_declared_as_text_that_is_binary_is_a_bad_file(declared: SourceFormat) -> None:
     """The declaration wins over a guess, but not over magic bytes."""
     assert in_memory(b"{a\n1\n", stream_of(declared)).format is declared

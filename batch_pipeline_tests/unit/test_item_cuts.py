@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from batch_pipeline.domain.errors import BadFileError
 from batch_pipeline.domain.item import FoundFile
 from batch_pipeline.domain.stream import CsvOptions, Source, SourceFormat, Stream
-from batch_pipeline.domain.text_options import FixedColumn, TextOptions
 from batch_pipeline.spark.chunks import Chunk, JsonRecords
 from batch_pipeline.spark.read.item_cuts import ItemCutter
 from batch_pipeline.spark.read.ranges import in_lines_of_file, open_range
@@ -37,10 +36,6 @@ def stream_of(form: SourceFormat, **options: object) -> Stream:
 
 CSV = stream_of(SourceFormat.CSV)
 JSONL = stream_of(SourceFormat.JSONL)
-TEXT = stream_of(SourceFormat.TEXT)
-FIXED = stream_of(
-    SourceFormat.TEXT, text=TextOptions(columns=(FixedColumn(name="a", start=1, width=2),))
-)
 
 
 def cut(file: FoundFile, most: int, stream: Stream = CSV) -> list[FoundFile]:
@@ -166,15 +161,12 @@ def test_any_text_cut_as_csv_gives_what_one_piece_gives(
     data=st.text(alphabet='{}"a\n\r ', max_size=60),
     most=sizes,
     start=starts,
-    stream=st.sampled_from([JSONL, TEXT, FIXED]),
 )
-@example(data="\n}\r{", most=1, start=b"", stream=JSONL)
-def test_lines_cut_into_items_are_the_lines_of_the_file(
-    data: str, most: int, start: bytes, stream: Stream
-) -> None:
-    """Expect JSON lines and text to be cut at line feeds, blank lines or not."""
+@example(data="\n}\r{", most=1, start=b"")
+def test_lines_cut_into_items_are_the_lines_of_the_file(data: str, most: int, start: bytes) -> None:
+    """Expect JSON lines to be cut at line feeds, blank lines or not."""
     text = start + data.encode()
-    pieces = check(text, most, stream)
+    pieces = check(text, most, JSONL)
     if b"\n" in text[:-1] and len(text) > most:
         assert len(pieces) > 1
 
@@ -243,7 +235,7 @@ def _ranged(tmp_path: Path, data: bytes, fragment: str) -> FoundFile:
         ("#bytes=3-5", "byte 6 is inside of a line"),
         ("#bytes=1-2", "byte 1 is inside of a line"),
         ("#bytes=5-3", "is not a range of bytes of its file, such as #bytes=0-99"),
-        ("#bytes=0-8,size=10", "changed since it was registered: size 10 -> 9 bytes"),
+        ("#bytes=0-8,size=10", "changed since it was registered: size 10 -> 9 B"),
     ],
 )
 def test_range_that_is_none_of_the_file_is_refused(
@@ -257,13 +249,13 @@ def test_range_that_is_none_of_the_file_is_refused(
 
 def test_range_of_a_packed_file_is_refused(tmp_path: Path) -> None:
     """Expect the reason to say what can be read in ranges."""
-    with pytest.raises(BadFileError, match="only plain csv, jsonl and text files in UTF-8"):
+    with pytest.raises(BadFileError, match="only plain csv and jsonl files in UTF-8"):
         records(_ranged(tmp_path, gzip.compress(os.urandom(50), mtime=0), "#bytes=0-9"), CSV)
 
 
 @pytest.mark.parametrize(
     ("data", "stream"),
-    [(b"id\n1\n2\n3\n4\n", CSV), (b"{}\n{}\n{}\n{}\n", JSONL), (b"a\nb\nc\nd\ne\n", TEXT)],
+    [(b"id\n1\n2\n3\n4\n", CSV), (b"{}\n{}\n{}\n{}\n", JSONL)],
 )
 def test_records_of_a_range_are_counted_from_its_start(
     tmp_path: Path, data: bytes, stream: Stream

@@ -232,7 +232,7 @@ def test_compare_tells_how_a_registered_file_stands_now(tmp_path: Path) -> None:
     (found,) = landing.found_files()
     assert landing.compare(found) == "unchanged since"
     _land(path, "1234")
-    assert landing.compare(found) == "changed since: now 4 bytes"
+    assert landing.compare(found) == "changed since: now 4 B"
     path.unlink()
     assert landing.compare(found) == "now it cannot be read (no such file or directory)"
 

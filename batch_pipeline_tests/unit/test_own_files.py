@@ -84,7 +84,6 @@ def left_out(proposal: Proposal) -> dict[str, str]:
         ("a-1", parquet(), "parquet", None),
         ("a-1", JSONL, "jsonl", None),
         ("a-1.dat", CSV, "csv", None),
-        ("a-1.log", b"started\nended, well\n", "text", {"line": "string"}),
         ("a-1.txt", b"id;name\n1;Ada\n", "csv", {"id": "integer", "name": "string"}),
     ],
 )
@@ -135,7 +134,7 @@ def test_other_files_are_left_out_and_say_why(tmp_path: Path) -> None:
         "customers-*.csv": "other columns",
         "events-*.jsonl": "another kind of file",
         "photo*.zip": "is a zip archive (or a spreadsheet), which cannot be read",
-        "README*.md": "text of an unknown kind",
+        "README*.md": "neither csv nor JSON; convert it to csv",
         "empty*.json": "empty",
         "image*.raw": "holds zero bytes, which no text does",
     }

@@ -195,7 +195,7 @@ def test_records_of_a_file_of_another_size_are_refused(tmp_path: Path) -> None:
     one = published_lines(tmp_path, ONE)
     paths(one)[0].write_bytes(b"short")
     size = one.part_files[0].size_bytes
-    with pytest.raises(PartFileError, match=f"has 5 bytes, and {size} were published"):
+    with pytest.raises(PartFileError, match=f"has 5 B, published: {size} B"):
         next(record_lines(one, "sales"))
 
 
@@ -219,8 +219,8 @@ def test_records_of_a_file_with_another_content_are_refused(tmp_path: Path) -> N
         (ENCODINGS[1], b'{"order_id":1}\n', "is not jsonl with compression zstd"),
         (ENCODINGS[3], b'{"order_id":1}\n', "is not parquet"),
         (ENCODINGS[7], b'{"order_id":1}\n', "is not arrow"),
-        (ENCODINGS[2], ONE + b"\n" + TWO + b"\n", "has 2 records, and 1 was published"),
-        (ENCODINGS[2], b"", "has 0 records, and 1 was published"),
+        (ENCODINGS[2], ONE + b"\n" + TWO + b"\n", "has other records: 2, published: 1"),
+        (ENCODINGS[2], b"", "has other records: 0, published: 1"),
     ],
 )
 def test_records_of_a_file_with_a_wrong_label_are_refused(

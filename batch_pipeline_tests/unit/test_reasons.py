@@ -25,7 +25,7 @@ def test_reasons_of_many_batches_are_the_first_twenty_and_a_count() -> None:
     assert text.count("was not loaded") == 20
     assert "number-19." in text
     assert "number-20." not in text
-    assert text.endswith("; and 5 more; 2 batches wait for others")
+    assert text.endswith("; and 5 more; batches that wait for others: 2")
 
 
 def test_run_that_failed_names_twenty_batches_and_counts_all() -> None:
@@ -34,5 +34,5 @@ def test_run_that_failed_names_twenty_batches_and_counts_all() -> None:
     with pytest.raises(dg.Failure) as caught:
         raise_failures(failures | {"z": WaitsError("z")}, 100, done="loaded")
     said = str(caught.value.description)
-    assert said.startswith("25 of 100 batches failed, those that do not wait are loaded: ")
+    assert said.startswith("Batches failed: 25 of 100, those that do not wait are loaded: ")
     assert [*caught.value.metadata] == [str(number) for number in range(20)]

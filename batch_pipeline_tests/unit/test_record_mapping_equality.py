@@ -113,7 +113,7 @@ def test_text_cells_when_mapped_equal_records_of_the_singer_sdk(name: str) -> No
         *("email is None and not status in ['x']", "status in [None]", "'1' == id", "nowhere == 1"),
     ],
 )
-def test_filter_of_columns_when_vectorised_keeps_what_the_singer_sdk_keeps(text: str) -> None:
+def test_filter_of_columns_keeps_what_the_singer_sdk_keeps(text: str) -> None:
     """Expect the same records whether columns are compared at once or not."""
     table = table_of(TEXT_LINES, text=True)
     config = condition(text)

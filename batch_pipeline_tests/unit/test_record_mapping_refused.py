@@ -6,8 +6,6 @@ import pytest
 
 from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.domain.record_rules import RecordMapping
-from batch_pipeline.spark.map.expression import Expression
-from batch_pipeline.spark.map.expression_text import parse
 from batch_pipeline.spark.map.record_plan import RecordPlan
 from batch_pipeline_tests.unit.record_mappings import mapping
 
@@ -54,28 +52,6 @@ def test_flattening_to_a_negative_depth_is_refused() -> None:
     with pytest.raises(InvalidValueError) as caught:
         RecordPlan.of("orders", how, ())
     assert caught.value.name == "flattening_max_depth"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("email", "'x'", "qty > 1 and status == 'paid'", "qty * 2 + 1", "name.lower().strip()"),
-        *("md5(email)", "str(a)", "int(a)", "float(a)", "'a' if b else None", "a + '-' + b"),
-        *(
-            "a in ['x', 'y']",
-            "a is None",
-            "record['a']",
-            "record.get('a')",
-            "a[0:3]",
-            "address.city",
-        ),
-        *("config['seed'] + email", "__stream_name__", "self"),
-    ],
-)
-def test_common_expression_is_compiled(text: str) -> None:
-    """Expect no evaluation of a tree for each record."""
-    fixed = {"config": {"seed": "s"}, "__stream_name__": "orders"}
-    assert Expression(parse(text, "stream_maps.orders.x"), fixed, "x").is_compiled
 
 
 def test_plan_reads_only_the_columns_that_expressions_name() -> None:

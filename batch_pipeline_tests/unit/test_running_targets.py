@@ -63,6 +63,17 @@ def test_target_that_acknowledges_at_its_end_has_loaded(tmp_path: Path) -> None:
     assert loaded.mode == "record"
 
 
+def test_target_that_is_no_installed_package_gets_records_and_the_reason_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = loader(tmp_path, scripts.GOOD)
+    with caplog.at_level(logging.INFO, logger="batch_pipeline"):
+        assert [load(one, loading(tmp_path)).mode for _ in range(2)] == ["record", "record"]
+    (reason,) = caplog.messages
+    assert reason.startswith("capabilities of warehouse: ")
+    assert reason.endswith("python' is not a script of a Python environment")
+
+
 def test_target_in_mode_batch_gets_the_files(tmp_path: Path) -> None:
     """Expect one BATCH in place of the records."""
     one = loader(tmp_path, scripts.GOOD, messages=MessageMode.BATCH)
@@ -294,7 +305,8 @@ import logging, sys
 from pathlib import Path
 from batch_pipeline_tests.unit.target_scripts import loader, loading
 folder = Path(sys.argv[1])
-logging.basicConfig(level=logging.INFO, stream=sys.stdout)
+logging.basicConfig(stream=sys.stdout)
+logging.getLogger("batch_pipeline.targets").setLevel(logging.INFO)
 body = "next(messages()); print('reading', file=sys.stderr); time.sleep(600)"
 loader(folder, body).load(loading(folder), "file:///batches")
 """

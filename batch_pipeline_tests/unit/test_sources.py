@@ -48,7 +48,7 @@ def test_source_with_another_size_or_time_has_changed(tmp_path: Path) -> None:
     kind, reason = refusal(replace(file, size_bytes=5))
     assert (kind, reason) == (
         BadFileKind.CHANGED,
-        "changed since it was registered: size 5 -> 4 bytes",
+        "changed since it was registered: size 5 -> 4 B",
     )
     kind, reason = refusal(earlier)
     assert kind is BadFileKind.CHANGED

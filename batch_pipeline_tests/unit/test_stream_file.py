@@ -30,7 +30,6 @@ from batch_pipeline.domain.stream import (
     Storage,
     Stream,
 )
-from batch_pipeline.domain.text_options import FixedColumn, TextOptions
 from batch_pipeline.settings.stream_file import (
     StreamAttributes,
     find_stream_files,
@@ -57,7 +56,7 @@ attributes:
     max_item_size: 64KiB
     format: csv
     options: {delimiter: ";", quote: "'", escape: '\\', names: [a, b], charset: cp1252}
-  batch: {max_weight: 1.5GiB, max_count: 7, max_wait: 1h, min_weight: 10MB, target_seconds: 60}
+  batch: {max_weight: 1.5GiB, max_count: 7, max_wait: 1h, min_weight: 10MB}
   key_properties: [order_id, line]
   encoding: {format: parquet, compression: zstd}
   storage: {root: /data/batches, prefix: p_}
@@ -138,7 +137,6 @@ def test_stream_file_with_every_key_gives_all_of_them(tmp_path: Path) -> None:
             max_count=7,
             min_weight=10_000_000,
             max_wait=timedelta(hours=1),
-            target_seconds=60,
         ),
         encoding=Encoding(format=Format.PARQUET, compression=Compression.ZSTD),
         storage=Storage(root="file:///data/batches", prefix="p_"),
@@ -312,16 +310,8 @@ def test_stream_attributes_describe_every_key() -> None:
         for model in (schema, *models.values())
         for name, key in model.get("properties", {}).items()
     ]
-    assert len(keys) == 101
+    assert len(keys) == 96
     assert [name for name, description in keys if not description.endswith(".")] == []
-
-
-def test_stream_file_with_text_columns_gives_them(tmp_path: Path) -> None:
-    """Columns of fixed width have a name, a start and a width."""
-    options = "options: {columns: [{name: id, start: 1, width: 8}]}"
-    text = MINIMAL.replace("uri: ./landing", f"uri: ./landing, {options}")
-    source = read_stream_file(stream_file(tmp_path, text)).source
-    assert source.text == TextOptions(columns=(FixedColumn(name="id", start=1, width=8),))
 
 
 def test_stream_file_with_lineage_true_takes_the_columns_of_singer(tmp_path: Path) -> None:

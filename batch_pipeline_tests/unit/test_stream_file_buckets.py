@@ -37,10 +37,6 @@ def _source(folder: Path, text: str) -> Source:
         ("s3n://bucket/a", "s3://bucket/a"),
         ("s3://bucket/a b/é%20c", "s3://bucket/a b/é%20c"),
         ("s3://my.bucket-1/a//b", "s3://my.bucket-1/a//b"),
-        ("gs://bucket/", "gs://bucket"),
-        ("GS://my_bucket-1/a b/é%20c/", "gs://my_bucket-1/a b/é%20c"),
-        ("abfs://landed@acc.dfs.core.windows.net/a", "abfs://landed@acc.dfs.core.windows.net/a"),
-        ("abfss://landed@acc.dfs.core.windows.net", "abfss://landed@acc.dfs.core.windows.net"),
     ],
 )
 def test_bucket_as_landing_is_kept_as_a_prefix_without_a_slash(
@@ -100,14 +96,6 @@ def test_bucket_is_listed_as_the_file_says(
             "`source.events` is there for buckets only; expected none beside a folder",
         ),
         (
-            "uri: gs://bucket/landing, listing: {order: ascending}",
-            "`source.listing` is there for s3:// only; expected none beside gs://, where keys",
-        ),
-        (
-            f"uri: gs://bucket/landing, events: {{queue: '{QUEUE}'}}",
-            "`source.events` is there for s3:// only; expected none beside gs://, where keys",
-        ),
-        (
             f"{BUCKET}, listing: {{relist: 1h}}",
             "`source.listing.relist` is '1:00:00'; expected none without `order: ascending`",
         ),
@@ -132,7 +120,7 @@ def test_bucket_is_listed_as_the_file_says(
             "`source.listing` cannot stand beside `source.meta_table`; expected rows as they come",
         ),
     ],
-    ids=range(10),
+    ids=range(8),
 )
 def test_listing_that_makes_no_sense_is_refused(tmp_path: Path, source: str, problem: str) -> None:
     """Expect the key, what is there and what may be there."""

@@ -42,11 +42,7 @@ def test_stream_file_keeps_everything_for_ever_unless_it_says_so(tmp_path: Path)
         ),
         (
             ("", "storage: {root: gs://bucket/out}"),
-            "so that of two writers both would win; expected s3://bucket/prefix, a file:///… URI",
-        ),
-        (
-            ("", "storage: {root: abfss://out@acc.dfs.core.windows.net/x}"),
-            "`storage.root` has the scheme abfss://, which files are read from but not written to",
+            "cannot read or write; expected s3://bucket/prefix, a file:///… URI without a host, or",
         ),
     ],
 )
@@ -91,7 +87,6 @@ def test_stream_that_would_land_its_own_files_is_refused(
         ("s3://lake/in", "s3://lake/in-out"),
         ("s3://lake/in", "s3://lake"),
         ("s3://lake/in", "s3://lake2/in"),
-        ("gs://lake/in", "s3://lake/in"),
     ],
 )
 def test_stream_may_write_beside_its_landing(tmp_path: Path, source: str, root: str) -> None:

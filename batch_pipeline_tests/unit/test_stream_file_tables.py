@@ -232,13 +232,3 @@ def test_waiting_for_more_files_needs_the_column_of_insert_times(tmp_path: Path)
     refusal = refusal_of(tmp_path, MINIMAL + "  batch: {min_weight: 1}\n")
     assert refusal.line == 8
     assert refusal.problem.startswith("`batch.min_weight` is 1; expected 0 without `source.meta_")
-
-
-def test_batches_of_a_length_need_the_column_of_weights(tmp_path: Path) -> None:
-    """Expect `target_seconds` to be refused where nothing tells which items take longer."""
-    text = MINIMAL + "      weight: null\n  batch: {target_seconds: 60}\n"
-    refusal = refusal_of(tmp_path, text)
-    assert refusal.line == 9
-    assert refusal.problem.startswith(
-        "`batch.target_seconds` is 60.0; expected none without `source.meta_table.weight`"
-    )

@@ -312,7 +312,7 @@ def test_task_with_bad_records_quarantines_them(desk: Desk) -> None:
     assert [(bad.item_id, bad.line) for bad in report.bad_records] == [(1, 3), (1, 4), (2, 2)]
     common = ("item_id", "location", "line", "reason", "raw")
     assert [tuple(line[key] for key in common) for line in records(report.quarantine_files)] == [
-        (1, first.file.location, 3, "expected 2 fields, found 1", "2"),
+        (1, first.file.location, 3, "expected fields: 2, found: 1", "2"),
         (1, first.file.location, 4, "is not UTF-8", "3,\\xff"),
         (2, second.file.location, 2, "is not valid JSON (Input data was truncated)", '{"a":'),
     ]
@@ -422,7 +422,7 @@ def test_task_with_a_file_that_is_gone_or_changed_says_so(desk: Desk) -> None:
     changed = "changed since it was registered:"
     assert [item.bad_file for item in report.items] == [
         "is not there",
-        f"{changed} size 4 -> 6 bytes",
+        f"{changed} size 4 -> 6 B",
         f"{changed} modified 2024-05-01T12:00:00+00:00 -> 2024-05-01T12:00:00.000001+00:00",
     ]
     os.utime(later, ns=(0, nanoseconds + 999))
@@ -457,7 +457,7 @@ def test_open_source_with_a_file_that_grows_while_read_refuses_it(desk: Desk) ->
             source.read(2**22)
             writer.write(b"2\n")
 
-    with pytest.raises(BadFileError, match="size 4 -> 6 bytes"):
+    with pytest.raises(BadFileError, match="size 4 -> 6 B"):
         read_while_it_grows()
 
 

@@ -13,7 +13,6 @@ import pytest
 
 from batch_pipeline.domain.record_rules import BadRecordRules
 from batch_pipeline.domain.stream import CsvOptions, SourceFormat
-from batch_pipeline.domain.text_options import FixedColumn, TextOptions
 from batch_pipeline_tests.unit.test_task import Desk, counts, records
 
 
@@ -60,20 +59,16 @@ def test_task_with_csv_of_another_dialect_uses_the_options(desk: Desk) -> None:
     assert in_two_passes(desk) == [{"a": "x;y", "b": "it's"}, {"a": "1", "b": "\\N"}]
 
 
-def test_task_with_text_reads_lines_or_columns(desk: Desk) -> None:
-    """A line is text whatever it looks like; cells of columns get their types."""
-    as_text = replace(desk.stream.source, format=SourceFormat.TEXT)
-    desk.stream = replace(desk.stream, source=as_text)
-    desk.land(b"12Ann\n 3Bo\n")
+def test_task_with_one_csv_column_keeps_whole_lines(desk: Desk) -> None:
+    """This replaces the source format `text`: no delimiter and no quote occurs in a line."""
+    options = CsvOptions(delimiter="\x1f", quote="\x1e", names=("line",))
+    desk.stream = replace(
+        desk.stream,
+        source=replace(desk.stream.source, csv=options, format=SourceFormat.CSV),
+    )
+    desk.land(b'12 "Ann", late\n 3 Bo\n')
 
-    assert in_two_passes(desk) == [{"line": "12Ann"}, {"line": " 3Bo"}]
-
-    id_column = FixedColumn(name="id", start=1, width=2)
-    name_column = FixedColumn(name="name", start=3, width=5)
-    cut = replace(as_text, text=TextOptions(columns=(id_column, name_column)))
-    desk.stream = replace(desk.stream, source=cut)
-
-    assert in_two_passes(desk) == [{"id": 12, "name": "Ann"}, {"id": 3, "name": "Bo"}]
+    assert in_two_passes(desk) == [{"line": '12 "Ann", late'}, {"line": " 3 Bo"}]
 
 
 TABLE = pa.table(

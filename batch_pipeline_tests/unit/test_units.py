@@ -31,6 +31,7 @@ from batch_pipeline.settings.units import (
         ("3GB", 3_000_000_000),
         ("1TB", 1_000_000_000_000),
         ("1TiB", 1_099_511_627_776),
+        ("1.5 PiB", 1_688_849_860_263_936),
         ("0.3KiB", 307),
         ("9223372036854775807", 2**63 - 1),
     ],
@@ -42,7 +43,23 @@ def test_parse_bytes_with_known_unit_gives_bytes(text: str | int, size: int) -> 
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "MiB", "-1", -1, "1.5", "1.5B", "64M", "64XB", "1e3", "1,5GB", "٣", True, "8EiB"],
+    [
+        "",
+        " ",
+        "MiB",
+        "-1",
+        -1,
+        "1.5",
+        "1.5B",
+        "64M",
+        "64XB",
+        "1e3",
+        "1,5GB",
+        "٣",
+        True,
+        "8EiB",
+        "9bit",
+    ],
 )
 def test_parse_bytes_of_other_text_is_refused(text: str | int) -> None:
     """Nothing is guessed: no sign, exponent, comma, foreign digit, short unit or part of a byte."""

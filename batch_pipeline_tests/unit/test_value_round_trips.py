@@ -223,23 +223,3 @@ def is_same_cell(value: Any, cell: Cell, column: Column, *, is_text: bool) -> bo
     if is_text:
         return bool(value == ("number", cell))
     return is_same_number(value, cell, column)
-
-
-@pytest.mark.parametrize("output", Format)
-@PROPERTY
-@given(
-    lines=st.lists(
-        st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\ufeff")),
-        min_size=1,
-    ),
-    end=st.sampled_from(["\n", "\r\n"]),
-)
-def test_text_lines_come_out_as_they_were(output: Format, lines: list[str], end: str) -> None:
-    """Blanks, quotes and empty lines belong to the text; nothing looks like a number."""
-    with TemporaryDirectory() as folder:
-        desk = desk_for(Path(folder), SourceFormat.TEXT, output)
-        desk.land("".join(line + end for line in lines).encode())
-        report, _ = settled(desk)
-        is_text = output is Format.JSONL
-        found = list(map(fields_of, lines_of(report))) if is_text else rows_of(report)
-    assert found == [{"line": line} for line in lines]

@@ -144,7 +144,7 @@ def test_items_without_a_batch_are_the_worst_when_they_are_older() -> None:
     [
         (
             {BatchState.DEAD: Amount(batches=1, items=3)},
-            "Yes: nothing waits, 1 batch is dead (3 items)",
+            "Yes: nothing waits, batches dead: 1 (items: 3)",
         ),
         (
             {
@@ -152,7 +152,7 @@ def test_items_without_a_batch_are_the_worst_when_they_are_older() -> None:
                 BatchState.FAILED: Amount(batches=2, items=4),
                 BatchState.DEAD: Amount(batches=1, items=3),
             },
-            "Yes: 1 item waits, 2 batches are failed (4 items), 1 batch is dead (3 items)",
+            "Yes: items that wait: 1, batches failed: 2 (items: 4), batches dead: 1 (items: 3)",
         ),
     ],
 )

@@ -59,8 +59,8 @@ def test_transformed_batch_writes_another_number_than_it_was_given() -> None:
     [
         ({"unbalanced": (3, 4)}, "for the items 3, 4"),
         ({"items": Counted(read=5, written=4)}, "account for 4"),
-        ({"batch": Counted(read=6, written=5)}, "6 records read, 5 by its items"),
-        ({"part_files": ()}, "5 records written, 0 in its part files"),
+        ({"batch": Counted(read=6, written=5)}, "records read: 6, 5 by its items"),
+        ({"part_files": ()}, "records written: 5, 0 in its part files"),
     ],
 )
 def test_counters_that_disagree_are_told(overrides: dict[str, Any], said: str) -> None:
@@ -82,7 +82,7 @@ def test_one_pass_answers_every_question() -> None:
         "size_bytes": 200,
     }
     assert counters.worst is not None
-    assert counters.worst.startswith("batch b, generation 1: 6 records read")
+    assert counters.worst.startswith("batch b, generation 1: records read: 6")
 
 
 def test_worst_is_the_batch_with_most_problems() -> None:
@@ -108,7 +108,7 @@ def test_files_that_were_removed_on_purpose_are_not_missing() -> None:
     files, counters = found[Check.PART_FILES], found[Check.CONSERVATION]
     assert (files.passed, counters.passed) == (True, False)
     assert files.found == (
-        "Yes: 1 batch with 1 file checked. Files of 1 more were removed once they were loaded."
+        "Yes: batches checked: 1, files: 1. Files of 1 more were removed once they were loaded."
     )
     assert (files.numbers["batches_checked"], files.numbers["batches_removed"]) == (1, 1)
     nothing = verify([gone], {Check.PART_FILES: lambda _: "missing"})[Check.PART_FILES]
@@ -158,7 +158,7 @@ def test_file_that_is_missing_or_shorter_shows_to_both(tmp_path: Path) -> None:
     part = landed(tmp_path)
     path = tmp_path / "orders-0.jsonl"
     path.write_bytes(b"123")
-    assert size_problem(part) == f"{path} has 3 bytes, 5 were published"
+    assert size_problem(part) == f"{path} has 3 B, published: 5 B"
     assert checksum_problem(part) == size_problem(part)
     path.unlink()
     assert size_problem(part) == f"{path} is missing"

@@ -18,7 +18,7 @@ from batch_pipeline.spark.task_values import TaskReport
 from batch_pipeline_tests.unit.test_task import Desk
 
 _LOOKS = 4  # as many as the encode step takes
-_TEXT_FORMATS = {SourceFormat.CSV, SourceFormat.TEXT}
+_TEXT_FORMATS = {SourceFormat.CSV}
 ENCODINGS = {
     Format.JSONL: Encoding(format=Format.JSONL, compression=Compression.NONE),
     Format.PARQUET: Encoding(format=Format.PARQUET, compression=Compression.SNAPPY),

@@ -4,7 +4,7 @@ A run has several partitions, each with its own attempt, materialization and fai
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -19,7 +19,6 @@ from batch_pipeline.defs.metadata import ENCODE_VERSION, batch_materialization
 from batch_pipeline.defs.names import DRAIN_TAG, LAUNCH_TAG, group, meta_table_key, pool
 from batch_pipeline.defs.partitioned import Partitioned, backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource, SparkResource
-from batch_pipeline.defs.rolled_up import RolledUpFailedError, keys_within, told_of_wide
 from batch_pipeline.domain.encode import EncodeRequest, EncodeResult
 from batch_pipeline.domain.errors import (
     BatchSupersededError,
@@ -33,7 +32,6 @@ from batch_pipeline.domain.errors import (
 from batch_pipeline.domain.progress import log as progress
 from batch_pipeline.domain.restored import InventoryOlderError
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.words import agreeing, count_of
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.ports import Encoder
 from batch_pipeline.steps.encode import Workshop, encode
@@ -105,35 +103,14 @@ def encode_partitions(
     Raises:
         Failure, RetryRequested: the surroundings failed.
     """
-    keys = published.context.partition_keys
-    return _encode_keys(published, workshop, database, asset, keys)
-
-
-def _encode_keys(
-    published: Materializations,
-    workshop: Workshop,
-    database: Database,
-    asset: Partitioned,
-    keys: Sequence[str],
-) -> dict[str, PipelineError]:
     context, failures = published.context, dict[str, PipelineError]()
-    for key in keys:
+    for key in context.partition_keys:
         try:
             _encode_partition(published, workshop, database, asset, key)
         except PipelineError as error:
             if isinstance(error, InventoryOlderError):
                 with suppress(PermissionDeniedError):  # a login that only works
                     database.restored.hold(workshop.stream.name, error.pause_reason)
-            within: Sequence[str] = ()
-            if isinstance(error, UnknownBatchError):
-                within = keys_within(database, workshop.stream, asset, key)
-            if within:  # a wide partition
-                below = _encode_keys(published, workshop, database, asset, within)
-                if below:
-                    failures[key] = RolledUpFailedError(key, below, len(within))
-                else:
-                    published.add(told_of_wide(database, workshop.stream, asset, key))
-                continue
             of_surroundings = isinstance(error, ConfigurationError | RetryableError)
             if of_surroundings and not isinstance(error, UnknownBatchError | SourceRefusedError):
                 raise surroundings_failed(context, error) from error
@@ -153,10 +130,9 @@ def raise_failures(
     """
     if failures:
         waiting = sum(isinstance(error, WaitsError) for error in failures.values())
-        rest = agreeing(tried - len(failures), "the other is", "the others are")
-        others = "those that do not wait are" if waiting else rest
+        others = "those that do not wait are" if waiting else "others are"
         raise dg.Failure(
-            f"{len(failures) - waiting} of {count_of(tried, 'batch')} failed, {others} {done}: "
+            f"Batches failed: {len(failures) - waiting} of {tried}, {others} {done}: "
             f"{told(failures.values())}",
             metadata=told_by_batch(failures),
             allow_retries=False,
@@ -198,8 +174,7 @@ def _encode_partition(
         batch_materialization(workshop.stream, asset, manifest, place, done.seconds, changes)
     )
     records, parts = manifest.records, len(manifest.part_files)
-    told = (key, count_of(records, "record"), count_of(parts, "part file"))
-    progress.info("%s: %s in %s", *told, extra={"key": key})
+    progress.info("%s: records: %d, part files: %d", key, records, parts, extra={"key": key})
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +195,6 @@ class _Told:
         return self.encoder.encode(replace(request, watch=watch))
 
     def _tell(self, done: int, total: int) -> None:
-        told = (self.key, done, count_of(total, "task"))
-        self.log.info("%s: %d of %s done", *told)
-        progress.info("%s: %d of %s done", *told, extra={"tasks": total})
+        told = (self.key, done, total)
+        self.log.info("%s: tasks done: %d of %d", *told)
+        progress.info("%s: tasks done: %d of %d", *told, extra={"tasks": total})

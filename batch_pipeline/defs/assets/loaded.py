@@ -17,17 +17,13 @@ from batch_pipeline.defs.metadata import loaded_materialization
 from batch_pipeline.defs.names import batches_key, group, loaded_key, partitions
 from batch_pipeline.defs.partitioned import batches_of
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.defs.rolled_up import keys_within
-from batch_pipeline.domain.batch import Batch
 from batch_pipeline.domain.errors import (
     FilesRemovedError,
     LoadRunningError,
     PipelineError,
-    UnknownBatchError,
 )
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.domain.target import PostgresTarget, Target
-from batch_pipeline.domain.words import agreeing, count_of
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.settings.loading import load_due
 from batch_pipeline.settings.pipeline import Pipeline
@@ -152,8 +148,8 @@ def _note(context: Context, came_to: _CameTo, target: Target, outcome: Outcome) 
     label = outcome.loading.label
     came_to.tried.add(label)
     if outcome.loaded is not None:
-        told = (target.name, label, count_of(outcome.loaded.records, "record"))
-        context.log.info("%s: %s, %s loaded", *told)
+        told = (target.name, label, outcome.loaded.records)
+        context.log.info("%s: %s, records loaded: %d", *told)
     else:
         came_to.failures[f"{label} into {target.name}"] = outcome.error or WaitsError(label)
     if outcome.gives_up:
@@ -202,19 +198,18 @@ def _void(
             raise surroundings_failed(context, error) from error
     if gone:
         left = len(labels) - len(gone)
-        are = agreeing(left, "other batch is", f"{left} other batches are")
-        others = f" The {are} loaded by the next load." if left else ""
+        others = f" Other batches, loaded by the next load: {left}." if left else ""
         raise dg.Failure("; ".join(map(str, gone)) + others, allow_retries=False)
 
 
 def _published(database: Database, stream: Stream, keys: Collection[str]) -> list[str]:
-    """Give the names of the batches that partition keys stand for.
+    """Return the names of the batches of partition keys.
 
     Raises:
         Failure: some of them are not published; nothing was loaded.
     """
     asset = batches_of(stream)
-    every = list(_batches(database, stream, keys))
+    every = [asset.find(database, key) for key in keys]
     missing = [one.label for one in every if database.manifests.of_batch(one) is None]
     if missing:
         raise dg.Failure(
@@ -223,16 +218,3 @@ def _published(database: Database, stream: Stream, keys: Collection[str]) -> lis
             allow_retries=False,
         )
     return [one.label for one in every]
-
-
-def _batches(database: Database, stream: Stream, keys: Collection[str]) -> Iterator[Batch]:
-    """Find the batches of partition keys; a wide key stands for several."""
-    asset = batches_of(stream)
-    for key in keys:
-        try:
-            yield asset.find(database, key)
-        except UnknownBatchError:
-            within = keys_within(database, stream, asset, key)
-            if not within:
-                raise
-            yield from (asset.find(database, one) for one in within)

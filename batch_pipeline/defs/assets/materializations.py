@@ -85,18 +85,15 @@ class Materializations:
     def output(self) -> dg.Output[None] | None:
         """Return the output of the step; None if it must not have one.
 
-        Call it when nothing can fail any more. Events of partitions that the run does not have are
-        logged: those of the batches within a wide partition, and all but one of an asset without
-        partitions.
+        Call it when nothing can fail any more. Of an asset without partitions, all events but one
+        are logged.
         """
         own = {event.partition: event for event in self._held}
-        if not own or not own.keys() >= {*self._expected()}:
+        expected = self._expected()
+        if not own or not own.keys() >= {*expected}:
             self._log_held()
             return None
         self._held = [event for event in self._held if own[event.partition] is not event]
-        expected = self._expected()
-        for key in own.keys() - {*expected}:
-            self._held.append(own.pop(key))
         self._log_held()
         for key, event in own.items():
             self.context.add_asset_metadata(event.metadata, partition_key=key)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import islice
 
 from batch_pipeline.domain.errors import BatchDataError, PipelineError
-from batch_pipeline.domain.words import agreeing, count_of
 
 MOST = 20
 
@@ -31,10 +30,9 @@ def told(errors: Iterable[PipelineError]) -> str:
     every = list(errors)
     blamed = [str(error) for error in every if not isinstance(error, WaitsError)]
     waiting = len(every) - len(blamed)
-    wait = agreeing(waiting, "waits", "wait")
     counted = [
         *([f"and {len(blamed) - MOST} more"] if len(blamed) > MOST else []),
-        *([f"{count_of(waiting, 'batch')} {wait} for others"] if waiting else []),
+        *([f"batches that wait for others: {waiting}"] if waiting else []),
     ]
     return "; ".join([*blamed[:MOST], *counted])
 

@@ -6,7 +6,6 @@ import dagster as dg
 
 from batch_pipeline.domain.errors import PipelineError, UnknownStreamError
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.words import agreeing, count_of
 
 Counts = Mapping[str, int]
 
@@ -48,10 +47,9 @@ def do_for_each(
             sums[name] = sums.get(name, 0) + count
     told = {"streams": len(streams) - len(failures), **sums}
     if failures:
-        rest = agreeing(told["streams"], "the other is done", "the others are done")
-        others = rest if told["streams"] else "nothing was done"
+        others = "the others are done" if told["streams"] else "nothing was done"
         raise dg.Failure(
-            f"{len(failures)} of {count_of(len(streams), 'stream')} failed, {others}: "
+            f"Streams failed: {len(failures)} of {len(streams)}, {others}: "
             f"{'; '.join(f'{name}: {reason}' for name, reason in failures.items())}",
             metadata={**told, **{f"failed: {name}": why for name, why in failures.items()}},
             allow_retries=False,

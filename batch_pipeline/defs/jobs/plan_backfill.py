@@ -19,7 +19,6 @@ from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.domain.backfill import Backfill, backfill_name
 from batch_pipeline.domain.errors import InvalidValueError, PipelineError, UnknownStreamError
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.words import agreeing, count_of
 from batch_pipeline.settings.backfill_request import Asked, backfill_request
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.restored import check_not_older
@@ -110,8 +109,8 @@ def _tell(
     }
     seconds = "an unknown number of" if found.seconds is None else f"about {found.seconds:.1f}"
     summary = (
-        f"{request.name}: {count_of(found.batches, 'batch')} of {count_of(found.items, 'item')}, "
-        f"{count_of(found.weight, 'byte')}; {seconds} seconds for one worker"
+        f"{request.name}: batches: {found.batches}, items: {found.items}, "
+        f"bytes: {found.weight}; {seconds} seconds for one worker"
     )
     context.log.info(summary)
     observation = dg.AssetObservation(asset_key=backfill_asset_key(stream), metadata=told)
@@ -132,11 +131,10 @@ def _plan(
     if planned.batches:
         progress = database.backfills.progress(request.name, table.name)
         context.log_event(backfill_observation(stream, progress))
-    batches, them = count_of(planned.batches, "batch"), agreeing(planned.batches, "it", "them")
     summary = (
-        f"{request.name}: {batches} planned, {count_of(len(new_keys), 'partition')} added; the "
-        f"stream's sensor launches {them}. `batch-pipeline jobs pause {request.name}` holds "
-        f"{them} back."
+        f"{request.name}: batches planned: {planned.batches}, partitions added: {len(new_keys)}; "
+        f"the stream's sensor launches them. `batch-pipeline jobs pause {request.name}` holds them "
+        f"back."
     )
     context.log.info(summary)
     return {"batches_planned": planned.batches, "partitions_added": len(new_keys)}

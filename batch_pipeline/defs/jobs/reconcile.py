@@ -12,6 +12,7 @@ from pydantic import Field
 from batch_pipeline.defs.jobs.each_stream import Counts, chosen, do_for_each
 from batch_pipeline.defs.names import RECONCILE_JOB
 from batch_pipeline.defs.resources import PipelineResource
+from batch_pipeline.domain.errors import JobChangedError
 from batch_pipeline.domain.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.restored import check_not_older
@@ -70,6 +71,8 @@ def _audit(pipeline: Pipeline, stream: Stream, since: timedelta) -> Counts:
     found = pipeline.audit(stream, since)
     if found is None:
         return dict.fromkeys(names, 0)
+    if found.other_table:
+        raise JobChangedError(stream.name, pipeline.meta_table(stream).name, found.other_table[0])
     noted = (found.late, found.missing, found.changed, found.refused)
     numbers = (found.batches, *(one.count for one in noted))
     return dict(zip(names, numbers, strict=True))

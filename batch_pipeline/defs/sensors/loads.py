@@ -26,7 +26,6 @@ from batch_pipeline.defs.sensors.run_keys import UNFINISHED, is_for, runs_about_
 from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.load import InTargets, LoadStanding
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.words import agreeing, count_of
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.restored import Checked, check_not_older
 
@@ -133,8 +132,7 @@ def _look(
         launched or known, published=published, mark=mark, is_quiet=not due, looked_at=now
     )
     requests = [] if launched is None else [_request(stream, launched)]
-    wait = f"{count_of(due, 'load')} {agreeing(due, 'waits', 'wait')}"
-    said = f"{wait} after some in vain: {_error(standings)}" if due else _NOTHING
+    said = f"Loads that wait after failures: {due}: {_error(standings)}" if due else _NOTHING
     return dg.SensorResult(
         run_requests=requests,
         asset_events=[loaded_materialization(stream, one) for one in unheard],

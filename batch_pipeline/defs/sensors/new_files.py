@@ -18,7 +18,6 @@ from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
 from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.location import is_object
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.words import count_of
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.stores import s3
 
@@ -109,8 +108,7 @@ def _result(
     asset, known = batches_of(stream), found.known
     here = replace(memory, looked_at=now)
     chosen = launches(instance, stream, asset, known.statuses, known.order, here)
-    count = count_of(found.registered.found, "file")
-    files = f"{count} known, " if stream.user_table is None else ""
+    files = f"Files known: {found.registered.found}, " if stream.user_table is None else ""
     troubles = [str(trouble) for trouble in found.troubles]
     is_quiet = not (chosen.requests or known.new_keys or news)
     return dg.SensorResult(

@@ -15,7 +15,6 @@ from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors.run_keys import is_for, keys_of
 from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.words import agreeing, count_of
 from batch_pipeline.settings.pipeline import Pipeline
 
 _INTERVAL_SECONDS = 10
@@ -75,10 +74,9 @@ def cancelled_runs_sensor(streams: Sequence[Stream]) -> dg.SensorDefinition:
             off = end_cancelled(parts, context.instance, streams, context.dagster_run)
         except PipelineError as error:
             return dg.SkipReason(str(error))  # the sensors that launch look again
-        batches, them = count_of(off, "batch"), agreeing(off, "it", "them")
         return dg.SkipReason(
-            f"run {context.dagster_run.run_id}: {batches} called off; materializing {them} or "
-            f"`batch-pipeline jobs retry JOB` takes {them} up again."
+            f"run {context.dagster_run.run_id}: batches cancelled: {off}; materializing them or "
+            f"`batch-pipeline jobs retry JOB` takes them up again."
         )
 
     return cancelled_runs
@@ -101,8 +99,7 @@ def failed_runs_sensor() -> dg.SensorDefinition:
             closed = end_failed(pipeline.pipeline, context.dagster_run)
         except PipelineError as error:
             return dg.SkipReason(str(error))  # reconcile closes them at the next tick
-        attempts = count_of(closed, "attempt")
-        return dg.SkipReason(f"run {context.dagster_run.run_id}: {attempts} closed.")
+        return dg.SkipReason(f"run {context.dagster_run.run_id}: attempts closed: {closed}.")
 
     return failed_runs
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 
 from batch_pipeline.defs.names import (
+    DRAIN_TAG,
     LAUNCH_TAG,
     PARTITION_TAG,
     RANGE_END_TAG,
@@ -100,10 +101,16 @@ def reporting_runs(instance: dg.DagsterInstance, asset: Partitioned) -> Runs:
 def runs_about_to_be_repeated(instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
     """Find the runs that failed and that Dagster repeats within seconds.
 
-    After some minutes without a repetition there will be none: the daemon was not running.
+    After some minutes without a repetition there will be none: the daemon was not running. It
+    never repeats runs within our own commands, although Dagster gives these the tag, too: they
+    belong to no code location.
     """
     since = datetime.now(UTC) - _REPEATED_WITHIN
     died = dg.RunsFilter(
         statuses=[dg.DagsterRunStatus.FAILURE], tags={WILL_RETRY_TAG: "true"}, updated_after=since
     )
-    return [run for run in instance.get_runs(died) if run.is_complete_and_waiting_to_retry]
+    return [
+        run
+        for run in instance.get_runs(died)
+        if run.is_complete_and_waiting_to_retry and DRAIN_TAG not in run.tags
+    ]

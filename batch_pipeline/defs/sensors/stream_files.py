@@ -11,7 +11,6 @@ import dagster as dg
 from batch_pipeline.defs.names import STREAM_FILES_SENSOR
 from batch_pipeline.domain.errors import StreamFilesError
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.words import agreeing, count_of
 from batch_pipeline.settings.stream_file import load_streams_tolerantly
 
 _INTERVAL_SECONDS = 60
@@ -47,8 +46,7 @@ def told_of_files(folder: Path, loaded: Mapping[str, Stream]) -> str:
     names = sorted({*streams, *loaded})
     changed = [name for name in names if streams.get(name) != loaded.get(name)]
     if not changed:
-        run = agreeing(len(loaded), "runs as its file says", "run as their files say")
-        return f"{count_of(len(loaded), 'stream')} {run}."
+        return f"Streams that run as their files say: {len(loaded)}."
     return (
         f"Not as loaded any more: {', '.join(changed)}. Reload the code location to run the "
         f"streams as their files say."

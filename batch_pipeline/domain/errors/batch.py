@@ -47,7 +47,8 @@ class UnknownBatchError(ConfigurationError):
     def sentence(self) -> str:
         return (
             f"{self.stream}: {self.key!r} is no planned batch. Nothing was claimed. Pick a "
-            f"partition that the planner made (`batch-pipeline status {self.stream}` lists them)."
+            f"partition that the planner made (`batch-pipeline status {self.stream}` lists "
+            f"them). One that `roll-up` of an earlier release made stands for several: pick those."
         )
 
 

@@ -6,7 +6,6 @@ What is wrong with a place that they name belongs to the module of that place.
 from dataclasses import dataclass
 
 from batch_pipeline.domain.errors.base import ConfigurationError
-from batch_pipeline.domain.words import agreeing
 
 _LONGEST_SHOWN = 1_000  # characters of a value
 
@@ -74,9 +73,8 @@ class StreamFilesError(ConfigurationError):
     problems: tuple[StreamFileError, ...]
 
     def sentence(self) -> str:
-        count = len(self.problems)
-        files = agreeing(count, "One stream file", f"{count} stream files")
-        return "\n".join([f"{files} cannot be used.", *map(str, self.problems)])
+        files = f"Stream files that cannot be used: {len(self.problems)}."
+        return "\n".join([files, *map(str, self.problems)])
 
 
 @dataclass(eq=False)

@@ -8,7 +8,6 @@ from batch_pipeline.domain.errors.base import (
     ConflictError,
     InvariantError,
 )
-from batch_pipeline.domain.words import agreeing, count_of
 
 
 @dataclass(eq=False)
@@ -44,12 +43,11 @@ class TooManyBadRecordsError(BatchDataError):
     is_registered: bool = True
 
     def sentence(self) -> str:
-        bad = count_of(self.bad_records, "bad record")
         return (
             f"{self.stream}: {self.location}, line {self.line}: {self.reason}. "
-            f"{bad}, {self.allowed} allowed; nothing of this batch was published. "
-            f"{_repair(self.stream, is_registered=self.is_registered)}, or raise the limits of "
-            f"`on_bad_record`; then run again."
+            f"Bad records: {self.bad_records}, {self.allowed} allowed; nothing of this batch was "
+            f"published. {_repair(self.stream, is_registered=self.is_registered)}, or raise the "
+            f"limits of `on_bad_record`; then run again."
         )
 
 
@@ -71,8 +69,7 @@ class SchemaMisfitError(BatchDataError):
         place = self.location if self.line is None else f"{self.location}, line {self.line}"
         known = "has no such column" if self.known is None else f"has {self.known}"
         others = self.columns - 1
-        fit = f"{count_of(others, 'more column')} {agreeing(others, 'does', 'do')} not fit"
-        more = f" ({fit})" if others else ""
+        more = f" (more columns that do not fit: {others})" if others else ""
         return (
             f"{self.stream}: {place}: column {self.column} holds {self.seen}, schema version "
             f"{self.version} {known}{more}; `schema.evolution` is `fail`, so nothing of this batch "
@@ -151,7 +148,7 @@ class ConservationError(InvariantError):
 
     def sentence(self) -> str:
         return (
-            f"{self.location}: {count_of(self.read, 'record')} read but {self.accounted} written, "
+            f"{self.location}: records read: {self.read}, but {self.accounted} written, "
             f"filtered or quarantined. Nothing was published. Please report this file's shape."
         )
 

@@ -49,13 +49,15 @@ class JobChangedError(ConfigurationError):
     job: str
     meta_table: str
     problem: str
+    next_step: str = ""
 
     def sentence(self) -> str:
-        return (
+        sentence = (
             f"Job {self.job!r} on {self.meta_table} exists, and {self.problem}. Nothing was done. "
             f"Ids that it has passed would never be looked at again: take another name for the "
             f"job, or ask for what it was made with."
         )
+        return f"{sentence} {self.next_step}".rstrip()
 
 
 @dataclass(eq=False)

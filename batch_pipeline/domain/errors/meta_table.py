@@ -10,7 +10,6 @@ from batch_pipeline.domain.errors.base import (
 )
 from batch_pipeline.domain.errors.configuration import InvalidValueError, SettingError
 from batch_pipeline.domain.errors.job import JobChangedError
-from batch_pipeline.domain.words import agreeing
 
 
 @dataclass(eq=False)
@@ -164,7 +163,7 @@ class BadWeightError(ConfigurationError):
     def sentence(self) -> str:
         weight = "NULL" if self.weight is None else repr(self.weight)
         return (
-            f"{self.table}: the weight of id {self.item_id} is {weight}; expected a whole number "
+            f"{self.table}: the weight of id {self.item_id} is {weight}; expected a number "
             f"from 0 to 2^63 - 1. Nothing was planned from this row on. Correct the row, or state "
             f"with `on_bad_weight` what such rows count."
         )
@@ -197,12 +196,10 @@ class UnknownItemsError(ConfigurationError):
         named = ", ".join(map(str, self.item_ids[:10]))
         more = len(self.item_ids) - 10
         others = f" and {more} more" if more > 0 else ""
-        items = f"{agreeing(len(self.item_ids), 'item', 'items')} {named}"
-        these = agreeing(len(self.item_ids), "this id", "these ids")
         below = "" if self.ceiling is None else f" up to its ceiling {self.ceiling}"
         return (
-            f"{self.meta_table} has no {items}{others}{below}. Nothing was planned. Leave "
-            f"{these} out; those that a filter hides, or above the ceiling, cannot be taken."
+            f"{self.meta_table} has no items {named}{others}{below}. Nothing was planned. Leave "
+            f"these ids out; those that a filter hides, or above the ceiling, cannot be taken."
         )
 
 

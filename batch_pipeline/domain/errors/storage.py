@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from batch_pipeline.domain.errors.base import ConfigurationError, RetryableError
-from batch_pipeline.domain.words import count_of
 
 
 @dataclass(eq=False)
@@ -36,10 +35,10 @@ class PartFilesElsewhereError(ConfigurationError):
     def sentence(self) -> str:
         found = "is not there"
         if self.found_bytes is not None:
-            found = f"has {count_of(self.found_bytes, 'byte')}"
+            found = f"has {self.found_bytes} B"
         return (
             f"Storage {self.root}: an executor wrote {self.uri} with "
-            f"{count_of(self.size_bytes, 'byte')}, and seen from here it {found}. Executors write "
+            f"{self.size_bytes} B, and seen from here it {found}. Executors write "
             f"to another disk. Nothing was published; what they wrote is left on their disks. "
             f"Share the folder with all machines of the cluster at the same path, or let "
             f"`storage.root` be in S3, then run again."

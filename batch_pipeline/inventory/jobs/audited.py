@@ -1,8 +1,9 @@
 """What published batches of a job saw, read page by page: what an audit compares with.
 
-Reads only. Left out for a reason: batches that are not published (their next attempt reads what is
-there then), batches that were split (their halves are there), lists of ids (nothing can arrive in
-a list), and ids that no window of the job has reached.
+Reads only. Left out for a reason: batches that are not published (they are compared afterwards),
+batches that were split (their halves are there), lists of ids (nothing can arrive in a list), and
+ids that no window of the job has reached. Dead and cancelled batches, which may never be published,
+are compared with what they were planned with.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,9 +16,11 @@ from sqlalchemy.dialects import postgresql as pg
 
 from batch_pipeline.domain.batch import Batch, BatchState
 from batch_pipeline.domain.id_range import MIN_ID, IdRange
+from batch_pipeline.domain.id_runs import IdRuns
 from batch_pipeline.domain.seen import Seen
 from batch_pipeline.inventory.server.engine import transaction
-from batch_pipeline.inventory.tables import attempt, batch, batch_state, bookmark
+from batch_pipeline.inventory.tables import attempt, batch, batch_state, bookmark, job
+from batch_pipeline.inventory.work.batch_rows import BATCH_ROW, batch_of, planned_ids
 
 _PAGE = 1_000
 NOTHING = Seen.of((), weight=0)
@@ -30,7 +33,8 @@ class Audited:
 
     `batch_id` is None for the ids below a job's first batch, where nobody looked. `seen` is None
     where it was not kept, or while the batch is being tried again; its runs of ids are read by
-    `ids_seen` alone. `window` is what the batch was asked for within, None for no bound.
+    `ids_seen` alone. `window` is what the batch was asked for within, None for no bound. `planned`
+    are the ids that an unpublished batch was planned with: no attempt will read other ones.
     """
 
     ids: IdRange
@@ -39,6 +43,7 @@ class Audited:
     attempt_id: int | None = None
     seen: Seen | None = NOTHING
     window: Window = (None, None)
+    planned: IdRuns | None = None
 
 
 def below_first(connection: sa.Connection, job_id: int) -> Audited | None:
@@ -71,6 +76,38 @@ def published_pages(
         if len(rows) < _PAGE:
             return
         after_id = rows[-1].first_id
+
+
+def set_aside(engine: sa.Engine, job_id: int) -> Iterator[Audited]:
+    """Read the dead and cancelled batches of a job whose ranges have gaps, in id order.
+
+    Rows that have come into a gap must not wait until somebody retries the batch.
+    """
+    query = (
+        sa.select(*BATCH_ROW)
+        .add_columns(
+            batch.c.config["batch_id_min"].label("window_first_id"),
+            batch.c.config["batch_id_max"].label("window_last_id"),
+        )
+        .select_from(batch)
+        .join(job, job.c.id == batch.c.job_id)
+        .join(batch_state, batch_state.c.batch_id == batch.c.id)
+        .where(
+            batch.c.job_id == job_id,
+            batch.c.superseded_at.is_(None),
+            batch.c.id_runs.is_not(None),
+            batch_state.c.state.in_([BatchState.DEAD.value, BatchState.CANCELLED.value]),
+        )
+        .order_by(batch.c.first_id)
+    )
+    with transaction(engine) as connection:
+        rows = connection.execute(query).all()
+    for row in rows:
+        one = batch_of(row)
+        with transaction(engine) as connection:
+            planned = planned_ids(connection, one)
+        window = (row.window_first_id, row.window_last_id)
+        yield Audited(ids=one.id_range, batch_id=one.id, window=window, planned=planned)
 
 
 def ids_seen(engine: sa.Engine, attempt_ids: Sequence[int]) -> Mapping[int, Seen]:

@@ -11,6 +11,7 @@ from batch_pipeline.domain.backfill import Backfill, Selection
 from batch_pipeline.domain.batch import BatchState
 from batch_pipeline.domain.errors import UnknownItemsError
 from batch_pipeline.domain.id_range import IdRange
+from batch_pipeline.domain.id_runs import IdRuns
 from batch_pipeline.domain.job import JobKind
 from batch_pipeline.domain.planning import Cut
 from batch_pipeline.inventory.jobs.backfill_sources import Past, WeighedIds
@@ -87,7 +88,7 @@ def _failed(
     """Give the items of failed and dead batches of a job and of its late arrivals."""
     late = sa.and_(job.c.parent_id == parent_id, job.c.kind == JobKind.LATE)
     query = (
-        sa.select(batch.c.first_id, batch.c.last_id, batch.c.item_ids)
+        sa.select(batch.c.first_id, batch.c.last_id, batch.c.item_ids, batch.c.id_runs)
         .join(batch_state, batch_state.c.batch_id == batch.c.id)
         .join(job, job.c.id == batch.c.job_id)
         .where(
@@ -101,11 +102,17 @@ def _failed(
     rows = connection.execute(query).all()
     ranges = [(row.first_id, row.last_id) for row in rows if row.item_ids is None]
     listed = {item_id for row in rows for item_id in row.item_ids or () if item_id in within}
+    planned = IdRuns.joined(
+        IdRuns([row.first_id], [row.last_id]) if row.id_runs is None else IdRuns(*row.id_runs)
+        for row in rows
+        if row.item_ids is None
+    )
     # One after the other: each holds a connection while it is read.
     of_ranges = chain.from_iterable(
         past.chosen(ids, Selection()) for ids in _joined(ranges, within)
     )
-    return _each_once(merge(of_ranges, past.listed(sorted(listed))))
+    items = (item for item in of_ranges if item[0] in planned)
+    return _each_once(merge(items, past.listed(sorted(listed))))
 
 
 def _joined(ranges: Iterable[tuple[int, int]], within: IdRange) -> Iterator[IdRange]:

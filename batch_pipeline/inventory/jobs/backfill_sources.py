@@ -21,6 +21,7 @@ from batch_pipeline.domain.errors import (
 from batch_pipeline.domain.filter import AllOf, Condition, Filter, Operator
 from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.planning import Cut, Limits
+from batch_pipeline.domain.table_identity import TableIdentity
 from batch_pipeline.inventory.meta.all_cuts import all_cuts
 from batch_pipeline.inventory.meta.ceilings.ceiling import describe
 from batch_pipeline.inventory.meta.key_cuts import check_not_negative, cuts_of_keys
@@ -48,6 +49,11 @@ class Past(Protocol):
     @property
     def where(self) -> Filter | None:
         """The filter that every read keeps to."""
+        ...
+
+    @property
+    def identity(self) -> TableIdentity | None:
+        """The database and the columns that the table is read by; None where unknown."""
         ...
 
     def ceiling(self) -> int | None:
@@ -89,6 +95,11 @@ class OwnPast:
     def where(self) -> Filter | None:
         """None: a stream has all its items."""
         return None
+
+    @property
+    def identity(self) -> TableIdentity:
+        """The database and the columns of the items."""
+        return self.table.identity
 
     def ceiling(self) -> int | None:
         """Give the highest id."""
@@ -148,6 +159,11 @@ class UserPast:
     def where(self) -> Filter | None:
         """The filter that the table was opened with."""
         return self.source.table.where
+
+    @property
+    def identity(self) -> TableIdentity | None:
+        """The database and the columns that the table was opened with."""
+        return self.source.table.identity
 
     def ceiling(self) -> int | None:
         """Look at the ceiling once; what holds it back is logged."""

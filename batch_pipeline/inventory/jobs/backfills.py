@@ -5,7 +5,7 @@ A window of ids becomes ranges that tile it. Times, lists and failed batches bec
 whoever reads it and whatever becomes of the columns it was chosen by.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 import sqlalchemy as sa
@@ -30,7 +30,6 @@ from batch_pipeline.domain.planning import Planned
 from batch_pipeline.inventory.jobs import progress
 from batch_pipeline.inventory.jobs.backfill_items import Chosen, choose
 from batch_pipeline.inventory.jobs.backfill_sources import Past, past_of
-from batch_pipeline.inventory.jobs.fits import fit
 from batch_pipeline.inventory.jobs.item_lists import insert_lists
 from batch_pipeline.inventory.jobs.jobs import (
     held,
@@ -49,7 +48,7 @@ from batch_pipeline.inventory.meta.user_meta_table import UserMetaTable
 from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import batch, job
 from batch_pipeline.inventory.upkeep.migrate import check_still
-from batch_pipeline.inventory.work.batch_rows import batch_of, parts_of
+from batch_pipeline.inventory.work.batch_rows import BATCH_ROW, batch_of, parts_of
 from batch_pipeline.inventory.work.batches import Writing, insert_cuts, status_of, status_query
 
 Source = OwnMetaTable | UserMetaTable | MetaSource
@@ -73,7 +72,7 @@ class Backfills:
             UnknownJobError: there is no such parent.
         """
         past = past_of(source)
-        terms = request.terms(past.name, past.where)
+        terms = request.terms(past.name, past.where, past.identity)
         self._make_parent(request, past)
         with transaction(self.engine) as connection:
             check_still(connection)
@@ -82,11 +81,9 @@ class Backfills:
             one = open_job(connection, terms, parent_id=parent_id)
             lock_planning(connection, one.id)
             failpoint("backfill.locked")
-            fitted = fit(connection, request.limits, one.id, parent_id)
-            request = replace(request, limits=fitted.limits)
             chosen = choose(connection, request, past, job_id=one.id, parent_id=parent_id)
-            config = {**fitted.config(), "selection": request.selection.to_json()}
-            writing = Writing(job_id=one.id, fitted=fitted, config=config)
+            config = {**request.limits.config(), "selection": request.selection.to_json()}
+            writing = Writing(job_id=one.id, limits=request.limits, config=config)
             planned = _write(connection, writing, chosen, in_lists=not request.selection.is_window)
             if is_new and not planned.batches:
                 connection.rollback()
@@ -104,14 +101,11 @@ class Backfills:
         """
         past = past_of(source)
         with transaction(self.engine) as connection:
-            job_id = known_job(connection, request.terms(past.name, past.where))
+            job_id = known_job(connection, request.terms(past.name, past.where, past.identity))
             parent_id = _parent_id(connection, request, past)
             known = pace(connection, job.c.id == job_id, *_kin(request, parent_id))
-            fitting = replace(
-                request, limits=fit(connection, request.limits, job_id, parent_id).limits
-            )
-            chosen = choose(connection, fitting, past, job_id=job_id, parent_id=parent_id)
-        lists = (one for one, _ in cut_lists(chosen.items, fitting.limits))
+            chosen = choose(connection, request, past, job_id=job_id, parent_id=parent_id)
+        lists = (one for one, _ in cut_lists(chosen.items, request.limits))
         return estimate(chain(*(cuts for _, cuts in chosen.ranges), lists), request.limits, known)
 
     def statuses(self, name: str, meta_table: str) -> list[BatchStatus]:
@@ -175,7 +169,7 @@ class Backfills:
             raise UnknownBatchError(stream, key) from error
         mine = sa.and_(_of_backfills(stream), job.c.name == backfill_job(stream, name))
         query = (
-            sa.select(batch, job.c.name)
+            sa.select(*BATCH_ROW)
             .join(job)
             .where(
                 mine,
@@ -226,6 +220,7 @@ class Backfills:
                         meta_table=past.name,
                         stream=request.stream,
                         where=past.where,
+                        identity=past.identity,
                     ),
                 )
 

@@ -25,7 +25,7 @@ def insert_lists(
 
     Memory is one batch. The caller holds the planning lock.
     """
-    return insert_batches(connection, writing, cut_lists(weighed_ids, writing.fitted.limits))
+    return insert_batches(connection, writing, cut_lists(weighed_ids, writing.limits))
 
 
 def not_listed(

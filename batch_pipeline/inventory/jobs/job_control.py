@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from batch_pipeline.domain.batch import AttemptStatus, Batch, BatchState, BatchStatus
 from batch_pipeline.domain.errors import InvalidValueError, JobPausedError
 from batch_pipeline.domain.failpoint import failpoint
-from batch_pipeline.domain.job import Job, JobReport
+from batch_pipeline.domain.job import Job, JobReport, check_storable
 from batch_pipeline.inventory.jobs.jobs import is_of_stream, job_of, of_stream, own_job, with_late
 from batch_pipeline.inventory.jobs.names import find_batch, find_job
 from batch_pipeline.inventory.server.engine import transaction
@@ -135,7 +135,8 @@ class JobControl:
 
     def pause(self, name: str, reason: str = "", meta_table: str | None = None) -> Job:
         """Let nothing of a job be planned or handed out any more; what is running goes on."""
-        return self._pause(name, meta_table, sa.func.clock_timestamp(), reason.strip() or None)
+        why = check_storable("reason", reason.strip())
+        return self._pause(name, meta_table, sa.func.clock_timestamp(), why or None)
 
     def resume(self, name: str, meta_table: str | None = None) -> Job:
         """Let a paused job go on."""

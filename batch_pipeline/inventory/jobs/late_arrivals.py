@@ -17,7 +17,6 @@ from batch_pipeline.domain.audit import Audit, Comparison
 from batch_pipeline.domain.errors import JobChangedError
 from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.filter import parse_filter
-from batch_pipeline.domain.fitting import Fitted
 from batch_pipeline.domain.id_range import MAX_ID
 from batch_pipeline.domain.job import MAX_NAME, Job, JobKind, JobTerms
 from batch_pipeline.domain.planning import Limits
@@ -30,9 +29,9 @@ from batch_pipeline.inventory.jobs.audited import (
     ids_seen,
     label,
     published_pages,
+    set_aside,
     unchanged,
 )
-from batch_pipeline.inventory.jobs.fits import fit
 from batch_pipeline.inventory.jobs.item_lists import insert_lists
 from batch_pipeline.inventory.jobs.jobs import job_id_of, open_job
 from batch_pipeline.inventory.locks import lock_planning
@@ -95,14 +94,17 @@ class LateArrivals:
             check_still(connection)
             job_id = job_id_of(connection, name, table.canonical_name)
             late = _late_name(connection, job_id, name)
+            problems = _other_table(connection, job_id, table)
+            if problems:
+                return Audit(job=name, late_job=late, other_table=problems)
             first = below_first(connection, job_id)
-            fitted = fit(connection, limits or _last_limits(connection, job_id), job_id)
+            limits = limits or _last_limits(connection, job_id)
         finding = _Finding(Audit(job=name, late_job=late))
         pages = published_pages(self.engine, job_id, since)
         rows = self._late_rows(table, finding, chain([[first]] if first else [], pages))
-        while chunk := list(islice(rows, _AT_ONCE)):
+        for chunk in chain(_chunks(rows), _chunks(self._unplanned_rows(table, finding, job_id))):
             failpoint("audit.found")
-            self._plan(job_id, late, fitted, chunk, finding)
+            self._plan(job_id, late, limits, chunk, finding)
         return finding.audit
 
     def look(
@@ -116,11 +118,14 @@ class LateArrivals:
         with transaction(self.engine) as connection:
             job_id = job_id_of(connection, name, table.canonical_name)
             late = _late_name(connection, job_id, name)
+            problems = _other_table(connection, job_id, table)
+            if problems:
+                return Audit(job=name, late_job=late, other_table=problems)
             first = below_first(connection, job_id)
         finding = _Finding(Audit(job=name, late_job=late))
         pages = published_pages(self.engine, job_id, since)
         rows = self._late_rows(table, finding, chain([[first]] if first else [], pages))
-        while chunk := list(islice(rows, _AT_ONCE)):
+        for chunk in chain(_chunks(rows), _chunks(self._unplanned_rows(table, finding, job_id))):
             with transaction(self.engine) as connection:
                 known = _planned(connection, job_id, chunk)
             ids = [row.id for row in chunk if row.id not in known]
@@ -152,8 +157,17 @@ class LateArrivals:
                 rows = iter(()) if is_empty else present(table, one.ids)
                 yield from _compare(one, Comparison(seen=seen, rows=rows), finding)
 
+    def _unplanned_rows(
+        self, table: ReflectedMetaTable, finding: _Finding, job_id: int
+    ) -> Iterator[_Row]:
+        """Compare batches that are dead or cancelled with what they were planned with."""
+        for one in set_aside(self.engine, job_id):
+            if one.planned is not None:
+                comparison = Comparison(seen=one.planned, rows=present(table, one.ids))
+                yield from _surplus(one, comparison, finding)
+
     def _plan(
-        self, job_id: int, late: str, fitted: Fitted, rows: Sequence[_Row], finding: _Finding
+        self, job_id: int, late: str, limits: Limits, rows: Sequence[_Row], finding: _Finding
     ) -> None:
         """Plan those rows that nobody planned meanwhile, all of them or none."""
         with transaction(self.engine) as connection:
@@ -168,13 +182,33 @@ class LateArrivals:
                 for window, group in groupby(fresh, lambda row: row.of.window):
                     weighed = [(row.id, row.weight) for row in group]
                     writing = Writing(
-                        job_id=child.id, fitted=fitted, config=_config(fitted, window)
+                        job_id=child.id, limits=limits, config=_config(limits, window)
                     )
                     batches += insert_lists(connection, writing, weighed).batches
             failpoint("audit.before_commit")
         failpoint("audit.after_commit")
         ids = [row.id for row in fresh]
         finding.audit = finding.audit.with_late(ids, batches=batches, known=known)
+
+
+def _other_table(
+    connection: sa.Connection, job_id: int, table: ReflectedMetaTable
+) -> tuple[str, ...]:
+    """Return how a job's table differs from the one its batches were cut from.
+
+    Earlier releases let the column of the ids change, which passes rows over.
+    """
+    found = connection.execute(sa.select(job.c.config).where(job.c.id == job_id)).scalar_one()
+    problems = [] if table.identity is None else [*table.identity.differences(found)]
+    uid = batch.c.config["meta_table"]["cols"]["uid"].astext
+    used = sa.select(uid).where(batch.c.job_id == job_id, uid.is_not(None)).distinct().order_by(uid)
+    names = [repr(name) for name in connection.execute(used).scalars()]
+    if len(names) > 1:
+        problems.append(
+            f"its batches were cut by the ids of several columns ({', '.join(names)}), so rows may "
+            f"have been passed over or handed out twice"
+        )
+    return tuple(problems)
 
 
 def _batches(page: Sequence[Audited]) -> int:
@@ -189,14 +223,24 @@ def _differs(one: Audited, found: Facts | None) -> bool:
     return before != (found.count, found.weight, found.fingerprint)
 
 
-def _compare(one: Audited, comparison: Comparison, finding: _Finding) -> Iterator[_Row]:
-    """Give the late rows of a batch; note what is gone, changed or refused."""
+def _chunks(rows: Iterator[_Row]) -> Iterator[list[_Row]]:
+    while chunk := list(islice(rows, _AT_ONCE)):
+        yield chunk
+
+
+def _surplus(one: Audited, comparison: Comparison, finding: _Finding) -> Iterator[_Row]:
+    """Give the late rows of a batch; note what is refused."""
     for item_id, weight in comparison.surplus():
         if weight is None:
             refused = finding.audit.refused.and_also([item_id])
             finding.audit = replace(finding.audit, refused=refused)
         else:
             yield _Row(id=item_id, weight=weight, of=one)
+
+
+def _compare(one: Audited, comparison: Comparison, finding: _Finding) -> Iterator[_Row]:
+    """Give the late rows of a batch; note what is gone, changed or refused."""
+    yield from _surplus(one, comparison, finding)
     audit = finding.audit
     if comparison.missing.count:
         finding.audit = replace(audit, missing=audit.missing.plus(comparison.missing))
@@ -207,8 +251,8 @@ def _compare(one: Audited, comparison: Comparison, finding: _Finding) -> Iterato
 def _fresh(connection: sa.Connection, job_id: int, rows: Sequence[_Row]) -> tuple[list[_Row], int]:
     """Pick the rows that no late batch has yet, and count those that one has.
 
-    A batch that was tried again since it was looked at is left to the next audit: its new attempt
-    may have seen them.
+    A published batch that was tried again since it was looked at is left to the next audit: its new
+    attempt may have seen them. A batch with a record of its planned ids never will.
     """
     known = _planned(connection, job_id, rows)
     unknown = [row for row in rows if row.id not in known]
@@ -218,7 +262,11 @@ def _fresh(connection: sa.Connection, job_id: int, rows: Sequence[_Row]) -> tupl
         if row.of.batch_id is not None and row.of.generation is not None
     }
     still = unchanged(connection, looked_at) if looked_at else set()
-    fresh = [row for row in unknown if row.of.batch_id is None or row.of.batch_id in still]
+    fresh = [
+        row
+        for row in unknown
+        if row.of.batch_id is None or row.of.planned is not None or row.of.batch_id in still
+    ]
     return fresh, len(known)
 
 
@@ -281,13 +329,12 @@ def _limit(written: Any) -> int:
     return MAX_ID if written is None else min(MAX_ID, max(1, int(written)))
 
 
-def _config(fitted: Fitted, window: Window) -> dict[str, Any]:
+def _config(limits: Limits, window: Window) -> dict[str, Any]:
     """Say with what a late batch was planned; the window lets who asks within one find it."""
     return {
         "late": True,
-        "max_weight": str(fitted.limits.max_weight),
-        "max_count": str(fitted.limits.max_count),
-        **({} if fitted.learned is None else fitted.learned.config()),
+        "max_weight": str(limits.max_weight),
+        "max_count": str(limits.max_count),
         "batch_id_min": window[0],
         "batch_id_max": window[1],
     }

@@ -16,11 +16,11 @@ from batch_pipeline.domain.errors import (
     UnknownJobError,
 )
 from batch_pipeline.domain.id_range import MAX_ID, IdRange
-from batch_pipeline.domain.job import Job
+from batch_pipeline.domain.job import Job, check_storable
 from batch_pipeline.domain.partition_key import parse_partition_key
 from batch_pipeline.inventory.jobs.jobs import job_of, with_late
 from batch_pipeline.inventory.tables import batch, job
-from batch_pipeline.inventory.work.batch_rows import batch_of
+from batch_pipeline.inventory.work.batch_rows import BATCH_ROW, batch_of
 
 _RANGE = re.compile(r"(-?[0-9]+)\.\.(-?[0-9]+)")
 
@@ -29,10 +29,12 @@ def find_job(connection: sa.Connection, name: str, meta_table: str | None) -> Jo
     """Find a job by its name; None stands for any meta table.
 
     Raises:
+        InvalidValueError: no job can have the name.
         UnknownJobError: there is none.
         AmbiguousJobError: several meta tables have one, and none was named.
     """
-    rows = connection.execute(sa.select(job).where(job.c.name == name)).all()
+    named = job.c.name == check_storable("job", name)
+    rows = connection.execute(sa.select(job).where(named)).all()
     found = [row for row in rows if meta_table in {None, row.meta_table}]
     if not found:
         known = sa.select(job.c.name).distinct().order_by(job.c.name)
@@ -50,7 +52,7 @@ def find_batch(connection: sa.Connection, one: Job, which: int | str) -> Batch:
         InvalidValueError: several have this name.
     """
     text = str(which)
-    query = sa.select(batch, job.c.name).join(job).where(with_late(one.id))
+    query = sa.select(*BATCH_ROW).join(job).where(with_late(one.id))
     query = query.where(batch.c.superseded_at.is_(None))
     if text.isascii() and text.isdigit():
         query = query.where(batch.c.id == min(int(text), MAX_ID))

@@ -3,11 +3,10 @@
 import sqlalchemy as sa
 
 from batch_pipeline.domain.batch import BatchState
-from batch_pipeline.domain.errors import JobChangedError
 from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.job import JobKind, JobStatus, JobTerms
 from batch_pipeline.inventory.jobs.bookmarks import EVERYWHERE, gaps
-from batch_pipeline.inventory.jobs.jobs import with_late
+from batch_pipeline.inventory.jobs.jobs import check_rows, with_late
 from batch_pipeline.inventory.meta.ceilings.ceiling import describe
 from batch_pipeline.inventory.meta.meta_engine import reading_once
 from batch_pipeline.inventory.meta.meta_queries import Facts
@@ -26,14 +25,14 @@ def standing(inventory: sa.Engine, terms: JobTerms, source: MetaSource) -> JobSt
     Counts what is not planned, which costs as much as reading the ids and weights of it.
 
     Raises:
-        JobChangedError: the job has another filter.
+        JobChangedError: the job has another filter, other columns or another database.
         PipelineError: as from reading the meta table.
     """
     named = sa.and_(job.c.name == terms.name, job.c.meta_table == terms.meta_table)
     with transaction(inventory) as connection:
         found = connection.execute(sa.select(job).where(named)).one_or_none()
-        if found is not None and found.config.get("where") != terms.config().get("where"):
-            raise JobChangedError(terms.name, terms.meta_table, "its filter is another one")
+        if found is not None:
+            check_rows(found, terms)
         job_id = 0 if found is None else found.id
         counts = (
             sa.select(batch_state.c.state, sa.func.count().label("batches"))

@@ -11,7 +11,15 @@ from batch_pipeline.domain.batch import BatchState
 from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.job import JobKind
 from batch_pipeline.domain.partition_key import partition_key
-from batch_pipeline.domain.standing import UNFINISHED, Amount, Standing, Stuck, Tiling
+from batch_pipeline.domain.standing import (
+    MANY_PARTITIONS,
+    UNFINISHED,
+    Amount,
+    ManyPartitions,
+    Standing,
+    Stuck,
+    Tiling,
+)
 from batch_pipeline.inventory.jobs.bookmarks import EVERYWHERE, highest_planned
 from batch_pipeline.inventory.jobs.jobs import of_stream
 from batch_pipeline.inventory.jobs.tiling import tiling
@@ -19,6 +27,9 @@ from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import attempt, batch, batch_state, job
 from batch_pipeline.inventory.work.batches import status_of, status_query
 from batch_pipeline.ports import MetaTable
+
+# Assets whose partitions are batches, by the kind of the jobs.
+_PARTITIONED = {JobKind.INCREMENTAL.value: "batches", JobKind.BACKFILL.value: "backfill"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +79,11 @@ class Standings:
             ceiling=table.ceiling(),
         )
 
+    def many_partitions(self, stream: str) -> list[ManyPartitions]:
+        """Return the assets of a stream that have too many partitions, backfills included."""
+        with transaction(self.engine) as connection:
+            return many_partitions(connection, job.c.stream == stream)
+
     def stuck(self, stream: str, longer_than: timedelta) -> Stuck:
         """Find the batches that have been failed or dead for longer than a while."""
         since = sa.func.clock_timestamp() - longer_than
@@ -105,6 +121,36 @@ class Standings:
             which = connection.execute(sa.select(job.c.id).where(of_stream(stream)))
             job_id = which.scalar_one_or_none()
             return Tiling() if job_id is None else tiling(connection, job_id)
+
+
+def many_partitions(
+    connection: sa.Connection, of_jobs: sa.ColumnElement[bool]
+) -> list[ManyPartitions]:
+    """Return the assets of streams that have too many partitions, each a batch of `of_jobs`.
+
+    One scan of `batch_state`, whose rows are small.
+    """
+    query = (
+        sa.select(job.c.stream, job.c.kind, sa.func.count().label("partitions"))
+        .join(batch_state, batch_state.c.job_id == job.c.id)
+        .where(
+            of_jobs,
+            job.c.stream.is_not(None),
+            job.c.kind.in_(_PARTITIONED),
+            batch_state.c.state != BatchState.SUPERSEDED,
+        )
+        .group_by(job.c.stream, job.c.kind)
+        .having(sa.func.count() >= MANY_PARTITIONS)
+        .order_by(job.c.stream, job.c.kind.desc())
+    )
+    return [
+        ManyPartitions(
+            stream=row.stream,
+            asset=f"{row.stream}/{_PARTITIONED[row.kind]}",
+            partitions=row.partitions,
+        )
+        for row in connection.execute(query)
+    ]
 
 
 def _own(stream: str) -> sa.ColumnElement[bool]:

@@ -5,7 +5,7 @@ function, ends with the connection. What may not be in this module: SQL that is 
 names or values, and any write.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from importlib import resources
 from typing import Any
 
@@ -13,8 +13,10 @@ import sqlalchemy as sa
 
 from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.domain.id_range import MAX_ID, IdRange
+from batch_pipeline.domain.id_runs import IdRuns, unless_full
 from batch_pipeline.domain.planning import Cut, Limits, cut
 from batch_pipeline.inventory.meta.meta_engine import reading
+from batch_pipeline.inventory.meta.meta_queries import runs_of
 from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
 
 _PAGE_ROWS = 50_000
@@ -67,6 +69,7 @@ def _cuts_in_server(
 ) -> Generator[Cut, None, int | None]:
     """Give the cuts that the server can make, and where to go on without it; None when done."""
     next_id, weight, count = first_id, 0, 0
+    earlier: list[IdRuns] = []  # ids of the open batch in the pages before
     with reading(table.engine, "REPEATABLE READ") as connection:
         if not _has_function(connection):
             return first_id
@@ -74,19 +77,48 @@ def _cuts_in_server(
         while next_id <= ceiling:
             state = {"next_id": next_id, "open_weight": weight, "open_items": count}
             *closed, last = connection.execute(query, state | {"page_rows": page_rows}).all()
+            runs = _runs_of_a_page(connection, table, next_id, closed, last)
             for row in closed:
-                id_range = IdRange(first_id=first_id, last_id=row.id - 1)
-                yield Cut(id_range=id_range, weight=row.weight, count=row.items, closed=True)
-                first_id = row.id
+                ids = IdRange(first_id=first_id, last_id=row.id - 1)
+                planned = unless_full(IdRuns.joined([*earlier, runs.within(ids)]), ids)
+                yield Cut(
+                    id_range=ids, weight=row.weight, count=row.items, closed=True, runs=planned
+                )
+                first_id, earlier = row.id, []
             if last.state == "unfit":
                 return first_id
             weight, count = last.weight, last.items
+            if last.id is not None:
+                earlier.append(runs.within(IdRange(first_id=first_id, last_id=last.id)))
             next_id = last.id + 1 if last.rows == page_rows else ceiling + 1
     if count:
         full = weight >= limits.max_weight or count == limits.max_count
-        id_range = IdRange(first_id=first_id, last_id=ceiling)
-        yield Cut(id_range=id_range, weight=weight, count=count, closed=full)
+        ids = IdRange(first_id=first_id, last_id=ceiling)
+        planned = unless_full(IdRuns.joined(earlier), ids)
+        yield Cut(id_range=ids, weight=weight, count=count, closed=full, runs=planned)
     return None
+
+
+def _runs_of_a_page(
+    connection: sa.Connection,
+    table: ReflectedMetaTable,
+    next_id: int,
+    closed: Sequence[sa.Row[Any]],
+    last: sa.Row[Any],
+) -> IdRuns:
+    """Return the ids of a page from `next_id` on, in the snapshot that it was read in.
+
+    A page without gaps needs no query. Of one that ends with a bad row, the ids of the batches that
+    end in it are enough.
+    """
+    is_unfit = last.state == "unfit"
+    last_id = closed[-1].id - 1 if is_unfit and closed else None if is_unfit else last.id
+    if last_id is None:
+        return IdRuns((), ())
+    if not is_unfit and last.rows == last_id - next_id + 1:
+        return IdRuns([next_id], [last_id])
+    bounds = {"first_id": next_id, "last_id": last_id}
+    return runs_of(connection.execute(table.queries.runs, bounds).one())
 
 
 def _has_function(connection: sa.Connection) -> bool:

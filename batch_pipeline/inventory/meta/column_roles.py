@@ -39,7 +39,7 @@ def checked_columns(
 
     Raises:
         UnknownMetaColumnError: a column is not there.
-        MetaColumnUnfitError: a column is no integer, or ids could be there twice.
+        MetaColumnUnfitError: ids are no integers or could be there twice, or weights no numbers.
     """
     used = MetaColumns(
         uid=_spelled(found, roles.uid, "uid"),
@@ -55,8 +55,8 @@ def checked_columns(
         step = "Name an integer column that grows with every row."
         raise MetaColumnUnfitError(found.canonical_name, used.uid, "uid", problem, step)
     if used.weight is not None and not _is_weight(by_name[used.weight].type, dialect):
-        problem = f"its type is {by_name[used.weight].type!r}, and weights must be integers"
-        step = "Name an integer column, or a view that casts it to bigint."
+        problem = f"its type is {by_name[used.weight].type!r}, and weights must be numbers"
+        step = "Name a column of numbers, or a view that casts it to one."
         raise MetaColumnUnfitError(found.canonical_name, used.weight, "weight", problem, step)
     return used, _check_unique(found, used.uid, nullable=bool(by_name[used.uid].nullable))
 
@@ -80,8 +80,7 @@ def _is_integer(kind: sa.types.TypeEngine[Any], dialect: str) -> bool:
 
 
 def _is_weight(kind: sa.types.TypeEngine[Any], dialect: str) -> bool:
-    whole = isinstance(kind, sa.Numeric) and not isinstance(kind, sa.Float) and kind.scale == 0
-    return whole or _is_integer(kind, dialect)
+    return isinstance(kind, sa.Numeric | sa.Float) or _is_integer(kind, dialect)
 
 
 def _check_unique(found: Found, uid: str, *, nullable: bool) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ def filter_cost(table: ReflectedMetaTable, after_id: int | None, ceiling: int) -
 def _sample(
     table: ReflectedMetaTable, where: Filter, first_id: int, ceiling: int
 ) -> tuple[int, int, int]:
-    fits = sa.case((clause(table.table, where), 1)).label("fits")
+    fits = sa.case((clause(table.table, where, table.engine.dialect), 1)).label("fits")
     bounds = (
         table.uid >= sa.literal(first_id, sa.BigInteger),
         table.uid <= sa.literal(ceiling, sa.BigInteger),
@@ -143,7 +143,7 @@ def _proposal(table: ReflectedMetaTable, where: Filter) -> str:
     if dialect.name == "postgresql":
         if table.columns.weight not in {None, table.columns.uid}:
             options["postgresql_include"] = [table.columns.weight]
-        options["postgresql_where"] = clause(copied, where)
+        options["postgresql_where"] = clause(copied, where, dialect)
         # Builds beside those who write; of a partitioned table Postgres cannot build it so.
         partitioned = find_table(table.engine, table.canonical_name).is_partitioned
         options["postgresql_concurrently"] = not partitioned

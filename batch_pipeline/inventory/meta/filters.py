@@ -1,11 +1,12 @@
 """Structured filters as SQLAlchemy expressions: reflected columns, bound values, no SQL text."""
 
 import datetime as dt
+import json
 import operator
 import uuid
 from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
-from typing import Any, assert_never
+from typing import Any, TypeAlias, assert_never
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
@@ -22,30 +23,37 @@ _COMPARISONS: dict[Operator, Callable[[Any, Any], Any]] = {
     Operator.GREATER: operator.gt,
     Operator.GREATER_OR_EQUAL: operator.ge,
 }
+_MOST_BOUND = 1_000
+_BIGINT, _NUMERIC = sa.BigInteger(), sa.Numeric()
+_Typed: TypeAlias = tuple[object, sa.types.TypeEngine[Any]]
 _FROM_A_TIME_ON = (Operator.GREATER_OR_EQUAL, Operator.LESS)
 
 
-def clause(table: sa.Table, where: Filter) -> sa.ColumnElement[bool]:
+def clause(table: sa.Table, where: Filter, dialect: sa.Dialect) -> sa.ColumnElement[bool]:
     """Give the expression of a filter whose columns the table has.
 
     Raises:
         InvalidValueError: a value cannot be compared with its column.
     """
     if isinstance(where, AllOf):
-        return sa.and_(*(clause(table, part) for part in where.parts))
+        return sa.and_(*(clause(table, part, dialect) for part in where.parts))
     if isinstance(where, AnyOf):
-        return sa.or_(*(clause(table, part) for part in where.parts))
-    return _condition(table.c[where.column], where)
+        return sa.or_(*(clause(table, part, dialect) for part in where.parts))
+    return _condition(table.c[where.column], where, dialect)
 
 
-def _condition(column: sa.Column[Any], condition: Condition) -> sa.ColumnElement[bool]:
+def _condition(
+    column: sa.Column[Any], condition: Condition, dialect: sa.Dialect
+) -> sa.ColumnElement[bool]:
     match condition.operator:
         case Operator.IS_NULL:
             return column.is_(None)
         case Operator.IS_NOT_NULL:
             return column.is_not(None)
         case Operator.IN | Operator.NOT_IN:
-            found = column.in_([_bound(column, value) for value in _operands(condition)])
+            found = _is_one_of(
+                column, [_typed(column, one) for one in _operands(condition)], dialect
+            )
             return sa.not_(found) if condition.operator is Operator.NOT_IN else found
         case Operator.LIKE:
             if not isinstance(column.type, sa.String | sa.types.NullType):
@@ -69,6 +77,28 @@ def _condition(column: sa.Column[Any], condition: Condition) -> sa.ColumnElement
             assert_never(condition.operator)
 
 
+def _is_one_of(
+    column: sa.Column[Any], operands: Sequence[_Typed], dialect: sa.Dialect
+) -> sa.ColumnElement[bool]:
+    """Compare with a list; a long one is bound as one value where parameters are limited.
+
+    Postgres takes 65,535 parameters and SQLite 32,766; the drivers of MySQL write values into the
+    statement.
+    """
+    kind, values = operands[0][1], [value for value, _ in operands]
+    if len(operands) <= _MOST_BOUND or len({type(one) for _, one in operands}) > 1:
+        return column.in_([sa.literal(*one) for one in operands])
+    if dialect.name == "postgresql" and not isinstance(kind, sa.Enum):
+        return column == sa.any_(sa.literal(values, sa.ARRAY(kind)))
+    if dialect.name == "sqlite":
+        impl: Any = kind.dialect_impl(dialect)
+        write = impl.bind_processor(dialect)
+        written = values if write is None else [write(one) for one in values]
+        listed = sa.literal(json.dumps(written), sa.String)
+        return column.in_(sa.select(sa.func.json_each(listed).table_valued("value").c.value))
+    return column.in_(sa.bindparam(None, values, type_=kind, expanding=True))
+
+
 def _operands(condition: Condition) -> tuple[Scalar, ...]:
     value = condition.value
     if isinstance(value, tuple):
@@ -77,21 +107,25 @@ def _operands(condition: Condition) -> tuple[Scalar, ...]:
 
 
 def _bound(column: sa.Column[Any], value: Scalar) -> sa.BindParameter[Any]:
-    """Bind a value as the column's type; integers as bigint, whatever the width of the column."""
+    return sa.literal(*_typed(column, value))
+
+
+def _typed(column: sa.Column[Any], value: Scalar) -> _Typed:
+    """Return a value with the column's type; integers as bigint, whatever the column's width."""
     kind = column.type
     if isinstance(kind, sa.Boolean):
         if not isinstance(value, bool):
             raise _mismatch(column, value, "true or false")
-        return sa.literal(value, kind)
+        return value, kind
     if isinstance(kind, sa.Integer):
         if not isinstance(value, int) or not MIN_ID <= value <= MAX_ID:
             raise _mismatch(column, value, "a 64-bit integer")
-        return sa.literal(int(value), sa.BigInteger)
-    if isinstance(kind, sa.Numeric):
-        return sa.literal(_decimal(column, value), sa.Numeric)
+        return int(value), _BIGINT
+    if isinstance(kind, sa.Numeric | sa.Float):
+        return _decimal(column, value), _NUMERIC
     if isinstance(kind, sa.types.NullType):
-        return sa.literal(value)
-    return sa.literal(_parsed(column, value), kind)
+        return value, sa.literal(value).type
+    return _parsed(column, value), kind
 
 
 def _without_fraction(bound: sa.BindParameter[Any]) -> sa.BindParameter[Any]:

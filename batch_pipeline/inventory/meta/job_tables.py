@@ -4,6 +4,7 @@ import sqlalchemy as sa
 
 from batch_pipeline.domain.filter import parse_filter
 from batch_pipeline.domain.job import Job
+from batch_pipeline.domain.table_identity import COLUMNS
 from batch_pipeline.inventory.meta.column_roles import MetaColumns
 from batch_pipeline.inventory.meta.meta_sources import SourceTerms
 from batch_pipeline.inventory.meta.published import PUBLISHED_COLUMNS, is_published
@@ -12,7 +13,7 @@ from batch_pipeline.inventory.tables import batch, job
 
 
 def terms_of_job(inventory: sa.Engine, one: Job) -> SourceTerms:
-    """Say how to read a job's meta table: as its last batch was cut from it.
+    """Say how to read a job's meta table: by the columns that it stores, else as its last batch.
 
     Batches that do not tell are passed by; columns that no batch of the table tells go by their
     usual names.
@@ -29,10 +30,11 @@ def terms_of_job(inventory: sa.Engine, one: Job) -> SourceTerms:
         config = connection.execute(query).scalar_one_or_none()
         of_job = connection.execute(sa.select(job.c.config).where(job.c.id == one.id)).scalar_one()
     where = of_job.get("where")
+    known = of_job.get(COLUMNS) or (config and config["meta_table"]["cols"])
     usual = PUBLISHED_COLUMNS if is_published(one.meta_table) else MetaColumns()
     return SourceTerms(
         name=one.meta_table,
-        columns=usual if config is None else MetaColumns(**config["meta_table"]["cols"]),
+        columns=MetaColumns(**known) if known else usual,
         where=None if where is None else parse_filter(where),
         on_bad_weight=None if config is None else config.get("on_bad_weight"),
         reader=one.name,

@@ -3,6 +3,7 @@
 Nothing here writes, and nothing here touches the inventory: the two may be different servers.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,20 +12,25 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from batch_pipeline.domain.errors import (
+    InvalidValueError,
     MetaBusyError,
     MetaPermissionError,
     MetaTableChangedError,
     MetaUnreachableError,
     PipelineError,
 )
+from batch_pipeline.inventory.server.engine import missing_database
 
 # By SQLSTATE on Postgres, by error number on MySQL and MariaDB, by text on SQLite.
 _DENIED = {"42501", 1142, 1143, 1370}
 _BUSY = {"55P03", "40P01", "40001", "57014", 1205, 1213, 1969, 3024, 3572}
 # Also: a type that no longer fits, and a plan of psycopg's for the table as it was.
 _GONE = {"42P01", "42703", "3F000", "42804", "42883", "0A000", 1146, 1054}
-_REFUSED = {1040, 1042, 1043, 1044, 1045, 1049, 1053, 1129, 1130, 1203, 1226, 1927}
+_REFUSED = {1040, 1042, 1043, 1044, 1045, 1053, 1129, 1130, 1203, 1226, 1927}
 NOT_YET = {1205, 3572}
+# Also: a packet that is larger than the server or the driver of MySQL takes.
+_TOO_LONG = {1153, 2020}
+_TOO_MANY = re.compile("number of parameters must be|too many SQL variables|tree is too large")
 
 
 @contextmanager
@@ -36,6 +42,8 @@ def reading(engine: sa.Engine, isolation: str | None = None) -> Iterator[sa.Conn
         MetaPermissionError: the role may not read this.
         MetaTableChangedError: the table or a column is gone.
         MetaBusyError: a lock or a statement ran into its time limit.
+        SettingError: the server has no such database.
+        InvalidValueError: a filter has more values than a statement can hold.
     """
     try:
         with engine.connect() as connection:
@@ -82,6 +90,10 @@ def error_code(error: exc.DBAPIError) -> object:
 
 def _domain_error(engine: sa.Engine, error: exc.DBAPIError) -> PipelineError | exc.DBAPIError:
     code, reason = error_code(error), _reason(error.orig)
+    missing = missing_database("The meta table's database", place(engine), reason)
+    if missing is not None or code in _TOO_LONG or _TOO_MANY.search(str(error.orig)):
+        expected = f"fewer or shorter values ({reason}); use `in` with one list"
+        return missing or InvalidValueError("where", "(not shown)", expected)
     if code in _DENIED:
         return MetaPermissionError(place(engine), reason)
     if code in _GONE or reason.startswith(("no such table", "no such column")):

@@ -10,9 +10,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from batch_pipeline.domain.id_range import MAX_ID, IdRange
+from batch_pipeline.domain.id_runs import IdRuns
 from batch_pipeline.domain.planning import Cut, Limits
 
 _PRIME = 2**31 - 1
+_TOO_LARGE = sa.literal(2.0**63, sa.Double)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +36,28 @@ class Facts:
 def counted_weight(
     column: sa.Column[Any], on_bad_weight: int | None, dialect: str
 ) -> sa.Label[Any]:
-    """Give a row's weight as bigint; a bad one gives what it counts, NULL where it is refused."""
+    """Give a row's weight as bigint, rounded up; a bad one gives what it counts, NULL if refused.
+
+    Whole numbers are taken as they are. NaN is greater than any number on Postgres.
+    """
     bad = sa.or_(column.is_(None), column < 0)
-    if not isinstance(column.type, sa.SmallInteger | sa.Integer) or dialect != "postgresql":
+    whole: sa.ColumnElement[int] = sa.cast(column, sa.BigInteger)
+    is_integer = isinstance(column.type, sa.Integer)
+    if dialect == "sqlite" and not is_integer:
+        bad = sa.or_(bad, sa.func.typeof(column).not_in(["integer", "real"]), column >= _TOO_LARGE)
+        whole += sa.case((column > whole, 1), else_=0)  # its ceil() may be left out of a build
+    elif isinstance(column.type, sa.Float):
+        bad = sa.or_(bad, column >= _TOO_LARGE)  # MAX_ID itself is no float
+        whole = sa.cast(sa.func.ceil(column), sa.BigInteger)
+    elif isinstance(column.type, sa.Numeric) and column.type.scale != 0:
         bad = sa.or_(bad, column > sa.literal(MAX_ID, sa.BigInteger))
-    if dialect == "sqlite":  # values have types there, columns have wishes
+        whole = sa.cast(sa.func.ceil(column), sa.BigInteger)
+    elif not is_integer or dialect != "postgresql":
+        bad = sa.or_(bad, column > sa.literal(MAX_ID, sa.BigInteger))
+    if dialect == "sqlite" and is_integer:  # values have types there, columns have wishes
         bad = sa.or_(bad, sa.func.typeof(column) != "integer")
     counted = sa.null() if on_bad_weight is None else sa.literal(on_bad_weight, sa.BigInteger)
-    return sa.case((bad, counted), else_=sa.cast(column, sa.BigInteger)).label("weight")
+    return sa.case((bad, counted), else_=whole).label("weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +72,7 @@ class BatchQueries:
     items: sa.Select[Any]
     ids: sa.Select[Any]
     facts: sa.Select[Any]
+    runs: sa.Select[Any]
 
     @classmethod
     def build(
@@ -77,17 +94,23 @@ class BatchQueries:
             items=sa.select(uid, item, weight).where(*within).order_by(uid),
             ids=sa.select(uid).where(*within).order_by(uid),
             facts=summed(rows),
+            runs=_runs(rows),
         )
 
 
 def cut_up_to(last: sa.Row[Any], first_id: int, ceiling: int, limits: Limits) -> Cut:
-    """Give the batch that ends with a row of `BatchQueries.cut`."""
+    """Give the batch that ends with a row of `BatchQueries.cut`, without the runs of its ids."""
     rest_fits = last.next_uid is None
     weight, count = int(last.total), last.position
     full = not rest_fits or weight >= limits.max_weight or count == limits.max_count
     last_id = ceiling if rest_fits else last.next_uid - 1
     id_range = IdRange(first_id=first_id, last_id=last_id)
     return Cut(id_range=id_range, weight=weight, count=count, closed=full)
+
+
+def runs_of(row: Sequence[Any]) -> IdRuns:
+    """Return the ids of a row of `BatchQueries.runs`."""
+    return IdRuns(*(row[-2:] if row[0] else ((), ())))
 
 
 def _bound(name: str) -> sa.BindParameter[int]:
@@ -130,6 +153,40 @@ def _cut(rows: sa.Subquery) -> sa.Select[Any]:
         last.uid == last.next_uid,
     )
     return sa.select(ordered).where(ends).limit(sa.literal_column("1"))
+
+
+def _runs(rows: sa.Subquery) -> sa.Select[Any]:
+    """Find the runs of neighbours among the ids of rows `uid, weight`, on Postgres only.
+
+    Gives one row: how many rows there are, what they weigh, then the first ids and the last ids of
+    the runs, in order. It reads the rows once in the order of the id's index; for scattered ids,
+    grouping them into islands takes three times as long, and `range_agg` ten times.
+    """
+    uid = rows.c.uid
+    around = sa.select(
+        sa.cast(uid, sa.BigInteger).label("uid"),
+        rows.c.weight,
+        sa.func.lag(uid).over(order_by=uid).label("before"),
+        sa.func.lead(uid).over(order_by=uid).label("after"),
+    )
+    row = around.order_by(uid).subquery().c
+    # Nothing is subtracted from an id that may be the lowest, or added to one that may be the
+    # highest, of its type.
+    is_first = sa.or_(row.before.is_(None), row.before + 1 < row.uid)
+    is_last = sa.or_(row.after.is_(None), row.after - 1 > row.uid)
+    columns: list[sa.ColumnElement[Any]] = [
+        sa.func.count().label("items"),
+        sa.func.sum(row.weight).label("weight"),
+        _collected(row.uid, is_first).label("firsts"),
+        _collected(row.uid, is_last).label("lasts"),
+    ]
+    return sa.select(*columns)
+
+
+def _collected(
+    uid: sa.ColumnElement[int], which: sa.ColumnElement[bool]
+) -> sa.FunctionFilter[Sequence[int]]:
+    return sa.func.array_agg(uid, type_=sa.ARRAY(sa.BigInteger)).filter(which)
 
 
 def summed(rows: sa.Subquery) -> sa.Select[Any]:

@@ -7,10 +7,11 @@ import sqlalchemy as sa
 
 from batch_pipeline.domain.batch import Batch
 from batch_pipeline.domain.halves import Half
+from batch_pipeline.domain.id_runs import IdRuns
 from batch_pipeline.domain.planning import Cut, Limits
 from batch_pipeline.inventory.meta.ceilings.ceiling import CeilingReading
 from batch_pipeline.inventory.meta.ceilings.choose import Choice
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta.reflected_table import CutTexts, ReflectedMetaTable
 from batch_pipeline.inventory.meta.restarted import check_not_restarted
 from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.work.acquire_in_server import share_a_database
@@ -42,7 +43,8 @@ class MetaSource:
     choice: Choice
     _known: int | None = field(default=None, init=False)
     _known_until: float = field(default=0.0, init=False)
-    _cut_text: str | None = field(default=None, init=False)
+    _texts: CutTexts | None = field(default=None, init=False)
+    _texts_known: bool = field(default=False, init=False)
 
     @property
     def name(self) -> str:
@@ -59,26 +61,27 @@ class MetaSource:
         """Give the ceiling of less than a second ago."""
         return self._known if monotonic() < self._known_until else self.reading().value
 
-    def cut_text(self, inventory: sa.Engine) -> str | None:
-        """Give the statement that cuts a batch, for the inventory's own connection to execute.
+    def cut_texts(self, inventory: sa.Engine) -> CutTexts | None:
+        """Return the statements that cut a batch, for the inventory's own connection to execute.
 
         None where the table lives in another database, or may not be read from there, or where a
         column has a type of the user's own: its operators are those of the user's search path.
         """
-        if self._cut_text is None:
-            self._cut_text = self._readable_cut_text(inventory)
-        return self._cut_text or None
+        if not self._texts_known:
+            self._texts = self._readable_cut_texts(inventory)
+            self._texts_known = True
+        return self._texts
 
-    def _readable_cut_text(self, inventory: sa.Engine) -> str:
+    def _readable_cut_texts(self, inventory: sa.Engine) -> CutTexts | None:
         if not share_a_database(inventory, self.table.engine):
-            return ""
+            return None
         reflected = self.table.table
         roles, where = self.table.columns, self.table.where
         columns = [roles.uid, roles.weight or roles.uid, *(where.columns if where else ())]
         names = {"schema": reflected.schema, "table": reflected.name, "columns": columns}
         with transaction(inventory) as connection:
             may = connection.execute(_MAY_READ, names).scalar_one()
-        return self.table.cut_text() if may else ""
+        return self.table.cut_texts() if may else None
 
     def next_cut(self, after_id: int | None, last_id: int, limits: Limits) -> Cut | None:
         """Cut the next batch above an id (None: from the first row on), up to one and the ceiling.
@@ -95,9 +98,12 @@ class MetaSource:
             return None
         return self.table.next_cut(after_id, min(ceiling, last_id), limits)
 
-    def halves(self, one: Batch) -> tuple[Half, Half] | None:
-        """Split a batch in the middle of its items; None when less than two are left."""
-        return halves_of(self.table, one)
+    def halves(self, one: Batch, planned: IdRuns | None) -> tuple[Half, Half] | None:
+        """Split a batch in the middle of its items; None when less than two are left.
+
+        `planned` are the ids that its range was planned with, None for all of it.
+        """
+        return halves_of(self.table, one, planned)
 
     def check_not_restarted(self, job: str, planned_up_to: int) -> None:
         """Check that ids still go on above what is planned.

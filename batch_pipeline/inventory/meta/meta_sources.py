@@ -18,6 +18,7 @@ from batch_pipeline.inventory.meta.ceilings.ceiling import Strategy
 from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
 from batch_pipeline.inventory.meta.ceilings.settle import SettleBy
 from batch_pipeline.inventory.meta.column_roles import MetaColumns
+from batch_pipeline.inventory.meta.database_identity import database_identity
 from batch_pipeline.inventory.meta.meta_engine import place
 from batch_pipeline.inventory.meta.meta_source import MetaSource
 from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
@@ -85,7 +86,12 @@ class MetaSources:
             MetaUnreachableError, MetaBusyError: its database does not answer.
         """
         return ReflectedMetaTable.open(
-            self._engine, terms.name, terms.columns, terms.where, terms.on_bad_weight
+            self._engine,
+            terms.name,
+            terms.columns,
+            terms.where,
+            terms.on_bad_weight,
+            database=database_identity(self._engine, self._inventory),
         )
 
     def canonical_name(self, name: str) -> str:

@@ -17,6 +17,7 @@ from batch_pipeline.domain.file_range import MARK
 from batch_pipeline.domain.filter import Condition, Operator
 from batch_pipeline.domain.item import FoundFile, Item, Registered
 from batch_pipeline.domain.planning import Cut, Limits, cut
+from batch_pipeline.domain.table_identity import INVENTORY, TableIdentity
 from batch_pipeline.inventory.jobs.late_items import late_items
 from batch_pipeline.inventory.meta.ceilings.ceiling import CeilingReading, Strategy
 from batch_pipeline.inventory.meta.column_roles import MetaColumns
@@ -28,6 +29,10 @@ from batch_pipeline.ports import Cutter
 
 _CHUNK = 5_000
 _STREAM_ROWS = 10_000
+_COLUMNS = MetaColumns(uid="id", item="location", weight="size_bytes")
+OWN_IDENTITY = TableIdentity(
+    uid=_COLUMNS.uid, item=_COLUMNS.item, weight=_COLUMNS.weight, database=INVENTORY
+)
 _Row = TypeVar("_Row")
 
 
@@ -76,6 +81,11 @@ class OwnMetaTable:
         """None: a stream has all its items."""
         return None
 
+    @property
+    def identity(self) -> TableIdentity:
+        """The database and the columns of the items."""
+        return OWN_IDENTITY
+
     def check_not_restarted(self, planned_up_to: int) -> None:
         """Do nothing: ids are given by the highest one, and rows are never deleted."""
 
@@ -105,10 +115,11 @@ class OwnMetaTable:
             table=item,
             canonical_name=self.name,
             is_view=False,
-            columns=MetaColumns(uid="id", item="location", weight="size_bytes"),
+            columns=_COLUMNS,
             where=Condition("stream", Operator.EQUAL, self.stream),
             on_bad_weight=None,
             notes=(),
+            database=INVENTORY,
         )
 
     def cuts(self, after_id: int | None, ceiling: int, limits: Limits) -> Iterator[Cut]:

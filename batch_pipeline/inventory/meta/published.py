@@ -17,6 +17,7 @@ from batch_pipeline.domain.errors import (
     MetaTableRestartedError,
 )
 from batch_pipeline.domain.planning import Cut, Limits
+from batch_pipeline.domain.table_identity import INVENTORY
 from batch_pipeline.inventory.meta.catalogue import find_table, parse_name
 from batch_pipeline.inventory.meta.ceilings.ceiling import Strategy
 from batch_pipeline.inventory.meta.ceilings.choose import Choice
@@ -72,6 +73,7 @@ class PublishedTable(ReflectedMetaTable):
             where=terms.where,
             on_bad_weight=terms.on_bad_weight,
             notes=(),  # ids are unique in what one job has published
+            database=INVENTORY,
             upstream=upstream,
             is_there=is_there,
         )

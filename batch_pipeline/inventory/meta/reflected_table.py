@@ -4,7 +4,7 @@ Every method opens a short transaction of its own on the meta engine; none knows
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,7 +12,9 @@ import sqlalchemy as sa
 from batch_pipeline.domain.errors import BadWeightError, InvalidValueError, MetaColumnUnfitError
 from batch_pipeline.domain.filter import Filter
 from batch_pipeline.domain.id_range import MAX_ID, MIN_ID, IdRange
+from batch_pipeline.domain.id_runs import IdRuns
 from batch_pipeline.domain.planning import Cut, Limits, cut
+from batch_pipeline.domain.table_identity import DatabaseIdentity, TableIdentity
 from batch_pipeline.inventory.meta.catalogue import find_table
 from batch_pipeline.inventory.meta.column_roles import MetaColumns, checked_columns
 from batch_pipeline.inventory.meta.filters import clause
@@ -22,6 +24,7 @@ from batch_pipeline.inventory.meta.meta_queries import (
     Facts,
     counted_weight,
     cut_up_to,
+    runs_of,
 )
 from batch_pipeline.inventory.meta.statement_text import text_of
 
@@ -41,11 +44,24 @@ class MetaItem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CutTexts:
+    """Statements as text. $1 and $2 are the first and the last id.
+
+    `cut` finds the last item of a batch, $3 and $4 are the weight and the count that it may have.
+    `runs` finds which ids are there.
+    """
+
+    cut: str
+    runs: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReflectedMetaTable:
     """A table or view that lists items, with the columns that play the roles.
 
-    `notes` says what could not be checked. `on_bad_weight` is what a row counts whose weight is
-    NULL, negative, above 2^63 - 1 or no whole number; None refuses such rows.
+    `notes` says what could not be checked. Weights are rounded up. `on_bad_weight` is what a row
+    counts whose weight is NULL, negative, above 2^63 - 1 or no number; None refuses such rows.
+    `database` is None where nothing was asked to identify it.
     """
 
     engine: sa.Engine
@@ -56,6 +72,7 @@ class ReflectedMetaTable:
     where: Filter | None
     on_bad_weight: int | None
     notes: tuple[str, ...]
+    database: DatabaseIdentity | None = None
     queries: BatchQueries = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -70,6 +87,8 @@ class ReflectedMetaTable:
         columns: MetaColumns | None = None,
         where: Filter | None = None,
         on_bad_weight: int | None = None,
+        *,
+        database: DatabaseIdentity | None = None,
     ) -> "ReflectedMetaTable":
         """Find the table and check that it can be what its columns are said to be.
 
@@ -94,9 +113,20 @@ class ReflectedMetaTable:
             where=where,
             on_bad_weight=on_bad_weight,
             notes=notes,
+            database=database,
         )
         opened._probe()
         return opened
+
+    @property
+    def identity(self) -> TableIdentity | None:
+        """The database and the columns that the table is read by; None where unknown."""
+        if self.database is None:
+            return None
+        roles = self.columns
+        return TableIdentity(
+            uid=roles.uid, item=roles.item, weight=roles.weight, database=self.database
+        )
 
     @property
     def uid(self) -> sa.Column[Any]:
@@ -136,9 +166,11 @@ class ReflectedMetaTable:
         cuts = cut(pages, after_id=lowest - 1, ceiling=ceiling, limits=limits)
         return next(cuts, None)
 
-    def cut_text(self) -> str:
-        """Write the statement of `next_cut` as text; $1 to $4: first id, last id, weight, count."""
-        return text_of(self.engine, self.queries.cut)
+    def cut_texts(self) -> CutTexts:
+        """Write the statements of `next_cut` as text."""
+        return CutTexts(
+            cut=text_of(self.engine, self.queries.cut), runs=text_of(self.engine, self.queries.runs)
+        )
 
     def weights(self, after_id: int | None, ceiling: int) -> Iterator[tuple[int, int]]:
         """Stream `(id, weight)` in id order over one open cursor; memory is constant.
@@ -159,7 +191,7 @@ class ReflectedMetaTable:
                         raise self._bad_weight(connection, item_id)
                     if item_id == last_id:
                         raise self._twice(item_id)
-                    yield item_id, weight
+                    yield self._integer(item_id), weight
                     last_id = item_id
 
     def items(self, id_range: IdRange) -> list[MetaItem]:
@@ -211,8 +243,20 @@ class ReflectedMetaTable:
 
     def _edge(self, edge: sa.ColumnElement[Any]) -> int | None:
         with reading_once(self.engine) as connection:
-            found: int | None = connection.execute(sa.select(edge)).scalar_one()
-        return found
+            found = connection.execute(sa.select(edge)).scalar_one()
+        return None if found is None else self._integer(found)
+
+    def _integer(self, item_id: Any) -> int:
+        """Return an id. SQLite lets anything into a column of integers that is no rowid.
+
+        Raises:
+            MetaColumnUnfitError: it is no integer.
+        """
+        if isinstance(item_id, int):
+            return item_id
+        problem = f"the id {item_id!r} is no integer"
+        step = "Correct the row, or read the table by a view without it."
+        raise MetaColumnUnfitError(self.canonical_name, self.columns.uid, "uid", problem, step)
 
     def _items(self, query: sa.Select[Any], id_range: IdRange) -> list[MetaItem]:
         with reading_once(self.engine) as connection:
@@ -231,18 +275,41 @@ class ReflectedMetaTable:
         }
         query = self.queries.first_cut if after_id is None else self.queries.cut
         with reading_once(self.engine) as connection:
-            last = connection.execute(query, values).one_or_none()
-            if last is None:
-                return None
-            if last.weight is None:
-                raise self._bad_weight(connection, last.uid)
-            if last.uid == last.next_uid:
-                raise self._twice(last.uid)
-            beyond = last.position >= limits.max_count
-            if last.next_uid is not None and last.next_weight is None and not beyond:
-                raise self._bad_weight(connection, last.next_uid)
-        first_id = last.lowest if after_id is None else after_id + 1
-        return cut_up_to(last, first_id, ceiling, limits)
+            found = self._cut_by(connection, query, values, limits)
+            if found is None or found.count == _width(found.id_range):
+                return found
+            runs = self._runs(connection, found)
+        if runs is not None:
+            return replace(found, runs=runs)
+        with reading(self.engine, "REPEATABLE READ") as connection:  # rows came or went in between
+            found = self._cut_by(connection, query, values, limits)
+            return None if found is None else replace(found, runs=self._runs(connection, found))
+
+    def _cut_by(
+        self,
+        connection: sa.Connection,
+        query: sa.Select[Any],
+        values: dict[str, int],
+        limits: Limits,
+    ) -> Cut | None:
+        last = connection.execute(query, values).one_or_none()
+        if last is None:
+            return None
+        if last.weight is None:
+            raise self._bad_weight(connection, last.uid)
+        if last.uid == last.next_uid:
+            raise self._twice(last.uid)
+        beyond = last.position >= limits.max_count
+        if last.next_uid is not None and last.next_weight is None and not beyond:
+            raise self._bad_weight(connection, last.next_uid)
+        first_id = last.lowest if query is self.queries.first_cut else values["first_id"]
+        return cut_up_to(last, first_id, values["last_id"], limits)
+
+    def _runs(self, connection: sa.Connection, one: Cut) -> IdRuns | None:
+        """Read which ids a batch has; None if they are not the ones that it was cut with."""
+        found = connection.execute(self.queries.runs, _bounds(one.id_range)).one()
+        is_same = (found.items, int(found.weight or 0)) == (one.count, one.weight)
+        return runs_of(found) if is_same else None
 
     def _pages(self, first_id: int, ceiling: int, max_count: int) -> Iterator[tuple[int, int]]:
         """Give `(id, weight)` page by page, so that who stops early has read little."""
@@ -259,7 +326,7 @@ class ReflectedMetaTable:
                     raise error
                 if item_id == last_id:
                     raise self._twice(item_id)
-                yield item_id, weight or 0  # beyond the count, whatever it weighs
+                yield self._integer(item_id), weight or 0  # beyond the count, whatever it weighs
                 last_id = item_id
             full, first_id = len(page) == size, page[-1][0] if page else first_id
             size = min(4 * size, _LARGEST_PAGE_ROWS)
@@ -284,7 +351,8 @@ class ReflectedMetaTable:
         return [self.uid >= first, self.uid <= last, *self._filter()]
 
     def _filter(self) -> list[sa.ColumnElement[bool]]:
-        return [] if self.where is None else [clause(self.table, self.where)]
+        where = self.where
+        return [] if where is None else [clause(self.table, where, self.engine.dialect)]
 
     def _twice(self, item_id: int) -> MetaColumnUnfitError:
         problem, step = f"id {item_id} is there twice", "Let the view give every id once."
@@ -294,6 +362,10 @@ class ReflectedMetaTable:
         raw = self.table.c[self.columns.weight or self.columns.uid]
         query = sa.select(raw).where(self.uid == sa.literal(item_id, sa.BigInteger)).limit(1)
         return BadWeightError(self.canonical_name, item_id, connection.execute(query).scalar())
+
+
+def _width(id_range: IdRange) -> int:
+    return id_range.last_id - id_range.first_id + 1
 
 
 def _bounds(id_range: IdRange) -> dict[str, int]:

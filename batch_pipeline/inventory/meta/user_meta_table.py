@@ -34,6 +34,7 @@ from batch_pipeline.domain.location import (
 from batch_pipeline.domain.planning import Cut, Limits
 from batch_pipeline.domain.record_rules import OnBadFile
 from batch_pipeline.domain.stream import Stream, TableSource
+from batch_pipeline.domain.table_identity import TableIdentity
 from batch_pipeline.inventory.jobs.late_items import late_items
 from batch_pipeline.inventory.meta.ceilings.ceiling import CeilingReading
 from batch_pipeline.inventory.meta.ceilings.settle import SettleBy, database_time
@@ -79,6 +80,11 @@ class UserMetaTable:
     def where(self) -> Filter | None:
         """The filter that every read keeps to."""
         return self.described.where
+
+    @property
+    def identity(self) -> TableIdentity | None:
+        """The database and the columns that the table is read by."""
+        return self.source.table.identity
 
     @property
     def time_column(self) -> str | None:
@@ -163,16 +169,16 @@ class UserMetaTable:
         self._use(lambda source: source.check_not_restarted(self.stream, planned_up_to))
 
     def items(self, batch: Batch) -> Sequence[Item]:
-        """Read the items of a batch in id order: those of its list, or those of its range that are
-        in no list of late arrivals.
+        """Read the items of a batch in id order: those of its list, or those that its range was
+        planned with and that are in no list of late arrivals.
 
         Raises:
             BadItemError: a row names no file, or has a weight that is refused.
         """
         try:
-            rows = self._use(lambda source: listed(source.table, batch))
+            rows = self._use(lambda source: listed(self.inventory, source.table, batch))
         except BadWeightError as error:
-            problem = f"the weight is {error.weight!r}; expected a whole number from 0 to 2^63 - 1"
+            problem = f"the weight is {error.weight!r}; expected a number from 0 to 2^63 - 1"
             raise BadItemError(error.table, error.item_id, problem) from error
         late: set[int] = set()
         if batch.item_ids is None:

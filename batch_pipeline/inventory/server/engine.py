@@ -16,6 +16,7 @@ from batch_pipeline.domain.errors import (
     OverlapError,
     PermissionDeniedError,
     PipelineError,
+    SettingError,
 )
 from batch_pipeline.inventory.server.forks import leave_connections_to_parent
 from batch_pipeline.inventory.server.hang_ups import replace_dead_connections
@@ -24,6 +25,7 @@ from batch_pipeline.inventory.tables import NON_OVERLAP
 
 MINIMUM_VERSION = (13, 0)
 _CONNECT_SECONDS = 5
+_NO_DATABASE = re.compile(r"""database ".+" does not exist|Unknown database '""")
 
 
 def normalized_url(url: str, *, driver: str) -> str:
@@ -57,6 +59,7 @@ def open_engine(url: str) -> sa.Engine:
     Raises:
         InvalidValueError: the URL cannot be understood.
         DatabaseUnreachableError: it does not answer within 5 s.
+        SettingError: the server has no such database.
         DatabaseTooOldError: the server is older than PostgreSQL 13.
     """
     engine = sa.create_engine(
@@ -148,7 +151,21 @@ def _domain_error(
         return LockTimeoutError(location(engine), f"{reason}; in the way: {holders(engine)}")
     if code in {"40P01", "40001"}:  # deadlock, serialization failure: who was in the way went on
         return LockTimeoutError(location(engine), reason)
-    return DatabaseUnreachableError(location(engine), reason) if lost else None
+    if not lost:
+        return None
+    missing = missing_database("The inventory's database", location(engine), reason)
+    return missing or DatabaseUnreachableError(location(engine), reason)
+
+
+def missing_database(what: str, place: str, reason: str) -> SettingError | None:
+    """Return the error for a database that its server does not have; None for other reasons.
+
+    A connection that was refused has no SQLSTATE, so this goes by the server's words.
+    """
+    if not _NO_DATABASE.search(reason):
+        return None
+    step = "Create it or correct the URL."
+    return SettingError(what, place, f"it does not exist ({reason})", step)
 
 
 def _first_line(error: BaseException | None) -> str:

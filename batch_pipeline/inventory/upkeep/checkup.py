@@ -10,7 +10,6 @@ import sqlalchemy as sa
 
 from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.domain.finding import Finding, Level
-from batch_pipeline.domain.words import count_of
 from batch_pipeline.inventory.jobs.bookmarks import EVERYWHERE, highest_planned
 from batch_pipeline.inventory.meta.ceilings.ceiling import describe
 from batch_pipeline.inventory.meta.filter_cost import filter_cost
@@ -75,7 +74,7 @@ _DUTIES = (
         role="bp_worker",
         purpose="work on batches",
         privilege="INSERT",
-        tables=("attempt", "part_file", "attempt_item", "load", "target_probe", "schema_version"),
+        tables=("attempt", "part_file", "attempt_item", "load", "schema_version"),
         level=Level.WARN,
     ),
 )
@@ -131,8 +130,7 @@ def check_source(
         return
     planned = None if job_name is None else _planned_up_to(inventory, job_name, source.name)
     cost = filter_cost(table, planned, ceiling)
-    rows = count_of(cost.scanned, "row")
-    text = f"its filter reads {rows} to keep {cost.kept} of those that come next."
+    text = f"rows that its filter reads: {cost.scanned}, kept of those that come next: {cost.kept}."
     if cost.proposal is None:
         yield Finding(subject=subject, level=Level.OK, text=text)
     else:

@@ -11,7 +11,7 @@ from batch_pipeline.inventory.tables import SCHEMA
 from batch_pipeline.inventory.upkeep.migration_lock import lock_migration, lock_tables
 from batch_pipeline.inventory.work import batch_states
 
-REVISION = "0006"
+REVISION = "0008"
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _PATIENCE = timedelta(seconds=5)
 

@@ -1,4 +1,4 @@
-"""Looks at what stands still: paused streams, attempts nobody closed, and Dagster's daemon.
+"""Looks at paused streams, attempts nobody closed, numbers of partitions, and Dagster's daemon.
 
 Reads only. Of Dagster's tables, which lie in the same database, it knows no more than it asks.
 """
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from batch_pipeline.domain.batch import AttemptStatus
 from batch_pipeline.domain.finding import Finding, fine, warning
-from batch_pipeline.domain.words import agreeing, count_of
+from batch_pipeline.inventory.jobs.standings import many_partitions
 from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import attempt, batch, job
 
@@ -30,7 +30,7 @@ _IS_READABLE = sa.text(
 
 
 def check_work(inventory: sa.Engine) -> Iterator[Finding]:
-    """Look at jobs that are paused and at attempts whose process was not heard of for long.
+    """Look at paused jobs, attempts without a process, and assets with too many partitions.
 
     Raises:
         DatabaseUnreachableError: the server went away.
@@ -50,6 +50,7 @@ def check_work(inventory: sa.Engine) -> Iterator[Finding]:
     with transaction(inventory) as connection:
         stopped = connection.execute(paused.order_by(job.c.name)).all()
         left = connection.execute(silent).all()
+        many = many_partitions(connection, sa.true())
     for one in stopped:
         reason = f": {one.paused_reason}" if one.paused_reason else ""
         text = (
@@ -58,13 +59,14 @@ def check_work(inventory: sa.Engine) -> Iterator[Finding]:
         )
         yield warning(one.name, text)
     for one in left:
-        have, them = agreeing(one.attempts, "has", "have"), agreeing(one.attempts, "it", "them")
         text = (
-            f"{count_of(one.attempts, 'attempt')} {have} not been heard of for ten minutes and "
-            f"nobody closed {them}: neither sensors nor `reconcile` run. Run "
+            f"attempts without a sign of life for ten minutes that nobody closed: {one.attempts}; "
+            f"neither sensors nor `reconcile` run. Run "
             f"`batch-pipeline reconcile`."
         )
         yield warning(one.name, text)
+    for asset in many:
+        yield warning(asset.stream, asset.sentence)
 
 
 def check_dagster(inventory: sa.Engine, *, is_own: bool) -> Iterator[Finding]:
@@ -92,13 +94,11 @@ def check_dagster(inventory: sa.Engine, *, is_own: bool) -> Iterator[Finding]:
         if waiting == 0 and (last is None or is_own):
             yield fine("dagster", f"its daemon {heard}; `batch-pipeline dev` starts it.")
             return
-        queued = count_of(waiting, "queued run")
         text = (
-            f"its daemon {heard}, so that sensors, schedules and {queued} stand still. Start "
-            f"`batch-pipeline dev`, or the daemon of your deployment; `batch-pipeline run` needs "
-            f"none."
+            f"its daemon {heard}, so that sensors, schedules and queued runs ({waiting}) stand "
+            f"still. Start `batch-pipeline dev`, or the daemon of your deployment; "
+            f"`batch-pipeline run` needs none."
         )
         yield warning("dagster", text)
         return
-    wait = agreeing(waiting, "waits", "wait")
-    yield fine("dagster", f"its daemon is up; {count_of(waiting, 'run')} {wait} in the queue.")
+    yield fine("dagster", f"its daemon is up; runs in the queue: {waiting}.")

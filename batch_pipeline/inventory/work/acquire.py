@@ -31,6 +31,7 @@ from batch_pipeline.inventory.jobs.bookmarks import (
 )
 from batch_pipeline.inventory.jobs.jobs import job_to_acquire, with_late
 from batch_pipeline.inventory.locks import lock_planning
+from batch_pipeline.inventory.meta.reflected_table import CutTexts
 from batch_pipeline.inventory.server.engine import named_errors, transaction
 from batch_pipeline.inventory.work.acquire_in_server import Request, Turns
 from batch_pipeline.inventory.work.acquire_statements import INSERT, TAKE_ANY, TAKE_FIRST
@@ -55,10 +56,10 @@ class Source(Divisible, Protocol):
         """Give the ceiling of less than a second ago."""
         ...
 
-    def cut_text(self, inventory: sa.Engine) -> str | None:
-        """Give the statement that cuts a batch, for the inventory's own connection to execute.
+    def cut_texts(self, inventory: sa.Engine) -> CutTexts | None:
+        """Return the statements that cut a batch, for the inventory's own connection to execute.
 
-        None where it has to be executed by the table's own connection.
+        None where they have to be executed by the table's own connection.
         """
         ...
 
@@ -105,7 +106,7 @@ class Acquisitions:
         attempt cannot be published, and the batch is handed out again.
 
         Raises:
-            JobChangedError: the job has another filter.
+            JobChangedError: the job has another filter, other columns or another database.
             JobPausedError: the job is paused.
             MetaTableRestartedError: nothing is left since the table's ids start again.
         """
@@ -151,9 +152,9 @@ class Acquisitions:
         """Try the short way, which needs to know the job and a table in the same database."""
         if job_id is None or wish.window.last_id != MAX_ID:
             return None
-        cut = source.cut_text(self._engine)
-        ceiling = None if cut is None else source.known_ceiling()
-        if cut is None or ceiling is None:
+        texts = source.cut_texts(self._engine)
+        ceiling = None if texts is None else source.known_ceiling()
+        if texts is None or ceiling is None:
             return None
         return self._turns.acquire(
             Request(
@@ -162,7 +163,7 @@ class Acquisitions:
                 limits=wish.limits,
                 window_first_id=wish.window.first_id,
                 ceiling=ceiling,
-                cut=cut,
+                texts=texts,
                 config=json.dumps(dict(wish.config)),
                 liveness_key=self._attempts.heartbeat.liveness_key,
                 run_id=wish.run_id,
@@ -246,6 +247,7 @@ class Acquisitions:
             "item_count": cut.count,
             "oversized": cut.weight > wish.limits.max_weight,
             "config": dict(wish.config),
+            "id_runs": None if cut.runs is None else [cut.runs.firsts, cut.runs.lasts],
             "run_first_id": run.first_id,
             "run_last_id": run.last_id,
         }

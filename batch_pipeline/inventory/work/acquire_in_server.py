@@ -25,6 +25,7 @@ from batch_pipeline.domain.job import JobTerms
 from batch_pipeline.domain.planning import Limits
 from batch_pipeline.inventory.locks import LockClass
 from batch_pipeline.inventory.meta.meta_engine import reading
+from batch_pipeline.inventory.meta.reflected_table import CutTexts
 from batch_pipeline.inventory.server.engine import transaction
 
 _DEFINED = "batch_pipeline_acquire"
@@ -38,6 +39,7 @@ _TYPES: dict[str, sa.types.TypeEngine[Any]] = {
     "weight_allowed": sa.BigInteger(),
     "count_allowed": sa.BigInteger(),
     "cut": sa.Text(),
+    "runs": sa.Text(),
     "config": pg.JSONB(),
     "tokens": sa.ARRAY(pg.UUID(as_uuid=True)),
     "liveness_key": sa.BigInteger(),
@@ -61,7 +63,7 @@ _ACQUIRE = sa.select(
 class Request:
     """New batches of a job, all of one kind; those of several threads are sent together.
 
-    `cut` is the statement that cuts a batch up to the ceiling.
+    `texts` are the statements that cut a batch up to the ceiling.
     """
 
     job_id: int
@@ -69,7 +71,7 @@ class Request:
     limits: Limits
     window_first_id: int
     ceiling: int
-    cut: str
+    texts: CutTexts
     config: str
     liveness_key: int
     run_id: str
@@ -131,7 +133,8 @@ def _acquire(engine: sa.Engine, request: Request, tokens: list[UUID]) -> list[At
         "highest_id": request.ceiling,
         "weight_allowed": request.limits.max_weight,
         "count_allowed": min(request.limits.max_count, MAX_ID),
-        "cut": request.cut,
+        "cut": request.texts.cut,
+        "runs": request.texts.runs,
         "config": json.loads(request.config),
         "tokens": tokens,
         "liveness_key": request.liveness_key,

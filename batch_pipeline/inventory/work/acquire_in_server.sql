@@ -5,10 +5,13 @@
 -- before the ceiling. For a token that meets another case no row is given and nothing is changed:
 -- the statements of acquire.py, of which this is the short form, then decide. `cut` is the text of
 -- the statement that finds the last item of a batch; it takes first id, last id, weight and count.
+-- `runs` is the text of the one that finds which ids are there; it takes first id and last id, and
+-- is executed only for a range with gaps. It is a second look, so rows that came or went since the
+-- first one are another case.
 CREATE OR REPLACE FUNCTION pg_temp.batch_pipeline_acquire(
     planning integer, of_job integer, attempts_allowed integer, is_bisected boolean,
     window_first_id bigint, highest_id bigint, weight_allowed bigint, count_allowed bigint,
-    cut text, batch_config jsonb, tokens uuid[], its_liveness_key bigint, its_run_id text,
+    cut text, runs text, batch_config jsonb, tokens uuid[], its_liveness_key bigint, its_run_id text,
     its_lease interval
 ) RETURNS TABLE (token uuid, attempt_id bigint, batch_id bigint, first_id bigint, last_id bigint,
                  weight bigint, item_count bigint)
@@ -18,6 +21,8 @@ DECLARE
     one record;
     run record;
     final record;
+    planned record;
+    id_runs bigint[];
     next_id bigint;
 BEGIN
     SELECT j.kind, j.max_attempts, j.bisect, j.paused_at INTO one
@@ -53,11 +58,18 @@ BEGIN
         last_id := final.next_uid - 1;
         weight := final.total;
         item_count := final.position;
+        id_runs := NULL;
+        IF item_count <= last_id::numeric - first_id THEN
+            EXECUTE runs INTO planned USING first_id, last_id;
+            EXIT WHEN planned.items <> item_count OR planned.weight <> weight;
+            id_runs := ARRAY[planned.firsts, planned.lasts];
+        END IF;
         INSERT INTO batch_pipeline.batch
-               (job_id, first_id, last_id, weight, item_count, oversized, config)
+               (job_id, first_id, last_id, weight, item_count, oversized, config, id_runs)
         VALUES (of_job, batch_pipeline_acquire.first_id, batch_pipeline_acquire.last_id,
                 batch_pipeline_acquire.weight, batch_pipeline_acquire.item_count,
-                batch_pipeline_acquire.weight > weight_allowed, batch_config)
+                batch_pipeline_acquire.weight > weight_allowed, batch_config,
+                id_runs)
         RETURNING id INTO batch_id;
         INSERT INTO batch_pipeline.batch_state (batch_id, job_id, state, attempts)
         VALUES (batch_pipeline_acquire.batch_id, of_job, 'running', 1);

@@ -11,6 +11,7 @@ from batch_pipeline.domain.batch import AttemptStatus, BatchState
 from batch_pipeline.domain.job import JobKind
 from batch_pipeline.inventory.jobs.bookmarks import REACH
 from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, job
+from batch_pipeline.inventory.work.batch_rows import BATCH_ROW
 
 _ONE = sa.literal_column("1", sa.Integer)
 _RUNNING = sa.literal_column(f"'{BatchState.RUNNING}'", sa.Text)
@@ -58,7 +59,7 @@ def _take_waiting(*states: BatchState) -> sa.Select[Any]:
     wanted = wanted.render_derived("wanted")
     # One probe of the index for each job and state, however many batches wait.
     first = (
-        sa.select(batch, job.c.name)
+        sa.select(*BATCH_ROW)
         .select_from(batch_state)
         .join(batch, batch.c.id == batch_state.c.batch_id)
         .join(job, job.c.id == batch.c.job_id)
@@ -128,12 +129,8 @@ TAKE_ANY = _take_waiting(BatchState.PLANNED, BatchState.INTERRUPTED, BatchState.
 def _insert_new() -> sa.Select[Any]:
     """Write batch, state, attempt and bookmark in one statement."""
     names = ("job_id", "first_id", "last_id", "weight", "item_count", "oversized", "config")
-    new = (
-        sa.insert(batch)
-        .values({name: _bind(name, batch.c[name]) for name in names})
-        .returning(batch.c.id)
-        .cte("new")
-    )
+    bound = {name: _bind(name, batch.c[name]) for name in (*names, "id_runs")}
+    new = sa.insert(batch).values(bound).returning(batch.c.id).cte("new")
     columns = ("batch_id", "job_id", "state", "attempts")
     state = sa.select(new.c.id, sa.bindparam("job_id", type_=sa.Integer), _RUNNING, _ONE)
     started = sa.insert(batch_state).from_select(columns, state).cte("started")

@@ -172,16 +172,22 @@ class FencedAttempts:
         status: AttemptStatus,
         *,
         counts: bool = True,
+        result: object = None,
         logging: str | None = None,
     ) -> bool:
         """Close a running attempt with a status and tell that it is not published.
 
         An abandoned one that does not count leaves its batch as many tries as it had before.
+        `result` is what `json` made, as of `succeed`.
         """
+        facts = {
+            "result": sa.null() if result is None else result,
+            "logging": None if logging is None else storable(logging),
+        }
         with transaction(self.engine) as connection:
             batch_states.lock(connection, claimed.batch.id)
             mine = attempt.c.token == claimed.token
-            close(connection, mine, status, error, counts=counts, logging=logging)
+            close(connection, mine, status, error, counts=counts, facts=facts)
             unpublished = _status(connection, claimed) != AttemptStatus.SUCCEEDED
             failpoint("fail.before_commit")
         failpoint("fail.after_commit")
@@ -229,7 +235,7 @@ def close(
     error: str,
     *,
     counts: bool = True,
-    logging: str | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> int:
     """Close running attempts, which fences them; the states of their batches are locked already."""
     closing = (
@@ -239,7 +245,7 @@ def close(
             status=status.value,
             finished_at=sa.func.clock_timestamp(),
             error=storable(error)[:_MAX_TEXT],
-            logging=None if logging is None else storable(logging),
+            **(facts or {}),
         )
         .returning(attempt.c.id)
     )

@@ -41,15 +41,14 @@ class Mark:
 class News:
     """What was planned and published above some marks, in order; `marks` are those of now.
 
-    `planned` has no batch that was split; those are `split`. `published` also has batches that were
-    planned before; one that was published twice is there once. `generations` are the newest of
-    those, by the id of the batch.
+    `planned` has no batch that was split. `published` also has batches that were planned before;
+    one that was published twice is there once. `generations` are the newest of those, by the id of
+    the batch.
     """
 
     planned: Sequence[Batch]
     published: Sequence[Batch]
     generations: Mapping[int, int]
-    split: Sequence[Batch]
     marks: Mapping[int, Mark]
 
 
@@ -101,7 +100,6 @@ class BatchNews:
             planned=[batch_of(row) for row in planned if row.superseded_at is None],
             published=[batch_of(row) for row in published.values()],
             generations={one: row.generation for one, row in published.items()},
-            split=[batch_of(row) for row in planned if row.superseded_at is not None],
             marks={
                 one: Mark(batch_id=reached[one], publish_number=count)
                 for one, count in counts.items()

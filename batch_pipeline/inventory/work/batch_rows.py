@@ -10,14 +10,21 @@ from batch_pipeline.domain.backfill import backfill_name
 from batch_pipeline.domain.backfill_key import backfill_key
 from batch_pipeline.domain.batch import Batch
 from batch_pipeline.domain.id_range import MAX_ID, MIN_ID, IdRange
+from batch_pipeline.domain.id_runs import IdRuns
 from batch_pipeline.domain.job import JobKind
 from batch_pipeline.inventory.tables import batch, job
 
+# Without the planned ids, which may be as many as the batch has items: `planned_ids` reads those of
+# one batch when its items are read.
+BATCH_ROW: tuple[sa.Column[Any], ...] = (
+    *(column for column in batch.c if column is not batch.c.id_runs),
+    job.c.name,
+)
 _FIRST_ID = re.compile(r"(-?[0-9]{1,19})(?:-|\.\.)")
 
 
 def batch_of(row: sa.Row[Any]) -> Batch:
-    """Build a batch from a row of the table with its job's name as `name`."""
+    """Build a batch from a row of `BATCH_ROW`."""
     return Batch(
         id=row.id,
         job=row.name,
@@ -27,6 +34,16 @@ def batch_of(row: sa.Row[Any]) -> Batch:
         oversized=row.oversized,
         item_ids=None if row.item_ids is None else tuple(row.item_ids),
     )
+
+
+def planned_ids(connection: sa.Connection, one: Batch) -> IdRuns | None:
+    """Return the ids that a batch's range was planned with; None if it has all of its range."""
+    ids = one.id_range
+    if one.item_ids is not None or one.count == ids.last_id - ids.first_id + 1:
+        return None
+    query = sa.select(batch.c.id_runs).where(batch.c.id == one.id)
+    stored = connection.execute(query).scalar_one_or_none()
+    return None if stored is None else IdRuns(*stored)
 
 
 def label_of(row: sa.Row[Any]) -> str:
@@ -62,7 +79,7 @@ def parts_of(
     `which` picks the job. Halves lie within what they are halves of, and have higher numbers.
     """
     query = (
-        sa.select(batch, job.c.name)
+        sa.select(*BATCH_ROW)
         .join(job)
         .where(which, batch.c.first_id >= ids.first_id, batch.c.last_id <= ids.last_id)
         .order_by(batch.c.id)

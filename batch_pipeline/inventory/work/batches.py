@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, islice
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,13 +17,11 @@ from batch_pipeline.domain.errors import (
     UnknownBatchError,
 )
 from batch_pipeline.domain.failpoint import failpoint
-from batch_pipeline.domain.fitting import Fitted
 from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.domain.job import JobKind, JobTerms
 from batch_pipeline.domain.partition_key import parse_partition_key
 from batch_pipeline.domain.planning import Cut, Limits, Planned
 from batch_pipeline.inventory.jobs.bookmarks import EVERYWHERE, Gap, advance, gaps, highest_planned
-from batch_pipeline.inventory.jobs.fits import fit, room
 from batch_pipeline.inventory.jobs.jobs import of_stream, open_job
 from batch_pipeline.inventory.jobs.paces import estimate, pace
 from batch_pipeline.inventory.locks import lock_planning
@@ -31,12 +29,13 @@ from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import attempt, batch, batch_state, job
 from batch_pipeline.inventory.upkeep.migrate import check_still
 from batch_pipeline.inventory.work import batch_states
-from batch_pipeline.inventory.work.batch_rows import batch_of, parts_of
+from batch_pipeline.inventory.work.batch_rows import BATCH_ROW, batch_of, parts_of
 from batch_pipeline.ports import MetaTable
 
 _COPY = (
     "COPY batch_pipeline.batch "
-    "(job_id, first_id, last_id, weight, item_count, oversized, config, item_ids) FROM STDIN"
+    "(job_id, first_id, last_id, weight, item_count, oversized, config, item_ids, "
+    "id_runs) FROM STDIN"
 )
 
 
@@ -49,16 +48,20 @@ class PlannedBatches:
     def plan(self, table: MetaTable, limits: Limits, *, drain: bool) -> Planned:
         """Cut all items above the bookmark of a stream's job in one pass and one transaction.
 
-        Fewer, so that three wait or run at most, while a limit that is learned has not settled.
         Holds the job's planning lock; a rival waits for it and then finds the rest.
 
         Raises:
             JobPausedError: the job is paused.
-            JobChangedError, StreamMovedError: it was planned with another filter or table.
+            JobChangedError, StreamMovedError: it was planned with another filter, other columns,
+                another table or another database.
             MetaTableRestartedError: the table's ids start again.
         """
         terms = JobTerms(
-            name=table.stream, meta_table=table.name, stream=table.stream, where=table.where
+            name=table.stream,
+            meta_table=table.name,
+            stream=table.stream,
+            where=table.where,
+            identity=table.identity,
         )
         with transaction(self.engine) as connection:
             check_still(connection)
@@ -69,19 +72,15 @@ class PlannedBatches:
             failpoint("plan.locked")
             ceiling = table.ceiling()
             planned = Planned()
-            fitted = fit(connection, limits, one.id)
-            writing = Writing(job_id=one.id, fitted=fitted, config=fitted.config())
-            most = room(connection, fitted, one.id)
+            writing = Writing(job_id=one.id, limits=limits, config=limits.config())
             for gap in gaps(connection, one.id):
-                if planned.held or ceiling is None or ceiling < gap.ids.first_id:
+                if ceiling is None or ceiling < gap.ids.first_id:
                     break
-                cuts = table.cuts(gap.after_id, min(ceiling, gap.ids.last_id), fitted.limits)
+                cuts = table.cuts(gap.after_id, min(ceiling, gap.ids.last_id), limits)
                 if not drain and _is_young(table, gap, limits):
                     cuts = _without_short_tail(cuts, limits)
-                few = islice(cuts, None if most is None else most - planned.batches)
-                planned = planned.and_then(insert_cuts(connection, writing, gap, few))
-                planned = replace(planned, held=next(cuts, None) is not None)
-            if planned.ids is None and not planned.held:
+                planned = planned.and_then(insert_cuts(connection, writing, gap, cuts))
+            if planned.ids is None:
                 planned_up_to = highest_planned(connection, one.id, EVERYWHERE)
                 if planned_up_to is not None:
                     table.check_not_restarted(planned_up_to)
@@ -100,10 +99,9 @@ class PlannedBatches:
             # Nothing is planned of a job that is not there, as of job 0, which there never is.
             job_id = connection.execute(query).scalar_one_or_none() or 0
             known = pace(connection, job.c.id == job_id)
-            fitted = fit(connection, limits, job_id)
             ceiling, found = table.ceiling(), list(gaps(connection, job_id))
         cuts = (
-            table.cuts(gap.after_id, min(ceiling, gap.ids.last_id), fitted.limits)
+            table.cuts(gap.after_id, min(ceiling, gap.ids.last_id), limits)
             for gap in found
             if ceiling is not None and gap.ids.first_id <= ceiling
         )
@@ -134,7 +132,7 @@ class PlannedBatches:
     def batch_of_item(self, stream: str, item_id: int) -> Batch | None:
         """Find the batch of a stream that has an item: a late one's list, or a range."""
         late = (
-            sa.select(batch, job.c.name)
+            sa.select(*BATCH_ROW)
             .join(job)
             .where(
                 job.c.stream == stream,
@@ -197,7 +195,7 @@ class Writing:
     """The job that batches are written for, and what is kept with each of them."""
 
     job_id: int
-    fitted: Fitted
+    limits: Limits
     config: Mapping[str, Any]
 
 
@@ -223,7 +221,7 @@ def insert_batches(
 
     Memory is one batch. The caller holds the planning lock; bookmarks are its business.
     """
-    job_id, most_weight = writing.job_id, writing.fitted.most_weight
+    job_id, most_weight = writing.job_id, writing.limits.max_weight
     highest = sa.select(sa.func.coalesce(sa.func.max(batch.c.id), 0)).where(
         batch.c.job_id == job_id
     )
@@ -236,7 +234,9 @@ def insert_batches(
         for one, item_ids in batches:
             ids, oversized = one.id_range, one.weight > most_weight
             facts = (ids.first_id, ids.last_id, one.weight, one.count, oversized, written)
-            rows.write_row((job_id, *facts, None if item_ids is None else list(item_ids)))
+            listed = None if item_ids is None else list(item_ids)
+            runs = None if one.runs is None else [one.runs.firsts, one.runs.lasts]
+            rows.write_row((job_id, *facts, listed, runs))
             planned = planned.with_cut(one)
     if planned.batches:
         batch_states.planned(connection, job_id, after_batch_id)
@@ -259,7 +259,7 @@ def _without_short_tail(cuts: Iterable[Cut], limits: Limits) -> Iterator[Cut]:
 
 def _live(stream: str) -> sa.Select[Any]:
     return (
-        sa.select(batch, job.c.name)
+        sa.select(*BATCH_ROW)
         .join(job)
         .where(of_stream(stream), batch.c.superseded_at.is_(None), batch.c.item_ids.is_(None))
     )
@@ -269,8 +269,7 @@ def status_query() -> sa.Select[Any]:
     """Give the query of batches in id order, each with the facts of its latest attempt."""
     return (
         sa.select(
-            batch,
-            job.c.name,
+            *BATCH_ROW,
             batch_state.c.state,
             batch_state.c.attempts,
             batch_state.c.generation,

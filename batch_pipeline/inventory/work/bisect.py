@@ -15,6 +15,7 @@ from batch_pipeline.domain.errors import BatchIndivisibleError
 from batch_pipeline.domain.failpoint import failpoint
 from batch_pipeline.domain.halves import Half, halve
 from batch_pipeline.domain.id_range import IdRange
+from batch_pipeline.domain.id_runs import IdRuns
 from batch_pipeline.inventory.jobs.jobs import with_late
 from batch_pipeline.inventory.locks import lock_planning
 from batch_pipeline.inventory.meta.meta_table import OwnMetaTable
@@ -22,7 +23,7 @@ from batch_pipeline.inventory.meta.reflected_table import MetaItem, ReflectedMet
 from batch_pipeline.inventory.server.engine import transaction
 from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, job
 from batch_pipeline.inventory.work import batch_states
-from batch_pipeline.inventory.work.batch_rows import batch_of
+from batch_pipeline.inventory.work.batch_rows import BATCH_ROW, batch_of, planned_ids
 
 ItemTable = OwnMetaTable | ReflectedMetaTable
 
@@ -30,8 +31,11 @@ ItemTable = OwnMetaTable | ReflectedMetaTable
 class Divisible(Protocol):
     """A meta table as splitting needs it."""
 
-    def halves(self, one: Batch) -> tuple[Half, Half] | None:
-        """Split a batch in the middle of its items; None when less than two are left."""
+    def halves(self, one: Batch, planned: IdRuns | None) -> tuple[Half, Half] | None:
+        """Split a batch in the middle of its items; None when less than two are left.
+
+        `planned` are the ids that its range was planned with, None for all of it.
+        """
         ...
 
 
@@ -45,19 +49,31 @@ class BadItem:
     error: str | None
 
 
-def listed(table: ItemTable, one: Batch) -> list[MetaItem]:
-    """Read the items of a batch that are still there, in id order."""
+def listed(engine: sa.Engine, table: ItemTable, one: Batch) -> list[MetaItem]:
+    """Read the items of a batch that are still there, in id order.
+
+    These are the ones that it was planned with: rows that came later are found by the next audit.
+    """
+    with transaction(engine) as connection:
+        planned = planned_ids(connection, one)
+    return _planned_items(table, one, planned)
+
+
+def _planned_items(table: ItemTable, one: Batch, planned: IdRuns | None) -> list[MetaItem]:
     if isinstance(table, OwnMetaTable):
         return [
             MetaItem(id=item.id, item=item.file.location, weight=item.weight)
             for item in table.items(one)
         ]
-    return table.items(one.id_range) if one.item_ids is None else table.items_of(one.item_ids)
+    if one.item_ids is not None:
+        return table.items_of(one.item_ids)
+    return [item for item in table.items(one.id_range) if planned is None or item.id in planned]
 
 
-def halves_of(table: ItemTable, one: Batch) -> tuple[Half, Half] | None:
+def halves_of(table: ItemTable, one: Batch, planned: IdRuns | None) -> tuple[Half, Half] | None:
     """Split a batch in the middle of its items; None when less than two are left."""
-    return halve(one, [(item.id, item.weight) for item in listed(table, one)])
+    items = _planned_items(table, one, planned)
+    return halve(one, [(item.id, item.weight) for item in items], planned)
 
 
 def bisect(engine: sa.Engine, one: Batch, table: ItemTable) -> tuple[Batch, Batch]:
@@ -69,10 +85,11 @@ def bisect(engine: sa.Engine, one: Batch, table: ItemTable) -> tuple[Batch, Batc
     Raises:
         BatchIndivisibleError: it has less than two items, is published, split or being tried.
     """
-    items = listed(table, one)
-    halves = halve(one, [(item.id, item.weight) for item in items])
+    with transaction(engine) as connection:
+        planned = planned_ids(connection, one)
+    halves = halves_of(table, one, planned)
     if halves is None:
-        raise _indivisible(one, items)
+        raise _indivisible(one, _planned_items(table, one, planned))
     with transaction(engine) as connection:
         lock_planning(connection, _job_id(connection, one))
         batch_states.lock(connection, one.id)
@@ -91,7 +108,7 @@ def halve_dead(
     The caller holds the job's planning lock. Batches that somebody else is at are left to them.
     """
     dead = (
-        sa.select(batch, job.c.name)
+        sa.select(*BATCH_ROW)
         .select_from(batch_state)
         .join(batch, batch.c.id == batch_state.c.batch_id)
         .join(job, job.c.id == batch.c.job_id)
@@ -108,7 +125,7 @@ def halve_dead(
     )
     for row in connection.execute(dead).all():
         one = batch_of(row)
-        halves = source.halves(one)
+        halves = source.halves(one, planned_ids(connection, one))
         if halves is not None:
             lock_planning(connection, row.job_id)
             return split(connection, one, halves)
@@ -134,7 +151,8 @@ def split(connection: sa.Connection, one: Batch, halves: tuple[Half, Half]) -> t
 def bad_items(engine: sa.Engine, job_id: int, table: ItemTable) -> list[BadItem]:
     """Find the dead batches of a job and its late job that are down to one item."""
     query = (
-        sa.select(batch, job.c.name, attempt.c.error)
+        sa.select(*BATCH_ROW)
+        .add_columns(attempt.c.error)
         .select_from(batch_state)
         .join(batch, batch.c.id == batch_state.c.batch_id)
         .join(job, job.c.id == batch.c.job_id)
@@ -150,7 +168,7 @@ def bad_items(engine: sa.Engine, job_id: int, table: ItemTable) -> list[BadItem]
     found = []
     for row in rows:
         one = batch_of(row)
-        items = listed(table, one)
+        items = listed(engine, table, one)
         if len(items) == 1:
             place = str(items[0].item)
             found.append(BadItem(batch=one, id=items[0].id, location=place, error=row.error))
@@ -165,6 +183,7 @@ def _insert(connection: sa.Connection, parent: Batch, half: Half) -> Batch:
         "item_count": half.count,
         "item_ids": None if half.item_ids is None else list(half.item_ids),
         "parent_id": parent.id,
+        "id_runs": None if half.runs is None else [half.runs.firsts, half.runs.lasts],
     }
     kept = sa.select(
         batch.c.job_id,

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from batch_pipeline.domain.job import JobKind
 from batch_pipeline.domain.origin import Origin, OriginItem, OriginJob
 from batch_pipeline.domain.schema import RecordSchema
+from batch_pipeline.domain.table_identity import portable
 from batch_pipeline.inventory.tables import SCHEMA, attempt, attempt_item, batch, item, job
 
 _OWN_TABLE = f"{SCHEMA}.{item.name}"
@@ -60,7 +61,7 @@ def origin_of(connection: sa.Connection, attempt_id: int, schema: RecordSchema) 
             stream=row.stream,
             kind=JobKind(row.kind),
             meta_table=row.meta_table,
-            config=row.config,
+            config=portable(row.config),
             max_attempts=row.max_attempts,
             bisect=row.bisect,
             parent=row.parent,

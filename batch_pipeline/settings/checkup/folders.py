@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from batch_pipeline.domain.finding import Finding, Level, failure, fine, warning
-from batch_pipeline.domain.location import is_in_other_store, is_object, shown, to_path
+from batch_pipeline.domain.location import is_object, shown, to_path
 from batch_pipeline.domain.stream import Source, Stream
 from batch_pipeline.settings.home import Home
 from batch_pipeline.settings.units import format_bytes
@@ -78,8 +78,6 @@ def check_places(stream: Stream, now: datetime) -> Iterator[Finding]:
 
 
 def _place(name: str, key: str, uri: str, rights: int, now: datetime) -> Iterator[Finding]:
-    if is_in_other_store(uri):
-        return  # asked by who lists it: nothing less tells
     if is_object(uri):
         yield from _bucket(name, key, uri, now)
         return

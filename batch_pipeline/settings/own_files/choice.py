@@ -19,7 +19,7 @@ _OTHER_COLUMNS = "other columns"
 _OTHER_KIND = "another kind of file"
 _READABLE = frozenset({_OTHER_COLUMNS, _OTHER_KIND})
 _EMPTY = "empty"
-_UNKNOWN_TEXT = "text of an unknown kind"
+_UNKNOWN_TEXT = "neither csv nor JSON; convert it to csv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ def choose(groups: Sequence[Group], stream_of: StreamOf, place: str) -> Choice:
     why = "; ".join(f"{one.files} {one.shown}: {one.reason}" for one in left_out[:3])
     if not any(one.samples for one in groups):
         why = "all files are empty"
-    step = "Name a folder with csv, JSON, parquet, avro or text files."
+    step = "Name a folder with csv, JSON, parquet or avro files."
     raise ProjectNotMadeError(place, f"no file there can be read ({why})", step)
 
 
@@ -137,8 +137,6 @@ def _reading(promised: SourceFormat | None, start: Start) -> ReadAs | None:
     if promised in {SourceFormat.JSONL, SourceFormat.JSON}:
         return ReadAs(format=promised, charset=charset)  # its first line is broken
     dialect = dialect_of(start.text, is_whole=start.is_whole)
-    if dialect is None and promised is SourceFormat.TEXT:
-        return ReadAs(format=promised, charset=charset)
     if dialect is None and promised is SourceFormat.CSV:
         dialect = CsvOptions()  # of one column
     return None if dialect is None else ReadAs(format=found, csv=dialect, charset=charset)

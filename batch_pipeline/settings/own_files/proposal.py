@@ -20,7 +20,6 @@ from batch_pipeline.domain.location import shown
 from batch_pipeline.domain.planning import Limits, cut
 from batch_pipeline.domain.proposed_limits import Machine, limits_for
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.words import agreeing, count_of
 from batch_pipeline.files.landing import FolderLanding
 from batch_pipeline.files.object_landing import ObjectLanding
 from batch_pipeline.settings.own_files.choice import LeftOut, choose, unreadable
@@ -162,20 +161,17 @@ def _dry_plan(sizes: Sequence[int], limits: Limits) -> DryPlan:
 
 
 def bad_of(sample: Sample) -> str:
-    """Say how many of the records that were looked at are bad, up to the verb."""
-    looked = count_of(sample.bad + sample.records, "record")
-    return f"{sample.bad} of {looked} looked at {agreeing(sample.bad, 'is', 'are')}"
+    """Return how many of the records that were looked at are malformed."""
+    return f"malformed records: {sample.bad} of {sample.bad + sample.records} looked at"
 
 
 def _notes(sample: Sample) -> list[str]:
     notes = []
     if sample.first_bad is not None:
         location, line, reason = sample.first_bad
-        first = agreeing(sample.bad, "in", "the first one in")
-        they = agreeing(sample.bad, "It", "They")
         notes.append(
-            f"{bad_of(sample)} malformed, {first} {shown(location)}, line {line}: {reason}. "
-            f"{they} will be quarantined; `on_bad_record` in the stream file says how many may be."
+            f"{bad_of(sample)}, the first one in {shown(location)}, line {line}: {reason}. "
+            f"They will be quarantined; `on_bad_record` in the stream file says how many may be."
         )
     for error in sample.unread:
         line_of = "" if error.line is None else f", line {error.line}"

@@ -3,7 +3,6 @@
 from typing import Any
 
 from batch_pipeline.domain.location import shown
-from batch_pipeline.domain.words import agreeing, count_of
 from batch_pipeline.settings.own_files.proposal import Proposal, bad_of
 from batch_pipeline.settings.stream_file import COMPONENT
 from batch_pipeline.settings.stream_text import stream_text
@@ -26,9 +25,8 @@ def text_of(proposal: Proposal) -> str:
     if keys:
         notes["key_properties"] = f"columns that together identify a record, such as {keys[0]}"
     if sample.bad:
-        notes["on_bad_record"] = f"{bad_of(sample)} malformed; more than this share fails a batch"
-    were = agreeing(sample.records, "was", "were")
-    heading = [f"Columns of {count_of(sample.records, 'record')} that {were} looked at:"]
+        notes["on_bad_record"] = f"{bad_of(sample)}; more than this share fails a batch"
+    heading = [f"Columns (records looked at: {sample.records}):"]
     heading += [f"  {one.name}: {one.type_text}" for one in sample.columns[:_MOST_COLUMNS]]
     if len(sample.columns) > _MOST_COLUMNS:
         heading.append(f"  and {len(sample.columns) - _MOST_COLUMNS} more")

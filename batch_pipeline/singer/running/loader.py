@@ -4,6 +4,7 @@ A generation is loaded when the target has printed the STATE that was sent after
 a run only when the target has ended well, too. What is recorded of it is not known here.
 """
 
+import logging
 import shutil
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,25 +26,26 @@ from batch_pipeline.singer.bookmarks import Bookmark
 from batch_pipeline.singer.messages import batch_message, line, schema_message, state_message
 from batch_pipeline.singer.part_records import record_blocks
 from batch_pipeline.singer.running.acknowledgements import BrokenStateError, Sent
+from batch_pipeline.singer.running.capabilities import Capabilities, probe
 from batch_pipeline.singer.running.config_file import Config
-from batch_pipeline.singer.running.reading import Memory, Reading, reading_of
 from batch_pipeline.singer.running.target_run import HungError, TargetRun
 
+log = logging.getLogger("batch_pipeline")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(slots=True, kw_only=True)
 class SingerLoader:
     """A Singer target of a stream.
 
     `environment` fills the variables of its configuration. `grace` is how long it may take to end
-    when it is asked to.
+    when it is asked to. `capabilities` are probed before the first load that needs them.
     """
 
     stream: str
     target: SingerTarget
     environment: Mapping[str, str] = field(repr=False)
-    memory: Memory
     grace: timedelta = timedelta(seconds=10)
-    _looked: list[Reading] = field(default_factory=list)
+    capabilities: Capabilities | None = None
 
     def load(self, loading: Loading, storage_root: str) -> Loaded:
         """Run the target for one generation."""
@@ -93,22 +95,16 @@ class SingerLoader:
                 raise TargetSilentError(*self._about(loadings[given]), run.said)
             yield _loaded(loadings[given], mode, state, exit_code=code, log=run.said)
 
-    def reading(self) -> Reading:
-        """Find out which BATCH files the target reads; looked up once."""
-        if not self._looked:
-            self._looked.append(reading_of(self.target.command, self.memory))
-        return self._looked[0]
-
     def close(self) -> None:
         """Nothing is open between loads."""
 
     def _mode(self, loadings: Sequence[Loading]) -> MessageMode:
         if self.target.messages is not MessageMode.AUTO:
             return self.target.messages
-        reading = self.reading()
-        encodings = {one.manifest.encoding for one in loadings}
-        uris = (part.uri for one in loadings for part in one.manifest.part_files)
-        is_readable = reading.reads(encodings) and reading.reaches(uris)
+        if self.capabilities is None:
+            self.capabilities = probe(self.target.command)
+            log.info("capabilities of %s: %s", self.target.name, self.capabilities.reason)
+        is_readable = all(self.capabilities.can_read(one.manifest) for one in loadings)
         return MessageMode.BATCH if is_readable else MessageMode.RECORD
 
     @contextmanager

@@ -21,7 +21,6 @@ from batch_pipeline.domain.errors import (
     SparkUnavailableError,
     TasksLostError,
 )
-from batch_pipeline.domain.words import agreeing
 from batch_pipeline.spark.clusters.archive_note import ArchiveNote
 from batch_pipeline.spark.clusters.engine_state import is_connect, is_stopped
 from batch_pipeline.spark.clusters.master import Place, place_of
@@ -142,7 +141,7 @@ def unfit_executor(target: str, report: str) -> ExecutorUnfitError | None:
         return None
     host, executor = place.group(1), place.group(2)
     if missing := lacked(report):
-        wrong = f"its Python lacks the module {missing[0]}", _packing(missing[:1])
+        wrong = f"its Python lacks modules: {missing[0]}", _packing(missing[:1])
     elif program := _NO_PROGRAM.search(report):
         wrong = f"it has no {program.group(1)}", _CHOOSE
     elif other := _OTHER_PYTHON.search(report):
@@ -167,8 +166,7 @@ def problem_of(seen: Seen, here: ArchiveNote) -> tuple[str, str] | None:
         return f"{problem} {seen.platform}", "Run `batch-pipeline pack` on a machine like it"
     if seen.missing:
         modules = ", ".join(seen.missing)
-        noun = agreeing(len(seen.missing), "module", "modules")
-        lack = f"its Python {seen.python} lacks the {noun} {modules}"
+        lack = f"its Python {seen.python} lacks modules: {modules}"
         return lack, _packing(seen.missing)
     if seen.broken is not None:
         return f"its Python {seen.python} cannot import what tasks need ({seen.broken})", _PACK

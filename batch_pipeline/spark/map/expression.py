@@ -1,10 +1,10 @@
 """Evaluates expressions of a stream map on records, with the results of the Singer SDK.
 
-The compiled function does the common ones; where there is none, or where it fails, the same library
-that the SDK uses evaluates the text, so that results and failures are the SDK's.
+The library that the SDK uses evaluates the text, so that results and failures are the SDK's.
 """
 
 import datetime
+import hashlib
 import importlib
 import importlib.util
 import json
@@ -13,7 +13,6 @@ from typing import Any
 
 import simpleeval
 
-from batch_pipeline.spark.map.compiled import Evaluate, NotCompiledError, compiled, md5, sha256
 from batch_pipeline.spark.map.expression_text import ExpressionText
 
 _LONGEST_REASON = 300  # characters; some exceptions repeat the whole value
@@ -40,20 +39,11 @@ class Expression:
         self.text = text
         self.own = own
         self._fixed = {**fixed, **_fake(text)}
-        try:
-            self._compiled: Evaluate | None = compiled(text, self._fixed, own)
-        except NotCompiledError:
-            self._compiled = None
         functions: dict[str, Any] = dict(simpleeval.DEFAULT_FUNCTIONS)
-        functions |= {"md5": md5, "sha256": sha256, "bool": bool}
+        functions |= {"md5": _md5, "sha256": _sha256, "bool": bool}
         functions |= {"datetime": simpleeval.ModuleWrapper(datetime)}
         functions |= {"json": simpleeval.ModuleWrapper(json)}
         self._evaluator = simpleeval.EvalWithCompoundTypes(functions=functions)
-
-    @property
-    def is_compiled(self) -> bool:
-        """Tell that the evaluator is needed for failures only."""
-        return self._compiled is not None
 
     def value(self, row: dict[str, Any]) -> Any:
         """Evaluate on a record, given as its columns' values by name.
@@ -61,12 +51,11 @@ class Expression:
         Raises:
             Exception: any; the expression failed on this record.
         """
-        if self._compiled is not None:
-            try:
-                return self._compiled(row)
-            except Exception:  # noqa: BLE001 - the evaluator tells what it means
-                return self._evaluated(row)
-        return self._evaluated(row)
+        names = {**row, "_": row, "record": row, **self._fixed}
+        if self.own in row:
+            names["self"] = row[self.own]
+        self._evaluator.names = names
+        return self._evaluator.eval(self.text.text, previously_parsed=self.text.node)
 
     def failure(self, error: Exception, *, hides_values: bool) -> str:
         """Say why a record was set aside, without values of the record if they are to be hidden."""
@@ -76,12 +65,13 @@ class Expression:
         subject = "filter of the stream map" if self.own is None else f'stream map of "{self.own}"'
         return f"{subject}: {what}"
 
-    def _evaluated(self, row: dict[str, Any]) -> Any:
-        names = {**row, "_": row, "record": row, **self._fixed}
-        if self.own in row:
-            names["self"] = row[self.own]
-        self._evaluator.names = names
-        return self._evaluator.eval(self.text.text, previously_parsed=self.text.node)
+
+def _md5(text: str) -> str:
+    return hashlib.md5(text.encode("utf-8"), usedforsecurity=False).hexdigest()
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def _fake(text: ExpressionText) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class ExpressionText:
     """A parsed expression.
 
     `reads` are the columns that it may name; with `whole` it may read any. `changes` tells that it
-    calls methods that could change a value in place, `hashes` that it hashes one.
+    calls methods that could change a value in place.
     """
 
     text: str
@@ -47,7 +47,6 @@ class ExpressionText:
     reads: frozenset[str]
     whole: bool
     changes: bool
-    hashes: bool
     key: str
 
 
@@ -73,7 +72,6 @@ def parse(text: object, key: str) -> ExpressionText:
         reads=frozenset(reads.names),
         whole=reads.whole or reads.changes,
         changes=reads.changes,
-        hashes=reads.hashes,
         key=key,
     )
 
@@ -129,7 +127,6 @@ class _Reads(ast.NodeVisitor):
         self.names: set[str] = set()
         self.whole = False
         self.changes = False
-        self.hashes = False
 
     def visit_Name(self, node: ast.Name) -> None:
         if node.id in RECORD_NAMES:
@@ -152,8 +149,6 @@ class _Reads(ast.NodeVisitor):
             self.names.add(column)
 
     def visit_Call(self, node: ast.Call) -> None:
-        if isinstance(node.func, ast.Name):
-            self.hashes = self.hashes or node.func.id in {"md5", "sha256"}
         column = column_asked_for(node)
         if column is None:
             self.generic_visit(node)

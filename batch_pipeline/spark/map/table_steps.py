@@ -17,7 +17,6 @@ from batch_pipeline.spark.map.in_place import Changed, ExpressionFailedError, ch
 from batch_pipeline.spark.map.json_text import json_text
 from batch_pipeline.spark.map.record_plan import RecordPlan, Step
 from batch_pipeline.spark.map.table_cells import Cells, Columns, cells_of
-from batch_pipeline.spark.map.table_filter import NotVectorisedError, mask_of
 
 Mask = npt.NDArray[np.bool_]
 _UNREADABLE = "holds a value that cannot be read"
@@ -42,13 +41,9 @@ class TableSteps:
 
     def filtered(self, condition: Expression) -> Mask:
         """Tell which rows stay."""
-        try:
-            mask = mask_of(condition.text.node.value, self._columns)
-        except NotVectorisedError:
-            text = condition.text
-            values = self._evaluated(condition, self._rows(None if text.whole else text.reads))
-            return np.array([bool(value) for value in values], bool)
-        return np.array(mask.to_numpy(zero_copy_only=False), bool)
+        text = condition.text
+        values = self._evaluated(condition, self._rows(None if text.whole else text.reads))
+        return np.array([bool(value) for value in values], bool)
 
     def stepped(self) -> Columns:
         """Take the steps."""

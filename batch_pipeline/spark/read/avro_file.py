@@ -10,11 +10,34 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import fastavro
 import msgspec
 import pyarrow as pa
 
 _MAGIC = b"Obj\x01"
-_SYNC_BYTES = 16
+_SYNC = {"type": "fixed", "name": "sync_mark", "size": 16}
+_HEADER = fastavro.parse_schema(
+    {
+        "type": "record",
+        "name": "header",
+        "fields": [
+            {"name": "meta", "type": {"type": "map", "values": "bytes"}},
+            {"name": "sync", "type": _SYNC},
+        ],
+    }
+)
+_BLOCK = fastavro.parse_schema(
+    {
+        "type": "record",
+        "name": "block",
+        "fields": [
+            {"name": "count", "type": "long"},
+            {"name": "packed", "type": "bytes"},
+            {"name": "sync", "type": _SYNC},
+        ],
+    }
+)
+_STEP_BYTES = 2**24
 _MAX_HEADER = 64 * 2**20
 _FREE_EXPANSION = 64 * 2**20
 _MAX_BLOCK = 128 * 2**20  # a block is in memory as a whole
@@ -43,41 +66,45 @@ class AvroBlock:
 class AvroFile:
     """An avro file that is read from its start: `schema` as it stands in the header, then blocks.
 
+    fastavro reads header and blocks. It does not decompress them: its `block_reader` has no limit
+    for what a block becomes, does not check the checksums of snappy, and takes a deflate stream
+    that is cut off for a whole one.
+
     Raises:
         AvroDamageError: the header is damaged, or the compression is not known.
     """
 
     def __init__(self, file: ReadsBytes, *, max_expansion: int) -> None:
-        self._file = file
+        self._file = _Bounded(file)
         self._max_expansion = max_expansion
-        if file.read(4) != _MAGIC:
+        magic = self._file.read_some(len(_MAGIC))
+        if magic != _MAGIC:
             raise AvroDamageError("is not an avro file")
-        metadata = self._metadata()
-        self._sync = self._exactly(_SYNC_BYTES)
-        codec = metadata.get("avro.codec", b"null").decode("ascii", "replace")
+        header = self._read(_HEADER, "its header", limit=_MAX_HEADER)
+        self._sync = header["sync"]
+        codec = header["meta"].get("avro.codec", b"null").decode("ascii", "replace")
         if codec not in _CODECS:
             known = ", ".join(_CODECS)
             raise AvroDamageError(f"is compressed with {codec!r}; known are {known}")
         self._decompress = _CODECS[codec]
         try:
-            self.schema: Any = msgspec.json.decode(metadata.get("avro.schema", b""))
+            self.schema: Any = msgspec.json.decode(header["meta"].get("avro.schema", b""))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise AvroDamageError("is damaged: the schema in its header is no JSON") from error
 
     def blocks(self) -> Iterator[AvroBlock]:
-        """Give the blocks in order.
+        """Yield the blocks in order.
 
         Raises:
             AvroDamageError: a block is damaged, the last one is cut, or they grow too much.
         """
         number, packed_bytes, record_bytes = 1, 0, 0
-        while first := self._file.read(1):
-            count = self._long(first)
-            size = self._long()
-            if count < 0 or size < 0:
+        while not self._file.is_at_end():
+            block = self._read(_BLOCK, f"block {number}")
+            packed = block["packed"]
+            if block["count"] < 0:
                 raise AvroDamageError(f"is damaged: block {number} has a size below 0")
-            packed = self._exactly(size)
-            if self._exactly(_SYNC_BYTES) != self._sync:
+            if block["sync"] != self._sync:
                 raise AvroDamageError(f"is damaged: the mark behind block {number} is not its mark")
             packed_bytes += len(packed)
             allowed = max(packed_bytes * self._max_expansion, _FREE_EXPANSION) - record_bytes
@@ -94,52 +121,55 @@ class AvroFile:
                 told = f"more than `read_limits.max_expansion` allows ({self._max_expansion})"
                 raise AvroDamageError(f"block {number} grows too much, {told}")
             record_bytes += len(records)
-            yield AvroBlock(count, records)
+            yield AvroBlock(block["count"], records)
             number += 1
 
-    def _metadata(self) -> dict[str, bytes]:
-        found: dict[str, bytes] = {}
-        left = _MAX_HEADER
-        while count := self._long():
-            if count < 0:
-                count = -count
-                self._long()
-            for _ in range(min(count, _MAX_HEADER)):
-                key = self._bytes(left)
-                value = self._bytes(left)
-                left -= len(key) + len(value)
-                found[key.decode("utf-8", "replace")] = value
-        return found
+    def _read(self, schema: Any, part: str, *, limit: int | None = None) -> Any:
+        self._file.limit = limit
+        try:
+            return fastavro.schemaless_reader(self._file, schema, None)  # type: ignore[arg-type] # it only reads
+        except EOFError as error:
+            raise AvroDamageError("is cut off: the last block has no end") from error
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            if isinstance(error, AvroDamageError):
+                raise
+            raise AvroDamageError(f"is damaged: {part} cannot be read") from error
 
-    def _bytes(self, limit: int) -> bytes:
-        size = self._long()
-        if not 0 <= size <= limit:
-            raise AvroDamageError("is damaged: its header is too long")
-        return self._exactly(size)
 
-    def _long(self, first: bytes = b"") -> int:
-        value = shift = 0
-        octet = first or self._exactly(1)
-        while octet[0] & 0x80:
-            value |= (octet[0] & 0x7F) << shift
-            shift += 7
-            if shift > 63:
-                raise AvroDamageError("is damaged: a number has no end")
-            octet = self._exactly(1)
-        value |= octet[0] << shift
-        return (value >> 1) ^ -(value & 1)
+class _Bounded:
+    """A file that reads as many bytes as are wanted, or fails; of a part at most `limit`."""
 
-    def _exactly(self, size_bytes: int) -> bytes:
+    def __init__(self, file: ReadsBytes) -> None:
+        self._file = file
+        self._ahead = b""
+        self.limit: int | None = None
+
+    def is_at_end(self) -> bool:
+        """Return whether no byte is left."""
+        self._ahead = self._ahead or self._file.read(1)
+        return not self._ahead
+
+    def read_some(self, size_bytes: int) -> bytes:
         """Read in steps, so that a wrong size takes no more memory than the file has bytes."""
-        pieces: list[bytes] = []
-        left = size_bytes
-        while left:
-            piece = self._file.read(min(left, 2**24))
-            if not piece:
-                raise AvroDamageError("is cut off: the last block has no end")
+        pieces, self._ahead = [self._ahead[:size_bytes]], self._ahead[size_bytes:]
+        left = size_bytes - len(pieces[0])
+        while left and (piece := self._file.read(min(left, _STEP_BYTES))):
             pieces.append(piece)
             left -= len(piece)
         return b"".join(pieces)
+
+    def read(self, size_bytes: int, /) -> bytes:
+        """Read exactly so many bytes."""
+        if size_bytes < 0:
+            raise AvroDamageError("is damaged: a size is below 0")
+        if self.limit is not None:
+            self.limit -= size_bytes
+            if self.limit < 0:
+                raise AvroDamageError("is damaged: its header is too long")
+        found = self.read_some(size_bytes)
+        if len(found) < size_bytes:
+            raise EOFError
+        return found
 
 
 def _inflated(packed: bytes, limit: int) -> bytes:

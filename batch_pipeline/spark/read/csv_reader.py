@@ -14,7 +14,6 @@ from pyarrow import csv
 from batch_pipeline.domain.errors import BadFileError
 from batch_pipeline.domain.record_rules import ReadLimits
 from batch_pipeline.domain.stream import CsvOptions
-from batch_pipeline.domain.words import count_of
 from batch_pipeline.spark.chunks import BadText, Table
 from batch_pipeline.spark.read.csv_bounds import (
     NEWLINE,
@@ -222,7 +221,7 @@ class CsvReader:
             return "is not UTF-8"
         expected, found = len(self.header), len(record.cells)
         if expected != found:
-            return f"expected {count_of(expected, 'field')}, found {found}"
+            return f"expected fields: {expected}, found: {found}"
         return None
 
     def _batch(self, rows: list[Cells]) -> pa.RecordBatch:

@@ -1,7 +1,7 @@
 """Finds where a large plain file can be cut into items: ranges of bytes of whole records.
 
-Only where each range gives the records that it would give within the file: lines of JSON lines and
-text, records of csv whose quotes follow the rules from the first byte to the last. Everything else
+Only where each range gives the records that it would give within the file: lines of JSON
+lines, records of csv whose quotes follow the rules from the first byte to the last. Everything else
 stays in one piece. Nothing is parsed here.
 """
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from typing_extensions import Buffer
 
 from batch_pipeline.domain.item import FoundFile
-from batch_pipeline.domain.location import is_in_other_store, is_object
+from batch_pipeline.domain.location import is_object
 from batch_pipeline.stores.facts import FileFacts
 from batch_pipeline.stores.reading import BUFFER_BYTES, open_uri
 
@@ -151,5 +151,4 @@ def _is_small(file: FoundFile) -> bool:
     size_bytes = file.size_bytes
     if size_bytes is None or size_bytes > WHOLE_BYTES:
         return False
-    is_there = is_object(file.location) or is_in_other_store(file.location)
-    return is_there and file.range is None
+    return is_object(file.location) and file.range is None

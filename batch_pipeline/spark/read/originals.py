@@ -19,10 +19,9 @@ from batch_pipeline.domain.errors import (
     SourceUnavailableError,
 )
 from batch_pipeline.domain.item import FoundFile, modified_at
-from batch_pipeline.domain.location import is_in_other_store, is_object, to_path
+from batch_pipeline.domain.location import is_object, to_path
 from batch_pipeline.domain.record_rules import BadFileKind
 from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.words import count_of
 from batch_pipeline.spark.read.objects import FetchedObject
 from batch_pipeline.spark.readable import readable
 from batch_pipeline.stores.facts import FileFacts, look
@@ -87,8 +86,6 @@ def open_original(file: FoundFile, stream: Stream, fetch: Fetch | None = None) -
             raise _outside(stream, file.location)
         if is_object(file.location):
             return _InStore(file, stream, fetch or FetchedObject)
-        if is_in_other_store(file.location):
-            return _Unversioned(file, stream, fetch or FetchedObject)
         return _OnDisk(file, stream)
     except InvalidValueError as error:
         raise bad_file(stream, file.location, f"is not {error.expected}") from error
@@ -194,33 +191,11 @@ class _InStore:
         return _changed(self._stream, file.location, f"{size}, {etag}" if size else etag)
 
 
-class _Unversioned(_InStore):
-    """An object of a store that tells no versions: looked at before and after, as files are."""
-
-    def __init__(self, file: FoundFile, stream: Stream, fetch: Fetch) -> None:
-        super().__init__(file, stream, fetch)
-        if change := _time_change(file, self.facts.modified_at):
-            self.raw.close()
-            raise _changed(stream, file.location, change)
-
-    def check(self) -> None:
-        file, stream = self._file, self._stream
-        try:
-            now = look(file.uri)
-        except OSError as error:
-            raise unreadable(stream, file.location, error) from error
-        if now != self.facts:
-            raise bad_file(stream, file.location, _CHANGED, kind=BadFileKind.CHANGED)
-        super().check()
-
-
 def _size_change(file: FoundFile, size_bytes: int) -> str | None:
     known, part = file.size_bytes, file.range
     if known is None and part is not None:
         known = part.file_bytes
-    return (
-        None if known in {None, size_bytes} else f"size {known} -> {count_of(size_bytes, 'byte')}"
-    )
+    return None if known in {None, size_bytes} else f"size {known} -> {size_bytes} B"
 
 
 def _time_change(file: FoundFile, now: datetime) -> str | None:
@@ -248,8 +223,7 @@ def unreadable(
     """
     if isinstance(error, UnreachableError):
         return SourceUnavailableError(location, reason_of(error))
-    in_store = is_object(location) or is_in_other_store(location)
-    if in_store and isinstance(error, NoBucketError | PermissionError):
+    if is_object(location) and isinstance(error, NoBucketError | PermissionError):
         return SourceRefusedError(location, reason_of(error))
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return bad_file(stream, location, "is not there", kind=BadFileKind.MISSING)

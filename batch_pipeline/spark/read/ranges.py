@@ -21,13 +21,12 @@ from batch_pipeline.spark.read.lazy_numbers import LazyNumbers
 from batch_pipeline.spark.read.readers import Reader, open_reader
 from batch_pipeline.spark.read.slices import ByteRange
 from batch_pipeline.spark.read.sources import OpenSource
-from batch_pipeline.spark.read.text_reader import TextReader
 
 _BLOCK_BYTES = 2 * 2**20
 
 
 def open_range(source: OpenSource, part: FileRange, stream: Stream) -> Reader:
-    """Make the reader for a range of a file in one piece; lines of csv and text are the range's.
+    """Make the reader for a range of a file in one piece; lines of csv are the range's.
 
     Raises:
         BadFileError: the header of the file cannot be read.
@@ -35,21 +34,16 @@ def open_range(source: OpenSource, part: FileRange, stream: Stream) -> Reader:
     start = max(part.start, source.text_start)
     bytes_wanted = ByteRange(start, max(part.stop, start))
     options, limits = stream.source.csv, stream.read_limits
-    match source.format:
-        case SourceFormat.CSV:
-            header: tuple[str, ...] = ()
-            if part.start:
-                names, stop = read_header(source.file, options, limits, source.bad_file)
-                if part.start < stop:
-                    raise source.bad_file(f"byte {part.start} is in front of the column names")
-                header = names.header
-            window = Window(source.file, bytes_wanted, source.bad_file)
-            return CsvReader(window, options, limits, header=header)
-        case SourceFormat.TEXT:
-            window = Window(source.file, bytes_wanted, source.bad_file)
-            return TextReader(window, stream.source.text, limits)
-        case _:
-            return open_reader(source, stream)  # keeps to the part by itself
+    if source.format is not SourceFormat.CSV:
+        return open_reader(source, stream)  # keeps to the part by itself
+    header: tuple[str, ...] = ()
+    if part.start:
+        names, stop = read_header(source.file, options, limits, source.bad_file)
+        if part.start < stop:
+            raise source.bad_file(f"byte {part.start} is in front of the column names")
+        header = names.header
+    window = Window(source.file, bytes_wanted, source.bad_file)
+    return CsvReader(window, options, limits, header=header)
 
 
 def in_lines_of_file(reader: Reader, source: OpenSource, part: FileRange) -> Reader:

@@ -11,7 +11,6 @@ from batch_pipeline.spark.read.json_reader import JsonReader
 from batch_pipeline.spark.read.jsonl_reader import JsonlReader
 from batch_pipeline.spark.read.parquet_reader import ParquetReader
 from batch_pipeline.spark.read.sources import OpenSource
-from batch_pipeline.spark.read.text_reader import TextReader
 
 
 class Reader(Protocol):
@@ -43,8 +42,6 @@ def open_reader(source: OpenSource, stream: Stream) -> Reader:
             return ParquetReader(file, limits, rule, bad_file, source.part)
         case SourceFormat.AVRO:
             return AvroReader(source, limits, stream.on_nonfinite, bad_file)
-        case SourceFormat.TEXT:
-            return TextReader(source, stream.source.text, limits)
         case SourceFormat.CSV | SourceFormat.AUTO:
             return CsvReader(source, stream.source.csv, limits)
         case _:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from batch_pipeline.domain.stream import SourceFormat
 
 SLICEABLE = frozenset({SourceFormat.CSV, SourceFormat.JSONL, SourceFormat.PARQUET})
-IN_RANGES = frozenset({SourceFormat.CSV, SourceFormat.JSONL, SourceFormat.TEXT})
+IN_RANGES = frozenset({SourceFormat.CSV, SourceFormat.JSONL})
 
 
 @dataclass(frozen=True, slots=True)

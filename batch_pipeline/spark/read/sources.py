@@ -156,7 +156,7 @@ class OpenSource:
         """Check that ends of lines, or of the file, are where the range starts and ends."""
         if not self.has_ranges:
             raise self.bad_file(
-                "a range of bytes is wanted, and only plain csv, jsonl and text files in UTF-8 can "
+                "a range of bytes is wanted, and only plain csv and jsonl files in UTF-8 can "
                 "be read in ranges"
             )
         with self.reopened() as file:

@@ -13,7 +13,6 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import zstandard
-from hypothesis import strategies as st
 
 from batch_pipeline_tests.guarantees.fuzz.harness.mutations import mutated, spoiled
 from batch_pipeline_tests.guarantees.fuzz.harness.targets import drawn
@@ -73,12 +72,6 @@ def csv(number: int) -> list[bytes]:
         ]
         found.append("".join(line + end for line in lines).encode())
     return found
-
-
-def texts(number: int) -> list[bytes]:
-    """Lines of any text."""
-    lines = st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"])), max_size=8)
-    return ["\n".join(one).encode() for one in drawn(lines, _COUNT, number)]
 
 
 def parquet(number: int) -> list[bytes]:

@@ -50,14 +50,6 @@ _ALL = (
         long=40_000,
     ),
     Target(
-        name="text",
-        corpus=files.texts,
-        make=files.text_made,
-        open_check=_files(SourceFormat.TEXT, SourceFormat.TEXT, _AUTO),
-        short=20,
-        long=20_000,
-    ),
-    Target(
         name="avro",
         corpus=files.avro,
         make=files.avro_made,

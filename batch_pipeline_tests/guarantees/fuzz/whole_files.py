@@ -16,7 +16,6 @@ from batch_pipeline.domain.encoding import Format
 from batch_pipeline.domain.location import to_path
 from batch_pipeline.domain.schema import RecordSchema
 from batch_pipeline.domain.stream import CsvOptions, SourceFiles, SourceFormat
-from batch_pipeline.domain.text_options import FixedColumn, TextOptions
 from batch_pipeline.spark.task_values import TaskReport
 from batch_pipeline_tests.guarantees.fuzz import oracles
 from batch_pipeline_tests.guarantees.fuzz.harness.targets import Check, Outcome, expect
@@ -66,14 +65,12 @@ def open_dialects(folder: Path) -> Check:
     """Make the check of text in other dialects and charsets, for which there is no oracle."""
     desk = desk_for(folder, SourceFormat.CSV, Format.JSONL)
     usual = desk.stream.source
-    widths = (FixedColumn(name="a", start=1, width=3), FixedColumn(name="b", start=3, width=9))
     sources = [
         replace(usual, csv=CsvOptions(delimiter=";", quote="'", escape="\\")),
         replace(usual, csv=CsvOptions(escape="\\")),
         replace(usual, csv=CsvOptions(names=("a", "b", "c"))),
         replace(usual, charset="cp1252"),
         replace(usual, format=SourceFormat.AUTO, charset="utf-16-le"),
-        replace(usual, format=SourceFormat.TEXT, text=TextOptions(columns=widths)),
         replace(usual, format=SourceFormat.JSONL, charset="shift_jis"),
     ]
 
@@ -210,23 +207,6 @@ def _check_csv(text: bytes, encoded: Encoded) -> None:
             expect(is_same, column, found[name], "was", cell)
 
 
-def _check_text(text: bytes, encoded: Encoded) -> None:
-    lines = text.replace(b"\r\n", b"\n").split(b"\n")
-    if lines[-1] == b"":
-        lines.pop()
-    else:
-        lines[-1] = lines[-1].removesuffix(b"\r")
-    good: list[str] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            good.append(line.decode())
-        except UnicodeError:
-            is_told = number in {bad["line"] for bad in encoded.bad}
-            expect(is_told, "a line that is no text is not set aside", number)
-    found = [record["line"] for record in encoded.records]
-    expect(found == good, "lines", found, "were", good)
-
-
 def _check_typed(expected: list[Any] | None, encoded: Encoded) -> None:
     if expected is None:
         return
@@ -250,5 +230,4 @@ _TEXTS = {
     SourceFormat.JSONL: _check_jsonl,
     SourceFormat.JSON: _check_documents,
     SourceFormat.CSV: _check_csv,
-    SourceFormat.TEXT: _check_text,
 }
