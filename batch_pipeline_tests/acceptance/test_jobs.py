@@ -220,8 +220,8 @@ def test_jobs_of_the_library_show_weights_as_plain_numbers(
         for job in (1, 2):
             execute(database, statement, job=job)
     shown = refusing_place.done("jobs")
-    assert "waiting  1 batch, 4 items, weight 3,000\n" in shown
-    assert "waiting  1 batch, 4 items, 2.9 KiB\n" in shown
+    assert "waiting  batches: 1, items: 4, weight 3,000\n" in shown
+    assert "waiting  batches: 1, items: 4, 2.9 KiB\n" in shown
 
 
 def _tick(sensor: dg.SensorDefinition) -> object:

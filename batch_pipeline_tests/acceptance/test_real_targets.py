@@ -172,7 +172,7 @@ def test_target_postgres_gets_every_record(
     (stream,) = place.told("status", "orders")["streams"]
     (standing,) = stream["targets"]
     assert (standing["loaded"], standing["due"], standing["failed"]) == (2, 0, 0)
-    assert "9 load      warehouse: 100 records loaded" in place.done("explain", "1")
+    assert "9 load      warehouse: records: 100, loaded" in place.done("explain", "1")
 
 
 @pytest.mark.parametrize("mode", ["auto", "record"])

@@ -128,7 +128,7 @@ def test_empty_inventory_beside_manifests_is_noticed(disk: Site, figures: Figure
     disk.land(1, 4)
     disk.work()
     disk.restore(backup)
-    with pytest.raises(InventoryOlderError, match="2 manifests are unknown"):
+    with pytest.raises(InventoryOlderError, match="manifests unknown to it: 2"):
         disk.work()
     figures(restores=1, manifests_newer=2, noticed=1)
 

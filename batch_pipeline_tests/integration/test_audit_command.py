@@ -71,7 +71,7 @@ def test_audit_of_all_streams_finds_nothing_and_ends_well(gap: Database, run: Ru
     assert (ended.exit_code, ended.stderr) == (0, "")
     assert ended.stdout.splitlines() == [
         "idle",
-        "  0 attempts closed, 0 pointer files written",
+        "  attempts closed: 0, pointer files written: 0",
         "orders",
         "  attempts closed: 0, pointer files written: 1",
         "  Published batches compared with the meta table: 1.",

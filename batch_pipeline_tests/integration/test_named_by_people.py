@@ -56,15 +56,9 @@ def test_job_is_found_by_any_spelling_of_its_table(known: Database, spelled: str
     resume_job("known", spelled)
     url = known.engine.url.render_as_string(hide_password=False)
     environment = {"BATCH_PIPELINE_INVENTORY_CONN": url}
-    commands: list[list[str]] = [
-        ["pause", "known"],
-        ["jobs", "known"],
-        ["resume", "known"],
-        ["retry", "known"],
-        ["cancel", "known"],
-    ]
-    for command in commands:
-        done = CliRunner().invoke(cli, [*command, "--meta-table", spelled], env=environment)
+    for command in ("pause", "list", "resume", "retry", "cancel"):
+        words = ["jobs", command, "known", "--meta-table", spelled]
+        done = CliRunner().invoke(cli, words, env=environment)
         assert done.exit_code == 0, done.output
 
 

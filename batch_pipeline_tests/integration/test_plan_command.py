@@ -85,8 +85,8 @@ def test_plan_registers_new_files_and_dry_run_does_not(run: Run, tmp_path: Path)
     land(tmp_path, c="id\n3\n")
     ended = run("plan", "orders")
     assert ended.stdout.splitlines()[:2] == [
-        "orders: 3 files found, 1 registered.",
-        "orders: 1 batch planned.",
+        "orders: files found: 3, registered: 1.",
+        "orders: batches planned: 1.",
     ]
 
 

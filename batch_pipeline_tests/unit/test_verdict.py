@@ -161,7 +161,7 @@ def test_backlog_with_dead_batches_counts_them_as_jobs_does(
 ) -> None:
     """What waits for a person does not wait to be handed out."""
     verdict = judge_backlog(Standing(states=states), Stuck(), HOUR)
-    assert verdict.found == f"{found}; 60 minutes are allowed."
+    assert verdict.found == f"{found}; allowed: 60 minutes."
     assert verdict.numbers["items_unpublished"] == sum(one.items for one in states.values())
     assert verdict.numbers["batches_dead"] == states[BatchState.DEAD].batches
 
