@@ -77,7 +77,7 @@ def test_materializing_a_wide_partition_fails_and_its_neighbour_is_published(
     with pytest.raises(dg.Failure) as caught:
         job.execute_in_process(instance=scene.instance, tags=tags)
     said = str(caught.value.description)
-    assert said.startswith("Batches failed: 1 of 2, ")
+    assert said.startswith("Batches failed: 1 of 2, others are published: ")
     assert f"{REFUSED} " in said
     assert STANDS_FOR in said
     assert everything(scene.database) == before
