@@ -42,6 +42,7 @@ def environment(database_url: str, tmp_path: Path) -> dict[str, str]:
     }
     path = tmp_path / "streams" / "orders" / "defs.yaml"
     path.parent.mkdir(parents=True)
+    (tmp_path / "landing").mkdir()  # `plan` looks for new files
     path.write_text(
         yaml.safe_dump({"type": "batch_pipeline.BatchStream", "attributes": attributes})
     )
