@@ -110,9 +110,10 @@ def list_jobs(job: str | None, meta_table: str | None, as_json: bool) -> None:
 @on_table
 @as_json
 def pause(job: str, reason: str, meta_table: str | None, as_json: bool) -> None:
-    """Pause JOB: nothing of it is planned or started until it is resumed.
+    """Pause JOB.
 
-    Attempts that are running go on, and partitions can still be materialized by hand in Dagster.
+    Nothing of it is planned or started until it is resumed. Attempts that are running go on, and
+    partitions can still be materialized by hand in Dagster.
 
     \b
     Example:
@@ -156,7 +157,7 @@ def resume(job: str, meta_table: str | None, as_json: bool) -> None:
 @on_table
 @as_json
 def cancel(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: bool) -> None:
-    """Cancel all batches of JOB that are not published, or some of them.
+    """Cancel unpublished batches of JOB, all or some of them.
 
     An attempt that is running can no longer publish. What is published stays, and new items are
     planned as before: to stop those too, pause the job first.
@@ -187,10 +188,10 @@ def cancel(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: bo
 @on_table
 @as_json
 def retry(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: bool) -> None:
-    """Retry failed, dead and cancelled batches of JOB; their attempts are counted from zero.
+    """Retry failed, dead and cancelled batches of JOB.
 
-    They are not started here: a sensor, `batch-pipeline run` or the job's workers take them before
-    new ones. Published batches are left alone.
+    Their attempts are counted from zero. They are not started here: a sensor, `batch-pipeline run`
+    or the job's workers take them before new ones. Published batches are left alone.
 
     \b
     Example:
@@ -217,9 +218,10 @@ def retry(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: boo
 @on_table
 @as_json
 def split(job: str, batch: str, meta_table: str | None, as_json: bool) -> None:
-    """Split an unpublished batch of JOB in the middle of its items; the halves are tried next.
+    """Split an unpublished batch of JOB in the middle of its items.
 
-    They take the place of the batch. Done again and again, the item that fails is alone in the end.
+    The halves are tried next. They take the place of the batch. Done again and again, the item that
+    fails is alone in the end.
 
     \b
     Example:

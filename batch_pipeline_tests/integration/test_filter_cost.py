@@ -148,7 +148,9 @@ def test_next_cut_with_the_proposed_index_touches_the_batch_and_one_row(
         found = table.next_cut(0, 10**9, limits(max_count=20))
     assert found is not None
     assert found.count == 20
-    assert rows_touched(postgres, statements) == 21
+    # The filter leaves gaps between ids, so a second statement reads which ids the batch has.
+    assert rows_touched(postgres, statements[:1]) == 21
+    assert rows_touched(postgres, statements) == 21 + 20
 
 
 def test_proposed_index_of_a_partitioned_table_can_be_made(postgres: sa.Engine) -> None:
