@@ -1,54 +1,51 @@
-"""Files in, published BATCH manifests out: each file exactly once, in batches of bounded weight.
+"""Exactly-once ingestion of files: each file is in one published batch of bounded weight.
 
-The walk of the data, and the room where each station is:
+The lifecycle of a file, and the module of each step:
 
-1. arrive    a landing listing finds a file            files/landing.py
-2. register  the file becomes an item with an id       inventory/meta/meta_table.py
-3. plan      items become batches of bounded weight    domain/planning.py
-4. name      a batch becomes a partition in Dagster    domain/partition_key.py, defs/
-5. claim     an attempt starts, with token and lease   inventory/work/attempts.py
-6. encode    the items' records become part files      spark/task.py
-7. publish   the attempt's row makes them count        steps/encode.py
-8. say       SCHEMA, BATCH and STATE lines             singer/messages.py
-9. load      a target takes them and acknowledges      steps/load.py
+1. land      a listing of the landing returns the file     storage/landing.py
+2. register  the file becomes an item of the meta table    inventory/meta_tables/registered_table.py
+3. plan      items become batches of bounded weight        model/planning.py
+4. partition a batch is a partition of a Dagster asset     model/batch.py, defs/
+5. claim     an attempt starts, with a token and a lease   inventory/attempts.py
+6. encode    records become part files                     encode/task.py, spark/encoder.py
+7. publish   the manifest becomes visible                  steps/encode.py
+8. emit      SCHEMA, BATCH and STATE messages              singer/messages.py
+9. load      a target receives the records                 steps/load.py, load/
 
-Where do I go to …
+Where to change what:
 
-- change what a stream file may say?      settings/stream_attributes.py
-- read another file format?               spark/read/formats.py, then a reader for readers.py
-- write another encoding?                 domain/encoding.py, then spark/write/outputs.py
-- change what a record may be?            spark/check/, domain/schema.py
-- tell a Spark cluster something else?    spark/clusters/conf.py
-- find why an executor is unfit?          spark/clusters/fitness.py
-- change how records are mapped?          spark/map/
-- add a column to the inventory?          inventory/tables.py, inventory/upkeep/migrations/versions/
-- change what people see in Dagster?      defs/metadata.py, defs/assets/
-- change the component of dg projects?    defs/component.py, defs/scaffold.py
-- let Prometheus know something else?     metrics/, then inventory/work/work_counts.py
-- change what is checked afterwards?      domain/judgement.py, steps/verify.py, defs/checks/
-- change when batches are launched?       defs/sensors/, steps/plan.py
-- change what is garbage?                 domain/garbage.py, steps/collect_garbage.py
-- add a command?                          cli/, then COMMANDS in cli/__init__.py
-- say what `status` says another way?     cli/status.py, cli/explain.py
-- change the pages of the docs?           docs/; stream_file.md is made from the models
-- propose a stream for a folder?          settings/own_files/, then defs/project.py
-- know what a restored backup lacks?      steps/newer.py, steps/discard.py
-- name a new failure?                     domain/errors/
-- acquire batches without Dagster?        library/, then inventory/work/acquire.py
-- read a user's table another way?        inventory/meta/reflected_table.py
-- know better which ids may still come?   inventory/meta/ceilings/
-- take history once more?                 inventory/jobs/backfills.py, defs/sensors/backfills.py
-- know what a cancelled run means?        inventory/jobs/run_ends.py, defs/sensors/run_ends.py
-- find what came too late?                inventory/jobs/late_arrivals.py
-- move a batch to another state?          inventory/work/batch_states.py, the only place that does
-- give a role a right?                    inventory/roles.sql
-- say something else in a message?         singer/messages.py, singer/bookmarks.py
-- offer batches to Singer another way?    singer/tap/stream.py, then cli/tap.py
-- read part files back as records?        singer/part_records.py, singer/part_lines.py
-- load into a target another way?         steps/load.py, singer/running/loader.py
-- see which BATCH files a target reads?   singer/running/capabilities.py
-- load into Postgres another way?         postgres/loader.py, then postgres/writing.py
-- let one job read another's results?     inventory/meta/published.py
+- keys of the stream file               settings/stream_attributes.py
+- a source format                       encode/readers/formats.py, then a module beside it
+- an object store                       storage/filesystem.py, then a module like storage/local.py
+- which files count as landed           storage/landing.py, storage/landing_poll.py
+- an output format                      model/encoding.py, then a module in storage/part_formats/
+- which records are valid               encode/validation/, model/schema.py
+- stream maps                           encode/mapping/
+- the configuration of a Spark cluster  spark/cluster.py
+- why an executor cannot run tasks      spark/executor_diagnostics.py
+- the tables of the inventory           inventory/tables.py, inventory/migrations/versions/
+- rights of database roles              inventory/roles.sql
+- high watermarks of meta tables        inventory/meta_tables/watermarks.py
+- reading a user's meta table           inventory/meta_tables/reflected_table.py
+- states of a batch                     inventory/batch_states.py, the only writer
+- backfills                             inventory/backfills.py, defs/sensors/backfills.py
+- late arrivals                         inventory/late_arrivals.py
+- metadata and assets in Dagster        defs/metadata.py, defs/assets/
+- sensors                               defs/sensors/, steps/plan.py
+- checks of published batches           model/checks.py, steps/verify.py, defs/checks/
+- what garbage collection removes       model/garbage.py, steps/collect_garbage.py
+- restored backups                      steps/restore_check.py, steps/discard.py
+- acquiring batches without Dagster     library/, inventory/acquire.py
+- commands                              cli/, COMMANDS in cli/__init__.py
+- `init`                                settings/own_files/, defs/project.py
+- messages and bookmarks of Singer      singer/messages.py, singer/bookmarks.py
+- the tap                               singer/tap/stream.py, cli/tap.py
+- the target                            singer/target/target.py, singer/target/sink.py
+- loading into Postgres                 load/postgres.py, load/copy.py
+- loading through a Singer target       load/singer_loader.py, load/singer_capabilities.py
+- metrics for Prometheus                metrics/, inventory/work_counts.py
+- errors                                model/errors.py
+- docs                                  docs/; stream_file.md is generated from the models
 """
 
 from importlib import import_module
@@ -57,14 +54,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from batch_pipeline.defs.build import build_definitions
     from batch_pipeline.defs.component import BatchStream
-    from batch_pipeline.domain.errors import (
-        BatchDataError,
-        ConfigurationError,
-        ConflictError,
-        InvariantError,
-        PipelineError,
-        RetryableError,
-    )
     from batch_pipeline.library import (
         Batch,
         acquire_batch,
@@ -80,17 +69,63 @@ if TYPE_CHECKING:
         resume_job,
         retry_job,
     )
+    from batch_pipeline.model.errors import (
+        AmbiguousJobError,
+        BadWeightError,
+        BatchDataError,
+        BatchReleasedError,
+        ConfigurationError,
+        ConflictError,
+        DatabaseUnreachableError,
+        FencedError,
+        InvalidValueError,
+        InvariantError,
+        JobChangedError,
+        JobPausedError,
+        MetaTableError,
+        MetaTableRestartedError,
+        MetaUnreachableError,
+        PipelineError,
+        RetryableError,
+        SettingError,
+        StreamFileError,
+        TransformError,
+        UnknownBatchError,
+        UnknownJobError,
+        UnknownMetaTableError,
+        UnknownStreamError,
+    )
     from batch_pipeline.settings.stream_file import describe_stream
+    from batch_pipeline.singer.parser import MessageError
 
 __all__ = [
+    "AmbiguousJobError",
+    "BadWeightError",
     "Batch",
     "BatchDataError",
+    "BatchReleasedError",
     "BatchStream",
     "ConfigurationError",
     "ConflictError",
+    "DatabaseUnreachableError",
+    "FencedError",
+    "InvalidValueError",
     "InvariantError",
+    "JobChangedError",
+    "JobPausedError",
+    "MessageError",
+    "MetaTableError",
+    "MetaTableRestartedError",
+    "MetaUnreachableError",
     "PipelineError",
     "RetryableError",
+    "SettingError",
+    "StreamFileError",
+    "TransformError",
+    "UnknownBatchError",
+    "UnknownJobError",
+    "UnknownMetaTableError",
+    "UnknownStreamError",
     "acquire_batch",
     "acquire_batches",
     "audit_job",
@@ -108,15 +143,11 @@ __all__ = [
 ]
 
 
-_ERRORS = "batch_pipeline.domain.errors"
+_ERRORS = "batch_pipeline.model.errors"
 _ELSEWHERE = {
-    "BatchDataError": _ERRORS,
+    **{name: _ERRORS for name in __all__ if name.endswith("Error")},
     "BatchStream": "batch_pipeline.defs.component",
-    "ConfigurationError": _ERRORS,
-    "ConflictError": _ERRORS,
-    "InvariantError": _ERRORS,
-    "PipelineError": _ERRORS,
-    "RetryableError": _ERRORS,
+    "MessageError": "batch_pipeline.singer.parser",
     "build_definitions": "batch_pipeline.defs.build",
     "describe_stream": "batch_pipeline.settings.stream_file",
 }

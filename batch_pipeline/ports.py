@@ -8,18 +8,17 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Protocol
 
-from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch
-from batch_pipeline.domain.encode import Encoded, EncodeRequest, EncodeResult
-from batch_pipeline.domain.errors import PipelineError
-from batch_pipeline.domain.filter import Filter
-from batch_pipeline.domain.item import FoundFile, Item, Registered
-from batch_pipeline.domain.load import Loaded, Loading
-from batch_pipeline.domain.manifest import Manifest, PartFile
-from batch_pipeline.domain.planning import Cut, Limits, Planned
-from batch_pipeline.domain.schema import Column, RecordSchema
-from batch_pipeline.domain.schema_change import Misfit
-from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.table_identity import TableIdentity
+from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch
+from batch_pipeline.model.encode import Encoded, EncodeRequest, EncodeResult
+from batch_pipeline.model.errors import PipelineError
+from batch_pipeline.model.filter import Filter
+from batch_pipeline.model.item import Item, LandedFile, Registered
+from batch_pipeline.model.job import TableIdentity
+from batch_pipeline.model.load import Loaded, Loading
+from batch_pipeline.model.manifest import Manifest, PartFile
+from batch_pipeline.model.planning import Cut, Limits, Planned
+from batch_pipeline.model.schema import Column, Misfit, RecordSchema
+from batch_pipeline.model.stream import Stream
 
 
 class Landing(Protocol):
@@ -30,7 +29,7 @@ class Landing(Protocol):
         """What kept the last listing from some files; told once the others are registered."""
         ...
 
-    def found_files(self) -> Iterable[FoundFile]:
+    def found_files(self) -> Iterable[LandedFile]:
         """List complete files in location order; a file still being written is left out."""
         ...
 
@@ -38,7 +37,7 @@ class Landing(Protocol):
 class AskedLanding(Landing, Protocol):
     """A landing that can be asked for one file."""
 
-    def compare(self, registered: FoundFile) -> str:
+    def compare(self, registered: LandedFile) -> str:
         """Say in words how the file of an item stands now."""
         ...
 
@@ -85,15 +84,15 @@ class MetaTable(Protocol):
         """The database and the columns that it is read by; None where unknown."""
         ...
 
-    def ceiling(self) -> int | None:
+    def high_watermark(self) -> int | None:
         """Give the highest id below which no row can still appear; None when nothing is known."""
         ...
 
-    def cuts(self, after_id: int | None, ceiling: int, limits: Limits) -> Iterator[Cut]:
-        """Cut items above an id (None: all) up to the ceiling in one pass, as `domain.planning`."""
+    def cuts(self, after_id: int | None, high_watermark: int, limits: Limits) -> Iterator[Cut]:
+        """Cut items above an id (None: all) in one pass, as `model.planning` does."""
         ...
 
-    def waited(self, after_id: int | None) -> timedelta | None:
+    def oldest_age(self, after_id: int | None) -> timedelta | None:
         """Tell how long the oldest item above an id has been there, where that is known."""
         ...
 
@@ -121,11 +120,11 @@ class MetaTable(Protocol):
 class Cutter(Protocol):
     """What knows where large files can be cut into several items."""
 
-    def is_large(self, file: FoundFile) -> bool:
+    def is_large(self, file: LandedFile) -> bool:
         """Tell by its size whether a file should be more than one item."""
         ...
 
-    def ranges(self, file: FoundFile) -> Sequence[FoundFile]:
+    def ranges(self, file: LandedFile) -> Sequence[LandedFile]:
         """Give the ranges of a file in order, which start and end with records.
 
         The file itself where it cannot be cut; nothing where it is not there any more, or not as
@@ -139,7 +138,7 @@ class Registry(Protocol):
 
     def register(
         self,
-        files: Iterable[FoundFile],
+        files: Iterable[LandedFile],
         *,
         accept_changed: bool,
         cutter: Cutter | None = None,
@@ -158,7 +157,7 @@ class Batches(Protocol):
     """The planned batches of all jobs. Each call is one transaction."""
 
     def plan(self, table: MetaTable, limits: Limits, *, drain: bool) -> Planned:
-        """Cut all items up to the ceiling; `drain` takes the last, small batch without waiting."""
+        """Cut all items up to the high watermark; `drain` also cuts a last, small batch."""
         ...
 
     def batch(self, stream: str, key: str) -> Batch:
@@ -192,7 +191,7 @@ class Schemas(Protocol):
         """Widen the newest version by what is declared; the existing one serves if it fits.
 
         Raises:
-            SchemaDeclarationError: the declaration narrows or contradicts what is there.
+            ConfigurationError: the declaration narrows or contradicts what is there.
         """
         ...
 
@@ -208,7 +207,7 @@ class Attempts(Protocol):
         An attempt whose process is gone is closed on the way.
 
         Raises:
-            AttemptRunningError: a live attempt works on the batch.
+            ConflictError: a live attempt works on the batch.
         """
         ...
 
@@ -226,8 +225,8 @@ class Attempts(Protocol):
         """
         ...
 
-    def pointed(self, manifest: Manifest, uri: str) -> None:
-        """Remember where the pointer file of a published manifest is."""
+    def record_pointer(self, manifest: Manifest, uri: str) -> None:
+        """Record where the manifest file of a published manifest is."""
         ...
 
     def fail(
@@ -248,7 +247,7 @@ class Encoder(Protocol):
         """Encode the items; bad records and files are reported, never raised.
 
         Raises:
-            EncodeStoppedError: the request's watch called it off; its files are removed.
+            ConflictError: the request's watch called it off; its files are removed.
             StorageUnavailableError: part files cannot be written.
             SparkUnavailableError: the engine is gone.
         """
@@ -256,7 +255,7 @@ class Encoder(Protocol):
 
 
 class PartStorage(Protocol):
-    """Where part files and pointer files live."""
+    """Where part files and manifest files live."""
 
     def prepare(self) -> None:
         """Create the storage root and check that it can be written.
@@ -270,7 +269,7 @@ class PartStorage(Protocol):
         """Check that part files are where their tasks say, as far as that can be in doubt.
 
         Raises:
-            PartFilesElsewhereError: one is not there, or not of its size.
+            ConfigurationError: one is not there, or not of its size.
             StorageUnavailableError: nobody can tell.
         """
         ...
@@ -280,11 +279,11 @@ class PartStorage(Protocol):
         ...
 
     def pointer_uri(self, manifest: Manifest) -> str:
-        """Give where the pointer file of a manifest is, or was."""
+        """Give where the manifest file of a manifest is, or was."""
         ...
 
     def point_to(self, manifest: Manifest) -> str:
-        """Write the pointer file of a published manifest unless it is there; give its URI."""
+        """Write the manifest file of a published manifest unless it is there; give its URI."""
         ...
 
 
@@ -297,7 +296,7 @@ class Loader(Protocol):
         It counts as loaded only when the target has acknowledged it.
 
         Raises:
-            LoadError: it was not loaded; says what state is left.
+            PipelineError: it was not loaded; says what state is left.
         """
         ...
 

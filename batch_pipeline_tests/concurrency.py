@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import psycopg
 
-from batch_pipeline.domain.failpoint import VARIABLE
+from batch_pipeline.model.failpoint import VARIABLE
 
 _Result = TypeVar("_Result")
 _PATIENCE_SECONDS = 300.0  # longer than any machine needs

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from psycopg import sql
 
-from batch_pipeline.domain.batch import Batch
+from batch_pipeline.inventory import embedded_server
 from batch_pipeline.inventory.database import Database, open_database
-from batch_pipeline.inventory.server import embedded
-from batch_pipeline.stores import s3
+from batch_pipeline.model.batch import Batch
+from batch_pipeline.storage import s3_client
 from batch_pipeline_tests.integration.encode_scene import Scene, open_scene
 from batch_pipeline_tests.integration.seeds import planned
 from batch_pipeline_tests.object_store import ObjectStore, open_store
@@ -55,7 +55,7 @@ def server_url() -> Iterator[str]:
     # Not below pytest's own folder: socket paths are short, and pytest tightens modes there.
     folder = Path(tempfile.mkdtemp(prefix="bp-"))
     data = folder / "postgres"
-    url = embedded.ensure_running(data)
+    url = embedded_server.ensure_running(data)
     # Tests kill processes, never the machine: nothing here has to survive a power cut.
     _execute(url, sql.SQL("ALTER SYSTEM SET fsync = off"))
     _execute(url, sql.SQL("ALTER SYSTEM SET full_page_writes = off"))
@@ -65,7 +65,7 @@ def server_url() -> Iterator[str]:
     _execute(url, sql.SQL("ALTER SYSTEM SET max_wal_size = '256MB'"))
     _execute(url, sql.SQL("SELECT pg_reload_conf()"))
     yield url
-    embedded.release(data)
+    embedded_server.release(data)
     shutil.rmtree(folder)
 
 
@@ -125,9 +125,9 @@ def bucket(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterat
     """URI of a new bucket, which this process and those that it starts can use."""
     for name, value in object_store.environment.items():
         monkeypatch.setenv(name, value)
-    s3.forget()
+    s3_client.forget()
     yield f"s3://{object_store.new_bucket()}"
-    s3.forget()
+    s3_client.forget()
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def faults(
     """The store of the bucket behind a proxy, which can be told to fail."""
     with proxy(object_store.endpoint) as between:
         monkeypatch.setenv("AWS_ENDPOINT_URL", between.endpoint)
-        s3.forget()
+        s3_client.forget()
         yield between
 
 

@@ -4,29 +4,29 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from batch_pipeline.domain.batch import Batch, BatchState, BatchStatus
-from batch_pipeline.domain.encode import Encoded, EncodeResult
-from batch_pipeline.domain.encoding import Compression, Encoding, Format
-from batch_pipeline.domain.id_range import IdRange
-from batch_pipeline.domain.item import FoundFile, Item
-from batch_pipeline.domain.manifest import ItemReport, Manifest, PartFile
-from batch_pipeline.domain.planning import Limits
-from batch_pipeline.domain.record_rules import LineageContext
-from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
-from batch_pipeline.domain.stream import Source, Storage, Stream
+from batch_pipeline.model.batch import Batch, BatchState, BatchStatus
+from batch_pipeline.model.encode import Encoded, EncodeResult
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.item import Item, LandedFile
+from batch_pipeline.model.manifest import ItemReport, Manifest, PartFile
+from batch_pipeline.model.planning import Limits
+from batch_pipeline.model.record_rules import LineageContext
+from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
+from batch_pipeline.model.stream import Source, Storage, Stream
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 CONTEXT = LineageContext(batch_key="000000000001-000000000002", attempt=1, started_at=NOON)
 
 
-def found_file(number: int = 1, **overrides: Any) -> FoundFile:
+def found_file(number: int = 1, **overrides: Any) -> LandedFile:
     """A landed file of 10 bytes; its number is in its name and in its modification time."""
     facts: dict[str, Any] = {
         "location": f"file:///landing/orders-{number:04d}.csv",
         "size_bytes": 10,
         "modified_at": NOON + timedelta(seconds=number),
     }
-    return FoundFile(**(facts | overrides))
+    return LandedFile(**(facts | overrides))
 
 
 def item(number: int = 1, **overrides: Any) -> Item:
@@ -121,7 +121,7 @@ def encoded(name: str = "orders", **overrides: Any) -> Encoded:
 def manifest(**overrides: Any) -> Manifest:
     """The first generation of batch 1..3: one part file of five records."""
     facts: dict[str, Any] = {
-        "stream": "orders",
+        "job": "orders",
         "batch": batch(),
         "attempt": 1,
         "token": UUID("12345678-1234-4234-8234-123456789012"),

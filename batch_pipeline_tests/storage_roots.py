@@ -4,13 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from batch_pipeline.domain.location import is_object, join_uri, split_object, to_path, to_uri
-from batch_pipeline.domain.stream import Storage
-from batch_pipeline.files.object_storage import ObjectStorage
-from batch_pipeline.files.storage import FolderStorage
-from batch_pipeline.stores.listing import objects
-from batch_pipeline.stores.reading import open_uri
-from batch_pipeline.stores.upload import put
+from batch_pipeline.model.location import is_object, join_uri, to_path, to_uri
+from batch_pipeline.model.stream import Storage
+from batch_pipeline.storage.filesystem import filesystem_of
+from batch_pipeline.storage.part_storage import PartFileStorage
+from batch_pipeline.storage.s3 import S3
 
 
 class Root(Protocol):
@@ -60,13 +58,12 @@ class Prefix:
     def put(self, name: str, content: bytes = b"") -> str:
         """Write an object and give its URI."""
         uri = join_uri(self.uri, name)
-        put(uri, content)
+        S3.put(uri, content)
         return uri
 
     def names(self) -> list[str]:
         """List all objects below it."""
-        _, start = split_object(f"{self.uri}/")
-        return sorted(one.key.removeprefix(start) for one in objects(f"{self.uri}/"))
+        return sorted(one.name for one in S3.list(f"{self.uri}/"))
 
 
 def root_at(uri: str) -> Root:
@@ -74,13 +71,12 @@ def root_at(uri: str) -> Root:
     return Prefix(uri) if is_object(uri) else Folder(Path(to_path(uri)))
 
 
-def storage_at(uri: str, prefix: str = "") -> FolderStorage | ObjectStorage:
+def storage_at(uri: str, prefix: str = "") -> PartFileStorage:
     """Give the storage with a root."""
-    where = Storage(root=uri, prefix=prefix)
-    return ObjectStorage(where) if is_object(uri) else FolderStorage(where)
+    return PartFileStorage(Storage(root=uri, prefix=prefix))
 
 
 def content(uri: str) -> bytes:
     """Read a file or an object."""
-    with open_uri(uri) as file:
+    with filesystem_of(uri).open(uri) as file:
         return file.read()

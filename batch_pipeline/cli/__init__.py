@@ -21,7 +21,7 @@ from batch_pipeline.cli.completion import VARIABLE
 from batch_pipeline.cli.console import complain
 from batch_pipeline.cli.exits import EXIT_INTERRUPTED, exit_code
 from batch_pipeline.cli.streams import left_out_reported
-from batch_pipeline.domain.errors import PipelineError
+from batch_pipeline.model.errors import PipelineError
 
 # Imports make objects that stay: looking through them for garbage was a tenth of a command's start.
 _OBJECTS_TO_A_LOOK = 50_000

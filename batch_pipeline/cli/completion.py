@@ -16,7 +16,7 @@ def stream_names() -> list[str]:
     """
     import yaml
 
-    from batch_pipeline.domain.errors import SettingError
+    from batch_pipeline.model.errors import SettingError
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:

@@ -14,7 +14,7 @@ from batch_pipeline.cli.progress import progress
 from batch_pipeline.cli.streams import opened
 
 if TYPE_CHECKING:
-    from batch_pipeline.domain.manifest import Manifest
+    from batch_pipeline.model.manifest import Manifest
     from batch_pipeline.settings.pipeline import Pipeline
 
 _NEXT = (
@@ -81,7 +81,7 @@ def _forget(pipeline: "Pipeline") -> None:
 def _print_message(manifest: "Manifest") -> None:
     from batch_pipeline.singer.messages import batch_message
 
-    say("  8 say       the first BATCH message:")
+    say("  8 emit      the first BATCH message:")
     say(json.dumps(batch_message(manifest), ensure_ascii=False, indent=2))
 
 

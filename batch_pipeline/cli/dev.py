@@ -67,7 +67,7 @@ def _start(pipeline: "Pipeline", stack: ExitStack, port: int) -> "list[Service]"
     with err.status("starting the database"):
         place = pipeline.database.location
     say(f"database   {place}")
-    services = _embedded_database(pipeline)
+    services = embedded_database(pipeline)
     with err.status("starting Spark"):
         remote, spark = _spark(pipeline, stack)
     say("spark      warm, through Spark Connect")
@@ -79,18 +79,21 @@ def _start(pipeline: "Pipeline", stack: ExitStack, port: int) -> "list[Service]"
     return [*services, *spark, *servers.services]
 
 
-def _embedded_database(pipeline: "Pipeline") -> "list[Service]":
+def embedded_database(pipeline: "Pipeline") -> "list[Service]":
     """Return the embedded server; a configured one is not a service of this command."""
     from batch_pipeline.defs.instance.services import Service
-    from batch_pipeline.inventory.server.embedded import is_running
+    from batch_pipeline.inventory.embedded_server import find_server
 
     if pipeline.settings.inventory_conn is not None:
         return []
     folder = pipeline.home.postgres
 
+    started = find_server(folder)
+
     def failure() -> str | None:
-        # It is not a child process, so its exit code is unknown.
-        return None if is_running(folder) else "ended"
+        # It is not a child process, so its exit code is unknown. A run may start another server
+        # before this is called.
+        return None if find_server(folder) == started else "ended"
 
     return [Service(name="database", log=folder / "log", failure=failure)]
 
@@ -98,7 +101,7 @@ def _embedded_database(pipeline: "Pipeline") -> "list[Service]":
 def _spark(pipeline: "Pipeline", stack: ExitStack) -> "tuple[str, list[Service]]":
     """Return the address of the Spark that runs share: configured, or started by this command."""
     from batch_pipeline.defs.instance.services import Service
-    from batch_pipeline.spark.sessions.archive_maker import BackgroundArchive
+    from batch_pipeline.spark.sessions.class_data_builder import BackgroundBuild
     from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
     from batch_pipeline.spark.sessions.session import (
         SparkSettings,
@@ -116,7 +119,7 @@ def _spark(pipeline: "Pipeline", stack: ExitStack) -> "tuple[str, list[Service]]
     stack.enter_context(server)
     warm_up(open_session(SparkSettings(home=home, remote=server.remote)))
     close_session()
-    stack.enter_context(BackgroundArchive(home))
+    stack.enter_context(BackgroundBuild(home))
     return server.remote, [Service(name="Spark server", log=server.log, failure=server.failure)]
 
 

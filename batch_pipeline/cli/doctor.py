@@ -10,12 +10,12 @@ import click
 from batch_pipeline.cli.console import out, print_json
 from batch_pipeline.cli.exits import EXIT_OPERATOR
 from batch_pipeline.cli.streams import as_json
-from batch_pipeline.domain.ceiling import Strategy
-from batch_pipeline.domain.errors import InvalidValueError
-from batch_pipeline.domain.finding import Level
+from batch_pipeline.model.checks import Level
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.stream import Strategy
 
 if TYPE_CHECKING:
-    from batch_pipeline.inventory.meta.meta_sources import SourceTerms
+    from batch_pipeline.inventory.meta_tables.sources import SourceTerms
 
 _CEILINGS = click.Choice([one.value for one in Strategy])  # of enums `click` shows other names
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
@@ -67,11 +67,11 @@ def doctor(meta_table: str | None, as_json: bool, **table: str | None) -> None:
 
 
 def _terms(meta_table: str, table: dict[str, Any]) -> "SourceTerms":
-    from batch_pipeline.domain.filter import parse_filter
-    from batch_pipeline.inventory.meta.ceilings.settle import SettleBy
-    from batch_pipeline.inventory.meta.column_roles import MetaColumns
-    from batch_pipeline.inventory.meta.meta_sources import SourceTerms
-    from batch_pipeline.inventory.meta.published import PUBLISHED_COLUMNS, is_published
+    from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
+    from batch_pipeline.inventory.meta_tables.published_table import PUBLISHED_COLUMNS, is_published
+    from batch_pipeline.inventory.meta_tables.sources import SourceTerms
+    from batch_pipeline.inventory.meta_tables.watermarks import SettleBy
+    from batch_pipeline.model.filter import parse_filter
 
     columns = {role: table[role] for role in ("uid", "item", "weight") if table[role] is not None}
     if columns.get("weight") == "none":
@@ -81,7 +81,7 @@ def _terms(meta_table: str, table: dict[str, Any]) -> "SourceTerms":
         name=meta_table,
         columns=replace(usual, **columns),
         where=None if table["where"] is None else parse_filter(_parsed(table["where"]), "--where"),
-        ceiling=None if table["ceiling"] is None else Strategy(table["ceiling"]),
+        strategy=None if table["ceiling"] is None else Strategy(table["ceiling"]),
         settle_by=None if table["settle_by"] is None else SettleBy(table["settle_by"]),
         reader=_job(table) if is_published(meta_table) else None,
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from batch_pipeline.domain.errors import (
+from batch_pipeline.model.errors import (
     ConflictError,
     PipelineError,
     RetryableError,

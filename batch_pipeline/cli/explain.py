@@ -12,17 +12,16 @@ from click.shell_completion import CompletionItem
 
 from batch_pipeline.cli.console import note, print_json, say
 from batch_pipeline.cli.streams import as_json, chosen, opened
-from batch_pipeline.domain.backfill import backfill_name
-from batch_pipeline.domain.backfill_key import backfill_key
-from batch_pipeline.domain.errors import OF_ONE_META_TABLE
-from batch_pipeline.domain.location import as_s3, shown, to_uri
+from batch_pipeline.model.backfill import backfill_key, backfill_name
+from batch_pipeline.model.errors import OF_ONE_META_TABLE
+from batch_pipeline.model.location import as_s3, shown, to_uri
 
 if TYPE_CHECKING:
-    from batch_pipeline.domain.batch import BatchStatus
-    from batch_pipeline.domain.garbage import Removal
-    from batch_pipeline.domain.item import Item
-    from batch_pipeline.domain.manifest import Manifest
-    from batch_pipeline.domain.stream import Stream
+    from batch_pipeline.model.batch import BatchStatus
+    from batch_pipeline.model.garbage import Removal
+    from batch_pipeline.model.item import Item
+    from batch_pipeline.model.manifest import Manifest
+    from batch_pipeline.model.stream import Stream
     from batch_pipeline.settings.pipeline import Pipeline
 
 _FOUND = 20  # what a meta table finds at most
@@ -133,7 +132,7 @@ def _story(pipeline: "Pipeline", stream: "Stream", item: "Item") -> dict[str, An
 
 
 def _now(stream: "Stream", item: "Item") -> str:
-    from batch_pipeline.files.landing import compare
+    from batch_pipeline.storage.landing import compare
 
     within = stream.source.within
     return f"it {within.advice}" if within.refuse(item.file.location) else compare(item.file)
@@ -170,7 +169,7 @@ def _backfill(
 
 def _why_not(pipeline: "Pipeline", file: str) -> list[str]:
     from batch_pipeline.cli.explain_batch import is_batch_name
-    from batch_pipeline.domain.stream import Source
+    from batch_pipeline.model.stream import Source
 
     what = "item and no batch" if is_batch_name(file) else "item"
     lines = [f"{file} is no registered {what} of any stream. The streams look here:"]

@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Any
 from batch_pipeline.cli.ages import at
 from batch_pipeline.cli.console import fact, head, note
 from batch_pipeline.cli.loads_told import loads_of, print_loads
-from batch_pipeline.domain.errors import (
+from batch_pipeline.model.errors import (
     OF_ONE_META_TABLE,
     AmbiguousJobError,
     BatchSupersededError,
     InvalidValueError,
     UnknownBatchError,
-    UnknownJobBatchError,
     UnknownJobError,
 )
 from batch_pipeline.settings.units import format_bytes
 
 if TYPE_CHECKING:
-    from batch_pipeline.domain.batch import Batch
-    from batch_pipeline.domain.stream import Stream
+    from batch_pipeline.model.batch import Batch
+    from batch_pipeline.model.stream import Stream
     from batch_pipeline.settings.pipeline import Pipeline
 
 _SHOWN = 20
@@ -42,22 +41,29 @@ def batch_stories(
         return
     for stream in streams:
         try:
-            batch = _find(pipeline, stream, name)
+            batch = find_batch(pipeline, stream, name)
         except (BatchSupersededError, InvalidValueError) as error:
             note(str(error))
-        except (UnknownBatchError, UnknownJobBatchError, UnknownJobError):
+        except (UnknownBatchError, UnknownJobError):
             continue
         else:
             yield _story(pipeline, stream, batch, name if ":" in name else batch.label)
 
 
-def _find(pipeline: "Pipeline", stream: "Stream", name: str) -> "Batch":
+def find_batch(pipeline: "Pipeline", stream: "Stream", name: str) -> "Batch":
+    """Return the batch that a partition key, an id range or a number names.
+
+    Raises:
+        UnknownBatchError, UnknownJobError: there is none.
+        BatchSupersededError: it was split; the message names its parts.
+        InvalidValueError: several batches have the name.
+    """
     database = pipeline.database
     if ":" in name:
         return database.backfills.batch(stream.name, name)
     try:
         return database.jobs.batch(stream.name, name)
-    except (AmbiguousJobError, UnknownJobBatchError):
+    except (AmbiguousJobError, UnknownBatchError):
         return database.batches.batch(stream.name, name)  # raises for one that was split
 
 

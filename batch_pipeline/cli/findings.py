@@ -5,22 +5,26 @@ from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 
-from batch_pipeline.domain.errors import NoStreamsError, SettingError
-from batch_pipeline.domain.finding import Finding, Level, attempted, failure, fine, warning
-from batch_pipeline.domain.stream import Stream
 from batch_pipeline.inventory.database import open_database
-from batch_pipeline.inventory.meta.meta_sources import SourceTerms
-from batch_pipeline.inventory.meta.user_meta_table import UserMetaTable
-from batch_pipeline.inventory.upkeep.checkup import check_inventory, check_source
-from batch_pipeline.inventory.upkeep.server_checkup import check_server
-from batch_pipeline.inventory.upkeep.work_checkup import check_dagster, check_work
+from batch_pipeline.inventory.diagnostics import (
+    check_dagster,
+    check_inventory,
+    check_server,
+    check_source,
+    check_work,
+)
+from batch_pipeline.inventory.meta_tables.sources import SourceTerms
+from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
+from batch_pipeline.model.checks import Finding, Level, attempted, failure, fine, warning
+from batch_pipeline.model.errors import SettingError
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.checkup.configuration import check_configuration
 from batch_pipeline.settings.checkup.folders import check_disks, check_home, check_places
 from batch_pipeline.settings.checkup.ports import check_ports
 from batch_pipeline.settings.checkup.versions import check_java, check_versions
 from batch_pipeline.settings.home import Home
 from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.settings.stream_file import load_streams_tolerantly
+from batch_pipeline.settings.stream_file import load_streams_tolerantly, no_streams
 
 
 def find(asked: SourceTerms | None, job: str) -> Iterator[Finding]:
@@ -71,7 +75,7 @@ def _streams(pipeline: Pipeline) -> Iterator[Finding]:
     folder = pipeline.settings.streams
     streams, problems = load_streams_tolerantly(folder)
     if not streams and not problems:
-        yield warning("streams", str(NoStreamsError(str(folder))))
+        yield warning("streams", str(no_streams(str(folder))))
     for problem in problems:  # the other streams run in Dagster, so they are looked at here
         yield failure("streams", str(problem))
     yield from attempted("streams", lambda: check_work(pipeline.database.engine))

@@ -11,17 +11,13 @@ from batch_pipeline.cli.console import complain, head, print_json, say
 from batch_pipeline.cli.exits import exit_code
 from batch_pipeline.cli.progress import progress
 from batch_pipeline.cli.streams import all_streams, as_json, chosen, dry_run, opened
-from batch_pipeline.domain.errors import (
-    GarbageLeftError,
-    PipelineError,
-    StorageUnavailableError,
-)
-from batch_pipeline.domain.garbage import Garbage, Reason
-from batch_pipeline.domain.progress import turn_to
+from batch_pipeline.model.errors import GarbageLeftError, PipelineError, StorageUnavailableError
+from batch_pipeline.model.garbage import Garbage, Reason
+from batch_pipeline.model.progress import start_step
 from batch_pipeline.settings.units import format_bytes
 
 if TYPE_CHECKING:
-    from batch_pipeline.domain.stream import Stream
+    from batch_pipeline.model.stream import Stream
     from batch_pipeline.settings.pipeline import Pipeline
     from batch_pipeline.steps.collect_garbage import Collected
 
@@ -71,7 +67,7 @@ def gc(stream: tuple[str, ...], unknown: bool, dry_run: bool, as_json: bool) -> 
     with opened() as pipeline, progress():
         every = pipeline.streams  # all of them: streams may share a storage
         for one in chosen(pipeline, stream):
-            turn_to(one.name, "collecting garbage")
+            start_step(one.name, "collecting garbage")
             try:
                 done[one.name] = _collect(pipeline, one, every.values(), asked)
             except (GarbageLeftError, StorageUnavailableError) as error:  # the others have theirs

@@ -9,7 +9,7 @@ import click
 
 from batch_pipeline.cli.console import err, head, note, print_json, print_next, say
 from batch_pipeline.cli.streams import as_json
-from batch_pipeline.domain.location import shown
+from batch_pipeline.model.location import shown
 from batch_pipeline.settings.environment import load_settings
 from batch_pipeline.settings.units import format_bytes
 

@@ -9,9 +9,9 @@ import click
 
 from batch_pipeline.cli.console import head, note, print_json, say
 from batch_pipeline.cli.streams import as_json, one_job, opened, optional_job, some_batches
-from batch_pipeline.domain.batch import Batch, BatchState, BatchStatus
-from batch_pipeline.domain.errors import ConfigurationError, UnknownJobError
-from batch_pipeline.domain.job import Job, JobReport
+from batch_pipeline.model.batch import Batch, BatchState, BatchStatus
+from batch_pipeline.model.errors import ConfigurationError, UnknownJobError
+from batch_pipeline.model.job import Job, JobReport
 from batch_pipeline.settings.units import format_bytes
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def split(job: str, batch: str, meta_table: str | None, as_json: bool) -> None:
         control = pipeline.database.jobs
         one = pipeline.job(job, meta_table)
         number = control.batch(job, batch, one.meta_table).id  # before a table is opened for it
-        halves = control.bisect(job, number, pipeline.items_of(one), one.meta_table)
+        halves = control.split(job, number, pipeline.items_of(one), one.meta_table)
     if as_json:
         print_json({"job": job, "halves": [_batch(half) for half in halves]})
         return

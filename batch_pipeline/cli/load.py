@@ -10,15 +10,21 @@ import click
 
 from batch_pipeline.cli.console import complain, print_json
 from batch_pipeline.cli.exits import EXIT_SOME_FAILED, exit_code
+from batch_pipeline.cli.explain_batch import find_batch
 from batch_pipeline.cli.progress import progress
-from batch_pipeline.cli.streams import as_json, one_stream, opened
-from batch_pipeline.domain.errors import NotLoadedError, PipelineError, UnknownTargetError
-from batch_pipeline.domain.load import LoadStanding
-from batch_pipeline.domain.progress import counted, is_heard, turn_to
+from batch_pipeline.cli.streams import as_json, one_stream, opened, removed_option, some_batches
+from batch_pipeline.model.errors import (
+    ConfigurationError,
+    PipelineError,
+    UnknownBatchError,
+    UnknownJobError,
+)
+from batch_pipeline.model.load import TargetStatus
+from batch_pipeline.model.progress import is_enabled, start_step, track
 
 if TYPE_CHECKING:
-    from batch_pipeline.domain.stream import Stream
-    from batch_pipeline.domain.target import Target
+    from batch_pipeline.model.load import Target
+    from batch_pipeline.model.stream import Stream
     from batch_pipeline.settings.pipeline import Pipeline
     from batch_pipeline.steps.load import Outcome
 
@@ -37,14 +43,14 @@ class _Result:
 @click.option(
     "--target", "names", metavar="NAME", multiple=True, help="Only this target; may be repeated."
 )
-@click.option(
-    "--reload", "again", metavar="BATCH_ID", help="Load this batch again, although it is loaded."
-)
+@some_batches
+@removed_option("--reload", lambda: "Use --batch.", is_flag=False)
 @as_json
-def load(stream: str, names: tuple[str, ...], again: str | None, as_json: bool) -> None:
+def load(stream: str, names: tuple[str, ...], batch: tuple[str, ...], as_json: bool) -> None:
     """Load the batches of STREAM that are published and not yet loaded, target by target.
 
     A batch counts as loaded when the target has acknowledged it; it is tried three times.
+    Batches that --batch names are loaded again if they are loaded already.
 
     Exit codes: 3 when some batches failed.
 
@@ -59,9 +65,8 @@ def load(stream: str, names: tuple[str, ...], again: str | None, as_json: bool) 
         one = pipeline.stream(stream)
         targets = _chosen(one, names)
         check_not_older(pipeline, one)
-        if again is not None:
-            _void(pipeline, one, targets, again)
-        desk = _Desk(pipeline, one, run_id, _silent if as_json else tell)
+        only = _due_again(pipeline, one, targets, batch) if batch else None
+        desk = _Desk(pipeline, one, run_id, _silent if as_json else tell, only)
         results = [desk.load(target) for target in targets]
     if as_json:
         print_json({"stream": stream, "run_id": run_id, "targets": [_report(r) for r in results]})
@@ -78,15 +83,35 @@ def _chosen(stream: "Stream", names: tuple[str, ...]) -> "list[Target]":
     known = tuple(target.name for target in stream.targets)
     for name in names or ([] if known else [None]):
         if name not in known:
-            raise UnknownTargetError(stream.name, name, known)
+            raise _unknown_target(stream.name, name, known)
     return [target for target in stream.targets if not names or target.name in names]
 
 
-def _void(pipeline: "Pipeline", stream: "Stream", targets: "list[Target]", batch: str) -> None:
-    loads = pipeline.database.loads
-    found = [loads.void(stream.name, target.name, batch) for target in targets]
-    if not any(found):
-        raise NotLoadedError(stream.name, batch, tuple(target.name for target in targets))
+def _due_again(
+    pipeline: "Pipeline", stream: "Stream", targets: "list[Target]", names: tuple[str, ...]
+) -> list[str]:
+    """Make batches due in the targets; return their names as loads have them."""
+    labels = [_published(pipeline, stream, name) for name in names]
+    for target in targets:
+        pipeline.database.loads.void(stream.name, target.name, labels)
+    return labels
+
+
+def _published(pipeline: "Pipeline", stream: "Stream", name: str) -> str:
+    """Return the name that loads have for a batch.
+
+    Raises:
+        ConfigurationError: there is no published batch of the name.
+    """
+    try:
+        batch = find_batch(pipeline, stream, name.removesuffix(f" of {stream.name}.late"))
+    except (UnknownBatchError, UnknownJobError) as error:
+        raise _not_published(stream.name, name) from error
+    if pipeline.database.manifests.of_batch(batch) is None:
+        raise _not_published(stream.name, name)
+    if ":" in name or batch.job == stream.name:
+        return name if ":" in name else batch.label
+    return f"{batch.label} of {batch.job}"
 
 
 def _silent(_: str) -> None:
@@ -101,6 +126,7 @@ class _Desk:
     stream: "Stream"
     run_id: str
     tell: Callable[[str], None]
+    only: list[str] | None
 
     def load(self, target: "Target") -> _Result:
         """Load what is due into one target."""
@@ -108,11 +134,13 @@ class _Desk:
 
         result, name = _Result(target.name), target.name
         self.tell(f"{self.stream.name} into {name}")
-        turn_to(self.stream.name, f"loading into {name}")
-        due = self._standing(name).due if is_heard() else None
-        outcomes = load_due(self.pipeline, self.stream, target, run_id=self.run_id)
+        start_step(self.stream.name, f"loading into {name}")
+        due = None
+        if is_enabled():
+            due = self._standing(name).due if self.only is None else len(self.only)
+        outcomes = load_due(self.pipeline, self.stream, target, run_id=self.run_id, only=self.only)
         try:
-            for outcome in counted(outcomes, f"loading into {name}", total=due):
+            for outcome in track(outcomes, f"loading into {name}", total=due):
                 result.outcomes.append(outcome)
                 self.tell(f"  {_line(outcome)}")
         except PipelineError as error:  # the other targets have their own troubles
@@ -129,8 +157,8 @@ class _Desk:
         self.tell(f"  Nothing to load. Batches that it never got and whose files are gone: {gone};")
         self.tell("  materialize their partitions again to have them loaded.")
 
-    def _standing(self, target: str) -> LoadStanding:
-        [standing] = self.pipeline.database.loads.standing(self.stream.name, [target])
+    def _standing(self, target: str) -> TargetStatus:
+        [standing] = self.pipeline.database.loads.target_statuses(self.stream.name, [target])
         return standing
 
 
@@ -168,3 +196,19 @@ def _batch(outcome: "Outcome") -> dict[str, Any]:
         "waits": outcome.waits,
         "error": None if outcome.error is None else str(outcome.error),
     }
+
+
+def _unknown_target(stream: str, target: str | None, known: tuple[str, ...]) -> ConfigurationError:
+    known_shown = ", ".join(known) or "none"
+    asked = "has no target" if target is None else f"has no target {target!r}"
+    return ConfigurationError(
+        f"The stream {stream} {asked} (targets of its stream file: {known_shown}). Nothing was "
+        f"loaded. Describe the target below `targets` in the stream file."
+    )
+
+
+def _not_published(stream: str, batch: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{stream} has no published batch {batch!r}. Nothing was loaded. Name a batch as "
+        f"`batch-pipeline explain FILE` names its partition, by its id range, or by its number."
+    )

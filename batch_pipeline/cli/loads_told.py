@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from batch_pipeline.cli.ages import ago, at
 from batch_pipeline.cli.console import fact
-from batch_pipeline.domain.load import LoadRecord, LoadStatus
+from batch_pipeline.model.load import LoadRecord, LoadStatus
 
 if TYPE_CHECKING:
-    from batch_pipeline.domain.manifest import Manifest
-    from batch_pipeline.domain.stream import Stream
+    from batch_pipeline.model.manifest import Manifest
+    from batch_pipeline.model.stream import Stream
     from batch_pipeline.settings.pipeline import Pipeline
 
 
@@ -64,7 +64,7 @@ def _sentence(one: dict[str, Any], now: datetime) -> str:
 def standings_of(pipeline: "Pipeline", stream: "Stream") -> list[dict[str, Any]]:
     """Count for each target of a stream what it has and what waits."""
     names = [target.name for target in stream.targets]
-    return [asdict(one) for one in pipeline.database.loads.standing(stream.name, names)]
+    return [asdict(one) for one in pipeline.database.loads.target_statuses(stream.name, names)]
 
 
 def print_standing(one: dict[str, Any], now: datetime) -> None:

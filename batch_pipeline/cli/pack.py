@@ -29,10 +29,10 @@ def pack(file: Path, added: tuple[str, ...], as_json: bool) -> None:
     Example:
       batch-pipeline pack executors.tar.gz --with my_transforms
     """
-    from batch_pipeline.spark.clusters.packing import pack as pack_into
+    from batch_pipeline.spark.packed_archive import build_archive
 
     file = file.absolute()
-    note = pack_into(file, added)
+    note = build_archive(file, added)
     size_bytes = file.stat().st_size
     if as_json:
         print_json(

@@ -9,16 +9,16 @@ import click
 from batch_pipeline.cli.console import print_json, say
 from batch_pipeline.cli.progress import progress
 from batch_pipeline.cli.streams import as_json, dry_run, one_stream, opened
-from batch_pipeline.domain.backfill import Backfill, Estimate, Pace
-from batch_pipeline.domain.batch import Batch
-from batch_pipeline.domain.errors import PipelineError
-from batch_pipeline.domain.item import Registered
-from batch_pipeline.domain.planning import Planned
-from batch_pipeline.domain.progress import turn_to
+from batch_pipeline.model.backfill import Backfill, Estimate, Throughput
+from batch_pipeline.model.batch import Batch
+from batch_pipeline.model.errors import PipelineError
+from batch_pipeline.model.item import Registered
+from batch_pipeline.model.planning import Planned
+from batch_pipeline.model.progress import start_step
 from batch_pipeline.settings.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from batch_pipeline.domain.stream import Stream
+    from batch_pipeline.model.stream import Stream
     from batch_pipeline.settings.pipeline import Pipeline
 
 _SHOWN = 20
@@ -145,7 +145,7 @@ def _plan(pipeline: "Pipeline", stream: "Stream", *, accept_changed: bool) -> _D
     registered, database = _NOTHING, pipeline.database
     troubles: tuple[PipelineError, ...] = ()
     if stream.user_table is None:
-        turn_to(stream.name, "looking for files")
+        start_step(stream.name, "looking for files")
         landing = pipeline.landing(stream, wait=True)
         registered = register(
             landing,
@@ -245,7 +245,7 @@ def _tell_estimate(stream: str, job: str, told: Estimate, *, as_json: bool) -> N
     say(f"  that succeeded ({told.pace.attempts}): {_speed(told.pace)}{usual} a batch (medians)")
 
 
-def _speed(pace: Pace) -> str:
+def _speed(pace: Throughput) -> str:
     if pace.weight_per_second is None:
         return ""
     return f"{format_bytes(round(pace.weight_per_second))}/s, "

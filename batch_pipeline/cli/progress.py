@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from batch_pipeline.cli.console import err, out, say, visible
-from batch_pipeline.domain.progress import log
+from batch_pipeline.model.progress import log
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -18,15 +18,18 @@ from batch_pipeline.cli.streams import (
     opened,
     removed_option,
 )
-from batch_pipeline.domain.audit import Audit
-from batch_pipeline.domain.errors import PipelineError
-from batch_pipeline.domain.progress import turn_to
-from batch_pipeline.domain.restored import Discarded
+from batch_pipeline.model.audit import Audit
+from batch_pipeline.model.errors import PipelineError
+from batch_pipeline.model.manifest_file import Discarded
+from batch_pipeline.model.progress import start_step
+from batch_pipeline.settings.times import parse_time
 
 if TYPE_CHECKING:
-    from batch_pipeline.domain.stream import Stream
+    from batch_pipeline.model.stream import Stream
     from batch_pipeline.settings.pipeline import Pipeline
     from batch_pipeline.steps.reconcile import Reconciled
+
+_USUAL_AGE = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,28 +63,26 @@ def _instead_of_adopt() -> str:
 @removed_option("--adopt", _instead_of_adopt)
 @click.option("--discard", is_flag=True, help="Set manifests aside that the inventory lacks.")
 @click.option(
-    "--days",
-    metavar="DAYS",
-    type=click.IntRange(min=0, max=36_500),
-    default=7,
-    show_default=True,
-    help="Audit batches published within so many days; 0: no audit.",
+    "--since",
+    metavar="TIME",
+    help="Audit batches published at this time or later. Default: 7 days ago.",
 )
 @click.option("--all", "everything", is_flag=True, help="All published batches.")
+@click.option("--no-audit", is_flag=True, help="Do not audit.")
+@removed_option("--days", lambda: "Use --since TIME, or --no-audit for none.", is_flag=False)
 @dry_run
 @as_json
 def reconcile(
     stream: tuple[str, ...],
     discard: bool,
-    days: int,
-    everything: bool,
     dry_run: bool,
     as_json: bool,
+    **audit: Any,
 ) -> None:
     """Bring the inventory of STREAM and its storage back in step, of all streams or the ones named.
 
-    Attempts without a process are closed and missing pointer files written. The audit compares what
-    published batches read with what the meta table holds now: items that appeared below the
+    Attempts without a process are closed and missing manifest files written. The audit compares
+    what published batches read with what the meta table holds now: items that appeared below the
     bookmark are planned as batches of the job STREAM.late; items that are gone and batches whose
     weight has changed are reported, which is no error.
 
@@ -96,8 +97,9 @@ def reconcile(
     """
     if dry_run and not discard:
         raise click.UsageError("--dry-run needs --discard.")
-    since = None if everything else timedelta(days=days)
-    asked = _Asked(discard=discard, dry_run=dry_run, audits=everything or days > 0, since=since)
+    since = _audit_since(**audit)
+    audits = not audit["no_audit"]
+    asked = _Asked(discard=discard, dry_run=dry_run, audits=audits, since=since)
     with opened() as pipeline, progress():
         results = [_reconcile(pipeline, one, asked) for one in chosen(pipeline, stream)]
     if as_json:
@@ -111,12 +113,21 @@ def reconcile(
     sys.exit(exit_code(errors) if errors else 0)
 
 
+def _audit_since(*, since: str | None, everything: bool, no_audit: bool) -> timedelta | None:
+    """Return the age of the oldest batches to audit; None takes all."""
+    if sum((since is not None, everything, no_audit)) > 1:
+        raise click.UsageError("Choose one of --since TIME, --all and --no-audit.")
+    if since is None:
+        return None if everything else _USUAL_AGE
+    return datetime.now(UTC) - parse_time(since, name="--since")
+
+
 def _reconcile(pipeline: "Pipeline", stream: "Stream", asked: _Asked) -> _Result:
     """Settle what is to be settled, then do what the hourly job does."""
     from batch_pipeline.settings.restored import check_not_older, discard
     from batch_pipeline.steps.reconcile import reconcile as reconcile_step
 
-    turn_to(stream.name, "reconciling")
+    start_step(stream.name, "reconciling")
     result = _Result(stream=stream.name)
     try:
         if asked.discard:
@@ -155,7 +166,7 @@ def _print(one: _Result, asked: _Asked) -> None:
         _print_discarded(one.discarded, dry_run=asked.dry_run)
     if one.reconciled is not None:
         done = one.reconciled
-        say(f"  attempts closed: {done.attempts}, pointer files written: {done.pointers}")
+        say(f"  attempts closed: {done.attempts}, manifest files written: {done.pointers}")
     for sentence in () if one.audit is None else one.audit.sentences():
         say(f"  {sentence}")
     if one.errors:

@@ -19,13 +19,13 @@ from batch_pipeline.cli.streams import (
     removed_option,
     some_batches,
 )
-from batch_pipeline.domain.errors import PipelineError
+from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.settings.times import parse_time
 from batch_pipeline.settings.units import format_bytes
 
 if TYPE_CHECKING:
     from batch_pipeline.defs.reprocess import Chosen, Remade
-    from batch_pipeline.domain.batch import BatchStatus
+    from batch_pipeline.model.batch import BatchStatus
 
 _SHOWN = 20
 
@@ -34,27 +34,27 @@ _SHOWN = 20
 @one_stream
 @some_batches
 @click.option("--all", "everything", is_flag=True, help="All published batches.")
-@click.option(
-    "--until", metavar="TIME", help="Of these the ones published before this time (ISO 8601)."
-)
+@click.option("--since", metavar="TIME", help="Only those published at this time or later.")
+@click.option("--until", metavar="TIME", help="Only those published before this time.")
 @removed_option("--before", lambda: "Use --until.", is_flag=False)
 @dry_run
 @as_json
 def reprocess(
     stream: str,
     batch: tuple[str, ...],
-    until: str | None,
     *,
     everything: bool,
     dry_run: bool,
     as_json: bool,
+    **published: str | None,
 ) -> None:
     """Encode and publish batches of STREAM once more, after code, settings or sources have changed.
 
     Each gets its next generation, which takes the place of the one before in messages and targets.
     A batch that fails keeps what it had. Where it is interrupted, it says with which --until it
-    goes on with the rest. State --batch, --all or --until. With --dry-run it works beside
-    `dev` and other commands.
+    goes on with the rest. State --batch, --all, --since or --until; times are ISO 8601 with a
+    zone, and a date is its first moment in UTC. With --dry-run it works beside `dev` and other
+    commands.
 
     Exit codes: 3 when some batches failed.
 
@@ -66,9 +66,12 @@ def reprocess(
     from batch_pipeline.defs.reprocess import choose
     from batch_pipeline.defs.reprocess import reprocess as do_it
 
-    if (batch and everything) or not (batch or everything or until):
-        raise click.UsageError("Say which: --batch BATCHES, --all or --until TIME.")
-    before = None if until is None else parse_time(until, name="--until")
+    if (batch and everything) or not (batch or everything or any(published.values())):
+        raise click.UsageError("Choose: --batch BATCHES, --all, --since TIME or --until TIME.")
+    times = {
+        name: None if time is None else parse_time(time, name=f"--{name}")
+        for name, time in published.items()
+    }
     with ExitStack() as stack:
         pipeline = stack.enter_context(opened())
         one = pipeline.stream(stream)
@@ -77,11 +80,11 @@ def reprocess(
         )
         instance = stack.enter_context(dagster)
         stack.enter_context(progress())
-        chosen = choose(pipeline, one, instance, keys=batch, before=before)
+        chosen = choose(pipeline, one, instance, keys=batch, **times)
         try:
             remade = [] if dry_run else do_it(pipeline, one, instance, chosen)
         except (KeyboardInterrupt, PipelineError):
-            _tell_rest(stream, batch, chosen)
+            _tell_rest(stream, batch, published["since"], chosen)
             raise
     if as_json:
         print_json({"stream": stream, "dry_run": dry_run, "batches": _batches(chosen, remade)})
@@ -94,9 +97,11 @@ def reprocess(
     sys.exit(EXIT_SOME_FAILED if failed else 0)
 
 
-def _tell_rest(stream: str, keys: Sequence[str], chosen: "Chosen") -> None:
+def _tell_rest(stream: str, keys: Sequence[str], since: str | None, chosen: "Chosen") -> None:
     if chosen.moment is not None:
-        words = [stream, *(f"--batch {key}" for key in keys), "--until", chosen.moment.isoformat()]
+        words = [stream, *(f"--batch {key}" for key in keys)]
+        words += [] if since is None else ["--since", since]
+        words += ["--until", chosen.moment.isoformat()]
         note(f"What is left then is made by: batch-pipeline reprocess {' '.join(words)}")
 
 

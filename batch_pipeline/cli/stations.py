@@ -7,7 +7,7 @@ from typing import Any
 from batch_pipeline.cli.ages import ago, at, lasting
 from batch_pipeline.cli.console import fact, head
 from batch_pipeline.cli.loads_told import print_loads
-from batch_pipeline.domain.batch import AttemptStatus
+from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline.settings.units import format_bytes
 
 _ENDED = {
@@ -84,13 +84,13 @@ def _next_steps(story: dict[str, Any]) -> Iterator[str]:
 
 def _print_arrival(story: dict[str, Any], now: datetime) -> None:
     if story["meta_table"] is not None:
-        fact("1 arrive", f"weight {format_bytes(story['weight'])}; {story['now']}")
+        fact("1 land", f"weight {format_bytes(story['weight'])}; {story['now']}")
         fact("2 register", f"by you: id {story['item_id']} of {story['meta_table']}")
         return
     size, cut, modified = format_bytes(story["size_bytes"]), story["range"], story["modified_at"]
     wanted = "" if cut is None else f"bytes {cut['first']} to {cut['last']} of "
     when = "" if modified is None else f", modified {at(modified, now)}"
-    fact("1 arrive", f"{wanted}{size}{when}; {story['now']}")
+    fact("1 land", f"{wanted}{size}{when}; {story['now']}")
     fact("2 register", f"item {story['item_id']} of stream {story['stream']}")
 
 
@@ -101,9 +101,9 @@ def _print_batch(story: dict[str, Any], now: datetime) -> None:
     weight = format_bytes(story["batch_weight_bytes"])
     fact("3 plan", f"batch of {weight}, items: {story['batch_items']}")
     if story["is_late"]:
-        fact("4 name", "outside the partitions, since it came late")
+        fact("4 partition", "outside the partitions, since it came late")
     else:
-        fact("4 name", f"partition {story['batch_id']}")
+        fact("4 partition", f"partition {story['batch_id']}")
     for one in story["attempts"]:
         _print_attempt(one, now)
     if story["generation"] is None:
@@ -127,7 +127,7 @@ def _print_published(story: dict[str, Any], now: datetime) -> None:
     if story["is_late"]:
         return
     does = "sends it" if story["files_removed"] is None else "leaves it out"
-    fact("8 say", f"`batch-pipeline messages {story['stream']}` {does}")
+    fact("8 emit", f"`batch-pipeline messages {story['stream']}` {does}")
 
 
 def _print_removal(story: dict[str, Any], now: datetime) -> None:
@@ -141,7 +141,7 @@ def _print_removal(story: dict[str, Any], now: datetime) -> None:
 def _print_backfill(story: dict[str, Any], one: dict[str, Any], now: datetime) -> None:
     generation = "" if one["generation"] is None else f", generation {one['generation']}"
     fact("once more", f"by the backfill {one['job']}: {one['state']}{generation}")
-    fact("4 name", f"partition {one['partition']} of {story['stream']}/backfill")
+    fact("4 partition", f"partition {one['partition']} of {story['stream']}/backfill")
     for attempt in one["attempts"]:
         _print_attempt(attempt, now)
     for uri in one["part_files"]:

@@ -11,15 +11,15 @@ import click
 from batch_pipeline.cli.ages import ago, lasting
 from batch_pipeline.cli.console import fact, head, print_json, say
 from batch_pipeline.cli.streams import all_streams, as_json, chosen, opened
-from batch_pipeline.domain.batch import BatchState, BatchStatus
-from batch_pipeline.domain.errors import OF_ONE_META_TABLE
+from batch_pipeline.model.batch import BatchState, BatchStatus
+from batch_pipeline.model.errors import OF_ONE_META_TABLE
 from batch_pipeline.settings.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from batch_pipeline.domain.backfill import Progress
-    from batch_pipeline.domain.standing import Standing
-    from batch_pipeline.domain.stream import Stream
-    from batch_pipeline.inventory.meta.ceilings.ceiling import CeilingReading
+    from batch_pipeline.inventory.meta_tables.watermarks import WatermarkReading
+    from batch_pipeline.model.backfill import Progress
+    from batch_pipeline.model.status import StreamStatus
+    from batch_pipeline.model.stream import Stream
     from batch_pipeline.settings.pipeline import Pipeline
 
 _SHOWN = 5
@@ -71,7 +71,7 @@ def _report(pipeline: "Pipeline", stream: "Stream") -> dict[str, Any]:
         "paused": database.jobs.paused(stream.name),
         **_waiting(standing),
         "last_published_at": max((at for at in ends if at is not None), default=None),
-        "warnings": [one.sentence for one in database.standings.many_partitions(stream.name)],
+        "warnings": [one.sentence for one in database.stream_statuses.many_partitions(stream.name)],
         "batches": {state.value: states.get(state, 0) for state in BatchState},
         "unfinished": [_unfinished(one) for one in statuses if one.state not in _SETTLED],
         "backfills": [_backfill(one, paused) for one in database.backfills.of_stream(stream.name)],
@@ -81,17 +81,17 @@ def _report(pipeline: "Pipeline", stream: "Stream") -> dict[str, Any]:
 
 def _standing(
     pipeline: "Pipeline", stream: "Stream"
-) -> "tuple[Standing | None, CeilingReading | None, str | None]":
+) -> "tuple[StreamStatus | None, WatermarkReading | None, str | None]":
     """Give where a stream stands and its ceiling, or what keeps its meta table from being read."""
     try:
         table = pipeline.meta_table(stream)
-        standing = pipeline.database.standings.standing(stream.name, table)
-        return standing, table.reading(), None
+        standing = pipeline.database.stream_statuses.status(stream.name, table)
+        return standing, table.read_high_watermark(), None
     except OF_ONE_META_TABLE as error:  # the inventory still tells the rest
         return None, None, str(error)
 
 
-def _ceiling(reading: "CeilingReading | None") -> dict[str, Any]:
+def _ceiling(reading: "WatermarkReading | None") -> dict[str, Any]:
     if reading is None:
         return {"ceiling": None, "ceiling_strategy": None, "ceiling_held_by": []}
     return {
@@ -101,7 +101,7 @@ def _ceiling(reading: "CeilingReading | None") -> dict[str, Any]:
     }
 
 
-def _waiting(standing: "Standing | None") -> dict[str, Any]:
+def _waiting(standing: "StreamStatus | None") -> dict[str, Any]:
     """Tell what is in no batch yet, all that is not published, and for how long it has waited."""
     names = ("items_waiting", "bytes_waiting", "items_unpublished", "bytes_unpublished")
     if standing is None:
@@ -246,18 +246,20 @@ def _print_unfinished(told: _Told) -> None:
 
 
 def _height(report: dict[str, Any]) -> str:
-    from batch_pipeline.inventory.meta.ceilings.ceiling import (
-        CeilingReading,
-        Holder,
-        Strategy,
-        describe,
+    from batch_pipeline.inventory.meta_tables.watermarks import (
+        LockHolder,
+        WatermarkReading,
+        describe_reading,
     )
+    from batch_pipeline.model.stream import Strategy
 
     strategy = Strategy(report["ceiling_strategy"])
-    held_by = tuple(Holder(**one) for one in report["ceiling_held_by"])
-    ceiling = describe(CeilingReading(value=report["ceiling"], strategy=strategy, held_by=held_by))
-    rest = ceiling.removeprefix("no ceiling yet")
-    return ceiling.removeprefix("ceiling ") if rest == ceiling else f"none yet{rest}"
+    held_by = tuple(LockHolder(**one) for one in report["ceiling_held_by"])
+    ceiling = describe_reading(
+        WatermarkReading(value=report["ceiling"], strategy=strategy, held_by=held_by)
+    )
+    rest = ceiling.removeprefix("no high watermark yet")
+    return ceiling.removeprefix("high watermark ") if rest == ceiling else f"none yet{rest}"
 
 
 def _counts(batches: dict[str, int]) -> str:

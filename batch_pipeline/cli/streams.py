@@ -12,10 +12,10 @@ import click
 
 from batch_pipeline.cli.console import complain, note
 from batch_pipeline.cli.exits import EXIT_OPERATOR
-from batch_pipeline.domain.errors import PipelineError
+from batch_pipeline.model.errors import PipelineError
 
 if TYPE_CHECKING:
-    from batch_pipeline.domain.stream import Stream
+    from batch_pipeline.model.stream import Stream
     from batch_pipeline.settings.pipeline import Pipeline
 
 
@@ -86,7 +86,7 @@ def chosen(pipeline: "Pipeline", names: tuple[str, ...]) -> "list[Stream]":
     meant too, else as notes.
 
     Raises:
-        StreamFileError, StreamFilesError: the file of a named stream, or every file, is faulty.
+        StreamFileError, ConfigurationError: the file of a named stream, or every file, is faulty.
         UnknownStreamError: there is no stream of a name.
     """
     if not names:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from batch_pipeline.cli.console import complain
 from batch_pipeline.cli.exits import exit_code
-from batch_pipeline.domain.errors import PipelineError
-from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.model.errors import PipelineError
+from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.settings.environment import load_settings
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.singer.bookmarks import Bookmark
-from batch_pipeline.singer.tap.source import Offered, PublishedSource
+from batch_pipeline.singer.tap.settings import OfferedStream, PublishedSource
 from batch_pipeline.singer.tap.tap import PublishedTap
 
 log = logging.getLogger(PublishedTap.name)
@@ -26,11 +26,11 @@ class InventorySource:
 
     pipeline: Pipeline
 
-    def offered(self) -> Sequence[Offered]:
+    def offered_streams(self) -> Sequence[OfferedStream]:
         """Give all streams of the folder with their newest schema."""
         schemas = self.pipeline.database.schemas
         return [
-            Offered(stream=stream, schema=schemas.latest(stream.name)[1])
+            OfferedStream(stream=stream, schema=schemas.latest(stream.name)[1])
             for stream in self.pipeline.streams.values()
         ]
 
@@ -39,7 +39,7 @@ class InventorySource:
     ) -> Iterator[tuple[int, Manifest]]:
         """Read publish numbers and manifests of a stream's jobs, job by job in publish order."""
         manifests, numbers = self.pipeline.database.manifests, bookmark.numbers
-        lost = manifests.given_up_after(stream, numbers, backfills=backfills)
+        lost = manifests.count_removed_after(stream, numbers, backfills=backfills)
         if lost:
             text = "%s: published batches that are not sent, as gc deleted their files: %d"
             log.warning(text, stream, lost)

@@ -15,9 +15,9 @@ import click
 
 from batch_pipeline.cli.console import complain
 from batch_pipeline.cli.exits import EXIT_INTERRUPTED, EXIT_OPERATOR, exit_code
-from batch_pipeline.domain.errors import PipelineError
-from batch_pipeline.domain.location import to_uri
-from batch_pipeline.domain.stream import Source, SourceFormat, Stream
+from batch_pipeline.model.errors import PipelineError
+from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.stream import Source, SourceFormat, Stream
 from batch_pipeline.settings.environment import load_settings
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.stream_file import (
@@ -26,14 +26,20 @@ from batch_pipeline.settings.stream_file import (
     load_streams_tolerantly,
     read_stream_file,
 )
-from batch_pipeline.singer.target.config import UNREADABLE, TargetConfig
-from batch_pipeline.singer.target.places import Place, Places, WantedStream, stream_name
-from batch_pipeline.singer.target.refusals import LandingFailedError, PlaceUnfitError
-from batch_pipeline.singer.target.stream_file import scaffold
+from batch_pipeline.singer.target.config import (
+    CONFIG_READ_ERRORS,
+    AnnouncedStream,
+    StreamLanding,
+    StreamLandings,
+    TargetConfig,
+    stream_name,
+)
+from batch_pipeline.singer.target.errors import landing_failed, unusable_landing
+from batch_pipeline.singer.target.sink import scaffold
 from batch_pipeline.singer.target.target import LandingTarget
 
 
-class PipelinePlaces:
+class PipelineLandings:
     """The landing folders of a home: those of stream files, and new ones below a folder."""
 
     def __init__(self, config: TargetConfig) -> None:
@@ -55,13 +61,13 @@ class PipelinePlaces:
         """The streams that can be read; what is wrong with others is no business of these."""
         return load_streams_tolerantly(self._pipeline.settings.streams)[0]
 
-    def place(self, wanted: WantedStream) -> Place:
+    def landing_of(self, wanted: AnnouncedStream) -> StreamLanding:
         """Give the place of a Singer stream; a stream file is written where none is there.
 
         Raises:
             StreamFileError: its stream file cannot be used.
-            PlaceUnfitError: its stream file describes no landing folder.
-            LandingFailedError: a folder or file cannot be made.
+            ConfigurationError: its stream file describes no landing folder.
+            ConfigurationError: a folder or file cannot be made.
         """
         name = self._config.stream_names.get(wanted.name) or stream_name(wanted.name)
         stream = self._streams.get(name) or self._described(name)
@@ -72,10 +78,12 @@ class PipelinePlaces:
         if stream is None:
             registry = self._pipeline.database.meta_table(name)
             root = to_uri(folder)
-            return Place(stream=name, root=root, format=SourceFormat.AUTO, registry=registry)
+            return StreamLanding(
+                stream=name, root=root, format=SourceFormat.AUTO, registry=registry
+            )
         if not isinstance(stream.source, Source):
-            raise PlaceUnfitError(name, "lists its files in a table of your own")
-        return Place(
+            raise unusable_landing(name, "lists its files in a table of your own")
+        return StreamLanding(
             stream=name,
             root=stream.source.uri,
             format=stream.source.format,
@@ -95,7 +103,7 @@ class PipelinePlaces:
         stream = read_stream_file(path)
         return stream if stream.name == name else None
 
-    def _created(self, wanted: WantedStream, name: str, folder: Path) -> Stream | None:
+    def _created(self, wanted: AnnouncedStream, name: str, folder: Path) -> Stream | None:
         """Write a stream file and make the landing folder; somebody quicker is let win."""
         place = self._pipeline.settings.streams / name
         made = scaffold(wanted, name, to_uri(folder))
@@ -110,11 +118,11 @@ class PipelinePlaces:
                 draft.rename(place / FILE_NAME)
         except OSError as error:
             where, reason = str(error.filename or place), (error.strerror or "unknown").lower()
-            raise LandingFailedError(where, reason) from error
+            raise landing_failed(where, reason) from error
         stream = self._described(name)
         if stream is None:
             problem = f"has no stream file, and {place / FILE_NAME} describes another stream"
-            raise PlaceUnfitError(name, problem)
+            raise unusable_landing(name, problem)
         return stream
 
 
@@ -123,9 +131,9 @@ class TargetBatchPipeline(LandingTarget):
 
     package_name = "batch-pipeline"
 
-    def open_places(self, settings: TargetConfig) -> Places:
+    def open_landings(self, settings: TargetConfig) -> StreamLandings:
         """Give the landing folders of the home that the config names."""
-        return PipelinePlaces(settings)
+        return PipelineLandings(settings)
 
 
 def main() -> None:
@@ -142,7 +150,7 @@ def main() -> None:
     except BrokenPipeError:  # who reads STATE is gone, so nobody would hear of what comes next
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
-    except UNREADABLE as error:
+    except CONFIG_READ_ERRORS as error:
         complain(f"The config cannot be read: {error}. Nothing was read from the tap.")
         sys.exit(EXIT_OPERATOR)
     except PipelineError as error:

@@ -1,4 +1,4 @@
-"""The command `verify`: the checks that Dagster shows, without Dagster, and pointer files."""
+"""The command `verify`: the checks that Dagster shows, without Dagster, and manifest files."""
 
 import sys
 from typing import Any
@@ -9,8 +9,8 @@ from batch_pipeline.cli.console import head, print_json, say
 from batch_pipeline.cli.exits import EXIT_SOME_FAILED
 from batch_pipeline.cli.progress import progress
 from batch_pipeline.cli.streams import all_streams, as_json, chosen, opened
-from batch_pipeline.domain.progress import turn_to
-from batch_pipeline.domain.verdict import Check, Verdict
+from batch_pipeline.model.checks import Check, CheckResult
+from batch_pipeline.model.progress import start_step
 
 _NEWEST = 1_000
 
@@ -29,7 +29,7 @@ _NEWEST = 1_000
 @click.option("--all", "everything", is_flag=True, help="All published batches.")
 @as_json
 def verify(stream: tuple[str, ...], deep: bool, last: int, everything: bool, as_json: bool) -> None:
-    """Ask of STREAM what its asset checks in Dagster ask, and whether pointer files are right.
+    """Ask of STREAM what its asset checks in Dagster ask, and whether manifest files are right.
 
     Takes all streams, or the ones named. Nothing is changed.
 
@@ -43,10 +43,10 @@ def verify(stream: tuple[str, ...], deep: bool, last: int, everything: bool, as_
 
     scope = Scope(newest=None, since=None) if everything else Scope(newest=last)
     checks = [check for check in Check if deep or check is not Check.CHECKSUMS]
-    found: dict[str, list[Verdict]] = {}
+    found: dict[str, list[CheckResult]] = {}
     with opened() as pipeline, progress():
         for one in chosen(pipeline, stream):
-            turn_to(one.name, "verifying")
+            start_step(one.name, "verifying")
             found[one.name] = list(verdicts(pipeline, one, checks, scope))
     if as_json:
         print_json({"streams": [_report(name, said) for name, said in found.items()]})
@@ -57,7 +57,7 @@ def verify(stream: tuple[str, ...], deep: bool, last: int, everything: bool, as_
         sys.exit(EXIT_SOME_FAILED)
 
 
-def _report(name: str, said: list[Verdict]) -> dict[str, Any]:
+def _report(name: str, said: list[CheckResult]) -> dict[str, Any]:
     return {
         "stream": name,
         "passed": all(one.passed for one in said),
@@ -66,7 +66,7 @@ def _report(name: str, said: list[Verdict]) -> dict[str, Any]:
                 "check": one.check.value,
                 "passed": one.passed,
                 "severe": one.is_severe,
-                "found": one.found,
+                "found": one.summary,
                 "worst": one.worst,
                 "next_step": one.next_step,
                 **one.numbers,
@@ -76,11 +76,11 @@ def _report(name: str, said: list[Verdict]) -> dict[str, Any]:
     }
 
 
-def _print(name: str, said: list[Verdict]) -> None:
+def _print(name: str, said: list[CheckResult]) -> None:
     head(name)
     for one in said:
         mark = "ok  " if one.passed else "FAIL" if one.is_severe else "warn"
-        say(f"  {mark} {one.check.value:<13} {one.found}")
+        say(f"  {mark} {one.check.value:<13} {one.summary}")
         for more in (one.worst, one.next_step):
             if more is not None:
                 say(f"       {'':<13} {more}")

@@ -7,11 +7,11 @@ from batch_pipeline.cli.console import complain, head, note, say
 from batch_pipeline.cli.exits import EXIT_SOME_FAILED, exit_code
 from batch_pipeline.defs.drain import Drained, drain
 from batch_pipeline.defs.in_process import alone
-from batch_pipeline.domain.batch import BatchStatus
-from batch_pipeline.domain.errors import JobPausedError, LandingTroubleError
-from batch_pipeline.domain.location import shown
-from batch_pipeline.domain.manifest import Manifest
-from batch_pipeline.domain.stream import Source, Stream
+from batch_pipeline.model.batch import BatchStatus
+from batch_pipeline.model.errors import JobPausedError, LandingTroubleError
+from batch_pipeline.model.location import shown
+from batch_pipeline.model.manifest import Manifest
+from batch_pipeline.model.stream import Source, Stream
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.units import format_bytes
 
@@ -20,7 +20,7 @@ def drain_streams(pipeline: Pipeline, streams: Sequence[Stream], *, command: str
     """Drain streams, alone at work on the home.
 
     Raises:
-        HomeInUseError: another command works on the home.
+        RetryableError: another command works on the home.
     """
     with alone(pipeline, command) as instance:
         return list(drain(pipeline, streams, instance))
@@ -103,9 +103,9 @@ def print_drained(pipeline: Pipeline, stream: Stream, drained: Drained) -> None:
 
 def _print_arrivals(stream: Stream, drained: Drained) -> None:
     if not isinstance(stream.source, Source):
-        say(f"  1 arrive    rows of {stream.source.place}, a meta table of your own")
+        say(f"  1 land      rows of {stream.source.place}, a meta table of your own")
         return
-    say(f"  1 arrive    files: {drained.files_found}, in {shown(stream.source.uri)}")
+    say(f"  1 land      files: {drained.files_found}, in {shown(stream.source.uri)}")
     say(f"  2 register  new items: {drained.items_registered}")
     if changed := drained.files_changed:
         say(
@@ -125,7 +125,7 @@ def _print_plan(drained: Drained) -> None:
         say(f"              … and {len(drained.statuses) - len(shown)} more")
     if drained.tried_late:
         say(f"              batches with items that came late: {len(drained.tried_late)}")
-    say("  4 name      each batch is a partition of the Dagster asset of that key")
+    say("  4 partition each batch is a partition of the Dagster asset of that key")
 
 
 def _of_backfill(drained: Drained, one: BatchStatus) -> str:

@@ -17,6 +17,7 @@ from batch_pipeline.defs.assets.late import late_asset
 from batch_pipeline.defs.assets.loaded import loaded_asset
 from batch_pipeline.defs.assets.meta_table import meta_table_asset
 from batch_pipeline.defs.checks.steps import CheckScope, check_jobs, checks_of
+from batch_pipeline.defs.discover import lands_in_s3
 from batch_pipeline.defs.jobs.collect_garbage import collect_garbage_job
 from batch_pipeline.defs.jobs.load import load_due_job
 from batch_pipeline.defs.jobs.plan_backfill import plan_backfill_job
@@ -42,9 +43,8 @@ from batch_pipeline.defs.sensors.new_files import new_files_sensor
 from batch_pipeline.defs.sensors.planned import planned_sensor
 from batch_pipeline.defs.sensors.run_ends import cancelled_runs_sensor, failed_runs_sensor
 from batch_pipeline.defs.sensors.stream_files import stream_files_sensor
-from batch_pipeline.domain.errors import InvalidValueError
-from batch_pipeline.domain.location import is_object
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.stream_file import load_streams_tolerantly
 
 
@@ -104,7 +104,7 @@ def shared_definitions(streams: Sequence[Stream]) -> dg.Definitions:
 
 def _store_of(streams: Sequence[Stream]) -> dict[str, Any]:
     """Give the resource that buckets are listed with, where a stream lands in one."""
-    if not any(is_object(stream.source.place) for stream in streams):
+    if not any(map(lands_in_s3, streams)):
         return {}
     from batch_pipeline.defs.store_resource import StoreResource  # dagster-aws
 

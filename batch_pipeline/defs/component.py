@@ -16,7 +16,7 @@ from pydantic import BaseModel, RootModel
 
 from batch_pipeline.defs.build import shared_definitions, stream_definitions
 from batch_pipeline.defs.scaffold import StreamScaffolder
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.stream_attributes import StreamAttributes
 from batch_pipeline.settings.stream_file import read_component, stream_of
 
@@ -72,7 +72,7 @@ class BatchStream(dg.Component, dg.Resolvable):
 
         Raises:
             StreamFileError: the attributes cannot be used.
-            StreamAttributesError: the same, where they come from no file.
+            ConfigurationError: the same, where they come from no file.
         """
         decl = context.component_decl
         if not isinstance(decl, YamlDecl) or decl.source_tree is None:
@@ -95,7 +95,7 @@ class BatchStream(dg.Component, dg.Resolvable):
         """Make the component in Python; relative paths start at the folder of its module.
 
         Raises:
-            StreamAttributesError: the attributes cannot be used.
+            ConfigurationError: the attributes cannot be used.
         """
         base = Path.cwd() if context is None else context.path
         return cls(stream_of(attributes, base if base.is_dir() else base.parent))
@@ -105,7 +105,7 @@ class BatchStream(dg.Component, dg.Resolvable):
         """Make the component of attributes inside of another one's.
 
         Raises:
-            StreamAttributesError: the attributes cannot be used.
+            ConfigurationError: the attributes cannot be used.
         """
         return cls.from_attributes_dict(attributes=context.resolve_value(model.model_dump()))
 

@@ -6,29 +6,29 @@ be a new one at any time.
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 import dagster as dg
 
 from batch_pipeline.defs.heard import Heard, Known
 from batch_pipeline.defs.partitioned import backfills_of, batches_of
-from batch_pipeline.domain.errors import PipelineError
-from batch_pipeline.domain.item import Registered
-from batch_pipeline.domain.planning import Planned
-from batch_pipeline.domain.stream import Stream
-from batch_pipeline.inventory.meta.meta_table import OwnMetaTable
-from batch_pipeline.inventory.meta.user_meta_table import UserMetaTable
+from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
+from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
+from batch_pipeline.model.errors import PipelineError
+from batch_pipeline.model.item import Registered
+from batch_pipeline.model.planning import Planned
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.ports import LandingWatch
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.restored import Checked, check_not_older
 from batch_pipeline.steps.plan import plan
 from batch_pipeline.steps.reconcile import reconcile
 from batch_pipeline.steps.register import register
-from batch_pipeline.stores import s3
+from batch_pipeline.storage.filesystem import FileSystem, filesystem_of
+from batch_pipeline.storage.s3 import S3FileSystem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ LOOKS_TO_A_FULL_ONE = 120
 @dataclass(slots=True)
 class _Remembered:
     """What looks have found; `landing` knows the files of a meta table that begins at `beginning`,
-    and `pointed` are the numbers of publishes at which every manifest had its pointer file.
+    and `pointed` are the numbers of publishes at which every manifest had its manifest file.
     `checked` is the database that was as new as the storage.
     """
 
@@ -89,6 +89,11 @@ class Look:
         return anew
 
 
+def lands_in_s3(stream: Stream) -> bool:
+    """Return whether a landing is listed with Dagster's resource of S3."""
+    return isinstance(filesystem_of(stream.source.place), S3FileSystem)
+
+
 def discover(
     pipeline: Pipeline,
     stream: Stream,
@@ -96,13 +101,13 @@ def discover(
     *,
     drain: bool,
     look: Look | None = None,
-    client: Callable[[], Any] = s3.client,
+    filesystem: FileSystem | None = None,
 ) -> Discovered:
     """Look for new files, plan them, and compare the inventory with what Dagster knows.
 
     Changes the inventory only, never a user's own meta table; the caller adds partitions and
     reports events. `drain` waits for files that are being written and plans even a small last
-    batch. `client` makes the client that buckets are listed with.
+    batch. `filesystem` replaces that of the landing's URI.
 
     Raises:
         InventoryOlderError: the storage has manifests that the inventory does not know.
@@ -113,7 +118,9 @@ def discover(
         registered = Registered(found=0, new_items=0)
         troubles: tuple[PipelineError, ...] = ()
         if not isinstance(table, UserMetaTable):  # the rows of a user's table are the items
-            landing = _landing(pipeline, stream, table, remembered, wait=drain, client=client)
+            landing = _landing(
+                pipeline, stream, table, remembered, wait=drain, filesystem=filesystem
+            )
             registered = register(landing, table, cutter=pipeline.cutter(stream))
             registered = landing.settled(registered)
             troubles = (*landing.troubles,)
@@ -141,13 +148,13 @@ def look_at_backfills(
 
 
 def _reconcile(pipeline: Pipeline, stream: Stream, remembered: _Remembered) -> None:
-    """Close what a crash left open; pointer files are looked for after something was published.
+    """Close what a crash left open; manifest files are looked for after something was published.
 
     Nothing is done where the inventory is older than the storage.
     """
     check_not_older(pipeline, stream, remembered.checked)
     database = pipeline.database
-    counts = database.batch_news.publish_counts(stream.name)
+    counts = database.change_feed.publish_counts(stream.name)
     if counts == remembered.pointed:
         database.attempts.close_dead(stream.name)
         return
@@ -164,12 +171,12 @@ def _landing(
     remembered: _Remembered,
     *,
     wait: bool,
-    client: Callable[[], Any],
+    filesystem: FileSystem | None,
 ) -> LandingWatch:
     """Give the landing as it is remembered, unless the meta table was begun anew since."""
-    beginning = table.beginning()
+    beginning = table.first_registered_at()
     landing = remembered.landing
     if landing is None or beginning != remembered.beginning:
-        landing = pipeline.watched_landing(stream, wait=wait, client=s3.kept(client))
+        landing = pipeline.watched_landing(stream, wait=wait, filesystem=filesystem)
         remembered.landing, remembered.beginning = landing, beginning
     return landing

@@ -20,16 +20,16 @@ from batch_pipeline.defs.metadata import LANDING_TROUBLE
 from batch_pipeline.defs.names import batches_job, late_job, meta_table_job, run_tags
 from batch_pipeline.defs.partitioned import backfills_of, batches_of
 from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
-from batch_pipeline.domain.batch import BatchState, BatchStatus
-from batch_pipeline.domain.errors import (
+from batch_pipeline.model.batch import BatchState, BatchStatus
+from batch_pipeline.model.errors import (
     DatabaseUnreachableError,
     JobPausedError,
     LandingTroubleError,
     PipelineError,
     StreamStoppedError,
 )
-from batch_pipeline.domain.progress import turn_to
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.progress import start_step
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.steps.plan import due, neighbours
 
@@ -142,7 +142,7 @@ def _drain_stream(
     jobs = pipeline.database.jobs
     while True:
         jobs.check_not_paused(stream.name)
-        turn_to(stream.name, "looking for files")
+        start_step(stream.name, "looking for files")
         _note_arrivals(drained, run_in_process(register_job, instance, tags=home))
         statuses = pipeline.database.batches.statuses(stream.name)
         left = [s for s in due(statuses, retry_failed=True) if s.batch.key not in drained.tried]
@@ -152,7 +152,7 @@ def _drain_stream(
             run_in_process(encode_late_job, instance, tags=home)
         if not left:
             break
-        turn_to(stream.name, "encoding", total=len(left))
+        start_step(stream.name, "encoding", total=len(left))
         order = instance.get_dynamic_partitions(batches_of(stream).set_name)
         keys = [status.batch.key for status in left]
         for group in neighbours(keys, order, most=stream.dagster.partitions_per_run):
@@ -179,7 +179,7 @@ def _drain_backfills(
     waiting = sorted(due(known.statuses, retry_failed=True), key=lambda one: one.batch.job)
     for name, statuses in groupby(waiting, key=lambda one: one.batch.job):
         by_key = {asset.key_of(status.batch): status.batch.id for status in statuses}
-        turn_to(name, "encoding", total=len(by_key))
+        start_step(name, "encoding", total=len(by_key))
         for group in neighbours(by_key, known.order, most=stream.dagster.partitions_per_run):
             reason = backfills.paused(stream.name).get(name)
             if reason is not None:

@@ -17,9 +17,9 @@ from batch_pipeline.defs.metadata import batch_materialization, generation_of
 from batch_pipeline.defs.names import DATA_VERSION_TAG
 from batch_pipeline.defs.partitioned import Partitioned
 from batch_pipeline.defs.sensors.run_keys import reporting_runs
-from batch_pipeline.domain.batch import Batch, BatchStatus
-from batch_pipeline.domain.stream import Stream
-from batch_pipeline.inventory.work.batch_news import Mark
+from batch_pipeline.inventory.change_feed import Cursor
+from batch_pipeline.model.batch import Batch, BatchStatus
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.steps.reconcile import pointer_of
 
@@ -60,7 +60,7 @@ class Heard:
     """
 
     in_ticks: bool
-    _marks: Mapping[int, Mark] = field(default_factory=dict)
+    _marks: Mapping[int, Cursor] = field(default_factory=dict)
     _keys: dict[str, None] = field(default_factory=dict)
     _events: dict[str, _Published] = field(default_factory=dict)
 
@@ -83,11 +83,11 @@ class Heard:
         )
 
     def _read(self, pipeline: Pipeline, stream: Stream, asset: Partitioned) -> None:
-        news = pipeline.database.batch_news.since(stream.name, asset.kind, self._marks)
+        news = pipeline.database.change_feed.since(stream.name, asset.kind, self._marks)
         self._keys |= dict.fromkeys(asset.key_of(one) for one in news.planned)
         published = (_Published(one, news.generations[one.id]) for one in news.published)
         self._events |= {asset.key_of(one.batch): one for one in published}
-        self._marks = news.marks
+        self._marks = news.cursors
 
     def _unseen(
         self, pipeline: Pipeline, stream: Stream, asset: Partitioned, instance: dg.DagsterInstance
@@ -122,7 +122,7 @@ class _Due:
     asset: Partitioned
 
     def __iter__(self) -> Iterator[BatchStatus]:
-        return self.pipeline.database.batch_news.due(self.stream.name, self.asset.kind)
+        return self.pipeline.database.change_feed.due(self.stream.name, self.asset.kind)
 
 
 def _there(

@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 
 from batch_pipeline.defs.instance.home import open_instance
-from batch_pipeline.domain.errors import PipelineError
+from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.spark.sessions.session import close_session
 
@@ -56,7 +56,7 @@ def alone(pipeline: Pipeline, command: str) -> Iterator[dg.DagsterInstance]:
     """Hold the home's lock, and give its Dagster; a Spark session ends with the block.
 
     Raises:
-        HomeInUseError: another command works on the home.
+        RetryableError: another command works on the home.
     """
     with pipeline.home.lock(command), beside_others(pipeline) as instance:
         _keep_interrupts_from_log_processes(instance)

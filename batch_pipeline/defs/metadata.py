@@ -14,20 +14,18 @@ from batch_pipeline.defs.names import (
     meta_table_key,
 )
 from batch_pipeline.defs.partitioned import Partitioned
-from batch_pipeline.domain.backfill import Estimate, Progress, backfill_name
-from batch_pipeline.domain.errors import PipelineError
-from batch_pipeline.domain.item import Registered
-from batch_pipeline.domain.load import InTargets
-from batch_pipeline.domain.location import is_object, to_path
-from batch_pipeline.domain.manifest import Manifest
-from batch_pipeline.domain.origin import Origin
-from batch_pipeline.domain.published import Recent
-from batch_pipeline.domain.schema import RecordSchema
-from batch_pipeline.domain.schema_change import SchemaChange
-from batch_pipeline.domain.sparkline import sparkline
-from batch_pipeline.domain.standing import Standing
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.backfill import Estimate, Progress, backfill_name
+from batch_pipeline.model.errors import PipelineError
+from batch_pipeline.model.item import Registered
+from batch_pipeline.model.load import LoadedGeneration
+from batch_pipeline.model.location import to_path
+from batch_pipeline.model.manifest import Manifest, Origin
+from batch_pipeline.model.published import RecentBatch
+from batch_pipeline.model.schema import RecordSchema, SchemaChange
+from batch_pipeline.model.status import StreamStatus, sparkline
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.singer.messages import batch_message
+from batch_pipeline.storage.filesystem import filesystem_of
 
 # Dagster calls a partition stale when what it was made from has a newer version. New rows of the
 # meta table change nothing for batches that are planned, so its version never changes.
@@ -96,7 +94,7 @@ def batch_materialization(
         asset_key=asset.asset_key,
         partition=asset.key_of(manifest.batch),
         metadata={
-            "job": manifest.stream,
+            "job": manifest.job,
             **batch_metadata(manifest, pointer_uri, seconds, schema_changes),
         },
         tags=encoded_tags(stream, str(manifest.generation)),
@@ -114,7 +112,7 @@ def encoded_tags(stream: Stream, version: str) -> dict[str, str]:
     }
 
 
-def loaded_materialization(stream: Stream, one: InTargets) -> dg.AssetMaterialization:
+def loaded_materialization(stream: Stream, one: LoadedGeneration) -> dg.AssetMaterialization:
     """The event that turns the partition of a batch green that all targets have acknowledged."""
     columns = {"target": "string", "records": "int", "messages": "string", "run": "string"}
     rows = [
@@ -219,7 +217,7 @@ def discovery_metadata(
 
 
 def standing_observation(
-    stream: Stream, standing: Standing, recent: Sequence[Recent]
+    stream: Stream, standing: StreamStatus, recent: Sequence[RecentBatch]
 ) -> dg.AssetObservation:
     """The event that tells where a stream stands, with numbers that Dagster plots over time."""
     return dg.AssetObservation(
@@ -228,7 +226,7 @@ def standing_observation(
     )
 
 
-def _standing_metadata(standing: Standing, recent: Sequence[Recent]) -> dict[str, Any]:
+def _standing_metadata(standing: StreamStatus, recent: Sequence[RecentBatch]) -> dict[str, Any]:
     total, unpublished, oldest = standing.total, standing.waiting, standing.oldest
     facts: dict[str, Any] = {
         "items": total.items,
@@ -250,7 +248,7 @@ def _standing_metadata(standing: Standing, recent: Sequence[Recent]) -> dict[str
     return facts
 
 
-def _plot(recent: Sequence[Recent]) -> str:
+def _plot(recent: Sequence[RecentBatch]) -> str:
     """Draw pace and losses of the last batches; blocks of text show where images are left out."""
     paces = [one.records_per_second for one in recent]
     shares = [one.quarantined_ratio for one in recent]
@@ -271,9 +269,9 @@ def _data_version(version: str) -> dict[str, str]:
 
 def _place(uri: str) -> dg.MetadataValue[str]:
     """Show where a file is; there is no path to an object, and no page either."""
-    if is_object(uri):
-        return dg.MetadataValue.text(uri)
-    return dg.MetadataValue.path(to_path(uri))
+    if filesystem_of(uri).is_local:
+        return dg.MetadataValue.path(to_path(uri))
+    return dg.MetadataValue.text(uri)
 
 
 def _columns(schema: RecordSchema) -> dg.TableSchema:
@@ -315,10 +313,11 @@ def _part_file_list(manifest: Manifest) -> dg.TableMetadataValue:
     Those in a folder are called by name, objects by their URI.
     """
     types = {"part_file": "string", "records": "int", "bytes": "int", "sha256": "string"}
+    is_local = all(filesystem_of(part.uri).is_local for part in manifest.part_files[:1])
     rows = [
         dg.TableRecord(
             {
-                "part_file": part.uri if is_object(part.uri) else part.uri.rsplit("/", 1)[-1],
+                "part_file": part.uri.rsplit("/", 1)[-1] if is_local else part.uri,
                 "records": part.records,
                 "bytes": part.size_bytes,
                 "sha256": part.sha256,

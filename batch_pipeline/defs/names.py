@@ -4,7 +4,7 @@ import re
 
 import dagster as dg
 
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.stream import Stream
 
 STREAM_TAG = "batch_pipeline/stream"
 RANGE_START_TAG = "dagster/asset_partition_range_start"  # Dagster's own tags of a run over a range

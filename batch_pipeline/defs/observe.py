@@ -7,10 +7,10 @@ import dagster as dg
 
 from batch_pipeline.defs.metadata import standing_observation
 from batch_pipeline.defs.names import meta_table_key
-from batch_pipeline.domain.batch import BatchState
-from batch_pipeline.domain.job import JobKind
-from batch_pipeline.domain.standing import Standing
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.batch import BatchState
+from batch_pipeline.model.job import JobKind
+from batch_pipeline.model.status import StreamStatus
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
 
 
@@ -21,7 +21,7 @@ def observation(pipeline: Pipeline, stream: Stream) -> dg.AssetObservation:
         PipelineError: the user's table cannot be read.
     """
     database = pipeline.database
-    standing = database.standings.standing(stream.name, pipeline.meta_table(stream))
+    standing = database.stream_statuses.status(stream.name, pipeline.meta_table(stream))
     recent = database.published.recent(stream.name, [JobKind.INCREMENTAL, JobKind.LATE])
     return standing_observation(stream, standing, recent)
 
@@ -34,14 +34,14 @@ def changed_observation(
     Raises:
         PipelineError: the user's table cannot be read.
     """
-    states = pipeline.database.standings.states(stream.name)
+    states = pipeline.database.stream_statuses.states(stream.name)
     if _numbers(states) == _last_told(instance, stream):
         return []
     return [observation(pipeline, stream)]
 
 
 def _numbers(states: Mapping[BatchState, int]) -> dict[str, Any]:
-    return {f"batches_{state}": states.get(state, 0) for state in Standing.SHOWN}
+    return {f"batches_{state}": states.get(state, 0) for state in StreamStatus.SHOWN}
 
 
 def _last_told(instance: dg.DagsterInstance, stream: Stream) -> dict[str, Any]:

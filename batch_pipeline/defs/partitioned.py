@@ -9,12 +9,11 @@ from dataclasses import dataclass
 import dagster as dg
 
 from batch_pipeline.defs import names
-from batch_pipeline.domain.backfill import backfill_name
-from batch_pipeline.domain.backfill_key import backfill_key, parse_backfill_key
-from batch_pipeline.domain.batch import Batch, BatchStatus
-from batch_pipeline.domain.job import JobKind
-from batch_pipeline.domain.stream import Stream
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.backfill import backfill_key, backfill_name, parse_backfill_key
+from batch_pipeline.model.batch import Batch, BatchStatus
+from batch_pipeline.model.job import JobKind
+from batch_pipeline.model.stream import Stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

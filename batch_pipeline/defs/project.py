@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from batch_pipeline.domain.errors import ProjectNotMadeError
+from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.settings.own_files.choice import project_not_made
 from batch_pipeline.settings.stream_file import FILE_NAME, load_streams_tolerantly
 
 STREAMS = "streams"
@@ -28,7 +29,7 @@ def write_project(folder: Path, name: str, text: str, *, ignored: tuple[str, ...
     """Write a project's files where they are missing; `ignored` are folders that git leaves out.
 
     Raises:
-        ProjectNotMadeError: the stream is there already, or a file cannot be written.
+        ConfigurationError: the stream is there already, or a file cannot be written.
     """
     _check_new(folder, name)
     packaged = files("batch_pipeline.defs.instance")
@@ -60,24 +61,24 @@ def _check_new(folder: Path, name: str) -> None:
     """Check that a project has no such stream yet.
 
     Raises:
-        ProjectNotMadeError: it has, or something is in the way of its file.
+        ConfigurationError: it has, or something is in the way of its file.
     """
     path = folder / STREAMS / name / FILE_NAME
     other = "choose another name with --name, or remove the file"
     if path.exists():
         step = f"It says how the stream runs: change it by hand, {other}."
-        raise ProjectNotMadeError(str(path), "is there already", step)
+        raise project_not_made(str(path), "is there already", step)
     known, _ = load_streams_tolerantly(folder / STREAMS)
     if name in known:
         where = str(folder / STREAMS)
         problem = f"has the stream {name} already, in a file of another folder's name"
-        raise ProjectNotMadeError(where, problem, f"Change that one by hand, {other}.")
+        raise project_not_made(where, problem, f"Change that one by hand, {other}.")
 
 
-def _unwritable(path: Path, error: OSError) -> ProjectNotMadeError:
+def _unwritable(path: Path, error: OSError) -> ConfigurationError:
     reason = error.strerror or type(error).__name__
     step = "Choose another folder, or mend this."
-    return ProjectNotMadeError(str(path), f"cannot be written ({reason})", step)
+    return project_not_made(str(path), f"cannot be written ({reason})", step)
 
 
 def _next_step(path: Path, content: str) -> str | None:

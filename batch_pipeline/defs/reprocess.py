@@ -13,11 +13,12 @@ from batch_pipeline.defs.in_process import quiet_dagster, run_in_process
 from batch_pipeline.defs.instance.left_runs import close_left_runs, drain_tags
 from batch_pipeline.defs.names import batches_job, run_tags
 from batch_pipeline.defs.partitioned import batches_of
-from batch_pipeline.domain.batch import BatchStatus
-from batch_pipeline.domain.errors import InvalidValueError, UnknownJobBatchError, UnknownJobError
-from batch_pipeline.domain.progress import turn_to
-from batch_pipeline.domain.stream import Stream
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.backfill import check_times
+from batch_pipeline.model.batch import BatchStatus
+from batch_pipeline.model.errors import InvalidValueError, UnknownBatchError, UnknownJobError
+from batch_pipeline.model.progress import start_step
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.steps.plan import neighbours
 
@@ -59,17 +60,19 @@ def choose(
     instance: dg.DagsterInstance,
     *,
     keys: Collection[str] = (),
-    before: datetime | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
 ) -> Chosen:
     """Choose partitions of a stream that have published batches.
 
-    Those of some `keys`, which may be ranges and numbers as well, all without; of these the ones
-    that were published last before a moment, so that the same call goes on where it was
-    interrupted. Changes nothing.
+    `keys` may be partition keys, ranges and numbers; without any, all partitions are chosen. Of
+    these, the ones whose newest generation was published at `since` or later and before `until`:
+    the same call with `until` continues where it was interrupted. Changes nothing.
 
     Raises:
-        InvalidValueError: a key is no partition with published batches.
+        InvalidValueError: a key is no partition with published batches, or the times are no range.
     """
+    check_times(since, until)
     database = pipeline.database
     known = Heard(in_ticks=False).look(pipeline, stream, batches_of(stream), instance)
     every = {one.batch.key: one for one in database.batches.statuses(stream.name)}
@@ -83,9 +86,13 @@ def choose(
         if key not in found:
             expected = "a partition with published batches, as Dagster's page of the asset has them"
             raise InvalidValueError(f"{stream.name}: the batch", name, expected)
-    published_at = database.batch_news.published_at(stream.name)
-    if before is not None:
-        found = {key: one for key, one in found.items() if published_at[one.batch.id] < before}
+    published_at = database.change_feed.published_at(stream.name)
+    found = {
+        key: one
+        for key, one in found.items()
+        if (since is None or published_at[one.batch.id] >= since)
+        and (until is None or published_at[one.batch.id] < until)
+    }
     last = max((published_at[one.batch.id] for one in found.values()), default=None)
     moment = None if last is None else last + timedelta(microseconds=1)
     return Chosen(partitions=found, order=known.order, moment=moment)
@@ -95,7 +102,7 @@ def _key_of(database: Database, stream: Stream, order: Collection[str], name: st
     """Return the partition key of a batch that is named by key, range or number."""
     if name in order:
         return name
-    with suppress(UnknownJobError, UnknownJobBatchError):
+    with suppress(UnknownJobError, UnknownBatchError):
         return database.jobs.batch(stream.name, name).key
     return name
 
@@ -117,7 +124,7 @@ def reprocess(
         close_left_runs(pipeline, instance)
         instance.add_dynamic_partitions(batches_of(stream).set_name, [*chosen.partitions])
         job = build_definitions([stream]).resolve_job_def(batches_job(stream))
-        turn_to(stream.name, "encoding", total=len(chosen.batches))
+        start_step(stream.name, "encoding", total=len(chosen.batches))
         most = stream.dagster.partitions_per_run
         for group in neighbours(chosen.partitions, chosen.order, most=most):
             database.jobs.check_not_paused(stream.name)

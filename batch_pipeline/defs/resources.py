@@ -9,8 +9,8 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field, PrivateAttr
 
-from batch_pipeline.domain.errors import SparkUnavailableError
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.errors import SparkUnavailableError
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.spark.sessions.session import SparkSettings, open_session
 

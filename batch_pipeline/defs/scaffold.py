@@ -7,8 +7,7 @@ from typing import Annotated
 import dagster as dg
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from batch_pipeline.domain.file_kinds import stream_name_of
-from batch_pipeline.domain.stream import SourceFormat
+from batch_pipeline.model.stream import SourceFormat, stream_name_of
 from batch_pipeline.settings.stream_text import stream_text
 from batch_pipeline.settings.stream_values import Location, stream_name
 

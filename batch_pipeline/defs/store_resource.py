@@ -8,7 +8,7 @@ from typing import Any
 
 from dagster_aws.s3 import S3Resource
 
-from batch_pipeline.stores import s3
+from batch_pipeline.storage import s3_client
 
 
 class StoreResource(S3Resource):
@@ -35,6 +35,6 @@ class StoreResource(S3Resource):
         more = (self.use_unsigned_session, self.aws_access_key_id, self.verify is not None)
         if any(more) or not self.use_ssl:
             return super().get_client()
-        return s3.new_client(
+        return s3_client.new_client(
             region=self.region_name, endpoint=self.endpoint_url, profile=self.profile_name
         )

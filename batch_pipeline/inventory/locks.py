@@ -1,5 +1,6 @@
-"""Advisory locks: one namespace a purpose, released with the transaction (or, for liveness, with
-the session) that took them.
+"""Advisory locks, one class per purpose, and the conditions for a gone owner of a lease.
+
+Locks are released with the transaction, the liveness lock with the session.
 """
 
 from enum import IntEnum
@@ -8,7 +9,7 @@ import sqlalchemy as sa
 
 
 class LockClass(IntEnum):
-    """First key of the two-key locks; spells `bp` and a number."""
+    """The first key of two-key locks: `bp` in ASCII and a number."""
 
     MIGRATE = 0x62700001
     PLAN = 0x62700002
@@ -18,7 +19,7 @@ class LockClass(IntEnum):
 
 
 def lock_in_transaction(connection: sa.Connection, purpose: LockClass, name: str) -> None:
-    """Wait for the lock of a name, at most `lock_timeout`, and hold it to the end."""
+    """Take the lock of a name until the transaction ends; wait at most `lock_timeout`."""
     key = sa.func.hashtext(sa.cast(name, sa.Text))
     lock = sa.func.pg_advisory_xact_lock(sa.cast(int(purpose), sa.Integer), key)
     connection.execute(sa.select(lock))
@@ -32,13 +33,12 @@ _PLANNING = sa.select(
 
 
 def lock_planning(connection: sa.Connection, job_id: int) -> None:
-    """Wait until nobody else cuts batches of a job, at most `lock_timeout`."""
+    """Take the planning lock of a job until the transaction ends; wait at most `lock_timeout`."""
     connection.execute(_PLANNING, {"job_id": job_id})
 
 
-# Nobody works any more on a row of the attempt table, or of that of loads, whose lease ran out or
-# whose liveness lock is free. A restart of the server drops all locks, so after one only the lease
-# counts until a renewal.
+# The owner of an attempt or load is gone if its lease has expired or its liveness lock is free. A
+# server restart releases all locks, so after one only the lease counts until it is renewed.
 _OWNER_IS_GONE = """(
     attempt.lease_until < clock_timestamp()
     OR attempt.renewed_at > pg_postmaster_start_time() AND NOT EXISTS (

@@ -281,7 +281,7 @@ sa.Index(
 )
 sa.Index("load_stream_id_idx", load.c.stream, load.c.id)
 
-# Unused, and still here for processes of 0.1.0; a later revision drops it.
+# Unused by this version; kept because processes of 0.1.0 write to it. A later revision drops it.
 sa.Table(
     "target_probe",
     metadata,

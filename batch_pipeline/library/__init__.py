@@ -6,9 +6,9 @@
     if batch is not None:
         batch.process(my_function)
 
-Nothing is opened at import; the first use connects. Here are the functions that acquire: what a
-batch can do is in `batch`, what may be asked in `asked`, the connections in `session`, backfills in
-`past`, what steers jobs in `control`.
+Nothing is opened at import; the first use connects. This module acquires batches. `batch` is the
+class that callers work on, `options` validates arguments, `session` holds the connections,
+`backfill` plans backfills, and `job_control` inspects and controls jobs.
 """
 
 import os
@@ -17,10 +17,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from batch_pipeline.domain.errors import InvalidValueError
-from batch_pipeline.library.asked import LEASE, Asked
+from batch_pipeline.library.backfill import estimate_backfill, plan_backfill
 from batch_pipeline.library.batch import Batch
-from batch_pipeline.library.control import (
+from batch_pipeline.library.job_control import (
     audit_job,
     cancel_job,
     job_status,
@@ -29,8 +28,9 @@ from batch_pipeline.library.control import (
     resume_job,
     retry_job,
 )
-from batch_pipeline.library.past import estimate_backfill, plan_backfill
-from batch_pipeline.library.session import SESSIONS, own_names
+from batch_pipeline.library.options import DEFAULT_LEASE, AcquireOptions
+from batch_pipeline.library.session import SESSIONS, setting_names
+from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.settings.environment import load_settings
 
 __all__ = [
@@ -54,23 +54,24 @@ __all__ = [
 def configure(
     dot_env: str | Path | None = None, settings: Mapping[str, object] | None = None
 ) -> None:
-    """Choose the databases: `settings` win over the environment, that over the dot-env file given.
+    """Configure the databases, without connecting.
 
-    Then comes the file that BATCH_PIPELINE_ENV_FILE names, then the defaults. Without a call, the
-    first use does this by itself. Connections of an earlier configuration are closed, and batches
-    acquired with it are free for others. Nothing is connected yet.
+    `settings` override the environment, which overrides the file `dot_env`, then the file that
+    BATCH_PIPELINE_ENV_FILE names, then the defaults. Without a call, the first use configures
+    itself. Connections of an earlier configuration are closed, and its unreleased batches are
+    handed out again.
 
     Raises:
-        InvalidValueError: `dot_env` is no path, or `settings` is no dict; nothing is changed.
-        SettingError: a value cannot be used, or a name is unknown; nothing is changed.
+        InvalidValueError: `dot_env` is not a path, or `settings` is not a dict. Nothing is changed.
+        SettingError: a value is not valid, or a name is unknown. Nothing is changed.
     """
-    given: object = dot_env
-    if given is not None and not isinstance(given, str | Path):
+    path: object = dot_env
+    if path is not None and not isinstance(path, str | Path):
         expected = "the path of a dot-env file; a dict of settings goes to settings=…"
-        raise InvalidValueError("dot_env", type(given).__name__, expected)
+        raise InvalidValueError("dot_env", type(path).__name__, expected)
     loaded = load_settings(
         dot_env=None if dot_env is None else Path(dot_env),
-        settings=None if settings is None else own_names(settings),
+        settings=None if settings is None else setting_names(settings),
         environment=os.environ,
     )
     SESSIONS.replace(loaded)
@@ -92,41 +93,41 @@ def acquire_batch(  # noqa: PLR0913, PLR0917 - a call with names, of which two a
     ceiling: str | None = None,
     settle_by: str | tuple[str, timedelta] | None = None,
     on_bad_weight: int | None = None,
-    lease: timedelta = LEASE,
+    lease: timedelta = DEFAULT_LEASE,
 ) -> Batch | None:
-    """Acquire the next batch of a job on a meta table; None when nothing is left.
+    """Acquire the next batch of a job on a meta table; return None if nothing is left.
 
-    Batches that wait (of a process that died, of late arrivals) come first, then new items in id
-    order, then failed batches until each was tried `max_attempts` times; with `bisect` those are
-    then split until the bad item is alone.
+    Waiting batches (of a process that died, of late arrivals) come first, then new items in id
+    order, then failed batches up to `max_attempts` attempts each. With `bisect`, batches that still
+    fail are split until the bad item is alone.
 
     Args:
-        job: name of the bookmark; the table is part of it, however its name is written.
-        meta_table_name: `table` or `schema.table`, a view too.
+        job: name of the bookmark; jobs of different meta tables may share a name.
+        meta_table_name: `table` or `schema.table`; may be a view.
         meta_table_cols: names of the columns that are `uid`, `item` and `weight`; None for
-            `weight` when items have none.
-        job_identifier: kept with the attempt, for people.
-        batch_id_min: lowest id to look at.
-        batch_id_max: highest id to look at.
-        batch_weight: most that the items of a batch may weigh; a heavier item is alone in its own.
-        batch_count: most items of a batch.
-        where: filter as lists and dicts, `[{"column": …, "operator": "=", "value": …}]`; it never
-            changes for a job.
-        max_attempts: how often a batch is tried.
-        bisect: whether a batch that was tried that often is split.
-        ceiling: how ids that may still appear are told; chosen by the database if left out.
+            `weight` if items have none.
+        job_identifier: text stored with the attempt.
+        batch_id_min: lowest id to acquire.
+        batch_id_max: highest id to acquire.
+        batch_weight: maximum weight of a batch; a heavier item is a batch of its own.
+        batch_count: maximum number of items of a batch.
+        where: filter as lists and dicts, `[{"column": …, "operator": "=", "value": …}]`; it cannot
+            change for a job.
+        max_attempts: maximum number of attempts on a batch.
+        bisect: whether a batch is split after that many attempts.
+        ceiling: strategy of the high watermark; by default the database's.
         settle_by: column with insert times, or (column, timedelta), for `ceiling="settle"`.
-        on_bad_weight: what an item counts whose weight is NULL or negative; refused if left out.
-        lease: how long a process may be silent before its batch is handed out again; 5 minutes
-            unless told.
+        on_bad_weight: weight of an item whose weight is NULL or negative; by default an error.
+        lease: how long a process may be silent before its batch is handed out again, by default 5
+            minutes.
 
     Raises:
-        InvalidValueError: an argument cannot be used.
-        ConfigurationError: the table, its columns or the job are not what was asked for.
+        InvalidValueError: an argument is not valid.
+        ConfigurationError: the table, its columns or the job do not match the arguments.
         RetryableError: a database does not answer, or the job is paused. Nothing was acquired.
     """
-    asked = Asked(**locals())
-    return SESSIONS.current().acquire(asked)
+    options = AcquireOptions(**locals())
+    return SESSIONS.current().acquire(options)
 
 
 def acquire_batches(  # noqa: PLR0913, PLR0917 - as acquire_batch
@@ -146,28 +147,28 @@ def acquire_batches(  # noqa: PLR0913, PLR0917 - as acquire_batch
     ceiling: str | None = None,
     settle_by: str | tuple[str, timedelta] | None = None,
     on_bad_weight: int | None = None,
-    lease: timedelta = LEASE,
+    lease: timedelta = DEFAULT_LEASE,
 ) -> Iterator[Batch]:
-    """Give up to `iterations` batches, or all that are left; each is acquired when asked for.
+    """Yield up to `iterations` batches, or all that are left; each is acquired when it is needed.
 
-    Takes what `acquire_batch` takes, and raises the same.
+    The other arguments and the errors are those of `acquire_batch`.
     """
-    given = dict(locals())
-    del given["iterations"]
+    arguments = dict(locals())
+    del arguments["iterations"]
     if iterations is not None and (not isinstance(iterations, int) or iterations < 0):
         raise InvalidValueError("iterations", iterations, "a whole number from 0, or None")
-    return _acquired(Asked(**given), iterations)
+    return _acquire_each(AcquireOptions(**arguments), iterations)
 
 
-def _acquired(asked: Asked, iterations: int | None) -> Iterator[Batch]:
+def _acquire_each(options: AcquireOptions, iterations: int | None) -> Iterator[Batch]:
     count = 0
     while iterations is None or count < iterations:
-        batch = SESSIONS.current().acquire(asked)
+        batch = SESSIONS.current().acquire(options)
         if batch is None:
             return
         count += 1
         yield batch
-        del batch  # else a batch that was forgotten would be held until the next is there
+        del batch  # releases a forgotten batch before the next one is acquired
 
 
 def close() -> None:

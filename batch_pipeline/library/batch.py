@@ -1,4 +1,4 @@
-"""The batch that a caller of the library works on, from its acquisition to its release."""
+"""The batch that a caller of the library works on, from acquisition to release."""
 
 import json
 import logging as log_records
@@ -11,18 +11,18 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Concatenate, Never, ParamSpec, TypeVar
 
-from batch_pipeline.domain.batch import Attempt, AttemptStatus
-from batch_pipeline.domain.batch import Batch as PlannedBatch
-from batch_pipeline.domain.errors import (
-    BatchElsewhereError,
+from batch_pipeline.inventory.attempts import FencedAttempts
+from batch_pipeline.inventory.meta_tables.reflected_table import MetaItem
+from batch_pipeline.model.batch import Attempt, AttemptStatus
+from batch_pipeline.model.batch import Batch as PlannedBatch
+from batch_pipeline.model.errors import (
     BatchReleasedError,
+    ConfigurationError,
     InvalidValueError,
     RetryableError,
 )
-from batch_pipeline.domain.id_range import IdRange
-from batch_pipeline.domain.seen import Seen
-from batch_pipeline.inventory.meta.reflected_table import MetaItem
-from batch_pipeline.inventory.work.attempts import FencedAttempts
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.item import ItemIdSet
 
 _TRACEBACK_FRAMES = 5
 _MAX_MESSAGE = 2_000
@@ -32,11 +32,11 @@ log = log_records.getLogger(__name__)
 
 
 class Batch:
-    """A batch that this process has acquired, and nobody else until it is released.
+    """A batch that only this process holds until it is released.
 
-    Release it with `succeeded` or `failed`, let `process` do it, or use it as a context manager:
-    leaving the block releases it as succeeded, an exception as failed. A batch that is forgotten
-    is handed out again, as is one whose process dies.
+    Release it with `succeeded`, `failed` or `process`, or use it as a context manager: leaving the
+    block releases it as succeeded, an exception as failed. If the object is garbage-collected
+    before, or its process dies, the batch is handed out again.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class Batch:
         self._process_id = os.getpid()
         self._outcome: str | None = None
         self.job_identifier = job_identifier
-        # Not at exit: when the process ends, the batch is free anyway.
-        self._forgotten = weakref.finalize(self, attempts.heartbeat.abandon, attempt.token)
-        self._forgotten.atexit = False
+        # Not at exit: when the process ends, the batch becomes free anyway.
+        self._finalizer = weakref.finalize(self, attempts.heartbeat.release_later, attempt.token)
+        self._finalizer.atexit = False
 
     @property
     def job(self) -> str:
@@ -67,7 +67,7 @@ class Batch:
     def id(self) -> int:
         """The batch's number in the inventory, the same for every attempt on it.
 
-        It is `batch_id` in the view `batch_pipeline.inventory`, and what commands take as its name.
+        It is `batch_id` in the view `batch_pipeline.inventory`, and names the batch in commands.
         """
         return self._attempt.batch.id
 
@@ -78,17 +78,17 @@ class Batch:
 
     @property
     def id_range(self) -> IdRange:
-        """The ids from first to last, both included; not each of them need be there."""
+        """The range of ids, both ends included; it may have gaps."""
         return self._attempt.batch.id_range
 
     @property
     def weight(self) -> int:
-        """What the items weighed when the batch was cut."""
+        """The weight of the items when the batch was cut."""
         return self._attempt.batch.weight
 
     @property
     def count(self) -> int:
-        """How many items there were when the batch was cut."""
+        """The number of items when the batch was cut."""
         return self._attempt.batch.count
 
     @property
@@ -98,16 +98,16 @@ class Batch:
 
     @property
     def attempt(self) -> int:
-        """Which attempt on the batch this is, counted from 1."""
+        """The number of this attempt on the batch, from 1."""
         return self._attempt.number
 
     @property
     def rows(self) -> Sequence[MetaItem]:
-        """The items with id and weight, in id order; read when first asked for.
+        """The items with id and weight, in id order; read at first access.
 
         Raises:
-            RetryableError: the meta table's database does not answer; ask again.
-            ConfigurationError: the meta table cannot be read any more.
+            RetryableError: the meta table's database does not answer; try again.
+            ConfigurationError: the meta table can no longer be read.
         """
         with self._mutex:
             if self._rows is None:
@@ -116,63 +116,67 @@ class Batch:
 
     @property
     def items(self) -> list[Any]:
-        """The item column's values in id order; read when first asked for.
+        """The values of the item column in id order; read at first access.
 
         Raises:
-            RetryableError: the meta table's database does not answer; ask again.
-            ConfigurationError: the meta table cannot be read any more.
+            RetryableError: the meta table's database does not answer; try again.
+            ConfigurationError: the meta table can no longer be read.
         """
         return [row.item for row in self.rows]
 
     @property
     def success(self) -> bool | None:
-        """How the batch was released; None while it is not."""
+        """Whether the batch was released as succeeded; None until it is released."""
         return None if self._outcome is None else self._outcome == "succeeded"
 
     @property
     def lost(self) -> bool:
-        """Whether the batch was taken away, because its lease ran out or it was cancelled.
+        """Whether the batch was lost because its lease expired or it was cancelled.
 
-        Known from the last renewal, which is at most 15 s old. Nothing more can be released.
+        This is known from the last renewal, at most 15 s ago. A lost batch cannot be released.
         """
-        held = self._attempts.heartbeat.keeps(self._attempt.token)
-        return self._outcome is None and not held
+        is_held = self._attempts.heartbeat.is_renewing(self._attempt.token)
+        return self._outcome is None and not is_held
 
     def succeeded(self, result: object = None, logging: str | None = None) -> None:
-        """Release the batch as done. `result` is anything that is JSON.
+        """Release the batch as succeeded. `result` is any JSON value.
 
         Raises:
             InvalidValueError: the result is not JSON; the batch is not released.
-            BatchReleasedError: it was released before.
-            FencedError: the batch was taken away, and what was done does not count.
+            BatchReleasedError: the batch was released before.
+            FencedError: the batch was lost, and its result is discarded.
             RetryableError: the inventory does not answer; release it again.
         """
-        plain = _as_json(result)
-        with self._releasing("succeeded"):
-            seen = None
+        json_result = _to_json(result)
+        with self._release_once("succeeded"):
+            item_ids = None
             if self._rows is not None:
                 weight = sum(row.weight for row in self._rows)
-                seen = Seen.of((row.id for row in self._rows), weight=weight)
+                item_ids = ItemIdSet.of((row.id for row in self._rows), weight=weight)
             try:
-                self._attempts.succeed(self._attempt, result=plain, logging=logging, seen=seen)
+                self._attempts.succeed(
+                    self._attempt, result=json_result, logging=logging, seen=item_ids
+                )
             except RetryableError:
-                # The commit may have happened and only its reply been lost: asking again tells.
-                self._attempts.succeed(self._attempt, result=plain, logging=logging, seen=seen)
+                # If only the reply was lost, the second call finds the batch committed.
+                self._attempts.succeed(
+                    self._attempt, result=json_result, logging=logging, seen=item_ids
+                )
 
     def failed(
         self, error: object = None, logging: str | None = None, result: object = None
     ) -> None:
-        """Release the batch as failed; it is tried again until `max_attempts` are used up.
+        """Release the batch as failed; it is retried until `max_attempts` are used up.
 
-        Of an exception, the type, the message and the innermost lines of the traceback are kept.
-        `result` is anything that is JSON, and is kept with the attempt.
+        Type, message and the innermost traceback lines of an exception are stored. `result` is any
+        JSON value to store with the attempt.
 
         Raises:
             InvalidValueError: the result is not JSON; the batch is not released.
-            BatchReleasedError: it was released before.
+            BatchReleasedError: the batch was released before.
             RetryableError: the inventory does not answer; release it again.
         """
-        self._close(AttemptStatus.FAILED, _described(error), logging, _as_json(result))
+        self._close(AttemptStatus.FAILED, _error_text(error), logging, _to_json(result))
 
     def release(
         self,
@@ -180,7 +184,7 @@ class Batch:
         result: object = None,
         logging: str | None = None,
     ) -> None:
-        """Release the batch as done or as failed, with a result and a text of your own."""
+        """Release the batch as succeeded or failed, with a result and a log text."""
         if success:
             self.succeeded(result=result, logging=logging)
         else:
@@ -192,11 +196,11 @@ class Batch:
         *args: _Given.args,
         **kwargs: _Given.kwargs,
     ) -> _Result | None:
-        """Call a function with the items and the arguments, release the batch, give what it gave.
+        """Call a function with the items and the arguments, release the batch, return the result.
 
-        What it returns becomes the batch's result if it is JSON. An exception releases the batch as
-        failed and is raised again. If none of the items is left in the meta table, the function is
-        not called: the batch is released as done, and None is returned.
+        The return value is stored as the batch's result if it is JSON. An exception releases the
+        batch as failed and is raised again. If no item is left in the meta table, the function is
+        not called, the batch is released as succeeded, and None is returned.
         """
         with self:
             items = self.items
@@ -209,7 +213,7 @@ class Batch:
         return returned
 
     def __enter__(self) -> "Batch":
-        self._check_ours()
+        self._check_process()
         return self
 
     def __exit__(
@@ -223,58 +227,63 @@ class Batch:
         if error is None:
             self.succeeded()
         elif os.getpid() == self._process_id:
-            self._give_up(error)
+            self._release_failed(error)
 
     def __reduce__(self) -> Never:
-        raise BatchElsewhereError(self.job, self._attempt.batch.label, self._process_id)
+        raise _other_process_error(self.job, self._attempt.batch.label, self._process_id)
 
     def __repr__(self) -> str:
         state = self._outcome or ("lost" if self.lost else "running")
         return f"<Batch {self.job} {self.id_range} attempt {self.attempt}, {state}>"
 
-    def _give_up(self, error: BaseException) -> None:
-        # What passes by itself, or an interrupt, is not the data's fault.
-        blameless = isinstance(error, RetryableError) or not isinstance(error, Exception)
-        status = AttemptStatus.ABANDONED if blameless else AttemptStatus.FAILED
+    def _release_failed(self, error: BaseException) -> None:
+        # A temporary error or an interrupt does not count as an attempt.
+        is_transient = isinstance(error, RetryableError) or not isinstance(error, Exception)
+        status = AttemptStatus.ABANDONED if is_transient else AttemptStatus.FAILED
         try:
-            self._close(status, _described(error), None)
-        except RetryableError as failure:
-            # Why the work failed matters more; without a renewal the batch is free in a while.
-            log.warning("%r was not released, its lease runs out: %s", self, failure)
-            self._attempts.heartbeat.abandon(self._attempt.token)
+            self._close(status, _error_text(error), None)
+        except RetryableError as release_error:
+            # Keep the original error; without renewals the lease expires.
+            log.warning("%r was not released, its lease runs out: %s", self, release_error)
+            self._attempts.heartbeat.release_later(self._attempt.token)
 
     def _close(
         self, status: AttemptStatus, error: str, logging: str | None, result: object = None
     ) -> None:
-        counts, fail = status is AttemptStatus.FAILED, self._attempts.fail
-        with self._releasing(status.value):
+        counts_as_attempt, fail = status is AttemptStatus.FAILED, self._attempts.fail
+        with self._release_once(status.value):
             if not fail(
-                self._attempt, error, status, counts=counts, result=result, logging=logging
+                self._attempt,
+                error,
+                status,
+                counts=counts_as_attempt,
+                result=result,
+                logging=logging,
             ):
                 log.warning("%r had been published already, which stays", self)
 
     @contextmanager
-    def _releasing(self, outcome: str) -> Iterator[None]:
-        """Let one release through at a time, and none after one that came to its end."""
+    def _release_once(self, outcome: str) -> Iterator[None]:
+        """Allow one release at a time, and none after a completed one."""
         with self._mutex:
-            self._check_ours()
+            self._check_process()
             if self._outcome is not None:
                 label = self._attempt.batch.label
                 raise BatchReleasedError(self.job, label, self.attempt, self._outcome)
             yield
             self._outcome = outcome
-            self._forgotten.detach()
+            self._finalizer.detach()
 
-    def _check_ours(self) -> None:
+    def _check_process(self) -> None:
         if os.getpid() != self._process_id:
-            raise BatchElsewhereError(self.job, self._attempt.batch.label, self._process_id)
+            raise _other_process_error(self.job, self._attempt.batch.label, self._process_id)
 
 
-def _as_json(value: object) -> Any:
-    """Give a value as JSON would bring it back.
+def _to_json(value: object) -> Any:
+    """Return a value after a round trip through JSON.
 
     Raises:
-        InvalidValueError: it is not JSON that the inventory can keep.
+        InvalidValueError: the value is not JSON that the inventory can store.
     """
     if value is None:
         return None
@@ -285,31 +294,31 @@ def _as_json(value: object) -> Any:
         problem = str(error) or type(error).__name__
         raise InvalidValueError("result", type(value).__name__, f"JSON ({problem})") from error
     plain = json.loads(text)
-    if "\\u0000" in text and _holds_nul(plain):
+    if "\\u0000" in text and _contains_nul(plain):
         raise InvalidValueError("result", type(value).__name__, "JSON without NUL characters")
     return plain
 
 
-def _holds_nul(plain: object) -> bool:
+def _contains_nul(plain: object) -> bool:
     match plain:
         case str():
             return "\0" in plain
         case list():
-            return any(_holds_nul(one) for one in plain)
+            return any(_contains_nul(element) for element in plain)
         case dict():
-            return any(_holds_nul(one) for pair in plain.items() for one in pair)
+            return any(_contains_nul(element) for pair in plain.items() for element in pair)
     return False
 
 
 def _is_json(value: object) -> bool:
     try:
-        _as_json(value)
+        _to_json(value)
     except InvalidValueError:
         return False
     return True
 
 
-def _described(error: object) -> str:
+def _error_text(error: object) -> str:
     if error is None:
         return "failed without a reason"
     if not isinstance(error, BaseException):
@@ -317,3 +326,11 @@ def _described(error: object) -> str:
     headline = f"{type(error).__name__}: {error}"[:_MAX_MESSAGE].rstrip(": ")
     frames = traceback.format_tb(error.__traceback__)[-_TRACEBACK_FRAMES:]
     return "\n".join([headline, "".join(frames).rstrip()]).rstrip()
+
+
+def _other_process_error(job: str, label: str, process_id: int) -> ConfigurationError:
+    return ConfigurationError(
+        f"{job}: batch {label} belongs to process {process_id} and can be "
+        f"neither copied, pickled nor released elsewhere. Its state is unchanged. Hand its items "
+        f"over, and release it where it was acquired; or acquire in the process that works."
+    )

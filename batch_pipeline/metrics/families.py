@@ -10,11 +10,10 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
-from batch_pipeline.domain.batch import BatchState
-from batch_pipeline.domain.job import JobKind
-from batch_pipeline.domain.standing import UNFINISHED
-from batch_pipeline.domain.work_counts import LAG_BOUNDS, Lags, Totals
 from batch_pipeline.metrics.reading import Scrape
+from batch_pipeline.model.batch import BatchState
+from batch_pipeline.model.job import JobKind
+from batch_pipeline.model.status import LAG_BOUNDS, UNFINISHED, Lags, Totals
 
 _PREFIX = "batch_pipeline_"
 _OF_STREAM, _OF_JOB = ["stream"], ["stream", "kind"]

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 
-from batch_pipeline.domain.errors import OF_ONE_META_TABLE
-from batch_pipeline.domain.job import JobKind
-from batch_pipeline.domain.work_counts import NotPlanned, Totals, UnfinishedBatches
-from batch_pipeline.inventory.work.work_counts import Seen
+from batch_pipeline.inventory.work_counts import AttemptCursor
+from batch_pipeline.model.errors import OF_ONE_META_TABLE
+from batch_pipeline.model.job import JobKind
+from batch_pipeline.model.status import NotPlanned, Totals, UnfinishedBatches
 from batch_pipeline.settings.pipeline import Pipeline
 
 
@@ -28,7 +28,7 @@ class Reading:
 
     pipeline: Pipeline
     _totals: Totals = field(default_factory=Totals)
-    _seen: Seen | None = None
+    _seen: AttemptCursor | None = None
     _lock: Lock = field(default_factory=Lock)
 
     def begin(self) -> None:
@@ -58,9 +58,9 @@ class Reading:
                 totals=self._totals,
             )
 
-    def _begun(self) -> Seen:
+    def _begun(self) -> AttemptCursor:
         if self._seen is None:
-            self._seen = self.pipeline.database.work_counts.begin()
+            self._seen = self.pipeline.database.work_counts.start_cursor()
             self._totals.begin(self.pipeline.streams)
         return self._seen
 

@@ -8,9 +8,9 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from batch_pipeline.domain.errors import InvalidValueError, PipelineError
 from batch_pipeline.metrics.families import families, up
 from batch_pipeline.metrics.reading import Reading
+from batch_pipeline.model.errors import InvalidValueError, PipelineError
 
 
 @dataclass(frozen=True, eq=False)

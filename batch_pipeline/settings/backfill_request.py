@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from batch_pipeline.domain.backfill import Backfill, Selection
-from batch_pipeline.domain.id_range import MAX_ID, MIN_ID, IdRange
-from batch_pipeline.domain.planning import Limits
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.backfill import Backfill, Selection
+from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange
+from batch_pipeline.model.planning import Limits
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.times import parse_time
 from batch_pipeline.settings.units import parse_bytes
 

@@ -21,7 +21,7 @@ from pydantic import (
     ValidationError,
 )
 
-from batch_pipeline.domain.errors import SettingError
+from batch_pipeline.model.errors import SettingError
 
 PREFIX = "BATCH_PIPELINE_"
 ENV_FILE = f"{PREFIX}ENV_FILE"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from batch_pipeline.domain.errors import HomeInUseError, HomeUnusableError
+from batch_pipeline.model.errors import ConfigurationError, RetryableError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class Home:
         A folder that exists keeps its mode. Repeating changes nothing.
 
         Raises:
-            HomeUnusableError: it cannot be created or written.
+            ConfigurationError: it cannot be created or written.
         """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -65,9 +65,9 @@ class Home:
             if not ignore.exists():
                 ignore.write_text("*\n", encoding="utf-8")
         except OSError as error:
-            raise HomeUnusableError(str(self.path), _reason(error)) from error
+            raise _home_unusable(str(self.path), _reason(error)) from error
         if not os.access(self.path, os.W_OK | os.X_OK):
-            raise HomeUnusableError(str(self.path), "Permission denied")
+            raise _home_unusable(str(self.path), "Permission denied")
 
     def holder(self) -> str | None:
         """Tell who holds the lock, by what that process wrote down; nothing is locked for it."""
@@ -92,8 +92,8 @@ class Home:
         and a forked copy closes it at once. The lock is advisory and needs a local disk.
 
         Raises:
-            HomeInUseError: another holder, in this process or another, has it.
-            HomeUnusableError: the home cannot be created, written or locked.
+            RetryableError: another holder, in this process or another, has it.
+            ConfigurationError: the home cannot be created, written or locked.
         """
         self.ensure()
         descriptor = self._locked_descriptor()
@@ -122,16 +122,16 @@ class Home:
         try:
             descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise HomeUnusableError(str(self.path), _reason(error)) from error
+            raise _home_unusable(str(self.path), _reason(error)) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             holder = _holder(os.pread(descriptor, 4096, 0))
             os.close(descriptor)
-            raise HomeInUseError(str(self.path), holder) from error
+            raise _home_in_use(str(self.path), holder) from error
         except OSError as error:
             os.close(descriptor)
-            raise HomeUnusableError(str(self.path), _reason(error)) from error
+            raise _home_unusable(str(self.path), _reason(error)) from error
         return descriptor
 
 
@@ -146,3 +146,18 @@ def _holder(line: bytes) -> str:
 
 def _reason(error: OSError) -> str:
     return error.strerror or type(error).__name__
+
+
+def _home_in_use(home: str, holder: str) -> RetryableError:
+    return RetryableError(
+        f"{home} is in use by {holder}. Nothing was changed. Wait for it to end or "
+        f"stop it, or set BATCH_PIPELINE_HOME to another folder."
+    )
+
+
+def _home_unusable(home: str, reason: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"The home folder {home} cannot be used ({reason}). Nothing was started. "
+        f"Make it writable for this user, or set BATCH_PIPELINE_HOME to another folder on a "
+        f"local disk."
+    )

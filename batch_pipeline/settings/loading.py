@@ -6,13 +6,13 @@ What a load is and how it is recorded is said in `steps.load`; nothing is opened
 from collections.abc import Collection, Iterator
 from contextlib import closing
 
-from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.target import MessageMode, PostgresTarget, SingerTarget, Target
-from batch_pipeline.files.looks import content_problem, problem_before_reading
+from batch_pipeline.model.load import MessageMode, PostgresTarget, SingerTarget, Target
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.ports import Loader
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.restored import check_not_held
 from batch_pipeline.steps.load import Dock, Look, Outcome, load
+from batch_pipeline.storage.verification import content_problem, problem_before_reading
 
 
 def load_due(
@@ -60,12 +60,12 @@ def loader_of(pipeline: Pipeline, stream: Stream, target: Target) -> Loader:
         SettingError: the variable that names the target's database is not set.
     """
     if isinstance(target, PostgresTarget):
-        from batch_pipeline.postgres.loader import PostgresLoader
+        from batch_pipeline.load.postgres import PostgresLoader
 
         key = f"targets.{target.name}.postgres.conn"
         return PostgresLoader(target, pipeline.named_url(stream, target.conn, key))
     if not isinstance(target, SingerTarget):
         raise TypeError(type(target))
-    from batch_pipeline.singer.running.loader import SingerLoader
+    from batch_pipeline.load.singer_loader import SingerLoader
 
     return SingerLoader(stream=stream.name, target=target, environment=pipeline.environment)

@@ -1,12 +1,13 @@
 """The keys of a stream file that say what is written where: encoding, storage, part files."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from batch_pipeline.domain.encoding import Compression, Encoding, Format
-from batch_pipeline.domain.stream import PartLimits, Storage
+from batch_pipeline.model.encoding import PART_FORMATS, Compression, Encoding, Format
+from batch_pipeline.model.stream import PartLimits, Storage
 from batch_pipeline.settings.section import Section
 from batch_pipeline.settings.stream_values import (
     Count,
@@ -16,11 +17,18 @@ from batch_pipeline.settings.stream_values import (
     absolute_uri,
 )
 
-_USUAL = {
-    Format.JSONL: Compression.GZIP,
-    Format.PARQUET: Compression.SNAPPY,
-    Format.ARROW: Compression.NONE,
-}
+
+def alternatives(words: Iterable[str]) -> str:
+    """Return words as text, such as `a, b or c`."""
+    *others, last = words
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+_TITLES = alternatives(part_format.title for part_format in PART_FORMATS.values())
+_COMPRESSIONS = "; ".join(
+    f"of {file_format} {alternatives(part_format.compressions)}"
+    for file_format, part_format in PART_FORMATS.items()
+)
 
 
 class EncodingAttributes(Section):
@@ -28,12 +36,11 @@ class EncodingAttributes(Section):
 
     format: Format = Field(
         Format.JSONL,
-        description="What a BATCH file is: JSON lines, parquet or Arrow IPC (default jsonl).",
+        description=f"What a BATCH file is: {_TITLES} (default jsonl).",
     )
     compression: Compression | None = Field(
         None,
-        description="Of jsonl gzip, zstd or none; of parquet snappy, zstd, gzip or none; of arrow "
-        "none or zstd (default: the first of these).",
+        description=f"O{_COMPRESSIONS[1:]} (default: the first of these).",
     )
     level: Annotated[int, Field(strict=True)] | None = Field(
         None, description="gzip 0 to 9, zstd 1 to 19 (default: the fastest that is worth it)."
@@ -44,7 +51,7 @@ class EncodingAttributes(Section):
 
     def to_domain(self) -> Encoding:
         """Give the domain's form."""
-        compression = self.compression or _USUAL[self.format]
+        compression = self.compression or PART_FORMATS[self.format].compressions[0]
         return Encoding(format=self.format, compression=compression, level=self.level)
 
 

@@ -9,33 +9,29 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from batch_pipeline.domain.audit import Audit
-from batch_pipeline.domain.errors import (
-    NoInventoryError,
+from batch_pipeline.inventory.database import Database, database_url, open_database
+from batch_pipeline.inventory.meta_tables.connection import open_meta_engine
+from batch_pipeline.inventory.meta_tables.published_table import (
+    PublishedSources,
+    is_published,
+    terms_of_job,
+)
+from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
+from batch_pipeline.inventory.meta_tables.sources import MetaSources
+from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
+from batch_pipeline.model.audit import Audit
+from batch_pipeline.model.errors import (
+    ConfigurationError,
     SettingError,
     StreamFileError,
     UnknownJobError,
     UnknownMetaTableError,
     UnknownStreamError,
 )
-from batch_pipeline.domain.job import Job
-from batch_pipeline.domain.location import is_object
-from batch_pipeline.domain.stream import Stream
-from batch_pipeline.files.landing import FolderLanding
-from batch_pipeline.files.object_landing import ObjectLanding
-from batch_pipeline.files.object_storage import ObjectStorage
-from batch_pipeline.files.storage import FolderStorage
-from batch_pipeline.files.watched_landing import WatchedLanding
-from batch_pipeline.files.watched_objects import MOST_KEYS, WatchedObjects
-from batch_pipeline.inventory.database import Database, database_url, open_database
-from batch_pipeline.inventory.meta.job_tables import terms_of_job
-from batch_pipeline.inventory.meta.meta_connection import open_meta_engine
-from batch_pipeline.inventory.meta.meta_sources import MetaSources
-from batch_pipeline.inventory.meta.meta_table import OwnMetaTable
-from batch_pipeline.inventory.meta.published import PublishedSources, is_published
-from batch_pipeline.inventory.meta.user_meta_table import UserMetaTable
+from batch_pipeline.model.job import Job
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.ports import AskedLanding, LandingWatch
 from batch_pipeline.settings.environment import Settings, load_settings
 from batch_pipeline.settings.home import Home
@@ -44,14 +40,17 @@ from batch_pipeline.settings.stream_file import faulty, load_streams, load_strea
 from batch_pipeline.spark.sessions.session import SparkSettings
 from batch_pipeline.steps.collect_garbage import Collected, collect_garbage
 from batch_pipeline.steps.encode import Workshop
-from batch_pipeline.stores import s3
+from batch_pipeline.storage.filesystem import FileSystem
+from batch_pipeline.storage.landing import SourceLanding
+from batch_pipeline.storage.landing_poll import PolledLanding
+from batch_pipeline.storage.part_storage import PartFileStorage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from sqlalchemy import Engine
 
-    from batch_pipeline.inventory.work.bisect import ItemTable
-    from batch_pipeline.spark.read.item_cuts import ItemCutter
+    from batch_pipeline.encode.readers.item_cuts import ItemCutter
+    from batch_pipeline.inventory.splitting import ItemTable
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,8 @@ class Pipeline:
         """All streams of the streams folder by name.
 
         Raises:
-            NoStreamsError: there is no stream file.
-            StreamFileError, StreamFilesError: files cannot be used.
+            ConfigurationError: there is no stream file.
+            StreamFileError, ConfigurationError: files cannot be used.
         """
         return load_streams(self.settings.streams)
 
@@ -94,8 +93,8 @@ class Pipeline:
         """The streams whose files can be used, by name; `stream_file_errors` are of the others.
 
         Raises:
-            NoStreamsError: there is no stream file.
-            StreamFileError, StreamFilesError: none of the files can be used.
+            ConfigurationError: there is no stream file.
+            StreamFileError, ConfigurationError: none of the files can be used.
         """
         return self._read_stream_files[0] or self.streams
 
@@ -162,11 +161,11 @@ class Pipeline:
         """Bring the inventory to this release's revision; gives before, after and where.
 
         Raises:
-            NoInventoryError: the embedded inventory was never made.
+            ConfigurationError: the embedded inventory was never made.
         """
         home = Home(path=self.settings.home)
         if self.settings.inventory_conn is None and not home.postgres.is_dir():
-            raise NoInventoryError(str(home.path))
+            raise _no_inventory(str(home.path))
         database = open_database(self.database_url, migrated=None)
         try:
             return *database.migrate(), database.location
@@ -177,7 +176,7 @@ class Pipeline:
         """Find a stream by name; the files of other streams need not be usable.
 
         Raises:
-            StreamFileError, StreamFilesError: its file cannot be used, or no file can.
+            StreamFileError, ConfigurationError: its file cannot be used, or no file can.
             UnknownStreamError: there is none.
         """
         errors = [error for error in self.stream_file_errors if _is_of(error, name)]
@@ -248,35 +247,30 @@ class Pipeline:
 
     def landing(self, stream: Stream, *, wait: bool) -> AskedLanding:
         """Give the landing of a stream; `wait` waits for files that are being written."""
-        if is_object(stream.source.place):
-            return ObjectLanding(stream=stream)
-        return FolderLanding(stream=stream, wait=wait)
+        return SourceLanding(stream=stream, wait=wait)
 
     def watched_landing(
-        self, stream: Stream, *, wait: bool, client: Callable[[], Any] = s3.client
+        self, stream: Stream, *, wait: bool, filesystem: FileSystem | None = None
     ) -> LandingWatch:
-        """Give the landing of a stream for one who looks again and again.
+        """Return a landing of a stream that keeps state between polls.
 
-        With `wait` a look lists all there is, and waits for files that are being written, else as
-        much as a tick of a sensor can take. `client` gives the client of S3 to ask with.
+        With `wait` a poll lists everything, and waits for files that are being written, else as
+        much as a tick of a sensor can take. `filesystem` replaces that of the landing's URI.
         """
-        if is_object(stream.source.place):
-            most = None if wait else MOST_KEYS
-            return WatchedObjects(ObjectLanding(stream=stream, client=client), most_keys=most)
-        return WatchedLanding(FolderLanding(stream=stream, wait=wait))
+        landing = SourceLanding(stream=stream, wait=wait, filesystem=filesystem)
+        return PolledLanding(landing, limit=None if wait else landing.files.list_limit)
 
     def cutter(self, stream: Stream) -> "ItemCutter | None":
         """Give what cuts large files of a stream into items; None where a file is one item."""
         if stream.max_item_bytes is None:
             return None
-        from batch_pipeline.spark.read.item_cuts import ItemCutter  # pyarrow: 0.2 s
+        from batch_pipeline.encode.readers.item_cuts import ItemCutter  # pyarrow: 0.2 s
 
         return ItemCutter(stream=stream, most_bytes=stream.max_item_bytes)
 
-    def storage(self, stream: Stream) -> FolderStorage | ObjectStorage:
-        """Give the storage of a stream."""
-        where = stream.storage
-        return ObjectStorage(where) if is_object(where.root) else FolderStorage(where)
+    def storage(self, stream: Stream) -> PartFileStorage:
+        """Return the storage of a stream."""
+        return PartFileStorage(stream.storage)
 
     def workshop(self, stream: Stream, session: "Callable[[], SparkSession]") -> Workshop:
         """Give what encoding a stream's batches needs; `session` gives the Spark session to use."""
@@ -338,7 +332,7 @@ class Pipeline:
         if conn not in self._named_sources:
             name = conn[1:] if conn.startswith("$") else "source.meta_table.conn"
             url = self.named_url(stream, conn, "source.meta_table.conn")
-            engine = open_meta_engine(url, given_as=name)
+            engine = open_meta_engine(url, setting=name)
             self._named_sources[conn] = engine, MetaSources(engine, self.database.engine)
         return self._named_sources[conn][1]
 
@@ -361,3 +355,11 @@ class Pipeline:
 def _is_of(error: StreamFileError, name: str) -> bool:
     """Return whether a faulty file describes a stream; its folder counts if it has no name."""
     return name == (error.stream or Path(error.path).parent.name)
+
+
+def _no_inventory(home: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"There is no inventory in {home}. Nothing was made. Change to the folder of your "
+        f"project, or set BATCH_PIPELINE_HOME or BATCH_PIPELINE_INVENTORY_CONN; "
+        f"`batch-pipeline run` makes a new embedded inventory."
+    )

@@ -3,8 +3,8 @@
 Texts of URIs only; links and mounts of disks are not followed.
 """
 
-from batch_pipeline.domain.errors import InvalidValueError
-from batch_pipeline.domain.stream import Source, Stream
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.stream import Source, Stream
 
 
 def check_apart(stream: Stream) -> None:

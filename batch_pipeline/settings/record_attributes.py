@@ -6,9 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from batch_pipeline.domain.errors import InvalidValueError
-from batch_pipeline.domain.json_schema import schema_of
-from batch_pipeline.domain.record_rules import (
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.record_rules import (
     BadFileRules,
     BadRecordRules,
     Evolution,
@@ -18,6 +17,7 @@ from batch_pipeline.domain.record_rules import (
     RecordMapping,
     SchemaRules,
 )
+from batch_pipeline.model.schema import schema_of
 from batch_pipeline.settings.section import Section
 from batch_pipeline.settings.stream_values import Count, Size, Text, refusal
 

@@ -10,20 +10,23 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from batch_pipeline.domain.errors import JobPausedError, PermissionDeniedError, PointerTakenError
-from batch_pipeline.domain.json_fields import MAX_BYTES
-from batch_pipeline.domain.restored import (
+from batch_pipeline.model.errors import (
+    JobPausedError,
+    ManifestFileTakenError,
+    PermissionDeniedError,
+)
+from batch_pipeline.model.manifest_file import (
     HELD,
+    MAX_BYTES,
     Discarded,
     InventoryOlderError,
     ManifestUnfitError,
-    Newer,
+    UnknownManifests,
 )
-from batch_pipeline.domain.stream import Stream
-from batch_pipeline.files.pointer_files import PointerFiles
-from batch_pipeline.files.pointers import check_pointer
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.steps.discard import discard_newer
-from batch_pipeline.steps.newer import find_newer
+from batch_pipeline.steps.restore_check import find_unknown_manifests
+from batch_pipeline.storage.manifest_files import ManifestFiles, check_manifest_file
 
 if TYPE_CHECKING:
     from batch_pipeline.settings.pipeline import Pipeline
@@ -40,7 +43,7 @@ class Checked:
     """
 
     mark: tuple[object, ...] = ()
-    newer: Newer | None = None
+    newer: UnknownManifests | None = None
     left_out: int = 0
 
 
@@ -51,25 +54,27 @@ def check_not_older(pipeline: "Pipeline", stream: Stream, checked: Checked | Non
 
     Raises:
         InventoryOlderError: there are some that it does not know; the stream's jobs are paused.
-        StorageUnlistedError: the storage cannot be asked.
+        StorageUnavailableError: the storage cannot be asked.
     """
-    known, inventory = checked or Checked(), pipeline.database.restored
-    mark = inventory.mark()
+    known, inventory = checked or Checked(), pipeline.database.restore_check
+    mark = inventory.fingerprint()
     if mark == known.mark and known.newer is None:
         return
     if mark == known.mark and known.newer is not None and known.left_out:
         known.left_out -= 1
         raise InventoryOlderError.of(known.newer, stream.storage.root)
-    newer = newer_of(pipeline, stream)
+    newer = unknown_manifests_of(pipeline, stream)
     if not newer.jobs:
         known.mark, known.newer = mark, None
-        inventory.release(stream.name)  # who listed before somebody settled it may have held it
+        inventory.resume_stream(
+            stream.name
+        )  # who listed before somebody settled it may have held it
         return
     known.mark, known.newer, known.left_out = mark, newer, _LOOKS_LEFT_OUT
     error = InventoryOlderError.of(newer, stream.storage.root)
     log.error("%s", error)
     with suppress(PermissionDeniedError):  # a login that only works; it does nothing, at least
-        inventory.hold(stream.name, error.pause_reason)
+        inventory.pause_stream(stream.name, error.pause_reason)
     raise error
 
 
@@ -84,13 +89,15 @@ def check_not_held(pipeline: "Pipeline", stream: Stream) -> None:
         raise JobPausedError(stream.name, reason)
 
 
-def newer_of(pipeline: "Pipeline", stream: Stream) -> Newer:
+def unknown_manifests_of(pipeline: "Pipeline", stream: Stream) -> UnknownManifests:
     """Find the manifests of a stream's storage that the inventory knows nothing of.
 
     Raises:
-        StorageUnlistedError: the storage cannot be asked.
+        StorageUnavailableError: the storage cannot be asked.
     """
-    return find_newer(stream, pipeline.database.restored, PointerFiles(stream.storage))
+    return find_unknown_manifests(
+        stream, pipeline.database.restore_check, ManifestFiles(stream.storage)
+    )
 
 
 def discard(pipeline: "Pipeline", stream: Stream, *, now: datetime, dry_run: bool) -> Discarded:
@@ -99,26 +106,26 @@ def discard(pipeline: "Pipeline", stream: Stream, *, now: datetime, dry_run: boo
     So are those that have the name of another attempt's, which the inventory knows.
 
     Raises:
-        StorageUnlistedError: one cannot be listed, read or moved.
+        StorageUnavailableError: one cannot be listed, read or moved.
     """
-    pointers = PointerFiles(stream.storage)
-    jobs = {**newer_of(pipeline, stream).jobs, **_taken(pipeline, stream, pointers)}
-    newer = Newer(stream=stream.name, jobs=jobs)
+    pointers = ManifestFiles(stream.storage)
+    jobs = {**unknown_manifests_of(pipeline, stream).jobs, **_taken(pipeline, stream, pointers)}
+    newer = UnknownManifests(stream=stream.name, jobs=jobs)
     mark = f"{now:%Y%m%dT%H%M%SZ}-{uuid4().hex[:8]}"
-    inventory = pipeline.database.restored
+    inventory = pipeline.database.restore_check
     return discard_newer(stream, newer, pointers, inventory, mark=mark, dry_run=dry_run)
 
 
-def _taken(pipeline: "Pipeline", stream: Stream, pointers: PointerFiles) -> dict[str, str]:
-    """Find pointer files that are in the way of manifests which the inventory knows."""
+def _taken(pipeline: "Pipeline", stream: Stream, pointers: ManifestFiles) -> dict[str, str]:
+    """Find manifest files that are in the way of manifests which the inventory knows."""
     storage, jobs = pipeline.storage(stream), {}
     for manifest in pipeline.database.manifests.without_pointer(stream.name):
         uri = storage.pointer_uri(manifest)
         name = uri.rpartition("/")[2]
         try:
-            check_pointer(pointers.read(name, MAX_BYTES), manifest, uri)
-        except PointerTakenError:
-            jobs[name] = manifest.stream
+            check_manifest_file(pointers.read(name, MAX_BYTES), manifest, uri)
+        except ManifestFileTakenError:
+            jobs[name] = manifest.job
         except ManifestUnfitError:
             continue  # there is none
     return jobs

@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from batch_pipeline.domain.errors import InvalidValueError
+from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.settings.stream_values import refusal
 
 

@@ -5,9 +5,15 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from batch_pipeline.domain.arrivals import Arrivals, KeyOrder
-from batch_pipeline.domain.location import is_object, scheme_of
-from batch_pipeline.domain.stream import CsvOptions, Source, SourceFiles, SourceFormat
+from batch_pipeline.model.location import scheme_of
+from batch_pipeline.model.stream import (
+    Arrivals,
+    CsvOptions,
+    KeyOrder,
+    Source,
+    SourceFiles,
+    SourceFormat,
+)
 from batch_pipeline.settings.section import Section
 from batch_pipeline.settings.stream_values import (
     Duration,
@@ -19,6 +25,7 @@ from batch_pipeline.settings.stream_values import (
     refusal,
 )
 from batch_pipeline.settings.table_attributes import TableAttributes
+from batch_pipeline.storage.filesystem import filesystem_of
 
 _LEAST_ITEM = 64 * 2**10  # what opening and closing a file costs, in bytes read
 _CHOICES = {
@@ -150,7 +157,7 @@ class SourceAttributes(Section):
             problem = "says where links lead to; expected none beside a bucket, which has no links"
             raise refusal(problem, key="source.roots")
         for key in ("listing", "events"):
-            if key in self.model_fields_set and not is_object(place):
+            if key in self.model_fields_set and not filesystem_of(place).has_events:
                 problem = "is there for buckets only; expected none beside a folder"
                 raise refusal(problem, key=f"source.{key}")
 

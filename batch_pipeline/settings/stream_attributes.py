@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from batch_pipeline.domain.dagster_rules import DagsterRules
-from batch_pipeline.domain.json_schema import schema_of
-from batch_pipeline.domain.planning import Limits
-from batch_pipeline.domain.record_rules import OnNonfinite
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.dagster_settings import DagsterRules
+from batch_pipeline.model.planning import Limits
+from batch_pipeline.model.record_rules import OnNonfinite
+from batch_pipeline.model.schema import schema_of
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.output_attributes import (
     EncodingAttributes,
     PartFilesAttributes,
@@ -204,12 +204,12 @@ def _mapped(stream: Stream, declared_json: Any) -> Stream:
     Raises:
         InvalidValueError: the mapping is not valid.
     """
-    from batch_pipeline.spark.map.mapper import Mapper  # loads Arrow
+    from batch_pipeline.encode.mapping.mapper import Mapper  # loads Arrow
 
     mapper = Mapper.of(stream)
     if mapper is None:
         return stream
-    keys = mapper.key_properties(stream.key_properties)
+    keys = mapper.key_properties
     alias = None if mapper.alias == stream.name else mapper.alias
     mapped_keys = None if keys == stream.key_properties else keys
     stream = replace(stream, alias=alias, mapped_keys=mapped_keys)

@@ -11,14 +11,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from batch_pipeline.domain.errors import (
-    InvalidValueError,
-    NoStreamsError,
-    StreamAttributesError,
-    StreamFileError,
-    StreamFilesError,
-)
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.errors import ConfigurationError, InvalidValueError, StreamFileError
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.places import check_apart
 from batch_pipeline.settings.stream_attributes import StreamAttributes
 from batch_pipeline.settings.stream_problems import keys_of, problem_of
@@ -70,20 +64,20 @@ def load_streams(folder: Path) -> dict[str, Stream]:
     """Read all streams of a folder, by name and in the order of their files.
 
     Raises:
-        NoStreamsError: there is no stream file, or no folder.
-        StreamFileError, StreamFilesError: files cannot be used, or two name the same stream.
+        ConfigurationError: there is no stream file, or no folder.
+        StreamFileError, ConfigurationError: files cannot be used, or two name the same stream.
     """
     streams, errors = load_streams_tolerantly(folder)
     if errors:
         raise faulty(errors)
     if not streams:
-        raise NoStreamsError(str(folder))
+        raise no_streams(str(folder))
     return streams
 
 
-def faulty(errors: Sequence[StreamFileError]) -> StreamFileError | StreamFilesError:
+def faulty(errors: Sequence[StreamFileError]) -> StreamFileError | ConfigurationError:
     """Return one error for all stream files that cannot be used."""
-    return errors[0] if len(errors) == 1 else StreamFilesError(tuple(errors))
+    return errors[0] if len(errors) == 1 else unusable_files(tuple(errors))
 
 
 def load_streams_tolerantly(folder: Path) -> tuple[dict[str, Stream], list[StreamFileError]]:
@@ -133,7 +127,7 @@ def describe_stream(stream: str, *, folder: Path | None = None, **attributes: An
     `folder` is where relative paths start (default: the current folder).
 
     Raises:
-        StreamAttributesError: they cannot be used; tells all their problems.
+        ConfigurationError: they cannot be used; tells all their problems.
     """
     return stream_of({"stream": stream, **attributes}, folder or Path.cwd())
 
@@ -142,14 +136,14 @@ def stream_of(attributes: Mapping[str, Any], base: Path) -> Stream:
     """Make a stream of what stands below `attributes` in a file; `base` is where paths start.
 
     Raises:
-        StreamAttributesError: they cannot be used; tells all their problems.
+        ConfigurationError: they cannot be used; tells all their problems.
     """
     value = {"type": COMPONENT, "attributes": dict(attributes)}
     document = Document(value=value, key_lines={}, value_lines={}, duplicates=())
     made = _stream_or_problems(document, base)
     if isinstance(made, list):
         texts = [one.text for one in made[:_SHOWN_PROBLEMS]]
-        raise StreamAttributesError(str(attributes.get("stream", "")), ";\n  ".join(texts))
+        raise _stream_attributes(str(attributes.get("stream", "")), ";\n  ".join(texts))
     return made
 
 
@@ -215,3 +209,24 @@ def _error(path: Path, problems: list[Problem]) -> StreamFileError:
     if len(ordered) > _SHOWN_PROBLEMS:
         texts.append(f"and {len(ordered) - _SHOWN_PROBLEMS} more")
     return StreamFileError(str(path), ordered[0].line, ";\n  ".join(texts), _NEXT_STEP)
+
+
+def _stream_attributes(stream: str, problem: str) -> ConfigurationError:
+    place = f"The stream {stream!r}"
+    stop = "" if problem.endswith("?") else "."
+    return ConfigurationError(f"{place}: {problem}{stop} It was not made. Correct the arguments.")
+
+
+def unusable_files(problems: tuple[StreamFileError, ...]) -> ConfigurationError:
+    """Build the error of a folder with stream files that cannot be used."""
+    files = f"Stream files that cannot be used: {len(problems)}."
+    return ConfigurationError("\n".join([files, *map(str, problems)]))
+
+
+def no_streams(folder: str) -> ConfigurationError:
+    """Build the error of a folder without stream files."""
+    return ConfigurationError(
+        f"No stream file found below {folder}. Nothing was done. Write "
+        f"<name>/defs.yaml there, set BATCH_PIPELINE_STREAMS to another folder, or try "
+        f"`batch-pipeline demo`."
+    )

@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from batch_pipeline.model.encoding import Format
+from batch_pipeline.settings.output_attributes import alternatives
 from batch_pipeline.settings.units import format_bytes
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:+-]+", re.ASCII)
@@ -20,7 +22,7 @@ _NOTES = {
     "batch.max_weight": "size of a batch's files together; a heavier file is a batch of its own",
     "batch.max_count": "files in a batch",
     "key_properties": "columns that together identify a record",
-    "encoding.format": "jsonl, parquet or arrow",
+    "encoding.format": alternatives(Format),
     "storage.root": "where the encoded files are written",
 }
 _USUAL: dict[str, Any] = {

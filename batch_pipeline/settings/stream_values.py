@@ -12,9 +12,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from batch_pipeline.domain.errors import InvalidValueError
-from batch_pipeline.domain.file_range import MARK
-from batch_pipeline.domain.location import (
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.location import (
+    MARK,
     S3_SCHEMES,
     as_s3,
     scheme_of,
@@ -23,7 +23,7 @@ from batch_pipeline.domain.location import (
     to_path,
     to_uri,
 )
-from batch_pipeline.domain.stream import STREAM_NAME
+from batch_pipeline.model.stream import STREAM_NAME
 from batch_pipeline.settings.units import parse_bytes, parse_duration
 
 REFUSAL = "refused_value"

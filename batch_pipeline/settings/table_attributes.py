@@ -7,11 +7,10 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from batch_pipeline.domain.ceiling import Strategy
-from batch_pipeline.domain.errors import InvalidValueError
-from batch_pipeline.domain.filter import Filter, parse_filter
-from batch_pipeline.domain.id_range import MAX_ID
-from batch_pipeline.domain.stream import TableSource
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.filter import Filter, parse_filter
+from batch_pipeline.model.id_range import MAX_ID
+from batch_pipeline.model.stream import Strategy, TableSource
 from batch_pipeline.settings.section import Section
 from batch_pipeline.settings.stream_values import (
     Duration,

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from batch_pipeline.domain.target import (
+from batch_pipeline.model.load import (
     TARGET_NAME,
     MessageMode,
     PostgresTarget,

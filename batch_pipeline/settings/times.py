@@ -2,7 +2,7 @@
 
 from datetime import UTC, date, datetime
 
-from batch_pipeline.domain.errors import InvalidValueError
+from batch_pipeline.model.errors import InvalidValueError
 
 _EXPECTED = "a time with its zone such as 2026-03-01T12:00:00+01:00, or a date such as 2026-03-01"
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from pydantic import ByteSize, TypeAdapter
 
-from batch_pipeline.domain.errors import InvalidValueError
+from batch_pipeline.model.errors import InvalidValueError
 
 MAX_BYTES = 2**63 - 1
 MAX_DURATION = timedelta(days=36_500)

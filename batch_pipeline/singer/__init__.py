@@ -1,1 +1,1 @@
-"""Singer's language: messages out of published manifests."""
+"""Singer messages of published manifests, a tap and a target."""

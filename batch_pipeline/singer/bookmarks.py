@@ -1,6 +1,7 @@
-"""Bookmarks: how far a consumer has read each job of a stream, as STATE carries it.
+"""Bookmarks: how far a consumer has read each job of a stream, as stored in STATE.
 
-Only values and their JSON; which manifests come after a bookmark is the inventory's to say.
+`Bookmark` is the value, `bookmark_json` writes it and `parse_bookmark` reads it. This module
+handles values and JSON only; the inventory finds the manifests that follow a bookmark.
 """
 
 import json
@@ -9,47 +10,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from batch_pipeline.domain.errors import ConfigurationError
-from batch_pipeline.domain.id_range import MAX_ID
-from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.model.id_range import MAX_ID
+from batch_pipeline.model.manifest import Manifest
 
 _OTHERS = "other_jobs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bookmark:
-    """The publish number of the last manifest of each job that a consumer acknowledged.
+    """The publish number of the last acknowledged manifest of each job.
 
-    `last` is the manifest that was read last, by job, id of the batch and generation, where a state
-    tells it.
+    `last` identifies the manifest that was read last by job, batch id and generation, if the state
+    contains it.
     """
 
     numbers: Mapping[str, int] = field(default_factory=dict)
     last: tuple[str, str, int] | None = field(default=None, compare=False)
 
     def after(self, manifest: Manifest, publish_number: int) -> "Bookmark":
-        """Give the bookmark behind a manifest of one of the jobs."""
+        """Return the bookmark that follows a manifest of one of the jobs."""
         job = manifest.batch.job
         last = (job, manifest.batch.label, manifest.generation)
         return Bookmark(numbers={**self.numbers, job: publish_number}, last=last)
 
 
-@dataclass(eq=False)
-class StateFileError(ConfigurationError):
-    """A state file is not what a target printed."""
-
-    path: str
-    problem: str
-
-    def sentence(self) -> str:
-        return (
-            f"{self.path}: {self.problem}. No message was written. Give the last STATE value that "
-            f"the target printed, or leave --state out to start from the first batch."
-        )
-
-
 def bookmark_json(manifest: Manifest, bookmark: Bookmark) -> dict[str, Any]:
-    """Write a bookmark: the manifest that was sent last, and the numbers of the other jobs."""
+    """Return the JSON of a bookmark: the last manifest sent and the numbers of other jobs."""
     job = manifest.batch.job
     others = {name: number for name, number in bookmark.numbers.items() if name != job}
     return {
@@ -62,50 +49,52 @@ def bookmark_json(manifest: Manifest, bookmark: Bookmark) -> dict[str, Any]:
 
 
 def read_bookmark(path: Path, stream: str) -> Bookmark:
-    """Read a stream's bookmark from a state file as targets print it.
+    """Read a stream's bookmark from a state file as printed by targets.
 
     Raises:
-        StateFileError: the file is missing, no JSON, or its bookmark is not one of ours.
+        ConfigurationError: the file is missing, not valid JSON, or has an invalid bookmark.
     """
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise StateFileError(str(path), f"cannot be read ({error.strerror})") from error
+        raise state_file_unusable(str(path), f"cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
-        raise StateFileError(str(path), f"is no JSON ({error})") from error
-    return bookmark_of(bookmarks_of(state, path=str(path)).get(stream), stream, path=str(path))
+        raise state_file_unusable(str(path), f"is no JSON ({error})") from error
+    return parse_bookmark(
+        parse_bookmarks(state, path=str(path)).get(stream), stream, path=str(path)
+    )
 
 
-def bookmarks_of(state: Any, *, path: str) -> dict[str, Any]:
-    """Give the bookmarks in a STATE value or message, by stream; none where it is empty.
+def parse_bookmarks(state: Any, *, path: str) -> dict[str, Any]:
+    """Return the bookmarks of a STATE value or message by stream; empty for an empty state.
 
     Raises:
-        StateFileError: there are no bookmarks, though it is not empty.
+        ConfigurationError: the state is not empty and has no bookmarks.
     """
     value = state.get("value", state) if isinstance(state, dict) else None
     bookmarks = value.get("bookmarks", None if value else {}) if isinstance(value, dict) else None
     if not isinstance(bookmarks, dict):
-        raise StateFileError(path, "has no object `bookmarks`")
+        raise state_file_unusable(path, "has no object `bookmarks`")
     return bookmarks
 
 
-def bookmark_of(written: Any, stream: str, *, path: str) -> Bookmark:
-    """Read what `bookmark_json` wrote, None being the start; `path` is where it was found.
+def parse_bookmark(written: Any, stream: str, *, path: str) -> Bookmark:
+    """Parse the output of `bookmark_json`; None is the start. `path` is used in errors only.
 
-    Bookmarks of releases that sent the stream's own job only have a number and no other jobs.
+    Earlier releases, which sent only the stream's own job, wrote a number and no other jobs.
 
     Raises:
-        StateFileError: it is not one of ours.
+        ConfigurationError: the value is not a bookmark of this tap.
     """
     if written is None:
         return Bookmark()
     if not isinstance(written, dict) or not _is_number(written.get("publish_number")):
-        raise StateFileError(path, f"bookmark of {stream!r} has no `publish_number`")
+        raise state_file_unusable(path, f"bookmark of {stream!r} has no `publish_number`")
     job, others = written.get("job", stream), written.get(_OTHERS, {})
     if not isinstance(job, str):
-        raise StateFileError(path, f"bookmark of {stream!r} has a `job` that is no name")
-    if not isinstance(others, dict) or not all(_is_number(one) for one in others.values()):
-        raise StateFileError(path, f"bookmark of {stream!r} has no numbers in `{_OTHERS}`")
+        raise state_file_unusable(path, f"bookmark of {stream!r} has a `job` that is no name")
+    if not isinstance(others, dict) or not all(_is_number(number) for number in others.values()):
+        raise state_file_unusable(path, f"bookmark of {stream!r} has no numbers in `{_OTHERS}`")
     label, generation = written.get("batch_id"), written.get("generation")
     last: tuple[str, str, int] | None = None
     if isinstance(label, str) and isinstance(generation, int):
@@ -113,5 +102,13 @@ def bookmark_of(written: Any, stream: str, *, path: str) -> Bookmark:
     return Bookmark(numbers={**others, job: written["publish_number"]}, last=last)
 
 
-def _is_number(found: Any) -> bool:
-    return type(found) is int and 0 <= found <= MAX_ID
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MAX_ID
+
+
+def state_file_unusable(path: str, problem: str) -> ConfigurationError:
+    """Build the error for an unusable state file."""
+    return ConfigurationError(
+        f"{path}: {problem}. No message was written. Give the last STATE value that "
+        f"the target printed, or leave --state out to start from the first batch."
+    )

@@ -1,8 +1,9 @@
-"""SCHEMA, BATCH, STATE and ACTIVATE_VERSION lines of published manifests.
+"""SCHEMA, BATCH and STATE messages of published manifests.
 
-A BATCH message holds in `encoding` nothing but `format` and `compression`, because readers refuse
-other keys there; facts of ours are extra keys at the top level, which readers ignore. What all our
-messages look like is in `messages.schema.json` beside this module. No file is opened here.
+`messages` generates the messages of a stream, `line` serializes a message. `encoding` of a BATCH
+message has only the keys `format` and `compression`, because readers reject others there;
+additional keys are at the top level, where readers ignore them. `messages.schema.json` beside this
+module specifies all messages. This module opens no files.
 
 Source: Meltano Singer SDK, `docs/batch.md` and `singer_sdk/singerlib/messages.py`.
 """
@@ -12,88 +13,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from batch_pipeline.domain.location import is_object, to_path
-from batch_pipeline.domain.manifest import Manifest
-from batch_pipeline.domain.schema import RecordSchema
+from batch_pipeline.model.location import to_path
+from batch_pipeline.model.manifest import Manifest
+from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.singer.bookmarks import Bookmark, bookmark_json
+from batch_pipeline.storage.filesystem import filesystem_of
 
 JSON_SCHEMA = Path(__file__).with_name("messages.schema.json")
-
-
-def schema_message(
-    manifest: Manifest, *, name: str | None = None, columns: Collection[str] | None = None
-) -> dict[str, Any]:
-    """Announce the shape of the records that follow; `name` stands in for the stream's.
-
-    With `columns` only these are announced.
-    """
-    keys = manifest.key_properties
-    return announcement(name or manifest.stream, manifest.schema, keys, columns)
-
-
-def announcement(
-    name: str,
-    schema: RecordSchema,
-    key_properties: Iterable[str],
-    columns: Collection[str] | None = None,
-) -> dict[str, Any]:
-    """Write a SCHEMA message; with `columns` only these are in it."""
-    shape = schema.json_schema()
-    if columns is not None:
-        kept = {one: what for one, what in shape["properties"].items() if one in columns}
-        shape["properties"] = kept
-    return {
-        "type": "SCHEMA",
-        "stream": name,
-        "schema": shape,
-        "key_properties": list(key_properties),
-    }
-
-
-def batch_message(manifest: Manifest, *, name: str | None = None) -> dict[str, Any]:
-    """Carry the manifest: absolute URIs of its part files in record order.
-
-    `name` stands in for the stream's. `job` and `batch_id` together say which batch it is:
-    backfills have ranges of ids that other jobs have, too.
-    """
-    encoding = manifest.encoding
-    return {
-        "type": "BATCH",
-        "stream": name or manifest.stream,
-        "encoding": {"format": encoding.format.value, "compression": encoding.compression.value},
-        "manifest": [_plain_uri(part.uri) for part in manifest.part_files],
-        "job": manifest.batch.job,
-        "batch_id": manifest.batch.label,
-        "generation": manifest.generation,
-        "schema_version": manifest.schema_version,
-        "record_count": manifest.records,
-        "bytes": manifest.size_bytes,
-        "sha256": [part.sha256 for part in manifest.part_files],
-    }
-
-
-def _plain_uri(uri: str) -> str:
-    """Undo percent-encoding, because the Singer SDK opens what stands after `file://` verbatim.
-
-    URIs of objects have none.
-    """
-    return uri if is_object(uri) else f"file://{to_path(uri)}"
-
-
-def state_message(manifest: Manifest, bookmark: Bookmark, *, stream: str) -> dict[str, Any]:
-    """Say that everything up to a bookmark, whose last manifest this is, has been sent."""
-    return {
-        "type": "STATE",
-        "value": {"bookmarks": {stream: bookmark_json(manifest, bookmark)}},
-    }
-
-
-def activate_version_message(name: str, version: int) -> dict[str, Any]:
-    """Say that records of other versions are to be taken out of the table of a stream.
-
-    Published batches never need it: the next generation of a batch says itself what it replaces.
-    """
-    return {"type": "ACTIVATE_VERSION", "stream": name, "version": version}
 
 
 def messages(
@@ -103,11 +29,11 @@ def messages(
     name: str | None = None,
     bookmark: Bookmark | None = None,
 ) -> Iterator[Mapping[str, Any]]:
-    """Give SCHEMA (first, and whenever its version changes), then BATCH and STATE per manifest.
+    """Yield SCHEMA (first, and when its version changes), then BATCH and STATE per manifest.
 
-    `published` are publish numbers with the manifests that come after the bookmark. `name` stands
-    in for the stream's, but in bookmarks, which are ours to read. A manifest without records moves
-    the state but sends no BATCH.
+    `published` are the publish numbers and manifests that follow the bookmark. `name` replaces the
+    stream's name except in bookmarks, which only this package reads. A manifest without records
+    advances the state without a BATCH.
     """
     read = bookmark or Bookmark()
     announced: tuple[int, tuple[str, ...]] | None = None
@@ -122,6 +48,74 @@ def messages(
         yield state_message(manifest, read, stream=stream)
 
 
+def schema_message(
+    manifest: Manifest, *, name: str | None = None, columns: Collection[str] | None = None
+) -> dict[str, Any]:
+    """Return the SCHEMA message of a manifest's records.
+
+    `name` replaces the stream's name. `columns` limits the announced columns.
+    """
+    keys = manifest.key_properties
+    return compose_schema_message(name or manifest.job, manifest.schema, keys, columns)
+
+
+def compose_schema_message(
+    name: str,
+    schema: RecordSchema,
+    key_properties: Iterable[str],
+    columns: Collection[str] | None = None,
+) -> dict[str, Any]:
+    """Return a SCHEMA message; `columns` limits its properties."""
+    shape = schema.json_schema()
+    if columns is not None:
+        selected = {key: value for key, value in shape["properties"].items() if key in columns}
+        shape["properties"] = selected
+    return {
+        "type": "SCHEMA",
+        "stream": name,
+        "schema": shape,
+        "key_properties": list(key_properties),
+    }
+
+
+def batch_message(manifest: Manifest, *, name: str | None = None) -> dict[str, Any]:
+    """Return the BATCH message of a manifest: absolute URIs of its part files in order.
+
+    `name` replaces the stream's name. A batch is identified by `job` and `batch_id` together,
+    because backfills can have the same id ranges as other jobs.
+    """
+    encoding = manifest.encoding
+    return {
+        "type": "BATCH",
+        "stream": name or manifest.job,
+        "encoding": {"format": encoding.format.value, "compression": encoding.compression.value},
+        "manifest": [_decoded_file_uri(part.uri) for part in manifest.part_files],
+        "job": manifest.batch.job,
+        "batch_id": manifest.batch.label,
+        "generation": manifest.generation,
+        "schema_version": manifest.schema_version,
+        "record_count": manifest.records,
+        "bytes": manifest.size_bytes,
+        "sha256": [part.sha256 for part in manifest.part_files],
+    }
+
+
+def _decoded_file_uri(uri: str) -> str:
+    """Undo percent-encoding, because the Singer SDK opens the text after `file://` verbatim.
+
+    URIs of objects are not percent-encoded.
+    """
+    return f"file://{to_path(uri)}" if filesystem_of(uri).is_local else uri
+
+
+def state_message(manifest: Manifest, bookmark: Bookmark, *, stream: str) -> dict[str, Any]:
+    """Return the STATE message for a bookmark whose last manifest is `manifest`."""
+    return {
+        "type": "STATE",
+        "value": {"bookmarks": {stream: bookmark_json(manifest, bookmark)}},
+    }
+
+
 def line(message: Mapping[str, Any]) -> str:
-    """Write a message as one line of JSON, ending included."""
+    """Return a message as one line of JSON, including the line ending."""
     return json.dumps(message, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""Everything that knows Spark: the Java it starts with, sessions, the warm server, the encoder.
+"""Run encode tasks on Spark: sessions, clusters, the warm server, transforms.
 
-Importing a module of this package starts nothing and imports no pyspark; sessions do.
+Importing a module of this package starts nothing and does not import pyspark; sessions do.
 """

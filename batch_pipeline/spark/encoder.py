@@ -1,15 +1,13 @@
-"""Encodes items on Spark: cuts them into tasks, runs these, adds up their reports."""
+"""The encoder on Spark: plans the tasks of a batch, runs them and combines their reports."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from batch_pipeline.domain.encode import EncodeRequest, EncodeResult
-from batch_pipeline.spark.packing import packed
-from batch_pipeline.spark.results import result_of
-from batch_pipeline.spark.running import SparkJobs
-from batch_pipeline.spark.splitting import splits
-from batch_pipeline.spark.tasks import Tasks
+from batch_pipeline.model.encode import EncodeRequest, EncodeResult
+from batch_pipeline.spark.spark_job import SparkJobRunner
+from batch_pipeline.spark.task_planning import plan_tasks, split_files
+from batch_pipeline.spark.tasks import TaskRunner, combine_reports
 from batch_pipeline.spark.transform import encode_transformed
 
 if TYPE_CHECKING:
@@ -17,42 +15,44 @@ if TYPE_CHECKING:
 
 
 class SparkEncoder:
-    """Encodes on the session that the factory gives.
+    """An encoder on the session that the factory returns.
 
-    Records enter the JVM only where the stream has a transform.
+    Tasks read, validate and write files in Spark's Python workers. Records enter the JVM only if
+    the stream has a transform.
     """
 
     def __init__(self, session_factory: "Callable[[], SparkSession]") -> None:
         self._session_factory = session_factory
 
     def prepare(self) -> None:
-        """Open the session, so that no attempt is begun in vain.
+        """Open the session, so that no attempt starts when there is none.
 
         Raises:
-            ConfigurationError, SparkUnavailableError: there is none.
+            ConfigurationError, SparkUnavailableError: the session cannot be opened.
         """
         self._session_factory()
 
     def encode(self, request: EncodeRequest) -> EncodeResult:
         """Encode the items; bad records and files are reported, never raised.
 
-        No part file is left when there are misfits, a bad file that must not be, or too many bad
-        records.
+        No part file is left if there are misfits, a bad file that the stream file does not allow,
+        or too many bad records.
 
         Raises:
-            EncodeStoppedError: the request's watch called it off.
+            ConflictError: the encode was cancelled.
             SourceUnavailableError: an object cannot be read now.
             StorageUnavailableError: part files cannot be written.
             SparkUnavailableError: the engine is gone.
-            TaskFailedError: a task ended in an unexpected way.
+            InvariantError: a task failed unexpectedly.
             TransformError: the stream's transform failed.
-            TransformUnusableError: it is not there.
+            ConfigurationError: the transform does not exist.
         """
-        stream = replace(request.stream, targets=())  # no task needs to know who loads the files
+        # Targets name databases and credentials; no task needs them.
+        stream = replace(request.stream, targets=())
         request = replace(request, stream=stream)
-        jobs = SparkJobs(self._session_factory, stream.storage, request.stem, request.watch)
-        parts = splits(request.items, stream, jobs)
-        works = list(packed(request.items, parts))
+        jobs = SparkJobRunner(self._session_factory, stream.storage, request.stem, request.watch)
+        split = split_files(request.items, stream, jobs)
+        inputs = list(plan_tasks(request.items, split))
         if stream.transform is not None:
-            return encode_transformed(jobs, request, works)
-        return result_of(Tasks(jobs, request).run(works), request)
+            return encode_transformed(jobs, request, inputs)
+        return combine_reports(TaskRunner(jobs, request).run(inputs), request)

@@ -1,64 +1,61 @@
-"""Which Spark type a column has in a frame, and which column a Spark type becomes.
+"""Convert a record schema to the schema of a DataFrame and back.
 
-A column of JSON text is a string to Spark. Its metadata say what it is, and Spark passes these on
-as long as a column is only picked or renamed, and drops them where something is computed from it.
+A column of JSON text is a string to Spark, and its type is in the column's metadata. Spark keeps
+the metadata of a column that is only selected or renamed, and drops them for a computed one, which
+is then plain text.
 """
 
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
-from batch_pipeline.domain.record_rules import ReadLimits
-from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
-from batch_pipeline.spark.arrow_types import JSON_TYPES, ArrowTypeUnknownError, arrow_schema_of
-from batch_pipeline.spark.read.arrow_tables import columns_of
+from batch_pipeline.encode.arrow_types import JSON_TYPES, ArrowTypeUnknownError, arrow_schema_of
+from batch_pipeline.encode.readers.arrow_values import columns_from_schema
+from batch_pipeline.model.record_rules import ReadLimits
+from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 
-MARK = "batch_pipeline.type"
+TYPE_KEY = "batch_pipeline.type"  # in the metadata of a column
 
-_MARKED = JSON_TYPES | {ColumnType.UNKNOWN}
-_REFUSED = ("variant", "geometry", "geography", "calendarinterval", "void")
-
-
-class FrameColumnError(Exception):
-    """A column of a frame cannot be written; the text says which and why."""
+_TYPES_IN_METADATA = JSON_TYPES | {ColumnType.UNKNOWN}
+_UNSUPPORTED = ("variant", "geometry", "geography", "calendarinterval", "void")
 
 
 def frame_schema(schema: RecordSchema) -> StructType:
-    """Give the columns as Spark types; objects, arrays and mixtures are marked strings."""
+    """Return the DataFrame schema; objects, arrays and mixed values are strings with metadata."""
     plain = from_arrow_schema(arrow_schema_of(schema.columns), prefer_timestamp_ntz=True)
     fields = [
-        StructField(field.name, field.dataType, nullable=True, metadata=_mark(column))
+        StructField(field.name, field.dataType, nullable=True, metadata=_metadata(column))
         for field, column in zip(plain.fields, schema.columns, strict=True)
     ]
     return StructType(fields)
 
 
 def frame_columns(frame: StructType, limits: ReadLimits) -> tuple[Column, ...]:
-    """Give the columns that a frame becomes; structs, maps and arrays are JSON text.
+    """Return the columns of a DataFrame; structs, maps and arrays become JSON text.
 
     Raises:
-        FrameColumnError: a column is there twice, or has values that cannot all be told.
+        ArrowTypeUnknownError: two columns have the same name, or a type has no JSON form.
     """
     for field in frame.fields:
-        spelled = field.dataType.simpleString()
-        if any(refused in spelled for refused in _REFUSED):
-            raise FrameColumnError(f"column {field.name!r} has the type {spelled}; cast it")
+        type_name = field.dataType.simpleString()  # has the names of nested types, too
+        if any(unsupported in type_name for unsupported in _UNSUPPORTED):
+            raise ArrowTypeUnknownError(f"column {field.name!r} has the type {type_name}; cast it")
     try:
-        columns = columns_of(to_arrow_schema(frame, timezone="UTC"), limits)
-    except (ArrowTypeUnknownError, PySparkException) as error:
-        raise FrameColumnError(str(error)) from error
+        columns = columns_from_schema(to_arrow_schema(frame, timezone="UTC"), limits)
+    except PySparkException as error:
+        raise ArrowTypeUnknownError(str(error)) from error
     return tuple(
-        marked_column(field) or column for field, column in zip(frame.fields, columns, strict=True)
+        _column_of_metadata(field) or column
+        for field, column in zip(frame.fields, columns, strict=True)
     )
 
 
-def marked_column(field: StructField) -> Column | None:
-    """Give the column that the mark of a field names, None where it has none."""
-    mark = field.metadata.get(MARK)
-    if mark is None or not isinstance(field.dataType, StringType):
+def _column_of_metadata(field: StructField) -> Column | None:
+    type_name = field.metadata.get(TYPE_KEY)
+    if type_name is None or not isinstance(field.dataType, StringType):
         return None
-    return Column(name=field.name, type=ColumnType(mark))
+    return Column(name=field.name, type=ColumnType(type_name))
 
 
-def _mark(column: Column) -> dict[str, str] | None:
-    return {MARK: column.type.value} if column.type in _MARKED else None
+def _metadata(column: Column) -> dict[str, str] | None:
+    return {TYPE_KEY: column.type.value} if column.type in _TYPES_IN_METADATA else None

@@ -1,226 +1,347 @@
-"""Encodes the batches of a stream with a transform: check, read into a frame, call, write.
+"""Encode a batch through a user's transform: a function from DataFrame to DataFrame.
 
-The files are read twice. The first look writes nothing but bad records: it finds the columns,
-the bad files and how many records each item gives. The second one has no effect of its own, since
-Spark may run it as often as the function's plan asks for; it must find the same records.
+The files are read twice (decision record 12). The first job checks them: it settles the columns,
+writes bad records to the quarantine and counts the good ones. The second job reads these again as a
+DataFrame, calls the function and writes the part files. Its reading tasks have no side effects,
+since Spark decides how often they run, and fail if a file gives another number of records. Keeping
+the checked records in between costs more than parsing them again.
 """
 
-from collections.abc import Callable, Sequence
+import importlib
+import re
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from batch_pipeline.domain.encode import EncodeRequest, EncodeResult
-from batch_pipeline.domain.encoding import Compression, Encoding, Format
-from batch_pipeline.domain.errors import PipelineError, TaskFailedError
-from batch_pipeline.domain.item import Item
-from batch_pipeline.domain.manifest import ItemReport
-from batch_pipeline.domain.record_rules import Evolution
-from batch_pipeline.domain.schema import Column, RecordSchema
-from batch_pipeline.domain.schema_change import Misfit
-from batch_pipeline.spark.clusters.fitness import fault
-from batch_pipeline.spark.clusters.shipped import shipped
-from batch_pipeline.spark.engine_errors import reason_of
-from batch_pipeline.spark.frame_schema import FrameColumnError, frame_columns, frame_schema
-from batch_pipeline.spark.frame_tasks import (
-    CHANGED,
+from batch_pipeline.encode.arrow_types import ArrowTypeUnknownError
+from batch_pipeline.encode.task_values import TaskReport, TaskSpec, without_part_files
+from batch_pipeline.encode.writers.part_files import remove
+from batch_pipeline.model.encode import EncodeRequest, EncodeResult
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.errors import ConfigurationError, PipelineError, TransformError
+from batch_pipeline.model.item import Item
+from batch_pipeline.model.manifest import ItemReport
+from batch_pipeline.model.record_rules import Evolution
+from batch_pipeline.model.schema import Column, Misfit, RecordSchema
+from batch_pipeline.model.stream import Stream
+from batch_pipeline.spark.engine import failure_reason
+from batch_pipeline.spark.executor_diagnostics import diagnose_job_error
+from batch_pipeline.spark.frame_schema import frame_columns, frame_schema
+from batch_pipeline.spark.frames import (
+    FILE_CHANGED,
     ReadSpec,
     WriteSpec,
-    read_records,
+    record_reader,
+    record_writer,
     source_error,
-    write_records,
 )
-from batch_pipeline.spark.item_reports import without_files
-from batch_pipeline.spark.packing import Work
-from batch_pipeline.spark.results import (
-    check_finished,
-    is_refused,
-    misfits_of,
-    remove_files,
-    result_of,
+from batch_pipeline.spark.packed_archive import with_archive
+from batch_pipeline.spark.spark_job import SparkJobRunner, task_frame
+from batch_pipeline.spark.task_planning import TaskInput
+from batch_pipeline.spark.tasks import (
+    TaskRunner,
+    combine_reports,
+    delete_files,
+    exceeds_bad_data_rules,
+    merge_misfits,
+    raise_task_errors,
+    task_failed_error,
 )
-from batch_pipeline.spark.running import SparkJobs, task_frame
-from batch_pipeline.spark.task_values import TaskReport, TaskSpec
-from batch_pipeline.spark.tasks import Tasks
-from batch_pipeline.spark.transform_function import Transform
-from batch_pipeline.spark.write.part_files import remove
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_LOOKS = 5
-_READS = 3
-_Given = TypeVar("_Given")
+_TRACEBACK_LINE = re.compile(r'File "([^"]+)", line ([0-9]+), in (\S+)')
+_LIBRARIES = ("pyspark", "py4j", "pandas", "pyarrow", "batch_pipeline", "concurrent")
+_MAX_CHECKS = 5
+_MAX_READS = 3
+_Result = TypeVar("_Result")
 
 
-class ReadAgainError(Exception):
-    """A file changed between the two looks at it."""
+class Transform:
+    """The function that a stream file names.
+
+    Raises:
+        ConfigurationError: there is no such function.
+    """
+
+    def __init__(self, stream: Stream, batch_key: str) -> None:
+        self._stream = stream.name
+        self._name = stream.transform or ""
+        self._batch_key = batch_key
+        self._function = self._load()
+
+    def apply(self, frame: "DataFrame") -> "DataFrame":
+        """Call the function and return its DataFrame. Spark's own errors pass through.
+
+        Raises:
+            TransformError: it failed.
+            ConfigurationError: it returned something else than a DataFrame.
+        """
+        try:
+            result = self._function(frame)
+        except Exception as error:
+            if _is_spark_error(error):
+                raise
+            raise self.error(error) from error
+        if isinstance(result, type(frame)):
+            return result
+        raise self._unusable(f"it returned {type(result).__name__}, not a DataFrame")
+
+    def error(self, error: Exception) -> TransformError:
+        """Build the error of a function that failed, with the line of the user's code."""
+        reason = failure_reason(error)
+        if not _is_spark_error(error):
+            reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return self.rejected(reason, _user_code_line(error))
+
+    def rejected(self, reason: str, place: str | None = None) -> TransformError:
+        """Build the error of a result that cannot be written."""
+        return TransformError(self._stream, self._name, self._batch_key, reason, place)
+
+    def _load(self) -> "Callable[[DataFrame], Any]":
+        module, colon, name = self._name.partition(":")
+        if not (module and colon and name.isidentifier()):
+            raise self._unusable("it is not written like package.module:function")
+        try:
+            function = getattr(importlib.import_module(module), name, None)
+        except Exception as error:
+            reason = f"{module} cannot be imported: {type(error).__name__}: {error}"
+            raise self._unusable(reason) from error
+        if function is None:
+            raise self._unusable(f"{module} has no {name}")
+        if not callable(function):
+            raise self._unusable(f"{name} is of type {type(function).__name__}, not a function")
+        loaded: Callable[[DataFrame], Any] = function
+        return loaded
+
+    def _unusable(self, reason: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self._stream}: the transform {self._name} cannot be used ({reason}). Nothing was "
+            f"published. `transform` takes `package.module:function`; the function takes a "
+            f"DataFrame and returns one; its package must be installed wherever the pipeline and "
+            f"Spark's Python workers run. Correct it, then run again."
+        )
+
+
+def _is_spark_error(error: Exception) -> bool:
+    return type(error).__module__.partition(".")[0] in {"pyspark", "py4j"}
+
+
+def _user_code_line(error: Exception) -> str | None:
+    """Return the innermost line of the user's code that an error mentions.
+
+    It is in the text where the function ran in a worker, in the traceback where it ran here, and in
+    Spark's query context where Spark rejected or failed an expression.
+    """
+    in_worker = [
+        (file, int(line), name) for file, line, name in _TRACEBACK_LINE.findall(str(error))
+    ]
+    on_driver = [
+        (frame.filename, frame.lineno or 0, frame.name)
+        for frame in traceback.extract_tb(error.__traceback__)
+    ]
+    for frames in (in_worker, on_driver):
+        for file, line, name in reversed(frames):
+            if _is_user_code(Path(file).parts):
+                return f"{Path(file).name}:{line} in {name}"
+    with suppress(Exception):  # not every error of Spark has a context, or a call in it
+        contexts: Any = error.getQueryContext()  # type: ignore[attr-defined]
+        file, _, line = contexts[0].callSite().rpartition(":")
+        return f"{Path(file).name}:{line}" if file else None
+    return None
+
+
+def _is_user_code(path_parts: Iterable[str]) -> bool:
+    return not any(part in _LIBRARIES or part.startswith("<") for part in path_parts)
+
+
+class _FileChangedError(Exception):
+    """A file changed between its check and its read."""
 
 
 def encode_transformed(
-    jobs: SparkJobs, request: EncodeRequest, works: Sequence[Work]
+    jobs: SparkJobRunner, request: EncodeRequest, inputs: Sequence[TaskInput]
 ) -> EncodeResult:
     """Encode items through the stream's transform.
 
-    The items' reports count as written what the function was given; what it made of that is in the
-    part files.
+    In the item reports, records that the function received count as written. What it made of them
+    is in the part files.
 
     Raises:
-        TransformError: the function failed, or gave what cannot be written.
-        TransformUnusableError: it is not there.
+        TransformError: the function failed, or its result cannot be written.
+        ConfigurationError: the function does not exist.
     """
     transform = Transform(request.stream, request.context.batch_key)
     reason = ""
-    for _ in range(_READS):
+    for _ in range(_MAX_READS):
         try:
-            return _Attempt(jobs, request, transform).encode(works)
-        except ReadAgainError as error:
-            reason = reason_of(error)
-    raise transform.refused(reason)
+            return _TransformRun(jobs, request, transform).encode(inputs)
+        except _FileChangedError as error:
+            reason = failure_reason(error)
+    raise transform.rejected(reason)
 
 
-class _Attempt:
-    """One pass over the items: check, transform and write."""
+class _TransformRun:
+    """One pass over the items: check, read, transform, write."""
 
-    def __init__(self, jobs: SparkJobs, request: EncodeRequest, transform: Transform) -> None:
+    def __init__(self, jobs: SparkJobRunner, request: EncodeRequest, transform: Transform) -> None:
         self._jobs = jobs
         self._request = request
         self._transform = transform
         self._written: list[TaskReport] = []
 
-    def encode(self, works: Sequence[Work]) -> EncodeResult:
-        reading, tasks, reports = self._checked(works)
-        result = replace(result_of(reports, reading), transformed=True)
-        columns = reading.schema.columns
-        is_empty = not works or not columns
-        if is_empty or result.misfits or is_refused(reports, reading.stream):
+    def encode(self, inputs: Sequence[TaskInput]) -> EncodeResult:
+        checked, tasks, reports = self._check(inputs)
+        result = replace(combine_reports(reports, checked), transformed=True)
+        schema = checked.schema
+        is_empty = not inputs or not schema.columns
+        if is_empty or result.misfits or exceeds_bad_data_rules(reports, checked.stream):
             return result
         try:
             specs = [_read_spec(*pair) for pair in zip(tasks.specs, reports, strict=True)]
             misfits = self._jobs.run(
-                lambda session: self._transformed(session, specs, reading.schema),
-                tasks=len(specs),
+                lambda session: self._write(session, specs, schema), tasks=len(specs)
             )
         except BaseException:
-            remove_files([*reports, *self._written])
+            delete_files([*reports, *self._written])
             raise
-        return self._result(result, misfits)
+        return self._combine(result, misfits)
 
-    def _checked(self, works: Sequence[Work]) -> tuple[EncodeRequest, Tasks, list[TaskReport]]:
-        """Look at the files until the schema holds all of their records."""
-        reading = _reading(self._request)
-        for _ in range(_LOOKS):
-            tasks = Tasks(self._jobs, reading, checks_only=True)
-            reports = tasks.run(works)
-            result = result_of(reports, reading)
+    def _check(
+        self, inputs: Sequence[TaskInput]
+    ) -> tuple[EncodeRequest, TaskRunner, list[TaskReport]]:
+        """Check the files, with a wider schema each time, until it holds all of their records."""
+        request = _input_request(self._request)
+        for _ in range(_MAX_CHECKS):
+            tasks = TaskRunner(self._jobs, request, checks_only=True)
+            reports = tasks.run(inputs)
+            result = combine_reports(reports, request)
             if not result.misfits:
-                return reading, tasks, reports
-            seen = [misfit.column for misfit in result.misfits]
-            wider = reading.schema.widened(seen, text_source=result.text_source)
-            reading = replace(reading, schema=wider)
-        raise TaskFailedError(reading.stream.name, 0, "the columns of the files do not settle")
+                return request, tasks, reports
+            columns = [misfit.column for misfit in result.misfits]
+            wider = request.schema.widened(columns, text_source=result.text_source)
+            request = replace(request, schema=wider)
+        raise task_failed_error(request.stream.name, 0, "the columns of the files do not settle")
 
-    def _transformed(
+    def _write(
         self, session: "SparkSession", specs: Sequence[ReadSpec], schema: RecordSchema
     ) -> tuple[Misfit, ...]:
-        """Call the function on all records and write what it gives, if the schema holds it."""
-        given = _frame(session, specs, schema)
-        frame = self._guarded(session, lambda: self._transform.applied(given))
-        found = self._guarded(session, lambda: frame.schema)
+        """Call the function on all records and write its result, or return why it does not fit."""
+        records = _record_frame(session, specs, schema)
+        frame = self._guard(session, lambda: self._transform.apply(records))
+        spark_schema = self._guard(session, lambda: frame.schema)
         try:
-            columns = frame_columns(found, self._request.stream.read_limits)
-        except FrameColumnError as error:
-            raise self._transform.refused(str(error)) from error
-        misfits = self._misfits(columns)
+            columns = frame_columns(spark_schema, self._request.stream.read_limits)
+        except ArrowTypeUnknownError as error:
+            raise self._transform.rejected(str(error)) from error
+        misfits = self._find_misfits(columns)
         if misfits:
             return misfits
+        rows = self._guard(session, self._writing_frame(session, frame, columns).collect)
+        reports = [msgspec.json.decode(row["report"], type=TaskReport) for row in rows]
+        self._written = sorted(reports, key=lambda report: report.number)
+        raise_task_errors(self._written, self._request.stream)
+        for report in self._written:
+            if report.refused is not None:
+                raise self._transform.rejected(f"it returned a record that {report.refused}")
+        return merge_misfits(self._written, self._request.schema, text_source=False)
+
+    def _writing_frame(
+        self, session: "SparkSession", frame: "DataFrame", columns: tuple[Column, ...]
+    ) -> "DataFrame":
         spec = WriteSpec(
             stem=self._request.stem,
             stream=self._request.stream,
             schema=self._request.schema,
             columns=columns,
-            stop_mark=self._jobs.stop_mark,
+            cancellation_flag=self._jobs.cancellation_flag,
         )
-        # By place and not by name: names with dots, or that differ by case, confuse Spark.
-        placed = frame.toDF(*(f"c{place}" for place in range(len(columns))))
-        function = shipped(session, write_records(msgspec.json.encode(spec)))
-        written = placed.mapInArrow(function, "number int, report binary")
-        rows = self._guarded(session, written.collect)
-        found_reports = [msgspec.json.decode(row["report"], type=TaskReport) for row in rows]
-        self._written = sorted(found_reports, key=lambda report: report.number)
-        check_finished(self._written, self._request.stream)
-        for report in self._written:
-            if report.refused is not None:
-                raise self._transform.refused(f"it gave a record that {report.refused}")
-        return misfits_of(self._written, self._request.schema, text_source=False)
+        # By position: Spark cannot resolve names with dots, or names that differ only by case.
+        numbered = frame.toDF(*(f"c{index}" for index in range(len(columns))))
+        function = with_archive(session, record_writer(msgspec.json.encode(spec)))
+        return numbered.mapInArrow(function, "number int, report binary")
 
-    def _misfits(self, columns: Sequence[Column]) -> tuple[Misfit, ...]:
-        """Give the columns of the frame that the schema does not have, or not as wide."""
-        before = self._request.schema
-        known = before.by_name()
-        place = self._request.items[0]
+    def _find_misfits(self, columns: Sequence[Column]) -> tuple[Misfit, ...]:
+        """Return the columns of the frame that the schema lacks or has narrower.
+
+        Their location is the first item's, since a column of a frame comes from no single file.
+        """
+        schema = self._request.schema
+        known = schema.by_name()
+        item = self._request.items[0]
         return tuple(
-            Misfit(column=column, item_id=place.id, location=place.file.location, line=None)
-            for column in before.widened(columns, text_source=False).columns
+            Misfit(column=column, item_id=item.id, location=item.file.location, line=None)
+            for column in schema.widened(columns, text_source=False).columns
             if known.get(column.name) != column
         )
 
-    def _guarded(self, session: "SparkSession", call: Callable[[], _Given]) -> _Given:
+    def _guard(self, session: "SparkSession", call: Callable[[], _Result]) -> _Result:
+        """Return the result of a call of Spark, or raise the error that explains its failure."""
         try:
             return call()
         except PipelineError:
             raise
         except Exception as error:
-            if CHANGED in str(error):
-                raise ReadAgainError(str(error)) from error
-            if (unread := source_error(str(error))) is not None:
-                raise unread from error
-            # Executors that are lost, or lack what the function imports, are not its fault.
-            raise fault(session, error) or self._transform.error(error) from error
+            if FILE_CHANGED in str(error):
+                raise _FileChangedError(str(error)) from error
+            if (unavailable := source_error(str(error))) is not None:
+                raise unavailable from error
+            # Lost executors, or ones that lack a module, are not the function's fault.
+            engine_error = diagnose_job_error(session, error)
+            raise engine_error or self._transform.error(error) from error
 
-    def _result(self, read: EncodeResult, misfits: tuple[Misfit, ...]) -> EncodeResult:
-        """Add what was written to what was read."""
+    def _combine(self, checked: EncodeResult, misfits: tuple[Misfit, ...]) -> EncodeResult:
+        """Return the result of the check with the part files, or with the misfits and no files."""
         if not misfits:
             parts = tuple(part for report in self._written for part in report.part_files)
-            return replace(read, part_files=parts)
-        remove_files(self._written)
-        for part in read.quarantine_files:
+            return replace(checked, part_files=parts)
+        delete_files(self._written)
+        for part in checked.quarantine_files:
             remove(part)
-        items = tuple(without_files(item) for item in read.items)
-        return replace(read, quarantine_files=(), items=items, misfits=misfits, text_source=False)
+        items = tuple(without_part_files(item) for item in checked.items)
+        return replace(
+            checked, quarantine_files=(), items=items, misfits=misfits, text_source=False
+        )
 
 
-def _reading(request: EncodeRequest) -> EncodeRequest:
-    """Make the request of the reading side: values in columns, and the columns of the files."""
+def _input_request(request: EncodeRequest) -> EncodeRequest:
+    """Return the request for the transform's input: typed values in the columns of the files."""
     stream = request.stream
     rules = replace(stream.schema, evolution=Evolution.ADD, sample_records=None)
     columns = Encoding(format=Format.PARQUET, compression=Compression.NONE)
     declared = stream.schema.declared or RecordSchema()
-    added = [lineage.column for lineage in stream.lineage]
+    lineage = [lineage.column for lineage in stream.lineage]
     return replace(
         request,
         stream=replace(stream, encoding=columns, schema=rules),
-        schema=declared.widened(added, text_source=False),
+        schema=declared.widened(lineage, text_source=False),
     )
 
 
 def _read_spec(spec: TaskSpec, report: TaskReport) -> ReadSpec:
-    """Say again what a task has to read: the files that can be used, with what they give."""
-    good = {one.item_id: one for one in report.items if one.bad_file is None}
-    items = tuple(_as_read(item, good[item.id]) for item in spec.items if item.id in good)
+    """Return what to read again: the usable files of a checked task and their record counts."""
+    usable = {item.item_id: item for item in report.items if item.bad_file is None}
+    items = tuple(_pin_version(item, usable[item.id]) for item in spec.items if item.id in usable)
     task = replace(spec, items=items, checks_only=False)
-    return ReadSpec(task=task, good=tuple(good[item.id].written for item in items))
+    return ReadSpec(task=task, expected_records=tuple(usable[item.id].written for item in items))
 
 
-def _as_read(item: Item, report: ItemReport) -> Item:
-    """Note which version of an object was read, so that it is read again."""
+def _pin_version(item: Item, report: ItemReport) -> Item:
+    """Return an item with the ETag of the object that was checked, so that no other is read."""
     return item if report.etag is None else replace(item, file=replace(item.file, etag=report.etag))
 
 
-def _frame(session: "SparkSession", specs: Sequence[ReadSpec], schema: RecordSchema) -> "DataFrame":
-    fields = frame_schema(schema)
-    arrow_schema = to_arrow_schema(fields, timezone="UTC")
+def _record_frame(
+    session: "SparkSession", specs: Sequence[ReadSpec], schema: RecordSchema
+) -> "DataFrame":
+    spark_schema = frame_schema(schema)
+    arrow_schema = to_arrow_schema(spark_schema, timezone="UTC")
     payloads = [msgspec.json.encode(spec) for spec in specs]
-    return task_frame(session, payloads, read_records(schema, arrow_schema), fields)
+    return task_frame(session, payloads, record_reader(schema, arrow_schema), spark_schema)

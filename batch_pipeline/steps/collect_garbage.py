@@ -12,26 +12,24 @@ from datetime import datetime
 from itertools import islice
 from typing import Protocol
 
-from batch_pipeline.domain.errors import GarbageLeftError
-from batch_pipeline.domain.failpoint import failpoint
-from batch_pipeline.domain.garbage import (
-    Garbage,
-    KnownAttempt,
-    Owner,
-    Reason,
-    judge,
-)
-from batch_pipeline.domain.id_range import IdRange
-from batch_pipeline.domain.progress import counted
-from batch_pipeline.domain.stored_file import (
+from batch_pipeline.model.errors import GarbageLeftError
+from batch_pipeline.model.failpoint import failpoint
+from batch_pipeline.model.garbage import (
     AttemptFile,
     Folder,
-    Named,
-    PointerFile,
+    Garbage,
+    KnownAttempt,
+    ManifestFile,
+    Owner,
+    ParsedName,
+    Reason,
     StoredFile,
+    classify,
     parse_name,
 )
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.progress import track
+from batch_pipeline.model.stream import Stream
 
 _AT_ONCE = 5_000
 
@@ -147,7 +145,7 @@ def _find(owner: Owner, inventory: GarbageInventory, storage: StoredFiles) -> It
     """List and judge some thousand files at a time; only garbage is kept."""
     recognised = (
         (file, named)
-        for file in counted(storage.files(), "listing files")
+        for file in track(storage.files(), "listing files")
         if (named := parse_name(file.folder, file.name)) is not None
     )
     while some := list(islice(recognised, _AT_ONCE)):
@@ -156,7 +154,7 @@ def _find(owner: Owner, inventory: GarbageInventory, storage: StoredFiles) -> It
 
 
 def _judge(
-    files: Sequence[tuple[StoredFile, Named]], owner: Owner, inventory: GarbageInventory
+    files: Sequence[tuple[StoredFile, ParsedName]], owner: Owner, inventory: GarbageInventory
 ) -> Iterator[Garbage]:
     by_token: dict[str, list[KnownAttempt]] = {}
     for one in inventory.attempts(
@@ -166,7 +164,7 @@ def _judge(
     pointed = {
         (owner.jobs[named.head], named.ids, named.generation)
         for _, named in files
-        if isinstance(named, PointerFile) and named.head in owner.jobs
+        if isinstance(named, ManifestFile) and named.head in owner.jobs
     }
     by_generation: dict[tuple[str, object, int | None], list[KnownAttempt]] = {}
     for one in inventory.generations(owner.stream, pointed):
@@ -176,10 +174,10 @@ def _judge(
         known: Sequence[KnownAttempt] = ()
         if isinstance(named, AttemptFile):
             known = by_token.get(named.token, ())
-        elif isinstance(named, PointerFile) and named.head in owner.jobs:
+        elif isinstance(named, ManifestFile) and named.head in owner.jobs:
             job = owner.jobs[named.head]
             known = by_generation.get((job, named.ids, named.generation), ())
-        garbage = judge(file, named, known, owner, now)
+        garbage = classify(file, named, known, owner, now)
         if garbage is not None:
             yield garbage
 
@@ -196,12 +194,12 @@ def _remove(
     failpoint("collect.marked")
     errors: list[GarbageLeftError] = []
     pointed: set[int] = set()
-    for one in counted(garbage, "removing files", total=len(garbage)):
+    for one in track(garbage, "removing files", total=len(garbage)):
         ids = set(one.attempt_ids)
         if not marked.issuperset(_marks_of(one)):
             continue  # it is to be loaded again by now
         if ids & pointed:
-            continue  # a pointer file that could not go names it
+            continue  # a manifest file that could not go names it
         failpoint("collect.before_remove")
         try:
             is_gone = storage.remove(one.file)
@@ -242,5 +240,5 @@ def _marked(garbage: Sequence[Garbage], owner: Owner, inventory: GarbageInventor
 
 
 def _order(one: Garbage) -> tuple[bool, str]:
-    """Pointer files go first: none may name files that are gone."""
+    """Manifest files go first: none may name files that are gone."""
     return one.file.folder is not Folder.MANIFESTS, one.file.path

@@ -7,12 +7,16 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Protocol
 
-from batch_pipeline.domain.failpoint import failpoint
-from batch_pipeline.domain.json_fields import MAX_BYTES
-from batch_pipeline.domain.pointed import read_pointer
-from batch_pipeline.domain.restored import Discarded, ManifestUnfitError, Newer
-from batch_pipeline.domain.stream import Stream
-from batch_pipeline.steps.newer import Pointers
+from batch_pipeline.model.failpoint import failpoint
+from batch_pipeline.model.manifest_file import (
+    MAX_BYTES,
+    Discarded,
+    ManifestUnfitError,
+    UnknownManifests,
+    parse_manifest_file,
+)
+from batch_pipeline.model.stream import Stream
+from batch_pipeline.steps.restore_check import ManifestFileReader
 
 
 class Counting(Protocol):
@@ -21,21 +25,21 @@ class Counting(Protocol):
     def publish_counts(self, stream: str) -> Mapping[str, int]:
         """Read how often each job of a stream has published."""
 
-    def count_past(self, numbers: Mapping[str, int], stream: str) -> None:
+    def raise_publish_counts(self, numbers: Mapping[str, int], stream: str) -> None:
         """Let jobs never give publish numbers again that were given."""
 
-    def release(self, stream: str) -> None:
+    def resume_stream(self, stream: str) -> None:
         """Let the jobs of the stream go on."""
 
 
-class MovingPointers(Pointers, Protocol):
-    """Pointer files that can be set aside."""
+class MovableManifestFiles(ManifestFileReader, Protocol):
+    """Manifest files that can be set aside."""
 
     def set_aside(self, name: str, mark: str) -> bool:
-        """Move a pointer file to the folder of a mark; tells whether it was there.
+        """Move a manifest file to the folder of a mark; tells whether it was there.
 
         Raises:
-            StorageUnlistedError: it cannot be moved, and stays.
+            StorageUnavailableError: it cannot be moved, and stays.
         """
 
     def discarded(self, mark: str) -> str:
@@ -44,28 +48,28 @@ class MovingPointers(Pointers, Protocol):
 
 def discard_newer(
     stream: Stream,
-    newer: Newer,
-    pointers: MovingPointers,
+    newer: UnknownManifests,
+    pointers: MovableManifestFiles,
     inventory: Counting,
     *,
     mark: str,
     dry_run: bool,
 ) -> Discarded:
-    """Set the pointer files of newer manifests aside, and let the stream go on without them.
+    """Set the manifest files of newer manifests aside, and let the stream go on without them.
 
     Part files stay where they are: their names are never given again, and who has been told of them
     can still read them. `mark` names the folder. A manifest without a publish number counts as one
     more.
 
     Raises:
-        StorageUnlistedError: a file cannot be read or moved; those before it are moved.
+        StorageUnavailableError: a file cannot be read or moved; those before it are moved.
     """
     numbers = dict(inventory.publish_counts(stream.name))
     plain: Counter[str] = Counter()
     records = unread = 0
     for name, job in newer.jobs.items():
         try:
-            published = read_pointer(pointers.read(name, MAX_BYTES), name)
+            published = parse_manifest_file(pointers.read(name, MAX_BYTES), name)
         except ManifestUnfitError:
             unread += 1
             plain[job] += 1
@@ -83,10 +87,12 @@ def discard_newer(
         folder=pointers.discarded(mark) if newer.jobs else None,
     )
     if not dry_run:
-        inventory.count_past({job: n + plain[job] for job, n in numbers.items()}, stream.name)
+        inventory.raise_publish_counts(
+            {job: n + plain[job] for job, n in numbers.items()}, stream.name
+        )
         failpoint("discard.counted")
         for name in newer.names:
             pointers.set_aside(name, mark)
         failpoint("discard.moved")
-        inventory.release(stream.name)
+        inventory.resume_stream(stream.name)
     return done

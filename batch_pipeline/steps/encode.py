@@ -7,24 +7,24 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch
-from batch_pipeline.domain.encode import Encoded, EncodeRequest, EncodeResult, Watch
-from batch_pipeline.domain.errors import (
+from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch
+from batch_pipeline.model.encode import EncodeCallbacks, Encoded, EncodeRequest, EncodeResult
+from batch_pipeline.model.errors import (
     BadFileError,
+    BatchDataError,
     InvariantError,
-    PointerUnavailableError,
+    ManifestFileUnavailableError,
     RetryableError,
     StorageUnavailableError,
     TasksLostError,
-    TooManyBadRecordsError,
+    repair_step,
 )
-from batch_pipeline.domain.failpoint import failpoint
-from batch_pipeline.domain.manifest import Manifest
-from batch_pipeline.domain.record_rules import LineageContext, OnBadFile
-from batch_pipeline.domain.restored import InventoryOlderError
-from batch_pipeline.domain.schema import RecordSchema
-from batch_pipeline.domain.schema_change import SchemaChange, changes_between
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.failpoint import failpoint
+from batch_pipeline.model.manifest import Manifest
+from batch_pipeline.model.manifest_file import InventoryOlderError
+from batch_pipeline.model.record_rules import LineageContext, OnBadFile
+from batch_pipeline.model.schema import RecordSchema, SchemaChange, changes_between
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.ports import Attempts, Encoder, MetaTable, PartStorage, Schemas
 from batch_pipeline.steps.evolve import check_evolution, evolution_of, for_look, known_schema
 
@@ -38,7 +38,7 @@ class AttemptStorage(PartStorage, Protocol):
     """Where an attempt writes, which tells whether somebody was there before it."""
 
     def check_unpointed(self, attempt: Attempt) -> None:
-        """Check that the pointer file of an attempt's generation is not there before it.
+        """Check that the manifest file of an attempt's generation is not there before it.
 
         Raises:
             InventoryOlderError: it is: the inventory is an older copy.
@@ -72,7 +72,7 @@ class Workshop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A published batch: manifest, URI of its pointer file, seconds from claim to pointer.
+    """A published batch: manifest, URI of its manifest file, seconds from claim to pointer.
 
     `schema_changes` are what its records changed in the schema.
     """
@@ -96,7 +96,7 @@ def encode(
     when the process dies, which a later claim or reconcile finds.
 
     Raises:
-        AttemptRunningError: a live attempt works on the batch.
+        ConflictError: a live attempt works on the batch.
         BatchDataError: the batch's data is bad; its neighbours are not touched.
         FencedError: another attempt replaced this one.
         InventoryOlderError: the storage has the manifest that this one would make.
@@ -138,13 +138,13 @@ def _check_first(workshop: Workshop, attempt: Attempt) -> None:
 
 
 def _pointed(workshop: Workshop, manifest: Manifest) -> str:
-    """Write the pointer file, or leave it to the next reconcile: the batch is published."""
+    """Write the manifest file, or leave it to the next reconcile: the batch is published."""
     try:
         uri = workshop.storage.point_to(manifest)
-    except PointerUnavailableError as error:
+    except ManifestFileUnavailableError as error:
         log.warning("%s", error)
         return workshop.storage.pointer_uri(manifest)
-    workshop.attempts.pointed(manifest, uri)
+    workshop.attempts.record_pointer(manifest, uri)
     return uri
 
 
@@ -164,7 +164,7 @@ def _encode_items(workshop: Workshop, attempt: Attempt, started_at: datetime) ->
                 schema=schema,
                 stem=attempt.stem,
                 context=context,
-                watch=Watch(is_called_off=lambda: not workshop.attempts.holds(attempt)),
+                watch=EncodeCallbacks(is_cancelled=lambda: not workshop.attempts.holds(attempt)),
             )
         )
         _check_bad_data(workshop.stream, result)
@@ -188,7 +188,7 @@ def _encode_items(workshop: Workshop, attempt: Attempt, started_at: datetime) ->
             because=result.misfits,
         )
         changes += changes_between(before, schema, result.misfits)
-    raise SchemaUnsettledError(workshop.stream.name, schema)
+    raise _schema_unsettled(workshop.stream.name, schema)
 
 
 def _first_version(workshop: Workshop, result: EncodeResult) -> int:
@@ -208,10 +208,11 @@ def _check_bad_data(stream: Stream, result: EncodeResult) -> None:
     read = sum(item.read for item in result.items)
     if not stream.on_bad_record.allow(bad=bad, read=read):
         first = result.bad_records[0]
-        raise TooManyBadRecordsError(
-            *(stream.name, first.location, first.line, first.reason),
-            *(bad, stream.on_bad_record.sentence),
-            is_registered=is_registered,
+        raise BatchDataError(
+            f"{stream.name}: {first.location}, line {first.line}: {first.reason}. Bad records: "
+            f"{bad}, {stream.on_bad_record.sentence} allowed; nothing of this batch was published. "
+            f"{repair_step(stream.name, is_registered=is_registered)}, or raise the limits of "
+            f"`on_bad_record`; then run again."
         )
 
 
@@ -258,16 +259,9 @@ def _reason(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-@dataclass(eq=False)
-class SchemaUnsettledError(InvariantError):
-    """The encoder found columns that fit no schema that holds them."""
-
-    stream: str
-    schema: RecordSchema
-
-    def sentence(self) -> str:
-        return (
-            f"{self.stream}: the schema did not settle after {_MAX_WIDENINGS} widenings "
-            f"(columns: {len(self.schema.columns)}). Nothing was published. Please "
-            f"report this."
-        )
+def _schema_unsettled(stream: str, schema: RecordSchema) -> InvariantError:
+    return InvariantError(
+        f"{stream}: the schema did not settle after {_MAX_WIDENINGS} widenings "
+        f"(columns: {len(schema.columns)}). Nothing was published. Please "
+        f"report this."
+    )

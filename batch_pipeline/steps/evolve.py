@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from batch_pipeline.domain.errors import SchemaMisfitError
-from batch_pipeline.domain.record_rules import RESCUED, Evolution
-from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
-from batch_pipeline.domain.schema_change import Misfit
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.errors import BatchDataError, repair_step
+from batch_pipeline.model.record_rules import RESCUED, Evolution
+from batch_pipeline.model.schema import Column, ColumnType, Misfit, RecordSchema
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.ports import Schemas
 
 
@@ -15,7 +14,7 @@ def known_schema(schemas: Schemas, stream: Stream) -> tuple[int, RecordSchema]:
     """Give the newest schema, with what is declared and what the stream file adds to all records.
 
     Raises:
-        SchemaDeclarationError: the declaration narrows or contradicts what is there.
+        ConfigurationError: the declaration narrows or contradicts what is there.
     """
     declared = stream.schema.declared
     if declared is None or stream.transform is not None:  # then it is what the transform is given
@@ -55,7 +54,7 @@ def check_evolution(
     """Check that the schema may change; a column of nothing but nulls always takes a type.
 
     Raises:
-        SchemaMisfitError: it may not.
+        BatchDataError: it may not.
     """
     if evolution is not Evolution.FAIL:
         return
@@ -65,16 +64,15 @@ def check_evolution(
         return
     first = refused[0]
     column = columns.get(first.column.name)
-    raise SchemaMisfitError(
-        stream=stream.name,
-        version=version,
-        column=first.column.name,
-        seen=first.seen,
-        known=None if column is None else column.type_text,
-        location=first.location,
-        line=first.line,
-        columns=len(refused),
-        is_registered=stream.user_table is None,
+    place = first.location if first.line is None else f"{first.location}, line {first.line}"
+    held = "has no such column" if column is None else f"has {column.type_text}"
+    others = len(refused) - 1
+    more = f" (more columns that do not fit: {others})" if others else ""
+    raise BatchDataError(
+        f"{stream.name}: {place}: column {first.column.name} holds {first.seen}, schema version "
+        f"{version} {held}{more}; `schema.evolution` is `fail`, so nothing of this batch was "
+        f"published. {repair_step(stream.name, is_registered=stream.user_table is None)}, declare "
+        f"the column wide enough, or set `evolution: add` or `rescue`; then run again."
     )
 
 

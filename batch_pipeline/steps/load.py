@@ -12,28 +12,25 @@ from itertools import islice
 from typing import Protocol, runtime_checkable
 from uuid import UUID
 
-from batch_pipeline.domain.errors import (
+from batch_pipeline.model.errors import (
     ConfigurationError,
     ConflictError,
     PartFileChangedError,
     PipelineError,
     RetryableError,
     TargetFailedError,
-    TargetHangsError,
-    TargetSilentError,
-    TargetStateError,
+    Unloaded,
 )
-from batch_pipeline.domain.failpoint import failpoint
-from batch_pipeline.domain.load import Claim, Load, Loaded, Loading
-from batch_pipeline.domain.manifest import PartFile
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.failpoint import failpoint
+from batch_pipeline.model.load import Claim, Load, Loaded, Loading
+from batch_pipeline.model.manifest import PartFile
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.ports import Loader
 
 LEASE = timedelta(minutes=5)
 ATTEMPTS = 3
 AT_ONCE = 16
 IN_A_ROW = 3
-_MAYBE_BROKEN = (TargetFailedError, TargetHangsError, TargetSilentError, TargetStateError)
 Look = Callable[[PartFile], str | None]
 
 
@@ -47,7 +44,7 @@ class GroupLoader(Protocol):
         """Bring generations into the target in their order; gives each when it is acknowledged.
 
         Raises:
-            LoadError: the first one that was not given yet was not loaded, the rest neither.
+            PipelineError: the first one that was not given yet was not loaded, the rest neither.
         """
         ...
 
@@ -93,7 +90,7 @@ class Loads(Protocol):
         Asking again gives the same.
 
         Raises:
-            LoadLostError: the load is somebody else's by now; nothing was changed.
+            ConflictError: the load is somebody else's by now; nothing was changed.
         """
         ...
 
@@ -156,7 +153,7 @@ def load(dock: Dock) -> Iterator[Outcome]:
         for outcome in outcomes:
             if outcome.loaded is not None:
                 in_a_row = 0
-            elif isinstance(outcome.error, _MAYBE_BROKEN) and not outcome.loading.failed_before:
+            elif isinstance(outcome.error, TargetFailedError) and not outcome.loading.failed_before:
                 in_a_row += 1
             if in_a_row == IN_A_ROW:
                 yield replace(outcome, gives_up=True)
@@ -266,7 +263,8 @@ def _acknowledged(
     dock: Dock, wanted: Sequence[Loading], problem: str | None
 ) -> Generator[Loaded, None, None]:
     if problem is not None:
-        raise PartFileChangedError(dock.target, dock.stream.name, wanted[0].label, problem)
+        unloaded = Unloaded(target=dock.target, stream=dock.stream.name, batch=wanted[0].label)
+        raise PartFileChangedError(unloaded, problem)
     root = dock.stream.storage.root
     if isinstance(dock.loader, GroupLoader):
         yield from dock.loader.load_together(wanted, root)

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-from batch_pipeline.domain.batch import BatchState, BatchStatus
-from batch_pipeline.domain.planning import Planned
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.batch import BatchState, BatchStatus
+from batch_pipeline.model.planning import Planned
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.ports import Batches, MetaTable
 
 _BY_ITSELF = {BatchState.PLANNED, BatchState.INTERRUPTED}

@@ -1,7 +1,7 @@
 """Stations 1 and 2: what landed becomes items."""
 
-from batch_pipeline.domain.item import Registered
-from batch_pipeline.domain.progress import counted
+from batch_pipeline.model.item import Registered
+from batch_pipeline.model.progress import track
 from batch_pipeline.ports import Cutter, Landing, Registry
 
 
@@ -19,5 +19,5 @@ def register(
     Raises:
         LandingUnavailableError: the landing cannot be listed.
     """
-    found = counted(landing.found_files(), "registering files")
+    found = track(landing.found_files(), "registering files")
     return registry.register(found, accept_changed=accept_changed, cutter=cutter)

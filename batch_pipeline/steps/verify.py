@@ -6,10 +6,10 @@ Streams: memory is a page of batches. Reads only; what to do about it is the rea
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from batch_pipeline.domain.manifest import PartFile
-from batch_pipeline.domain.progress import counted
-from batch_pipeline.domain.published import PublishedBatch
-from batch_pipeline.domain.verdict import Check, Verdict
+from batch_pipeline.model.checks import Check, CheckResult
+from batch_pipeline.model.manifest import PartFile
+from batch_pipeline.model.progress import track
+from batch_pipeline.model.published import PublishedBatch
 
 Look = Callable[[PartFile], str | None]
 BatchLook = Callable[[PublishedBatch], str | None]
@@ -45,7 +45,7 @@ class Tally:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
             self.worst = f"batch {one.label}, generation {one.generation}: {problems[0]}{more}"
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CheckResult:
         """Answer the question."""
         numbers: dict[str, int | float] = {
             "batches_checked": self.batches,
@@ -61,25 +61,25 @@ class Tally:
             numbers["batches_removed"] = self.gone
             removed = f" Files of {self.gone:,} more were removed once they were loaded."
         if not self.batches and not self.gone:
-            found = "There is nothing to judge yet: nothing is published."
-            return Verdict(check=self.check, passed=True, found=found, numbers=numbers)
+            summary = "There is nothing to judge yet: nothing is published."
+            return CheckResult(check=self.check, passed=True, summary=summary, numbers=numbers)
         if not self.bad_batches:
-            found = f"Yes: {looked}.{removed}"
-            return Verdict(check=self.check, passed=True, found=found, numbers=numbers)
-        found = (
+            summary = f"Yes: {looked}.{removed}"
+            return CheckResult(check=self.check, passed=True, summary=summary, numbers=numbers)
+        summary = (
             f"No: problems: {self.problems:,}, batches with problems: {self.bad_batches:,}, "
             f"{looked}.{removed}"
         )
         if self.check is Check.CONSERVATION:
             step = f"Do not load these batches. {_TRY_AGAIN} Please report it."
         elif self.check is Check.POINTERS:
-            step = f"Who reads pointer files misses these batches, or misreads them. {_TRY_AGAIN}"
+            step = f"Who reads manifest files misses these batches, or misreads them. {_TRY_AGAIN}"
         else:
             step = f"Do not load these batches. {_TRY_AGAIN}"
-        return Verdict(
+        return CheckResult(
             check=self.check,
             passed=False,
-            found=found,
+            summary=summary,
             worst=self.worst,
             next_step=step,
             numbers=numbers,
@@ -92,7 +92,7 @@ def verify(
     batch_looks: Mapping[Check, BatchLook] = _NONE,
     *,
     total: int | None = None,
-) -> dict[Check, Verdict]:
+) -> dict[Check, CheckResult]:
     """Judge the counters of batches, their files by each look, and themselves, all in one pass.
 
     A look gives what is wrong with a file, or with a batch; None when it is as it was published.
@@ -101,7 +101,7 @@ def verify(
     """
     counters = Tally(check=Check.CONSERVATION)
     tallies = {check: Tally(check=check) for check in (*looks, *batch_looks)}
-    for one in counted(batches, "looking at batches", total=total):
+    for one in track(batches, "looking at batches", total=total):
         counters.add(one, list(one.contradictions()))
         if one.files_removed:
             for tally in tallies.values():

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 from batch_pipeline.cli import cli
 from batch_pipeline.cli.exits import exit_code
-from batch_pipeline.domain.errors import PipelineError
 from batch_pipeline.inventory.database import open_database
-from batch_pipeline.inventory.upkeep.migrate import upgrade
+from batch_pipeline.inventory.migrate import upgrade
+from batch_pipeline.model.errors import PipelineError
 from batch_pipeline_tests.acceptance.workplace import Workplace
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from batch_pipeline.domain.location import to_uri
+from batch_pipeline.model.location import to_uri
 from batch_pipeline_tests.acceptance.workplace import (
     Ended,
     Workplace,

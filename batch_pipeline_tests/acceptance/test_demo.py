@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batch_pipeline.cli.demo_files import DemoFiles, write_demo
-from batch_pipeline.domain.location import to_path, to_uri
+from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline_tests.acceptance.workplace import (
     Workplace,
     files_below,
@@ -223,14 +223,14 @@ def test_explain_of_an_unknown_file_says_why(demo: Demo) -> None:
     ended = demo.place.run("explain", "orders-1999-01-01.csv")
     assert ended.returncode == 1
     assert "orders-1999-01-01.csv is no registered item" in ended.stdout
-    assert "no such file in this folder" in ended.stdout
+    assert "no such file in the landing" in ended.stdout
     assert "Traceback" not in ended.stderr
 
 
 def test_explain_in_text_ends_with_the_part_file(demo: Demo) -> None:
     """Expect the stations in their order, down to the files that hold the records."""
     text = demo.place.done("explain", "orders-2026-01-24.csv")
-    stations = ["1 arrive", "2 register", "3 plan", "4 name", "5 claim", "6 encode", "7 publish"]
+    stations = ["1 land", "2 register", "3 plan", "4 partition", "5 claim", "6 encode", "7 publish"]
     places = [text.index(station) for station in stations]
     assert places == sorted(places)
     assert f"{STREAM}-000000000022-000000000027-a1-" in text

@@ -46,6 +46,20 @@ def test_command_leaves_the_code_of_what_happened(
     assert "Traceback" not in ended.stderr
 
 
+def test_command_interrupted_while_it_imports_leaves_130_and_one_line(tmp_path: Path) -> None:
+    """A module in the place of `click` sends the signal in the middle of the imports."""
+    (tmp_path / "click.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    ended = subprocess.run(
+        command("status"),
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 130
+    assert ended.stderr == "error: Interrupted before the command started. Nothing was changed.\n"
+
+
 def test_interrupted_command_leaves_130(workplace: Workplace) -> None:
     """Expect the code of Ctrl-C, and one message, from a command that waits for its state file."""
     workplace.write_stream("orders")

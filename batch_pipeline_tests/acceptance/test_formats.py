@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from pyarrow import orc
 
 from batch_pipeline_tests.acceptance.workplace import (
     Workplace,
@@ -34,6 +35,8 @@ OUTPUTS: dict[str, dict[str, Any]] = {
     "as_parquet_plain": {"format": "parquet", "compression": "none"},
     "as_arrow": {"format": "arrow", "compression": "none"},
     "as_arrow_zstd": {"format": "arrow", "compression": "zstd"},
+    "as_orc": {"format": "orc", "compression": "zstd"},
+    "as_orc_snappy": {"format": "orc", "compression": "snappy"},
 }
 ORDER_SCHEMA = {
     "type": "object",
@@ -143,6 +146,8 @@ def records_of(place: Workplace, stream: str) -> Iterator[dict[str, Any]]:
             yield from pq.read_table(path).to_pylist()
         elif stream.startswith("as_arrow"):
             yield from read_arrow(path).to_pylist()
+        elif stream.startswith("as_orc"):
+            yield from orc.read_table(path).to_pylist()
         else:
             yield from map(json.loads, read_text(path).splitlines())
 

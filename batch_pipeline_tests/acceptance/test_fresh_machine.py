@@ -29,7 +29,7 @@ NOBODY = 65534
 MAY_READ_EVERYTHING = "+dac_read_search"  # the interpreter may lie in root's home folder
 
 # Running these is what importing them does: one is the command, the other is Alembic's.
-SCRIPTS = {"batch_pipeline.__main__", "batch_pipeline.inventory.upkeep.migrations.env"}
+SCRIPTS = {"batch_pipeline.__main__", "batch_pipeline.inventory.migrations.env"}
 
 IMPORT_ALL = """
 import importlib, json, sys, threading

@@ -11,7 +11,7 @@ import pytest
 
 import batch_pipeline
 from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
-from batch_pipeline.stores import s3
+from batch_pipeline.storage import s3_client
 from batch_pipeline_tests.acceptance.console_page import PROJECT, Changed, Typed, steps
 from batch_pipeline_tests.acceptance.real_targets import installed
 from batch_pipeline_tests.acceptance.shop import Shop, Situation
@@ -106,8 +106,8 @@ def shop(
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         for name, value in object_store.environment.items():
             patch.setenv(name, value)
-        s3.forget()
-        stack.callback(s3.forget)
+        s3_client.forget()
+        stack.callback(s3_client.forget)
         url = stack.enter_context(copied(server_url, template))
         spark = stack.enter_context(SparkConnectServer(shared_workplace.home))
         place = shared_workplace.given(

@@ -35,7 +35,7 @@ SERVICES = {
 }
 SUCCEEDED = ("succeeded", None)
 DIED = {
-    ("abandoned", "its process ended without a word"),
+    ("abandoned", "the worker exited without reporting"),
     ("abandoned", "its run failed without closing it"),
 }
 

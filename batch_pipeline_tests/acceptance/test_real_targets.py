@@ -13,16 +13,16 @@ import psutil
 import psycopg
 import pytest
 
-from batch_pipeline.domain.location import to_path
-from batch_pipeline.domain.schema import Column, ColumnType
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.stores.upload import put
+from batch_pipeline.model.location import to_path
+from batch_pipeline.model.schema import Column, ColumnType
+from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.acceptance.real_targets import installed
 from batch_pipeline_tests.acceptance.workplace import Workplace
 from batch_pipeline_tests.concurrency import eventually
 from batch_pipeline_tests.factories import encoded, item_report, limits, stream
 from batch_pipeline_tests.integration.seeds import claimed, plan, register
-from batch_pipeline_tests.unit.target_scripts import lines_file
+from batch_pipeline_tests.load.target_scripts import lines_file
 
 COLUMNS = (
     Column(name="order_id", type=ColumnType.INTEGER),
@@ -81,7 +81,7 @@ def publish(
         if root is not None:
             path = Path(to_path(part.uri))
             part = replace(part, uri=f"{root}/{path.name}")
-            put(part.uri, path.read_bytes())
+            S3.put(part.uri, path.read_bytes())
             path.unlink()
         reports = (item_report(one.id_range.first_id, read=records, written=records),)
         with claimed(database, one) as attempt:
@@ -191,18 +191,18 @@ def test_target_postgres_reads_files_in_s3(
 def test_batch_that_is_loaded_again_changes_no_row(
     place: Workplace, database: Database, warehouse: str, targets: Path
 ) -> None:
-    """Expect --reload to send one batch of two, whose rows replace themselves by key."""
+    """Expect --batch to send one batch of two, whose rows replace themselves by key."""
     describe(place, warehouse=postgres(targets, "sales"))
     publish(database, place.folder, batches=2, records=100)
     place.done("load", "orders")
-    again = place.told("load", "orders", "--reload", "000000000002-000000000002")
+    again = place.told("load", "orders", "--batch", "000000000002-000000000002")
     assert [one["batch_id"] for one in again["targets"][0]["batches"]] == [
         "000000000002-000000000002"
     ]
     assert rows(warehouse, TOTAL.format("sales")) == [(200, 200, 20_150, 'Zoë "1"')]
-    refused = place.run("load", "orders", "--reload", "000000000009-000000000009")
+    refused = place.run("load", "orders", "--batch", "000000000009-000000000009")
     assert refused.returncode == 1
-    assert "no batch '000000000009-000000000009' is loaded into warehouse" in refused.stderr
+    assert "no published batch '000000000009-000000000009'" in refused.stderr
 
 
 def test_target_killed_half_way_ends_with_the_right_rows(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from batch_pipeline.domain.location import split_object
+from batch_pipeline.model.location import split_object
 from batch_pipeline_tests.acceptance.regions import (
     FILES,
     RECORDS,

@@ -12,7 +12,7 @@ import pytest
 
 from batch_pipeline.defs.instance.home import open_instance
 from batch_pipeline.defs.names import batches_key
-from batch_pipeline.inventory.server import embedded
+from batch_pipeline.inventory import embedded_server
 from batch_pipeline.settings.home import Home
 from batch_pipeline.settings.stream_file import read_stream_file
 from batch_pipeline_tests.acceptance.regions import (
@@ -100,7 +100,7 @@ def test_killed_run_ends_in_the_same_result(survivor: Survivor) -> None:
 
 
 def test_killed_run_publishes_every_batch_exactly_once(survivor: Survivor) -> None:
-    """Expect 12 batches in one generation each, in the pointer files and in the messages."""
+    """Expect 12 batches in one generation each, in the manifest files and in the messages."""
     pointers = manifests(survivor.storage)
     [status] = survivor.place.told("status")["streams"]
     lines = [json.loads(line) for line in survivor.place.done("messages", "regions").splitlines()]
@@ -132,7 +132,7 @@ def test_killed_run_shows_every_partition_in_dagster(
             materialized = instance.get_materialized_partitions(batches_key(stream))
             runs = instance.get_runs()
     finally:
-        embedded.release(home.postgres)
+        embedded_server.release(home.postgres)
     finished = {dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE}
     assert materialized == keys
     assert {run.status for run in runs} == finished

@@ -92,4 +92,4 @@ def test_what_is_to_be_made_has_to_be_said(place: Workplace, words: tuple[str, .
     """Expect wrong usage where nothing is chosen, or two things that contradict each other."""
     refused = place.run("reprocess", "orders", *words)
     assert refused.returncode == 2
-    assert "--batch BATCHES, --all or --until TIME" in refused.stderr
+    assert "--batch BATCHES, --all, --since TIME or --until TIME" in refused.stderr

@@ -21,7 +21,7 @@ import psutil
 import pytest
 import yaml
 
-from batch_pipeline.domain.location import to_path
+from batch_pipeline.model.location import to_path
 
 LONGEST_SECONDS = 600
 PROGRAM = (sys.executable, "-m", "batch_pipeline")
@@ -208,7 +208,7 @@ def kill_group(process: "subprocess.Popen[str]") -> None:
 
 
 def manifests(storage: Path) -> list[dict[str, Any]]:
-    """Read the pointer files of a storage root, in the order of their names."""
+    """Read the manifest files of a storage root, in the order of their names."""
     return [json.loads(path.read_text()) for path in sorted(storage.glob("manifests/*.json"))]
 
 
@@ -243,7 +243,7 @@ def files_below(*folders: Path) -> dict[str, tuple[int, int]]:
 
 
 def unaccounted_files(storage: Path) -> list[str]:
-    """Give the files of a storage root that are neither pointer files nor named by one."""
+    """Give the files of a storage root that are neither manifest files nor named by one."""
     if not storage.is_dir():
         return []
     named = {path for _, path in part_files(storage)}

@@ -1,7 +1,6 @@
 """Run benchmarks one after the other: all of them, or the ones named; options go to each.
 
-`python -m batch_pipeline_tests.benchmarks [ceiling|workers|plan|acquire|encode|memory|load|singer
-…] [--…]`
+`python -m batch_pipeline_tests.benchmarks [acquire|dagster|encode|load|singer|store …] [--…]`
 """
 
 import subprocess

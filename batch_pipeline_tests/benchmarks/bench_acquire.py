@@ -9,21 +9,28 @@ alone, the weight with a count ten times as high as a batch needs, and the count
 Times are those that Postgres reports for a statement, planning included, without the network; the
 tables are analysed and in memory. Both queries take turns; medians are printed.
 
-Run `python -m batch_pipeline_tests.benchmarks acquire [--sizes 10000 1000000]`; the default sizes
-need some five minutes, nearly all of it for the plain query, and 1.5 GB of disk.
+Then workers acquire whole batches of one job at the same time, a connection each: in four processes
+when their number allows it. Ranges that overlap or leave a hole fail the benchmark, times never do.
+
+Run `python -m batch_pipeline_tests.benchmarks acquire [--sizes 10000 1000000] [--workers 64]
+[--batches 10240]`; the default sizes need some five minutes, nearly all of it for the plain query,
+and 1.5 GB of disk.
 """
 
 import argparse
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import sqlalchemy as sa
 
-from batch_pipeline.domain.planning import Limits
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
-from batch_pipeline_tests.benchmarks.server import server
+from batch_pipeline.inventory.database import open_database
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.model.planning import Limits
+from batch_pipeline_tests.benchmarks.servers import server
+from batch_pipeline_tests.guarantees import many_workers
 from batch_pipeline_tests.integration.meta_tables import (
     FILES,
     execute,
@@ -36,6 +43,7 @@ SIZES = (10_000, 1_000_000, 10_000_000)
 ITEMS = (10, 1_000)
 MEAN_WEIGHT = 500
 REPEATS = 5
+PROCESSES = 4  # of the workers
 NO_LIMIT = 2**40
 CREATE = (
     "CREATE UNLOGGED TABLE files (id bigint PRIMARY KEY, file_location text, size_in_bytes bigint)"
@@ -55,11 +63,21 @@ class Cost:
 
 
 def main() -> None:
-    """Measure every size and print one line a case."""
+    """Measure every size and the workers, and print one line a case."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="rows of the table")
-    sizes: list[int] = parser.parse_args().sizes
-    _tell(
+    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="rows of the table")
+    parser.add_argument("--workers", type=int, default=64, help="on one job")
+    parser.add_argument("--batches", type=int, default=10_240, help="of all workers")
+    given = parser.parse_args()
+    _compare_sizes(given.sizes)
+    with server() as url:
+        are_exact = _acquire_together(url, given.workers, given.batches)
+    if not are_exact:
+        sys.exit("batches overlap or leave a hole")
+
+
+def _compare_sizes(sizes: Sequence[int]) -> None:
+    print(
         f"{'rows':>11} {'items':>6} {'consumed':>8} {'limits':>16} | {'ours':>10} "
         f"{'rows read':>9} | {'window query':>12} {'rows read':>10} | {'ratio':>8}"
     )
@@ -71,6 +89,31 @@ def main() -> None:
                     for name, limits in _limits(items).items():
                         _compare(table, name, limits, items=items, after_id=after_id, size=size)
             execute(engine, "DROP TABLE files")
+
+
+def _acquire_together(url: str, workers: int, batches: int) -> bool:
+    """Print the rates of one worker and of all, and return whether every id was taken once."""
+    open_database(url, migrated=True).close()
+    with meta_engine(url) as engine:
+        rows = batches * many_workers.ITEMS
+        execute(engine, many_workers.CREATE)
+        execute(engine, many_workers.FILL, rows=rows)
+        execute(engine, "ANALYZE public.meta")
+    print(f"\n{'workers':>8} {'batches':>8} {'batches/s':>10} {'p50 ms':>8} {'p99 ms':>8}")
+    are_exact = True
+    for count in (1, workers):
+        processes = PROCESSES if count % PROCESSES == 0 else 1
+        calls = (batches if count > 1 else min(batches, 1_000)) // processes
+        work = many_workers.Work(url, calls, threads=count // processes, job=f"job {count}")
+        ranges, seconds, rate = many_workers.measured(work, processes)
+        slowest = statistics.quantiles(seconds, n=100)[-1]
+        print(
+            f"{count:>8} {len(ranges):>8,} {rate:>10,.0f} "
+            f"{1_000 * statistics.median(seconds):>8.1f} {1_000 * slowest:>8.1f}"
+        )
+        ordered = sorted(ranges)
+        are_exact &= all(last + 1 == first for (_, last), (first, _) in pairwise(ordered))
+    return are_exact
 
 
 def _filled(engine: sa.Engine, size: int) -> ReflectedMetaTable:
@@ -105,10 +148,11 @@ def _compare(
 
     ours, other = _costs(table.engine, cut, query)
     consumed = f"{100 * after_id // size} %"
-    _tell(
+    print(
         f"{size:>11,} {items:>6,} {consumed:>8} {name:>16} | {ours.milliseconds:>7.3f} ms "
         f"{ours.rows:>9,} | {other.milliseconds:>9,.1f} ms {other.rows:>10,} | "
-        f"{other.milliseconds / ours.milliseconds:>7,.1f}×"
+        f"{other.milliseconds / ours.milliseconds:>7,.1f}×",
+        flush=True,
     )
 
 
@@ -153,11 +197,6 @@ def _costs(engine: sa.Engine, *calls: Callable[[], None]) -> list[Cost]:
         Cost(milliseconds=statistics.median(times), rows=rows_touched(engine, statements))
         for times, statements in zip(milliseconds, recordings, strict=True)
     ]
-
-
-def _tell(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 from batch_pipeline_tests.acceptance.graphql import ask
@@ -98,12 +97,8 @@ def _landed(place: Workplace, number: int) -> tuple[float, float]:
     unfinished.rename(path)
     storage = place.storage("orders")
     wait_until(lambda: len(manifests(storage)) > number, f"{path.name} is published")
-    newest = max(_written(pointer) for pointer in storage.glob("manifests/*.json"))
+    newest = max(pointer.stat().st_mtime for pointer in storage.glob("manifests/*.json"))
     return landed, newest
-
-
-def _written(path: Path) -> float:
-    return path.stat().st_mtime
 
 
 def _way(port: int, landed: float, published: float) -> Way:

@@ -42,6 +42,8 @@ def ticks_and_pages(files: int, batches: int, repeats: int, *, pages: bool) -> I
             yield _quiet(opened, sensor, batches, repeats)
         if pages:
             yield from _pages(opened, batches, repeats)
+        size = opened.number("SELECT pg_total_relation_size('batch_pipeline.item')") / files
+        yield f"| {batches} | {size:.0f} bytes an item | | | |"
 
 
 def _quiet(opened: Stage, sensor: str, batches: int, repeats: int) -> str:

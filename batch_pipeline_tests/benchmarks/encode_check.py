@@ -11,8 +11,8 @@ import msgspec
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from batch_pipeline_tests.benchmarks.encode_workload import Facts
 from batch_pipeline_tests.benchmarks.wide_records import CHECKED
+from batch_pipeline_tests.benchmarks.workload import Facts
 
 _BLOCK_BYTES = 8 * 2**20
 Sums = tuple[int, int, int]

@@ -1,21 +1,67 @@
-"""Loads one pickled batch into a table, in a process of its own: `… URL MODE LOADING_FILE`."""
+"""Loads one published batch into a table, in a process of its own: `… URL MODE STORAGE_ROOT`."""
 
+import json
 import pickle
+import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 
-from batch_pipeline.domain.target import PostgresTarget, WriteMode
-from batch_pipeline.postgres.loader import PostgresLoader
+from batch_pipeline.load.postgres import PostgresLoader
+from batch_pipeline.model.encoding import Encoding
+from batch_pipeline.model.load import Loading, PostgresTarget, WriteMode
+from batch_pipeline.model.manifest import PartFile
+from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline_tests import factories
+from batch_pipeline_tests.benchmarks.measures import Spent, peak_bytes
+
+TABLE = "wide"
+
+
+def loading_of(schema: RecordSchema, encoding: Encoding, parts: Sequence[PartFile]) -> Loading:
+    """Describe part files as the first generation of a batch with the key `id`."""
+    manifest = factories.manifest(
+        encoding=encoding, schema=schema, key_properties=("id",), part_files=tuple(parts)
+    )
+    return Loading(
+        stream="wide",
+        publish_number=1,
+        label="000000000001-000000000010",
+        manifest=manifest,
+        message_name=TABLE,
+    )
+
+
+def load_apart(url: str, mode: WriteMode, loading: Loading, root: Path) -> Spent:
+    """Load in a new process and return what the load took there, without the process's start."""
+    command = [sys.executable, "-m", "batch_pipeline_tests.benchmarks.load_published"]
+    ended = subprocess.run(
+        [*command, url, mode, str(root)],
+        input=pickle.dumps(loading),
+        check=True,
+        stdout=subprocess.PIPE,
+    )
+    return Spent(**json.loads(ended.stdout))
 
 
 def main() -> None:
-    """Load what the arguments say and print how many records the target acknowledged."""
-    url, mode, path = sys.argv[1:]
-    loading = pickle.loads(Path(path).read_bytes())  # noqa: S301 - the benchmark has written it
-    target = PostgresTarget(name="warehouse", conn="$WAREHOUSE_URL", mode=WriteMode(mode))
+    """Load the batch that standard input holds and print what it took."""
+    url, mode, root = sys.argv[1:]
+    loading: Loading = pickle.load(sys.stdin.buffer)  # noqa: S301 - the benchmark has written it
+    target = PostgresTarget(name="warehouse", conn="$WAREHOUSE", mode=WriteMode(mode))
+    started, processor = time.perf_counter(), time.process_time()
     with closing(PostgresLoader(target, url)) as loader:
-        print(loader.load(loading, str(Path(path).parent)).records)
+        loaded = loader.load(loading, root)
+    spent = Spent(
+        seconds=time.perf_counter() - started,
+        processor_seconds=time.process_time() - processor,
+        peak_bytes=peak_bytes(),
+    )
+    assert loaded.records == sum(part.records for part in loading.manifest.part_files)
+    print(json.dumps(asdict(spent)))
 
 
 if __name__ == "__main__":

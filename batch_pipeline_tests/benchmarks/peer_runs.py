@@ -2,30 +2,41 @@
 
 import json
 import os
-import shutil
 import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from batch_pipeline.domain.encoding import Format
+from batch_pipeline.model.encoding import Format
+from batch_pipeline_tests.acceptance.real_targets import installed
 from batch_pipeline_tests.benchmarks import encode_peers
-from batch_pipeline_tests.benchmarks.encode_conversion import Conversion
-from batch_pipeline_tests.benchmarks.encode_workload import CACHE, Source
-from batch_pipeline_tests.benchmarks.process_meter import Spent
+from batch_pipeline_tests.benchmarks.measures import Spent
 from batch_pipeline_tests.benchmarks.wide_records import column_kinds
+from batch_pipeline_tests.benchmarks.workload import Conversion
 
 # The SDK whose batcher is the plain way; the others are as new as they come.
-REQUIREMENTS = ("singer-sdk==0.54.9", "duckdb", "polars")
+_REQUIREMENTS = ("singer-sdk==0.54.9", "duckdb", "polars")
+_VERSIONS = """
+from importlib.metadata import version
+print(", ".join(f"{name} {version(name)}" for name in ("singer-sdk", "duckdb", "polars")))
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peers:
-    """Runs peers with a Python that has them; `versions` are of the installed packages."""
+    """Runs peers with a Python that has them."""
 
     python: Path
-    versions: Mapping[str, str]
+
+    @classmethod
+    def installed(cls, cache: Path) -> "Peers":
+        """Return the peers of an environment that is made once, from PyPI."""
+        cache.mkdir(parents=True, exist_ok=True)
+        return cls(python=installed(cache, _REQUIREMENTS) / "python")
+
+    def versions(self) -> str:
+        """Return the versions of the installed packages."""
+        return self._output(["-c", _VERSIONS], "").strip()
 
     def run(self, peer: str, conversion: Conversion, paths: Sequence[Path], folder: Path) -> Spent:
         """Let a peer convert files into a folder."""
@@ -35,46 +46,25 @@ class Peers:
             "to_json": conversion.encoding.format is Format.JSONL,
             "paths": [str(path) for path in paths],
             "folder": str(folder),
-            "columns": column_kinds(typed=conversion.source is Source.TYPED),
+            "columns": column_kinds(),
         }
+        output = self._output(["-W", "ignore", encode_peers.__file__], json.dumps(job))
+        return Spent(**json.loads(output))
+
+    def _output(self, arguments: Sequence[str], text: str) -> str:
         ended = subprocess.run(
-            [str(self.python), "-W", "ignore", encode_peers.__file__],
-            input=json.dumps(job),
+            [str(self.python), *arguments],
+            input=text,
             check=False,
             capture_output=True,
             text=True,
-            env=_environment() | {"POLARS_MAX_THREADS": str(encode_peers.THREADS)},
+            env=foreign_environment() | {"POLARS_MAX_THREADS": str(encode_peers.THREADS)},
         )
-        if ended.returncode:
-            raise RuntimeError(f"{peer}: {conversion.name} failed: {ended.stderr[-2_000:]}")
-        return Spent(**json.loads(ended.stdout))
+        assert ended.returncode == 0, ended.stderr[-2_000:]
+        return ended.stdout
 
 
-def open_peers(cache: Path = CACHE) -> Peers:
-    """Give the environment of the peers; it is made, with uv, if it is not there."""
-    folder = cache / f"peers-{sys.version_info.major}.{sys.version_info.minor}"
-    versions = folder / "versions.json"
-    python = folder / "bin" / "python"
-    if not versions.exists():
-        sys.stdout.write(f"Installing {', '.join(REQUIREMENTS)} into {folder}\n")
-        sys.stdout.flush()
-        _uv("venv", "--quiet", "--clear", "--python", sys.executable, str(folder))
-        _uv("pip", "install", "--quiet", "--python", str(python), *REQUIREMENTS)
-        told = _uv("pip", "list", "--quiet", "--format", "json", "--python", str(python))
-        names = {requirement.partition("==")[0] for requirement in REQUIREMENTS}
-        found = {one["name"]: one["version"] for one in json.loads(told) if one["name"] in names}
-        versions.write_text(json.dumps(found))
-    return Peers(python=python, versions=json.loads(versions.read_text()))
-
-
-def _uv(*arguments: str) -> str:
-    command = [shutil.which("uv") or "uv", *arguments]
-    return subprocess.run(
-        command, check=True, stdout=subprocess.PIPE, text=True, env=_environment()
-    ).stdout
-
-
-def _environment() -> dict[str, str]:
-    """Give this environment without what would lead Python or uv to the project's packages."""
-    strange = ("VIRTUAL_ENV", "PYTHONPATH", "UV_PROJECT_ENVIRONMENT")
-    return {name: text for name, text in os.environ.items() if name not in strange}
+def foreign_environment() -> dict[str, str]:
+    """Return this environment without what leads Python to the project's packages."""
+    ours = ("VIRTUAL_ENV", "PYTHONPATH", "UV_PROJECT_ENVIRONMENT")
+    return {name: text for name, text in os.environ.items() if name not in ours}

@@ -9,18 +9,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
-from batch_pipeline.domain.arrivals import Arrivals, KeyOrder
-from batch_pipeline.domain.item import Registered
-from batch_pipeline.domain.planning import Limits
-from batch_pipeline.domain.stream import Source, Storage, Stream
-from batch_pipeline.files.object_landing import ObjectLanding
-from batch_pipeline.files.watched_objects import WatchedObjects
 from batch_pipeline.inventory.database import Database, open_database
+from batch_pipeline.model.item import Registered
+from batch_pipeline.model.planning import Limits
+from batch_pipeline.model.stream import Arrivals, KeyOrder, Source, Storage, Stream
 from batch_pipeline.steps.register import register
-from batch_pipeline.stores import s3
-from batch_pipeline.stores.listing import objects
-from batch_pipeline_tests.benchmarks.encode_conversion import JSONL_GZIP
-from batch_pipeline_tests.benchmarks.server import server
+from batch_pipeline.storage import s3_client
+from batch_pipeline.storage.landing import SourceLanding
+from batch_pipeline.storage.landing_poll import PolledLanding
+from batch_pipeline.storage.s3 import S3
+from batch_pipeline_tests.benchmarks.servers import server
+from batch_pipeline_tests.benchmarks.workload import JSONL_GZIP
 from batch_pipeline_tests.object_store import ObjectStore
 
 ASCENDING = Arrivals(order=KeyOrder.ASCENDING, relist=timedelta(hours=1))
@@ -32,7 +31,7 @@ class Requests:
 
     def __init__(self) -> None:
         self.number = 0
-        s3.client().meta.events.register("before-send.s3", self._count)
+        s3_client.client().meta.events.register("before-send.s3", self._count)
 
     def _count(self, **_: object) -> None:
         self.number += 1
@@ -46,20 +45,21 @@ def looks(store: ObjectStore, keys: int, rounds: int) -> Iterator[str]:
     yield f"\n{keys:,} keys, put in {time.perf_counter() - began:.0f} s\n\n{HEADER}"
     requests = Requests()
     yield (
-        _line("listing alone", requests, lambda: len(list(objects(f"s3://{bucket}/in/"))), 1) + " |"
+        _line("listing alone", requests, lambda: len(list(S3.list(f"s3://{bucket}/in/"))), 1) + " |"
     )
     with server() as url:
         database = open_database(url, migrated=True)
         for name, arrivals in (("every key", Arrivals()), ("ascending", ASCENDING)):
-            watched = WatchedObjects(
-                ObjectLanding(stream=_stream(name.replace(" ", "_"), bucket, arrivals))
+            watched = PolledLanding(
+                SourceLanding(stream=_stream(name.replace(" ", "_"), bucket, arrivals)),
+                limit=100_000,
             )
             yield from _looks(watched, database, requests, name, keys, rounds)
         database.close()
 
 
 def _looks(
-    watched: WatchedObjects,
+    watched: PolledLanding,
     database: Database,
     requests: Requests,
     name: str,
@@ -67,7 +67,6 @@ def _looks(
     rounds: int,
 ) -> Iterator[str]:
     table = database.meta_table(name.replace(" ", "_"))
-
     found: list[Registered] = []
 
     def look() -> None:
@@ -81,12 +80,7 @@ def _looks(
     assert not found[-1].new_items
 
 
-def _line(
-    what: str,
-    requests: Requests,
-    call: Callable[[], object],
-    rounds: int,
-) -> str:
+def _line(what: str, requests: Requests, call: Callable[[], object], rounds: int) -> str:
     seconds, before = [], requests.number
     for _ in range(rounds):
         began = time.perf_counter()
@@ -98,7 +92,7 @@ def _line(
 
 def _fill(bucket: str, keys: int) -> None:
     def put(number: int) -> None:
-        s3.client().put_object(Bucket=bucket, Key=f"in/{number:09}.csv", Body=b"id\n1\n")
+        s3_client.client().put_object(Bucket=bucket, Key=f"in/{number:09}.csv", Body=b"id\n1\n")
 
     with ThreadPoolExecutor(8) as threads:
         for _ in threads.map(put, range(keys)):

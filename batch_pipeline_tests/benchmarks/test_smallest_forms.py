@@ -30,50 +30,33 @@ class Form:
 
 SMALLEST = {
     "acquire": Form(
-        options="--sizes 1000",
-        tables={"rows items consumed limits | ours rows read | window query rows read | ratio": 12},
-    ),
-    "ceiling": Form(
-        options="--seconds 1",
+        options="--sizes 1000 --batches 640",
         tables={
-            "rows lost twice": 4,
-            "write transaction count p50 ms p99 ms": 7,
-            "planner count p50 ms p99 ms": 2,
+            "rows items consumed limits | ours rows read | window query rows read | ratio": 12,
+            "workers batches batches/s p50 ms p99 ms": 2,
         },
     ),
     "dagster": Form(
         options="--files 20 --batches 10 --landing 1 --partitions 2 --repeats 1",
         tables={
-            "| batches | what | first s | then s | own CPU s |": 7,
+            "| batches | what | first s | then s | own CPU s |": 8,
             "| station | median s | p95 s | max s |": 5,
             "| way | seconds | a partition | of the loop |": 3,
         },
     ),
     "encode": Form(
         options=_FEW_RECORDS,
-        tables={
-            "conversion way median s from to CPU s MB/s out MB peak MB ours is": 16,
-        },
+        tables={"conversion way median s from to CPU s MB/s out MB peak MB ours is": 10},
         has_cache=True,
     ),
     "load": Form(
         options=_FEW_RECORDS,
-        tables={"way median s from to CPU s peak MB of copy-whole of copy": 6},
+        tables={"way median s from to CPU s peak MB of copy-whole": 6},
         has_cache=True,
-    ),
-    "memory": Form(
-        options="--gigabytes 0.001",
-        tables={"conversion GB seconds MB/s peak MB": 2},
-        has_cache=True,
-    ),
-    "plan": Form(options="--rows 1000 --repeats 1", tables={"seconds x sum x ordered batches": 6}),
-    "scale": Form(
-        options="--items 100 300 1000 --partitions 100 200 300 --in-a-batch 10 20 30",
-        tables={"| what | of each | at | predicted | measured | ratio |": 23},
     ),
     "singer": Form(
         options=_FEW_RECORDS,
-        tables={"way wall s record CPU s server s peak MB STATE steps": 11},
+        tables={"way wall s record CPU s peak MB steps": 7},
         has_cache=True,
     ),
     "store": Form(
@@ -84,7 +67,6 @@ SMALLEST = {
         },
         has_cache=True,
     ),
-    "workers": Form(options="--batches 64 --rounds 1", tables={"calls calls/s p50 ms p99 ms": 6}),
 }
 
 

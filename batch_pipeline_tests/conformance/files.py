@@ -12,8 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
+from pyarrow import orc
 
-_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5": "zstd", b"PA": "parquet", b"AR": "arrow"}
+_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5": "zstd", b"PA": "parquet", b"AR": "arrow", b"OR": "orc"}
 
 
 def path_of(uri: str) -> Path:
@@ -41,6 +42,8 @@ def records(data: bytes, file_format: str, compression: str | None) -> list[dict
         return list(pq.read_table(io.BytesIO(data)).to_pylist())
     if file_format == "arrow":
         return list(pa.ipc.open_file(io.BytesIO(data)).read_all().to_pylist())
+    if file_format == "orc":
+        return list(orc.ORCFile(io.BytesIO(data)).read().to_pylist())
     if compression == "gzip":
         data = gzip.decompress(data)
     elif compression == "zstd":

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batch_pipeline.domain.backfill import Backfill, Selection
-from batch_pipeline.domain.id_range import IdRange
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.backfill import Backfill, Selection
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.steps.encode import encode
 from batch_pipeline.steps.plan import plan

@@ -10,7 +10,7 @@ from batch_pipeline.singer.messages import JSON_SCHEMA, batch_message, line, mes
 from batch_pipeline_tests.conformance.printed import Producer, parsed
 from batch_pipeline_tests.conformance.published_home import PublishedHome
 from batch_pipeline_tests.conformance.rules import broken_resume, broken_rules
-from batch_pipeline_tests.unit.published_parts import paths, published_lines
+from batch_pipeline_tests.encode.writers.published_parts import part_paths, published_lines
 
 OURS = json.loads(JSON_SCHEMA.read_text(encoding="utf-8"))
 
@@ -124,7 +124,7 @@ def test_rules_notice_a_resume_that_gives_too_much(tmp_path: Path) -> None:
     """Expect a producer that looks at no state to be told of."""
     one = published_lines(tmp_path, b'{"order_id":1}')
     text = "".join(line(message) for message in messages([(1, one)], stream="orders"))
-    assert batch_message(one)["manifest"] == [f"file://{paths(one)[0]}"]
+    assert batch_message(one)["manifest"] == [f"file://{part_paths(one)[0]}"]
     program = tmp_path / "forgetful"
     program.write_text(text, encoding="utf-8")
     forgetful = Producer(command=["sh", "-c", f"cat {program}"], environment={"PATH": "/bin"})

@@ -138,6 +138,4 @@ def test_benchmarks_of_pages_exist_and_have_a_smallest_form() -> None:
     words = re.compile(r"\bbenchmarks((?: [a-z]+)+)")
     code = [*code_in_lines(), *blocks("console", "sh", "bash", "")]
     named = {name for one in code for match in words.findall(one.text) for name in match.split()}
-    assert len(named) > 8
-    assert named <= set(KNOWN)
-    assert set(KNOWN) == SMALLEST.keys()
+    assert named == set(KNOWN) == SMALLEST.keys()

@@ -45,7 +45,7 @@ class Kind(StrEnum):
     UNREADABLE = "unreadable"  # a published file is not there, cut off, or another one
     ORPHAN = "orphan"  # a file that nothing names and no ended attempt explains
     OPEN = "left open"  # an attempt or a load that nobody ends
-    POINTER = "pointer"  # a pointer file is missing, says another thing, or is one too many
+    POINTER = "pointer"  # a manifest file is missing, says another thing, or is one too many
     TARGET_LOST = "rows lost"
     TARGET_TWICE = "rows twice"
 
@@ -207,12 +207,12 @@ def _compared(
 
 
 def _pointers(evidence: Evidence) -> Iterator[Fault]:
-    """Expect a pointer file for each generation, which says what the inventory says."""
+    """Expect a manifest file for each generation, which says what the inventory says."""
     for one in evidence.attempts.values():
         if one.status != "succeeded":
             continue
         if one.pointer_uri is None:
-            yield Fault(kind=Kind.POINTER, sentence=f"{one.name} has no pointer file")
+            yield Fault(kind=Kind.POINTER, sentence=f"{one.name} has no manifest file")
             continue
         try:
             told = json.loads(octets_of(one.pointer_uri))

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from batch_pipeline.domain.encoding import Compression, Encoding, Format
-from batch_pipeline.domain.manifest import PartFile
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.manifest import PartFile
 from batch_pipeline_tests.integration.encode_desk import Desk
 
 TYPES = {"id": "integer", "text": "string", "price": "number"}
@@ -19,6 +19,7 @@ ENCODINGS = (
     Encoding(format=Format.JSONL, compression=Compression.ZSTD),
     Encoding(format=Format.PARQUET, compression=Compression.SNAPPY),
     Encoding(format=Format.ARROW, compression=Compression.NONE),
+    Encoding(format=Format.ORC, compression=Compression.ZSTD),
 )
 
 

@@ -1,4 +1,4 @@
-"""What is left when all processes are gone: rows of the inventory, pointer files, part files.
+"""What is left when all processes are gone: rows of the inventory, manifest files, part files.
 
 Read with statements and readers of its own. Nothing of the product is imported here, so that a
 mistake there is none here as well.

@@ -18,14 +18,13 @@ import psycopg
 import yaml
 from psycopg import sql
 
-from batch_pipeline.domain.encode import EncodeRequest, EncodeResult
-from batch_pipeline.domain.item import Item
-from batch_pipeline.domain.location import to_path
-from batch_pipeline.domain.manifest import ItemReport, Manifest, PartFile
-from batch_pipeline.domain.schema import Column, ColumnType
-from batch_pipeline.domain.schema_change import Misfit
-from batch_pipeline.domain.stream import Stream
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.encode import EncodeRequest, EncodeResult
+from batch_pipeline.model.item import Item
+from batch_pipeline.model.location import to_path
+from batch_pipeline.model.manifest import ItemReport, Manifest, PartFile
+from batch_pipeline.model.schema import Column, ColumnType, Misfit
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.restored import check_not_older
 from batch_pipeline.singer.bookmarks import Bookmark

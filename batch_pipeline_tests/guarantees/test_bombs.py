@@ -11,16 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batch_pipeline.domain.encoding import Compression, Format
-from batch_pipeline.domain.errors import BadFileError
-from batch_pipeline.domain.item import FoundFile
-from batch_pipeline.domain.location import to_uri
-from batch_pipeline.domain.record_rules import ReadLimits
-from batch_pipeline.singer.incoming.values import BatchEncoding, BatchMessage
-from batch_pipeline.singer.target.batch_files import check
-from batch_pipeline.singer.target.batch_reading import BatchFile, BatchLimits
-from batch_pipeline.singer.target.refusals import BatchFileError
-from batch_pipeline.spark.read.sources import open_source
+from batch_pipeline.encode.readers.decoded_file import open_source
+from batch_pipeline.model.encoding import Compression, Format
+from batch_pipeline.model.errors import BadFileError
+from batch_pipeline.model.item import LandedFile
+from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.record_rules import ReadLimits
+from batch_pipeline.singer.parser import BatchEncoding, BatchMessage, MessageError
+from batch_pipeline.singer.target.batches import BatchFile, BatchLimits, check
 from batch_pipeline_tests.factories import stream
 from batch_pipeline_tests.guarantees.inputs.bombs import BOMBS, MIB, SOME
 from batch_pipeline_tests.proofs import Figures
@@ -74,7 +72,7 @@ def test_honest_file_that_compresses_well_has_a_way_through(tmp_path: Path) -> N
     """Expect the limit that the refusal names to let a file of one repeated line be read."""
     path = tmp_path / "constant.csv.gz"
     path.write_bytes(gzip.compress(b"constant\n" * (10 * MIB), mtime=0))
-    found, described = FoundFile(location=to_uri(path)), stream()
+    found, described = LandedFile(location=to_uri(path)), stream()
 
     def size(limits: ReadLimits) -> int:
         with open_source(found, replace(described, read_limits=limits)) as source:
@@ -103,7 +101,7 @@ def test_bombs_of_a_tap_are_refused(tmp_path: Path, kind: str, figures: Figures)
     message = BatchMessage(line=2, stream="orders", encoding=encoding, manifest=(str(path),))
     file = BatchFile(location=to_uri(path), path=path)
     limits = BatchLimits(max_line_bytes=64 * MIB)
-    with pytest.raises(BatchFileError, match=r"250 times as large .* \(`max_expansion`\)"):
+    with pytest.raises(MessageError, match=r"250 times as large .* \(`max_expansion`\)"):
         check(message, 0, file, keys=("id",), limits=limits)
     if kind == "gzip":
         path.write_bytes(gzip.compress(lines, 9, mtime=0) * 6)

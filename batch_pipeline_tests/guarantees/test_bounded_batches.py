@@ -7,18 +7,18 @@ from dataclasses import dataclass
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.domain.batch import AttemptStatus
-from batch_pipeline.domain.errors import BadWeightError
-from batch_pipeline.domain.filter import Condition, Operator
-from batch_pipeline.domain.id_range import MAX_ID
-from batch_pipeline.domain.planning import Cut, Limits
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta.all_cuts import all_cuts
-from batch_pipeline.inventory.meta.ceilings.ceiling import Strategy
-from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
-from batch_pipeline.inventory.meta.column_roles import MetaColumns
-from batch_pipeline.inventory.meta.meta_source import MetaSource
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
+from batch_pipeline.inventory.meta_tables.cutting import all_cuts
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.sources import MetaSource
+from batch_pipeline.inventory.meta_tables.watermark_choice import choose_watermark
+from batch_pipeline.model.batch import AttemptStatus
+from batch_pipeline.model.errors import BadWeightError
+from batch_pipeline.model.filter import Condition, Operator
+from batch_pipeline.model.id_range import MAX_ID
+from batch_pipeline.model.planning import Cut, Limits
+from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.audit_scene import Feed
 from batch_pipeline_tests.integration.invariants import check_invariants
@@ -181,7 +181,7 @@ def feed(request: pytest.FixtureRequest, database: Database, database_url: str) 
 
 def _feed(database: Database, table: ReflectedMetaTable, way: type[MetaSource]) -> Feed:
     made = Feed(database, table)
-    made.source = way(table=table, choice=choose_ceiling(table, Strategy.REGISTRAR))
+    made.source = way(table=table, choice=choose_watermark(table, Strategy.REGISTRAR))
     insert(table, {1: 1, 2: 1})
     made.bounds = limits(max_weight=1)
     assert made.drain() == [[1], [2]]  # only the first acquisition of a job takes more round trips
@@ -239,7 +239,7 @@ def test_batch_split_after_rows_were_inserted_into_its_gaps_holds_what_was_plann
     assert attempt is not None
     insert(feed.table, dict.fromkeys((11, 21, 31), 1))
     feed.database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
-    halves = feed.database.jobs.bisect("job", attempt.batch.id, feed.table)
+    halves = feed.database.jobs.split("job", attempt.batch.id, feed.table)
     assert [(str(one.id_range), one.count) for one in halves] == [("3..29", 2), ("30..49", 2)]
     assert feed.drain() == [[10, 20], [30, 40], [50]]
     assert feed.audit().late.first == (11, 21, 31)

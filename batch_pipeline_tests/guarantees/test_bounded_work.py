@@ -9,8 +9,8 @@ from contextlib import closing
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.domain.seen import Seen
 from batch_pipeline.inventory.database import Database, open_database
+from batch_pipeline.model.item import ItemIdSet
 from batch_pipeline_tests.concurrency import eventually
 from batch_pipeline_tests.integration.invariants import check_invariants
 from batch_pipeline_tests.integration.meta_tables import meta_engine
@@ -69,7 +69,7 @@ def acquire(url: str, calls: int, *, items: int = ITEMS, short: bool = True) -> 
             assert attempt is not None
             assert attempt.batch.count == items
             first_id, last_id = attempt.batch.id_range.first_id, attempt.batch.id_range.last_id
-            seen = Seen.of(range(first_id, last_id + 1), weight=items)
+            seen = ItemIdSet.of(range(first_id, last_id + 1), weight=items)
             database.attempts.succeed(attempt, logging=None, seen=seen)
 
 

@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batch_pipeline.domain.errors import BadFileError
-from batch_pipeline.domain.item import FoundFile
-from batch_pipeline.domain.location import to_path
-from batch_pipeline.domain.record_rules import BadFileKind, BadFileRules, OnBadFile
-from batch_pipeline.spark.read.sources import open_source
+from batch_pipeline.encode.readers.decoded_file import open_source
+from batch_pipeline.model.errors import BadFileError
+from batch_pipeline.model.item import LandedFile
+from batch_pipeline.model.location import to_path
+from batch_pipeline.model.record_rules import BadFileKind, BadFileRules, OnBadFile
+from batch_pipeline_tests.encode.landed_files import STREAM
 from batch_pipeline_tests.integration.places import Folder, between, content, task
 from batch_pipeline_tests.proofs import Figures
-from batch_pipeline_tests.unit.landed_files import STREAM
 
 ROWS = 50_000
 
@@ -136,14 +136,14 @@ def test_file_that_changes_while_it_is_read_is_told(
         landing = Folder(tmp_path / str(number))
         file = landing.put("orders", made(0))
         already = number * (file.size_bytes or 0) // times
-        file = FoundFile(location=file.location) if number % 2 else file
+        file = LandedFile(location=file.location) if number % 2 else file
         with pytest.raises(BadFileError) as caught:
             _read(file, already, lambda path: CHANGES[change](path, made(9 * ROWS)))
         assert caught.value.kind in {BadFileKind.CHANGED, BadFileKind.MISSING}
     figures(changes=times, told=times, read_silently=0)
 
 
-def _read(file: FoundFile, already: int, change: Callable[[Path], None]) -> None:
+def _read(file: LandedFile, already: int, change: Callable[[Path], None]) -> None:
     """Read so many bytes, change the file, and read on to the end."""
     path = Path(to_path(file.location))
     with open_source(file, STREAM) as source:
@@ -162,5 +162,5 @@ def test_file_whose_facts_were_not_noted_is_compared_with_nothing(tmp_path: Path
     other_time = replace(file, modified_at=file.modified_at - timedelta(seconds=1))
     with pytest.raises(BadFileError), open_source(other_time, STREAM):
         pass
-    with open_source(FoundFile(location=file.location), STREAM) as source:
+    with open_source(LandedFile(location=file.location), STREAM) as source:
         assert source.read(3) == b"id\n"

@@ -130,7 +130,7 @@ def test_row_that_is_wrong_is_found(clean: Naive, statement: str, kind: Kind, co
 
 
 def test_file_that_is_wrong_is_found(clean: Naive) -> None:
-    """Expect a file cut off, one of nobody, and a pointer file of nobody to be told, and what a
+    """Expect a file cut off, one of nobody, and a manifest file of nobody to be told, and what a
     process left while it wrote to be garbage.
     """
     part = next(clean.storage.glob("1-1/*.gz"))

@@ -15,14 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from batch_pipeline.domain.encoding import Compression, Encoding, Format
-from batch_pipeline.domain.location import to_path
-from batch_pipeline.domain.record_rules import BadFileRules, BadRecordRules, OnBadFile
-from batch_pipeline.domain.stream import PartLimits, SourceFormat
-from batch_pipeline.spark.task_values import TaskReport
+from batch_pipeline.encode.task_values import TaskReport
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.location import to_path
+from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, OnBadFile
+from batch_pipeline.model.stream import PartLimits, SourceFormat
+from batch_pipeline_tests.encode.mapping.mapping_factories import mapping
+from batch_pipeline_tests.encode.task_fixture import TaskFixture
 from batch_pipeline_tests.proofs import Figures
-from batch_pipeline_tests.unit.record_mappings import mapping
-from batch_pipeline_tests.unit.test_task import Desk
 
 WRITTEN, FILTERED, MALFORMED, UNMAPPED = "written", "filtered", "malformed", "unmapped"
 LINES = {
@@ -58,7 +58,7 @@ class Landed:
     The records of a file have ids that follow one another, a line each.
     """
 
-    desk: Desk
+    task: TaskFixture
     files: list[dict[str, list[int]]] = field(default_factory=list)
     first_ids: list[int] = field(default_factory=list)
     damaged: list[bool] = field(default_factory=list)
@@ -78,11 +78,11 @@ class Landed:
 def landed(folder: Path, chance: random.Random) -> Landed:
     """Land one to five files with records of all fates; some of the files are damaged."""
     folder.mkdir()
-    desk, source = Desk(folder), chance.choice(list(LINES))
-    here = Landed(desk)
-    desk.stream = replace(
-        desk.stream,
-        source=replace(desk.stream.source, format=source),
+    task, source = TaskFixture(folder), chance.choice(list(LINES))
+    here = Landed(task)
+    task.stream = replace(
+        task.stream,
+        source=replace(task.stream.source, format=source),
         encoding=chance.choice(OUTPUTS),
         mapping=mapping(__filter__="keep == 'yes'", number="int(text)"),
         on_bad_record=BadRecordRules(max_bad_ratio=1.0),
@@ -104,7 +104,7 @@ def landed(folder: Path, chance: random.Random) -> Landed:
         is_damaged = chance.random() < 0.1
         packing = "gzip" if is_damaged else chance.choice(list(PACKED))
         data = PACKED[packing](text.encode())
-        desk.land(data[:-9] if is_damaged else data)
+        task.land(data[:-9] if is_damaged else data)
         here.files.append(fates)
         here.damaged.append(is_damaged)
     return here
@@ -125,7 +125,7 @@ def written_ids(report: TaskReport) -> Iterator[int]:
 
 def quarantined_ids(report: TaskReport, here: Landed) -> Iterator[int]:
     """Find the ids of all records in the quarantine files, by file and line."""
-    headed = here.desk.stream.source.format is SourceFormat.CSV
+    headed = here.task.stream.source.format is SourceFormat.CSV
     for part in report.quarantine_files:
         for line in gzip.decompress(Path(to_path(part.uri)).read_bytes()).splitlines():
             told = json.loads(line)
@@ -135,8 +135,8 @@ def quarantined_ids(report: TaskReport, here: Landed) -> Iterator[int]:
 
 def check(here: Landed) -> Counter[str]:
     """Run the task, look for every record, and count them by where they were found."""
-    desk = here.desk
-    report = desk.encode(id="integer", keep="string", text="string", number="integer")
+    task = here.task
+    report = task.encode(id="integer", keep="string", text="string", number="integer")
     assert report.misfits == ()
     assert [item.bad_file is not None for item in report.items] == here.damaged
     for item, fates, is_damaged in zip(report.items, here.files, here.damaged, strict=True):

@@ -1,12 +1,16 @@
 """Bad bytes are refused: no crash, no hang, no silent change, whatever reads them.
 
-The harness is in `fuzz`; the short form always takes the same inputs, the long form tells its seed.
+The harness is in `fuzz`. The short form always takes the same inputs; the long form chooses a seed
+and names it. `--hypothesis-seed` sets the seed of both.
 """
 
 import secrets
-from collections.abc import Iterator, Sequence
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -14,22 +18,20 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from batch_pipeline.domain.encoding import Compression, Encoding, Format
-from batch_pipeline.domain.schema import Column
-from batch_pipeline.domain.target import PostgresTarget
-from batch_pipeline.postgres.cells import arrow_type_of
-from batch_pipeline_tests.guarantees.fuzz.harness import misbehaving
-from batch_pipeline_tests.guarantees.fuzz.harness.notes import Share, Task
-from batch_pipeline_tests.guarantees.fuzz.harness.targets import drawn
-from batch_pipeline_tests.guarantees.fuzz.harness.watch import watch
-from batch_pipeline_tests.guarantees.fuzz.plan import TARGETS
+from batch_pipeline.load.types import arrow_type_of
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.load import PostgresTarget
+from batch_pipeline.model.schema import Column
+from batch_pipeline_tests.guarantees.fuzz import misbehaving
+from batch_pipeline_tests.guarantees.fuzz.harness import CHILD, Share, Target, Task, drawn, watch
+from batch_pipeline_tests.guarantees.fuzz.targets import TARGETS
 from batch_pipeline_tests.integration.test_postgres_values import TYPED
 from batch_pipeline_tests.integration.warehouse import ID, Warehouse, schema_of, written_table
 from batch_pipeline_tests.proofs import Figures
 
 PARQUET = Encoding(format=Format.PARQUET, compression=Compression.ZSTD)
-MEMORY = Path("/dev/shm")  # noqa: S108 - what inputs become is nobody's
-MOST_BYTES = 512 * 2**20
+MEMORY = Path("/dev/shm")  # noqa: S108 - the folders in it have random names
+MAX_BYTES = 512 * 2**20
 HANG_SECONDS = 30.0
 KINDS = ("crash", "hang", "changed", "exception", "memory")
 
@@ -44,20 +46,29 @@ def scratch(tmp_path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.fixture
+def seed(request: pytest.FixtureRequest, long_form: bool) -> int:
+    """The seed of the command line, or one of each run in the long form."""
+    given: str | None = request.config.getoption("--hypothesis-seed")
+    if given is not None:
+        return int(given)
+    return secrets.randbits(20) if long_form else 1
+
+
 def tasks(
-    folder: Path, scratch: Path, shares: Sequence[Share], *, number: int, workers: int
+    folder: Path, scratch: Path, numbers: dict[str, int], *, seed: int, workers: int
 ) -> list[Task]:
-    """Deal the inputs out to children, one by one."""
+    """Divide the inputs of each target among children, each with a seed of its own."""
     return [
         Task(
-            seed=number,
+            seed=f"{seed} {worker}",
             shares=tuple(
-                Share(target=one.target, first=worker, stop=one.stop, step=workers)
-                for one in shares
+                Share(target=name, first=0, stop=(number + worker) // workers)
+                for name, number in numbers.items()
             ),
             folder=str(folder / f"child {worker}"),
             scratch=str(scratch),
-            most_bytes=MOST_BYTES,
+            max_bytes=MAX_BYTES,
         )
         for worker in range(workers)
     ]
@@ -65,51 +76,80 @@ def tasks(
 
 @pytest.mark.guarantee("S4")
 def test_bad_bytes_are_read_as_oracles_read_them_or_refused(
-    tmp_path: Path, scratch: Path, figures: Figures, long_form: bool
+    tmp_path: Path, scratch: Path, figures: Figures, long_form: bool, seed: int
 ) -> None:
     """Nothing but a domain error comes back, and what is written is what other libraries read."""
-    number = secrets.randbits(20) if long_form else 1
-    shares = [
-        Share(target=name, first=0, stop=target.long if long_form else target.short)
-        for name, target in TARGETS.items()
-    ]
+    numbers = {name: target.long if long_form else target.short for name, target in TARGETS.items()}
     workers = 2 if long_form else 1
     result = watch(
-        tasks(tmp_path, scratch, shares, number=number, workers=workers), hang_seconds=HANG_SECONDS
+        tasks(tmp_path, scratch, numbers, seed=seed, workers=workers), hang_seconds=HANG_SECONDS
     )
 
-    assert not result.finds, f"seed {number}\n{result.told()}"
-    inputs = {f"{name} inputs": result.inputs(name) for name in TARGETS}
+    assert not result.findings, f"seed {seed}\n{result.report()}"
     figures(
-        inputs=sum(inputs.values()),
+        inputs=sum(numbers.values()),
         read=result.read.total(),
         refused=result.refused.total(),
         **{f"{kind} finds": result.count(kind) for kind in KINDS},
-        **inputs,
+        **{f"{name} inputs": result.inputs(name) for name in numbers},
     )
     if long_form:
-        figures(seed=number, slowest_seconds=max(slow for slow, _ in result.slowest.values()))
-    assert inputs == {f"{share.target} inputs": share.stop for share in shares}
+        figures(seed=seed, slowest_seconds=max(slow for slow, _ in result.slowest.values()))
+    assert {name: result.inputs(name) for name in numbers} == numbers
 
 
-def test_inputs_that_do_what_none_may_are_named_and_kept(tmp_path: Path) -> None:
-    """The harness outlives a crash, an endless loop, an exception, a change and a great hunger."""
-    task = Task(
-        seed=1,
-        shares=tuple(Share(target=word, first=0, stop=1) for word in misbehaving.WORDS),
-        folder=str(tmp_path),
-        scratch=str(tmp_path),
-        most_bytes=64 * 2**20,
-        plan=misbehaving.__name__,
+def misbehaving_task(folder: Path, *words: str) -> Task:
+    """Return a task of one input for each of some misbehaving targets."""
+    return Task(
+        seed="1",
+        shares=tuple(Share(target=word, first=0, stop=1) for word in words),
+        folder=str(folder),
+        scratch=str(folder),
+        max_bytes=64 * 2**20,
+        targets=misbehaving.__name__,
     )
-    result = watch([task], hang_seconds=2.0)
 
-    assert {find.kind: find.target for find in result.finds} == {kind: kind for kind in KINDS}
+
+def test_inputs_that_misbehave_are_named_and_kept(tmp_path: Path) -> None:
+    """The harness outlives a crash, an endless loop, an exception, a change and much memory."""
+    result = watch([misbehaving_task(tmp_path, *misbehaving.WORDS)], hang_seconds=2.0)
+
+    assert {one.kind: one.target for one in result.findings} == {kind: kind for kind in KINDS}
     assert [result.inputs(word) for word in misbehaving.WORDS] == [1] * len(misbehaving.WORDS)
     assert (result.read.total(), result.refused.total()) == (3, 1)
-    for find in result.finds:
-        assert Path(find.path).read_bytes() == find.target.encode()
-        assert "misbehaving.py" in find.told or find.kind == "memory"
+    for finding in result.findings:
+        assert Path(finding.path).read_bytes() == finding.target.encode()
+        assert "misbehaving.py" in finding.trace or finding.kind == "memory"
+
+
+def test_crashing_target_goes_on_behind_each_crash_with_the_same_inputs(tmp_path: Path) -> None:
+    task = misbehaving_task(tmp_path, "sometimes")
+    [share] = task.shares
+    result = watch([replace(task, shares=(replace(share, stop=30),))], hang_seconds=2.0)
+
+    inputs = list(islice(misbehaving.TARGETS["sometimes"].inputs("1"), 30))
+    crashes = {number: data for number, data in enumerate(inputs) if data == b"crash"}
+    assert 1 < len(crashes) < 30
+    assert {one.number: Path(one.path).read_bytes() for one in result.findings} == crashes
+    assert result.inputs("sometimes") == 30
+
+
+def test_target_with_the_same_seed_has_the_same_inputs() -> None:
+    def some(target: Target, seed: str) -> list[bytes]:
+        return list(islice(target.inputs(seed), 150))
+
+    for name in ("keys", "filters", "csv", "avro"):
+        target = TARGETS[name]
+        assert some(target, "1") == some(target, "1")
+        assert some(target, "1") != some(target, "2")
+
+
+def test_kept_input_can_be_run_again(tmp_path: Path) -> None:
+    file = tmp_path / "kept"
+    file.write_bytes(b"000000000001-000000000060")
+    command = [sys.executable, "-m", CHILD, "keys", str(file)]
+
+    assert subprocess.check_output(command, text=True) == "read\n"
 
 
 @pytest.fixture
@@ -121,21 +161,21 @@ def warehouse(empty_database_url: str, tmp_path: Path) -> Warehouse:
 
 @pytest.mark.guarantee("S4")
 def test_cells_come_out_of_a_real_server_as_they_went_in(
-    warehouse: Warehouse, figures: Figures, long_form: bool
+    warehouse: Warehouse, figures: Figures, long_form: bool, seed: int
 ) -> None:
     """Values of all types, at their extremes and anywhere between, through COPY."""
     loads, count = (20, 5_000) if long_form else (1, 200)
-    number = secrets.randbits(20) if long_form else 1
-    random = Random(number)  # noqa: S311 - to be had again
     cells = 400 if long_form else 60
-    pools = {
-        kind: drawn(st.none() | values, cells, number + at)
+    # Pools of different sizes, so that values meet in other rows again and again.
+    pools = [
+        drawn(st.none() | values, cells + at, f"{seed} {kind}")
         for at, (kind, values) in enumerate(TYPED.items())
-    }
+    ]
     columns = [Column.from_text(f"c{at}", kind) for at, kind in enumerate(TYPED)]
     schema = schema_of(ID, *((column.name, column.type_text) for column in columns))
     for load in range(loads):
-        rows = [tuple(random.choice(pool) for pool in pools.values()) for _ in range(count)]
+        numbers = range(load * count, (load + 1) * count)
+        rows = [tuple(pool[number % len(pool)] for pool in pools) for number in numbers]
         arrays: dict[str, Any] = {"id": pa.array(range(count), pa.int64())}
         for at, column in enumerate(columns):
             arrays[column.name] = pa.array([row[at] for row in rows], arrow_type_of(column))
@@ -145,6 +185,6 @@ def test_cells_come_out_of_a_real_server_as_they_went_in(
         )
         warehouse.load(loading)
         found = warehouse.rows("id", *(column.name for column in columns))
-        assert [row[1:] for row in found] == rows, f"seed {number}"
+        assert [row[1:] for row in found] == rows, f"seed {seed}"
         warehouse.execute("TRUNCATE orders")
     figures(cells_through_copy=loads * count * len(columns), changed_cells=0)

@@ -9,16 +9,15 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.domain.errors import ConfigurationError, InvalidValueError
-from batch_pipeline.domain.filter import Operator, parse_filter
-from batch_pipeline.domain.id_range import MAX_ID, MIN_ID, IdRange
-from batch_pipeline.domain.schema import Column, RecordSchema
-from batch_pipeline.domain.target import PostgresTarget
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta.column_roles import MetaColumns
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
-from batch_pipeline.postgres.errors import WarehouseRefusedError
-from batch_pipeline.postgres.layout import MAX_NAME_BYTES, short_name
+from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.load.tables import MAX_NAME_BYTES, short_name
+from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
+from batch_pipeline.model.filter import Operator, parse_filter
+from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange
+from batch_pipeline.model.load import PostgresTarget
+from batch_pipeline.model.schema import Column, RecordSchema
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.guarantees.inputs.texts import TEXTS, is_text
 from batch_pipeline_tests.integration.meta_tables import FILES, execute, recorded
@@ -201,7 +200,7 @@ def test_keys_of_records_become_columns_of_these_names(
 def test_keys_that_are_columns_of_the_system_are_refused(warehouse: Warehouse, name: str) -> None:
     """Expect an error of the target, and no table."""
     loading = warehouse.loading([{name: "1"}], schema=columns_of(name), key_properties=())
-    with pytest.raises(WarehouseRefusedError, match=name):
+    with pytest.raises(ConfigurationError, match=name):
         warehouse.load(loading)
     with pytest.raises(psycopg.errors.UndefinedTable):
         warehouse.rows("_batch_id")

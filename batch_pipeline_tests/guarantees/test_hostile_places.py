@@ -13,28 +13,26 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from batch_pipeline.domain.encoding import Compression, Format
-from batch_pipeline.domain.errors import (
+from batch_pipeline.encode.readers.decoded_file import open_source
+from batch_pipeline.encode.task import run_tasks
+from batch_pipeline.encode.task_values import TaskReport, TaskSpec
+from batch_pipeline.model.encoding import Compression, Format
+from batch_pipeline.model.errors import (
     BadFileError,
     InvalidValueError,
     SourceUnavailableError,
     StreamFileError,
 )
-from batch_pipeline.domain.item import FoundFile, Item, modified_at
-from batch_pipeline.domain.location import S3, scheme_of, to_location, to_uri
-from batch_pipeline.domain.record_rules import BadFileRules, BadRecordRules, OnBadFile
-from batch_pipeline.domain.roots import Roots
-from batch_pipeline.domain.schema import Column, RecordSchema
-from batch_pipeline.domain.stream import Source, Storage, Stream, TableSource
+from batch_pipeline.model.item import Item, LandedFile, modified_at
+from batch_pipeline.model.location import S3, Roots, scheme_of, to_location, to_uri
+from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, OnBadFile
+from batch_pipeline.model.schema import Column, RecordSchema
+from batch_pipeline.model.stream import Source, Storage, Stream, TableSource
 from batch_pipeline.settings.stream_file import read_stream_file
-from batch_pipeline.singer.incoming.refusals import MessageError
-from batch_pipeline.singer.incoming.values import BatchEncoding, BatchMessage
-from batch_pipeline.singer.target.batch_places import locate
-from batch_pipeline.spark.read.sources import open_source
-from batch_pipeline.spark.task import run_tasks
-from batch_pipeline.spark.task_values import TaskReport, TaskSpec
-from batch_pipeline.stores import s3
-from batch_pipeline.stores.within import OutsideError, open_within
+from batch_pipeline.singer.parser import BatchEncoding, BatchMessage, MessageError
+from batch_pipeline.singer.target.batches import locate
+from batch_pipeline.storage import s3_client
+from batch_pipeline.storage.local import OutsideError, open_within
 from batch_pipeline_tests.factories import CONTEXT, stream
 from batch_pipeline_tests.guarantees.inputs.listener import Listener, listening
 from batch_pipeline_tests.guarantees.inputs.places import SECRET, Ground
@@ -63,7 +61,7 @@ def listener(monkeypatch: pytest.MonkeyPatch, figures: Figures) -> Iterator[List
     with listening() as made:
         _use(made, monkeypatch)
         yield made
-    s3.forget()
+    s3_client.forget()
     assert made.connections == 0
     figures(requests_seen=made.connections)
 
@@ -73,7 +71,7 @@ def _use(endpoint: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nobody")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    s3.forget()
+    s3_client.forget()
 
 
 def fed_by_rows(ground: Ground) -> Stream:
@@ -84,7 +82,7 @@ def fed_by_rows(ground: Ground) -> Stream:
 
 def content(location: str, described: Stream) -> str:
     """Read a file as a task does."""
-    with open_source(FoundFile(location=location), described) as source:
+    with open_source(LandedFile(location=location), described) as source:
         return source.read(2**20).decode()
 
 
@@ -126,7 +124,7 @@ def test_tasks_of_executors_set_such_files_aside(
     )
     written = [*ground.honest(), *ground.hostile(listener.address)]
     items = [
-        Item(id=number, file=FoundFile(location=one), row_weight=1)
+        Item(id=number, file=LandedFile(location=one), row_weight=1)
         for number, one in enumerate(written)
     ]
     spec = TaskSpec(
@@ -165,7 +163,7 @@ def test_object_below_the_roots_is_asked_for(
         _use(endpoint, monkeypatch)
         with pytest.raises(SourceUnavailableError):
             content("s3://bucket/exports/a.csv", fed_by_rows(ground))
-    s3.forget()
+    s3_client.forget()
     assert endpoint.connections > 0
 
 
@@ -180,7 +178,7 @@ def test_landings_read_no_file_that_a_link_leads_to(ground: Ground) -> None:
         os.utime(path, (1_700_000_000, 1_700_000_000))
         os.utime(other, (1_700_000_000, 1_700_000_000))
         status = path.stat()
-        found = FoundFile(
+        found = LandedFile(
             location=to_uri(path), size_bytes=status.st_size, modified_at=modified_at(status)
         )
         assert status.st_size == other.stat().st_size
@@ -193,7 +191,7 @@ def test_landings_read_no_file_that_a_link_leads_to(ground: Ground) -> None:
         assert content_of(found, replace(described, source=allowed)) == SECRET
 
 
-def content_of(found: FoundFile, described: Stream) -> str:
+def content_of(found: LandedFile, described: Stream) -> str:
     """Read a registered file as a task does."""
     with open_source(found, described) as source:
         return source.read(2**20).decode()

@@ -11,17 +11,15 @@ import yaml
 
 from batch_pipeline.cli import console
 from batch_pipeline.defs.metadata import batch_metadata
-from batch_pipeline.domain.backfill import check_backfill_name
-from batch_pipeline.domain.backfill_key import parse_backfill_key
-from batch_pipeline.domain.errors import InvalidValueError
-from batch_pipeline.domain.location import to_uri
-from batch_pipeline.domain.partition_key import parse_partition_key
-from batch_pipeline.domain.stream import STREAM_NAME, Storage
+from batch_pipeline.model.backfill import check_backfill_name, parse_backfill_key
+from batch_pipeline.model.batch import parse_partition_key
+from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
+from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.stream import STREAM_NAME, Storage
 from batch_pipeline.settings.stream_file import read_stream_file
-from batch_pipeline.singer.bookmarks import StateFileError, bookmark_of, bookmarks_of
-from batch_pipeline.singer.target.places import WantedStream, stream_name
-from batch_pipeline.singer.target.refusals import PlaceUnfitError
-from batch_pipeline.singer.target.stream_file import scaffold
+from batch_pipeline.singer.bookmarks import parse_bookmark, parse_bookmarks
+from batch_pipeline.singer.target.config import AnnouncedStream, stream_name
+from batch_pipeline.singer.target.sink import scaffold
 from batch_pipeline_tests.factories import manifest, part_file, stream
 from batch_pipeline_tests.guarantees.inputs.texts import TEXTS, is_text
 from batch_pipeline_tests.proofs import Figures
@@ -85,11 +83,11 @@ def test_states_of_taps_are_numbers_or_refused(figures: Figures) -> None:
     """Expect a text in the place of a bookmark, of a number or of other jobs to be told."""
     for text in TEXTS:
         for written in (text, {"publish_number": text}, {"publish_number": 1, "other_jobs": text}):
-            with pytest.raises(StateFileError):
-                bookmark_of(written, "orders", path="state.json")
-        with pytest.raises(StateFileError):
-            bookmarks_of({"bookmarks": text}, path="state.json")
-        read = bookmark_of({"publish_number": 7, "job": text}, "orders", path="state.json")
+            with pytest.raises(ConfigurationError, match=r"state\.json: "):
+                parse_bookmark(written, "orders", path="state.json")
+        with pytest.raises(ConfigurationError, match=r"state\.json: "):
+            parse_bookmarks({"bookmarks": text}, path="state.json")
+        read = parse_bookmark({"publish_number": 7, "job": text}, "orders", path="state.json")
         assert read.numbers == {text: 7}
     figures(hostile_texts=5 * len(TEXTS))
 
@@ -102,11 +100,11 @@ def test_stream_files_that_a_tap_brings_about_say_what_it_said(
     """
     refused, texts = [], [text for text in TEXTS if is_text(text)]
     for text in texts:
-        wanted = WantedStream(name=text, schema={}, key_properties=("id", text))
+        wanted = AnnouncedStream(name=text, schema={}, key_properties=("id", text))
         name = stream_name(text)
         try:
             made = scaffold(wanted, name, f"file:///landing/{name}")
-        except PlaceUnfitError:
+        except ConfigurationError:
             refused.append(text)
             continue
         path = tmp_path / "orders" / "defs.yaml"

@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline_tests.integration.audit_scene import Feed, lists
 from batch_pipeline_tests.integration.invariants import check_invariants
 from batch_pipeline_tests.integration.meta_tables import execute

@@ -10,9 +10,16 @@ import pytest
 
 from batch_pipeline import library
 from batch_pipeline.inventory.database import Database
-from batch_pipeline_tests.benchmarks.bench_workers import Work, acquire_batches, measured
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import limits
+from batch_pipeline_tests.guarantees.many_workers import (
+    CREATE,
+    FILL,
+    ITEMS,
+    Work,
+    acquire_batches,
+    measured,
+)
 from batch_pipeline_tests.integration.invariants import check_invariants
 from batch_pipeline_tests.integration.library_tables import (
     CREATE_META_TABLE,
@@ -28,15 +35,6 @@ from batch_pipeline_tests.proofs import Figures
 WORKERS = 16  # of a process, each with a connection of its own
 PROCESSES = 4
 THREADS = 64  # of a program that uses the library
-ITEMS = 10  # of a batch: items of weight 10, batches of 100
-CREATE = """
-CREATE TABLE public.meta (
-    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, item text NOT NULL, weight bigint NOT NULL)
-"""
-FILL = (
-    "INSERT INTO public.meta (item, weight) SELECT 'file-' || n, 10 "
-    "FROM generate_series(1, CAST(:rows AS int)) n"
-)
 BY_HAND = """
 INSERT INTO batch_pipeline.batch (job_id, first_id, last_id, weight, item_count, config)
 SELECT id, 15, 25, 1, 1, '{}' FROM batch_pipeline.job
@@ -59,7 +57,7 @@ def test_sixty_four_workers_on_one_job_share_its_ids(
     execute(database, "ANALYZE public.meta")
     if long_form:
         work = Work(database_url, batches // PROCESSES, threads=WORKERS)
-        ranges, _, rate = measured(acquire_batches, work, PROCESSES)
+        ranges, _, rate = measured(work, PROCESSES)
         figures(batches_a_second=rate)
     else:
         ranges, _ = acquire_batches(Work(database_url, batches, threads=WORKERS))

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from batch_pipeline.defs.names import meta_table_job
-from batch_pipeline.domain.errors import BadFileError
-from batch_pipeline.domain.record_rules import OnNonfinite, ReadLimits
+from batch_pipeline.encode.readers.parquet import ParquetReader
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.spark.read.parquet_reader import ParquetReader
+from batch_pipeline.model.errors import BadFileError
+from batch_pipeline.model.record_rules import OnNonfinite, ReadLimits
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
 from batch_pipeline_tests.proofs import Figures
 
@@ -53,7 +53,7 @@ def test_types_of_parquet_files_that_are_pickles_are_not_opened(tmp_path: Path) 
 
     reader = ParquetReader(sink, ReadLimits(), OnNonfinite.QUARANTINE, bad_file)
     with suppress(BadFileError):
-        assert sum(len(chunk.numbers) for chunk in reader.chunks()) == 2
+        assert sum(len(chunk.record_numbers) for chunk in reader.chunks()) == 2
     assert not sentinel.exists()
     pickle.loads(kind[b"ARROW:extension:metadata"])  # noqa: S301 - what would have happened
     assert sentinel.exists()

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from batch_pipeline.domain.batch import Attempt
-from batch_pipeline.domain.errors import RetryableError
-from batch_pipeline.domain.location import to_path, to_uri
-from batch_pipeline.domain.manifest import Manifest
-from batch_pipeline.domain.stream import Storage
-from batch_pipeline.files.storage import FolderStorage
 from batch_pipeline.inventory.database import Database, open_database
+from batch_pipeline.model.batch import Attempt
+from batch_pipeline.model.errors import RetryableError
+from batch_pipeline.model.location import to_path, to_uri
+from batch_pipeline.model.manifest import Manifest
+from batch_pipeline.model.stream import Storage
+from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import encoded, stream
 from batch_pipeline_tests.integration.invariants import check_invariants
@@ -25,8 +25,8 @@ MOST = 10
 pytestmark = pytest.mark.guarantee("G5")
 
 
-def pointed(storage: FolderStorage, manifest: Manifest) -> tuple[bytes, int]:
-    """Write a pointer file, and give its bytes and which file of the disk it is."""
+def pointed(storage: PartFileStorage, manifest: Manifest) -> tuple[bytes, int]:
+    """Write a manifest file, and give its bytes and which file of the disk it is."""
     path = Path(to_path(storage.point_to(manifest)))
     return path.read_bytes(), path.stat().st_ino
 
@@ -41,7 +41,7 @@ def test_publish_called_one_to_ten_times_gives_one_manifest_of_the_same_bytes(
     database: Database, tmp_path: Path, figures: Figures, *, by_many: bool, long_form: bool
 ) -> None:
     """Expect every call to give the first one's manifest, row by row and byte by byte."""
-    storage = FolderStorage(Storage(root=to_uri(tmp_path / "batches")))
+    storage = PartFileStorage(Storage(root=to_uri(tmp_path / "batches")))
     storage.prepare()
     rounds = 20 if long_form else 1
     calls = 0

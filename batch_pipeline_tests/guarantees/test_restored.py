@@ -5,19 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.domain.backfill import Backfill, Selection
-from batch_pipeline.domain.errors import JobPausedError
-from batch_pipeline.domain.failpoint import VARIABLE, FailpointError
-from batch_pipeline.domain.id_range import IdRange
-from batch_pipeline.domain.manifest import Manifest
-from batch_pipeline.domain.restored import HELD, InventoryOlderError
-from batch_pipeline.inventory.work.manifests import OtherInventoryError
+from batch_pipeline.model.backfill import Backfill, Selection
+from batch_pipeline.model.errors import ConfigurationError, JobPausedError
+from batch_pipeline.model.failpoint import VARIABLE
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.manifest import Manifest
+from batch_pipeline.model.manifest_file import HELD, InventoryOlderError
 from batch_pipeline.settings.loading import load_due
 from batch_pipeline.settings.restored import (
     Checked,
     check_not_older,
     discard,
-    newer_of,
+    unknown_manifests_of,
 )
 from batch_pipeline_tests.factories import NOON, limits
 from batch_pipeline_tests.guarantees.restored_site import Consumer, Site, open_site, tally
@@ -139,9 +138,9 @@ def test_manifests_of_a_backfill_that_the_inventory_lacks_are_noticed(
     disk.land(1, 2)
     disk.work()
     backup = disk.back_up()
-    name = f"{backfilled(disk).stream}-000000000001-000000000002.g1.json"
+    name = f"{backfilled(disk).job}-000000000001-000000000002.g1.json"
     disk.restore(backup)
-    assert newer_of(disk.pipeline, disk.stream).jobs == {name: "orders.2023"}
+    assert unknown_manifests_of(disk.pipeline, disk.stream).jobs == {name: "orders.2023"}
     done = discard(disk.pipeline, disk.stream, now=NOON, dry_run=False)
     assert (done.manifests, done.records, done.unread) == (1, 2, 0)
     figures(restores=1, manifests_newer=1, noticed=1, discarded=1)
@@ -163,7 +162,7 @@ def test_consumer_that_is_ahead_of_a_restored_inventory_is_refused(disk: Site) -
     backup, consumer = yesterday_and_today(disk), Consumer()
     consumer.read(disk)
     disk.restore(backup)
-    with pytest.raises(OtherInventoryError, match="read up to publish number 4"):
+    with pytest.raises(ConfigurationError, match="read up to publish number 4"):
         consumer.read(disk)
     assert consumer.received == [1, 2, 3, 4, 5, 6, 7, 8]
 
@@ -302,7 +301,7 @@ def test_discarding_that_is_stopped_can_be_done_again(
     backup = yesterday_and_today(disk)
     disk.restore(backup)
     monkeypatch.setenv(VARIABLE, f"{point}=raise")
-    with pytest.raises(FailpointError):
+    with pytest.raises(RuntimeError, match="failpoint"):
         discard(disk.pipeline, disk.stream, now=NOON, dry_run=False)
     monkeypatch.delenv(VARIABLE)
     discard(disk.pipeline, disk.stream, now=NOON, dry_run=False)

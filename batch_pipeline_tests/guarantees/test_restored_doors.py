@@ -9,8 +9,8 @@ from click.testing import CliRunner, Result
 
 from batch_pipeline.cli import cli
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.domain.location import to_path
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.location import to_path
 from batch_pipeline_tests.guarantees.restored_site import Site, open_site
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
 from batch_pipeline_tests.integration.seeds import query
@@ -137,14 +137,14 @@ def test_garbage_of_a_stream_that_is_older_stays_while_that_of_others_goes(
 
 def test_reconcile_command_discards_in_words(site: Site, run: Run) -> None:
     """Expect the folder where the manifest is now, and how many records may come twice."""
-    done = run("reconcile", "orders", "--discard", "--days", "0")
+    done = run("reconcile", "orders", "--discard", "--no-audit")
     assert done.exit_code == 0, done.output
     head, moved, twice, closed = done.stdout.splitlines()
     folder = moved.removeprefix("  manifests moved below ").removesuffix(": 1")
     assert (head, twice, closed) == (
         "orders",
         "    records that may be in targets, which get them again: 2",
-        "  attempts closed: 0, pointer files written: 0",
+        "  attempts closed: 0, manifest files written: 0",
     )
     assert [path.name for path in Path(to_path(folder), "manifests").iterdir()] == [
         "orders-000000000003-000000000004.g1.json"

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.domain.encoding import Encoding
-from batch_pipeline.domain.schema import RecordSchema
-from batch_pipeline.domain.stream import Stream
-from batch_pipeline.spark.packing import Work, packed
-from batch_pipeline.spark.task import encode_items
-from batch_pipeline.spark.task_values import TaskReport, TaskSpec
+from batch_pipeline.encode.task import encode_items
+from batch_pipeline.encode.task_values import TaskReport, TaskSpec
+from batch_pipeline.model.encoding import Encoding
+from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline.model.stream import Stream
+from batch_pipeline.spark.task_planning import TaskInput, plan_tasks
+from batch_pipeline_tests.encode.task_fixture import TaskFixture
 from batch_pipeline_tests.factories import CONTEXT
 from batch_pipeline_tests.guarantees.encode_again import ENCODINGS, TYPES, content, told
 from batch_pipeline_tests.proofs import Figures
-from batch_pipeline_tests.unit.test_task import Desk
 
 PROJECT = Path(__file__).parents[2]
 Part = tuple[int, int, str]  # what `told` gives
@@ -40,7 +40,7 @@ WAYS: tuple[Runs, ...] = (
 )
 
 
-def encoded(stream: Stream, works: Sequence[Work], way: Runs) -> list[Part]:
+def encoded(stream: Stream, works: Sequence[TaskInput], way: Runs) -> list[Part]:
     """Run the tasks in some order and give all part files in the order of the records."""
     specs = [
         TaskSpec(
@@ -80,14 +80,14 @@ def test_same_files_give_the_same_bytes_in_any_order_and_on_any_number_of_cores(
     one, two and four cores, twice each.
     """
     files = 2_000 if long_form else 210
-    desk = Desk(tmp_path)
+    task = TaskFixture(tmp_path)
     for number in range(files):
-        desk.land(content(number))
-    works = list(packed(desk.items, {}))
+        task.land(content(number))
+    works = list(plan_tasks(task.items, {}))
     assert len(works) > 1
     runs: dict[Encoding, list[list[Part]]] = {encoding: [] for encoding in ENCODINGS}
     for encoding, found in runs.items():
-        stream = replace(desk.stream, encoding=encoding)
+        stream = replace(task.stream, encoding=encoding)
         found.extend(encoded(stream, works, way) for way in WAYS)
     for cores in (1, 2, 4) if long_form else ():
         for found, twice in zip(

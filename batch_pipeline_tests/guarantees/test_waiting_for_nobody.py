@@ -15,10 +15,10 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.domain.errors import LockTimeoutError
-from batch_pipeline.domain.failpoint import VARIABLE
 from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.inventory.locks import LockClass
+from batch_pipeline.model.errors import RetryableError
+from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline_tests.concurrency import eventually, python
 from batch_pipeline_tests.integration.invariants import check_invariants
 from batch_pipeline_tests.integration.inventory_stage import Stage
@@ -110,10 +110,10 @@ def refused(stage: Stage, name: str, pid: int) -> int:
     # Who knows the job, as one does at the second time, acquires inside of the server.
     ways = [stage.planning()] if name == "planning" else [stage.acquired, stage.acquired]
     for way in ways:
-        with pytest.raises(LockTimeoutError) as caught:
+        with pytest.raises(RetryableError, match="Another session holds a lock") as caught:
             way()
         told = str(caught.value)
-        assert f"in the way: pid {pid} (batch-pipeline, in a transaction for " in told
+        assert f"blocked by: pid {pid} (batch-pipeline, in a transaction for " in told
         assert "Nothing was changed." in told
     return len(ways)
 

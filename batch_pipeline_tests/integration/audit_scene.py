@@ -3,20 +3,20 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from batch_pipeline.domain.audit import Audit
-from batch_pipeline.domain.batch import Attempt, Batch
-from batch_pipeline.domain.id_range import IdRange
-from batch_pipeline.domain.job import JobTerms
-from batch_pipeline.domain.planning import Limits
-from batch_pipeline.domain.seen import Seen
+from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.jobs.bookmarks import EVERYWHERE
-from batch_pipeline.inventory.meta.ceilings.ceiling import Strategy
-from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
-from batch_pipeline.inventory.meta.meta_source import MetaSource
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.work.acquire import Wish
-from batch_pipeline.inventory.work.bisect import listed
+from batch_pipeline.inventory.jobs import ALL_IDS
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.sources import MetaSource
+from batch_pipeline.inventory.meta_tables.watermark_choice import choose_watermark
+from batch_pipeline.inventory.splitting import read_items
+from batch_pipeline.model.audit import Audit
+from batch_pipeline.model.batch import Attempt, Batch
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.item import ItemIdSet
+from batch_pipeline.model.job import JobTerms
+from batch_pipeline.model.planning import Limits
+from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.meta_tables import insert
 from batch_pipeline_tests.integration.seeds import query
@@ -35,34 +35,34 @@ class Feed:
 
     def __post_init__(self) -> None:
         # The highest id, as everybody has it who knows no better.
-        choice = choose_ceiling(self.table, Strategy.REGISTRAR)
+        choice = choose_watermark(self.table, Strategy.REGISTRAR)
         self.source = MetaSource(table=self.table, choice=choice)
 
-    def wish(self, window: IdRange = EVERYWHERE) -> Wish:
+    def wish(self, window: IdRange = ALL_IDS) -> AcquireRequest:
         """Ask for the next batch."""
         terms = JobTerms(
             name=self.job, meta_table=self.table.canonical_name, where=self.table.where
         )
         config: dict[str, Any] = {"batch_id_min": None, "batch_id_max": None}
-        if window != EVERYWHERE:
+        if window != ALL_IDS:
             config = {"batch_id_min": window.first_id, "batch_id_max": window.last_id}
         config |= {"batch_weight": self.bounds.max_weight, "batch_count": self.bounds.max_count}
-        return Wish(terms=terms, limits=self.bounds, config=config, window=window)
+        return AcquireRequest(terms=terms, limits=self.bounds, config=config, window=window)
 
-    def acquire(self, window: IdRange = EVERYWHERE) -> Attempt | None:
+    def acquire(self, window: IdRange = ALL_IDS) -> Attempt | None:
         """Start an attempt on the next batch."""
         return self.database.acquisitions.acquire(self.wish(window), self.source)
 
     def succeed(self, attempt: Attempt) -> list[int]:
         """End an attempt as done and give the ids of its items."""
-        items = listed(self.database.engine, self.table, attempt.batch)
-        seen = Seen.of((item.id for item in items), weight=sum(item.weight for item in items))
+        items = read_items(self.database.engine, self.table, attempt.batch)
+        seen = ItemIdSet.of((item.id for item in items), weight=sum(item.weight for item in items))
         self.database.attempts.succeed(attempt, logging=None, seen=seen)
         ids = [item.id for item in items]
         self.taken += ids
         return ids
 
-    def drain(self, window: IdRange = EVERYWHERE) -> list[list[int]]:
+    def drain(self, window: IdRange = ALL_IDS) -> list[list[int]]:
         """Acquire and end batch after batch; give the ids of each."""
         batches = []
         while (attempt := self.acquire(window)) is not None:

@@ -7,11 +7,11 @@ import json
 import sys
 from pathlib import Path
 
-from batch_pipeline.domain.encoding import Format
-from batch_pipeline.domain.item import FoundFile, Item, modified_at
-from batch_pipeline.domain.location import to_uri
-from batch_pipeline.domain.stream import SourceFormat
-from batch_pipeline_tests.unit.whole_tasks import desk_for, settled
+from batch_pipeline.model.encoding import Format
+from batch_pipeline.model.item import Item, LandedFile, modified_at
+from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.stream import SourceFormat
+from batch_pipeline_tests.encode.task_fixture import encode_with_inferred_schema, quarantining_task
 
 
 def peak_mib() -> int:
@@ -23,14 +23,14 @@ def peak_mib() -> int:
 
 def main(folder: str, source: str, output: str) -> None:
     """Encode the file and print what the report says."""
-    desk = desk_for(Path(folder), SourceFormat(source), Format(output))
+    task = quarantining_task(Path(folder), SourceFormat(source), Format(output))
     path = Path(folder) / "landed"
     status = path.stat()
-    file = FoundFile(
+    file = LandedFile(
         location=to_uri(path), size_bytes=status.st_size, modified_at=modified_at(status)
     )
-    desk.items.append(Item(id=1, file=file))
-    report, _ = settled(desk)
+    task.items.append(Item(id=1, file=file))
+    report, _ = encode_with_inferred_schema(task)
     [item] = report.items
     told = {
         "bad_file": item.bad_file,

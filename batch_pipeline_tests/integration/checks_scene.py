@@ -7,11 +7,11 @@ from typing import Any
 
 import dagster as dg
 
-from batch_pipeline.domain.batch import Batch
-from batch_pipeline.domain.encode import Encoded
-from batch_pipeline.domain.location import to_path, to_uri
-from batch_pipeline.domain.manifest import Manifest, PartFile
-from batch_pipeline.files.storage import FolderStorage
+from batch_pipeline.model.batch import Batch
+from batch_pipeline.model.encode import Encoded
+from batch_pipeline.model.location import to_path, to_uri
+from batch_pipeline.model.manifest import Manifest, PartFile
+from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.factories import encode_result, item_report, record_schema
 from batch_pipeline_tests.integration.defs_scene import DefsScene
 from batch_pipeline_tests.integration.seeds import claimed
@@ -38,8 +38,8 @@ def publish(
         result = encode_result(part_files=(part,), items=tuple(items))
         what = Encoded(result=result, schema=record_schema(), schema_version=schema_version)
         manifest = scene.database.attempts.publish(attempt, what, scene.stream)
-    pointer = FolderStorage(scene.stream.storage).point_to(manifest)
-    scene.database.attempts.pointed(manifest, pointer)
+    pointer = PartFileStorage(scene.stream.storage).point_to(manifest)
+    scene.database.attempts.record_pointer(manifest, pointer)
     return manifest
 
 

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from batch_pipeline import library
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline_tests.integration.library_tables import CREATE_META_TABLE
 from batch_pipeline_tests.integration.logins import Logins, copied, logins_to, make_logins, name_of
 from batch_pipeline_tests.integration.mariadb_server import mariadb_server

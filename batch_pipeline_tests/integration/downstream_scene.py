@@ -19,7 +19,7 @@ from batch_pipeline.defs.assets.encoded import encode_partitions
 from batch_pipeline.defs.assets.materializations import Materializations
 from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG, partitions
 from batch_pipeline.defs.partitioned import batches_of
-from batch_pipeline.domain.location import to_path
+from batch_pipeline.model.location import to_path
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline_tests.integration.encode_scene import TinyEncoder
 

@@ -10,15 +10,15 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from batch_pipeline.domain.encode import EncodeRequest, EncodeResult, Watch
-from batch_pipeline.domain.encoding import Compression, Encoding, Format
-from batch_pipeline.domain.item import FoundFile, Item, modified_at
-from batch_pipeline.domain.location import to_path, to_uri
-from batch_pipeline.domain.manifest import PartFile
-from batch_pipeline.domain.planning import Limits
-from batch_pipeline.domain.record_rules import LineageContext
-from batch_pipeline.domain.schema import RecordSchema
-from batch_pipeline.domain.stream import Source, Storage, Stream
+from batch_pipeline.model.encode import EncodeCallbacks, EncodeRequest, EncodeResult
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.item import Item, LandedFile, modified_at
+from batch_pipeline.model.location import to_path, to_uri
+from batch_pipeline.model.manifest import PartFile
+from batch_pipeline.model.planning import Limits
+from batch_pipeline.model.record_rules import LineageContext
+from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline.model.stream import Source, Storage, Stream
 from batch_pipeline.spark.encoder import SparkEncoder
 from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
 from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
@@ -51,7 +51,7 @@ class Desk:
         self.root.mkdir()
         self.encoder = SparkEncoder(lambda: session)
         self.items: list[Item] = []
-        self.watch = Watch()
+        self.watch = EncodeCallbacks()
         self.stream = Stream(
             name="orders",
             source=Source(uri=to_uri(self.landing)),
@@ -70,7 +70,7 @@ class Desk:
     def register(self, path: Path) -> None:
         """Make an item of a file as it is now."""
         status = path.stat()
-        found = FoundFile(
+        found = LandedFile(
             location=to_uri(path), size_bytes=status.st_size, modified_at=modified_at(status)
         )
         self.items.append(Item(id=len(self.items) + 1, file=found))

@@ -9,21 +9,17 @@ from typing import Any
 
 import pytest
 
-from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch
-from batch_pipeline.domain.encode import Encoded, EncodeRequest, EncodeResult
-from batch_pipeline.domain.errors import (
-    DatabaseUnreachableError,
-    LockTimeoutError,
-)
-from batch_pipeline.domain.item import Item, Registered
-from batch_pipeline.domain.location import to_uri
-from batch_pipeline.domain.manifest import Manifest, PartFile
-from batch_pipeline.domain.schema import Column, ColumnType
-from batch_pipeline.domain.schema_change import Misfit
-from batch_pipeline.domain.stream import Storage, Stream
-from batch_pipeline.files.storage import FolderStorage
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch
+from batch_pipeline.model.encode import Encoded, EncodeRequest, EncodeResult
+from batch_pipeline.model.errors import DatabaseUnreachableError, RetryableError
+from batch_pipeline.model.item import Item, Registered
+from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.manifest import Manifest, PartFile
+from batch_pipeline.model.schema import Column, ColumnType, Misfit
+from batch_pipeline.model.stream import Storage, Stream
 from batch_pipeline.steps.encode import AskedAttempts, Workshop, encode
+from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.factories import item_report, limits, stream
 from batch_pipeline_tests.integration.seeds import plan, query, register
 
@@ -111,9 +107,9 @@ class LostReplies:
         """Pass on."""
         self.inner.check_running(attempt)
 
-    def pointed(self, manifest: Manifest, uri: str) -> None:
+    def record_pointer(self, manifest: Manifest, uri: str) -> None:
         """Pass on."""
-        self.inner.pointed(manifest, uri)
+        self.inner.record_pointer(manifest, uri)
 
     def fail(
         self, attempt: Attempt, error: str, status: AttemptStatus, *, counts: bool = True
@@ -134,7 +130,7 @@ class UnreadableMetaTable:
 
     def items(self, batch: Batch) -> Sequence[Item]:
         """Fail."""
-        raise LockTimeoutError("db/inventory", "somebody else holds a lock")
+        raise RetryableError("somebody else holds a lock at db/inventory")
 
 
 @dataclass
@@ -158,7 +154,7 @@ class Scene:
         return sorted(path.name for path in files if path.parent.name != "manifests")
 
     def pointers(self) -> list[str]:
-        """List the pointer files."""
+        """List the manifest files."""
         return sorted(path.name for path in (self.root / "manifests").iterdir())
 
     def attempts(self) -> list[tuple[Any, ...]]:
@@ -182,7 +178,7 @@ def open_scene(database: Database, root: Path) -> Scene:
         schemas=database.schemas,
         attempts=database.attempts,
         encoder=encoder,
-        storage=FolderStorage(storage),
+        storage=PartFileStorage(storage),
     )
     return Scene(database, root, encoder, workshop, batch)
 

@@ -9,17 +9,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from batch_pipeline.domain.backfill import Backfill, Selection
-from batch_pipeline.domain.batch import AttemptStatus
-from batch_pipeline.domain.errors import (
-    BatchIndivisibleError,
-    UnknownJobBatchError,
-    UnknownJobError,
-)
-from batch_pipeline.domain.id_range import IdRange
-from batch_pipeline.domain.load import Loaded, Loading
-from batch_pipeline.domain.schema import Column, ColumnType
 from batch_pipeline.inventory.database import open_database
+from batch_pipeline.model.backfill import Backfill, Selection
+from batch_pipeline.model.batch import AttemptStatus
+from batch_pipeline.model.errors import ConfigurationError, UnknownJobError
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.load import Loaded, Loading
+from batch_pipeline.model.schema import Column, ColumnType
 from batch_pipeline_tests.factories import limits, stream
 from batch_pipeline_tests.integration.inventory_stage import Call, Stage
 from batch_pipeline_tests.integration.seeds import LEASE, expire, query
@@ -128,8 +124,8 @@ def _bisecting(stage: Stage) -> Call:
     one, table = stage.planned(), stage.database.meta_table("orders")
 
     def call() -> None:
-        with suppress(UnknownJobBatchError, BatchIndivisibleError):  # the first call did it
-            stage.database.jobs.bisect("orders", one.id, table)
+        with suppress(ConfigurationError):  # the first call did it
+            stage.database.jobs.split("orders", one.id, table)
 
     return call
 

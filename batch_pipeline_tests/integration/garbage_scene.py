@@ -7,19 +7,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePath
 from typing import Any
 
-from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch
-from batch_pipeline.domain.load import Loaded
-from batch_pipeline.domain.location import join_uri, split_object, to_uri
-from batch_pipeline.domain.manifest import Manifest, PartFile
-from batch_pipeline.domain.stored_file import StoredFile
-from batch_pipeline.domain.stream import Storage, Stream
-from batch_pipeline.domain.target import PostgresTarget
-from batch_pipeline.files.object_storage import ObjectStorage
-from batch_pipeline.files.storage import FolderStorage
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch
+from batch_pipeline.model.garbage import StoredFile
+from batch_pipeline.model.load import Loaded, PostgresTarget
+from batch_pipeline.model.location import join_uri, to_uri
+from batch_pipeline.model.manifest import Manifest, PartFile
+from batch_pipeline.model.stream import Storage, Stream
 from batch_pipeline.steps.collect_garbage import Collected, StoredFiles, collect_garbage
-from batch_pipeline.stores.listing import objects
-from batch_pipeline.stores.upload import put
+from batch_pipeline.storage.part_storage import PartFileStorage
+from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.factories import encoded, part_file, stream
 from batch_pipeline_tests.integration.seeds import LEASE, claimed, execute, planned
 
@@ -37,9 +34,9 @@ class GarbageScene:
     others: Sequence[Stream] = field(default=())
 
     @property
-    def storage(self) -> "FolderStorage | AgedStorage":
+    def storage(self) -> "PartFileStorage | AgedStorage":
         """The storage of the stream."""
-        return FolderStorage(self.stream.storage)
+        return PartFileStorage(self.stream.storage)
 
     def keeping(self, keep: timedelta | None) -> "GarbageScene":
         """The same with another `storage.keep_superseded`."""
@@ -73,7 +70,7 @@ class GarbageScene:
         """Publish a batch with a part file and a quarantine file, and point to it."""
         with claimed(self.database, one or self.batches[0]) as attempt:
             manifest = self.publish(attempt)
-        self.database.attempts.pointed(manifest, self.storage.point_to(manifest))
+        self.database.attempts.record_pointer(manifest, self.storage.point_to(manifest))
         return manifest
 
     def publish(self, attempt: Attempt) -> Manifest:
@@ -142,7 +139,7 @@ class GarbageScene:
 def open_garbage_scene(database: Database, root: Path, *, batches: int = 2) -> GarbageScene:
     """Plan batches of `orders` and make the storage root."""
     one = stream(storage=Storage(root=to_uri(root)))
-    FolderStorage(one.storage).prepare()
+    PartFileStorage(one.storage).prepare()
     found = planned(database, batches)
     return GarbageScene(database=database, root=root, batches=found, stream=one)
 
@@ -151,7 +148,7 @@ def open_garbage_scene(database: Database, root: Path, *, batches: int = 2) -> G
 class AgedStorage:
     """A storage in a bucket, whose clock nobody can turn back: files count as so much older."""
 
-    storage: ObjectStorage
+    storage: PartFileStorage
     ages: dict[str, timedelta]
 
     def files(self) -> Iterator[StoredFile]:
@@ -181,11 +178,11 @@ class AgedStorage:
         return self.storage.remove_attempt(stem)
 
     def pointer_uri(self, manifest: Manifest) -> str:
-        """Give where the pointer file of a manifest is."""
+        """Give where the manifest file of a manifest is."""
         return self.storage.pointer_uri(manifest)
 
     def point_to(self, manifest: Manifest) -> str:
-        """Write the pointer file of a manifest."""
+        """Write the manifest file of a manifest."""
         return self.storage.point_to(manifest)
 
 
@@ -198,17 +195,17 @@ class BucketScene(GarbageScene):
     @property
     def storage(self) -> AgedStorage:
         """The storage of the stream."""
-        return AgedStorage(storage=ObjectStorage(self.stream.storage), ages=self.ages)
+        return AgedStorage(storage=PartFileStorage(self.stream.storage), ages=self.ages)
 
     def put(self, name: str, content: bytes = b"ten bytes.") -> PurePath:
         """Write an object below the root."""
-        put(join_uri(self.stream.storage.root, name), content)
+        S3.put(join_uri(self.stream.storage.root, name), content)
         return PurePath(name)
 
     def age(self, by: timedelta = 30 * DAY) -> None:
         """Make all that is there so much older: ended attempts, ended loads, files and uploads."""
         self.age_rows(by)
-        unseen = (file.path for file in ObjectStorage(self.stream.storage).files())
+        unseen = (file.path for file in PartFileStorage(self.stream.storage).files())
         for name in {*self.there(), *unseen}:
             self.ages[name] = self.ages.get(name, timedelta(0)) + by
 
@@ -219,14 +216,13 @@ class BucketScene(GarbageScene):
 
 def names_below(root: str) -> list[str]:
     """List all objects below a root in a bucket."""
-    _, start = split_object(f"{root}/")
-    return sorted(one.key.removeprefix(start) for one in objects(f"{root}/"))
+    return sorted(one.name for one in S3.list(f"{root}/"))
 
 
 def open_bucket_scene(database: Database, root: str, *, batches: int = 2) -> BucketScene:
     """Plan batches of `orders` for a storage root in a bucket."""
     one = stream(storage=Storage(root=root))
-    ObjectStorage(one.storage).prepare()
+    PartFileStorage(one.storage).prepare()
     found = planned(database, batches)
     return BucketScene(database=database, root=Path(), batches=found, stream=one)
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from batch_pipeline.domain.batch import AttemptStatus, BatchState
-from batch_pipeline.domain.id_range import MIN_ID
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.tables import (
     attempt,
@@ -20,6 +18,8 @@ from batch_pipeline.inventory.tables import (
     job,
     part_file,
 )
+from batch_pipeline.model.batch import AttemptStatus, BatchState
+from batch_pipeline.model.id_range import MIN_ID
 
 Row = sa.Row[Any]
 _FINAL = {BatchState.RUNNING, BatchState.PUBLISHED, BatchState.SUPERSEDED}

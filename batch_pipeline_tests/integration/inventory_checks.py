@@ -6,13 +6,13 @@ from contextlib import suppress
 import psycopg
 from hypothesis.stateful import invariant
 
-from batch_pipeline.domain.batch import BatchState
-from batch_pipeline.domain.planning import Limits
-from batch_pipeline.domain.seen import Seen
+from batch_pipeline.model.batch import BatchState
+from batch_pipeline.model.item import ItemIdSet
+from batch_pipeline.model.planning import Limits
 from batch_pipeline_tests.integration.invariants import check_invariants
 from batch_pipeline_tests.integration.inventory_deeds import KINDS
 from batch_pipeline_tests.integration.inventory_model import (
-    EVERYWHERE,
+    ALL_IDS,
     Job,
 )
 from batch_pipeline_tests.integration.inventory_plans import Plans
@@ -115,9 +115,7 @@ class Checks(Plans):
                 self.claim_one(0, held, "succeed")
 
     def _drain(self, job: Job, limits: Limits) -> None:
-        while (
-            one := self.acquire(0, job, limits, EVERYWHERE, short=True, sweeps=True)
-        ) is not None:
+        while (one := self.acquire(0, job, limits, ALL_IDS, short=True, sweeps=True)) is not None:
             self.publish(one)
 
     def _check_published_once(self, job: Job) -> None:
@@ -125,7 +123,7 @@ class Checks(Plans):
         live = self.model.live(job)
         assert {held.state for held in live} <= {BatchState.PUBLISHED, BatchState.DEAD}
         found = query(self.watch, _PUBLISHED, name=job.name)
-        counts = Counter(uid for (seen,) in found for uid in Seen.from_json(seen))
+        counts = Counter(uid for (seen,) in found for uid in ItemIdSet.from_json(seen))
         assert set(counts.values()) <= {1}, f"{job.name} published {counts}"
         dead = [held for held in live if held.state is BatchState.DEAD]
         unpublished = {row.id for held in dead for row in self.model.items(held)}

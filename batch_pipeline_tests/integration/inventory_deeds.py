@@ -7,16 +7,12 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 
-from batch_pipeline.domain.backfill import Backfill
-from batch_pipeline.domain.batch import AttemptStatus, BatchState
-from batch_pipeline.domain.errors import (
-    AttemptRunningError,
-    BatchSupersededError,
-    FencedError,
-)
+from batch_pipeline.inventory.attempts import FencedAttempts
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.work.attempts import FencedAttempts
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.model.backfill import Backfill
+from batch_pipeline.model.batch import AttemptStatus, BatchState
+from batch_pipeline.model.errors import BatchSupersededError, ConflictError, FencedError
 from batch_pipeline_tests.integration.inventory_model import (
     Held,
     Job,
@@ -104,12 +100,16 @@ class Deeds(RuleBasedStateMachine):
         """Try one certain batch, if nobody does."""
         attempts, running = self.workers[number].database.attempts, held.running
         refused: type[Exception] | None = None
+        message = ""
         if held.state is BatchState.SUPERSEDED:
-            refused = BatchSupersededError
+            refused, message = BatchSupersededError, ""
         elif running is not None and not running.gone:
-            refused = AttemptRunningError
+            refused, message = ConflictError, "is running"
         if refused is not None:
-            with pytest.raises(refused), attempts.claim(held.batch, run_id="", lease=LEASE):
+            with (
+                pytest.raises(refused, match=message),
+                attempts.claim(held.batch, run_id="", lease=LEASE),
+            ):
                 pass
             return
         if running is not None:

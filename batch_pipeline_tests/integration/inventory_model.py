@@ -7,10 +7,10 @@ from what the product gave; everything else is worked out here, to be compared.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch, BatchState
-from batch_pipeline.domain.id_range import MAX_ID, MIN_ID, IdRange
+from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
+from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange
 
-EVERYWHERE = IdRange(first_id=MIN_ID, last_id=MAX_ID)
+ALL_IDS = IdRange(first_id=MIN_ID, last_id=MAX_ID)
 WAITING = (BatchState.PLANNED, BatchState.INTERRUPTED)
 OPEN = (*WAITING, BatchState.FAILED, BatchState.DEAD)
 
@@ -207,7 +207,7 @@ class Model:
         """Give the jobs that are not for the late arrivals of another one."""
         return [one for one in self.jobs.values() if one.parent is None]
 
-    def matching(self, job: Job, ids: IdRange = EVERYWHERE) -> list[Row]:
+    def matching(self, job: Job, ids: IdRange = ALL_IDS) -> list[Row]:
         """Give the committed rows of a range that a job takes, rising."""
         rows = self.registered if job.is_stream else self.rows
         found = (row for row in rows.values() if row.id in ids and job.takes(row))

@@ -8,16 +8,16 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch
-from batch_pipeline.domain.id_range import MAX_ID, IdRange
-from batch_pipeline.domain.job import JobTerms
-from batch_pipeline.domain.planning import Limits
-from batch_pipeline.domain.seen import Seen
+from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.jobs.bookmarks import EVERYWHERE
-from batch_pipeline.inventory.meta.meta_connection import open_meta_engine
-from batch_pipeline.inventory.work.acquire import Wish
-from batch_pipeline.inventory.work.bisect import listed
+from batch_pipeline.inventory.jobs import ALL_IDS
+from batch_pipeline.inventory.meta_tables.connection import open_meta_engine
+from batch_pipeline.inventory.splitting import read_items
+from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch
+from batch_pipeline.model.id_range import MAX_ID, IdRange
+from batch_pipeline.model.item import ItemIdSet
+from batch_pipeline.model.job import JobTerms
+from batch_pipeline.model.planning import Limits
 from batch_pipeline_tests.concurrency import eventually
 from batch_pipeline_tests.factories import encoded, found_file, item_report, limits, stream
 from batch_pipeline_tests.integration.seeds import LEASE, ORDER_ID, execute, query
@@ -103,11 +103,11 @@ class Stage:
         execute(self.database, INSERT, id=uid, weight=1)
 
     def acquired(
-        self, bounds: Limits = SINGLE, window: IdRange = EVERYWHERE, name: str = "job", **terms: Any
+        self, bounds: Limits = SINGLE, window: IdRange = ALL_IDS, name: str = "job", **terms: Any
     ) -> Attempt | None:
         """Acquire from the user's table and hold what comes."""
         source = self.scene.source
-        wish = Wish(
+        wish = AcquireRequest(
             terms=JobTerms(name=name, meta_table=source.name, **terms),
             limits=bounds,
             config={"batch_weight": bounds.max_weight, "batch_count": bounds.max_count},
@@ -135,8 +135,8 @@ class Stage:
 
     def succeed(self, attempt: Attempt) -> int:
         """Publish an attempt on a batch of the user's table."""
-        items = listed(self.scene.database.engine, self.scene.source.table, attempt.batch)
-        seen = Seen.of((item.id for item in items), weight=sum(item.weight for item in items))
+        items = read_items(self.scene.database.engine, self.scene.source.table, attempt.batch)
+        seen = ItemIdSet.of((item.id for item in items), weight=sum(item.weight for item in items))
         return self.database.attempts.succeed(attempt, logging=None, seen=seen)
 
     def finish(self) -> None:
@@ -153,7 +153,7 @@ class Stage:
         published: dict[str, Counter[int]] = {}
         for name, seen in query(self.database, _PUBLISHED):
             job = name.removesuffix(".late")
-            published.setdefault(job, Counter()).update(Seen.from_json(seen))
+            published.setdefault(job, Counter()).update(ItemIdSet.from_json(seen))
         for name, expected in self._due():
             assert published.get(name, Counter()) == Counter(expected), f"published by {name}"
 

@@ -10,22 +10,21 @@ from typing import Any
 import psycopg
 import sqlalchemy as sa
 
-from batch_pipeline.domain.batch import Attempt, Batch
-from batch_pipeline.domain.filter import Condition, Filter, Operator
-from batch_pipeline.domain.id_range import IdRange
-from batch_pipeline.domain.job import JobTerms
-from batch_pipeline.domain.planning import Limits
-from batch_pipeline.domain.seen import Seen
+from batch_pipeline.inventory.acquire import AcquireRequest, _key
 from batch_pipeline.inventory.database import Database, open_database
-from batch_pipeline.inventory.meta.ceiling_candidates import StoredCandidates
-from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
-from batch_pipeline.inventory.meta.column_roles import MetaColumns
-from batch_pipeline.inventory.meta.meta_source import MetaSource
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.work.acquire import Wish, _key
-from batch_pipeline.inventory.work.bisect import ItemTable, listed
+from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.sources import MetaSource
+from batch_pipeline.inventory.meta_tables.watermark_choice import StoredCandidates, choose_watermark
+from batch_pipeline.inventory.splitting import ItemTable, read_items
+from batch_pipeline.model.batch import Attempt, Batch
+from batch_pipeline.model.filter import Condition, Filter, Operator
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.item import ItemIdSet
+from batch_pipeline.model.job import JobTerms
+from batch_pipeline.model.planning import Limits
 from batch_pipeline_tests.concurrency import eventually
-from batch_pipeline_tests.integration.inventory_model import EVERYWHERE, Job, Row
+from batch_pipeline_tests.integration.inventory_model import ALL_IDS, Job, Row
 from batch_pipeline_tests.integration.seeds import query
 from batch_pipeline_tests.integration.test_acquire import LongWay
 
@@ -101,7 +100,7 @@ class Worker:
         store = StoredCandidates(self.database.engine, "here")
         self.sources = {
             (kind, short): (MetaSource if short else LongWay)(
-                table=table, choice=choose_ceiling(table, store=store)
+                table=table, choice=choose_watermark(table, store=store)
             )
             for kind, table in self.tables.items()
             for short in (True, False)
@@ -147,18 +146,20 @@ class Worker:
         config: dict[str, Any] = {"batch_id_min": None, "batch_id_max": None}
         if window is not None:
             config = {"batch_id_min": window.first_id, "batch_id_max": window.last_id}
-        wish = Wish(
-            terms=self.terms(job), limits=limits, config=config, window=window or EVERYWHERE
+        wish = AcquireRequest(
+            terms=self.terms(job), limits=limits, config=config, window=window or ALL_IDS
         )
         return self.database.acquisitions.acquire(wish, self.sources[job.kind, short])
 
     def read(self, job: Job, one: Batch) -> dict[int, int]:
         """Read the items of a batch by id and weight."""
-        return {item.id: item.weight for item in listed(self.database.engine, self.table(job), one)}
+        return {
+            item.id: item.weight for item in read_items(self.database.engine, self.table(job), one)
+        }
 
     def succeed(self, attempt: Attempt, read: Mapping[int, int]) -> int:
         """Publish an attempt that has read these items."""
-        seen = Seen.of(sorted(read), weight=sum(read.values()))
+        seen = ItemIdSet.of(sorted(read), weight=sum(read.values()))
         return self.database.attempts.succeed(attempt, logging=None, seen=seen)
 
 

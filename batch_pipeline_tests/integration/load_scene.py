@@ -5,16 +5,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from batch_pipeline.domain.batch import Batch
-from batch_pipeline.domain.load import Loading
-from batch_pipeline.domain.manifest import Manifest
-from batch_pipeline.domain.stream import Storage, Stream
-from batch_pipeline.files.looks import checksum_problem
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.batch import Batch
+from batch_pipeline.model.load import Loading
+from batch_pipeline.model.manifest import Manifest
+from batch_pipeline.model.stream import Storage, Stream
 from batch_pipeline.steps.load import Dock, Outcome, load
+from batch_pipeline.storage.verification import checksum_problem
 from batch_pipeline_tests.factories import encoded, item_report, stream
 from batch_pipeline_tests.integration.seeds import planned, publish, query
-from batch_pipeline_tests.unit.target_scripts import loader, part_of
+from batch_pipeline_tests.load.target_scripts import loader, part_of
 
 LEASE = timedelta(minutes=5)
 FIRST, SECOND, THIRD = (

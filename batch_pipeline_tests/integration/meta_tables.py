@@ -8,9 +8,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from batch_pipeline.domain.planning import Cut, Limits
-from batch_pipeline.inventory.meta.column_roles import MetaColumns
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.model.planning import Cut, Limits
 
 MARIADB = bool(shutil.which("mariadbd") and importlib.util.find_spec("pymysql"))
 FILES = MetaColumns(uid="id", item="file_location", weight="size_in_bytes")

@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
 
-from batch_pipeline.domain.item import FoundFile, Item
-from batch_pipeline.domain.location import join_uri, split_object, to_uri
-from batch_pipeline.domain.manifest import PartFile
-from batch_pipeline.domain.schema import RecordSchema
-from batch_pipeline.domain.stream import Source, Storage, Stream
-from batch_pipeline.spark.task import encode_items
-from batch_pipeline.spark.task_values import TaskReport, TaskSpec
-from batch_pipeline.stores import s3, upload
-from batch_pipeline.stores.facts import look
-from batch_pipeline.stores.listing import objects
-from batch_pipeline.stores.reading import open_uri
+from batch_pipeline.encode.task import encode_items
+from batch_pipeline.encode.task_values import TaskReport, TaskSpec
+from batch_pipeline.model.item import Item, LandedFile
+from batch_pipeline.model.location import join_uri, to_uri
+from batch_pipeline.model.manifest import PartFile
+from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline.model.stream import Source, Storage, Stream
+from batch_pipeline.storage import s3_client
+from batch_pipeline.storage.filesystem import filesystem_of
+from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.factories import CONTEXT
 
 
@@ -25,7 +24,7 @@ class Place(Protocol):
 
     uri: str
 
-    def put(self, name: str, data: bytes) -> FoundFile:
+    def put(self, name: str, data: bytes) -> LandedFile:
         """Write a file and give what a listing says of it."""
         ...
 
@@ -46,7 +45,7 @@ class Folder:
         self.uri = to_uri(path)
         self._path = path
 
-    def put(self, name: str, data: bytes) -> FoundFile:
+    def put(self, name: str, data: bytes) -> LandedFile:
         """Write a file and give what a listing says of it."""
         (self._path / name).write_bytes(data)
         return found(to_uri(self._path / name))
@@ -67,20 +66,19 @@ class Prefix:
     def __init__(self, bucket: str) -> None:
         self.uri = join_uri(bucket, uuid4().hex[:8])
 
-    def put(self, name: str, data: bytes) -> FoundFile:
+    def put(self, name: str, data: bytes) -> LandedFile:
         """Write an object and give what a listing says of it."""
         uri = join_uri(self.uri, name)
-        upload.put(uri, data)
+        S3.put(uri, data)
         return found(uri)
 
     def remove(self, name: str) -> None:
         """Remove an object."""
-        upload.remove(join_uri(self.uri, name))
+        S3.delete(join_uri(self.uri, name))
 
     def names(self) -> list[str]:
         """List the names of all objects below."""
-        start = len(split_object(self.uri)[1]) + 1
-        return [one.key[start:] for one in objects(f"{self.uri}/")]
+        return [one.name for one in S3.list(f"{self.uri}/")]
 
 
 class Requests:
@@ -90,27 +88,27 @@ class Requests:
         self.sent: list[str] = []
 
     def __enter__(self) -> "Requests":
-        s3.client().meta.events.register("before-send.s3.*", self._note)
+        s3_client.client().meta.events.register("before-send.s3.*", self._note)
         return self
 
     def __exit__(self, *_error: object) -> None:
-        s3.client().meta.events.unregister("before-send.s3.*", self._note)
+        s3_client.client().meta.events.unregister("before-send.s3.*", self._note)
 
     def _note(self, event_name: str, **_given: object) -> None:
         self.sent.append(event_name.rpartition(".")[2])
 
 
-def found(uri: str) -> FoundFile:
+def found(uri: str) -> LandedFile:
     """Give what a listing says of a file as it is now."""
-    facts = look(uri)
-    return FoundFile(
+    facts = filesystem_of(uri).head(uri)
+    return LandedFile(
         location=uri, size_bytes=facts.size_bytes, modified_at=facts.modified_at, etag=facts.etag
     )
 
 
 def content(part: PartFile) -> bytes:
     """Read a part file."""
-    with open_uri(part.uri) as file:
+    with filesystem_of(part.uri).open(part.uri) as file:
         return file.read()
 
 
@@ -124,7 +122,7 @@ def between(stream: Stream, landing: Place, storage: Place) -> Stream:
     )
 
 
-def task(stream: Stream, files: Iterable[FoundFile], **types: str) -> TaskReport:
+def task(stream: Stream, files: Iterable[LandedFile], **types: str) -> TaskReport:
     """Run one task over files, numbered from 1, with a schema given as name=type."""
     items = tuple(Item(id=number, file=file) for number, file in enumerate(files, 1))
     spec = TaskSpec(

@@ -7,12 +7,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from batch_pipeline.domain.batch import Attempt, Batch
-from batch_pipeline.domain.encode import Encoded
-from batch_pipeline.domain.manifest import Manifest
-from batch_pipeline.domain.planning import Limits
-from batch_pipeline.domain.schema import Column, ColumnType
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.batch import Attempt, Batch
+from batch_pipeline.model.encode import Encoded
+from batch_pipeline.model.manifest import Manifest
+from batch_pipeline.model.planning import Limits
+from batch_pipeline.model.schema import Column, ColumnType
 from batch_pipeline_tests.factories import encoded, found_file, limits, stream
 from batch_pipeline_tests.integration.meta_tables import in_public
 

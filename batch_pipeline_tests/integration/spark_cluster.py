@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from batch_pipeline.spark.sessions import launch
-from batch_pipeline.spark.sessions.java import java_home
+from batch_pipeline.spark.sessions.java import find_java_home
 from batch_pipeline_tests.acceptance.workplace import wait_until
 
 MASTER = "org.apache.spark.deploy.master.Master"
@@ -131,7 +131,7 @@ def standalone_cluster(
     given = dict(os.environ if environment is None else environment)
     clean = {name: text for name, text in given.items() if not re.match("PY|SPARK_", name)}
     settled = clean | {
-        "JAVA_HOME": str(java_home(folder, given)),
+        "JAVA_HOME": str(find_java_home(folder, given)),
         "SPARK_CONF_DIR": str(folder),  # which has no settings in it
         "SPARK_DAEMON_JAVA_OPTS": _OPTIONS,
         "SPARK_DAEMON_MEMORY": "256m",

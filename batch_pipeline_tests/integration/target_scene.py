@@ -15,7 +15,7 @@ import psycopg
 import pyarrow.parquet as pq
 
 from batch_pipeline.cli.target import TargetBatchPipeline
-from batch_pipeline.domain.location import to_path
+from batch_pipeline.model.location import to_path
 
 SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}}
 KEYS = ["id"]

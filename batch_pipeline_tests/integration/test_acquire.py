@@ -13,19 +13,19 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batch_pipeline.domain.batch import Attempt, AttemptStatus
-from batch_pipeline.domain.errors import FencedError, JobChangedError
-from batch_pipeline.domain.failpoint import VARIABLE
-from batch_pipeline.domain.filter import Condition, Operator
-from batch_pipeline.domain.id_range import MAX_ID, MIN_ID, IdRange
-from batch_pipeline.domain.job import JobTerms
-from batch_pipeline.domain.planning import Limits, cut
+from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.database import Database, open_database
-from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
-from batch_pipeline.inventory.meta.column_roles import MetaColumns
-from batch_pipeline.inventory.meta.meta_source import MetaSource
-from batch_pipeline.inventory.meta.reflected_table import CutTexts, ReflectedMetaTable
-from batch_pipeline.inventory.work.acquire import Wish
+from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
+from batch_pipeline.inventory.meta_tables.reflected_table import CutStatements, ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.sources import MetaSource
+from batch_pipeline.inventory.meta_tables.watermark_choice import choose_watermark
+from batch_pipeline.model.batch import Attempt, AttemptStatus
+from batch_pipeline.model.errors import FencedError, JobChangedError
+from batch_pipeline.model.failpoint import VARIABLE
+from batch_pipeline.model.filter import Condition, Operator
+from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange
+from batch_pipeline.model.job import JobTerms
+from batch_pipeline.model.planning import Limits, cut
 from batch_pipeline_tests.concurrency import python, run_python, together
 from batch_pipeline_tests.integration.invariants import check_invariants
 from batch_pipeline_tests.integration.meta_tables import meta_engine
@@ -51,7 +51,7 @@ print("done")
 class LongWay(MetaSource):
     """The same table, as if it lived in another database than the inventory."""
 
-    def cut_texts(self, inventory: sa.Engine) -> CutTexts | None:
+    def cut_statements(self, inventory: sa.Engine) -> CutStatements | None:
         """Give nothing to execute there."""
         return None
 
@@ -74,7 +74,7 @@ class Scene:
         columns = MetaColumns(uid="id", item="item", weight="weight")
         table = ReflectedMetaTable.open(self.engine, "public.files", columns)
         way = MetaSource if self.short else LongWay
-        self.source = way(table=table, choice=choose_ceiling(table))
+        self.source = way(table=table, choice=choose_watermark(table))
 
     def add(self, weights: dict[int, int]) -> None:
         """Insert rows by id and weight."""
@@ -86,7 +86,7 @@ class Scene:
     def acquire(self, limits: Limits = ALL, job: str = "job", **wish: Any) -> Attempt | None:
         """Acquire the next batch of a job."""
         terms = JobTerms(name=job, meta_table=self.source.name, where=wish.pop("where", None))
-        asked = Wish(terms=terms, limits=limits, config={}, **wish)
+        asked = AcquireRequest(terms=terms, limits=limits, config={}, **wish)
         return self.database.acquisitions.acquire(asked, self.source)
 
     def ranges(self, limits: Limits = ALL, **wish: Any) -> list[str]:
@@ -156,7 +156,7 @@ def test_acquire_gives_what_cutting_gives(
     after_id = min(weights, default=1) - 1
     for limits in calls * 30:
         left = sorted((uid, weight) for uid, weight in weights.items() if uid > after_id)
-        expected = next(cut(left, after_id=after_id, ceiling=ceiling, limits=limits), None)
+        expected = next(cut(left, after_id=after_id, high_watermark=ceiling, limits=limits), None)
         attempt = scene.acquire(limits)
         if expected is None:
             assert attempt is None
@@ -289,7 +289,7 @@ def test_acquire_in_one_round_trip_sends_one_statement(scene: Scene) -> None:
     for _ in range(2):  # the first ones get to know the job and the table
         scene.acquire(limited(20))
     sent: list[str] = []
-    engine = scene.database.acquisitions._turns._engine
+    engine = scene.database.acquisitions._server_side._engine
     sa.event.listen(engine, "before_cursor_execute", lambda *event: sent.append(event[2]))
     attempt = scene.acquire(limited(20))
     assert attempt is not None
@@ -317,7 +317,7 @@ def test_acquire_without_the_right_to_temporary_objects_takes_the_longer_way(
             worker = open_database(url, migrated=False)
             plain = Scene(worker, engine)
             assert plain.ranges(limited(20)) == ["1..2", "3..4", "5..5"]
-            assert plain.source.cut_texts(worker.engine) is None
+            assert plain.source.cut_statements(worker.engine) is None
             worker.close()
         finally:
             execute(database, "DROP OWNED BY plain_worker")

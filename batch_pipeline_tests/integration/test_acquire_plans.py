@@ -8,12 +8,12 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.domain.errors import MetaColumnUnfitError
-from batch_pipeline.domain.filter import parse_filter
-from batch_pipeline.domain.id_range import IdRange
-from batch_pipeline.domain.planning import Cut
-from batch_pipeline.inventory.meta.column_roles import MetaColumns
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.model.errors import MetaTableError
+from batch_pipeline.model.filter import parse_filter
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.planning import Cut
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.meta_tables import (
     CREATE_FILES,
@@ -206,5 +206,5 @@ def test_next_cut_of_a_view_that_doubles_an_id_within_the_batch_is_reported(
     execute(files.engine, f"CREATE VIEW ops.twice AS {doubled}")
     view = ReflectedMetaTable.open(files.engine, "ops.twice", FILES)
     after_id = 2 if max_count == 1 else 0
-    with pytest.raises(MetaColumnUnfitError, match="id 3 is there twice"):
+    with pytest.raises(MetaTableError, match="id 3 is a duplicate"):
         view.next_cut(after_id, 4, limits(max_count=max_count))

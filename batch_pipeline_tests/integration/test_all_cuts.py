@@ -10,18 +10,18 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batch_pipeline.domain.errors import (
+from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
+from batch_pipeline.inventory.meta_tables.cutting import all_cuts
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.model.errors import (
     BadWeightError,
     InvalidValueError,
-    MetaColumnUnfitError,
     MetaTableChangedError,
+    MetaTableError,
 )
-from batch_pipeline.domain.filter import parse_filter
-from batch_pipeline.domain.id_range import MAX_ID, MIN_ID
-from batch_pipeline.domain.planning import Cut, Limits, cut
-from batch_pipeline.inventory.meta.all_cuts import all_cuts
-from batch_pipeline.inventory.meta.column_roles import MetaColumns
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.model.filter import parse_filter
+from batch_pipeline.model.id_range import MAX_ID, MIN_ID
+from batch_pipeline.model.planning import Cut, Limits, cut
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.meta_tables import (
     FILES,
@@ -124,7 +124,7 @@ def test_all_cuts_are_the_reference_plan(
         if base < row["id"] <= ceiling and (row["file_location"] == "a" or not filtered)
     ]
     bounds = Limits(max_weight=max_weight, max_count=max_count)
-    expected = list(cut(kept, after_id=base, ceiling=ceiling, limits=bounds))
+    expected = list(cut(kept, after_id=base, high_watermark=ceiling, limits=bounds))
     assert list(all_cuts(table, after, ceiling, bounds, page_rows=page_rows)) == expected
 
 
@@ -230,7 +230,7 @@ def test_view_that_gives_an_id_twice_is_reported(
     execute(either.engine, f"CREATE VIEW {schema}.twice AS {both}")
     insert(either, {1: 5})
     view = ReflectedMetaTable.open(either.engine, f"{schema}.twice", FILES)
-    with pytest.raises(MetaColumnUnfitError, match="id 1 is there twice"):
+    with pytest.raises(MetaTableError, match="id 1 is a duplicate"):
         list(all_cuts(view, None, 1, limits(max_count=max_count)))
 
 

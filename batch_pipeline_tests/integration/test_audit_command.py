@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from batch_pipeline.cli import cli
-from batch_pipeline.domain.errors import UnknownStreamError
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.errors import UnknownStreamError
 from batch_pipeline_tests.factories import encoded, item_report, stream
 from batch_pipeline_tests.integration.seeds import claimed, execute, planned, query, register
 
@@ -71,9 +72,9 @@ def test_audit_of_all_streams_finds_nothing_and_ends_well(gap: Database, run: Ru
     assert (ended.exit_code, ended.stderr) == (0, "")
     assert ended.stdout.splitlines() == [
         "idle",
-        "  attempts closed: 0, pointer files written: 0",
+        "  attempts closed: 0, manifest files written: 0",
         "orders",
-        "  attempts closed: 0, pointer files written: 1",
+        "  attempts closed: 0, manifest files written: 1",
         "  Published batches compared with the meta table: 1.",
         "  Nothing is late, gone or changed.",
     ]
@@ -116,13 +117,28 @@ def test_audit_tells_programs_what_it_found(gap: Database, run: Run) -> None:
 
 
 def test_audit_looks_back_as_far_as_it_is_asked_to(gap: Database, run: Run) -> None:
-    """Expect a batch of nine days ago to be left alone, unless more days or all are asked for."""
+    """Expect a batch of nine days ago to be left out, unless an earlier time or all is asked."""
     execute(gap, "UPDATE batch_pipeline.attempt SET finished_at = finished_at - interval '9 days'")
+    ten_days_ago = (datetime.now(UTC) - timedelta(days=10)).isoformat()
     compared = [
         told(run, "reconcile", "orders", *option)["streams"][0]["audit"]["batches"]
-        for option in ([], ["--days", "10"], ["--all"], ["--days", "0", "--all"])
+        for option in ([], ["--since", ten_days_ago], ["--all"])
     ]
-    assert compared == [0, 1, 1, 1]
+    assert compared == [0, 1, 1]
+
+
+def test_reconcile_without_an_audit_reports_none(gap: Database, run: Run) -> None:
+    [orders] = told(run, "reconcile", "orders", "--no-audit")["streams"]
+    assert orders["audit"] is None
+    assert run("reconcile", "orders", "--no-audit", "--all").exit_code == 2
+
+
+def test_reconcile_with_days_names_its_replacement(run: Run) -> None:
+    ended = run("reconcile", "orders", "--days", "30")
+    assert ended.exit_code == 2
+    assert "The option --days was removed. Use --since TIME, or --no-audit for none." in " ".join(
+        ended.stderr.split()
+    )
 
 
 def test_audit_of_an_unknown_stream_is_an_error(gap: Database, run: Run) -> None:

@@ -5,15 +5,15 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.domain.audit import Audit
-from batch_pipeline.domain.batch import AttemptStatus
-from batch_pipeline.domain.filter import Condition, Operator
-from batch_pipeline.domain.id_range import MIN_ID, IdRange
-from batch_pipeline.domain.job import JobKind
+from batch_pipeline.inventory import late_arrivals
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.jobs import audited
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.work.bisect import bisect
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.splitting import split_batch
+from batch_pipeline.model.audit import Audit
+from batch_pipeline.model.batch import AttemptStatus
+from batch_pipeline.model.filter import Condition, Operator
+from batch_pipeline.model.id_range import MIN_ID, IdRange
+from batch_pipeline.model.job import JobKind
 from batch_pipeline_tests.integration.audit_scene import Feed, lists, taken_even_ids
 from batch_pipeline_tests.integration.invariants import check_invariants
 from batch_pipeline_tests.integration.meta_tables import FILES, insert
@@ -75,7 +75,7 @@ def test_halves_of_a_split_batch_are_audited_in_its_place(
     failed = feed.acquire()
     assert failed is not None
     database.attempts.fail(failed, "bad", AttemptStatus.FAILED)
-    bisect(database.engine, failed.batch, files)
+    split_batch(database.engine, failed.batch, files)
     assert feed.drain() == [[2, 4], [6]]
     insert(files, {3: 10})
     audit = feed.audit()
@@ -188,7 +188,7 @@ def test_only_batches_of_the_last_days_are_audited_unless_all_are_asked_for(feed
 
 def test_many_batches_are_audited_page_by_page(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Expect the same over pages of two batches."""
-    monkeypatch.setattr(audited, "_PAGE", 2)
+    monkeypatch.setattr(late_arrivals, "_PAGE", 2)
     insert(feed.table, {3: 10, 9: 10, 17: 10})
     audit = feed.audit()
     assert (audit.batches, audit.late.first, audit.late_batches) == (3, (3, 9, 17), 1)

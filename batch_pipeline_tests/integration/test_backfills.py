@@ -6,19 +6,19 @@ from functools import partial
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.domain.backfill import Backfill, Selection
-from batch_pipeline.domain.batch import AttemptStatus, Batch, BatchState
-from batch_pipeline.domain.errors import (
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
+from batch_pipeline.model.backfill import Backfill, Selection
+from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState
+from batch_pipeline.model.errors import (
+    ConfigurationError,
     InvalidValueError,
     JobChangedError,
-    UnknownItemsError,
+    MetaTableError,
     UnknownJobError,
-    UnknownMetaColumnError,
 )
-from batch_pipeline.domain.id_range import IdRange
-from batch_pipeline.domain.planning import Limits, Planned
-from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta.meta_table import OwnMetaTable
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.planning import Limits, Planned
 from batch_pipeline_tests.concurrency import run_python, together
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.encode_scene import Scene
@@ -37,9 +37,9 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 TABLES = ("job", "bookmark", "batch", "batch_state", "attempt")
 BACKFILL = """
 import sys
-from batch_pipeline.domain.backfill import Backfill, Selection
-from batch_pipeline.domain.id_range import IdRange
-from batch_pipeline.domain.planning import Limits
+from batch_pipeline.model.backfill import Backfill, Selection
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.planning import Limits
 from batch_pipeline.inventory.database import open_database
 database = open_database(sys.argv[1], migrated=None)
 request = Backfill.of_stream(
@@ -233,7 +233,7 @@ def test_backfill_by_time_within_ids_keeps_to_both(database: Database) -> None:
 def test_backfill_by_a_time_that_streams_do_not_have_is_refused(database: Database) -> None:
     """Expect the error to name the time that there is."""
     table = orders(database, 1)
-    with pytest.raises(UnknownMetaColumnError, match="registered_at"):
+    with pytest.raises(MetaTableError, match="registered_at"):
         database.backfills.plan(request(since=NOON, time_column="imported"), table)
 
 
@@ -253,7 +253,7 @@ def test_backfill_of_unknown_items_names_them_and_leaves_nothing(database: Datab
     """Expect the ids that are not there in the message, and no job."""
     table = orders(database, 10)
     before = counts(database)
-    with pytest.raises(UnknownItemsError, match="no items 11, 99 up to its ceiling 10"):
+    with pytest.raises(ConfigurationError, match="no items 11, 99 up to its high watermark 10"):
         database.backfills.plan(request(item_ids=(1, 11, 99)), table)
     assert counts(database) == before
 
@@ -286,8 +286,8 @@ def test_backfill_asked_for_otherwise_is_refused(database: Database) -> None:
     database.backfills.plan(request(ids=window(1, 20)), table)
     before = counts(database)
     for asked, problem in (
-        (request(ids=window(1, 21)), 'other items \\({"first_id": 1, "last_id": 20}'),
-        (request(ids=window(1, 20), bounds=limits(max_count=9)), "other limits"),
+        (request(ids=window(1, 21)), 'its selection differs \\({"first_id": 1, "last_id": 20}'),
+        (request(ids=window(1, 20), bounds=limits(max_count=9)), "its limits differ"),
     ):
         with pytest.raises(JobChangedError, match=problem):
             database.backfills.plan(asked, table)
@@ -441,7 +441,7 @@ def test_progress_counts_the_halves_of_a_batch_and_not_the_whole(database: Datab
     """Expect a batch that was split to be there as its two halves."""
     table = orders(database, 20)
     database.backfills.plan(request(), table)
-    database.jobs.bisect("orders.2023", batches(database)[0].id, table.reflected())
+    database.jobs.split("orders.2023", batches(database)[0].id, table.reflected())
     told = database.backfills.progress("orders.2023", table.name)
     assert (told.states, told.items) == ({BatchState.PLANNED: 3}, 20)
     assert ranges(database) == ["1..5", "6..10", "11..20"]
@@ -465,7 +465,7 @@ def test_encode_of_a_backfill_writes_files_of_its_own(scene: Scene) -> None:
         "orders-000000000001-000000000002.g1.json",
         "orders.2023-000000000002-000000000002.g1.json",
     ]
-    assert (manifest.schema_version, manifest.stream) == (published.schema_version, "orders.2023")
+    assert (manifest.schema_version, manifest.job) == (published.schema_version, "orders.2023")
     assert list(database.manifests.published_after("orders", {})) == [
         (1, published),
         (1, manifest),

@@ -6,24 +6,23 @@ from datetime import UTC, datetime
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.domain.backfill import Backfill, Selection
-from batch_pipeline.domain.batch import Attempt, AttemptStatus, BatchState
-from batch_pipeline.domain.errors import (
+from batch_pipeline.inventory.acquire import AcquireRequest
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.sources import MetaSource
+from batch_pipeline.inventory.meta_tables.watermark_choice import choose_watermark
+from batch_pipeline.model.backfill import Backfill, Selection
+from batch_pipeline.model.batch import Attempt, AttemptStatus, BatchState
+from batch_pipeline.model.errors import (
+    ConfigurationError,
     InvalidValueError,
     JobChangedError,
-    MetaColumnUnfitError,
-    UnknownItemsError,
-    UnknownMetaColumnError,
+    MetaTableError,
 )
-from batch_pipeline.domain.filter import Condition, Filter, Operator
-from batch_pipeline.domain.id_range import IdRange
-from batch_pipeline.domain.job import JobTerms
-from batch_pipeline.domain.planning import Planned
-from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
-from batch_pipeline.inventory.meta.meta_source import MetaSource
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.work.acquire import Wish
+from batch_pipeline.model.filter import Condition, Filter, Operator
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.job import JobTerms
+from batch_pipeline.model.planning import Planned
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.invariants import check_invariants
 from batch_pipeline_tests.integration.meta_tables import CREATE_FILES, FILES, execute, insert
@@ -43,7 +42,7 @@ def table(database: Database) -> ReflectedMetaTable:
 def source(table: ReflectedMetaTable, where: Filter | None = None) -> MetaSource:
     """The table below its ceiling, through a filter."""
     opened = ReflectedMetaTable.open(table.engine, table.canonical_name, FILES, where)
-    return MetaSource(table=opened, choice=choose_ceiling(opened))
+    return MetaSource(table=opened, choice=choose_watermark(opened))
 
 
 def request(parent: str | None = None, **what: object) -> Backfill:
@@ -57,7 +56,7 @@ def acquire(
 ) -> Attempt | None:
     """Acquire as somebody who knows the job by its name only."""
     terms = JobTerms(name=name, meta_table=table.name, **more)  # type: ignore[arg-type] # likewise
-    wish = Wish(terms=terms, limits=limits(), config={})
+    wish = AcquireRequest(terms=terms, limits=limits(), config={})
     return database.acquisitions.acquire(wish, table)
 
 
@@ -150,7 +149,7 @@ def test_backfill_keeps_the_filter_of_its_table(
         lambda: database.backfills.plan(request(), source(table)),
         lambda: acquire(database, source(table)),
     ):
-        with pytest.raises(JobChangedError, match="its filter is another one"):
+        with pytest.raises(JobChangedError, match="its filter differs"):
             refused()
     assert acquire(database, even, where=even.table.where) is not None
 
@@ -194,7 +193,7 @@ def test_backfill_by_an_import_time_on_sqlite_takes_both_ends_right(
         id5="2026-03-02 00:00:00",
         id6="2026-03-02 00:00:00.000000",
     )
-    files = MetaSource(table=sqlite_files, choice=choose_ceiling(sqlite_files))
+    files = MetaSource(table=sqlite_files, choice=choose_watermark(sqlite_files))
     march = request(
         since=datetime(2026, 3, 1, tzinfo=UTC),
         until=datetime(2026, 3, 2, tzinfo=UTC),
@@ -230,19 +229,23 @@ def test_backfill_by_a_column_of_days_takes_whole_days(
 
 
 @pytest.mark.parametrize(
-    ("column", "error"),
+    ("column", "error", "told"),
     [
-        (None, InvalidValueError),
-        ("imported_at", UnknownMetaColumnError),
-        ("file_location", MetaColumnUnfitError),
+        (None, InvalidValueError, "time"),
+        ("imported_at", MetaTableError, "has no column 'imported_at'"),
+        ("file_location", MetaTableError, "'file_location' cannot be the time"),
     ],
 )
 def test_backfill_by_no_time_column_is_refused(
-    database: Database, table: ReflectedMetaTable, column: str | None, error: type[Exception]
+    database: Database,
+    table: ReflectedMetaTable,
+    column: str | None,
+    error: type[Exception],
+    told: str,
 ) -> None:
     """Expect the column to be named, to be there, and to hold times."""
     since = datetime(2026, 3, 1, tzinfo=UTC)
-    with pytest.raises(error):
+    with pytest.raises(error, match=told):
         database.backfills.plan(request(since=since, time_column=column), source(table))
 
 
@@ -255,9 +258,9 @@ def test_backfill_of_listed_items_is_read_through_the_filter(
     assert database.backfills.plan(everything, source(table)).items == 3000
     below = source(table, Condition("id", Operator.LESS, 50))
     other = Backfill(name="below", limits=limits(), selection=Selection(item_ids=(49, 50, 51)))
-    with pytest.raises(UnknownItemsError) as caught:
+    with pytest.raises(ConfigurationError, match="has no items") as caught:
         database.backfills.plan(other, below)
-    assert caught.value.item_ids == (50, 51)
+    assert "has no items 50, 51 " in str(caught.value)
 
 
 def test_backfill_plans_nothing_above_the_ceiling(
@@ -265,14 +268,14 @@ def test_backfill_plans_nothing_above_the_ceiling(
 ) -> None:
     """Expect rows beside an open insert to wait until it is over, also rows that were named."""
     files = source(table)
-    files.reading()
+    files.read_high_watermark()
     with database.engine.connect() as writer:
         writer.execute(sa.text("INSERT INTO ops.files (id, size_in_bytes) VALUES (150, 10)"))
         insert(table, {160: 10})
         asked = request(ids=IdRange(first_id=91, last_id=200))
         assert database.backfills.plan(asked, files).ids == IdRange(first_id=91, last_id=100)
         named = Backfill(name="named", limits=limits(), selection=Selection(item_ids=(160,)))
-        with pytest.raises(UnknownItemsError, match="up to its ceiling 100"):
+        with pytest.raises(ConfigurationError, match="up to its high watermark 100"):
             database.backfills.plan(named, files)
         writer.commit()
     assert database.backfills.plan(asked, files).ids == IdRange(first_id=101, last_id=160)
@@ -289,7 +292,7 @@ def test_backfill_of_failed_batches_needs_to_know_whose(
     attempt = acquire(database, files, "daily")
     assert attempt is not None
     database.attempts.fail(attempt, "bad", AttemptStatus.FAILED)
-    with pytest.raises(InvalidValueError, match="whose failed batches are meant"):
+    with pytest.raises(InvalidValueError, match="with the failed batches"):
         database.backfills.plan(request(failed_only=True), files)
     database.backfills.plan(request(failed_only=True, parent="daily"), files)
     assert list(acquired(database, files)) == [str(list(range(1, 11)))]

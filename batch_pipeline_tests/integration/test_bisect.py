@@ -6,16 +6,16 @@ from math import ceil, log2
 
 import pytest
 
-from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch, BatchState
-from batch_pipeline.domain.errors import BatchIndivisibleError, BatchSupersededError
-from batch_pipeline.domain.id_range import IdRange
-from batch_pipeline.domain.job import JobTerms
+from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
-from batch_pipeline.inventory.meta.meta_source import MetaSource
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.work.acquire import Wish
-from batch_pipeline.inventory.work.bisect import bisect, listed
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.sources import MetaSource
+from batch_pipeline.inventory.meta_tables.watermark_choice import choose_watermark
+from batch_pipeline.inventory.splitting import read_items, split_batch
+from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
+from batch_pipeline.model.errors import BatchSupersededError, ConfigurationError
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.job import JobTerms
 from batch_pipeline_tests.concurrency import run_python, together
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.invariants import check_invariants
@@ -26,31 +26,31 @@ BISECT = """
 import sys
 from batch_pipeline.inventory.database import open_database
 database = open_database(sys.argv[1], migrated=None)
-database.jobs.bisect("orders", 1, database.meta_table("orders"))
+database.jobs.split("orders", 1, database.meta_table("orders"))
 """
 BISECT_POINTS = ["locked", "superseded", "inserted", "before_commit", "after_commit"]
 
 
 def _source(files: ReflectedMetaTable, items: int) -> MetaSource:
     insert(files, dict.fromkeys(range(1, items + 1), 10))
-    return MetaSource(table=files, choice=choose_ceiling(files))
+    return MetaSource(table=files, choice=choose_watermark(files))
 
 
-def _wish(max_count: int, **terms: object) -> Wish:
+def _wish(max_count: int, **terms: object) -> AcquireRequest:
     facts = {"name": "import", "meta_table": "ops.files", "bisect": True, **terms}
     bounds = limits(max_weight=10_000, max_count=max_count)
-    return Wish(terms=JobTerms(**facts), limits=bounds, config={"origin": "test"})  # type: ignore[arg-type] # overrides by name
+    return AcquireRequest(terms=JobTerms(**facts), limits=bounds, config={"origin": "test"})  # type: ignore[arg-type] # overrides by name
 
 
 def _work_off(
-    database: Database, source: MetaSource, wish: Wish, is_bad: Callable[[int], bool]
+    database: Database, source: MetaSource, wish: AcquireRequest, is_bad: Callable[[int], bool]
 ) -> list[Attempt]:
     """Acquire until nothing is left; batches with a bad item fail."""
     tried: list[Attempt] = []
     while (attempt := database.acquisitions.acquire(wish, source)) is not None:
         tried.append(attempt)
         assert len(tried) < 200, "it does not end"
-        ids = [item.id for item in listed(database.engine, source.table, attempt.batch)]
+        ids = [item.id for item in read_items(database.engine, source.table, attempt.batch)]
         if any(map(is_bad, ids)):
             database.attempts.fail(attempt, "a bad item", AttemptStatus.FAILED)
         else:
@@ -115,7 +115,7 @@ def test_bisect_under_rivals_publishes_every_good_item_once(
     database: Database, rival: Database, files: ReflectedMetaTable
 ) -> None:
     """Expect two workers that halve the same job to neither lose nor double an item."""
-    sources = [_source(files, 60), MetaSource(table=files, choice=choose_ceiling(files))]
+    sources = [_source(files, 60), MetaSource(table=files, choice=choose_watermark(files))]
     bad = {7, 8, 31, 60}
     ended = together(
         lambda: _work_off(database, sources[0], _wish(20), lambda item_id: item_id in bad),
@@ -146,12 +146,12 @@ def test_bisect_tiles_the_range_and_halves_what_is_still_there(
 ) -> None:
     """Expect gaps of deleted rows to lie in the first half, weights and counts to be right."""
     insert(files, {10: 1, 20: 2, 30: 4, 40: 8, 50: 16})
-    source = MetaSource(table=files, choice=choose_ceiling(files))
+    source = MetaSource(table=files, choice=choose_watermark(files))
     attempt = database.acquisitions.acquire(_wish(100), source)
     assert attempt is not None
     database.attempts.fail(attempt, "a bad item", AttemptStatus.FAILED)
     delete(files, files.uid == 20)
-    first, second = database.jobs.bisect("import", attempt.batch.id, files)
+    first, second = database.jobs.split("import", attempt.batch.id, files)
     assert (first.id_range, first.weight, first.count) == (IdRange(first_id=10, last_id=39), 5, 2)
     assert (second.id_range, second.weight, second.count) == (
         IdRange(first_id=40, last_id=50),
@@ -183,7 +183,7 @@ def test_bisect_of_a_list_splits_the_list(database: Database, files: ReflectedMe
     )
     execute(database, "INSERT INTO batch_pipeline.batch_state VALUES (2, 2, 'planned')")
     delete(files, files.uid == 50)
-    first, second = database.jobs.bisect("import", "5..90", files)
+    first, second = database.jobs.split("import", "5..90", files)
     assert (first.item_ids, first.weight, str(first.id_range)) == ((5, 6, 50), 20, "5..50")
     assert (second.item_ids, second.weight, str(second.id_range)) == ((77, 90), 20, "77..90")
     check_invariants(database)
@@ -197,7 +197,7 @@ def test_bisect_by_hand_of_a_stream_makes_partitions_of_the_halves(database: Dat
     """Expect the halves under their own keys, the parent under none, and both to be published."""
     register(database, 5)
     [one] = plan(database, limits())
-    first, second = database.jobs.bisect("orders", one.key, database.meta_table("orders"))
+    first, second = database.jobs.split("orders", one.key, database.meta_table("orders"))
     assert (first.key, first.weight) == ("000000000001-000000000003", 30)
     assert (second.key, second.weight) == ("000000000004-000000000005", 20)
     found = database.batches.batch("orders", second.key)
@@ -213,8 +213,8 @@ def test_bisect_of_one_item_names_it(database: Database) -> None:
     """Expect id and location in the message, and the batch to stay."""
     register(database, 1)
     [one] = plan(database, limits())
-    with pytest.raises(BatchIndivisibleError) as caught:
-        bisect(database.engine, one, database.meta_table("orders"))
+    with pytest.raises(ConfigurationError, match="cannot be split") as caught:
+        split_batch(database.engine, one, database.meta_table("orders"))
     assert "one item, 1 (file:///landing/orders-0001.csv)" in str(caught.value)
     assert f"batch-pipeline jobs retry orders --batch {one.id}" in str(caught.value)
     assert _live(database) == [(1, 1, "planned")]
@@ -225,8 +225,8 @@ def test_bisect_of_a_batch_without_items_is_refused(database: Database) -> None:
     register(database, 2)
     [one] = plan(database, limits())
     execute(database, "DELETE FROM batch_pipeline.item")
-    with pytest.raises(BatchIndivisibleError, match="none of its items is left"):
-        bisect(database.engine, one, database.meta_table("orders"))
+    with pytest.raises(ConfigurationError, match="none of its items is left"):
+        split_batch(database.engine, one, database.meta_table("orders"))
 
 
 def test_bisect_of_a_running_published_or_split_batch_is_refused(
@@ -237,17 +237,17 @@ def test_bisect_of_a_running_published_or_split_batch_is_refused(
     running, published = plan(database, limits(max_count=2))
     publish(database, published)
     table = database.meta_table("orders")
-    with pytest.raises(BatchIndivisibleError, match="published already"):
-        bisect(database.engine, published, table)
+    with pytest.raises(ConfigurationError, match="published already"):
+        split_batch(database.engine, published, table)
     with claimed(rival, running):
-        with pytest.raises(BatchIndivisibleError, match="an attempt on it is running"):
-            bisect(database.engine, running, table)
+        with pytest.raises(ConfigurationError, match="an attempt on it is running"):
+            split_batch(database.engine, running, table)
         rival.attempts.close_dead("orders")
     with claimed(database, running) as attempt:
         database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
-    bisect(database.engine, running, table)
-    with pytest.raises(BatchIndivisibleError, match="superseded already"):
-        bisect(database.engine, running, table)
+    split_batch(database.engine, running, table)
+    with pytest.raises(ConfigurationError, match="superseded already"):
+        split_batch(database.engine, running, table)
     check_invariants(database)
 
 
@@ -257,11 +257,11 @@ def test_bisect_by_two_at_once_happens_once(database: Database, rival: Database)
     [one] = plan(database, limits())
 
     def split(inventory: Database) -> tuple[Batch, Batch]:
-        return bisect(inventory.engine, one, inventory.meta_table("orders"))
+        return split_batch(inventory.engine, one, inventory.meta_table("orders"))
 
     results = together(lambda: split(database), lambda: split(rival))
     kinds = sorted(type(result).__name__ for result in results)
-    assert kinds == ["BatchIndivisibleError", "tuple"]
+    assert kinds == ["ConfigurationError", "tuple"]
     check_invariants(database)
 
 
@@ -278,7 +278,7 @@ def test_bisect_killed_anywhere_leaves_the_parent_or_both_halves(
     assert _live(database) == (halves if point == "after_commit" else [(1, 4, "planned")])
     check_invariants(database)
     if point != "after_commit":
-        database.jobs.bisect("orders", 1, database.meta_table("orders"))
+        database.jobs.split("orders", 1, database.meta_table("orders"))
     for status in database.batches.statuses("orders"):
         if status.state is not BatchState.SUPERSEDED:
             publish(database, status.batch)

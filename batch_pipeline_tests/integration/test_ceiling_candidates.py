@@ -9,19 +9,19 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_pipeline.domain.errors import DatabaseUnreachableError
-from batch_pipeline.domain.id_range import MAX_ID, MIN_ID
+from batch_pipeline.inventory.connection import open_engine
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta.ceiling_candidates import StoredCandidates, _formed, _parsed
-from batch_pipeline.inventory.meta.ceilings.ceiling import (
-    MAX_CANDIDATES,
-    Candidate,
-    Candidates,
-    Strategy,
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.watermark_choice import (
+    StoredCandidates,
+    _from_json,
+    _to_json,
+    choose_watermark,
 )
-from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.server.engine import open_engine
+from batch_pipeline.inventory.meta_tables.watermarks import MAX_CANDIDATES, Candidate, Candidates
+from batch_pipeline.model.errors import DatabaseUnreachableError
+from batch_pipeline.model.id_range import MAX_ID, MIN_ID
+from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.concurrency import python, said
 from batch_pipeline_tests.integration.meta_tables import execute
 from batch_pipeline_tests.integration.seeds import execute as execute_in
@@ -42,15 +42,15 @@ NEVER_SAVED = Candidates(strategy=Strategy.SETTLE, epoch="")
 READ_CEILING = """
 import sys
 import sqlalchemy as sa
-from batch_pipeline.inventory.meta.ceiling_candidates import StoredCandidates
-from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
-from batch_pipeline.inventory.server.engine import open_engine
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.watermark_choice import StoredCandidates
+from batch_pipeline.inventory.meta_tables.watermark_choice import choose_watermark
+from batch_pipeline.inventory.connection import open_engine
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline_tests.integration.meta_tables import FILES, meta_engine
 with meta_engine(sys.argv[1]) as engine:
     table = ReflectedMetaTable.open(engine, "ops.files", FILES)
     store = StoredCandidates(open_engine(sys.argv[2]), "meta")
-    print(choose_ceiling(table, store=store).ceiling.read().value)
+    print(choose_watermark(table, store=store).watermark.read().value)
 """
 
 
@@ -193,7 +193,7 @@ def test_any_state_survives_its_written_form(waiting: list[tuple[int, frozenset[
         released=first,
         waiting=tuple(Candidate(uid, names) for uid, names in rising),
     )
-    assert _parsed(json.loads(json.dumps(_formed(state)))) == state
+    assert _from_json(json.loads(json.dumps(_to_json(state)))) == state
 
 
 def test_unreachable_inventory_is_named(empty_database_url: str, store: StoredCandidates) -> None:
@@ -230,7 +230,8 @@ def test_two_processes_wait_for_a_writer_only_once(
     with files.engine.connect() as newcomer:
         newcomer.execute(sa.text(INSERT))
         late_writer.commit()
-        assert choose_ceiling(files).ceiling.read().value is None  # alone, one has to look twice
-        assert choose_ceiling(files, store=store).ceiling.read().value == 2
+        # Without a stored state, one has to look twice.
+        assert choose_watermark(files).watermark.read().value is None
+        assert choose_watermark(files, store=store).watermark.read().value == 2
         with python(READ_CEILING, server_url, database_url) as other:
             assert said(other) == "2"

@@ -18,12 +18,13 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.domain.id_range import IdRange
-from batch_pipeline.domain.planning import Limits
-from batch_pipeline.inventory.meta.ceilings.ceiling import Ceiling, Strategy
-from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.server import embedded
+from batch_pipeline.inventory import embedded_server
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.watermark_choice import choose_watermark
+from batch_pipeline.inventory.meta_tables.watermarks import HighWatermark
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.planning import Limits
+from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.concurrency import eventually
 from batch_pipeline_tests.integration.meta_tables import CREATE_FILES, FILES, execute, meta_engine
 from batch_pipeline_tests.proofs import Figures
@@ -62,12 +63,12 @@ def two_phase_folder() -> Iterator[Path]:
     """The data folder of a running server of this module's own that allows two-phase commit."""
     folder = Path(tempfile.mkdtemp(prefix="bp-"))
     data = folder / "postgres"
-    with psycopg.connect(embedded.ensure_running(data), autocommit=True) as connection:
+    with psycopg.connect(embedded_server.ensure_running(data), autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET max_prepared_transactions = 64")
-    embedded.release(data)
-    embedded.ensure_running(data)
+    embedded_server.release(data)
+    embedded_server.ensure_running(data)
     yield data
-    embedded.release(data)
+    embedded_server.release(data)
     shutil.rmtree(folder)
 
 
@@ -80,7 +81,7 @@ def kind() -> str:
 @pytest.fixture
 def files(two_phase_folder: Path, kind: str) -> Iterator[ReflectedMetaTable]:
     """An empty table `ops.files` on that server."""
-    with meta_engine(embedded.ensure_running(two_phase_folder)) as engine:
+    with meta_engine(embedded_server.ensure_running(two_phase_folder)) as engine:
         execute(engine, "CREATE SCHEMA ops", *TABLES[kind][0])
         yield ReflectedMetaTable.open(engine, "ops.files", FILES)
         execute(engine, "DROP SCHEMA ops CASCADE")
@@ -152,7 +153,7 @@ class Planner:
     """Consumes a table batch by batch up to its ceiling, and once more by `max(id)` alone."""
 
     table: ReflectedMetaTable
-    ceiling: Ceiling
+    ceiling: HighWatermark
     bookmark: int = 0
     taken: list[int] = field(default_factory=list)
     naive_bookmark: int = 0
@@ -214,10 +215,10 @@ def test_planner_below_the_ceiling_loses_nothing_where_a_bookmark_does(
     long_form: bool,
 ) -> None:
     """Expect every row once, though a bookmark at the highest id misses some in the same run."""
-    choice = choose_ceiling(files)
+    choice = choose_watermark(files)
     assert choice.strategy is Strategy.LOCKS
-    planner, stop = Planner(files, choice.ceiling), Event()
-    url, kinds = embedded.ensure_running(two_phase_folder), TABLES[kind][1]
+    planner, stop = Planner(files, choice.watermark), Event()
+    url, kinds = embedded_server.ensure_running(two_phase_folder), TABLES[kind][1]
     writers = [Writer(url, seed, stop, kinds) for seed in range(WRITERS)]
     consume_under_writers(planner, writers, rows=150_000 if long_form else 1_500)
     rows = files.ids(IdRange(first_id=1, last_id=10**9))
@@ -237,8 +238,10 @@ def test_prepared_transaction_holds_the_ceiling_until_it_ends(
     two_phase_folder: Path, files: ReflectedMetaTable
 ) -> None:
     """Expect a transaction without a session to count, named by its own name."""
-    ceiling = choose_ceiling(files).ceiling
-    with psycopg.connect(embedded.ensure_running(two_phase_folder), autocommit=True) as writer:
+    ceiling = choose_watermark(files).watermark
+    with psycopg.connect(
+        embedded_server.ensure_running(two_phase_folder), autocommit=True
+    ) as writer:
         writer.execute("BEGIN")
         writer.execute(INSERT.encode())
         execute(files.engine, INSERT)
@@ -257,18 +260,20 @@ def test_prepared_transaction_holds_the_ceiling_over_a_restart(
     two_phase_folder: Path, files: ReflectedMetaTable
 ) -> None:
     """Expect a server's restart, which renames the transaction, not to let it be forgotten."""
-    ceiling = choose_ceiling(files).ceiling
+    ceiling = choose_watermark(files).watermark
     execute(files.engine, INSERT)
     assert ceiling.read().value == 1
-    with psycopg.connect(embedded.ensure_running(two_phase_folder), autocommit=True) as writer:
+    with psycopg.connect(
+        embedded_server.ensure_running(two_phase_folder), autocommit=True
+    ) as writer:
         writer.execute("BEGIN")
         writer.execute(INSERT.encode())
         writer.execute("PREPARE TRANSACTION 'late'")
     execute(files.engine, INSERT)
     assert ceiling.read().value == 1
     files.engine.dispose()
-    embedded.release(two_phase_folder)
-    embedded.ensure_running(two_phase_folder)
+    embedded_server.release(two_phase_folder)
+    embedded_server.ensure_running(two_phase_folder)
     assert ceiling.read().value is None
     assert [holder.application for holder in ceiling.read().held_by] == [
         "prepared transaction late"

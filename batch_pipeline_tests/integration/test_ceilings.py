@@ -9,18 +9,17 @@ from threading import Event
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.domain.errors import (
-    CeilingUnavailableError,
-    InvalidValueError,
-    MetaColumnUnfitError,
-    UnknownMetaColumnError,
+from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.watermark_choice import choose_watermark
+from batch_pipeline.inventory.meta_tables.watermarks import (
+    HighWatermark,
+    InMemoryCandidates,
+    SettleBy,
 )
-from batch_pipeline.domain.filter import parse_filter
-from batch_pipeline.inventory.meta.ceilings.ceiling import CandidatesInMemory, Ceiling, Strategy
-from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
-from batch_pipeline.inventory.meta.ceilings.settle import SettleBy
-from batch_pipeline.inventory.meta.column_roles import MetaColumns
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.model.errors import InvalidValueError, MetaTableError
+from batch_pipeline.model.filter import parse_filter
+from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.concurrency import eventually, together
 from batch_pipeline_tests.integration.meta_tables import (
     CREATE_FILES,
@@ -52,23 +51,23 @@ def open_transaction(engine: sa.Engine, statement: str) -> Iterator[sa.Transacti
 
 
 @pytest.fixture
-def locks(files: ReflectedMetaTable) -> Ceiling:
+def locks(files: ReflectedMetaTable) -> HighWatermark:
     """The exact ceiling of `ops.files`."""
-    choice = choose_ceiling(files)
+    choice = choose_watermark(files)
     assert choice.strategy is Strategy.LOCKS
-    return choice.ceiling
+    return choice.watermark
 
 
 # Locks
 
 
-def test_locks_of_an_empty_table_give_no_ceiling(locks: Ceiling) -> None:
+def test_locks_of_an_empty_table_give_no_ceiling(locks: HighWatermark) -> None:
     """Expect nothing to be settled where there is nothing."""
     assert locks.read().value is None
 
 
 def test_locks_of_an_idle_table_give_its_highest_id(
-    locks: Ceiling, files: ReflectedMetaTable
+    locks: HighWatermark, files: ReflectedMetaTable
 ) -> None:
     """Expect one look to do when nobody writes."""
     execute(files.engine, INSERT, INSERT)
@@ -76,7 +75,7 @@ def test_locks_of_an_idle_table_give_its_highest_id(
 
 
 def test_locks_wait_for_an_open_insert_and_name_it(
-    locks: Ceiling, files: ReflectedMetaTable
+    locks: HighWatermark, files: ReflectedMetaTable
 ) -> None:
     """Expect id 2 to be out of reach while id 1 may still come, and to be told why."""
     with open_transaction(files.engine, "SET LOCAL application_name = 'uploader'") as late:
@@ -97,7 +96,7 @@ def test_locks_wait_for_an_open_insert_and_name_it(
 
 
 def test_locks_pass_an_insert_that_was_rolled_back(
-    locks: Ceiling, files: ReflectedMetaTable
+    locks: HighWatermark, files: ReflectedMetaTable
 ) -> None:
     """Expect a wasted id to hold nothing back."""
     with open_transaction(files.engine, INSERT) as late:
@@ -108,7 +107,7 @@ def test_locks_pass_an_insert_that_was_rolled_back(
 
 
 def test_locks_do_not_wait_for_a_writer_that_came_later(
-    locks: Ceiling, files: ReflectedMetaTable
+    locks: HighWatermark, files: ReflectedMetaTable
 ) -> None:
     """Expect a table that is never idle to have a ceiling that rises."""
     with open_transaction(files.engine, INSERT) as first:
@@ -121,7 +120,7 @@ def test_locks_do_not_wait_for_a_writer_that_came_later(
     assert locks.read().value == 3
 
 
-def test_locks_see_rows_of_a_savepoint(locks: Ceiling, files: ReflectedMetaTable) -> None:
+def test_locks_see_rows_of_a_savepoint(locks: HighWatermark, files: ReflectedMetaTable) -> None:
     """Expect a released savepoint to be as open as its transaction."""
     with open_transaction(files.engine, "SAVEPOINT part") as late:
         assert late.connection is not None
@@ -134,7 +133,7 @@ def test_locks_see_rows_of_a_savepoint(locks: Ceiling, files: ReflectedMetaTable
 
 
 def test_locks_see_an_insert_that_has_an_id_and_no_row(
-    locks: Ceiling, files: ReflectedMetaTable
+    locks: HighWatermark, files: ReflectedMetaTable
 ) -> None:
     """Expect a statement that waits in a trigger, its id taken, to hold the ceiling back."""
     execute(
@@ -187,12 +186,12 @@ def test_locks_see_inserts_straight_into_a_partition(postgres: sa.Engine) -> Non
             for table in ("days", "day_1", "day_2")
         ),
     )
-    choice = choose_ceiling(ReflectedMetaTable.open(postgres, "ops.days"))
+    choice = choose_watermark(ReflectedMetaTable.open(postgres, "ops.days"))
     assert choice.strategy is Strategy.LOCKS
     with open_transaction(postgres, "INSERT INTO ops.day_1 (item, weight, day) VALUES ('f', 1, 1)"):
         execute(postgres, "INSERT INTO ops.days (item, weight, day) VALUES ('f', 1, 2)")
-        assert choice.ceiling.read().value is None
-    assert choice.ceiling.read().value == 2
+        assert choice.watermark.read().value is None
+    assert choice.watermark.read().value == 2
 
 
 @pytest.mark.parametrize(
@@ -204,7 +203,7 @@ def test_locks_see_inserts_straight_into_a_partition(postgres: sa.Engine) -> Non
     ],
 )
 def test_locks_do_not_wait_for_those_who_cannot_insert(
-    locks: Ceiling, files: ReflectedMetaTable, statement: str
+    locks: HighWatermark, files: ReflectedMetaTable, statement: str
 ) -> None:
     """Expect readers of the table, and writers of others, to hold nothing back."""
     execute(files.engine, "CREATE TABLE ops.other (n int)", INSERT)
@@ -212,7 +211,7 @@ def test_locks_do_not_wait_for_those_who_cannot_insert(
         assert locks.read().value == 1
 
 
-def test_locks_make_no_writer_wait(locks: Ceiling, files: ReflectedMetaTable) -> None:
+def test_locks_make_no_writer_wait(locks: HighWatermark, files: ReflectedMetaTable) -> None:
     """Expect a look to take no lock that anybody could meet: even one in a write's way is read."""
     execute(files.engine, INSERT)
     with open_transaction(files.engine, "UPDATE ops.files SET size_in_bytes = 2"):
@@ -222,7 +221,7 @@ def test_locks_make_no_writer_wait(locks: Ceiling, files: ReflectedMetaTable) ->
 
 
 def test_locks_after_truncate_and_restart_forget_the_old_ceiling(
-    locks: Ceiling, files: ReflectedMetaTable
+    locks: HighWatermark, files: ReflectedMetaTable
 ) -> None:
     """Expect ids that begin again not to lie below a ceiling of the past."""
     execute(files.engine, *[INSERT] * 9)
@@ -234,7 +233,7 @@ def test_locks_after_truncate_and_restart_forget_the_old_ceiling(
 
 
 def test_locks_after_truncate_that_nobody_saw_forget_the_old_ceiling(
-    locks: Ceiling, files: ReflectedMetaTable
+    locks: HighWatermark, files: ReflectedMetaTable
 ) -> None:
     """Expect a table that was emptied and filled again between two looks to be noticed."""
     execute(files.engine, *[INSERT] * 9)
@@ -248,7 +247,7 @@ def test_locks_after_truncate_that_nobody_saw_forget_the_old_ceiling(
 
 
 def test_locks_of_a_table_made_anew_forget_the_old_ceiling(
-    files: ReflectedMetaTable, locks: Ceiling
+    files: ReflectedMetaTable, locks: HighWatermark
 ) -> None:
     """Expect a table of the same name to be another table."""
     execute(files.engine, *[INSERT] * 3)
@@ -270,7 +269,7 @@ def test_locks_can_be_read_by_a_role_with_select_only(files: ReflectedMetaTable)
     )
     reader = sa.create_engine(engine.url.set(username=role))
     try:
-        ceiling = choose_ceiling(ReflectedMetaTable.open(reader, "ops.files", FILES)).ceiling
+        ceiling = choose_watermark(ReflectedMetaTable.open(reader, "ops.files", FILES)).watermark
         with open_transaction(engine, INSERT):
             execute(engine, INSERT)
             reading = ceiling.read()
@@ -286,8 +285,8 @@ def test_locks_with_one_memory_continue_where_another_reader_was(
     files: ReflectedMetaTable,
 ) -> None:
     """Expect planners that share a memory to share candidates."""
-    store = CandidatesInMemory()
-    first, second = (choose_ceiling(files, store=store).ceiling for _ in range(2))
+    store = InMemoryCandidates()
+    first, second = (choose_watermark(files, store=store).watermark for _ in range(2))
     with open_transaction(files.engine, INSERT) as late:
         execute(files.engine, INSERT)
         assert first.read().value is None
@@ -315,9 +314,9 @@ def test_choice_on_a_table_with_a_plain_sequence_is_locks(postgres: sa.Engine, u
         "CREATE SEQUENCE ops.shared",
         f"CREATE TABLE ops.odd (uid {uid}, item text, weight bigint)",
     )
-    choice = choose_ceiling(ReflectedMetaTable.open(postgres, "ops.odd"))
+    choice = choose_watermark(ReflectedMetaTable.open(postgres, "ops.odd"))
     assert (choice.strategy, choice.warnings) == (Strategy.LOCKS, ())
-    assert choice.ceiling.read().strategy is Strategy.LOCKS
+    assert choice.watermark.read().strategy is Strategy.LOCKS
 
 
 @pytest.mark.parametrize(
@@ -326,8 +325,8 @@ def test_choice_on_a_table_with_a_plain_sequence_is_locks(postgres: sa.Engine, u
         ("bigint GENERATED ALWAYS AS IDENTITY (CACHE 20) PRIMARY KEY", "20 ids at once"),
         ("bigint DEFAULT nextval('ops.cached') PRIMARY KEY", "5 ids at once"),
         ("bigint PRIMARY KEY", "do not come from a sequence"),
-        ("bigint GENERATED ALWAYS AS IDENTITY (INCREMENT -1) PRIMARY KEY", "does not rise"),
-        ("bigint GENERATED ALWAYS AS IDENTITY (CYCLE) PRIMARY KEY", "does not rise"),
+        ("bigint GENERATED ALWAYS AS IDENTITY (INCREMENT -1) PRIMARY KEY", "descending or cycles"),
+        ("bigint GENERATED ALWAYS AS IDENTITY (CYCLE) PRIMARY KEY", "descending or cycles"),
     ],
 )
 def test_choice_on_a_table_with_other_ids_is_settle_with_the_reason(
@@ -340,14 +339,14 @@ def test_choice_on_a_table_with_other_ids_is_settle_with_the_reason(
         f"CREATE TABLE ops.odd (uid {uid}, item text, weight bigint, imported timestamptz)",
     )
     table = ReflectedMetaTable.open(postgres, "ops.odd")
-    choice = choose_ceiling(table, settle_by=BY_IMPORT)
+    choice = choose_watermark(table, settle_by=BY_IMPORT)
     assert choice.strategy is Strategy.SETTLE
     assert reason in choice.reason
     assert choice.warnings
-    with pytest.raises(CeilingUnavailableError, match=reason):
-        choose_ceiling(table)
-    with pytest.raises(CeilingUnavailableError, match=reason):
-        choose_ceiling(table, Strategy.LOCKS)
+    with pytest.raises(MetaTableError, match=reason):
+        choose_watermark(table)
+    with pytest.raises(MetaTableError, match=reason):
+        choose_watermark(table, Strategy.LOCKS)
 
 
 def test_ids_that_are_kept_for_later_are_warned_of_whatever_is_asked_for(
@@ -360,19 +359,19 @@ def test_ids_that_are_kept_for_later_are_warned_of_whatever_is_asked_for(
         f"CREATE TABLE ops.odd (uid {uid}, item text, weight bigint, imported timestamptz)",
     )
     table = ReflectedMetaTable.open(postgres, "ops.odd")
-    settled = choose_ceiling(table, settle_by=BY_IMPORT)
-    registrar = choose_ceiling(table, Strategy.REGISTRAR)
+    settled = choose_watermark(table, settle_by=BY_IMPORT)
+    registrar = choose_watermark(table, Strategy.REGISTRAR)
     for choice in (settled, registrar):
         assert "hands out 20 ids at once (CACHE): rows with such ids" in choice.warnings[-1]
     execute(postgres, "ALTER TABLE ops.odd ALTER uid SET CACHE 1")
-    assert choose_ceiling(table, Strategy.REGISTRAR).warnings == ()
+    assert choose_watermark(table, Strategy.REGISTRAR).warnings == ()
 
 
 def test_choice_on_a_view_is_settle(files: ReflectedMetaTable) -> None:
     """Expect no guess at what a view reads."""
     execute(files.engine, "CREATE VIEW ops.seen AS SELECT * FROM ops.files")
     view = ReflectedMetaTable.open(files.engine, "ops.seen", FILES)
-    choice = choose_ceiling(view, settle_by=BY_IMPORT)
+    choice = choose_watermark(view, settle_by=BY_IMPORT)
     assert (choice.strategy, choice.reason) == (Strategy.SETTLE, "ops.seen is a view")
 
 
@@ -383,39 +382,39 @@ def test_choice_on_a_table_with_subscribed_rows_is_settle(files: ReflectedMetaTa
         """INSERT INTO pg_subscription_rel (srsubid, srrelid, srsubstate)
            VALUES (77, 'ops.files'::regclass, 'r')""",
     )
-    choice = choose_ceiling(files, settle_by=BY_IMPORT)
+    choice = choose_watermark(files, settle_by=BY_IMPORT)
     execute(files.engine, "DELETE FROM pg_subscription_rel WHERE srsubid = 77")
     assert "logical replication" in choice.reason
 
 
 def test_registrar_is_taken_on_request_only(files: ReflectedMetaTable) -> None:
     """Expect the highest id, for tables whose ids are given in commit order."""
-    choice = choose_ceiling(files, Strategy.REGISTRAR)
+    choice = choose_watermark(files, Strategy.REGISTRAR)
     execute(files.engine, INSERT, INSERT)
     with open_transaction(files.engine, INSERT):
-        assert choice.ceiling.read().value == 2
+        assert choice.watermark.read().value == 2
 
 
 def test_strategy_of_another_database_is_refused(files: ReflectedMetaTable) -> None:
     """Expect a request that cannot be met to be named, not replaced."""
     for strategy in (Strategy.SQLITE, Strategy.LOCKING_READ):
-        with pytest.raises(CeilingUnavailableError, match=strategy.value):
-            choose_ceiling(files, strategy)
+        with pytest.raises(MetaTableError, match=strategy.value):
+            choose_watermark(files, strategy)
 
 
 def test_choice_on_sqlite_is_its_highest_id(sqlite_files: ReflectedMetaTable) -> None:
     """Expect max(id) where one writer at a time is all there is."""
-    choice = choose_ceiling(sqlite_files)
+    choice = choose_watermark(sqlite_files)
     assert (choice.strategy, choice.warnings) == (Strategy.SQLITE, ())
-    assert choice.ceiling.read().value is None
+    assert choice.watermark.read().value is None
     insert(sqlite_files, {3: 1})
-    assert choice.ceiling.read().value == 3
+    assert choice.watermark.read().value == 3
 
 
 def test_choice_on_sqlite_without_autoincrement_warns(sqlite: sa.Engine) -> None:
     """Expect to be told that ids of deleted rows come again."""
     execute(sqlite, "CREATE TABLE plain (uid INTEGER PRIMARY KEY, item TEXT, weight INTEGER)")
-    choice = choose_ceiling(ReflectedMetaTable.open(sqlite, "plain"))
+    choice = choose_watermark(ReflectedMetaTable.open(sqlite, "plain"))
     assert "AUTOINCREMENT" in choice.warnings[0]
 
 
@@ -462,14 +461,14 @@ def test_settle_stops_below_the_first_young_row(
     """Expect the last old id below it, not the gap between, where a row may still come."""
     for uid, minutes in ages.items():
         insert_aged(settling, uid, minutes)
-    choice = choose_ceiling(settling, Strategy.SETTLE, settle_by=BY_IMPORT)
-    reading = choice.ceiling.read()
+    choice = choose_watermark(settling, Strategy.SETTLE, settle_by=BY_IMPORT)
+    reading = choice.watermark.read()
     assert (reading.value, reading.strategy) == (ceiling, Strategy.SETTLE)
 
 
 def test_settle_goes_on_from_where_it_was(settling: ReflectedMetaTable) -> None:
     """Expect an old ceiling to stay, and to fall only when the ids do."""
-    ceiling = choose_ceiling(settling, Strategy.SETTLE, settle_by=BY_IMPORT).ceiling
+    ceiling = choose_watermark(settling, Strategy.SETTLE, settle_by=BY_IMPORT).watermark
     insert_aged(settling, 5, 60)
     assert ceiling.read().value == 5
     insert_aged(settling, 6, 1)
@@ -495,20 +494,20 @@ def test_settle_on_a_column_without_zone_takes_the_time_of_the_session(
     execute(engine, "INSERT INTO ops.odd VALUES (1, 'f', 1, now() - interval '1 hour')")
     execute(engine, "INSERT INTO ops.odd VALUES (2, 'f', 1)")
     table = ReflectedMetaTable.open(engine, "ops.odd")
-    assert choose_ceiling(table, settle_by=BY_IMPORT).ceiling.read().value == 1
+    assert choose_watermark(table, settle_by=BY_IMPORT).watermark.read().value == 1
     engine.dispose()
 
 
 def test_settle_by_an_unfit_column_is_refused(files: ReflectedMetaTable) -> None:
     """Expect the time column to be looked up and to hold times."""
-    with pytest.raises(UnknownMetaColumnError, match="insert time"):
-        choose_ceiling(files, Strategy.SETTLE, settle_by=SettleBy("imprted"))
-    with pytest.raises(MetaColumnUnfitError, match="insert time"):
-        choose_ceiling(files, Strategy.SETTLE, settle_by=SettleBy("size_in_bytes"))
+    with pytest.raises(MetaTableError, match="insert time"):
+        choose_watermark(files, Strategy.SETTLE, settle_by=SettleBy("imprted"))
+    with pytest.raises(MetaTableError, match="insert time"):
+        choose_watermark(files, Strategy.SETTLE, settle_by=SettleBy("size_in_bytes"))
     with pytest.raises(InvalidValueError, match="settle delay"):
         SettleBy("imported", timedelta(0))
-    with pytest.raises(CeilingUnavailableError, match="Name one"):
-        choose_ceiling(files, Strategy.SETTLE)
+    with pytest.raises(MetaTableError, match="Name one"):
+        choose_watermark(files, Strategy.SETTLE)
 
 
 def test_ceiling_ignores_the_filter_of_a_job(files: ReflectedMetaTable) -> None:
@@ -516,7 +515,7 @@ def test_ceiling_ignores_the_filter_of_a_job(files: ReflectedMetaTable) -> None:
     execute(files.engine, INSERT, INSERT)
     where = parse_filter([{"column": "id", "operator": "=", "value": 1}])
     table = ReflectedMetaTable.open(files.engine, "ops.files", FILES, where)
-    assert choose_ceiling(table).ceiling.read().value == 2
+    assert choose_watermark(table).watermark.read().value == 2
 
 
 def test_columns_are_those_of_the_catalogue(files: ReflectedMetaTable) -> None:
@@ -524,4 +523,4 @@ def test_columns_are_those_of_the_catalogue(files: ReflectedMetaTable) -> None:
     columns = MetaColumns(uid="ID", item="File_Location", weight="SIZE_IN_BYTES")
     table = ReflectedMetaTable.open(files.engine, "OPS.Files", columns)
     execute(files.engine, INSERT)
-    assert choose_ceiling(table).ceiling.read().value == 1
+    assert choose_watermark(table).watermark.read().value == 1

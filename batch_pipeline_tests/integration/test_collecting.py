@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.domain.errors import GarbageLeftError
-from batch_pipeline.domain.garbage import Reason
-from batch_pipeline.domain.location import to_uri
-from batch_pipeline.domain.stream import Storage
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.errors import GarbageLeftError
+from batch_pipeline.model.garbage import Reason
+from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.stream import Storage
 from batch_pipeline.steps.reconcile import reconcile
 from batch_pipeline_tests.factories import limits, stream
 from batch_pipeline_tests.integration.garbage_scene import (
@@ -164,7 +164,7 @@ def test_files_of_unknown_attempts_are_told_and_deleted_on_request(scene: Garbag
 
 
 def test_temporary_files_of_processes_that_are_gone_go_after_a_day(scene: GarbageScene) -> None:
-    """Expect probes and unfinished pointer files to be judged by their age."""
+    """Expect probes and unfinished manifest files to be judged by their age."""
     pointer = "manifests/.orders-000000000001-000000000003.g1.json-"
     scene.put(f".probe-{HEX}", b"")
     scene.put(f"{pointer}{HEX}.tmp")
@@ -211,7 +211,7 @@ def test_streams_that_share_a_root_keep_to_their_own(
 
 def test_backfills_and_late_arrivals_are_the_streams_own(scene: GarbageScene) -> None:
     """Expect files of all jobs of a stream to be collected with it."""
-    from batch_pipeline.domain.backfill import Backfill, Selection
+    from batch_pipeline.model.backfill import Backfill, Selection
 
     request = Backfill.of_stream("orders", "2023", Selection(), limits())
     scene.database.backfills.plan(request, scene.database.meta_table("orders"))

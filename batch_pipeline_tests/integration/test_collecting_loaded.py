@@ -9,17 +9,16 @@ from typing import Any
 import pytest
 
 from batch_pipeline import acquire_batch
-from batch_pipeline.domain.errors import FilesRemovedError, GarbageLeftError
-from batch_pipeline.domain.garbage import Reason
-from batch_pipeline.domain.job import JobKind
-from batch_pipeline.domain.stored_file import StoredFile
-from batch_pipeline.domain.verdict import Check
-from batch_pipeline.files.looks import size_problem
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.work.removals import mark_loaded
+from batch_pipeline.inventory.removals import mark_loaded
+from batch_pipeline.model.checks import Check
+from batch_pipeline.model.errors import FilesRemovedError, GarbageLeftError
+from batch_pipeline.model.garbage import Reason, StoredFile
+from batch_pipeline.model.job import JobKind
 from batch_pipeline.steps.collect_garbage import StoredFiles
 from batch_pipeline.steps.reconcile import pointer_of, reconcile
 from batch_pipeline.steps.verify import verify
+from batch_pipeline.storage.verification import size_problem
 from batch_pipeline_tests.concurrency import run_python, together
 from batch_pipeline_tests.integration.garbage_scene import (
     DAY,
@@ -35,11 +34,11 @@ COLLECT = """
 import sys
 from datetime import timedelta
 from pathlib import Path
-from batch_pipeline.domain.location import to_path
+from batch_pipeline.model.location import to_path
 from batch_pipeline.inventory.database import open_database
 from batch_pipeline_tests.integration.garbage_scene import GarbageScene
 from batch_pipeline_tests.factories import stream
-from batch_pipeline.domain.stream import Storage
+from batch_pipeline.model.stream import Storage
 database = open_database(sys.argv[1], migrated=None)
 scene = GarbageScene(
     database=database,
@@ -60,7 +59,7 @@ def scene(database: Database, tmp_path: Path) -> GarbageScene:
 
 
 def test_loaded_generation_goes_when_the_stream_says_so(scene: GarbageScene) -> None:
-    """Expect part, quarantine and pointer file, the pointer first, and the rows to stay."""
+    """Expect part, quarantine and manifest file, the pointer first, and the rows to stay."""
     scene.loaded("warehouse")
     before = scene.there()
     scene.age(6 * DAY)
@@ -98,7 +97,7 @@ def test_stream_without_the_key_keeps_what_is_loaded(scene: GarbageScene) -> Non
 
 def void(scene: GarbageScene) -> None:
     """Ask for the batch to be loaded again."""
-    assert scene.database.loads.void("orders", "warehouse", FIRST)
+    assert scene.database.loads.void("orders", "warehouse", [FIRST])
 
 
 def pause(scene: GarbageScene) -> None:
@@ -134,7 +133,7 @@ def test_generation_that_is_being_loaded_stays(scene: GarbageScene) -> None:
 
 def test_backfill_counts_like_the_streams_own(scene: GarbageScene) -> None:
     """Expect files of every job of the stream to go once they are loaded."""
-    from batch_pipeline.domain.backfill import Backfill, Selection
+    from batch_pipeline.model.backfill import Backfill, Selection
     from batch_pipeline_tests.factories import limits
 
     request = Backfill.of_stream("orders", "2023", Selection(), limits())
@@ -246,7 +245,7 @@ def test_readers_leave_out_a_generation_whose_files_went(scene: GarbageScene) ->
     assert manifest is not None
     pointer = pointer_of(manifest, database.manifests, scene.storage)
     assert (pointer.endswith(f"manifests/orders-{FIRST}.g1.json"), scene.there()) == (True, [])
-    warehouse, lake = database.loads.standing("orders", ["warehouse", "lake"])
+    warehouse, lake = database.loads.target_statuses("orders", ["warehouse", "lake"])
     assert (warehouse.loaded, warehouse.due, warehouse.gone) == (1, 0, 0)
     assert (lake.loaded, lake.due, lake.gone) == (0, 0, 1)
 
@@ -257,7 +256,7 @@ def test_batch_whose_files_went_cannot_be_loaded_again(scene: GarbageScene, targ
     removed(scene)
     said = rf"batch {FIRST}, generation 1, were deleted on 2\d+-\d+-\d+.*Materialize its partition"
     with pytest.raises(FilesRemovedError, match=said):
-        scene.database.loads.void("orders", target, FIRST)
+        scene.database.loads.void("orders", target, [FIRST])
     assert query(scene.database, "SELECT voided_at FROM batch_pipeline.load") == [(None,)]
 
 
@@ -275,7 +274,7 @@ def test_asking_for_a_load_while_files_are_marked_waits_and_is_refused(
     with ThreadPoolExecutor(1) as threads:
         with scene.database.engine.begin() as connection:
             marked = mark_loaded(connection, [attempt_id], ["warehouse"])
-            asking = threads.submit(rival.loads.void, "orders", "warehouse", FIRST)
+            asking = threads.submit(rival.loads.void, "orders", "warehouse", [FIRST])
             while not somebody_waits(scene.database):
                 assert not asking.done()
         assert marked == {attempt_id}

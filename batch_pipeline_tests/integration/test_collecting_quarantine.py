@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.domain.failpoint import VARIABLE, FailpointError
-from batch_pipeline.domain.garbage import Reason
-from batch_pipeline.domain.job import JobKind
-from batch_pipeline.domain.verdict import Check
-from batch_pipeline.files.looks import size_problem
-from batch_pipeline.files.pointer_looks import pointer_problem
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.checks import Check
+from batch_pipeline.model.failpoint import VARIABLE
+from batch_pipeline.model.garbage import Reason
+from batch_pipeline.model.job import JobKind
 from batch_pipeline.steps.verify import verify
+from batch_pipeline.storage.manifest_files import manifest_file_problem
+from batch_pipeline.storage.verification import size_problem
 from batch_pipeline_tests.integration.garbage_scene import DAY, GarbageScene, open_garbage_scene
 from batch_pipeline_tests.integration.seeds import execute, query
 
@@ -49,7 +49,7 @@ def test_quarantine_goes_and_its_generation_stays(scene: GarbageScene) -> None:
 
 
 def test_verification_does_not_miss_quarantine_that_was_given_up(scene: GarbageScene) -> None:
-    """Expect the part file to be looked at, and the pointer file to be right as it is."""
+    """Expect the part file to be looked at, and the manifest file to be right as it is."""
     scene.age(8 * DAY)
     scene.collect()
     execute(scene.database, "UPDATE batch_pipeline.part_file SET size_bytes = 10")
@@ -70,7 +70,7 @@ def test_pointer_file_names_quarantine_that_was_given_up(scene: GarbageScene) ->
     assert removal is not None
     assert scene.database.manifests.removal(manifest) is None
     assert len(one.quarantine_files) == 1
-    assert pointer_problem(one) is None
+    assert manifest_file_problem(one) is None
 
 
 def test_collector_that_was_stopped_after_the_mark_is_gone_on_from(
@@ -79,7 +79,7 @@ def test_collector_that_was_stopped_after_the_mark_is_gone_on_from(
     """Expect the file to go although the stream file says otherwise by now."""
     scene.age(8 * DAY)
     monkeypatch.setenv(VARIABLE, "collect.marked=raise")
-    with pytest.raises(FailpointError):
+    with pytest.raises(RuntimeError, match="failpoint"):
         scene.collect()
     monkeypatch.delenv(VARIABLE)
     assert folders(scene) == [".", "manifests", "quarantine"]

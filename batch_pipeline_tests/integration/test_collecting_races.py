@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from batch_pipeline import acquire_batch
-from batch_pipeline.domain.batch import AttemptStatus
-from batch_pipeline.domain.errors import FencedError
-from batch_pipeline.domain.stored_file import StoredFile
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.batch import AttemptStatus
+from batch_pipeline.model.errors import FencedError
+from batch_pipeline.model.garbage import StoredFile
 from batch_pipeline.steps.collect_garbage import StoredFiles
 from batch_pipeline_tests.concurrency import run_python, together
 from batch_pipeline_tests.integration.garbage_scene import (
@@ -28,14 +28,14 @@ COLLECT = """
 import sys
 from dataclasses import replace
 from datetime import timedelta
-from batch_pipeline.domain.stream import Storage
-from batch_pipeline.files.storage import FolderStorage
+from batch_pipeline.model.stream import Storage
+from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline.inventory.database import open_database
 from batch_pipeline.steps.collect_garbage import collect_garbage
 from batch_pipeline_tests.factories import stream
 database = open_database(sys.argv[1], migrated=None)
 storage = Storage(root=sys.argv[2], keep_superseded=timedelta(days=1))
-collect_garbage(stream(storage=storage), [], database.stored_attempts, FolderStorage(storage))
+collect_garbage(stream(storage=storage), [], database.stored_attempts, PartFileStorage(storage))
 """
 
 

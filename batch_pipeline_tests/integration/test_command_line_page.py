@@ -15,7 +15,7 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.integration.checks_scene import publish
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
 from batch_pipeline_tests.integration.seeds import register
-from batch_pipeline_tests.unit.target_scripts import GOOD, settings_of
+from batch_pipeline_tests.load.target_scripts import GOOD, settings_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),

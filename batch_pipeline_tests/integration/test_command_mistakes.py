@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from batch_pipeline.cli import cli
-from batch_pipeline.domain.errors import NoInventoryError, UnknownJobError
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.errors import ConfigurationError, UnknownJobError
 from batch_pipeline_tests.integration.checks_scene import publish_all
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
 
@@ -45,8 +45,9 @@ def test_migrate_in_a_folder_without_a_home_makes_nothing(
     monkeypatch.delenv("BATCH_PIPELINE_HOME", raising=False)
     monkeypatch.delenv("BATCH_PIPELINE_INVENTORY_CONN", raising=False)
     ended = CliRunner().invoke(cli, ["migrate"])
-    assert isinstance(ended.exception, NoInventoryError)
-    assert str(tmp_path / ".batch_pipeline") in str(ended.exception)
+    assert isinstance(ended.exception, ConfigurationError)
+    where = tmp_path / ".batch_pipeline"
+    assert f"There is no inventory in {where}." in str(ended.exception)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -61,7 +62,7 @@ def test_command_on_an_unknown_job_lists_jobs_and_streams(scene: DefsScene, comm
 
 
 def test_pause_before_the_first_run_tells_unknown_streams_from_new_ones(scene: DefsScene) -> None:
-    scene.database.forget("orders")
+    scene.database.delete_stream("orders")
     unknown = CliRunner().invoke(cli, ["jobs", "pause", "ordres"])
     assert "no stream of this name (jobs: none; streams: orders)" in str(unknown.exception)
     new = CliRunner().invoke(cli, ["jobs", "pause", "orders"])
@@ -97,6 +98,13 @@ def _dry_run(*words: str) -> list[dict[str, object]]:
     assert ended.exit_code == 0, ended.exception
     batches: list[dict[str, object]] = json.loads(ended.stdout)["batches"]
     return batches
+
+
+def test_reprocess_since_takes_what_was_published_from_then_on(scene: DefsScene) -> None:
+    publish_all(scene)
+    assert len(_dry_run("--since", "2020-01-01")) == 4
+    assert _dry_run("--since", "2020-01-01", "--until", "2020-01-02") == []
+    assert _dry_run("--since", "2999-01-01T00:00:00+01:00") == []
 
 
 def test_batch_option_takes_a_list_and_names_what_is_unknown(scene: DefsScene) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from batch_pipeline.domain.errors import RetryableError
 from batch_pipeline.inventory.database import Database, open_database
+from batch_pipeline.model.errors import RetryableError
 from batch_pipeline_tests.integration.cuts import Cutter, cutting
 from batch_pipeline_tests.integration.every_operation import OPERATIONS, STARTS
 from batch_pipeline_tests.integration.invariants import check_invariants

@@ -9,8 +9,8 @@ import pytest
 
 from batch_pipeline.defs.names import BACKFILL_TAG, LAUNCH_TAG, PRIORITY_TAG
 from batch_pipeline.defs.sensors.launch import Memory
-from batch_pipeline.domain.batch import AttemptStatus
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene, ranges
 from batch_pipeline_tests.integration.invariants import check_invariants
 from batch_pipeline_tests.integration.seeds import claimed, publish
@@ -155,7 +155,7 @@ def test_backfills_of_a_paused_stream_are_launched_after_it_is_resumed(scene: De
     assert not paused.run_requests
     assert scene.database.backfills.paused("orders") == {"orders.2023": "schema change"}
     [first, *_] = scene.database.backfills.of_all("orders")
-    assert "schema change" in str(scene.database.jobs.called_off(first.batch))
+    assert "schema change" in str(scene.database.jobs.cancellation_reason(first.batch))
     scene.database.jobs.resume("orders")
     assert len(scene.tick(SENSOR, paused.cursor).run_requests or []) == 2
     assert scene.database.backfills.paused("orders") == {}

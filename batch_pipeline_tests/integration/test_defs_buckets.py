@@ -19,13 +19,13 @@ from batch_pipeline.defs.drain import drain
 from batch_pipeline.defs.names import meta_table_job
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.store_resource import StoreResource
-from batch_pipeline.domain.arrivals import Arrivals, KeyOrder
-from batch_pipeline.domain.errors import UnfitKeyError
-from batch_pipeline.domain.stream import Source, Stream
+from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.model.stream import Arrivals, KeyOrder, Source, Stream
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.stream_file import read_stream_file
-from batch_pipeline.stores import s3
-from batch_pipeline_tests.integration.bucket_landing import BucketLanding
+from batch_pipeline.storage import s3_client
+from batch_pipeline.storage.s3 import S3FileSystem
+from batch_pipeline_tests.storage.bucket_landing import BucketLanding
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
@@ -103,7 +103,7 @@ def test_sensor_asks_with_the_resource_that_it_is_given(
     """Expect Dagster's own resource, with keys in its configuration, to reach the bucket where the
     environment's keys would not.
     """
-    client, names = s3.client(), ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    client, names = s3_client.client(), ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
     key, secret = (os.environ[name] for name in names)
     store = S3Resource(
         endpoint_url=client.meta.endpoint_url,
@@ -176,7 +176,8 @@ def test_command_registers_what_it_can_and_tells_the_rest(place: BucketLanding) 
     place.put("in/0.csv#bytes=0-9")
     result = CliRunner().invoke(cli, ["plan", "orders", "--json"])
     assert '"items_registered": 2' in result.output
-    assert isinstance(result.exception, UnfitKeyError)
+    assert isinstance(result.exception, ConfigurationError)
+    assert "was not registered, for its key" in str(result.exception)
 
 
 def test_looks_that_compare_everything_leave_the_relist_to_its_time(
@@ -186,7 +187,7 @@ def test_looks_that_compare_everything_leave_the_relist_to_its_time(
     assert isinstance(stream.source, Source)
     arrivals = Arrivals(order=KeyOrder.ASCENDING)
     ascending = replace(stream, source=replace(stream.source, arrivals=arrivals))
-    client, starts = s3.new_client(), list[str]()
+    client, starts = s3_client.new_client(), list[str]()
 
     def note(params: dict[str, str], **_: object) -> None:
         starts.append(params.get("StartAfter", ""))
@@ -194,7 +195,14 @@ def test_looks_that_compare_everything_leave_the_relist_to_its_time(
     client.meta.events.register("provide-client-params.s3.ListObjectsV2", note)
     look, pipeline = Look(full_every=2), Pipeline.from_environment()
     for _ in range(6):
-        discover(pipeline, ascending, instance, drain=False, look=look, client=lambda: client)
+        discover(
+            pipeline,
+            ascending,
+            instance,
+            drain=False,
+            look=look,
+            filesystem=S3FileSystem(lambda: client),
+        )
     pipeline.close()
     assert starts == ["", "", *["in/b.csv"] * 4]
 

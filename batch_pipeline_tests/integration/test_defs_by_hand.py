@@ -8,8 +8,8 @@ import pytest
 
 from batch_pipeline.defs.names import LAUNCH_TAG
 from batch_pipeline.defs.partitioned import Partitioned
-from batch_pipeline.domain.errors import BatchSupersededError, UnknownBatchError
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.errors import BatchSupersededError, UnknownBatchError
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
 from batch_pipeline_tests.integration.seeds import statuses
 
@@ -36,7 +36,7 @@ def scene(
 
 def _split(scene: DefsScene, job: str, key: str) -> None:
     table = scene.database.meta_table("orders")
-    scene.database.jobs.bisect(job, key, table)
+    scene.database.jobs.split(job, key, table)
 
 
 def _materialized(

@@ -7,10 +7,9 @@ import dagster as dg
 import pytest
 
 from batch_pipeline.defs.names import LAUNCH_TAG, RANGE_END_TAG, RANGE_START_TAG, batches_key
-from batch_pipeline.domain.batch import AttemptStatus
-from batch_pipeline.domain.schema import Column, ColumnType
-from batch_pipeline.domain.schema_change import Misfit
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.batch import AttemptStatus
+from batch_pipeline.model.schema import Column, ColumnType, Misfit
 from batch_pipeline_tests.integration.checks_scene import (
     answers,
     failed,

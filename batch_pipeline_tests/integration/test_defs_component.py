@@ -8,10 +8,10 @@ import pytest
 from dagster.components.core.component_tree import ComponentTreeException
 
 from batch_pipeline import BatchStream
-from batch_pipeline.domain.errors import (
+from batch_pipeline.model.errors import (
+    ConfigurationError,
     InvalidValueError,
     PipelineError,
-    StreamAttributesError,
     StreamFileError,
 )
 from batch_pipeline_tests.integration.dg_project import DgProject, make_dg_project
@@ -212,5 +212,5 @@ def test_components_with_one_name_are_refused(
 def test_component_in_python_with_a_mistake_names_the_key() -> None:
     """Expect the nearest key where there is no file."""
     attributes = {"stream": "orders", "source": {"uri": "a"}, "batch": {"max_wieght": 1}}
-    with pytest.raises(StreamAttributesError, match="did you mean `max_weight`"):
+    with pytest.raises(ConfigurationError, match="did you mean `max_weight`"):
         BatchStream.from_attributes_dict(attributes=attributes)

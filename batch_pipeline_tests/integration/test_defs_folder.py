@@ -14,7 +14,7 @@ import pytest
 
 import batch_pipeline
 from batch_pipeline import build_definitions, describe_stream
-from batch_pipeline.domain.errors import InvalidValueError, StreamAttributesError, StreamFilesError
+from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
 
 pytestmark = [
     # Dagster looks at its resources with names that pydantic wants to give up.
@@ -102,7 +102,7 @@ def test_broken_file_leaves_the_other_streams_and_is_told_in_dagster(
     assert streams_of(definitions) == {"orders"}
     told = f"{broken}:5: unknown key `max_wieght` in `batch`; did you mean `max_weight`?"
     assert caplog.messages[0].startswith(told)
-    with pytest.raises(StreamFilesError) as failing:
+    with pytest.raises(ConfigurationError, match="Stream files that cannot be used") as failing:
         tick(definitions)
     assert str(failing.value).startswith("Stream files that cannot be used: 1.")
     assert told in str(failing.value)
@@ -146,7 +146,7 @@ def test_definitions_of_the_page_load() -> None:
 
 def test_stream_described_with_mistakes_is_refused() -> None:
     """Expect all mistakes at once, with the nearest key."""
-    with pytest.raises(StreamAttributesError) as refused:
+    with pytest.raises(ConfigurationError, match="It was not made") as refused:
         describe_stream("orders", sorce={"uri": "a"}, batch={"max_count": 0})
     told = str(refused.value)
     assert told.startswith("The stream 'orders': ")

@@ -26,7 +26,7 @@ from batch_pipeline_tests.integration.downstream_scene import execute as execute
 from batch_pipeline_tests.integration.downstream_scene import tags_of
 from batch_pipeline_tests.integration.load_scene import FIRST, SECOND, THIRD, publish_file
 from batch_pipeline_tests.integration.seeds import execute, query
-from batch_pipeline_tests.unit.target_scripts import EAGER, SILENT, read, script
+from batch_pipeline_tests.load.target_scripts import EAGER, SILENT, read, script
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
@@ -243,7 +243,7 @@ def test_loaded_partition_whose_files_went_says_so_and_stays_loaded(scene: DefsS
     said = str(failure.step_failure_data.error)
     assert f"the files of batch {FIRST}, generation 1, were deleted on 2" in said
     assert "Other batches, loaded by the next load: 1." in said
-    [standing] = loads.standing("orders", ["good"])
+    [standing] = loads.target_statuses("orders", ["good"])
     assert (standing.loaded, standing.due) == (1, 1)
 
 
@@ -251,7 +251,7 @@ def test_load_sensor_finds_what_was_asked_for_again_by_a_run_that_died(scene: De
     """Expect a look ten minutes after the last one, although nothing was published or loaded."""
     assert run_job(scene).success
     quiet = scene.tick("orders_load").cursor
-    assert scene.database.loads.void("orders", "good", FIRST)
+    assert scene.database.loads.void("orders", "good", [FIRST])
     assert not scene.tick("orders_load", quiet).run_requests
     memory = Memory.of_cursor(quiet)
     later = replace(memory, looked_at=memory.looked_at - 600)

@@ -19,7 +19,7 @@ from batch_pipeline_tests.integration.test_defs_loaded import (
     sent,
     target,
 )
-from batch_pipeline_tests.unit.target_scripts import EAGER, SILENT
+from batch_pipeline_tests.load.target_scripts import EAGER, SILENT
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
@@ -112,7 +112,7 @@ def test_second_load_into_one_of_two_targets_that_was_not_told_is_told(
         publish_next(scene, tmp_path, 0)
         assert run_job(scene).success
         cursor = scene.tick("orders_load").cursor
-        database.loads.void("orders", "b", FIRST)
+        database.loads.void("orders", "b", [FIRST])
         [_, b] = scene.stream.targets
         assert len(list(load_due(scene.pipeline, scene.stream, b, run_id="load-2"))) == 1
 

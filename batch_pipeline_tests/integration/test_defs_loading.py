@@ -6,8 +6,8 @@ import dagster as dg
 import pytest
 
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.domain.location import to_uri
-from batch_pipeline.domain.stream import Source, Storage
+from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.stream import Source, Storage
 from batch_pipeline_tests.factories import stream
 
 pytestmark = [

@@ -11,8 +11,8 @@ from batch_pipeline.defs.heard import MOST_KEYS, Heard, Known
 from batch_pipeline.defs.metadata import generation_of
 from batch_pipeline.defs.names import DATA_VERSION_TAG, LAUNCH_TAG
 from batch_pipeline.defs.partitioned import Partitioned
-from batch_pipeline.domain.job import JobKind
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.job import JobKind
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene, ranges
 from batch_pipeline_tests.integration.meta_tables import recorded
 from batch_pipeline_tests.integration.seeds import claimed, execute, publish

@@ -9,9 +9,9 @@ import dagster as dg
 import pytest
 
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.domain.location import to_path, to_uri
-from batch_pipeline.domain.stream import Storage, Stream
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.location import to_path, to_uri
+from batch_pipeline.model.stream import Storage, Stream
 from batch_pipeline_tests.factories import encoded, item_report, stream
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
 from batch_pipeline_tests.integration.garbage_scene import GarbageScene

@@ -113,7 +113,7 @@ def test_batch_shows_its_columns_rows_and_part_files_as_tables() -> None:
 
 
 def test_batch_in_s3_shows_uris() -> None:
-    """Expect no path of a pointer file where there is none, and part files by their URIs."""
+    """Expect no path of a manifest file where there is none, and part files by their URIs."""
     uri = "s3://bucket/batches/orders-0.jsonl.gz"
     told = batch_metadata(
         manifest(part_files=(part_file(uri=uri),)), "s3://bucket/batches/manifests/one.json", 2.0

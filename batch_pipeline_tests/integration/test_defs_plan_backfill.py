@@ -127,7 +127,7 @@ def test_bad_config_fails_with_what_to_write_instead(
 def test_name_that_stands_for_other_items_is_refused(scene: DefsScene) -> None:
     """Expect the failure to say that the backfill takes other items, and nothing to be added."""
     planned(scene, dry_run=False, last_id=6)
-    with pytest.raises(dg.Failure, match="it takes other items"):
+    with pytest.raises(dg.Failure, match="its selection differs"):
         planned(scene, dry_run=False)
     assert scene.states() == ["planned"] * 2
 

@@ -12,13 +12,9 @@ from batch_pipeline.defs.assets.encoded import encode_partitions
 from batch_pipeline.defs.assets.late import encode_late
 from batch_pipeline.defs.assets.materializations import Materializations
 from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG
-from batch_pipeline.domain.errors import (
-    PipelineError,
-    SourceRefusedError,
-    SourceUnavailableError,
-)
-from batch_pipeline.domain.location import to_path
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.errors import PipelineError, SourceRefusedError, SourceUnavailableError
+from batch_pipeline.model.location import to_path
 from batch_pipeline.steps.encode import Workshop
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
 from batch_pipeline_tests.integration.encode_scene import Step, TinyEncoder

@@ -8,8 +8,8 @@ import pytest
 
 from batch_pipeline.defs.instance.left_runs import close_left_runs, drain_tags
 from batch_pipeline.defs.names import CLOSED_TAG, PRIORITY_TAG, late_job, meta_table_job
-from batch_pipeline.domain.batch import AttemptStatus, BatchStatus
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.batch import AttemptStatus, BatchStatus
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene, ranges
 from batch_pipeline_tests.integration.invariants import check_invariants
 from batch_pipeline_tests.integration.seeds import LEASE, execute, publish, query, statuses

@@ -11,8 +11,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from batch_pipeline.cli import cli
-from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline_tests.integration.logins import Logins
 from batch_pipeline_tests.integration.meta_tables import CREATE_FILES, execute
 from batch_pipeline_tests.integration.seeds import planned, publish
@@ -136,7 +136,11 @@ def test_doctor_tells_ceiling_and_filter_cost_of_a_stream(
     stream_file(tmp_path, "rare", {"meta_table": table})
     found = [one for one in told(run("--json")) if one[1] == "rare"][1:]  # after its storage
     assert found[:2] == [
-        ("ok", "rare", "ops.files can be read; ceiling 5000 (locks); nothing holds it back."),
+        (
+            "ok",
+            "rare",
+            "ops.files can be read; high watermark 5000 (locks); nothing holds it back.",
+        ),
         ("ok", "rare", "its ceiling is 'locks': ids come from one sequence with CACHE 1."),
     ]
     [(level, _, text)] = found[2:]
@@ -176,7 +180,10 @@ def test_doctor_looks_at_a_table_as_the_library_reads_it(run: Run, postgres: sa.
     execute(postgres, CREATE_FILES, "CREATE VIEW ops.some AS SELECT * FROM ops.files")
     refused = run("--meta-table", "ops.some", *FILES_TABLE)
     assert refused.exit_code == 1
-    assert "fail ops.some: ops.some: the ceiling cannot be found by 'settle'" in refused.stdout
+    assert (
+        "fail ops.some: ops.some: the high watermark cannot be read with strategy 'settle'"
+        in refused.stdout
+    )
     settled = run("--meta-table", "ops.some", *FILES_TABLE, "--settle-by", "imported", "--json")
     assert settled.exit_code == 0
     levels = [level for level, about, _ in told(settled) if about == "ops.some"]
@@ -194,7 +201,10 @@ def test_doctor_looks_at_chained_jobs(run: Run, database: Database) -> None:
     assert found[-3] == (
         "ok",
         "batch_pipeline.published",
-        "batch_pipeline.published can be read; ceiling 1 (registrar); nothing holds it back.",
+        (
+            "batch_pipeline.published can be read; high watermark 1 (registrar); "
+            "nothing holds it back."
+        ),
     )
     unclear = run("--meta-table", "inventory")
     assert unclear.exit_code == 1

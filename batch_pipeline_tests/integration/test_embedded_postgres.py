@@ -13,16 +13,18 @@ import psutil
 import psycopg
 import pytest
 
-from batch_pipeline.domain.errors import EmbeddedDatabaseError
-from batch_pipeline.inventory.server import embedded
+from batch_pipeline.cli.dev import embedded_database
+from batch_pipeline.inventory import embedded_server
+from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline_tests.concurrency import python, said
 
 USE = """
 import sys
 from pathlib import Path
 import psycopg
-from batch_pipeline.inventory.server import embedded
-with psycopg.connect(embedded.ensure_running(Path(sys.argv[1]))) as connection:
+from batch_pipeline.inventory import embedded_server
+with psycopg.connect(embedded_server.ensure_running(Path(sys.argv[1]))) as connection:
     found = connection.execute("SHOW data_directory").fetchone()
 print(*found)
 sys.stdin.read()
@@ -35,10 +37,10 @@ def initialized() -> Iterator[Path]:
     """A data folder with an awkward name, whose server has run and ended."""
     home = Path(tempfile.mkdtemp(prefix="bp it's-"))
     data = home / "postgres"
-    embedded.ensure_running(data)
-    embedded.release(data)
+    embedded_server.ensure_running(data)
+    embedded_server.release(data)
     yield data
-    embedded.release(data)
+    embedded_server.release(data)
     shutil.rmtree(home)
 
 
@@ -47,7 +49,7 @@ def data(initialized: Path) -> Iterator[Path]:
     """That folder, with nobody using it."""
     assert not (initialized / "postmaster.pid").exists()
     yield initialized
-    embedded.release(initialized)
+    embedded_server.release(initialized)
 
 
 def _postmaster(data: Path) -> psutil.Process:
@@ -105,17 +107,31 @@ def test_server_survives_its_own_kill(data: Path) -> None:
         _postmaster(data).kill()
         _end(user)
     assert (data / "postmaster.pid").exists()
-    assert _answers(embedded.ensure_running(data))
+    assert _answers(embedded_server.ensure_running(data))
+
+
+def test_server_that_another_process_restarted_counts_as_ended_for_dev(data: Path) -> None:
+    embedded_server.ensure_running(data)
+    pipeline = Pipeline.from_environment({"BATCH_PIPELINE_HOME": str(data.parent)})
+    [service] = embedded_database(pipeline)
+    assert service.failure() is None
+    killed = _postmaster(data)
+    killed.kill()
+    with python(USE, str(data)) as user:
+        said(user)
+        assert _postmaster(data) != killed
+        assert service.failure() == "ended"
+        _end(user)
 
 
 def test_ensure_running_twice_in_a_process_counts_once(data: Path) -> None:
     """Expect one release to suffice, and another one to do nothing."""
-    url = embedded.ensure_running(data)
-    assert embedded.ensure_running(data) == url
+    url = embedded_server.ensure_running(data)
+    assert embedded_server.ensure_running(data) == url
     postmaster = _postmaster(data)
-    embedded.release(data)
+    embedded_server.release(data)
     assert _is_over(postmaster)
-    embedded.release(data)
+    embedded_server.release(data)
 
 
 def test_stale_pid_file_of_a_dead_process_is_no_obstacle(data: Path) -> None:
@@ -123,14 +139,14 @@ def test_stale_pid_file_of_a_dead_process_is_no_obstacle(data: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     (data / "postmaster.pid").write_text(PID_FILE.format(pid=ended.pid, folder=data))
-    assert _answers(embedded.ensure_running(data))
+    assert _answers(embedded_server.ensure_running(data))
 
 
 def test_stale_pid_file_of_a_reused_pid_is_no_obstacle(data: Path) -> None:
     """Expect the pid of a program that is no server, here our own, not to be believed."""
     for lock in ("postmaster.pid", ".s.PGSQL.5432.lock"):
         (data / lock).write_text(PID_FILE.format(pid=os.getpid(), folder=data))
-    assert _answers(embedded.ensure_running(data))
+    assert _answers(embedded_server.ensure_running(data))
 
 
 def test_stale_pid_file_of_another_server_leaves_that_one_alone(
@@ -142,11 +158,11 @@ def test_stale_pid_file_of_another_server_leaves_that_one_alone(
     assert found is not None
     other = _postmaster(Path(found[0]))
     (data / "postmaster.pid").write_text(PID_FILE.format(pid=other.pid, folder=data))
-    url = embedded.ensure_running(data)
+    url = embedded_server.ensure_running(data)
     assert _answers(url)
     assert str(data).replace(" ", "%20").replace("'", "%27") in url
     assert _postmaster(data) != other
-    embedded.release(data)
+    embedded_server.release(data)
     assert other.is_running()
     assert _answers(server_url)
 
@@ -154,12 +170,12 @@ def test_stale_pid_file_of_another_server_leaves_that_one_alone(
 def test_torn_pid_file_is_no_obstacle(data: Path) -> None:
     """Expect an empty pid file, which a crash while starting leaves, not to matter."""
     (data / "postmaster.pid").write_text("")
-    assert _answers(embedded.ensure_running(data))
+    assert _answers(embedded_server.ensure_running(data))
 
 
 def test_settings_of_ours_are_in_force(data: Path) -> None:
     """Expect the server to take many connections and to listen on no address."""
-    with psycopg.connect(embedded.ensure_running(data)) as connection:
+    with psycopg.connect(embedded_server.ensure_running(data)) as connection:
         shown = [
             connection.execute(f"SHOW {name}").fetchone()
             for name in ("max_connections", "listen_addresses")
@@ -174,8 +190,8 @@ def test_interrupted_initialization_is_begun_anew() -> None:
     left = home / "postgres.new"
     left.mkdir()
     (left / "PG_VERSION").write_text("18\n")
-    assert _answers(embedded.ensure_running(data))
-    embedded.release(data)
+    assert _answers(embedded_server.ensure_running(data))
+    embedded_server.release(data)
     assert not left.exists()
     shutil.rmtree(home)
 
@@ -183,17 +199,17 @@ def test_interrupted_initialization_is_begun_anew() -> None:
 def test_home_that_is_a_file_is_refused(tmp_path: Path) -> None:
     """Expect a domain error when the folder above cannot be made."""
     (tmp_path / "home").write_text("")
-    with pytest.raises(EmbeddedDatabaseError, match="file exists") as caught:
-        embedded.ensure_running(tmp_path / "home" / "postgres")
-    assert caught.value.folder == str(tmp_path / "home" / "postgres")
+    with pytest.raises(ConfigurationError, match="file exists") as caught:
+        embedded_server.ensure_running(tmp_path / "home" / "postgres")
+    assert f"PostgreSQL in {tmp_path / 'home' / 'postgres'} did not start" in str(caught.value)
 
 
 def test_data_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     """Expect a domain error, and the file to be left as it is."""
     (tmp_path / "postgres").write_text("mine")
-    with pytest.raises(EmbeddedDatabaseError):
-        embedded.ensure_running(tmp_path / "postgres")
-    embedded.release(tmp_path / "postgres")
+    with pytest.raises(ConfigurationError, match="did not start"):
+        embedded_server.ensure_running(tmp_path / "postgres")
+    embedded_server.release(tmp_path / "postgres")
     assert (tmp_path / "postgres").read_text() == "mine"
 
 
@@ -202,9 +218,9 @@ def test_data_folder_with_somebodys_files_is_refused_and_left_alone(tmp_path: Pa
     data = tmp_path / "postgres"
     data.mkdir()
     (data / "thesis.txt").write_text("three years of work")
-    with pytest.raises(EmbeddedDatabaseError, match="not empty"):
-        embedded.ensure_running(data)
-    embedded.release(data)
+    with pytest.raises(ConfigurationError, match="not empty"):
+        embedded_server.ensure_running(data)
+    embedded_server.release(data)
     assert (data / "thesis.txt").read_text() == "three years of work"
 
 
@@ -213,7 +229,7 @@ def test_broken_data_folder_is_refused_with_the_servers_reason(tmp_path: Path) -
     data = tmp_path / "postgres"
     data.mkdir(mode=0o700)
     (data / "PG_VERSION").write_text("9.6\n")
-    with pytest.raises(EmbeddedDatabaseError):
-        embedded.ensure_running(data)
-    embedded.release(data)
+    with pytest.raises(ConfigurationError, match="did not start"):
+        embedded_server.ensure_running(data)
+    embedded_server.release(data)
     assert (data / "PG_VERSION").read_text() == "9.6\n"

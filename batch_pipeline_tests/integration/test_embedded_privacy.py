@@ -12,8 +12,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from batch_pipeline.inventory.server import embedded
-from batch_pipeline.inventory.server.private_folders import as_user, private_socket_folder
+from batch_pipeline.inventory import embedded_server
+from batch_pipeline.inventory.embedded_server import private_socket_folder, subprocess_options
 
 IS_ROOT = os.geteuid() == 0
 NOBODY = 65534
@@ -27,10 +27,10 @@ def url() -> Iterator[str]:
     home.chmod(0o755)  # as on machines where homes are open
     before = os.umask(0)
     try:
-        yield embedded.ensure_running(data)
+        yield embedded_server.ensure_running(data)
     finally:
         os.umask(before)
-        embedded.release(data)
+        embedded_server.release(data)
         shutil.rmtree(home)
 
 
@@ -60,10 +60,10 @@ def test_home_above_the_server_stays_closed(tmp_path: Path) -> None:
     home.mkdir(mode=0o700)
     data = home / "postgres"
     try:
-        with psycopg.connect(embedded.ensure_running(data)) as connection:
+        with psycopg.connect(embedded_server.ensure_running(data)) as connection:
             assert connection.execute("SELECT 1").fetchone() == (1,)
     finally:
-        embedded.release(data)
+        embedded_server.release(data)
     assert stat.S_IMODE(home.stat().st_mode) == (0o710 if IS_ROOT else 0o700)
 
 
@@ -88,7 +88,7 @@ def test_folder_that_somebody_else_made_is_not_used(tmp_path: Path) -> None:
 def test_server_gets_no_variable_that_may_hold_a_secret() -> None:
     """Expect what Postgres looks at, and nothing else."""
     given = {"PATH": "/bin", "LC_ALL": "C", "AWS_SECRET_ACCESS_KEY": "x", "OPS_DB": "x"}
-    assert as_user(None, given) == {"env": {"PATH": "/bin", "LC_ALL": "C"}}
+    assert subprocess_options(None, given) == {"env": {"PATH": "/bin", "LC_ALL": "C"}}
 
 
 def _connects_as_nobody(path: Path) -> bool:

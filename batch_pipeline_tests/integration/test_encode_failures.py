@@ -6,29 +6,29 @@ from typing import Any
 
 import pytest
 
-from batch_pipeline.domain.batch import Attempt, BatchState
-from batch_pipeline.domain.encode import BadRecord
-from batch_pipeline.domain.errors import (
-    AttemptRunningError,
+from batch_pipeline.model.batch import Attempt, BatchState
+from batch_pipeline.model.encode import BadRecord
+from batch_pipeline.model.errors import (
     BadFileError,
-    ConservationError,
+    BatchDataError,
+    ConfigurationError,
+    ConflictError,
     DatabaseUnreachableError,
     FencedError,
-    LockTimeoutError,
-    PartFilesElsewhereError,
+    InvariantError,
+    RetryableError,
     SourceRefusedError,
     SourceUnavailableError,
     SparkUnavailableError,
     StorageUnavailableError,
     TasksLostError,
-    TooManyBadRecordsError,
 )
-from batch_pipeline.domain.failpoint import VARIABLE, FailpointError
-from batch_pipeline.domain.location import to_uri
-from batch_pipeline.domain.manifest import Manifest, PartFile
-from batch_pipeline.domain.record_rules import BadFileKind, BadFileRules, BadRecordRules, OnBadFile
-from batch_pipeline.files.storage import FolderStorage
+from batch_pipeline.model.failpoint import VARIABLE
+from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.manifest import Manifest, PartFile
+from batch_pipeline.model.record_rules import BadFileKind, BadFileRules, BadRecordRules, OnBadFile
 from batch_pipeline.steps.plan import due
+from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.factories import encoded, item_report, part_file
 from batch_pipeline_tests.integration.encode_scene import (
     ID,
@@ -83,7 +83,7 @@ def test_encode_with_too_many_bad_records_fails_the_batch(scene: Scene) -> None:
     scene.encoder.script = [_with_bad_records(4)]
     error = fails(
         scene,
-        TooManyBadRecordsError,
+        BatchDataError,
         stream=replace(scene.workshop.stream, on_bad_record=BadRecordRules(max_bad_records=3)),
     )
     assert "orders-0001.csv, line 3: 2 cells, expected 3. Bad records: 4, 3 allowed" in str(error)
@@ -107,7 +107,7 @@ def test_encode_whose_part_file_is_on_another_disk_publishes_nothing(scene: Scen
         path.unlink()
 
     scene.encoder.script = [lose]
-    error = fails(scene, PartFilesElsewhereError)
+    error = fails(scene, ConfigurationError)
     assert "with 12 B, and seen from here it is not there. Executors write to" in str(error)
     check_can_be_repeated(scene)
 
@@ -122,7 +122,7 @@ def test_encode_whose_quarantine_file_is_another_one_publishes_nothing(scene: Sc
         return {"quarantine_files": (part_file(uri=to_uri(folder / "q")),)}
 
     scene.encoder.script = [other()]
-    with pytest.raises(PartFilesElsewhereError, match=r"with 100 B, .* it has 1 B\."):
+    with pytest.raises(ConfigurationError, match=r"with 100 B, .* it has 1 B\."):
         scene.encode()
     assert scene.attempts()[0][0] == "failed"
 
@@ -130,7 +130,8 @@ def test_encode_whose_quarantine_file_is_another_one_publishes_nothing(scene: Sc
 def test_encode_that_lost_a_record_publishes_nothing(scene: Scene) -> None:
     """Expect part files and items that disagree to stop the batch."""
     scene.encoder.script = [{"items": (item_report(1), item_report(2, read=6, written=6))}]
-    fails(scene, ConservationError)
+    error = fails(scene, InvariantError)
+    assert "filtered or quarantined" in str(error)
     check_can_be_repeated(scene)
 
 
@@ -140,14 +141,15 @@ def test_encode_that_fails_at_a_point_burns_nothing(
 ) -> None:
     """Expect a failure before reading the items, or with all files written, to leave no trace."""
     monkeypatch.setenv(VARIABLE, f"{point}=raise")
-    fails(scene, FailpointError)
+    error = fails(scene, RuntimeError)
+    assert str(error) == f"failpoint {point}"
     monkeypatch.delenv(VARIABLE)
     check_can_be_repeated(scene)
 
 
 def test_encode_that_cannot_read_its_items_burns_nothing(scene: Scene) -> None:
     """Expect a locked meta table to close the attempt before anything is written."""
-    fails(scene, LockTimeoutError, meta_table=UnreadableMetaTable())
+    fails(scene, RetryableError, meta_table=UnreadableMetaTable())
     assert scene.encoder.requests == []
     check_can_be_repeated(scene)
 
@@ -187,7 +189,7 @@ def test_encode_that_is_interrupted_is_abandoned(scene: Scene) -> None:
 
 def test_encode_of_a_batch_in_work_touches_nothing(scene: Scene) -> None:
     """Expect the second worker to be sent away before it encodes."""
-    with claimed(scene.database, scene.batch), pytest.raises(AttemptRunningError):
+    with claimed(scene.database, scene.batch), pytest.raises(ConflictError, match="is running"):
         scene.encode()
     assert scene.encoder.requests == []
     assert scene.attempts() == [("running", None, None, None)]
@@ -215,9 +217,9 @@ def test_encode_that_was_fenced_publishes_nothing_and_removes_its_files(scene: S
 
 
 def test_encode_that_was_fenced_before_it_began_is_told_so(scene: Scene) -> None:
-    """Expect the pointer file of the attempt that took over to be no sign of an older inventory."""
+    """Expect the manifest file of the later attempt to be no sign of an older inventory."""
 
-    class Slow(FolderStorage):
+    class Slow(PartFileStorage):
         def check_unpointed(self, attempt: Attempt) -> None:
             expire(scene.database, attempt)
             with claimed(scene.database, scene.batch) as rival:
@@ -282,7 +284,7 @@ def test_encode_that_ends_before_its_pointer_is_published_all_the_same(
 ) -> None:
     """Expect the inventory's row, not the pointer, to be the commit point."""
     monkeypatch.setenv(VARIABLE, "encode.before_pointer=raise")
-    with pytest.raises(FailpointError):
+    with pytest.raises(RuntimeError, match="failpoint"):
         scene.encode()
     assert scene.attempts() == [("succeeded", None, 1, 1)]
     assert (len(scene.parts()), scene.pointers()) == (1, [])

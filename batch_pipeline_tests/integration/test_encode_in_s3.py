@@ -12,24 +12,24 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from batch_pipeline.domain.encode import EncodeRequest, EncodeResult, Watch
-from batch_pipeline.domain.errors import EncodeStoppedError, SourceUnavailableError
-from batch_pipeline.domain.item import FoundFile, Item
-from batch_pipeline.domain.record_rules import BadFileKind, BadFileRules, OnBadFile
-from batch_pipeline.domain.schema import RecordSchema
-from batch_pipeline.domain.stream import Stream
-from batch_pipeline.spark import packing, splitting
+from batch_pipeline.encode.readers.item_cuts import ItemCutter
+from batch_pipeline.model.encode import EncodeCallbacks, EncodeRequest, EncodeResult
+from batch_pipeline.model.errors import ConflictError, SourceUnavailableError
+from batch_pipeline.model.item import Item, LandedFile
+from batch_pipeline.model.record_rules import BadFileKind, BadFileRules, OnBadFile
+from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline.model.stream import Stream
+from batch_pipeline.spark import task_planning
 from batch_pipeline.spark.encoder import SparkEncoder
-from batch_pipeline.spark.read.item_cuts import ItemCutter
-from batch_pipeline.spark.running import SparkJobs
 from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
-from batch_pipeline.spark.splitting import splits
-from batch_pipeline.stores.listing import unfinished_uploads
+from batch_pipeline.spark.spark_job import SparkJobRunner
+from batch_pipeline.spark.task_planning import split_files
+from batch_pipeline.storage.s3 import S3
+from batch_pipeline_tests.encode.landed_files import STREAM
 from batch_pipeline_tests.integration.encode_desk import CONTEXT
 from batch_pipeline_tests.integration.places import Folder, Place, Prefix, between, content
 from batch_pipeline_tests.object_store import ObjectStore
 from batch_pipeline_tests.store_faults import Faults, proxy
-from batch_pipeline_tests.unit.landed_files import STREAM
 
 MIB = 2**20
 TEXT = 2 * 2**10
@@ -62,7 +62,7 @@ def session(
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices of 2 MiB, so that files can be small."""
-    for module in (packing, splitting):
+    for module in (task_planning, task_planning):
         monkeypatch.setattr(module, "SLICE_BYTES", 2 * MIB)
 
 
@@ -97,7 +97,10 @@ LANDED = {
 
 
 def encode(
-    session: SparkSession, stream: Stream, files: list[FoundFile], watch: Watch | None = None
+    session: SparkSession,
+    stream: Stream,
+    files: list[LandedFile],
+    watch: EncodeCallbacks | None = None,
 ) -> EncodeResult:
     """Encode files, numbered from 1, and check that no record is lost."""
     items = [Item(id=number, file=file) for number, file in enumerate(files, 1)]
@@ -108,7 +111,7 @@ def encode(
         schema=schema,
         stem="orders-1",
         context=CONTEXT,
-        watch=watch or Watch(),
+        watch=watch or EncodeCallbacks(),
     )
     result = SparkEncoder(lambda: session).encode(request)
     result.check_conservation()
@@ -161,9 +164,9 @@ def test_parts_of_an_object_of_which_nothing_was_noted_are_of_one_version(
     landing, storage = Prefix(bucket), Prefix(bucket)
     stream = between(STREAM, landing, storage)
     file = landing.put("large.jsonl", jsonl())
-    item = Item(id=1, file=FoundFile(location=file.location), row_weight=file.size_bytes)
-    jobs = SparkJobs(lambda: session, stream.storage, "orders-1", Watch())
-    works = splits([item], stream, jobs)[1]
+    item = Item(id=1, file=LandedFile(location=file.location), row_weight=file.size_bytes)
+    jobs = SparkJobRunner(lambda: session, stream.storage, "orders-1", EncodeCallbacks())
+    works = split_files([item], stream, jobs)[1]
     assert [work.items[0].file for work in works] == [file] * 3
 
 
@@ -242,8 +245,8 @@ def test_encode_that_is_called_off_leaves_neither_object_nor_upload(
     """Expect tasks to see the mark, to take back what they sent, and the mark to be gone."""
     landing, storage = Prefix(bucket), Prefix(bucket)
     files = [landing.put(f"{number}.jsonl", jsonl()) for number in range(4)]
-    stop = Watch(is_called_off=lambda: True)
-    with pytest.raises(EncodeStoppedError):
+    stop = EncodeCallbacks(is_cancelled=lambda: True)
+    with pytest.raises(ConflictError, match="the encode was cancelled while it ran"):
         encode(session, between(STREAM, landing, storage), files, stop)
     assert storage.names() == []
-    assert list(unfinished_uploads(f"{storage.uri}/")) == []
+    assert list(S3.unfinished(f"{storage.uri}/")) == []

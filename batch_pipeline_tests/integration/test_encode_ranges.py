@@ -9,18 +9,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from batch_pipeline.domain.encode import EncodeResult
-from batch_pipeline.domain.item import FoundFile, Item, modified_at
-from batch_pipeline.domain.location import to_path, to_uri
-from batch_pipeline.domain.record_rules import (
-    BadFileRules,
-    BadRecordRules,
-    LineageColumn,
-    OnBadFile,
-)
-from batch_pipeline.domain.stream import Source, SourceFormat
-from batch_pipeline.spark import packing, splitting
-from batch_pipeline.spark.read.item_cuts import ItemCutter
+from batch_pipeline.encode.readers.item_cuts import ItemCutter
+from batch_pipeline.model.encode import EncodeResult
+from batch_pipeline.model.item import Item, LandedFile, modified_at
+from batch_pipeline.model.location import to_path, to_uri
+from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, LineageColumn, OnBadFile
+from batch_pipeline.model.stream import Source, SourceFormat
+from batch_pipeline.spark import task_planning
 from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
 from batch_pipeline_tests.integration.encode_desk import Desk, records
 
@@ -43,7 +38,9 @@ def desk(tmp_path: Path, session: SparkSession) -> Desk:
     return Desk(tmp_path, session)
 
 
-def land(desk: Desk, data: bytes, *, most: int, form: SourceFormat = SourceFormat.CSV) -> FoundFile:
+def land(
+    desk: Desk, data: bytes, *, most: int, form: SourceFormat = SourceFormat.CSV
+) -> LandedFile:
     """Land a file as several items."""
     source = desk.stream.source
     assert isinstance(source, Source)
@@ -51,7 +48,7 @@ def land(desk: Desk, data: bytes, *, most: int, form: SourceFormat = SourceForma
     path = desk.landing / "big"
     path.write_bytes(data)
     stat = path.stat()
-    file = FoundFile(location=to_uri(path), size_bytes=stat.st_size, modified_at=modified_at(stat))
+    file = LandedFile(location=to_uri(path), size_bytes=stat.st_size, modified_at=modified_at(stat))
     pieces = ItemCutter(stream=desk.stream, most_bytes=most).ranges(file)
     assert len(pieces) > 2
     desk.items = [Item(id=number, file=piece) for number, piece in enumerate(pieces, start=1)]
@@ -85,7 +82,7 @@ def test_ranges_that_are_large_themselves_are_split_over_tasks(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Expect parts of a range to stay within it, as the parts of a file do within that."""
-    for module in (packing, splitting):
+    for module in (task_planning, task_planning):
         monkeypatch.setattr(module, "SLICE_BYTES", KIB)
     land(desk, csv_text(), most=10 * KIB)
     assert written(desk.encode(id="integer", text="string")) == list(range(COUNT))
@@ -95,12 +92,14 @@ def test_ranges_that_are_large_themselves_are_split_over_tasks(
     assert written(desk.encode(id="integer", text="string")) == list(range(COUNT))
 
 
-@pytest.mark.parametrize("slice_bytes", [packing.SLICE_BYTES, KIB], ids=["one piece", "split"])
+@pytest.mark.parametrize(
+    "slice_bytes", [task_planning.SLICE_BYTES, KIB], ids=["one piece", "split"]
+)
 def test_bad_record_of_a_range_is_told_with_its_line_in_the_file(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, slice_bytes: int
 ) -> None:
     """Expect line 3,002 of the file (1,500 records and a header before it), and no loss."""
-    for module in (packing, splitting):
+    for module in (task_planning, task_planning):
         monkeypatch.setattr(module, "SLICE_BYTES", slice_bytes)
     file = land(desk, csv_text(bad_at=1_500), most=10 * KIB)
     desk.stream = replace(desk.stream, on_bad_record=BadRecordRules(max_bad_records=1))

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.domain.batch import BatchState
-from batch_pipeline.domain.item import FoundFile
-from batch_pipeline.domain.location import to_path
-from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.steps.encode import SchemaUnsettledError, encode
+from batch_pipeline.model.batch import BatchState
+from batch_pipeline.model.errors import InvariantError
+from batch_pipeline.model.item import LandedFile
+from batch_pipeline.model.location import to_path
+from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
+from batch_pipeline.steps.encode import encode
 from batch_pipeline_tests.integration.encode_scene import ID, PRICE, Scene, misfit
 
 
@@ -77,7 +78,7 @@ def test_encode_whose_schema_never_settles_fails(scene: Scene) -> None:
     scene.encoder.script = [
         {"misfits": (misfit(Column(name=f"c{n}", type=ColumnType.STRING)),)} for n in range(9)
     ]
-    with pytest.raises(SchemaUnsettledError, match="after 4 widenings"):
+    with pytest.raises(InvariantError, match="after 4 widenings"):
         scene.encode()
     assert len(scene.encoder.requests) == 4
     assert scene.attempts()[0][0] == "failed"
@@ -96,7 +97,7 @@ def test_found_file_of_an_item_reaches_the_encoder_unchanged(
 ) -> None:
     """Expect a changed file that was accepted to be encoded by its present facts."""
     (first, second) = database.meta_table("orders").items(scene.batch)
-    grown: FoundFile = replace(second.file, size_bytes=2**40, etag="v2")
+    grown: LandedFile = replace(second.file, size_bytes=2**40, etag="v2")
     database.meta_table("orders").register([grown], accept_changed=True)
     scene.encode()
     assert [item.file for item in scene.encoder.requests[0].items] == [first.file, grown]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from batch_pipeline.domain.encode import Watch
-from batch_pipeline.domain.errors import EncodeStoppedError
-from batch_pipeline.domain.schema import RecordSchema
-from batch_pipeline.spark import packing, progress, running
+from batch_pipeline.model.encode import EncodeCallbacks
+from batch_pipeline.model.errors import ConflictError
+from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline.spark import spark_job, task_planning
 from batch_pipeline_tests.integration.encode_desk import Desk, session_of
 
 TASKS = 12
@@ -32,8 +32,8 @@ def session(
 @pytest.fixture
 def desk(tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Desk:
     """Files for twelve tasks, each with some work to do, and a watch that looks all the time."""
-    monkeypatch.setattr(packing, "TASK_ITEMS", 1)
-    monkeypatch.setattr(running, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(task_planning, "MAX_TASK_ITEMS", 1)
+    monkeypatch.setattr(spark_job, "CANCEL_POLL_SECONDS", 0.01)
     desk = Desk(tmp_path, session)
     lines = [json.dumps({"id": number} | {f"c{n}": n for n in range(100)}) for number in range(100)]
     data = "\n".join([*lines * 80, ""]).encode()
@@ -49,8 +49,8 @@ def has_begun(desk: Desk) -> bool:
 
 def stopped_by(desk: Desk, call_off: Callable[[], bool]) -> type[BaseException]:
     """Encode with a watch that calls it off, and give what is raised."""
-    desk.watch = Watch(is_called_off=call_off)
-    with pytest.raises((EncodeStoppedError, KeyboardInterrupt)) as raised:
+    desk.watch = EncodeCallbacks(is_cancelled=call_off)
+    with pytest.raises((ConflictError, KeyboardInterrupt)) as raised:
         desk.settled()
     return raised.type
 
@@ -61,15 +61,15 @@ def test_encode_that_is_called_off_ends_its_tasks_and_leaves_no_file(desk: Desk)
     for path in desk.root.iterdir():
         path.unlink()
     desk.root.joinpath("kept").write_bytes(b"")
-    desk.watch = Watch(is_called_off=lambda: has_begun(desk))
-    with pytest.raises(EncodeStoppedError) as raised:
+    desk.watch = EncodeCallbacks(is_cancelled=lambda: has_begun(desk))
+    with pytest.raises(ConflictError, match="the encode was cancelled while it ran") as raised:
         desk.encode_as(schema)
     left = desk.files()
-    desk.watch = Watch()
+    desk.watch = EncodeCallbacks()
     again = desk.encode_as(schema)
 
     assert left == ["kept"]
-    assert "orders-1: the encode was called off while it ran" in str(raised.value)
+    assert "orders-1: the encode was cancelled while it ran" in str(raised.value)
     assert [part.sha256 for part in again.part_files] == [p.sha256 for p in first.part_files]
 
 
@@ -83,8 +83,8 @@ def test_encode_with_a_transform_that_is_called_off_leaves_no_file(
     schema = RecordSchema.from_json(
         [("id", "integer"), *((f"c{n}", "integer") for n in range(100))]
     )
-    desk.watch = Watch(is_called_off=lambda: has_begun(desk))
-    with pytest.raises(EncodeStoppedError):
+    desk.watch = EncodeCallbacks(is_cancelled=lambda: has_begun(desk))
+    with pytest.raises(ConflictError, match="the encode was cancelled while it ran"):
         desk.encode_as(schema)
 
     assert desk.files() == []
@@ -109,13 +109,13 @@ def test_encode_that_is_called_off_where_nothing_can_be_written_is_killed(
 ) -> None:
     """Tasks that cannot be told to end are interrupted by Spark, and the session goes on."""
     schema, first = desk.settled()
-    monkeypatch.setattr(running, "STOP_SECONDS", 0.0)  # as if none of them had heard it
+    monkeypatch.setattr(spark_job, "STOP_TIMEOUT_SECONDS", 0.0)  # as if none of them had heard it
 
     raised = stopped_by(desk, lambda: True)
-    desk.watch = Watch()
+    desk.watch = EncodeCallbacks()
     again = desk.encode_as(schema)
 
-    assert raised is EncodeStoppedError
+    assert raised is ConflictError
     assert [part.sha256 for part in again.part_files] == [p.sha256 for p in first.part_files]
 
 
@@ -123,10 +123,10 @@ def test_encode_that_takes_long_tells_how_many_tasks_are_done(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each line is news, of all tasks, and the count only grows."""
-    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(progress, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(spark_job, "REPORT_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(spark_job, "STATUS_POLL_SECONDS", 0.05)
     told: list[tuple[int, int]] = []
-    desk.watch = Watch(tell=lambda done, total: told.append((done, total)))
+    desk.watch = EncodeCallbacks(on_progress=lambda done, total: told.append((done, total)))
 
     desk.encode()
 

@@ -10,16 +10,16 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from batch_pipeline.domain.encode import Watch
-from batch_pipeline.domain.errors import (
+from batch_pipeline.model.encode import EncodeCallbacks
+from batch_pipeline.model.errors import (
     SparkUnavailableError,
     StorageUnavailableError,
     TasksLostError,
 )
-from batch_pipeline.domain.location import to_path
-from batch_pipeline.domain.record_rules import BadFileRules, BadRecordRules, OnBadFile
-from batch_pipeline.spark.running import SparkJobs
+from batch_pipeline.model.location import to_path
+from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, OnBadFile
 from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
+from batch_pipeline.spark.spark_job import SparkJobRunner
 from batch_pipeline_tests.integration.encode_desk import Desk, records
 
 
@@ -161,7 +161,7 @@ def test_job_whose_tasks_die_is_told_from_spark_being_away(
         os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory is short
         yield from batches
 
-    jobs = SparkJobs(lambda: session, desk.stream.storage, "orders-1", Watch())
+    jobs = SparkJobRunner(lambda: session, desk.stream.storage, "orders-1", EncodeCallbacks())
     with pytest.raises(TasksLostError) as raised:
         jobs.run(lambda one: one.range(1).mapInArrow(end, "id long").collect(), tasks=1)
 

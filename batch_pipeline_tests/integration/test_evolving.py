@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from batch_pipeline.defs.metadata import batch_metadata
-from batch_pipeline.domain.errors import SchemaDeclarationError, SchemaMisfitError
-from batch_pipeline.domain.record_rules import RESCUED, Evolution, SchemaRules
-from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
+from batch_pipeline.model.errors import BatchDataError, ConfigurationError
+from batch_pipeline.model.record_rules import RESCUED, Evolution, SchemaRules
+from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.steps.encode import encode
 from batch_pipeline_tests.integration.encode_scene import (
     ID,
@@ -76,7 +76,7 @@ def test_encode_with_evolution_fail_refuses_what_does_not_fit(
     scene.encoder.script = [{"misfits": (misfit(column),), "part_files": ()}]
     scene.encoder.root.mkdir(exist_ok=True)
 
-    error = fails(scene, SchemaMisfitError)
+    error = fails(scene, BatchDataError)
 
     assert str(error).startswith(f"orders: {PLACE}, line 3: {said}; `schema.evolution` is `fail`")
     assert scene.database.schemas.latest("orders")[0] == 1
@@ -121,7 +121,7 @@ def test_encode_with_a_declaration_that_narrows_fails_before_it_reads(scene: Sce
     obey(scene, declared=RecordSchema((PRICE,)))
     scene.encode()
     obey(scene, declared=RecordSchema((WHOLE_PRICE,)))
-    with pytest.raises(SchemaDeclarationError, match="price is declared integer"):
+    with pytest.raises(ConfigurationError, match="price is declared integer"):
         scene.encode()
     assert len(scene.encoder.requests) == 1
 

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.domain.filter import parse_filter
-from batch_pipeline.domain.id_range import IdRange
-from batch_pipeline.inventory.meta.column_roles import MetaColumns
-from batch_pipeline.inventory.meta.filter_cost import FilterCost, filter_cost
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
+from batch_pipeline.inventory.meta_tables.filter_cost import FilterCost, filter_cost
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.model.filter import parse_filter
+from batch_pipeline.model.id_range import IdRange
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.meta_tables import MARIADB, execute, recorded, rows_touched
 

@@ -9,13 +9,12 @@ import pytest
 import sqlalchemy as sa
 
 from batch_pipeline import acquire_batches, audit_job, library
-from batch_pipeline.domain.errors import BadWeightError, MetaColumnUnfitError
-from batch_pipeline.domain.id_range import MAX_ID, IdRange
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta.all_cuts import all_cuts
-from batch_pipeline.inventory.meta.column_roles import MetaColumns
-from batch_pipeline.inventory.meta.range_facts import facts_of
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
+from batch_pipeline.inventory.meta_tables.cutting import all_cuts
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable, range_facts
+from batch_pipeline.model.errors import BadWeightError, MetaTableError
+from batch_pipeline.model.id_range import MAX_ID, IdRange
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.library_tables import COLUMNS, acquire_or_none, fill
 from batch_pipeline_tests.integration.meta_tables import MARIADB, drained, execute, insert
@@ -66,7 +65,7 @@ def test_fractions_are_rounded_up_for_each_item_by_every_read(made: Made) -> Non
     assert [weight for _, weight in table.weights(None, 6)] == ROUNDED
     assert table.facts(everything).weight == sum(ROUNDED)
     halves = [IdRange(first_id=1, last_id=3), IdRange(first_id=4, last_id=6)]
-    assert [facts.weight for facts in facts_of(table, halves) if facts] == [5, 4]
+    assert [facts.weight for facts in range_facts(table, halves) if facts] == [5, 4]
     bounds = limits(max_weight=4)
     cuts = drained(table, 6, bounds)
     assert [(cut.count, cut.weight) for cut in cuts] == [(2, 3), (2, 2), (2, 4)]
@@ -153,5 +152,5 @@ def test_library_batches_by_rounded_weights_and_finds_nothing_changed(database: 
 
 def test_weights_of_text_are_refused(sqlite: sa.Engine) -> None:
     execute(sqlite, "CREATE TABLE weighed (id INTEGER PRIMARY KEY, file TEXT, weight TEXT)")
-    with pytest.raises(MetaColumnUnfitError, match="weights must be numbers"):
+    with pytest.raises(MetaTableError, match="weights must be numbers"):
         ReflectedMetaTable.open(sqlite, "weighed", ROLES)

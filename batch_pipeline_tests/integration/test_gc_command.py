@@ -11,8 +11,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from batch_pipeline.cli import cli
-from batch_pipeline.domain.errors import SettingError
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.errors import SettingError
 from batch_pipeline_tests.integration.garbage_scene import DAY, GarbageScene, open_garbage_scene
 
 Run = Callable[..., Result]

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from psycopg.errors import InsufficientPrivilege, InvalidSchemaName
 
 from batch_pipeline.cli import cli
-from batch_pipeline.domain.errors import PermissionDeniedError
 from batch_pipeline.inventory.database import Database, open_database
-from batch_pipeline.inventory.upkeep.migrate import REVISION
+from batch_pipeline.inventory.migrate import REVISION
+from batch_pipeline.model.errors import PermissionDeniedError
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.logins import (
     ROLES_FILE,
@@ -132,7 +132,7 @@ def test_roles_file_without_createrole_leaves_nothing_and_an_administrator_can_r
         assert query(database, OWNERS) == [(f"{prefix}dev",)]
         run_roles_file(empty_database_url, prefix)
         with pytest.raises(PermissionDeniedError):
-            database.meta_table("orders").ceiling()
+            database.meta_table("orders").high_watermark()
         run(empty_database_url, f"GRANT {prefix}owner TO {prefix}dev")
         assert database.migrate() == (REVISION, REVISION)
         assert query(database, OWNERS) == [(f"{prefix}owner",)]

@@ -14,9 +14,9 @@ import yaml
 from click.testing import CliRunner, Result
 
 from batch_pipeline.cli import cli
-from batch_pipeline.domain.errors import ProjectNotMadeError
+from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.settings.stream_file import load_streams
-from batch_pipeline.stores import s3
+from batch_pipeline.storage import s3_client
 
 Run = Callable[..., Result]
 CSV = b"sale_id,amount\n1,9.90\n2,1.50\n"
@@ -104,7 +104,7 @@ def test_init_of_a_stream_that_is_there_is_refused(run: Run, landing: Path) -> N
     stream_file = Path("streams/sales/defs.yaml")
     before = stream_file.read_text()
     result = run("--from", str(landing))
-    assert isinstance(result.exception, ProjectNotMadeError)
+    assert isinstance(result.exception, ConfigurationError)
     assert str(stream_file) in str(result.exception)
     assert "--name" in str(result.exception)
     stream_file.parent.rename("streams/other")
@@ -132,7 +132,7 @@ def test_init_of_a_file_in_the_way_says_so(run: Run, landing: Path, name: str) -
     in_the_way.parent.mkdir(exist_ok=True)
     in_the_way.write_text("")
     result = run("--from", str(landing))
-    assert isinstance(result.exception, ProjectNotMadeError)
+    assert isinstance(result.exception, ConfigurationError)
     assert "streams/sales/defs.yaml: cannot be written" in str(result.exception)
 
 
@@ -153,7 +153,9 @@ def test_init_that_cannot_write_all_files_leaves_none(run: Run, landing: Path) -
 def test_init_of_a_bucket_proposes_its_prefix(run: Run, bucket: str) -> None:
     """Expect objects to be listed and looked into as files are."""
     for name in ("sales-1.csv", "sales-2.csv"):
-        s3.client().put_object(Bucket=bucket.removeprefix("s3://"), Key=f"in/{name}", Body=CSV)
+        s3_client.client().put_object(
+            Bucket=bucket.removeprefix("s3://"), Key=f"in/{name}", Body=CSV
+        )
     told = json.loads(run("--from", f"{bucket}/in/", "--json").stdout)
     assert (told["stream"], told["source"]) == ("sales", f"{bucket}/in")
     assert (told["columns"], told["plan"]["files"]) == (
@@ -167,7 +169,7 @@ def test_init_of_a_bucket_proposes_its_prefix(run: Run, bucket: str) -> None:
 def test_init_of_a_bucket_that_is_not_there_says_so(run: Run, bucket: str) -> None:
     """Expect the place, what the store says, and nothing written."""
     result = run("--from", f"{bucket}-elsewhere/in")
-    assert isinstance(result.exception, ProjectNotMadeError)
+    assert isinstance(result.exception, ConfigurationError)
     assert f"{bucket}-elsewhere/in: cannot be listed" in str(result.exception)
     assert list(Path.cwd().iterdir()) == []
 

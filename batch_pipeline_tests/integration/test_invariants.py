@@ -2,8 +2,8 @@
 
 import pytest
 
-from batch_pipeline.domain.batch import AttemptStatus
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline_tests.integration.invariants import check_invariants
 from batch_pipeline_tests.integration.seeds import claimed, execute, planned, publish
 

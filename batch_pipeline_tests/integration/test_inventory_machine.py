@@ -24,17 +24,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from batch_pipeline.domain.backfill import Backfill, Selection
-from batch_pipeline.domain.batch import AttemptStatus, BatchState
-from batch_pipeline.domain.errors import (
-    BatchIndivisibleError,
-    UnknownJobBatchError,
-)
-from batch_pipeline.domain.id_range import MIN_ID, IdRange
-from batch_pipeline.domain.planning import Limits
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.backfill import Backfill, Selection
+from batch_pipeline.model.batch import AttemptStatus, BatchState
+from batch_pipeline.model.errors import ConfigurationError, UnknownBatchError
+from batch_pipeline.model.id_range import MIN_ID, IdRange
+from batch_pipeline.model.planning import Limits
 from batch_pipeline_tests.integration.inventory_checks import Checks
-from batch_pipeline_tests.integration.inventory_model import EVERYWHERE, OPEN, Row, Try
+from batch_pipeline_tests.integration.inventory_model import ALL_IDS, OPEN, Row, Try
 from batch_pipeline_tests.integration.inventory_world import insert_by_hand, meta_tables
 from batch_pipeline_tests.integration.seeds import LEASE, execute, expire
 from batch_pipeline_tests.proofs import Figures
@@ -45,7 +42,7 @@ LIMITS = st.builds(Limits, max_weight=st.integers(1, 40), max_count=st.integers(
 WORKERS = st.integers(0, 1)
 BOUNDS = st.integers(-8, 60)
 WINDOWS = st.one_of(
-    st.just(EVERYWHERE),
+    st.just(ALL_IDS),
     st.builds(
         lambda first, size: IdRange(first_id=first, last_id=first + size), BOUNDS, BOUNDS.map(abs)
     ),
@@ -112,7 +109,7 @@ class InventoryMachine(Checks):
         self, worker: int, data: st.DataObject, limits: Limits, *, short: bool, sweeps: bool
     ) -> None:
         """Acquire whatever is next of a job."""
-        self.acquire(worker, self.a_job(data), limits, EVERYWHERE, short=short, sweeps=sweeps)
+        self.acquire(worker, self.a_job(data), limits, ALL_IDS, short=short, sweeps=sweeps)
 
     @rule(worker=WORKERS, data=st.data(), limits=LIMITS, window=WINDOWS, short=st.booleans())
     def take_within(
@@ -163,7 +160,7 @@ class InventoryMachine(Checks):
     def expire(self, data: st.DataObject) -> None:
         """Let the lease of an attempt run out, as of a process that hangs."""
         one: Try = self.drawn(data, [one for one in self.model.tries if one.is_running])
-        self.attempts_of(one).heartbeat.end(one.attempt.token)
+        self.attempts_of(one).heartbeat.stop_renewing(one.attempt.token)
         expire(self.watch, one.attempt)
         one.gone = True
 
@@ -173,10 +170,10 @@ class InventoryMachine(Checks):
         heartbeat = self.workers[number].database.heartbeat
         running = [one for one in self.model.tries if one.is_running and one.worker == number]
         for one in running:
-            heartbeat.keep(one.attempt.token, LEASE)
+            heartbeat.renew(one.attempt.token, LEASE)
             one.gone = False
-        heartbeat._beat()
-        assert all(heartbeat.keeps(one.attempt.token) for one in running)
+        heartbeat._renew_all()
+        assert all(heartbeat.is_renewing(one.attempt.token) for one in running)
 
     @rule(number=WORKERS)
     def restart(self, number: int) -> None:
@@ -207,7 +204,7 @@ class InventoryMachine(Checks):
         held = self.drawn(data, self.model.batches.values())
         root = held.job.parent or held.job
         if held.state is BatchState.SUPERSEDED and not whole:
-            with pytest.raises(UnknownJobBatchError):
+            with pytest.raises(UnknownBatchError):
                 control.cancel_batch(root.name, held.batch.id)
             return
         chosen = self.model.live(root) if whole else [held]
@@ -245,15 +242,16 @@ class InventoryMachine(Checks):
         """Split a batch by hand."""
         held = self.drawn(data, self.model.batches.values())
         root, worker = held.job.parent or held.job, self.workers[number]
-        split: Callable[..., Any] = worker.database.jobs.bisect
+        split: Callable[..., Any] = worker.database.jobs.split
         halves = self.model.halves(held)
         refused: Any = None
+        message = ""
         if held.state is BatchState.SUPERSEDED:
-            refused = UnknownJobBatchError
+            refused, message = UnknownBatchError, "has no batch"
         elif halves is None or held.state in {BatchState.RUNNING, BatchState.PUBLISHED}:
-            refused = BatchIndivisibleError
+            refused, message = ConfigurationError, "cannot be split"
         if refused is not None:
-            with pytest.raises(refused):
+            with pytest.raises(refused, match=message):
                 split(root.name, held.batch.id, worker.table(held.job))
             return
         split(root.name, held.batch.id, worker.table(held.job))

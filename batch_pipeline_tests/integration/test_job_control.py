@@ -6,21 +6,21 @@ from functools import partial
 
 import pytest
 
-from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch, BatchState
-from batch_pipeline.domain.errors import (
+from batch_pipeline.inventory.acquire import AcquireRequest
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.sources import MetaSource
+from batch_pipeline.inventory.meta_tables.watermark_choice import choose_watermark
+from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
+from batch_pipeline.model.errors import (
     AmbiguousJobError,
     FencedError,
     InvalidValueError,
     JobPausedError,
-    UnknownJobBatchError,
+    UnknownBatchError,
     UnknownJobError,
 )
-from batch_pipeline.domain.job import JobTerms
-from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
-from batch_pipeline.inventory.meta.meta_source import MetaSource
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.work.acquire import Wish
+from batch_pipeline.model.job import JobTerms
 from batch_pipeline_tests.concurrency import eventually, run_python, together
 from batch_pipeline_tests.factories import encoded, limits, stream
 from batch_pipeline_tests.integration.invariants import check_invariants
@@ -63,9 +63,9 @@ def _cancel(database: Database) -> None:
     database.jobs.cancel("orders")
 
 
-def _wish(**terms: object) -> Wish:
+def _wish(**terms: object) -> AcquireRequest:
     facts = {"name": "import", "meta_table": "ops.files", **terms}
-    return Wish(terms=JobTerms(**facts), limits=limits(max_count=2), config={})  # type: ignore[arg-type] # overrides by name
+    return AcquireRequest(terms=JobTerms(**facts), limits=limits(max_count=2), config={})  # type: ignore[arg-type] # overrides by name
 
 
 def _acquired(database: Database, source: MetaSource, **terms: object) -> Attempt:
@@ -78,7 +78,7 @@ def _acquired(database: Database, source: MetaSource, **terms: object) -> Attemp
 def source(files: ReflectedMetaTable) -> MetaSource:
     """A table of six items: three batches."""
     insert(files, dict.fromkeys(range(1, 7), 10))
-    return MetaSource(table=files, choice=choose_ceiling(files))
+    return MetaSource(table=files, choice=choose_watermark(files))
 
 
 def test_pause_of_a_job_hands_out_nothing_until_it_is_resumed(
@@ -108,10 +108,10 @@ def test_pause_of_a_stream_refuses_to_plan_and_keeps_what_is_registered(
         plan(database, limits(max_count=3))
     with pytest.raises(JobPausedError):
         database.jobs.check_not_paused("orders")
-    assert "paused" in (database.jobs.called_off(one) or "")
+    assert "paused" in (database.jobs.cancellation_reason(one) or "")
     assert publish(database, one).generation == 1
     database.jobs.resume("orders")
-    assert (database.jobs.paused("orders"), database.jobs.called_off(one)) == (None, None)
+    assert (database.jobs.paused("orders"), database.jobs.cancellation_reason(one)) == (None, None)
     assert [batch.count for batch in plan(database, limits(max_count=3))] == [3]
     check_invariants(database)
 
@@ -126,10 +126,10 @@ def test_pause_of_a_stream_that_has_no_job_yet_is_refused(database: Database) ->
 def test_cancel_of_a_running_attempt_fences_its_worker(database: Database, one: Batch) -> None:
     """Expect its publish to be refused, its heartbeat to end, and the batch to be cancelled."""
     with claimed(database, one, lease=timedelta(seconds=0.6)) as attempt:
-        assert database.heartbeat.keeps(attempt.token)
+        assert database.heartbeat.is_renewing(attempt.token)
         cancelled = database.jobs.cancel_batch("orders", one.key)
         assert (cancelled.batches, cancelled.attempts) == (1, 1)
-        eventually(lambda: not database.heartbeat.keeps(attempt.token))
+        eventually(lambda: not database.heartbeat.is_renewing(attempt.token))
         with pytest.raises(FencedError):
             database.attempts.publish(attempt, encoded(), stream())
         assert database.attempts.fail(attempt, "fenced", AttemptStatus.FAILED)
@@ -143,13 +143,13 @@ def test_heartbeat_of_an_acquired_attempt_that_was_cancelled_ends(
 ) -> None:
     """Expect the worker to know at the next renewal, whoever cancelled, and others to go on."""
     lease = timedelta(seconds=0.6)
-    wish = Wish(terms=_wish().terms, limits=limits(max_count=2), config={}, lease=lease)
+    wish = AcquireRequest(terms=_wish().terms, limits=limits(max_count=2), config={}, lease=lease)
     one, other = (database.acquisitions.acquire(wish, source) for _ in range(2))
     assert one is not None
     assert other is not None
     rival.jobs.cancel_batch("import", one.batch.id)
-    eventually(lambda: not database.heartbeat.keeps(one.token))
-    assert database.heartbeat.keeps(other.token)
+    eventually(lambda: not database.heartbeat.is_renewing(one.token))
+    assert database.heartbeat.is_renewing(other.token)
     with pytest.raises(FencedError):
         database.attempts.succeed(one, logging=None, seen=None)
     assert database.attempts.succeed(other, logging=None, seen=None) == 1
@@ -274,9 +274,9 @@ def test_job_whose_name_is_on_two_tables_needs_the_table(
 )
 def test_batch_that_is_not_there_is_refused(database: Database, one: Batch, name: str) -> None:
     """Expect an error that names job and batch, whatever was written."""
-    with pytest.raises(UnknownJobBatchError) as caught:
+    with pytest.raises(UnknownBatchError) as caught:
         database.jobs.cancel_batch("orders", name)
-    assert (caught.value.job, caught.value.batch) == ("orders", name)
+    assert f"Job 'orders' has no batch {name!r}." in str(caught.value)
     assert _states(database) == ["planned"]
 
 

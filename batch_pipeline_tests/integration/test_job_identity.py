@@ -16,13 +16,13 @@ from batch_pipeline import (
     library,
     plan_backfill,
 )
-from batch_pipeline.domain.errors import JobChangedError
-from batch_pipeline.domain.stream import TableSource
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta.meta_connection import open_meta_engine
-from batch_pipeline.inventory.meta.meta_sources import MetaSources
-from batch_pipeline.inventory.meta.user_meta_table import UserMetaTable
+from batch_pipeline.inventory.meta_tables.connection import open_meta_engine
+from batch_pipeline.inventory.meta_tables.sources import MetaSources
+from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
 from batch_pipeline.library.session import SESSIONS
+from batch_pipeline.model.errors import JobChangedError
+from batch_pipeline.model.stream import TableSource
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.library_tables import (
     COLUMNS,
@@ -278,7 +278,7 @@ def test_stream_on_another_database_is_refused(
                 inventory=database.engine,
                 sources=MetaSources(engine, database.engine),
                 stream="orders",
-                described=described,
+                table_source=described,
             )
         )
     assert database.batches.plan(plans[0], limits(), drain=True).batches

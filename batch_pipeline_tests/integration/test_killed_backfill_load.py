@@ -6,18 +6,18 @@ from pathlib import Path
 
 import psycopg
 
-from batch_pipeline.domain.backfill import Backfill, Selection
-from batch_pipeline.domain.batch import Batch
-from batch_pipeline.domain.schema import Column
-from batch_pipeline.domain.target import PostgresTarget
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.postgres.loader import PostgresLoader
+from batch_pipeline.load.postgres import PostgresLoader
+from batch_pipeline.model.backfill import Backfill, Selection
+from batch_pipeline.model.batch import Batch
+from batch_pipeline.model.load import PostgresTarget
+from batch_pipeline.model.schema import Column
 from batch_pipeline.steps.load import Outcome, load
 from batch_pipeline_tests.concurrency import run_python
 from batch_pipeline_tests.factories import encoded, item_report, limits
 from batch_pipeline_tests.integration.load_scene import FIRST, dock
 from batch_pipeline_tests.integration.seeds import ORDER_ID, planned, publish
-from batch_pipeline_tests.unit.target_scripts import lines_file
+from batch_pipeline_tests.load.target_scripts import lines_file
 
 AGAIN = f"2023:{FIRST}"
 LOAD_ALL = """

@@ -7,14 +7,14 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.domain.audit import Audit, Noted
-from batch_pipeline.domain.errors import JobChangedError, UnknownJobError
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta.ceilings.ceiling import Strategy
-from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
-from batch_pipeline.inventory.meta.ceilings.settle import SettleBy
-from batch_pipeline.inventory.meta.meta_source import MetaSource
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.sources import MetaSource
+from batch_pipeline.inventory.meta_tables.watermark_choice import choose_watermark
+from batch_pipeline.inventory.meta_tables.watermarks import SettleBy
+from batch_pipeline.model.audit import Audit, CountedNames
+from batch_pipeline.model.errors import JobChangedError, UnknownJobError
+from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.concurrency import run_python, together
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.audit_scene import Feed, lists, row_counts, taken_even_ids
@@ -28,7 +28,7 @@ AUDIT = """
 import sys
 import sqlalchemy as sa
 from batch_pipeline.inventory.database import open_database
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline_tests.integration.meta_tables import FILES
 database = open_database(sys.argv[1], migrated=None)
 table = ReflectedMetaTable.open(sa.create_engine(sys.argv[2]), "ops.files", FILES)
@@ -53,7 +53,7 @@ def test_rows_that_appear_below_the_bookmark_are_handed_out_once(either: Feed) -
     """Expect ids in gaps and below the first batch, cut by the job's limits, before new rows."""
     insert(either.table, dict.fromkeys((-7, 1, 3, 11, 17, 19), 10))
     audit = either.audit()
-    assert (audit.late, audit.late_batches) == (Noted(count=5, first=(-7, 1, 3, 11, 17)), 2)
+    assert (audit.late, audit.late_batches) == (CountedNames(count=5, first=(-7, 1, 3, 11, 17)), 2)
     assert either.drain() == [[-7, 1, 3], [11, 17], [19]]
     assert sorted(either.taken) == sorted({-7, 1, 3, 11, 17, 19, *range(2, 19, 2)})
     check_invariants(either.database)
@@ -88,7 +88,7 @@ def test_deleted_rows_are_reported_and_nothing_else(either: Feed) -> None:
     delete(either.table, either.table.uid.in_([4, 8, 10, 12]))
     before = row_counts(either.database)
     audit = either.audit()
-    assert audit.missing == Noted(count=4, first=(4, 8, 10, 12))
+    assert audit.missing == CountedNames(count=4, first=(4, 8, 10, 12))
     assert (audit.late.count, audit.changed.count) == (0, 0)
     assert row_counts(either.database) == before
 
@@ -132,7 +132,7 @@ def test_transaction_longer_than_the_settle_delay_is_found_late(
     """Expect the rows that a delay too short has passed over to be processed exactly once."""
     feed = Feed(database, files)
     settle_by = SettleBy("imported", timedelta(microseconds=1))
-    choice = choose_ceiling(files, Strategy.SETTLE, settle_by=settle_by)
+    choice = choose_watermark(files, Strategy.SETTLE, settle_by=settle_by)
     feed.source = MetaSource(table=files, choice=choice)
     row = "INSERT INTO ops.files (file_location, size_in_bytes) VALUES ('f', 1)"
     with files.engine.connect() as slow, slow.begin():

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from batch_pipeline.domain.audit import Audit
-from batch_pipeline.domain.batch import Batch
-from batch_pipeline.domain.id_range import IdRange
-from batch_pipeline.domain.job import JobKind
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.audit import Audit
+from batch_pipeline.model.batch import Batch
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.job import JobKind
 from batch_pipeline_tests.factories import encoded, item_report, stream
 from batch_pipeline_tests.integration.audit_scene import row_counts
 from batch_pipeline_tests.integration.invariants import check_invariants
@@ -90,7 +90,7 @@ def test_late_job_of_a_stream_belongs_to_it_and_goes_with_it(database: Database)
     )
     assert ("orders.late", JobKind.LATE, "orders", True) in jobs
     assert [status.batch.id for status in database.batches.statuses("orders")] == [one.id]
-    database.forget("orders")
+    database.delete_stream("orders")
     assert row_counts(database) == [(0, 0, 0, 0, 0)]
 
 

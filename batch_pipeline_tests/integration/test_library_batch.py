@@ -9,18 +9,17 @@ from functools import partial
 import pytest
 
 from batch_pipeline import Batch, acquire_batches, library
-from batch_pipeline.domain.errors import (
-    BatchElsewhereError,
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.inventory.heartbeat import Heartbeat
+from batch_pipeline.library.session import SESSIONS
+from batch_pipeline.model.errors import (
     BatchReleasedError,
     ConfigurationError,
     FencedError,
     InvalidValueError,
-    LockTimeoutError,
-    UnknownMetaColumnError,
+    MetaTableError,
+    RetryableError,
 )
-from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.work.heartbeat import Heartbeat
-from batch_pipeline.library.session import SESSIONS
 from batch_pipeline_tests.concurrency import eventually, together
 from batch_pipeline_tests.integration.library_tables import (
     COLUMNS,
@@ -91,7 +90,7 @@ def test_batch_cannot_be_copied_or_pickled(ten: Database) -> None:
     """Expect no twin that could release it too."""
     batch = acquired()
     for twin in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(BatchElsewhereError, match="belongs to process"):
+        with pytest.raises(ConfigurationError, match="belongs to process"):
             twin(batch)
     batch.succeeded()
 
@@ -127,7 +126,7 @@ def test_lost_batch_knows_after_the_next_renewal(ten: Database) -> None:
     assert not batch.lost
     execute(ten, EXPIRE)
     heir = acquired()
-    _heartbeat()._beat()
+    _heartbeat()._renew_all()
     assert (batch.lost, heir.lost) == (True, False)
     heir.succeeded()
     assert not heir.lost
@@ -139,7 +138,7 @@ def test_forgotten_batch_is_handed_out_again(ten: Database) -> None:
     first_ids = batch.id_range
     del batch
     gc.collect()
-    _heartbeat()._beat()
+    _heartbeat()._renew_all()
     again = acquired()
     assert (again.id_range, again.attempt) == (first_ids, 2)
     assert statuses(ten) == ["abandoned", "running"]
@@ -168,7 +167,7 @@ def test_block_with_an_exception_fails(ten: Database) -> None:
 
 @pytest.mark.parametrize(
     "interrupt",
-    [KeyboardInterrupt(), SystemExit(), LockTimeoutError("db", "somebody else holds a lock")],
+    [KeyboardInterrupt(), SystemExit(), RetryableError("somebody else holds a lock")],
     ids=["interrupt", "exit", "retryable"],
 )
 def test_block_that_is_interrupted_abandons(ten: Database, interrupt: BaseException) -> None:
@@ -222,7 +221,7 @@ def test_process_of_a_batch_whose_rows_are_gone_does_not_call_the_function(ten: 
 
 def test_unknown_item_column_burns_nothing(ten: Database) -> None:
     """Expect a misspelt column to be refused before a batch is taken."""
-    with pytest.raises(UnknownMetaColumnError):
+    with pytest.raises(MetaTableError, match="has no column"):
         library.acquire_batch("job", "meta_table", {"uid": "id", "item": "fiel"})
     assert statuses(ten) == []
     assert acquired(batch_count=1).items == ["file-1"]

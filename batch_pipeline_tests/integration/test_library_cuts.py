@@ -10,10 +10,10 @@ import pytest
 import sqlalchemy as sa
 
 from batch_pipeline import Batch, library
-from batch_pipeline.domain.errors import RetryableError
-from batch_pipeline.domain.failpoint import VARIABLE, FailpointError
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.library.session import SESSIONS
+from batch_pipeline.model.errors import RetryableError
+from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline_tests.integration.cuts import Cutter, cutting
 from batch_pipeline_tests.integration.library_tables import (
     CREATE_META_TABLE,
@@ -197,7 +197,7 @@ def test_acquisition_whose_reply_is_lost_is_handed_out_again(
 
     sa.event.listen(inventory, "after_cursor_execute", lose)
     monkeypatch.setenv(VARIABLE, "acquire.after_commit=raise")
-    with pytest.raises((RetryableError, FailpointError)):
+    with pytest.raises((RetryableError, RuntimeError)):
         acquired(batch_count=1)
     sa.event.remove(inventory, "after_cursor_execute", lose)
     monkeypatch.delenv(VARIABLE)

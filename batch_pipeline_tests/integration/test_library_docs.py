@@ -10,14 +10,15 @@ import pytest
 
 import batch_pipeline
 from batch_pipeline import library
-from batch_pipeline.domain import errors
-from batch_pipeline.domain.ceiling import Strategy
-from batch_pipeline.domain.filter import Operator
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model import errors
+from batch_pipeline.model.filter import Operator
+from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.integration.seeds import execute, query
 
 PAGE = Path(batch_pipeline.__file__).parent / "docs" / "library.md"
 TEXT = PAGE.read_text(encoding="utf-8")
+API = PAGE.with_name("api.md").read_text(encoding="utf-8")
 HEADINGS_AND_TEXTS = re.split(r"^## (.+)$", f"## Start\n{TEXT}", flags=re.MULTILINE)[1:]
 KINDS = [
     errors.PipelineError,
@@ -153,7 +154,7 @@ def test_steering_examples_run(
     """Expect what is printed to be true of the first example."""
     reader.run("Looking and steering", "")
     printed = capsys.readouterr().out
-    assert " 90 ceiling 100 (locks); nothing holds it back\norders 0\n" in printed
+    assert " 90 high watermark 100 (locks); nothing holds it back\norders 0\n" in printed
     assert "orders: Published batches compared with the meta table: 1" in printed
 
 
@@ -173,6 +174,17 @@ def test_kind_of_error_imported_from_the_package_is_the_one_that_is_raised(
 ) -> None:
     assert getattr(batch_pipeline, kind.__name__) is kind
     assert kind.__name__ in dir(batch_pipeline)
+
+
+def test_api_page_lists_every_error_of_the_package_with_its_kind() -> None:
+    rows = re.findall(r"^\| `(\w+Error)` \| `(\w+)` \|", API, flags=re.MULTILINE)
+    kinds = {kind.__name__ for kind in KINDS}
+    exported = {name for name in batch_pipeline.__all__ if name.endswith("Error")} - kinds
+    assert {name for name, _ in rows} == exported
+    for name, kind in rows:
+        error = getattr(batch_pipeline, name)
+        assert issubclass(error, errors.PipelineError)
+        assert [base.__name__ for base in error.__bases__] == [kind]
 
 
 def test_page_names_no_error_and_no_argument_that_is_not_there() -> None:

@@ -18,18 +18,18 @@ from batch_pipeline import (
     resume_job,
     retry_job,
 )
-from batch_pipeline.domain.batch import BatchState
-from batch_pipeline.domain.errors import (
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.batch import BatchState
+from batch_pipeline.model.errors import (
     AmbiguousJobError,
+    ConfigurationError,
     FencedError,
     InvalidValueError,
     JobChangedError,
     JobPausedError,
-    UnknownItemsError,
-    UnknownJobBatchError,
+    UnknownBatchError,
     UnknownJobError,
 )
-from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.integration.library_tables import (
     COLUMNS,
     acquire_or_none,
@@ -81,7 +81,7 @@ def test_backfill_of_a_window_is_planned_at_once_and_acquired_by_its_name(
 def test_backfill_takes_items_one_by_one(hundred: Database) -> None:
     """Expect exactly the ids that were named, and one that is not there to be told."""
     assert backfill("three", items=[7, 3, 99], batch_count=2) == [["file-3", "file-7"], ["file-99"]]
-    with pytest.raises(UnknownItemsError, match="101"):
+    with pytest.raises(ConfigurationError, match="101"):
         plan_backfill("more", "meta_table", COLUMNS, items=[1, 101])
 
 
@@ -162,7 +162,7 @@ def test_status_counts_batches_and_what_is_not_planned(hundred: Database) -> Non
     """Expect the same facts before anything was acquired, meanwhile, and after a failure."""
     before = job_status("orders", "meta_table", COLUMNS)
     assert (before.batches, before.items_not_planned, before.weight_not_planned) == ({}, 100, 1000)
-    assert before.ceiling.startswith("ceiling 100 (locks); nothing holds it back")
+    assert before.ceiling.startswith("high watermark 100 (locks); nothing holds it back")
     acquired("orders", batch_count=10).succeeded()
     acquired("orders", batch_count=10).failed("no")
     held = acquired("orders", batch_count=10)
@@ -268,7 +268,7 @@ def test_job_that_is_not_there_is_told(hundred: Database, call: Callable[[str], 
     acquired("orders").succeeded()
     with pytest.raises(UnknownJobError, match=r"jobs: orders"):
         call("order")
-    with pytest.raises(UnknownJobBatchError):
+    with pytest.raises(UnknownBatchError):
         cancel_job("orders", "1..2")
 
 
@@ -298,7 +298,7 @@ def test_chained_job_is_looked_at_as_any_other(hundred: Database) -> None:
     status = job_status("down", "inventory", where=up)
     assert (status.items_not_planned, status.ceiling) == (
         2,
-        "ceiling 3 (registrar); nothing holds it back",
+        "high watermark 3 (registrar); nothing holds it back",
     )
     assert audit_job("down", "inventory").is_clean
     planned = plan_backfill("down again", "inventory", batch_id_max=2, where=up)

@@ -6,8 +6,8 @@ import pytest
 import sqlalchemy as sa
 
 from batch_pipeline import acquire_batches, library
-from batch_pipeline.domain.errors import MetaUnreachableError
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.errors import MetaUnreachableError
 from batch_pipeline_tests.integration.library_tables import (
     COLUMNS,
     acquire_or_none,

@@ -10,15 +10,15 @@ import pytest
 import sqlalchemy as sa
 
 from batch_pipeline import acquire_batches, library
-from batch_pipeline.domain.errors import (
+from batch_pipeline.inventory import embedded_server
+from batch_pipeline.inventory.database import Database, open_database
+from batch_pipeline.library.session import SESSIONS
+from batch_pipeline.model.errors import (
     ConfigurationError,
     DatabaseUnreachableError,
     MetaUnreachableError,
     RetryableError,
 )
-from batch_pipeline.inventory.database import Database, open_database
-from batch_pipeline.inventory.server import embedded
-from batch_pipeline.library.session import SESSIONS
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.integration.library_tables import (
     COLUMNS,
@@ -68,9 +68,9 @@ def other_server() -> Iterator[Path]:
     """The data folder of a second server, which runs."""
     folder = Path(tempfile.mkdtemp(prefix="bp-"))
     data = folder / "postgres"
-    embedded.ensure_running(data)
+    embedded_server.ensure_running(data)
     yield data
-    embedded.release(data)
+    embedded_server.release(data)
     shutil.rmtree(folder)
 
 
@@ -226,19 +226,19 @@ def test_second_server_that_is_down_is_told(
     ten: Database, database_url: str, other_server: Path
 ) -> None:
     """Expect the server of the meta table, then that of the inventory, to be named and retried."""
-    url = embedded.ensure_running(other_server)
+    url = embedded_server.ensure_running(other_server)
     with meta_engine(url) as engine:
         execute(engine, CREATE_META_TABLE)
         fill_evenly(engine, 10)
     run(ten, "DROP TABLE meta_table")
     library.configure(settings={"inventory_conn": database_url, "meta_conn": url})
     batch = acquired(batch_count=2)
-    embedded.release(other_server)
+    embedded_server.release(other_server)
     with pytest.raises(MetaUnreachableError):
         _ = batch.items
     with pytest.raises(MetaUnreachableError):
         acquire_or_none(batch_count=2)
-    assert embedded.ensure_running(other_server) == url
+    assert embedded_server.ensure_running(other_server) == url
     assert batch.items == files(1, 2)
     batch.succeeded()
     with acquired() as batch:
@@ -250,16 +250,16 @@ def test_inventory_that_is_down_is_told(
     ten: Database, database_url: str, other_server: Path
 ) -> None:
     """Expect every call to be retryable while the inventory is away, and to go on after it."""
-    url = embedded.ensure_running(other_server)
+    url = embedded_server.ensure_running(other_server)
     open_database(url, migrated=True).close()
     library.configure(settings={"inventory_conn": url, "meta_conn": database_url})
     batch = acquired(batch_count=2)
     assert batch.items == files(1, 2)
-    embedded.release(other_server)
+    embedded_server.release(other_server)
     for call in (batch.succeeded, batch.failed, acquire_or_none):
         with pytest.raises(DatabaseUnreachableError):
             call()
-    assert embedded.ensure_running(other_server) == url
+    assert embedded_server.ensure_running(other_server) == url
     batch.succeeded()
     with acquired() as batch:
         assert batch.items == files(3, 10)

@@ -11,14 +11,23 @@ import yaml
 from click.testing import CliRunner, Result
 
 from batch_pipeline.cli import cli
-from batch_pipeline.domain.errors import FilesRemovedError, PipelineError
 from batch_pipeline.inventory.database import Database
-from batch_pipeline_tests.factories import encoded, item_report
-from batch_pipeline_tests.integration.load_scene import FIRST, LEASE, SECOND, due, published
-from batch_pipeline_tests.integration.seeds import planned, publish
-from batch_pipeline_tests.unit.target_scripts import GOOD, SILENT, read, script
+from batch_pipeline.model.backfill import Backfill, Selection
+from batch_pipeline.model.errors import FilesRemovedError, PipelineError
+from batch_pipeline_tests.factories import encoded, item_report, limits
+from batch_pipeline_tests.integration.load_scene import (
+    FIRST,
+    LEASE,
+    SECOND,
+    due,
+    publish_file,
+    published,
+)
+from batch_pipeline_tests.integration.seeds import execute, planned, publish
+from batch_pipeline_tests.load.target_scripts import GOOD, SILENT, read, script
 
 Run = Callable[..., Result]
+AGAIN, LATE = f"2023:{FIRST}", "000000000002-000000000003 of orders.late"
 
 
 @pytest.fixture
@@ -116,7 +125,8 @@ def test_load_while_another_one_loads_is_to_be_tried_later(
     [
         (("bare",), "The stream bare has no target (targets of its stream file: none)"),
         (("orders", "--target", "lake"), "The stream orders has no target 'lake'"),
-        (("orders", "--reload", FIRST), f"no batch '{FIRST}' is loaded into good, silent"),
+        (("orders", "--batch", FIRST), f"no published batch '{FIRST}'"),
+        (("orders", "--batch", "again:1-2"), "no published batch 'again:1-2'"),
         (("nowhere",), "No stream 'nowhere'"),
     ],
 )
@@ -133,13 +143,78 @@ def test_load_of_a_batch_again_sends_it_and_no_other(
     run: Run, database: Database, tmp_path: Path
 ) -> None:
     """Expect one batch more for the target, and the records of both loads to be kept."""
-    published(database, tmp_path, 2)
-    run("load", "orders", "--target", "good")
-    ended = run("load", "orders", "--target", "good", "--reload", SECOND, "--json")
+    published(database, tmp_path, 3)
+    run("load", "orders", "--target", "good", "--batch", f"{FIRST},{SECOND}")
+    ended = run("load", "orders", "--target", "good", "--batch", SECOND, "--json")
     assert ended.exit_code == 0
     assert [one["batch_id"] for one in told(ended)["targets"][0]["batches"]] == [SECOND]
     states = [one for one in read(tmp_path / "good") if one["type"] == "STATE"]
     assert len(states) == 3
+
+
+@pytest.mark.parametrize("name", [SECOND, "4..6", "2"])
+def test_load_takes_a_batch_by_all_its_names(
+    run: Run, database: Database, tmp_path: Path, name: str
+) -> None:
+    published(database, tmp_path, 2)
+    ended = run("load", "orders", "--target", "good", "--batch", name, "--json")
+    assert [one["batch_id"] for one in told(ended)["targets"][0]["batches"]] == [SECOND]
+
+
+def test_load_of_late_items_and_backfills_takes_the_names_that_load_prints(
+    run: Run, database: Database, tmp_path: Path
+) -> None:
+    published(database, tmp_path, 1)
+    publish_late_and_backfill(database, tmp_path)
+    assert _loaded(run) == [FIRST, LATE, AGAIN]
+    assert _loaded(run, "--batch", LATE) == [LATE]
+    assert _loaded(run, "--batch", "2..3") == [LATE]
+    assert _loaded(run, "--batch", f"{AGAIN},{FIRST}") == [FIRST, AGAIN]
+
+
+def publish_late_and_backfill(database: Database, folder: Path) -> None:
+    """Plan and publish the items that the first batch left out, and a backfill of it."""
+    table = database.meta_table("orders")
+    execute(database, """UPDATE batch_pipeline.attempt SET seen = seen || '{"weight": 10}'""")
+    database.late_arrivals.audit("orders", table.reflected(), limits=limits(), since=None)
+    publish_file(database, database.jobs.batch("orders", "2..3"), folder)
+    request = Backfill.of_stream("orders", "2023", Selection(), limits())
+    database.backfills.plan(request, table)
+    publish_file(database, database.backfills.batch("orders", AGAIN), folder)
+
+
+def _loaded(run: Run, *words: str) -> list[str]:
+    """Return the names of the batches that a load into `good` sends."""
+    ended = run("load", "orders", "--target", "good", *words, "--json")
+    assert ended.exit_code == 0, ended.output
+    return [one["batch_id"] for one in told(ended)["targets"][0]["batches"]]
+
+
+def test_load_of_batches_of_which_one_is_unknown_changes_nothing(
+    run: Run, database: Database, tmp_path: Path
+) -> None:
+    published(database, tmp_path, 1)
+    run("load", "orders", "--target", "good")
+    error = run("load", "orders", "--target", "good", "--batch", f"{FIRST},{SECOND}").exception
+    assert f"no published batch '{SECOND}'" in str(error)
+    assert due(database, "good") == []
+
+
+def test_load_of_batches_of_which_one_lost_its_files_changes_nothing(
+    run: Run, database: Database, tmp_path: Path
+) -> None:
+    published(database, tmp_path, 2)
+    run("load", "orders", "--target", "good")
+    assert database.stored_attempts.mark_loaded([1], ["good"]) == {1}
+    error = run("load", "orders", "--target", "good", "--batch", f"{SECOND},{FIRST}").exception
+    assert isinstance(error, FilesRemovedError)
+    assert due(database, "good") == []
+
+
+def test_load_with_reload_names_its_replacement(run: Run) -> None:
+    ended = run("load", "orders", "--reload", FIRST)
+    assert ended.exit_code == 2
+    assert "The option --reload was removed. Use --batch." in ended.stderr
 
 
 def test_load_into_a_postgres_table_is_recorded_like_any_other(
@@ -217,13 +292,13 @@ def test_explain_tells_station_nine(run: Run, database: Database, tmp_path: Path
 def test_batch_whose_files_went_is_told_and_not_loaded_again(
     run: Run, database: Database, tmp_path: Path
 ) -> None:
-    """Expect `--reload`, `explain` and `status` to say when they went and what to do."""
+    """Expect `--batch`, `explain` and `status` to say when they went and what to do."""
     published(database, tmp_path, 1)
     run("load", "orders", "--target", "good")
     marked = database.stored_attempts.mark_loaded([1], ["good"])
     assert marked == {1}
 
-    error = run("load", "orders", "--target", "good", "--reload", FIRST).exception
+    error = run("load", "orders", "--target", "good", "--batch", FIRST).exception
     assert isinstance(error, FilesRemovedError)
     assert f"the files of batch {FIRST}, generation 1, were deleted on 2" in str(error)
     assert "Materialize its partition again" in str(error)

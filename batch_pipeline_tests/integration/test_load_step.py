@@ -8,21 +8,21 @@ from pathlib import Path
 import psutil
 import pytest
 
-from batch_pipeline.domain.backfill import Backfill, Selection
-from batch_pipeline.domain.errors import (
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.backfill import Backfill, Selection
+from batch_pipeline.model.errors import (
+    ConfigurationError,
     LoadRunningError,
     PartFileChangedError,
     TargetFailedError,
-    TargetStartError,
 )
-from batch_pipeline.domain.failpoint import VARIABLE
-from batch_pipeline.domain.id_range import IdRange
-from batch_pipeline.domain.load import Loaded
-from batch_pipeline.domain.location import to_path
-from batch_pipeline.domain.manifest import PartFile
-from batch_pipeline.files.looks import checksum_problem
-from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.failpoint import VARIABLE
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.load import Loaded
+from batch_pipeline.model.location import to_path
+from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.steps.load import load
+from batch_pipeline.storage.verification import checksum_problem
 from batch_pipeline_tests.concurrency import eventually, run_python, together
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.load_scene import (
@@ -39,8 +39,8 @@ from batch_pipeline_tests.integration.load_scene import (
     settled,
 )
 from batch_pipeline_tests.integration.seeds import query
-from batch_pipeline_tests.unit import target_scripts as scripts
-from batch_pipeline_tests.unit.target_scripts import loader, read
+from batch_pipeline_tests.load import target_scripts as scripts
+from batch_pipeline_tests.load.target_scripts import loader, read
 
 ALL_LOADED = [(FIRST, "loaded"), (SECOND, "loaded"), (THIRD, "loaded")]
 LOAD_ALL = """
@@ -48,7 +48,7 @@ import sys
 from pathlib import Path
 from batch_pipeline.inventory.database import open_database
 from batch_pipeline_tests.integration.load_scene import dock, loaded
-from batch_pipeline_tests.unit import target_scripts
+from batch_pipeline_tests.load import target_scripts
 database = open_database(sys.argv[1], migrated=None)
 print(loaded(dock(database, Path(sys.argv[2]), getattr(target_scripts, sys.argv[3]))))
 """
@@ -93,7 +93,7 @@ def test_bad_batch_of_a_group_fails_alone(database: Database, tmp_path: Path) ->
     found = list(load(dock(database, tmp_path, FAILS_AT_FOUR)))
     assert [one.loaded is not None for one in found] == [True, False, True]
     assert isinstance(found[1].error, TargetFailedError)
-    assert found[1].error.log == "no room for 4\n"
+    assert found[1].error.said == "no room for 4\n"
     assert [one.label for one in due(database)] == [SECOND]
     assert [row[:3] for row in rows(database) if row[0] == 4] == [
         (4, number, "failed") for number in (1, 2, 3)
@@ -224,7 +224,7 @@ def test_target_that_cannot_be_started_ends_the_load(database: Database, tmp_pat
     """Expect one try, for no repetition mends it."""
     published(database, tmp_path)
     missing = loader(tmp_path, scripts.GOOD, command=("no-such-target",))
-    with pytest.raises(TargetStartError):
+    with pytest.raises(ConfigurationError, match="cannot be started"):
         loaded(dock(database, tmp_path, "", loader=missing))
     assert [row[:3] for row in rows(database)] == [(1, 1, "failed")]
 

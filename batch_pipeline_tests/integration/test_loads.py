@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import exc
 
-from batch_pipeline.domain.backfill import Backfill, Selection
-from batch_pipeline.domain.errors import LoadLostError, LoadRunningError, TargetFailedError
-from batch_pipeline.domain.id_range import IdRange
-from batch_pipeline.domain.load import Claim, Loaded, LoadStatus
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.backfill import Backfill, Selection
+from batch_pipeline.model.errors import ConflictError, LoadRunningError, TargetFailedError
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.load import Claim, Loaded, LoadStatus
 from batch_pipeline_tests.concurrency import python, said, together
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.load_scene import (
@@ -98,7 +98,7 @@ def test_due_of_several_jobs_comes_in_the_order_of_publishing(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: int
 ) -> None:
     """Expect a backfill between the stream's own batches, once each from pages of any size."""
-    monkeypatch.setattr("batch_pipeline.inventory.work.due_loads._PAGE", page)
+    monkeypatch.setattr("batch_pipeline.inventory.pending_loads._PAGE", page)
     _, second, _ = published(database, tmp_path, 3)
     publish_backfill(database, tmp_path)
     publish_file(database, second, tmp_path, generation=2)
@@ -154,7 +154,7 @@ def test_due_of_a_job_that_is_held_up_is_read_no_further(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Expect the page that was read, and of later ones only batches of other jobs."""
-    monkeypatch.setattr("batch_pipeline.inventory.work.due_loads._PAGE", 2)
+    monkeypatch.setattr("batch_pipeline.inventory.pending_loads._PAGE", 2)
     published(database, tmp_path, 3)
     publish_backfill(database, tmp_path)
     held_up: set[str] = set()
@@ -229,7 +229,7 @@ def test_claim_leaves_out_a_generation_that_a_newer_one_took_the_place_of(
     publish_file(database, first, tmp_path, generation=2)
     load_all(database)
     if is_asked_again:
-        assert database.loads.void("orders", "warehouse", FIRST)
+        assert database.loads.void("orders", "warehouse", [FIRST])
     claim = database.loads.claim("orders", "warehouse", before, run_id="load-2", lease=LEASE)
     with claim as got:
         assert got is None
@@ -267,7 +267,8 @@ def test_load_of_a_killed_process_blocks_nobody(
 def test_load_that_fails_is_remembered_and_stays_due(database: Database, tmp_path: Path) -> None:
     """Expect error, exit code and log, and the next try to be number 2."""
     (one,) = published(database, tmp_path, 1)
-    error = TargetFailedError("warehouse", "orders", FIRST, 4, "disk full\0")
+    text = f"orders: batch {FIRST} was not loaded into warehouse"
+    error = TargetFailedError(text, 4, "disk full\0")
     with claimed(database) as claim:
         database.loads.fail(claim.load, error)
     kept = query(database, "SELECT exit_code, log FROM batch_pipeline.load")
@@ -310,7 +311,7 @@ def test_load_that_was_taken_over_records_nothing(
     with claimed(database) as claim:
         execute(database, "UPDATE batch_pipeline.load SET lease_until = now() - interval '1 s'")
         with claimed(rival) as second:
-            with pytest.raises(LoadLostError, match="its claim was taken over"):
+            with pytest.raises(ConflictError, match="its lease expired"):
                 database.loads.succeed(claim.load, DONE, None)
             rival.loads.succeed(second.load, DONE, None)
     assert [row[2] for row in rows(database)] == ["interrupted", "succeeded"]
@@ -322,7 +323,7 @@ def test_lease_of_a_load_is_renewed(database: Database, tmp_path: Path) -> None:
     ends = "SELECT lease_until FROM batch_pipeline.load"
     with claimed(database):
         before = query(database, ends)
-        database.heartbeat._beat()
+        database.heartbeat._renew_all()
         assert query(database, ends) > before
     over = "SELECT lease_until < clock_timestamp() FROM batch_pipeline.load"
     assert query(database, over) == [(True,)]
@@ -332,9 +333,9 @@ def test_void_lets_a_loaded_batch_be_due_again(database: Database, tmp_path: Pat
     """Expect only the named batch, marked as asked for again, until it is loaded."""
     published(database, tmp_path, 2)
     load_all(database)
-    assert not database.loads.void("orders", "lake", FIRST)
-    assert not database.loads.void("orders", "warehouse", THIRD)
-    assert database.loads.void("orders", "warehouse", FIRST)
+    assert not database.loads.void("orders", "lake", [FIRST])
+    assert not database.loads.void("orders", "warehouse", [THIRD])
+    assert database.loads.void("orders", "warehouse", [FIRST])
     assert [(one.label, one.again) for one in due(database)] == [(FIRST, True)]
     load_all(database)
     assert due(database) == []
@@ -348,11 +349,11 @@ def test_void_of_a_backfills_batch_leaves_the_streams_own_alone(
     published(database, tmp_path, 1)
     publish_backfill(database, tmp_path)
     load_all(database)
-    assert database.loads.void("orders", "warehouse", AGAIN)
+    assert database.loads.void("orders", "warehouse", [AGAIN])
     assert [one.label for one in due(database)] == [AGAIN]
-    assert database.loads.void("orders", "warehouse", FIRST)
+    assert database.loads.void("orders", "warehouse", [FIRST])
     assert [one.label for one in due(database)] == [FIRST, AGAIN]
-    assert not database.loads.void("orders", "warehouse", "no such batch")
+    assert not database.loads.void("orders", "warehouse", ["no such batch"])
 
 
 def test_generation_is_loaded_once(database: Database, tmp_path: Path) -> None:
@@ -378,10 +379,10 @@ def test_standing_counts_what_a_target_has_and_lacks(database: Database, tmp_pat
     with claimed(database) as claim:
         second = database.loads.succeed(claim.load, DONE, claim.loadings[1])
         assert second is not None
-        (during,) = database.loads.standing("orders", ["warehouse"])
-        error = TargetFailedError("warehouse", "orders", SECOND, 4)
+        (during,) = database.loads.target_statuses("orders", ["warehouse"])
+        error = TargetFailedError("ended with exit code 4", 4)
         database.loads.fail(second, error)
-    warehouse, lake = database.loads.standing("orders", ["warehouse", "lake"])
+    warehouse, lake = database.loads.target_statuses("orders", ["warehouse", "lake"])
     assert (during.loaded, during.due, during.failed, during.running) == (1, 2, 0, "load-1")
     assert (warehouse.loaded, warehouse.due, warehouse.failed) == (1, 2, 1)
     assert warehouse.error == str(error)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.domain.load import Loaded
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.load import Loaded
 from batch_pipeline_tests.integration.load_scene import FIRST, LEASE, due, published
 from batch_pipeline_tests.integration.seeds import execute
 
@@ -37,7 +37,7 @@ def test_void_leaves_what_the_named_runs_have_loaded(
     """Expect the batch to be due again unless one of them has loaded it."""
     published(database, tmp_path, 1)
     load_all(database)
-    assert database.loads.void("orders", "warehouse", FIRST, but_of_runs=runs) is is_void
+    assert database.loads.void("orders", "warehouse", [FIRST], but_of_runs=runs) is is_void
     assert [one.label for one in due(database)] == ([FIRST] if is_void else [])
 
 
@@ -48,7 +48,7 @@ def test_void_of_a_repeated_run_takes_files_that_went_as_loaded(
     published(database, tmp_path, 1)
     load_all(database)
     assert database.stored_attempts.mark_loaded([1], ["warehouse"]) == {1}
-    assert not database.loads.void("orders", "warehouse", FIRST, but_of_runs=["load-1"])
+    assert not database.loads.void("orders", "warehouse", [FIRST], but_of_runs=["load-1"])
 
 
 def test_mark_stops_before_a_running_load_of_a_target_that_the_stream_has(
@@ -58,7 +58,7 @@ def test_mark_stops_before_a_running_load_of_a_target_that_the_stream_has(
     published(database, tmp_path, 1)
     leave_running(database, "old")
     load_all(database)
-    assert database.loads.mark("orders", ["warehouse"]) == 2
-    assert database.loads.mark("orders", ["warehouse", "old"]) == 0
+    assert database.loads.cursor("orders", ["warehouse"]) == 2
+    assert database.loads.cursor("orders", ["warehouse", "old"]) == 0
     execute(database, "UPDATE batch_pipeline.load SET status = 'interrupted', finished_at = now()")
-    assert database.loads.mark("orders", ["warehouse", "old"]) == 2
+    assert database.loads.cursor("orders", ["warehouse", "old"]) == 2

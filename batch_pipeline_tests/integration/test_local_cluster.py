@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.spark import packing
+from batch_pipeline.spark import task_planning
 from batch_pipeline.spark.sessions import launch
 from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
 from batch_pipeline_tests.integration.cluster_files import TASK_ITEMS, encoded
@@ -18,7 +18,7 @@ def test_local_cluster_gives_the_bytes_of_a_local_session(
     What Spark writes for them is gone with the session, and nothing of it is in the package.
     """
     monkeypatch.setenv("BATCH_PIPELINE_JAVA", "bundled")
-    monkeypatch.setattr(packing, "TASK_ITEMS", TASK_ITEMS)
+    monkeypatch.setattr(task_planning, "MAX_TASK_ITEMS", TASK_ITEMS)
     digests = {}
     for master in ("local[2]", "local-cluster[2,1,1024]"):
         try:

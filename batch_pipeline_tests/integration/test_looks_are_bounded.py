@@ -3,7 +3,7 @@
 import pytest
 
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.work.work_counts import Seen
+from batch_pipeline.inventory.work_counts import AttemptCursor
 from batch_pipeline_tests.integration.logins import Logins
 from batch_pipeline_tests.integration.meta_tables import recorded, rows_touched
 from batch_pipeline_tests.integration.seeds import planned, publish
@@ -41,7 +41,7 @@ def old(database: Database) -> Database:
 
 def test_scrape_touches_what_waits_and_what_ended_lately(old: Database) -> None:
     """Expect the first look to read the last thousand ids, the next ones what is new."""
-    seen = old.work_counts.begin()
+    seen = old.work_counts.start_cursor()
     publish(old, old.batches.statuses("orders")[1].batch)
     with recorded(old.engine) as statements:
         ended = old.work_counts.ended(seen, ["orders"])
@@ -55,7 +55,7 @@ def test_scrape_touches_what_waits_and_what_ended_lately(old: Database) -> None:
 
 def test_many_attempts_at_once_are_told_in_parts(old: Database) -> None:
     """Expect each of them once, five thousand at a time."""
-    seen = Seen()
+    seen = AttemptCursor()
     told = [len(old.work_counts.ended(seen, ["orders"])) for _ in range(3)]
     assert told == [5_000, BATCHES + 1 - 5_000, 0]
 
@@ -64,6 +64,6 @@ def test_readers_rights_are_enough(logins: Logins) -> None:
     """Expect a login that may only read to be told all that is asked for."""
     publish(logins.of("lib"), planned(logins.of("lib"), 2)[0])
     reader = logins.of("rita")
-    assert len(reader.work_counts.ended(Seen(), ["orders"])) == 1
+    assert len(reader.work_counts.ended(AttemptCursor(), ["orders"])) == 1
     assert reader.work_counts.not_planned(reader.meta_table("orders")).items == 0
-    assert reader.standings.standing("orders", reader.meta_table("orders")).waiting.batches == 1
+    assert reader.stream_statuses.status("orders", reader.meta_table("orders")).waiting.batches == 1

@@ -5,10 +5,10 @@ from datetime import datetime
 
 import pytest
 
-from batch_pipeline.domain.batch import AttemptStatus, Batch
-from batch_pipeline.domain.encoding import Compression, Encoding, Format
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.work.manifests import OtherInventoryError
+from batch_pipeline.model.batch import AttemptStatus, Batch
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline_tests.factories import encoded, item_report, part_file, record_schema, stream
 from batch_pipeline_tests.integration.seeds import (
     claimed,
@@ -52,7 +52,7 @@ def test_manifest_reads_back_as_the_tasks_reported_it(database: Database, one: B
     what = encoded(part_files=parts, quarantine_files=bad, items=items)
     with claimed(database, one) as attempt:
         manifest = database.attempts.publish(attempt, what, stream())
-    assert (manifest.stream, manifest.batch, manifest.token) == ("orders", one, attempt.token)
+    assert (manifest.job, manifest.batch, manifest.token) == ("orders", one, attempt.token)
     assert manifest.encoding == Encoding(format=Format.JSONL, compression=Compression.GZIP)
     assert (manifest.schema, manifest.schema_version) == (record_schema("order_id"), 1)
     assert manifest.key_properties == ("order_id",)
@@ -97,7 +97,7 @@ def test_without_pointer_gives_what_nobody_has_pointed_to(database: Database) ->
     first, second = planned(database, 2)
     manifests = [publish(database, second), publish(database, first)]
     assert list(database.manifests.without_pointer("orders")) == manifests
-    database.attempts.pointed(manifests[0], "file:///batches/manifests/x.json")
+    database.attempts.record_pointer(manifests[0], "file:///batches/manifests/x.json")
     assert list(database.manifests.without_pointer("orders")) == manifests[1:]
     assert list(database.manifests.without_pointer("clicks")) == []
 
@@ -130,7 +130,7 @@ def test_published_after_more_than_was_published_is_refused(
     """Expect a bookmark of another inventory to be told, for new batches would be passed over."""
     for one in planned(database, 2):
         publish(database, one)
-    with pytest.raises(OtherInventoryError, match=told):
+    with pytest.raises(ConfigurationError, match=told):
         list(database.manifests.published_after(stream, numbers, backfills=False))
 
 
@@ -144,11 +144,11 @@ def test_published_after_something_else_than_was_published_is_refused(database: 
     assert found[0] == 2
     for label, generation in ((second.label, 1), (first.label, 2)):
         told = f"number 1 of 'orders' was generation {generation} of {label}, .* 1 of {first.label}"
-        with pytest.raises(OtherInventoryError, match=told):
+        with pytest.raises(ConfigurationError, match=told):
             next(manifests.published_after("orders", read, last=("orders", label, generation)))
 
 
-def test_given_up_after_counts_what_published_after_leaves_out(database: Database) -> None:
+def test_count_removed_after_counts_what_published_after_leaves_out(database: Database) -> None:
     """Expect the second of three, whose files are gone, until the bookmark is behind it."""
     for one in planned(database, 3):
         publish(database, one)
@@ -159,10 +159,12 @@ def test_given_up_after_counts_what_published_after_leaves_out(database: Databas
     )
     manifests = database.manifests
     assert [number for number, _ in manifests.published_after("orders", {})] == [1, 3]
-    counts = [manifests.given_up_after("orders", {"orders": number}) for number in (0, 1, 2, 3)]
+    counts = [
+        manifests.count_removed_after("orders", {"orders": number}) for number in (0, 1, 2, 3)
+    ]
     assert counts == [1, 1, 0, 0]
-    assert manifests.given_up_after("orders", {}, backfills=False) == 1
-    assert manifests.given_up_after("clicks", {}) == 0
+    assert manifests.count_removed_after("orders", {}, backfills=False) == 1
+    assert manifests.count_removed_after("clicks", {}) == 0
 
 
 def test_published_after_leaves_replaced_generations_out(database: Database) -> None:
@@ -282,7 +284,7 @@ def test_history_of_an_item_tells_every_attempt_on_its_batch(
 
 
 def test_pointer_json_of_a_manifest_survives_the_database(database: Database, one: Batch) -> None:
-    """Expect what the pointer file says to be plain JSON."""
+    """Expect what the manifest file says to be plain JSON."""
     manifest = publish(database, one)
     assert json.loads(json.dumps(manifest.to_json())) == manifest.to_json()
 
@@ -291,7 +293,7 @@ def test_forget_deletes_one_stream_and_no_other(database: Database) -> None:
     """Expect no row of the forgotten stream, and the other one as it was."""
     for name in ("orders", "clicks"):
         publish(database, planned(database, name=name)[0])
-    database.forget("orders")
+    database.delete_stream("orders")
     for table in TABLES:
         (count,) = query(database, f"SELECT count(*) FROM batch_pipeline.{table}")[0]  # noqa: S608 - names from above
         assert count == (3 if table == "item" else 1), table

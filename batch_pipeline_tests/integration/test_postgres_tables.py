@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from batch_pipeline.domain.errors import TargetRefusedError
-from batch_pipeline.domain.schema import RecordSchema
-from batch_pipeline.domain.target import PostgresTarget, WriteMode
-from batch_pipeline.postgres.errors import WarehouseRefusedError
+from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.model.load import PostgresTarget, WriteMode
+from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline_tests.integration.warehouse import ID, NAME, Warehouse, schema_of
 
 TYPES = {
@@ -117,7 +116,7 @@ def test_table_of_a_user_that_fits_is_taken(warehouse: Warehouse) -> None:
 def test_table_of_a_user_that_does_not_fit_is_refused(warehouse: Warehouse, kind: str) -> None:
     """Expect both types to be named and the table to stay as it was."""
     warehouse.execute(f"CREATE TABLE orders (id {kind})")
-    with pytest.raises(TargetRefusedError) as raised:
+    with pytest.raises(ConfigurationError, match="Nothing was sent") as raised:
         warehouse.load(warehouse.loading([{"id": 1}], schema=schema_of(ID)))
     assert f"'id' has {kind}, and integer of the stream needs bigint" in str(raised.value)
     assert warehouse.types() == {"id": kind}
@@ -137,7 +136,7 @@ def test_upsert_into_a_table_with_a_key_twice_is_refused(warehouse: Warehouse) -
     """Expect the server's reason, and the rows to stay."""
     warehouse.load(warehouse.loading([{"id": 1}, {"id": 1}], schema=schema_of(ID)))
     again = warehouse.loading([{"id": 1}], schema=schema_of(ID), first_id=11)
-    with pytest.raises(WarehouseRefusedError, match=r"\(id\)=\(1\) is duplicated"):
+    with pytest.raises(ConfigurationError, match=r"\(id\)=\(1\) is duplicated"):
         warehouse.load(again, UPSERT)
     assert warehouse.rows("id") == [(1,), (1,)]
 
@@ -146,7 +145,7 @@ def test_upsert_into_a_table_with_a_key_twice_is_refused(warehouse: Warehouse) -
 def test_column_that_a_table_cannot_have_is_refused(warehouse: Warehouse, name: str) -> None:
     """Expect a clear word instead of a syntax error, and no table."""
     loading = warehouse.loading(schema=schema_of(ID, (name, "integer")))
-    with pytest.raises((TargetRefusedError, WarehouseRefusedError), match="name"):
+    with pytest.raises(ConfigurationError, match="name"):
         warehouse.load(loading)
     with warehouse.connected() as connection:
         assert connection.execute("SELECT to_regclass('orders')").fetchone() == (None,)
@@ -190,7 +189,7 @@ def test_table_of_another_stream_stays_as_it_is(warehouse: Warehouse) -> None:
     before = warehouse.types()
     wider = schema_of(("id", "string"), NAME)
     loading = warehouse.loading([{"id": "x", "name": "Xaver"}], schema=wider, stream="people")
-    with pytest.raises(TargetRefusedError, match="is loaded with the stream 'orders'"):
+    with pytest.raises(ConfigurationError, match="is loaded with the stream 'orders'"):
         warehouse.load(loading)
     assert warehouse.types() == before
 
@@ -199,5 +198,5 @@ def test_table_of_another_stream_stays_as_it_is(warehouse: Warehouse) -> None:
 def test_table_of_the_books_is_no_target(warehouse: Warehouse, name: str) -> None:
     """Expect it to be refused by its name, before anything is made."""
     target = PostgresTarget(name="warehouse", conn="$WAREHOUSE", table=name)
-    with pytest.raises(TargetRefusedError, match=f"{name} keeps the books"):
+    with pytest.raises(ConfigurationError, match=f"{name} keeps the books"):
         warehouse.load(warehouse.loading([{"id": 1}], schema=schema_of(ID)), target)

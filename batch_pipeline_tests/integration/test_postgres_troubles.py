@@ -6,15 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.domain.errors import PipelineError
-from batch_pipeline.domain.load import Loaded
-from batch_pipeline.domain.target import PostgresTarget, WriteMode
-from batch_pipeline.postgres.errors import (
-    WarehouseBusyError,
-    WarehouseRefusedError,
-    WarehouseUnreachableError,
-)
-from batch_pipeline.postgres.loader import PostgresLoader
+from batch_pipeline.load.postgres import PostgresLoader
+from batch_pipeline.model.errors import ConfigurationError, PipelineError, RetryableError
+from batch_pipeline.model.load import Loaded, PostgresTarget, WriteMode
 from batch_pipeline_tests.concurrency import eventually, run_python, together
 from batch_pipeline_tests.integration.warehouse import ID, Warehouse, schema_of
 
@@ -83,7 +77,7 @@ def test_two_loads_of_one_generation_bring_it_once(warehouse: Warehouse) -> None
     others = [one for one in results if one not in fresh]
     assert len(fresh) == 1
     assert all(
-        one == Loaded(records=100, already=True) or isinstance(one, WarehouseBusyError)
+        one == Loaded(records=100, already=True) or isinstance(one, RetryableError)
         for one in others
     )
     assert warehouse.rows("id") == [(one,) for one in range(100)]
@@ -93,7 +87,7 @@ def test_load_that_waits_too_long_for_another_is_told(warehouse: Warehouse) -> N
     """Expect a rival that stays to be an error that says to try again, and nothing changed."""
     with warehouse.connected() as rival, rival.transaction():
         rival.execute("LOCK TABLE orders")
-        with pytest.raises(WarehouseBusyError, match=r"another session holds public\.orders"):
+        with pytest.raises(RetryableError, match=r"another session holds public\.orders"):
             load_hundred(warehouse.url, warehouse.folder, "append")
     assert warehouse.rows("id") == [(7,)]
 
@@ -106,7 +100,7 @@ def test_connection_cut_in_the_middle_leaves_nothing(warehouse: Warehouse, mode:
     records = [{"id": one} for one in range(100)]
     loading = warehouse.loading(records, schema=ONES, generation=2)
     with closing(PostgresLoader(target, warehouse.url)) as loader:
-        with pytest.raises(WarehouseUnreachableError, match="terminating connection"):
+        with pytest.raises(RetryableError, match="terminating connection"):
             loader.load(loading, "")
         assert warehouse.rows("id") == [(7,)]
         warehouse.execute("DROP FUNCTION cut CASCADE")
@@ -119,7 +113,7 @@ def test_server_that_is_gone_is_told_without_a_password() -> None:
     url = "postgresql://someone:secret@127.0.0.1:1/warehouse"
     warehouse = Warehouse(url=url, folder=Path("/"), target=APPEND)
     loading = Warehouse.loading(warehouse, schema=ONES)
-    with pytest.raises(WarehouseUnreachableError) as raised:
+    with pytest.raises(RetryableError, match="cannot be reached") as raised:
         warehouse.load(loading)
     assert "127.0.0.1/warehouse cannot be reached" in str(raised.value)
     assert "secret" not in str(raised.value)
@@ -142,7 +136,7 @@ def test_role_without_rights_is_told(warehouse: Warehouse) -> None:
     try:
         url = warehouse.url.replace("postgres@", "reader@")
         reader = Warehouse(url=url, folder=warehouse.folder, target=APPEND)
-        with pytest.raises(WarehouseRefusedError, match="permission denied"):
+        with pytest.raises(ConfigurationError, match="permission denied"):
             reader.load(reader.loading([{"id": 8}], schema=ONES, generation=2))
     finally:
         warehouse.execute("DROP ROLE reader")

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline.cli import cli, console
-from batch_pipeline.domain.progress import log
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.progress import log
 from batch_pipeline_tests.integration.checks_scene import publish_all
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
-from batch_pipeline_tests.unit.target_scripts import GOOD, settings_of
+from batch_pipeline_tests.load.target_scripts import GOOD, settings_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),

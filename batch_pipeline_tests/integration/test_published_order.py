@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from batch_pipeline.domain.backfill import Backfill, Selection
-from batch_pipeline.domain.batch import Batch
-from batch_pipeline.domain.id_range import IdRange
-from batch_pipeline.domain.manifest import Manifest
+from batch_pipeline.inventory import manifests as module
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.work import manifests as module
+from batch_pipeline.model.backfill import Backfill, Selection
+from batch_pipeline.model.batch import Batch
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.singer.bookmarks import Bookmark
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration import test_late_items_of_streams as late_items
@@ -124,7 +124,7 @@ def test_slow_consumer_is_not_sent_what_was_replaced_meanwhile(
     first, second, third = planned(database, 3)
     for one in (first, second, third):
         publish(database, one)
-    monkeypatch.setattr(module, "_FRESH_SECONDS", -1)
+    monkeypatch.setattr(module, "_PAGE_MAX_AGE_SECONDS", -1)
     sent = database.manifests.published_after("orders", {})
     assert next(sent)[0] == 1
     publish(database, second)

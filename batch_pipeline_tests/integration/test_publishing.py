@@ -7,10 +7,10 @@ from functools import partial
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.domain.batch import AttemptStatus, Batch, BatchState
-from batch_pipeline.domain.errors import FencedError
-from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState
+from batch_pipeline.model.errors import FencedError
+from batch_pipeline.model.manifest import Manifest
 from batch_pipeline_tests.concurrency import eventually, run_python, together
 from batch_pipeline_tests.factories import encoded, stream
 from batch_pipeline_tests.integration.seeds import (

@@ -8,10 +8,10 @@ from uuid import UUID
 
 import pytest
 
-from batch_pipeline.domain.batch import BatchState
-from batch_pipeline.domain.errors import PointerTakenError
-from batch_pipeline.domain.location import to_uri
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.batch import BatchState
+from batch_pipeline.model.errors import ManifestFileTakenError
+from batch_pipeline.model.location import to_uri
 from batch_pipeline.ports import PartStorage
 from batch_pipeline.steps.reconcile import Reconciled, reconcile
 from batch_pipeline_tests.concurrency import eventually, python, said
@@ -65,7 +65,7 @@ def test_reconcile_closes_the_attempt_of_a_killed_process(
     status = database.batches.statuses("orders")[0]
     assert (status.state, status.error) == (
         BatchState.INTERRUPTED,
-        "its process ended without a word",
+        "the worker exited without reporting",
     )
 
 
@@ -99,7 +99,7 @@ def test_reconcile_writes_the_pointers_that_a_crash_left_out(
 def test_reconcile_of_a_pointer_that_is_there_only_remembers_it(
     database: Database, any_storage: PartStorage
 ) -> None:
-    """Expect a crash between file and inventory to leave one pointer file."""
+    """Expect a crash between file and inventory to leave one manifest file."""
     uri = any_storage.point_to(publish(database, planned(database)[0]))
     assert _reconcile(database, any_storage) == Reconciled(attempts=0, pointers=1)
     assert query(database, "SELECT pointer_uri FROM batch_pipeline.attempt") == [(uri,)]
@@ -115,7 +115,7 @@ def test_reconcile_writes_the_pointers_behind_one_whose_name_is_taken(
     older = any_storage.point_to(replace(first, token=UUID(int=7)))
     done = _reconcile(database, any_storage)
     assert (done.pointers, [trouble.uri for trouble in done.troubles]) == (2, [older])
-    assert isinstance(done.troubles[0], PointerTakenError)
+    assert isinstance(done.troubles[0], ManifestFileTakenError)
     assert json.loads(content(older))["token"] == str(UUID(int=7))
     for manifest in (second, third):
         assert json.loads(content(any_storage.pointer_uri(manifest))) == manifest.to_json()

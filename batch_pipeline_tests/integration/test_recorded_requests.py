@@ -8,12 +8,9 @@ from typing import Any
 import pytest
 from botocore import xform_name
 
-from batch_pipeline.domain.location import split_object
-from batch_pipeline.singer.target.landing_object import LandingObject
-from batch_pipeline.stores import listing, s3
-from batch_pipeline.stores.facts import look
-from batch_pipeline.stores.reading import open_uri
-from batch_pipeline.stores.upload import PART_BYTES, ObjectUpload, put, put_new, remove
+from batch_pipeline.singer.target.landing_files import LandingFile
+from batch_pipeline.storage import s3_client
+from batch_pipeline.storage.s3 import PART_BYTES, S3, ObjectUpload
 
 PAGE = (files("batch_pipeline") / "docs/operating/deploy.md").read_text(encoding="utf-8")
 # Rights that a request needs: AWS's "Actions, resources, and condition keys for Amazon S3".
@@ -40,7 +37,7 @@ def recorded(bucket: str) -> Iterator[set[str]]:
     def note(model: Any, **_others: Any) -> None:
         found.add(xform_name(model.name))
 
-    events = s3.client().meta.events
+    events = s3_client.client().meta.events
     events.register("before-call.s3", note)
     yield found
     events.unregister("before-call.s3", note)
@@ -48,11 +45,11 @@ def recorded(bucket: str) -> Iterator[set[str]]:
 
 def test_landing_is_read_with_the_rights_of_a_reader(bucket: str, recorded: set[str]) -> None:
     """Expect listing, looking and reading to take what the reader's policy allows."""
-    put(f"{bucket}/orders/one.csv", b"id\n1\n")
+    S3.put(f"{bucket}/orders/one.csv", b"id\n1\n")
     recorded.clear()
-    assert [one.key for one in listing.objects(f"{bucket}/orders/")] == ["orders/one.csv"]
-    assert look(f"{bucket}/orders/one.csv").size_bytes == 5
-    with open_uri(f"{bucket}/orders/one.csv") as file:
+    assert [one.name for one in S3.list(f"{bucket}/orders/")] == ["one.csv"]
+    assert S3.head(f"{bucket}/orders/one.csv").size_bytes == 5
+    with S3.open(f"{bucket}/orders/one.csv") as file:
         assert file.read() == b"id\n1\n"
     assert _taken(recorded) == _allowed("reads a landing")
 
@@ -60,35 +57,34 @@ def test_landing_is_read_with_the_rights_of_a_reader(bucket: str, recorded: set[
 def test_landing_is_written_with_the_rights_of_a_target(bucket: str, recorded: set[str]) -> None:
     """Expect what a target lands, and takes back, to take what its policy allows."""
     for octets in (b"x", b"x" * (PART_BYTES + 1)):
-        landing = LandingObject(f"{bucket}/orders", f"{len(octets)}.jsonl")
+        landing = LandingFile(f"{bucket}/orders", f"{len(octets)}.jsonl")
         landing.file.write(octets)
         assert landing.land().size_bytes == len(octets)
         upload = ObjectUpload(f"{bucket}/orders/refused")
         upload.write(octets)
-        upload.seal()
+        upload.finish()
         upload.abort()
     assert _taken(recorded) == _allowed("target that lands")
 
 
 def test_storage_is_written_with_the_rights_of_a_writer(bucket: str, recorded: set[str]) -> None:
     """Expect large objects, pointers and clean-up to take what the writer's policy allows."""
-    name = split_object(f"{bucket}/orders/large")[0]
     whole, broken, left = (
         ObjectUpload(f"{bucket}/orders/{n}") for n in ("large", "broken", "left")
     )
     for upload in (whole, broken, left):
         upload.write(b"x" * (PART_BYTES + 1))
-        upload.seal()
-    whole.complete()
+        upload.finish()
+    whole.commit()
     broken.abort()
-    for one in listing.unfinished_uploads(f"{bucket}/orders/"):
-        assert listing.abort_upload(name, one)
-    assert put_new(f"{bucket}/orders/pointer.json", b"{}")
-    assert put_new(f"{bucket}/orders/pointer.json", b"{}")
-    remove(f"{bucket}/orders/pointer.json")
-    keys = [one.key for one in listing.objects(f"{bucket}/orders/")]
-    assert keys == ["orders/large"]
-    listing.remove_all(name, keys)
+    for one in S3.unfinished(f"{bucket}/orders/"):
+        assert S3.abort_unfinished(one)
+    assert S3.create_if_absent(f"{bucket}/orders/pointer.json", b"{}")
+    assert S3.create_if_absent(f"{bucket}/orders/pointer.json", b"{}")
+    S3.delete(f"{bucket}/orders/pointer.json")
+    names = [one.name for one in S3.list(f"{bucket}/orders/")]
+    assert names == ["large"]
+    S3.delete(f"{bucket}/orders/large", f"{bucket}/orders/none")
     assert _taken(recorded) == _allowed("writes a storage")
 
 

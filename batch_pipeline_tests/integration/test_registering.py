@@ -6,11 +6,11 @@ from functools import partial
 
 import sqlalchemy as sa
 
-from batch_pipeline.domain.batch import Batch
-from batch_pipeline.domain.id_range import MAX_ID, IdRange
-from batch_pipeline.domain.item import Item, Registered
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.locks import LockClass, lock_in_transaction
+from batch_pipeline.model.batch import Batch
+from batch_pipeline.model.id_range import MAX_ID, IdRange
+from batch_pipeline.model.item import Item, Registered
 from batch_pipeline_tests.concurrency import eventually, run_python, together
 from batch_pipeline_tests.factories import NOON, batch, found_file
 from batch_pipeline_tests.integration.seeds import query, register, somebody_waits

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.domain.batch import Batch
-from batch_pipeline.domain.id_range import MAX_ID, IdRange
-from batch_pipeline.domain.item import FoundFile, Item, Registered, modified_at
-from batch_pipeline.domain.location import to_uri
-from batch_pipeline.domain.stream import Source, SourceFormat
+from batch_pipeline.encode.readers.item_cuts import ItemCutter
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.tables import FILE_OF_RANGE, IS_RANGE, item
-from batch_pipeline.spark.read.item_cuts import ItemCutter
+from batch_pipeline.model.batch import Batch
+from batch_pipeline.model.id_range import MAX_ID, IdRange
+from batch_pipeline.model.item import Item, LandedFile, Registered, modified_at
+from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.stream import Source, SourceFormat
 from batch_pipeline_tests.concurrency import run_python, together
 from batch_pipeline_tests.factories import batch, found_file, limits, stream
 from batch_pipeline_tests.integration.seeds import plan, query, register
@@ -40,10 +40,10 @@ def cutter(most_bytes: int) -> ItemCutter:
     return ItemCutter(stream=STREAM, most_bytes=most_bytes)
 
 
-def facts_of(path: Path) -> FoundFile:
+def facts_of(path: Path) -> LandedFile:
     """Give what a listing says of a file."""
     stat = path.stat()
-    return FoundFile(location=to_uri(path), size_bytes=stat.st_size, modified_at=modified_at(stat))
+    return LandedFile(location=to_uri(path), size_bytes=stat.st_size, modified_at=modified_at(stat))
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def big(tmp_path: Path) -> Path:
 
 
 def _register(
-    database: Database, *files: FoundFile, most: int | None = 40, accept: bool = False
+    database: Database, *files: LandedFile, most: int | None = 40, accept: bool = False
 ) -> Registered:
     table = database.meta_table("orders")
     chosen = None if most is None else cutter(most)

@@ -10,8 +10,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.id_range import IdRange
 from batch_pipeline_tests.concurrency import python, said
 from batch_pipeline_tests.factories import batch, limits
 from batch_pipeline_tests.integration.seeds import plan, query

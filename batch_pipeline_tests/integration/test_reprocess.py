@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from batch_pipeline.defs.reprocess import choose
-from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
 from batch_pipeline_tests.integration.seeds import everything, publish
 
@@ -59,4 +59,26 @@ def test_key_without_published_batches_is_refused(scene: DefsScene, key: str) ->
 def test_batches_of_before_a_moment_are_chosen(scene: DefsScene) -> None:
     """Expect the one that was published first, by the moment of the second."""
     second = scene.database.batches.statuses("orders")[1]
-    assert _chosen(scene, before=second.finished_at) == {KEYS[0]: KEYS[0]}
+    assert _chosen(scene, until=second.finished_at) == {KEYS[0]: KEYS[0]}
+
+
+def test_batches_published_in_a_time_are_chosen_with_its_start_and_without_its_end(
+    scene: DefsScene,
+) -> None:
+    second, third = scene.database.batches.statuses("orders")[1:3]
+    since, until = second.finished_at, third.finished_at
+    assert _chosen(scene, since=since) == {key: key for key in KEYS[1:3]}
+    assert _chosen(scene, since=since, until=until) == {KEYS[1]: KEYS[1]}
+    assert _chosen(scene, since=since, until=until, keys=[KEYS[0]]) == {}
+
+
+def test_time_that_ends_before_it_begins_is_refused(scene: DefsScene) -> None:
+    first, second = scene.database.batches.statuses("orders")[:2]
+    with pytest.raises(InvalidValueError, match="a time after `since`"):
+        choose(
+            scene.pipeline,
+            scene.stream,
+            scene.instance,
+            since=second.finished_at,
+            until=first.finished_at,
+        )

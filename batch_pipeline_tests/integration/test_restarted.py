@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.domain.errors import MetaTableRestartedError
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.meta.restarted import check_not_restarted
+from batch_pipeline.inventory.meta_tables.next_id import check_not_restarted
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.model.errors import MetaTableRestartedError
 from batch_pipeline_tests.integration.library_tables import (
     CREATE_META_TABLE,
     acquire_or_none,

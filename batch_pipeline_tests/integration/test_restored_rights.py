@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.domain.restored import HELD, InventoryOlderError
+from batch_pipeline.model.manifest_file import HELD, InventoryOlderError
 from batch_pipeline.settings.restored import check_not_older, discard
 from batch_pipeline_tests.factories import NOON
 from batch_pipeline_tests.guarantees.restored_site import Site, open_site

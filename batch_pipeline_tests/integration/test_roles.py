@@ -7,22 +7,22 @@ from dataclasses import dataclass
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.domain.batch import Attempt, AttemptStatus, Batch, BatchState
-from batch_pipeline.domain.errors import MetaPermissionError, PermissionDeniedError
-from batch_pipeline.domain.job import JobTerms
-from batch_pipeline.domain.load import Claim as LoadClaim
-from batch_pipeline.domain.load import Loaded, Loading
-from batch_pipeline.domain.schema import Column, ColumnType
+from batch_pipeline.inventory.acquire import AcquireRequest
+from batch_pipeline.inventory.connection import transaction
 from batch_pipeline.inventory.database import Database, open_database
-from batch_pipeline.inventory.meta.all_cuts import all_cuts
-from batch_pipeline.inventory.meta.ceiling_candidates import StoredCandidates
-from batch_pipeline.inventory.meta.ceilings.ceiling import Candidates, Strategy
-from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
-from batch_pipeline.inventory.meta.meta_source import MetaSource
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.server.engine import transaction
+from batch_pipeline.inventory.meta_tables.cutting import all_cuts
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.sources import MetaSource
+from batch_pipeline.inventory.meta_tables.watermark_choice import StoredCandidates, choose_watermark
+from batch_pipeline.inventory.meta_tables.watermarks import Candidates
 from batch_pipeline.inventory.tables import metadata
-from batch_pipeline.inventory.work.acquire import Wish
+from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
+from batch_pipeline.model.errors import MetaTableError, PermissionDeniedError
+from batch_pipeline.model.job import JobTerms
+from batch_pipeline.model.load import Claim as LoadClaim
+from batch_pipeline.model.load import Loaded, Loading
+from batch_pipeline.model.schema import Column, ColumnType
+from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.factories import encoded, found_file, limits, stream
 from batch_pipeline_tests.integration.logins import Logins, run, url_of
 from batch_pipeline_tests.integration.meta_tables import CREATE_FILES, FILES, meta_engine
@@ -130,7 +130,7 @@ def test_planner_registers_plans_and_controls_jobs(logins: Logins) -> None:
     assert len(plan(planner, limits(max_count=3))) == 1
     planner.jobs.pause("orders", "stocktaking")
     planner.jobs.resume("orders")
-    halves = planner.jobs.bisect("orders", whole.id, planner.meta_table("orders"))
+    halves = planner.jobs.split("orders", whole.id, planner.meta_table("orders"))
     assert planner.jobs.cancel_batch("orders", halves[0].id).batches == 1
     assert planner.jobs.retry("orders", batches=[halves[0].id]) == 1
     _save(planner)
@@ -156,7 +156,7 @@ def test_worker_claims_publishes_fails_and_takes_over(scene: Scene) -> None:
     with claimed(worker, attempt.batch) as last:
         assert worker.attempts.succeed(last, result={"rows": 1}, logging="done", seen=None) == 1
     again = publish(worker, scene.published)
-    worker.attempts.pointed(again, "file:///batches/pointer.json")
+    worker.attempts.record_pointer(again, "file:///batches/pointer.json")
     assert [one.state for one in worker.batches.statuses("orders")] == [BatchState.PUBLISHED] * 2
     assert worker.manifests.of_batch(scene.published) == again
 
@@ -168,13 +168,13 @@ def test_worker_loads_what_is_published(scene: Scene) -> None:
         wanted = list(worker.loads.due(stream(), "warehouse"))
         with _claimed_load(worker, wanted) as claim:
             assert claim is not None
-            worker.heartbeat._beat()
+            worker.heartbeat._renew_all()
             worker.loads.succeed(claim.load, Loaded(records=5), None)
-        assert worker.loads.void("orders", "warehouse", wanted[0].label)
+        assert worker.loads.void("orders", "warehouse", [wanted[0].label])
     with _claimed_load(worker, wanted) as claim:
         assert claim is not None
         worker.loads.fail(claim.load, KeyboardInterrupt())
-    (standing,) = scene.logins.of("rita").loads.standing("orders", ["warehouse"])
+    (standing,) = scene.logins.of("rita").loads.target_statuses("orders", ["warehouse"])
     assert (standing.loaded, standing.due) == (0, 1)
 
 
@@ -252,7 +252,7 @@ def _widen(database: Database, scene: Scene) -> None:
 
 
 def _forget(database: Database, scene: Scene) -> None:
-    database.forget("orders")
+    database.delete_stream("orders")
 
 
 def _runs(statement: str) -> Callable[[Database, Scene], None]:
@@ -314,7 +314,7 @@ def _all_rows(database: Database) -> dict[str, list[str]]:
 def test_owner_deletes_a_stream(scene: Scene) -> None:
     """Expect nothing to be left of it."""
     owner = scene.logins.of("olga")
-    owner.forget("orders")
+    owner.delete_stream("orders")
     assert [query(owner, "SELECT FROM batch_pipeline.item, batch_pipeline.job")] == [[]]
 
 
@@ -326,13 +326,13 @@ def test_library_worker_acquires_as_planner_and_worker(logins: Logins, granted_u
         source = _source(engine)
         assert source.choice.strategy is Strategy.LOCKS
         terms = JobTerms(name="orders", meta_table=source.name)
-        wish = Wish(terms=terms, limits=limits(max_count=4), config={})
+        wish = AcquireRequest(terms=terms, limits=limits(max_count=4), config={})
         ranges = []
         while (attempt := database.acquisitions.acquire(wish, source)) is not None:
             ranges.append(str(attempt.batch.id_range))
             database.attempts.succeed(attempt, logging=None, seen=None)
         store = StoredCandidates(database.engine, "here")
-        choose_ceiling(source.table, store=store).ceiling.read()
+        choose_watermark(source.table, store=store).watermark.read()
         table = source.table
         cuts = [str(cut.id_range) for cut in all_cuts(table, None, 10, limits(max_count=4))]
     assert [one.split("..")[1] for one in ranges] == ["4", "8", "10"]
@@ -347,7 +347,7 @@ def test_library_worker_with_one_of_both_groups_is_refused(
     _make_files(granted_url, login)
     with meta_engine(url_of(granted_url, login)) as engine:
         source = _source(engine)
-        wish = Wish(
+        wish = AcquireRequest(
             terms=JobTerms(name="orders", meta_table=source.name), limits=limits(), config={}
         )
         before = _all_rows(admin)
@@ -359,8 +359,11 @@ def test_library_worker_with_one_of_both_groups_is_refused(
 def test_meta_table_without_select_is_refused(logins: Logins, granted_url: str) -> None:
     """Expect the missing right to be named as one on the meta table."""
     _make_files(granted_url, "paul")
-    with meta_engine(url_of(granted_url, "wanda")) as engine, pytest.raises(MetaPermissionError):
-        _source(engine).reading()
+    with (
+        meta_engine(url_of(granted_url, "wanda")) as engine,
+        pytest.raises(MetaTableError, match="cannot be read"),
+    ):
+        _source(engine).read_high_watermark()
 
 
 def test_library_worker_without_temporary_objects_acquires(
@@ -374,7 +377,7 @@ def test_library_worker_without_temporary_objects_acquires(
     with meta_engine(url_of(granted_url, "lib")) as engine:
         source = _source(engine)
         terms = JobTerms(name="orders", meta_table=source.name)
-        wish = Wish(terms=terms, limits=limits(max_count=2), config={})
+        wish = AcquireRequest(terms=terms, limits=limits(max_count=2), config={})
         acquired = [database.acquisitions.acquire(wish, source) for _ in range(6)]
         assert [one is None for one in acquired] == [False] * 5 + [True]
         assert len(list(all_cuts(source.table, None, 10, limits(max_count=4)))) == 3
@@ -391,4 +394,4 @@ def _make_files(url: str, reader: str) -> None:
 
 def _source(engine: sa.Engine) -> MetaSource:
     table = ReflectedMetaTable.open(engine, "ops.files", FILES)
-    return MetaSource(table=table, choice=choose_ceiling(table))
+    return MetaSource(table=table, choice=choose_watermark(table))

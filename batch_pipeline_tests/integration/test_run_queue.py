@@ -26,11 +26,11 @@ from batch_pipeline.defs.names import (
 )
 from batch_pipeline.defs.partitioned import Partitioned, backfills_of, batches_of
 from batch_pipeline.defs.sensors.launch import Memory, launches
-from batch_pipeline.domain.batch import BatchState, BatchStatus
-from batch_pipeline.domain.dagster_rules import DagsterRules
-from batch_pipeline.domain.errors import SettingError
-from batch_pipeline.domain.job import JobKind
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.batch import BatchState, BatchStatus
+from batch_pipeline.model.dagster_settings import DagsterRules
+from batch_pipeline.model.errors import SettingError
+from batch_pipeline.model.job import JobKind
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.home import Home
 from batch_pipeline_tests.factories import batch, stream
 

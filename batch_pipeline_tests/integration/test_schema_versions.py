@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from batch_pipeline.domain.errors import SchemaDeclarationError
-from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
-from batch_pipeline.domain.schema_change import Misfit
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.model.schema import Column, ColumnType, Misfit, RecordSchema
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.seeds import plan, query, register
@@ -159,6 +158,6 @@ def test_declare_narrower_than_before_is_refused(database: Database) -> None:
     """Expect the present version to stay and the operator to learn which column it is."""
     declared = RecordSchema((WIDE_PRICE,))
     database.schemas.declare("orders", declared)
-    with pytest.raises(SchemaDeclarationError, match="column price is declared integer"):
+    with pytest.raises(ConfigurationError, match="column price is declared integer"):
         database.schemas.declare("orders", RecordSchema((PRICE,)))
     assert database.schemas.latest("orders") == (1, declared)

@@ -7,14 +7,14 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from batch_pipeline.domain.filter import Condition, Operator
-from batch_pipeline.domain.job import JobTerms
+from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.database import Database, open_database
-from batch_pipeline.inventory.meta.ceilings.choose import choose_ceiling
-from batch_pipeline.inventory.meta.column_roles import MetaColumns
-from batch_pipeline.inventory.meta.meta_source import MetaSource
-from batch_pipeline.inventory.meta.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.work.acquire import Wish
+from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.sources import MetaSource
+from batch_pipeline.inventory.meta_tables.watermark_choice import choose_watermark
+from batch_pipeline.model.filter import Condition, Operator
+from batch_pipeline.model.job import JobTerms
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.logins import create_login, run, url_of
 from batch_pipeline_tests.integration.meta_tables import execute, meta_engine
@@ -86,7 +86,7 @@ def test_inventory_of_a_login_with_a_hostile_search_path_asks_the_catalogue_only
         register(database, 3)
         [one] = plan(database, limits(max_count=3))
         publish(database, one)
-        assert sum(database.standings.states("orders").values()) == 1
+        assert sum(database.stream_statuses.states("orders").values()) == 1
 
 
 def test_session_of_the_inventory_looks_into_the_catalogue_only(database: Database) -> None:
@@ -107,10 +107,10 @@ def test_cut_is_left_to_the_tables_own_connection_where_its_types_are_the_users(
         execute(engine, FILES)
         columns = MetaColumns(uid="id", item="item", weight="weight")
         table = ReflectedMetaTable.open(engine, "public.files", columns, where)
-        source = MetaSource(table=table, choice=choose_ceiling(table))
-        assert (source.cut_texts(database.engine) is not None) is is_short
+        source = MetaSource(table=table, choice=choose_watermark(table))
+        assert (source.cut_statements(database.engine) is not None) is is_short
         terms = JobTerms(name="job", meta_table=source.name, where=where)
-        wish = Wish(terms=terms, limits=limits(max_count=4), config={})
+        wish = AcquireRequest(terms=terms, limits=limits(max_count=4), config={})
         found = [database.acquisitions.acquire(wish, source) for _ in range(2)]
         assert [str(one.batch.id_range) for one in found if one] == ["1..4", "5..8"]
     assert query(database, "SELECT count(*) FROM batch_pipeline.attempt") == [(2,)]

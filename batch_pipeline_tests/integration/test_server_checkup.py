@@ -6,11 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from batch_pipeline.domain.backfill import Backfill, Selection
-from batch_pipeline.domain.finding import Finding
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.upkeep.server_checkup import check_server
-from batch_pipeline.inventory.upkeep.work_checkup import check_dagster, check_work
+from batch_pipeline.inventory.diagnostics import check_dagster, check_server, check_work
+from batch_pipeline.model.backfill import Backfill, Selection
+from batch_pipeline.model.checks import Finding
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.seeds import claimed, execute, insert_batches, planned
 
@@ -85,7 +84,7 @@ def test_paused_job_is_told_with_reason_and_command(database: Database) -> None:
     [(level, subject, text)] = told(check_work(database.engine))
     assert (level, subject) == ("warn", "orders")
     assert "UTC: the target is being moved." in text
-    assert text.endswith("`batch-pipeline jobs resume orders` lets it go on.")
+    assert text.endswith("Run `batch-pipeline jobs resume orders` to resume it.")
 
 
 def test_attempt_that_nobody_closed_is_told(database: Database) -> None:
@@ -98,7 +97,7 @@ def test_attempt_that_nobody_closed_is_told(database: Database) -> None:
         execute(database, lapse.format(11))
         [(level, subject, text)] = told(check_work(database.engine))
     assert (level, subject) == ("warn", "orders")
-    assert text.startswith("attempts without a sign of life for ten minutes")
+    assert text.startswith("running attempts whose lease expired more than ten minutes ago: 1")
     assert text.endswith("Run `batch-pipeline reconcile`.")
 
 
@@ -152,7 +151,7 @@ def test_daemon_that_is_silent_is_told(
         execute(database, "INSERT INTO runs VALUES ('QUEUED')")
     [(found, _, text)] = told(check_dagster(database.engine, is_own=is_own))
     assert found == level
-    assert text.startswith("its daemon was last heard of ")
+    assert text.startswith("its daemon sent its last heartbeat at ")
     runs = f"queued runs ({queued})"
-    told_more = f"{runs} stand still. Start `batch-pipeline dev`" in text
+    told_more = f"{runs} do not start. Start `batch-pipeline dev`" in text
     assert told_more is (level == "warn")

@@ -7,19 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.domain.errors import (
+from batch_pipeline.encode import source_file
+from batch_pipeline.encode.readers.decoded_file import open_source
+from batch_pipeline.encode.source_file import Prefetcher
+from batch_pipeline.model.errors import (
     BadFileError,
     PipelineError,
     SourceRefusedError,
     SourceUnavailableError,
 )
-from batch_pipeline.domain.item import FoundFile
-from batch_pipeline.domain.location import join_uri
-from batch_pipeline.domain.record_rules import BadFileKind, BadFileRules, OnBadFile
-from batch_pipeline.spark.read import objects
-from batch_pipeline.spark.read.objects import Ahead
-from batch_pipeline.spark.read.sources import open_source
-from batch_pipeline.stores import s3, upload
+from batch_pipeline.model.item import LandedFile
+from batch_pipeline.model.location import join_uri
+from batch_pipeline.model.record_rules import BadFileKind, BadFileRules, OnBadFile
+from batch_pipeline.storage import s3_client
+from batch_pipeline.storage.s3 import S3
+from batch_pipeline_tests.encode.landed_files import STREAM
 from batch_pipeline_tests.integration.places import (
     Folder,
     Prefix,
@@ -29,7 +31,6 @@ from batch_pipeline_tests.integration.places import (
     task,
 )
 from batch_pipeline_tests.store_faults import Deed, Fault, Faults
-from batch_pipeline_tests.unit.landed_files import STREAM
 
 MIB = 2**20
 AVRO_SCHEMA = b'{"type":"record","name":"r","fields":[{"name":"id","type":"bytes"}]}'
@@ -42,14 +43,14 @@ def landing(bucket: str) -> Prefix:
     return Prefix(bucket)
 
 
-def refusal(file: FoundFile) -> PipelineError:
+def refusal(file: LandedFile) -> PipelineError:
     """Open an object that cannot be used, and give the error."""
     with pytest.raises(PipelineError) as caught, open_source(file, STREAM) as source:
         source.read(9 * MIB)
     return caught.value
 
 
-def kind_of(file: FoundFile) -> tuple[BadFileKind, str]:
+def kind_of(file: LandedFile) -> tuple[BadFileKind, str]:
     """Open an object that is a bad file: its kind and the reason."""
     error = refusal(file)
     assert isinstance(error, BadFileError)
@@ -89,7 +90,7 @@ def test_large_object_gives_its_bytes_from_any_place(landing: Prefix) -> None:
 def test_object_of_a_user_table_is_read_as_it_is_found(landing: Prefix) -> None:
     """Expect no size, time or ETag to be compared with where none was noted."""
     file = landing.put("orders.csv", b"id\n1\n")
-    with open_source(FoundFile(location=file.location), STREAM) as source:
+    with open_source(LandedFile(location=file.location), STREAM) as source:
         assert source.read(100) == b"id\n1\n"
 
 
@@ -113,13 +114,13 @@ def test_object_that_is_gone_is_missing(landing: Prefix) -> None:
     file = landing.put("orders.csv", b"id\n1\n")
     landing.remove("orders.csv")
     assert kind_of(file) == (BadFileKind.MISSING, "is not there")
-    assert kind_of(FoundFile(location="s3://no_such_bucket!/a"))[0] is BadFileKind.CORRUPT
+    assert kind_of(LandedFile(location="s3://no_such_bucket!/a"))[0] is BadFileKind.CORRUPT
 
 
 def test_bucket_that_is_not_there_makes_no_bad_file(bucket: str) -> None:
     """Expect the bucket to be named, and nothing to be said of the object."""
     uri = f"{bucket}-none/a"
-    error = refusal(FoundFile(location=uri))
+    error = refusal(LandedFile(location=uri))
     assert isinstance(error, SourceRefusedError)
     assert (error.uri, error.reason) == (uri, "there is no such bucket")
 
@@ -151,7 +152,7 @@ def test_object_replaced_while_it_is_read_has_changed(landing: Prefix, is_packed
 def tried_once(faults: Faults, monkeypatch: pytest.MonkeyPatch) -> Faults:
     """A store that fails when told to, of which nothing is asked twice."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    s3.forget()
+    s3_client.forget()
     return faults
 
 
@@ -226,7 +227,7 @@ def test_small_objects_of_a_task_are_fetched_before_their_turn(
     landing: Prefix, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Expect one request each, no more than a few ahead, and files in their order."""
-    monkeypatch.setattr(objects, "_AHEAD", 3)
+    monkeypatch.setattr(source_file, "_MAX_REQUESTS", 3)
     files = [landing.put(f"{number:02}.csv", b"id\n%d\n" % number) for number in range(10)]
     storage = Prefix(landing.uri)
     stream = between(STREAM, landing, storage)
@@ -240,10 +241,12 @@ def test_small_objects_of_a_task_are_fetched_before_their_turn(
     assert lines == [b'{"id":%d}' % number for number in range(10)]
 
     with Requests() as requests:
-        ahead = Ahead(files)
-        with ahead.fetch(files[0]).raw as raw:
+        prefetcher = Prefetcher(files)
+        pinned = prefetcher.take(files[0])
+        assert pinned is not None
+        with pinned.open() as raw:
             assert raw.read() == b"id\n0\n"
-        ahead.close()
+        prefetcher.close()
     assert 1 <= len(requests.sent) <= 4
 
 
@@ -285,9 +288,11 @@ def test_files_of_disks_have_no_version(bucket: str, tmp_path: Path) -> None:
 def test_version_of_an_object_is_told_where_the_bucket_keeps_versions(landing: Prefix) -> None:
     """Expect the version that was read beside its ETag."""
     name = landing.uri.removeprefix("s3://").partition("/")[0]
-    s3.client().put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+    s3_client.client().put_bucket_versioning(
+        Bucket=name, VersioningConfiguration={"Status": "Enabled"}
+    )
     file = landing.put("a.csv", b"id\n1\n")
     with open_source(file, STREAM) as source:
         assert source.version not in {None, "null"}
         assert source.etag == file.etag
-    upload.remove(file.location)
+    S3.delete(file.location)

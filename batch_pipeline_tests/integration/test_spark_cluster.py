@@ -14,22 +14,21 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from batch_pipeline.domain.errors import ExecutorUnfitError, SparkUnavailableError
-from batch_pipeline.domain.location import to_path
-from batch_pipeline.domain.manifest import Manifest
-from batch_pipeline.domain.schema import RecordSchema
-from batch_pipeline.domain.stream import Storage
-from batch_pipeline.files.storage import FolderStorage
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.spark import packing
-from batch_pipeline.spark.clusters import engine_state
-from batch_pipeline.spark.clusters.engine_state import is_stopped
-from batch_pipeline.spark.clusters.fitness import check_executors
-from batch_pipeline.spark.clusters.packing import pack
+from batch_pipeline.model.errors import ConfigurationError, SparkUnavailableError
+from batch_pipeline.model.location import to_path
+from batch_pipeline.model.manifest import Manifest
+from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline.model.stream import Storage
+from batch_pipeline.spark import engine, task_planning
 from batch_pipeline.spark.encoder import SparkEncoder
+from batch_pipeline.spark.engine import is_stopped
+from batch_pipeline.spark.executor_diagnostics import check_executors
+from batch_pipeline.spark.packed_archive import build_archive
 from batch_pipeline.spark.sessions import launch
 from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
 from batch_pipeline.steps.encode import Workshop, encode
+from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.acceptance.workplace import wait_until
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration import transforms
@@ -100,7 +99,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory, object_store: ObjectStore) 
 @pytest.fixture
 def three_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let sixty files make three tasks."""
-    monkeypatch.setattr(packing, "TASK_ITEMS", TASK_ITEMS)
+    monkeypatch.setattr(task_planning, "MAX_TASK_ITEMS", TASK_ITEMS)
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +107,7 @@ def local_digests(tmp_path_factory: pytest.TempPathFactory, ground: Ground) -> l
     """What a local session of two cores makes of the files."""
     folder = tmp_path_factory.mktemp("local")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "TASK_ITEMS", TASK_ITEMS)
+        patch.setattr(task_planning, "MAX_TASK_ITEMS", TASK_ITEMS)
         close_session()
         session = open_session(SparkSettings(home=ground.home, master="local[2]"))
         try:
@@ -125,7 +124,7 @@ def executors(session: SparkSession) -> int:
 def batch_of(desk: Desk, database: Database) -> GarbageScene:
     """Plan one batch of the landed files."""
     stream = replace(desk.stream, limits=limits(max_count=FILES, max_weight=2**20))
-    FolderStorage(stream.storage).prepare()
+    PartFileStorage(stream.storage).prepare()
     table = database.meta_table(stream.name)
     table.register([item.file for item in desk.items], accept_changed=False)
     batches = plan(database, stream.limits)
@@ -198,7 +197,7 @@ def test_batch_whose_worker_is_killed_is_published_once_and_whole(
 def test_executors_without_the_package_are_named_with_what_they_lack(ground: Ground) -> None:
     """Expect host, id, modules and the command that mends it, before any batch is tried."""
     with (
-        pytest.raises(ExecutorUnfitError) as raised,
+        pytest.raises(ConfigurationError, match="cannot run tasks") as raised,
         ground.other_session(spark_pyspark_python=ground.bare_python),
     ):
         pass
@@ -217,7 +216,7 @@ def test_executors_with_a_packed_archive_need_nothing_else(
     The executors have keys of their own; where S3 is, the driver tells them.
     """
     packed = tmp_path / "packed.tar.gz"
-    pack(packed)
+    build_archive(packed)
     with ground.other_session(packed, spark_pyspark_python=ground.bare_python) as session:
         assert encoded(tmp_path / "desk", session) == local_digests
         desk = landed(tmp_path / "to-s3", session)
@@ -234,7 +233,7 @@ def test_executors_without_the_python_are_named(
     """Expect the program that is not there, and the variable that chooses another."""
     session = ground.session()
     monkeypatch.setattr(session.sparkContext, "pythonExec", "/no/such/python")
-    with pytest.raises(ExecutorUnfitError) as raised:
+    with pytest.raises(ConfigurationError, match="cannot run tasks") as raised:
         check_executors(session, ground.cluster.master)
     assert "it has no /no/such/python" in str(raised.value)
     assert "Set PYSPARK_PYTHON to a Python 3." in str(raised.value)
@@ -250,7 +249,7 @@ def test_executors_without_a_module_of_the_transform_are_named(
     desk.stream = replace(desk.stream, transform="only_here:same")
     desk.land(b"id\n1\n")
 
-    with pytest.raises(ExecutorUnfitError) as raised:
+    with pytest.raises(ConfigurationError, match="cannot run tasks") as raised:
         desk.encode(id="integer")
 
     text = str(raised.value)
@@ -307,7 +306,7 @@ def test_job_whose_master_was_started_again_ends(
 
     It would wait for ever: its context knows of no end.
     """
-    monkeypatch.setattr(engine_state, "GONE_SECONDS", 1.0)
+    monkeypatch.setattr(engine, "EXECUTOR_LOSS_SECONDS", 1.0)
     mark = tmp_path / "mark"
     session = ground.session()
     desk = Desk(tmp_path, session)
@@ -318,7 +317,7 @@ def test_job_whose_master_was_started_again_ends(
         wait_until(lambda: mark.exists() or running.done(), "a task has begun")
         try:
             ground.cluster.restart_master()
-            with pytest.raises(SparkUnavailableError, match="the cluster gives no others"):
+            with pytest.raises(SparkUnavailableError, match="the cluster started no others"):
                 running.result()
         finally:
             mark.unlink(missing_ok=True)

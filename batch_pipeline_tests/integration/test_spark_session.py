@@ -19,11 +19,11 @@ from typing import Any
 import psutil
 import pytest
 
-from batch_pipeline.domain.errors import PortInUseError, SparkUnavailableError
-from batch_pipeline.spark.sessions.class_data import places
+from batch_pipeline.model.errors import ConfigurationError, SparkUnavailableError
+from batch_pipeline.spark.sessions.class_data import archive_paths
 from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
-from batch_pipeline.spark.sessions.connect_session import unshared
-from batch_pipeline.spark.sessions.java import java_home
+from batch_pipeline.spark.sessions.connect_session import without_session_id
+from batch_pipeline.spark.sessions.java import find_java_home
 from batch_pipeline.spark.sessions.launch import DAEMON_MODULE
 
 # Not a skip mark: where there is no system Java there is nothing to test.
@@ -35,7 +35,7 @@ COMMON = """
 import json, os, sys
 from pathlib import Path
 import psutil
-from batch_pipeline.domain.errors import PipelineError
+from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.spark.sessions.session import (
     SparkSettings,
     close_session,
@@ -117,7 +117,7 @@ SERVER_HELD_OPEN = """
 import json, sys
 from pathlib import Path
 import psutil
-from batch_pipeline.spark.sessions.connect_session import unshared
+from batch_pipeline.spark.sessions.connect_session import without_session_id
 from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
 from batch_pipeline.spark.sessions.launch import DAEMON_MODULE
 SparkConnectServer(Path(sys.argv[1])).start()
@@ -217,7 +217,7 @@ def test_local_session_damaged_archive_starts_without_it(
     """A class-data archive that cannot be used costs its speed and nothing else."""
     monkeypatch.setenv("BATCH_PIPELINE_JAVA", java)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    damaged, _ = places(tmp_path, java_home(tmp_path, os.environ))
+    damaged, _ = archive_paths(tmp_path, find_java_home(tmp_path, os.environ))
     damaged.parent.mkdir(parents=True)
     damaged.write_bytes(b"no archive" * 1000)
     assert run(SMALL_JOB, tmp_path) == {"rows": EXPECTED_ROWS}
@@ -245,7 +245,7 @@ def test_open_session_equal_settings_gives_the_open_one(whole_life: dict[str, An
 
 def test_open_session_other_settings_is_refused(whole_life: dict[str, Any]) -> None:
     """A second, different session is refused while one is open."""
-    assert whole_life["refused"] == "SparkSessionOpenError"
+    assert whole_life["refused"] == "ConflictError"
 
 
 def test_close_session_local_leaves_no_process(whole_life: dict[str, Any]) -> None:
@@ -304,7 +304,7 @@ def test_clients_of_a_server_share_what_starts_python_workers(
                     found.add(process.pid)
         return found
 
-    other = unshared(server.remote)
+    other = without_session_id(server.remote)
     before = daemons()
     for _ in range(3):
         run(SMALL_JOB, tmp_path, REMOTE=server.remote)
@@ -408,9 +408,9 @@ def test_connect_server_port_taken_is_refused(tmp_path: Path) -> None:
     """A port that somebody listens on is refused before anything starts."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(PortInUseError) as raised:
+        with pytest.raises(ConfigurationError) as raised:
             SparkConnectServer(tmp_path, port=port).start()
-    assert raised.value.port == port
+    assert str(raised.value).startswith(f"Port {port} on 127.0.0.1 is taken.")
 
 
 def test_connect_server_bad_setting_tells_the_last_log_lines(tmp_path: Path) -> None:

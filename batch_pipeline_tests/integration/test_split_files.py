@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from batch_pipeline.domain.record_rules import (
+from batch_pipeline.model.record_rules import (
     BadFileKind,
     BadFileRules,
     BadRecordRules,
@@ -19,8 +19,8 @@ from batch_pipeline.domain.record_rules import (
     OnBadFile,
     ReadLimits,
 )
-from batch_pipeline.domain.stream import CsvOptions
-from batch_pipeline.spark import packing, running, splitting
+from batch_pipeline.model.stream import CsvOptions
+from batch_pipeline.spark import spark_job, task_planning
 from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
 from batch_pipeline_tests.integration.encode_desk import MIB, Desk, records
 
@@ -39,7 +39,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture
 def desk(tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Desk:
     """An empty landing folder and an empty storage; slices of 1 MiB, so that files can be small."""
-    for module in (packing, splitting):
+    for module in (task_planning, task_planning):
         monkeypatch.setattr(module, "SLICE_BYTES", MIB)
     return Desk(tmp_path, session)
 
@@ -66,12 +66,14 @@ def parts_of(result_names: list[str]) -> set[str]:
     return {name.split("-")[3][:4] for name in result_names}
 
 
-@pytest.mark.parametrize("carried_bytes", [running.CARRIED_BYTES, 0], ids=["carried", "as rows"])
+@pytest.mark.parametrize(
+    "inline_bytes", [spark_job.INLINE_PAYLOAD_BYTES, 0], ids=["inline", "as rows"]
+)
 def test_split_jsonl_gives_all_records_in_order(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, carried_bytes: int
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, inline_bytes: int
 ) -> None:
     """Three tasks read the file, however they are told to; the item's report adds up theirs."""
-    monkeypatch.setattr(running, "CARRIED_BYTES", carried_bytes)
+    monkeypatch.setattr(spark_job, "INLINE_PAYLOAD_BYTES", inline_bytes)
     desk.land(b'{"id":-1,"text":""}\n')
     desk.land(lines())
     desk.land(b'{"id":3000,"text":""}\n')

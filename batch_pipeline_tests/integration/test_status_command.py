@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from batch_pipeline.cli import cli, console
-from batch_pipeline.domain.batch import AttemptStatus
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline_tests.integration.checks_scene import publish, publish_all
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
 from batch_pipeline_tests.integration.seeds import claimed, execute, insert_batches, register
@@ -102,7 +102,7 @@ def test_status_tells_first_what_is_wrong_and_what_to_do(scene: DefsScene) -> No
 
 def test_status_of_a_new_stream_says_how_to_begin(scene: DefsScene) -> None:
     """Expect the command that takes what has landed."""
-    scene.database.forget("orders")
+    scene.database.delete_stream("orders")
     lines = shown("status")
     assert lines[1] == "  now         nothing is registered yet"
     assert lines[2].startswith("  next        `batch-pipeline run orders` registers")
@@ -159,7 +159,7 @@ def test_explain_tells_first_where_a_file_is_by_now(
     lines = shown("explain", "1")
     assert lines[1] == f"  now         {now}"
     if following is None:
-        assert lines[2].startswith("  1 arrive    ")
+        assert lines[2].startswith("  1 land      ")
     else:
         assert lines[2].startswith(f"  next        {following}")
 
@@ -200,7 +200,7 @@ def test_status_for_programs_has_the_ceiling_as_a_number(scene: DefsScene) -> No
     (report,) = json.loads("\n".join(shown("status", "--json")))["streams"]
     assert (report["ceiling"], report["ceiling_strategy"]) == (12, "registrar")
     assert report["ceiling_held_by"] == []
-    scene.database.forget("orders")
+    scene.database.delete_stream("orders")
     (report,) = json.loads("\n".join(shown("status", "--json")))["streams"]
     assert report["ceiling"] is None
 
@@ -245,7 +245,7 @@ def test_explain_of_a_key_that_no_stream_has_says_so(scene: DefsScene) -> None:
 
 def test_explain_of_a_split_batch_names_its_parts(scene: DefsScene) -> None:
     table = scene.database.meta_table("orders")
-    scene.database.jobs.bisect("orders", FIRST, table)
+    scene.database.jobs.split("orders", FIRST, table)
     ended = CliRunner().invoke(cli, ["explain", FIRST])
     assert ended.exit_code == 1
     assert "000000000001-00000000000" in ended.stderr

@@ -10,17 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batch_pipeline.domain.location import to_uri
-from batch_pipeline.domain.stream import Source
+from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.stream import Source
 from batch_pipeline.settings.stream_file import load_streams
-from batch_pipeline.singer.target import landing_file
-from batch_pipeline.singer.target.refusals import (
-    LandingFailedError,
-    PlaceUnfitError,
-    RecordInvalidError,
-    RecordKeyMissingError,
-    SchemaUnusableError,
-)
+from batch_pipeline.singer.parser import MessageError
+from batch_pipeline.singer.target import landing_files
+from batch_pipeline.singer.target.errors import RecordKeyMissingError
 from batch_pipeline_tests.integration.target_scene import (
     TargetScene,
     read,
@@ -114,7 +110,8 @@ def test_record_unlike_its_schema_stops_the_target(home: TargetScene, wrong: obj
         schema(), record(1), state(1), record(2), {**record(3), "record": wrong}, state(2)
     )
     assert printed == []
-    assert isinstance(error, RecordInvalidError)
+    assert isinstance(error, MessageError)
+    assert "Correct the record or the SCHEMA" in str(error)
     assert (error.line, error.stream) == (5, "orders")
     assert error.problem.startswith("id: ")
     assert home.files() == []
@@ -134,7 +131,8 @@ def test_record_unlike_its_schema_passes_without_validation(home: TargetScene) -
 def test_schema_that_is_none_stops_the_target(home: TargetScene) -> None:
     """Expect the line of a SCHEMA that no validator can be made of."""
     _, error = home.run_until_refused(schema(schema={"properties": {"id": {"type": "int"}}}))
-    assert isinstance(error, SchemaUnusableError)
+    assert isinstance(error, MessageError)
+    assert "key `schema`: is no JSON Schema" in str(error)
     assert error.line == 1
 
 
@@ -238,7 +236,8 @@ def test_parquet_column_that_cannot_hold_a_value_refuses_it(home: TargetScene) -
     printed, error = home.run_until_refused(
         schema(), record(1), {**record(2), "record": {"id": 2**70}}, state(1), format="parquet"
     )
-    assert isinstance(error, RecordInvalidError)
+    assert isinstance(error, MessageError)
+    assert "Correct the record or the SCHEMA" in str(error)
     assert printed == []
     assert home.landed() == []
 
@@ -260,7 +259,8 @@ def test_parquet_column_of_dates_refuses_a_time_of_day(home: TargetScene) -> Non
     """Expect a value that would lose its time to be told."""
     said = record(1, record={"id": 1, "day": "2026-01-02T10:00:00"})
     _, error = home.run_until_refused(schema(schema=_DAY), said, format="parquet")
-    assert isinstance(error, RecordInvalidError)
+    assert isinstance(error, MessageError)
+    assert "Correct the record or the SCHEMA" in str(error)
     assert "'2026-01-02T10:00:00' has a time of day" in str(error)
 
 
@@ -288,7 +288,7 @@ def test_stream_file_of_another_format_is_told(home: TargetScene) -> None:
         "  source: {uri: ./in, format: csv}\n"
     )
     _, error = home.run_until_refused(schema(), record(1))
-    assert isinstance(error, PlaceUnfitError)
+    assert isinstance(error, ConfigurationError)
     assert "reads csv files" in str(error)
 
 
@@ -325,7 +325,8 @@ def test_stream_of_references_has_its_columns_inferred(home: TargetScene) -> Non
     (made,) = load_streams(home.root / "streams").values()
     assert made.schema.declared is None
     _, error = home.run_until_refused(schema(schema=shape), {**record(1), "record": {"id": "x"}})
-    assert isinstance(error, RecordInvalidError)
+    assert isinstance(error, MessageError)
+    assert "Correct the record or the SCHEMA" in str(error)
 
 
 def test_stream_without_columns_has_them_inferred(home: TargetScene) -> None:
@@ -339,7 +340,8 @@ def test_schema_that_refers_to_the_network_is_refused(home: TargetScene) -> None
     """Expect nothing to be fetched for a SCHEMA."""
     shape = {"properties": {"id": {"$ref": "http://127.0.0.1:9/x"}}}
     _, error = home.run_until_refused(schema(schema=shape))
-    assert isinstance(error, SchemaUnusableError)
+    assert isinstance(error, MessageError)
+    assert "key `schema`: is no JSON Schema" in str(error)
     assert "nothing is fetched" in str(error)
 
 
@@ -347,7 +349,8 @@ def test_landing_folder_that_is_a_file_is_told(home: TargetScene) -> None:
     """Expect its name and the system's reason in one sentence."""
     (home.root / "file").touch()
     _, error = home.run_until_refused(schema(), landing_root=str(home.root / "file"))
-    assert isinstance(error, LandingFailedError)
+    assert isinstance(error, ConfigurationError)
+    assert "The landing folder" in str(error)
     assert f"{home.root}/file" in str(error)
 
 
@@ -361,9 +364,10 @@ def test_landing_folder_that_vanishes_ends_the_target(
         if name == "target.before_rename":
             shutil.rmtree(landing)
 
-    monkeypatch.setattr(landing_file, "failpoint", vanish)
+    monkeypatch.setattr(landing_files, "failpoint", vanish)
     printed, error = home.run_until_refused(schema(), record(1), state(1))
-    assert isinstance(error, LandingFailedError)
+    assert isinstance(error, ConfigurationError)
+    assert "The landing folder" in str(error)
     assert printed == []
     assert home.files() == []
 

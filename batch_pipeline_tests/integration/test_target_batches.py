@@ -16,12 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from batch_pipeline.cli.target import TargetBatchPipeline
-from batch_pipeline.singer.target.refusals import (
-    BatchFileError,
-    BatchPlaceError,
-    FileTakenError,
-    LandingFailedError,
-)
+from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.singer.parser import MessageError
 from batch_pipeline.singer.target.sink import LandingSink
 from batch_pipeline_tests.integration.target_scene import (
     TargetScene,
@@ -104,7 +100,7 @@ def test_batch_with_two_entries_for_one_file_is_refused(
     batch_file(home.root / "here/a b.gz", 1)
     config = {"storage": {"root": str(home.root / "here")}}
     printed, error = home.run_until_refused(schema(), batch(*uris), state(1), batch_config=config)
-    assert isinstance(error, BatchFileError)
+    assert isinstance(error, MessageError)
     assert f"two entries of `manifest` stand for here: {uris[0]} and {uris[1]}" in str(error)
     assert (printed, home.files()) == ([], [])
 
@@ -116,7 +112,7 @@ def test_batch_file_cannot_be_named_out_of_the_storage_root(home: TargetScene) -
     config = {"storage": {"root": str(home.root / "here")}}
     said = batch("file:///theirs/..%2Foutside.gz")
     _, error = home.run_until_refused(schema(), said, batch_config=config)
-    assert isinstance(error, BatchFileError)
+    assert isinstance(error, MessageError)
     assert "is not there" in str(error)
 
 
@@ -131,11 +127,13 @@ def test_batch_file_outside_of_the_roots_is_not_read(home: TargetScene) -> None:
         printed, error = home.run_until_refused(
             schema(), batch(written), state(1), batch_roots=roots
         )
-        assert isinstance(error, BatchPlaceError)
+        assert isinstance(error, MessageError)
+        assert "lies outside of" in str(error)
         assert f"{written} lies outside of `batch_roots`, so it was not opened" in str(error)
         assert (printed, home.files()) == ([], [])
     _, error = home.run_until_refused(schema(), batch(str(path)), batch_roots=[])
-    assert isinstance(error, BatchPlaceError)
+    assert isinstance(error, MessageError)
+    assert "lies outside of" in str(error)
 
 
 def test_batch_file_that_a_link_names_is_registered_by_its_real_path(home: TargetScene) -> None:
@@ -152,7 +150,7 @@ def test_batch_file_with_a_line_that_is_too_long_is_refused(home: TargetScene) -
     long = b'{"id": 2, "name": "' + b"x" * 3_000 + b'"}\n'
     path.write_bytes(gzip.compress(b'{"id": 1}\n' + long))
     _, error = home.run_until_refused(schema(), batch(str(path)), max_line_bytes=2_000)
-    assert isinstance(error, BatchFileError)
+    assert isinstance(error, MessageError)
     assert "line 2 has more than 2000 bytes" in str(error)
     exact = len(long) - 1
     assert home.run(schema(), batch(str(path)), state(1), max_line_bytes=exact) == [{"at": 1}]
@@ -164,7 +162,7 @@ def test_batch_with_a_file_that_vanished_registers_none(home: TargetScene) -> No
     printed, error = home.run_until_refused(
         schema(), state(1), batch(str(path), f"{home.root}/gone.gz"), state(2)
     )
-    assert isinstance(error, BatchFileError)
+    assert isinstance(error, MessageError)
     assert (error.line, error.stream) == (3, "orders")
     assert "gone.gz is not there" in str(error)
     assert printed == [{"at": 1}]
@@ -212,7 +210,7 @@ def test_batch_file_unlike_its_message_is_told(
     path = home.root / "a.gz"
     path.write_bytes(content)
     _, error = home.run_until_refused(schema(), batch(str(path), **changes))
-    assert isinstance(error, BatchFileError)
+    assert isinstance(error, MessageError)
     assert problem in str(error)
     assert home.files() == []
 
@@ -244,7 +242,8 @@ def test_batch_file_that_was_overwritten_is_refused(home: TargetScene) -> None:
     home.run(schema(), batch(str(path)))
     batch_file(path, 2, 3)
     printed, error = home.run_until_refused(schema(), batch(str(path)), state(2))
-    assert isinstance(error, FileTakenError)
+    assert isinstance(error, ConfigurationError)
+    assert "was registered before" in str(error)
     assert printed == []
 
 
@@ -255,7 +254,8 @@ def test_batch_with_one_overwritten_file_registers_none(home: TargetScene) -> No
     batch_file(path, 2, 3)
     fresh = batch_file(home.root / "b.gz", 4)
     _, error = home.run_until_refused(schema(), batch(str(fresh), str(path)))
-    assert isinstance(error, FileTakenError)
+    assert isinstance(error, ConfigurationError)
+    assert "was registered before" in str(error)
     assert home.files() == [path]
 
 
@@ -274,7 +274,8 @@ def test_batch_file_that_cannot_be_copied_leaves_no_copy_of_others(
 
     monkeypatch.setattr(shutil, "copyfileobj", full)
     _, error = home.run_until_refused(schema(), batch(*map(str, paths)), batch_files="copy")
-    assert isinstance(error, LandingFailedError)
+    assert isinstance(error, ConfigurationError)
+    assert "The landing folder" in str(error)
     assert (home.landed(), home.files()) == ([], [])
 
 

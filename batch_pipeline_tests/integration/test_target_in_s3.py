@@ -8,21 +8,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from batch_pipeline.domain.encoding import Compression, Format
-from batch_pipeline.domain.errors import InvalidValueError
-from batch_pipeline.domain.failpoint import VARIABLE, FailpointError
-from batch_pipeline.domain.roots import Roots
-from batch_pipeline.singer.incoming.values import BatchEncoding, BatchMessage
-from batch_pipeline.singer.target.batch_places import at_hand, locate
-from batch_pipeline.singer.target.refusals import (
-    BatchFileError,
-    BatchStoreError,
-    FileTakenError,
-    LandingFailedError,
-    LandingUnreachableError,
-)
-from batch_pipeline.stores.facts import look
-from batch_pipeline.stores.upload import put, remove
+from batch_pipeline.model.encoding import Compression, Format
+from batch_pipeline.model.errors import ConfigurationError, InvalidValueError, RetryableError
+from batch_pipeline.model.failpoint import VARIABLE
+from batch_pipeline.model.location import Roots
+from batch_pipeline.singer.parser import BatchEncoding, BatchMessage, MessageError
+from batch_pipeline.singer.target.batches import fetch_entry, locate
+from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.integration.target_scene import (
     TargetScene,
     batch,
@@ -54,7 +46,7 @@ def lines(*numbers: int) -> bytes:
 
 def batch_object(uri: str, *numbers: int) -> str:
     """Write a BATCH file of records."""
-    put(uri, lines(*numbers))
+    S3.put(uri, lines(*numbers))
     return uri
 
 
@@ -86,7 +78,7 @@ def test_batch_in_s3_is_registered_where_it_lies(home: TargetScene, bucket: str)
     uris = [batch_object(f"{bucket}/theirs/{name}", 1) for name in ("a b%20é.gz", "b.gz")]
     sums = [sha256(content(uri)).hexdigest() for uri in uris]
     assert home.run(schema(), batch(*uris, sha256=sums), state(1)) == [{"at": 1}]
-    facts = [look(uri) for uri in uris]
+    facts = [S3.head(uri) for uri in uris]
     assert items(home) == [
         (uri, one.size_bytes, one.etag) for uri, one in zip(uris, facts, strict=True)
     ]
@@ -137,11 +129,11 @@ def test_batch_in_s3_that_is_not_what_it_says_is_refused(
     home: TargetScene, bucket: str, name: str, said: str
 ) -> None:
     """Expect the URI and what is wrong with it, and nothing registered."""
-    put(f"{bucket}/bad.gz", gzip.compress(b'{"name":"a"}\n', mtime=0))
-    put(f"{bucket}/plain.gz", b'{"id":1}\n')
+    S3.put(f"{bucket}/bad.gz", gzip.compress(b'{"name":"a"}\n', mtime=0))
+    S3.put(f"{bucket}/plain.gz", b'{"id":1}\n')
     uris = batch_object(f"{bucket}/a.gz", 1), f"{bucket}/{name}"
     printed, error = home.run_until_refused(schema(), batch(*uris), state(1))
-    assert isinstance(error, BatchFileError)
+    assert isinstance(error, MessageError)
     assert f"{uris[1]} " in str(error)
     assert said in str(error)
     assert (printed, items(home)) == ([], [])
@@ -155,7 +147,8 @@ def test_batch_in_s3_that_was_written_anew_is_not_taken_twice(
     home.run(schema(), batch(uri))
     batch_object(uri, 2)
     _, error = home.run_until_refused(schema(), batch(uri), state(1))
-    assert isinstance(error, FileTakenError)
+    assert isinstance(error, ConfigurationError)
+    assert "was registered before" in str(error)
     assert len(items(home)) == 1
 
 
@@ -170,7 +163,7 @@ def test_batch_in_s3_that_is_written_anew_while_it_is_read_is_refused(bucket: st
     )
     [place] = locate(said, None, Roots(uris=(bucket,), key="batch_roots"))
     batch_object(uri, 2)
-    with pytest.raises(BatchFileError, match="another version"), at_hand(said, place):
+    with pytest.raises(MessageError, match="another version"), fetch_entry(said, place):
         pass
 
 
@@ -181,7 +174,7 @@ def test_batch_of_a_store_that_refuses_can_come_again(
     uri = batch_object(f"{bucket}/a.gz", 1)
     faults.refuse(403, "ExpiredToken", method="GET", times=1)
     printed, error = home.run_until_refused(schema(), batch(uri), state(1))
-    assert isinstance(error, BatchStoreError)
+    assert isinstance(error, RetryableError)
     assert "does not accept the credentials" in str(error)
     assert (printed, items(home)) == ([], [])
     assert home.run(schema(), batch(uri), state(1)) == [{"at": 1}]
@@ -193,7 +186,7 @@ def test_records_land_in_s3(home: TargetScene, bucket: str) -> None:
     said = [schema(), record(1), record(2), record(3), state(1)]
     assert home.run(*said, max_records=2) == [{"at": 1}]
     found = items(home)
-    assert [etag for _, _, etag in found] == [look(uri).etag for uri, _, _ in found]
+    assert [etag for _, _, etag in found] == [S3.head(uri).etag for uri, _, _ in found]
     assert ids([location for location, _, _ in found]) == [1, 2, 3]
     assert [f"{bucket}/landing/{name}" for name in root_at(f"{bucket}/landing").names()] == [
         location for location, _, _ in found
@@ -218,7 +211,7 @@ def test_landing_in_s3_that_cannot_be_written_is_told(
     lands_in(home, f"{bucket}/landing")
     faults.refuse(403, "AccessDenied", method="PUT", times=1)
     faults.refuse(403, "ExpiredToken", method="PUT", times=1)
-    for kind in (LandingFailedError, LandingUnreachableError):
+    for kind in (ConfigurationError, RetryableError):
         printed, error = home.run_until_refused(schema(), record(1), state(1))
         assert isinstance(error, kind)
         assert f"{bucket}/landing cannot be written" in str(error)
@@ -233,14 +226,15 @@ def test_target_that_ends_before_an_object_is_sent_leaves_nothing(
     lands_in(home, f"{bucket}/landing")
     monkeypatch.setenv(VARIABLE, "target.before_rename=raise")
     printed, error = home.run_until_refused(schema(), record(1), state(1))
-    assert isinstance(error, FailpointError)
+    assert isinstance(error, RuntimeError)
+    assert str(error).startswith("failpoint ")
     assert (printed, root_at(f"{bucket}/landing").names()) == ([], [])
 
 
 def test_object_that_goes_between_messages_is_told(home: TargetScene, bucket: str) -> None:
     """Expect a file that is not there any more to be named."""
     uri = batch_object(f"{bucket}/a.gz", 1)
-    remove(uri)
+    S3.delete(uri)
     _, error = home.run_until_refused(schema(), batch(uri))
     assert f"{uri} is not there" in str(error)
 

@@ -9,17 +9,17 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from batch_pipeline.domain.encoding import Compression, Encoding, Format
-from batch_pipeline.domain.errors import TransformError, TransformUnusableError
-from batch_pipeline.domain.location import to_path
-from batch_pipeline.domain.record_rules import (
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.errors import ConfigurationError, TransformError
+from batch_pipeline.model.location import to_path
+from batch_pipeline.model.record_rules import (
     BadFileRules,
     BadRecordRules,
     LineageColumn,
     OnBadFile,
     SchemaRules,
 )
-from batch_pipeline.domain.schema import RecordSchema
+from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline_tests.integration.encode_desk import Desk, records, session_of
 
 MODULE = "batch_pipeline_tests.integration.transforms"
@@ -205,7 +205,7 @@ def test_transform_of_a_batch_with_a_bad_file_is_given_the_other_ones(desk: Desk
         ("wrong_column", r"UNRESOLVED_COLUMN.* `nope` cannot be resolved"),
         ("bad_cast", r"CAST_INVALID_INPUT.* 'x0' .*cannot be cast"),
         ("twice_named", r"column 'id' is there twice"),
-        ("not_a_number", r"it gave a record that .*column 'n'"),
+        ("not_a_number", r"it returned a record that .*column 'n'"),
     ],
 )
 def test_transform_that_fails_is_told_with_its_own_line_and_leaves_no_file(
@@ -230,7 +230,7 @@ def test_transform_that_fails_is_told_with_its_own_line_and_leaves_no_file(
         (f"{MODULE}:missing", "has no missing"),
         (f"{MODULE}:NUMBER", "NUMBER is of type int, not a function"),
         (f"{MODULE}.unchanged", "is not written like package.module:function"),
-        (f"{MODULE}:nothing", "it gave NoneType, not a DataFrame"),
+        (f"{MODULE}:nothing", "it returned NoneType, not a DataFrame"),
     ],
 )
 def test_transform_that_is_no_function_of_frames_is_refused(
@@ -240,7 +240,7 @@ def test_transform_that_is_no_function_of_frames_is_refused(
     desk.stream = replace(desk.stream, transform=transform)
     land_numbers(desk)
 
-    with pytest.raises(TransformUnusableError, match=said):
+    with pytest.raises(ConfigurationError, match=said):
         desk.encode()
 
     assert desk.files() == []

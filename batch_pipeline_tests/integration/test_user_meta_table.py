@@ -4,15 +4,12 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from batch_pipeline.domain.backfill import Backfill, Selection
-from batch_pipeline.domain.ceiling import Strategy
-from batch_pipeline.domain.errors import (
-    InvalidValueError,
-    JobChangedError,
-)
-from batch_pipeline.domain.filter import parse_filter
-from batch_pipeline.domain.id_range import IdRange
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.backfill import Backfill, Selection
+from batch_pipeline.model.errors import InvalidValueError, JobChangedError
+from batch_pipeline.model.filter import parse_filter
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.invariants import check_invariants
 from batch_pipeline_tests.integration.user_table_scene import DATABASES, Scene, open_scene, ranges
@@ -36,7 +33,7 @@ def test_rows_are_planned_up_to_the_ceiling_and_read_as_items(scene: Scene) -> N
     [item] = scene.table.items(one)
     assert (item.id, item.weight, item.file.location) == (9, 10, "file:///landing/9.csv")
     assert (item.file.size_bytes, item.file.modified_at) == (None, None)
-    assert scene.table.reading().value == 9
+    assert scene.table.read_high_watermark().value == 9
     check_invariants(scene.database)
 
 
@@ -70,7 +67,7 @@ def test_filter_chooses_the_rows_and_never_changes(scene: Scene) -> None:
     [one] = scene.plan(chosen)
     assert [item.id for item in chosen.items(one)] == [1, 3]
     assert scene.database.batches.backlog(chosen) == (0, 0)
-    with pytest.raises(JobChangedError, match="its filter is another one"):
+    with pytest.raises(JobChangedError, match="its filter differs"):
         scene.plan()
 
 
@@ -88,13 +85,13 @@ def test_oldest_row_tells_how_long_a_short_batch_has_waited(scene: Scene) -> Non
     dated = scene.described(imported="imported")
     scene.insert(1, 2)
     scene.execute("UPDATE files SET imported = '2020-01-01 00:00:00' WHERE id = 1")
-    waited = [dated.waited(None), dated.waited(1)]
+    waited = [dated.oldest_age(None), dated.oldest_age(1)]
     assert waited[0] is not None
     assert waited[1] is not None
     assert waited[0] > timedelta(days=2000)
     assert timedelta(seconds=-1) <= waited[1] < timedelta(minutes=5)
-    assert dated.waited(2) is None
-    assert scene.table.waited(None) is None
+    assert dated.oldest_age(2) is None
+    assert scene.table.oldest_age(None) is None
     bounds = limits(min_weight=100, max_weight=100)
     assert scene.database.batches.plan(dated, bounds, drain=False).items == 2
     scene.insert(3)
@@ -109,14 +106,14 @@ def test_rows_younger_than_the_delay_are_left_alone(scene: Scene) -> None:
         imported="imported", ceiling=Strategy.SETTLE, settle=timedelta(hours=1)
     )
     assert ranges(scene.plan(settling)) == [(1, 1, 1)]
-    assert settling.reading().strategy is Strategy.SETTLE
+    assert settling.read_high_watermark().strategy is Strategy.SETTLE
     soon = scene.described(
         imported="imported", ceiling=Strategy.SETTLE, settle=timedelta(microseconds=1)
     )
     scene.execute("UPDATE files SET imported = '2020-01-01 00:00:00'")
-    assert soon.ceiling() == 2
+    assert soon.high_watermark() == 2
     scene.insert(3)
-    assert settling.ceiling() == 2
+    assert settling.high_watermark() == 2
 
 
 def test_items_are_found_by_id_path_uri_and_name(scene: Scene) -> None:

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from batch_pipeline.cli import cli
-from batch_pipeline.domain.location import to_path, to_uri
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.stores.upload import put, remove
+from batch_pipeline.model.location import to_path, to_uri
+from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.integration.checks_scene import path_of, publish_all
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
 from batch_pipeline_tests.integration.seeds import execute
@@ -87,7 +87,7 @@ def test_verify_warns_without_calling_batches_unfit(scene: DefsScene) -> None:
 
 
 def pointers(scene: DefsScene) -> list[Path]:
-    """List the pointer files, by name."""
+    """List the manifest files, by name."""
     return sorted(Path(to_path(scene.stream.storage.root), "manifests").iterdir())
 
 
@@ -151,11 +151,11 @@ def test_verify_compares_pointer_files_with_the_inventory(scene: DefsScene) -> N
 
 
 def moved_into(bucket: str, scene: DefsScene) -> list[str]:
-    """Move what is published into S3, let inventory and pointer files know, and give the URIs."""
+    """Move what is published into S3, let inventory and manifest files know, and give the URIs."""
     uris = []
     for path in map(path_of, publish_all(scene)):
         uris.append(f"{bucket}/batches/{path.name}")
-        put(uris[-1], path.read_bytes())
+        S3.put(uris[-1], path.read_bytes())
         path.unlink()
         [pointer] = [one for one in pointers(scene) if path.name in one.read_text()]
         pointer.write_text(pointer.read_text().replace(to_uri(path), uris[-1]))
@@ -172,8 +172,8 @@ def test_verify_looks_at_part_files_in_s3(scene: DefsScene, bucket: str) -> None
     """Expect objects to be judged as files are, and called by their URIs."""
     uris = moved_into(bucket, scene)
     assert run("--deep").exit_code == 0
-    put(uris[0], content(uris[0]).swapcase())
-    remove(uris[1])
+    S3.put(uris[0], content(uris[0]).swapcase())
+    S3.delete(uris[1])
     ended = run("--deep")
     assert ended.exit_code == 3
     assert f"{uris[1]} is missing" in ended.output

@@ -13,11 +13,11 @@ from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.names import LAUNCH_TAG, RANGE_END_TAG, RANGE_START_TAG, loaded_key
 from batch_pipeline.defs.reprocess import choose
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.domain.errors import InvalidValueError
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
 from batch_pipeline_tests.integration.seeds import everything, publish
-from batch_pipeline_tests.unit.target_scripts import GOOD, settings_of
+from batch_pipeline_tests.load.target_scripts import GOOD, settings_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),

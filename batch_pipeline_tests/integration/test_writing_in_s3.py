@@ -8,17 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.domain.encoding import Compression, Encoding, Format
-from batch_pipeline.domain.errors import StorageUnavailableError
-from batch_pipeline.domain.record_rules import BadFileRules, OnBadFile
-from batch_pipeline.domain.stream import PartLimits, Storage
-from batch_pipeline.spark.stop_mark import StopCheck, StopMark, StoppedError
-from batch_pipeline.spark.write.line_parts import Lines, line_writer
-from batch_pipeline.spark.write.part_files import PartNames, remove
-from batch_pipeline.spark.write.part_writer import PartWriter
-from batch_pipeline.stores import s3
-from batch_pipeline.stores.listing import unfinished_uploads
+from batch_pipeline.encode.cancellation import (
+    CancellationCheck,
+    CancellationFlag,
+    TaskCancelledError,
+)
+from batch_pipeline.encode.writers.json_lines import Lines, line_writer
+from batch_pipeline.encode.writers.part_files import PartNames, remove
+from batch_pipeline.encode.writers.part_writer import PartWriter
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.errors import StorageUnavailableError
+from batch_pipeline.model.record_rules import BadFileRules, OnBadFile
+from batch_pipeline.model.stream import PartLimits, Storage
+from batch_pipeline.storage import s3_client
+from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.concurrency import run_python
+from batch_pipeline_tests.encode.landed_files import STREAM
 from batch_pipeline_tests.integration.places import (
     Folder,
     Place,
@@ -28,7 +33,6 @@ from batch_pipeline_tests.integration.places import (
     task,
 )
 from batch_pipeline_tests.store_faults import Faults
-from batch_pipeline_tests.unit.landed_files import STREAM
 
 MIB = 2**20
 LARGE = [b"%01023d" % number for number in range(10 * 2**10)]  # 10 MiB: more than one request
@@ -61,7 +65,7 @@ def storage(bucket: str) -> Prefix:
 
 def uploads(storage: Prefix) -> int:
     """Count the uploads that are neither complete nor aborted."""
-    return len(list(unfinished_uploads(f"{storage.uri}/")))
+    return len(list(S3.unfinished(f"{storage.uri}/")))
 
 
 def test_large_part_is_seen_when_the_writer_is_closed(storage: Prefix, tmp_path: Path) -> None:
@@ -146,7 +150,7 @@ def test_task_whose_storage_fails_at_the_end_reports_it(
 ) -> None:
     """Expect the reason in the report, and neither an object nor an upload."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    s3.forget()
+    s3_client.forget()
     landing, output = Prefix(storage.uri), Prefix(storage.uri)
     noise = random.Random(7).randbytes(9 * MIB).hex()  # noqa: S311 - only to be incompressible
     file = landing.put("a.jsonl", b'{"id":"%b"}\n' % noise.encode())
@@ -198,19 +202,19 @@ def test_task_between_any_two_places_writes_the_same_bytes(
 
 def test_stop_mark_in_a_store_ends_the_task_at_its_next_look(storage: Prefix) -> None:
     """Expect a look at the start and one a second, and none after the mark is gone."""
-    mark = StopMark.of(Storage(root=storage.uri, prefix="p-"), "orders-1-2-a1", "0a0b")
+    mark = CancellationFlag.of(Storage(root=storage.uri, prefix="p-"), "orders-1-2-a1", "0a0b")
     seconds = [0.0]
-    check = StopCheck(mark, now=lambda: seconds[0]).check
+    check = CancellationCheck(mark, now=lambda: seconds[0]).check
     check()
     assert mark.set()
     assert storage.names() == [".p-orders-1-2-a1-0a0b.stop"]
     seconds[0] = 0.9
     check()
     seconds[0] = 1.0
-    with pytest.raises(StoppedError):
+    with pytest.raises(TaskCancelledError):
         check()
     mark.clear()
     seconds[0] = 3.0
     check()
     assert storage.names() == []
-    assert not StopMark.of(Storage(root="s3://no-such-bucket-of-ours"), "a", "b").set()
+    assert not CancellationFlag.of(Storage(root="s3://no-such-bucket-of-ours"), "a", "b").set()

@@ -5,11 +5,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from batch_pipeline.domain.batch import Batch
-from batch_pipeline.domain.stream import TableSource
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta.meta_sources import MetaSources
-from batch_pipeline.inventory.meta.user_meta_table import UserMetaTable
+from batch_pipeline.inventory.meta_tables.sources import MetaSources
+from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
+from batch_pipeline.model.batch import Batch
+from batch_pipeline.model.stream import TableSource
 from batch_pipeline_tests.factories import encoded, item_report, limits, stream
 from batch_pipeline_tests.integration.meta_tables import CREATE_FILES, MARIADB, execute
 from batch_pipeline_tests.integration.seeds import claimed
@@ -34,11 +34,11 @@ class Scene:
 
     def described(self, **changes: Any) -> UserMetaTable:
         """Give the table as another stream file describes it."""
-        return replace(self.table, described=replace(self.table.described, **changes))
+        return replace(self.table, table_source=replace(self.table.table_source, **changes))
 
     def insert(self, *ids: int, **values: Any) -> None:
         """Insert rows of 10 bytes whose files are named after their ids."""
-        table = self.table.described.table
+        table = self.table.table_source.table
         for uid in ids:
             row = {"id": uid, "file_location": f"/landing/{uid}.csv", "size_in_bytes": 10} | values
             columns, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
@@ -46,7 +46,7 @@ class Scene:
 
     def execute(self, statement: str) -> None:
         """Run a statement in the user's database; `files` stands for the table."""
-        execute(self.engine, statement.replace("files", self.table.described.table))
+        execute(self.engine, statement.replace("files", self.table.table_source.table))
 
     def plan(self, table: UserMetaTable | None = None, **bounds: Any) -> list[Batch]:
         """Plan with three items a batch, and give the new batches."""
@@ -82,6 +82,6 @@ def open_scene(kind: str, engine: sa.Engine, database: Database) -> Scene:
         described = replace(FILES, table="ops.files")
     sources = MetaSources(engine, database.engine)
     table = UserMetaTable(
-        inventory=database.engine, sources=sources, stream="orders", described=described
+        inventory=database.engine, sources=sources, stream="orders", table_source=described
     )
     return Scene(database, engine, table)

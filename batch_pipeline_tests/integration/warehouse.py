@@ -17,15 +17,14 @@ from uuid import UUID, uuid4
 import psycopg
 import pyarrow as pa
 from psycopg import sql
-from pyarrow import parquet
+from pyarrow import orc, parquet
 
-from batch_pipeline.domain.encoding import Compression, Encoding, Format
-from batch_pipeline.domain.load import Loaded, Loading
-from batch_pipeline.domain.location import to_uri
-from batch_pipeline.domain.manifest import PartFile
-from batch_pipeline.domain.schema import Column, RecordSchema
-from batch_pipeline.domain.target import PostgresTarget
-from batch_pipeline.postgres.loader import PostgresLoader
+from batch_pipeline.load.postgres import PostgresLoader
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.load import Loaded, Loading, PostgresTarget
+from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.manifest import PartFile
+from batch_pipeline.model.schema import Column, RecordSchema
 from batch_pipeline_tests import factories
 
 ID = ("id", "integer")
@@ -147,9 +146,11 @@ class Warehouse:
 
 
 def written_table(path: Path, table: pa.Table, encoding: Encoding) -> PartFile:
-    """Write a part file of parquet or Arrow."""
+    """Write a part file of a columnar format."""
     if encoding.format is Format.PARQUET:
         parquet.write_table(table, path, compression=encoding.compression.value)
+    elif encoding.format is Format.ORC:
+        orc.write_table(table, path, compression=encoding.compression.value)
     else:
         with pa.ipc.new_file(str(path), table.schema) as writer:
             writer.write_table(table)

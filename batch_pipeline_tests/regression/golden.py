@@ -17,13 +17,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from batch_pipeline.domain.encode import EncodeRequest, EncodeResult
-from batch_pipeline.domain.location import to_path
+from batch_pipeline.encode.task import encode_items
+from batch_pipeline.encode.task_values import TaskSpec
+from batch_pipeline.model.encode import EncodeRequest, EncodeResult
+from batch_pipeline.model.location import to_path
 from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.spark.packing import packed
-from batch_pipeline.spark.results import check_finished, result_of
-from batch_pipeline.spark.task import encode_items
-from batch_pipeline.spark.task_values import TaskSpec
+from batch_pipeline.spark.task_planning import plan_tasks
+from batch_pipeline.spark.tasks import combine_reports, raise_task_errors
 from batch_pipeline.steps.encode import encode
 from batch_pipeline.steps.plan import plan
 from batch_pipeline.steps.register import register
@@ -145,10 +145,10 @@ class TaskEncoder:
                 ),
                 execution=f"{number:08x}",
             )
-            for number, work in enumerate(packed(request.items, {}))
+            for number, work in enumerate(plan_tasks(request.items, {}))
         ]
-        check_finished(reports, request.stream)
-        return result_of(reports, request)
+        raise_task_errors(reports, request.stream)
+        return combine_reports(reports, request)
 
 
 def _encoded(pipeline: Pipeline, name: str, folder: Path) -> Iterator[dict[str, Any]]:
@@ -161,7 +161,8 @@ def _encoded(pipeline: Pipeline, name: str, folder: Path) -> Iterator[dict[str, 
         try:
             made = encode(workshop, status.batch, run_id="run-1", now=lambda: _STARTED_AT)
         except Exception as error:  # noqa: BLE001 - a defect's error is compared, too
-            yield {"failed": type(error).__name__}
+            message = str(error).replace(str(folder), "FOLDER")
+            yield {"failed": type(error).__name__, "message": message}
             continue
         yield entry_of(Path(to_path(made.pointer_uri)), folder)
 

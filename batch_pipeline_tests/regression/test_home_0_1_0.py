@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from batch_pipeline.domain.location import to_path
+from batch_pipeline.model.location import to_path
 from batch_pipeline_tests.regression.home_0_1_0 import Home
 
 pytestmark = [

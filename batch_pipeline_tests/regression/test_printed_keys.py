@@ -22,7 +22,7 @@ pytestmark = [
 FIRST = "000000000001-000000000002"
 BEFORE_WORK = (
     *("migrate", "doctor", "status", "explain 3", "explain invoice-4.jsonl", "explain absent.csv"),
-    *("jobs list", "jobs list orders", "verify --all", "reconcile --all", "reconcile --days 0"),
+    *("jobs list", "jobs list orders", "verify --all", "reconcile --all", "reconcile --no-audit"),
     "gc --dry-run",
     "plan orders --backfill again --item 1 --dry-run",
 )

@@ -3,22 +3,22 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_pipeline.inventory.meta.ceilings.ceiling import (
+from batch_pipeline.inventory.meta_tables.watermarks import (
     MAX_CANDIDATES,
     Candidate,
     Candidates,
-    CandidatesInMemory,
-    Strategy,
-    recalled,
+    InMemoryCandidates,
+    advance,
+    load_candidates,
 )
-from batch_pipeline.inventory.meta.ceilings.locks import advanced
+from batch_pipeline.model.stream import Strategy
 
 NOTHING = Candidates(strategy=Strategy.LOCKS, epoch="1")
 
 
 def look(state: Candidates, highest: int | None, *holders: str) -> Candidates:
     """One look that found these."""
-    return advanced(state, highest, frozenset(holders))
+    return advance(state, highest, frozenset(holders))
 
 
 def test_idle_table_is_settled_at_once() -> None:
@@ -87,12 +87,12 @@ def test_candidates_stay_few_behind_ever_more_transactions() -> None:
 
 def test_state_of_another_epoch_or_strategy_counts_as_none() -> None:
     """Expect nothing to be believed of another server, table or way to look."""
-    store = CandidatesInMemory()
+    store = InMemoryCandidates()
     store.save("ops.files", look(NOTHING, 7))
-    assert recalled(store, "ops.files", Strategy.LOCKS, "1").released == 7
-    assert recalled(store, "ops.files", Strategy.LOCKS, "2").released is None
-    assert recalled(store, "ops.files", Strategy.SETTLE, "1").released is None
-    assert recalled(store, "ops.other", Strategy.LOCKS, "1").released is None
+    assert load_candidates(store, "ops.files", Strategy.LOCKS, "1").released == 7
+    assert load_candidates(store, "ops.files", Strategy.LOCKS, "2").released is None
+    assert load_candidates(store, "ops.files", Strategy.SETTLE, "1").released is None
+    assert load_candidates(store, "ops.other", Strategy.LOCKS, "1").released is None
 
 
 class World:

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import pytest
 
-from batch_pipeline.domain.errors import InvariantError, SettingError
-from batch_pipeline.domain.finding import Finding, attempted, fine
-from batch_pipeline.domain.location import to_uri
-from batch_pipeline.domain.stream import Source, Storage, Stream
+from batch_pipeline.model.checks import Finding, attempted, fine
+from batch_pipeline.model.errors import InvariantError, SettingError
+from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.stream import Source, Storage, Stream
 from batch_pipeline.settings.checkup.configuration import check_configuration
 from batch_pipeline.settings.checkup.folders import check_disks, check_home, check_places, clock
 from batch_pipeline.settings.checkup.ports import check_ports

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline.cli.demo_files import DemoFiles, write_demo
-from batch_pipeline.domain.location import to_uri
-from batch_pipeline.domain.planning import cut
+from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.planning import cut
 from batch_pipeline.settings.stream_file import load_streams
 
 
@@ -92,7 +92,7 @@ def test_demo_stream_cuts_its_files_into_ten_or_so_batches(demo: DemoFiles) -> N
     """The demo has batches ended by weight as well as by count, and neither one nor sixty."""
     stream = load_streams(demo.streams)["demo_orders"]
     weighed_ids = [(id_, path.stat().st_size) for id_, path in enumerate(demo.files, start=1)]
-    cuts = list(cut(weighed_ids, after_id=0, ceiling=60, limits=stream.limits))
+    cuts = list(cut(weighed_ids, after_id=0, high_watermark=60, limits=stream.limits))
     assert 8 <= len(cuts) <= 12
     assert {one.count == stream.limits.max_count for one in cuts[:-1]} == {True, False}
 

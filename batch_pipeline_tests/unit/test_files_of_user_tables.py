@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.domain.errors import BadFileError, InvalidValueError, TooManyBadRecordsError
-from batch_pipeline.domain.item import FoundFile, Item
-from batch_pipeline.domain.location import to_location, to_uri
-from batch_pipeline.files.landing import compare
-from batch_pipeline.spark.read.sources import open_source
+from batch_pipeline.encode.readers.decoded_file import open_source
+from batch_pipeline.model.errors import BadFileError, InvalidValueError
+from batch_pipeline.model.item import Item, LandedFile
+from batch_pipeline.model.location import to_location, to_uri
+from batch_pipeline.storage.landing import compare
 from batch_pipeline_tests.factories import found_file, stream
 
 
@@ -83,16 +83,16 @@ def test_location_of_anything_else_is_refused(written: object) -> None:
 
 def test_item_weighs_what_its_row_says() -> None:
     """Expect the row's weight before the size, and neither of them to be an error."""
-    assert Item(id=1, file=FoundFile(location="file:///a"), row_weight=7).weight == 7
-    assert Item(id=1, file=FoundFile(location="file:///a"), row_weight=0).weight == 0
+    assert Item(id=1, file=LandedFile(location="file:///a"), row_weight=7).weight == 7
+    assert Item(id=1, file=LandedFile(location="file:///a"), row_weight=0).weight == 0
     assert Item(id=1, file=found_file(size_bytes=10)).weight == 10
     with pytest.raises(InvalidValueError, match="row_weight is None"):
-        Item(id=1, file=FoundFile(location="file:///a"))
+        Item(id=1, file=LandedFile(location="file:///a"))
 
 
 def test_file_without_noted_facts_is_read_as_it_is_found(landed: Path) -> None:
     """Expect no size and no time to be compared with."""
-    with open_source(FoundFile(location=to_uri(landed)), stream()) as source:
+    with open_source(LandedFile(location=to_uri(landed)), stream()) as source:
         assert source.read(1_000) == b"id\n1\n2\n"
 
 
@@ -111,7 +111,7 @@ def test_file_that_changes_while_it_is_read_is_bad(landed: Path, content: str) -
     """Expect records of two contents never to be mixed, though nobody noted the first one."""
 
     def read_while_it_is_written() -> None:
-        with open_source(FoundFile(location=to_uri(landed)), stream()) as source:
+        with open_source(LandedFile(location=to_uri(landed)), stream()) as source:
             source.read(1_000)
             landed.write_text(content)
             os.utime(landed, (1_000_000_000, 1_000_000_000))
@@ -130,7 +130,7 @@ def test_file_that_changes_while_it_is_read_is_bad(landed: Path, content: str) -
 )
 def test_location_that_names_no_file_is_a_bad_file(location: str, reason: str) -> None:
     """Expect what can be set aside for itself, whatever stands in the row."""
-    file = FoundFile(location=location)
+    file = LandedFile(location=location)
     with pytest.raises(BadFileError, match=reason), open_source(file, stream()):
         pass
 
@@ -138,15 +138,13 @@ def test_location_that_names_no_file_is_a_bad_file(location: str, reason: str) -
 def test_file_without_noted_facts_is_shown_as_it_stands(landed: Path) -> None:
     """Expect size and time of now, and no claim that it is unchanged."""
     os.utime(landed, (1_750_000_000, 1_750_000_000))
-    told = compare(FoundFile(location=to_uri(landed)))
+    told = compare(LandedFile(location=to_uri(landed)))
     assert told == "now 7 B, modified 2025-06-15T15:06:40+00:00"
-    assert compare(FoundFile(location="relative.csv")).startswith("which is not an absolute")
+    assert compare(LandedFile(location="relative.csv")).startswith("which is not an absolute")
 
 
 def test_bad_files_of_user_tables_need_no_registering() -> None:
     """Expect the next step to be one that such a stream has."""
     told = str(BadFileError("orders", "file:///a.csv", 3, "is bad", is_registered=False))
     assert "Repair the file, or set `on_bad_file: quarantine`" in told
-    many = TooManyBadRecordsError("orders", "file:///a", 3, "is bad", 2, "1", is_registered=False)
-    assert "Repair the file, or raise the limits of `on_bad_record`" in str(many)
     assert "--accept-changed" in str(BadFileError("orders", "file:///a.csv", 3, "is bad"))

@@ -3,8 +3,8 @@
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.domain.errors import SettingError
-from batch_pipeline.inventory.meta.meta_connection import open_meta_engine
+from batch_pipeline.inventory.meta_tables.connection import open_meta_engine
+from batch_pipeline.model.errors import SettingError
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from typing import Any
 
 from prometheus_client.metrics_core import Metric
 
-from batch_pipeline.domain.batch import BatchState
-from batch_pipeline.domain.job import JobKind
-from batch_pipeline.domain.work_counts import NotPlanned, Totals, UnfinishedBatches
 from batch_pipeline.metrics.families import families, up
 from batch_pipeline.metrics.reading import Scrape
+from batch_pipeline.model.batch import BatchState
+from batch_pipeline.model.job import JobKind
+from batch_pipeline.model.status import NotPlanned, Totals, UnfinishedBatches
 
 PACKAGE = files("batch_pipeline")
 WAITING = UnfinishedBatches(

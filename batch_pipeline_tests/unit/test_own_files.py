@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from batch_pipeline.domain.errors import ProjectNotMadeError
-from batch_pipeline.domain.proposed_limits import Machine
-from batch_pipeline.files.landing import FolderLanding
+from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.model.planning import Machine
 from batch_pipeline.settings.own_files.keys import Asked
 from batch_pipeline.settings.own_files.proposal import Proposal, propose
 from batch_pipeline.settings.own_files.told import proposal_json, text_of
 from batch_pipeline.settings.stream_file import read_stream_file
+from batch_pipeline.storage.landing import SourceLanding
 
 MACHINE = Machine(cores=2, memory_bytes=8 * 2**30)
 CSV = b"order_id,city,price\n1,Cork,9.50\n2,Lagos,12\n"
@@ -55,7 +55,7 @@ def proposed(tmp_path: Path, files: Mapping[str, bytes], **asked: Any) -> Propos
     path.parent.mkdir(parents=True)
     path.write_text(text_of(proposal), encoding="utf-8")
     assert read_stream_file(path) == proposal.stream
-    taken = list(FolderLanding(stream=proposal.stream, wait=False).found_files())
+    taken = list(SourceLanding(stream=proposal.stream, wait=False).found_files())
     assert len(taken) == proposal.plan.files
     return proposal
 
@@ -246,7 +246,7 @@ def test_place_that_gives_no_stream_says_why(
         key: one.replace("{data}", str(data)) if isinstance(one, str) else one
         for key, one in asked.items()
     }
-    with pytest.raises(ProjectNotMadeError, match=problem) as caught:
+    with pytest.raises(ConfigurationError, match=problem) as caught:
         proposed(tmp_path, files, **asked)
     assert "Nothing was written. " in str(caught.value)
 
@@ -254,5 +254,5 @@ def test_place_that_gives_no_stream_says_why(
 def test_folder_without_a_name_for_a_stream_asks_for_one(tmp_path: Path) -> None:
     """Expect the option to be named where neither files nor folder have letters."""
     land(tmp_path / "受注", {"2026-1.csv": CSV})
-    with pytest.raises(ProjectNotMadeError, match="--name"):
+    with pytest.raises(ConfigurationError, match="--name"):
         propose(Asked(folder=tmp_path / "p", place=str(tmp_path / "受注")), MACHINE)

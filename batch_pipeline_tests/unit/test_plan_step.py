@@ -2,7 +2,7 @@
 
 import pytest
 
-from batch_pipeline.domain.batch import BatchState
+from batch_pipeline.model.batch import BatchState
 from batch_pipeline.steps.plan import due, neighbours
 from batch_pipeline_tests.factories import batch_status
 

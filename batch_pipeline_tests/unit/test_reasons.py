@@ -5,12 +5,12 @@ import pytest
 
 from batch_pipeline.defs.assets.encoded import raise_failures
 from batch_pipeline.defs.assets.reasons import WaitsError, told
-from batch_pipeline.domain.errors import PipelineError, TargetSilentError
+from batch_pipeline.model.errors import PipelineError, TargetFailedError
 
 
 def failed(number: int) -> PipelineError:
     """A batch that failed, known by a number."""
-    return TargetSilentError("warehouse", "orders", f"number-{number}.")
+    return TargetFailedError(f"batch was not loaded: number-{number}.")
 
 
 def test_reasons_of_few_batches_are_all_told() -> None:

@@ -7,7 +7,7 @@ from threading import Event
 import pytest
 
 from batch_pipeline.defs.instance.services import Service, watch
-from batch_pipeline.domain.errors import ServiceEndedError
+from batch_pipeline.model.errors import RetryableError
 
 
 def service(name: str, failure: Callable[[], str | None]) -> Service:
@@ -22,7 +22,7 @@ def test_watch_all_services_running_returns_when_stop_is_set() -> None:
 
 def test_watch_service_ended_names_it_with_exit_code_and_log() -> None:
     daemon = service("daemon", lambda: "ended with exit code 137")
-    with pytest.raises(ServiceEndedError) as raised:
+    with pytest.raises(RetryableError, match="All other services were stopped") as raised:
         watch([service("webserver", lambda: None), daemon], Event(), pause_seconds=0)
     assert str(raised.value) == (
         "The daemon ended with exit code 137. Published batches are not affected. All other "
@@ -32,5 +32,5 @@ def test_watch_service_ended_names_it_with_exit_code_and_log() -> None:
 
 def test_watch_two_services_ended_names_the_first_in_order() -> None:
     services = [service(name, lambda: "ended") for name in ("database", "Spark")]
-    with pytest.raises(ServiceEndedError, match="The database ended"):
+    with pytest.raises(RetryableError, match="The database ended"):
         watch(services, Event(), pause_seconds=0)

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from batch_pipeline.domain.dagster_rules import DagsterRules
-from batch_pipeline.domain.encoding import Compression, Encoding, Format
-from batch_pipeline.domain.errors import NoStreamsError, StreamFileError, StreamFilesError
-from batch_pipeline.domain.planning import Limits
-from batch_pipeline.domain.record_rules import (
+from batch_pipeline.model.dagster_settings import DagsterRules
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.errors import ConfigurationError, StreamFileError
+from batch_pipeline.model.planning import Limits
+from batch_pipeline.model.record_rules import (
     BadFileRules,
     BadRecordRules,
     Evolution,
@@ -21,8 +21,8 @@ from batch_pipeline.domain.record_rules import (
     RecordMapping,
     SchemaRules,
 )
-from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
-from batch_pipeline.domain.stream import (
+from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
+from batch_pipeline.model.stream import (
     CsvOptions,
     PartLimits,
     Source,
@@ -245,7 +245,7 @@ def test_find_stream_files_lists_one_level_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", ["", "missing"])
 def test_load_streams_without_stream_file_is_refused(tmp_path: Path, folder: str) -> None:
     """No folder and an empty folder are told alike; the tolerant form finds nothing."""
-    with pytest.raises(NoStreamsError):
+    with pytest.raises(ConfigurationError, match="No stream file found below"):
         load_streams(tmp_path / folder)
     assert load_streams_tolerantly(tmp_path / folder) == ({}, [])
 
@@ -284,7 +284,7 @@ def test_load_streams_with_one_name_in_two_files_loads_neither(tmp_path: Path) -
         True,
         True,
     ]
-    with pytest.raises(StreamFilesError, match="the stream orders is also described by"):
+    with pytest.raises(ConfigurationError, match="the stream orders is also described by"):
         load_streams(tmp_path)
 
 

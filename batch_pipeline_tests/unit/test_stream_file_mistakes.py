@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.domain.errors import StreamFileError
+from batch_pipeline.model.errors import StreamFileError
 from batch_pipeline.settings.stream_file import read_stream_file
 
 MINIMAL = """\
@@ -86,7 +86,10 @@ def refusal_of(tmp_path: Path, text: str) -> StreamFileError:
             ),
         ),
         ("batch:", "`batch` is empty; expected keys and values"),
-        ("encoding: {format: xml}", "`encoding.format` is 'xml'; expected 'jsonl', 'parquet' or"),
+        (
+            "encoding: {format: xml}",
+            "`encoding.format` is 'xml'; expected 'jsonl', 'parquet', 'arrow' or",
+        ),
         (
             "encoding: {compression: snappy}",
             "`encoding.compression` is 'snappy'; expected gzip or zstd or none",

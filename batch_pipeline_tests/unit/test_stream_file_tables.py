@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.domain.ceiling import Strategy
-from batch_pipeline.domain.errors import StreamFileError
-from batch_pipeline.domain.filter import AllOf, Condition, Operator
-from batch_pipeline.domain.stream import CsvOptions, SourceFormat, Stream, TableSource
+from batch_pipeline.model.errors import StreamFileError
+from batch_pipeline.model.filter import AllOf, Condition, Operator
+from batch_pipeline.model.stream import CsvOptions, SourceFormat, Strategy, Stream, TableSource
 from batch_pipeline.settings.stream_file import read_stream_file
 
 MINIMAL = """\

@@ -9,15 +9,15 @@ from botocore.exceptions import EndpointConnectionError
 
 from batch_pipeline.defs.instance.guarded import GuardedServer
 from batch_pipeline.defs.store_resource import StoreResource
-from batch_pipeline.domain.errors import InvalidValueError
-from batch_pipeline.domain.target import PostgresTarget
-from batch_pipeline.postgres.loader import PostgresLoader
+from batch_pipeline.load.postgres import PostgresLoader
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.load import PostgresTarget
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.singer.target.config import CONFIG_SCHEMA, read_config
-from batch_pipeline.spark.clusters.conf import Cluster
+from batch_pipeline.spark.cluster import Cluster
 from batch_pipeline.spark.sessions.session import SparkSettings
-from batch_pipeline.stores.failures import UnreachableError, told, without_user
-from batch_pipeline.stores.s3 import new_client
+from batch_pipeline.storage.errors import UnreachableError, translate_store_errors, without_user
+from batch_pipeline.storage.s3_client import new_client
 
 WORD = "hunter2"
 ENVIRONMENT = {
@@ -87,7 +87,7 @@ def test_endpoint_with_a_password_is_not_shown(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(UnreachableError) as caught:
         new_client(region="us-east-1", endpoint=f"http//ann:{WORD}@localhost")
     assert WORD not in "".join(traceback.format_exception(caught.value))
-    with pytest.raises(UnreachableError) as caught, told("s3://bucket"):
+    with pytest.raises(UnreachableError) as caught, translate_store_errors("s3://bucket"):
         raise EndpointConnectionError(endpoint_url=f"http://ann:{WORD}@localhost:9/bucket")
     assert "http://localhost:9/bucket" in str(caught.value)
     assert WORD not in "".join(traceback.format_exception(caught.value))

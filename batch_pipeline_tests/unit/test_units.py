@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_pipeline.domain.errors import InvalidValueError
+from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.settings.units import (
     format_bytes,
     format_duration,

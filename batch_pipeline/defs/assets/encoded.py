@@ -13,14 +13,15 @@ import dagster as dg
 from batch_pipeline.defs.assets.materializations import NOTHING, Materializations
 from batch_pipeline.defs.assets.reasons import WaitsError, told, told_by_batch
 from batch_pipeline.defs.assets.repeats import made_before, surroundings_failed
-from batch_pipeline.defs.checks.answers import judge_run
+from batch_pipeline.defs.checks.answers import evaluate_run_checks
 from batch_pipeline.defs.checks.asked import Asked, asked_of_backfills, asked_of_batches
 from batch_pipeline.defs.metadata import ENCODE_VERSION, batch_materialization
 from batch_pipeline.defs.names import DRAIN_TAG, LAUNCH_TAG, group, meta_table_key, pool
 from batch_pipeline.defs.partitioned import Partitioned, backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource, SparkResource
-from batch_pipeline.domain.encode import EncodeRequest, EncodeResult
-from batch_pipeline.domain.errors import (
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.encode import EncodeRequest, EncodeResult
+from batch_pipeline.model.errors import (
     BatchSupersededError,
     ConfigurationError,
     PermissionDeniedError,
@@ -29,10 +30,9 @@ from batch_pipeline.domain.errors import (
     SourceRefusedError,
     UnknownBatchError,
 )
-from batch_pipeline.domain.progress import log as progress
-from batch_pipeline.domain.restored import InventoryOlderError
-from batch_pipeline.domain.stream import Stream
-from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.manifest_file import InventoryOlderError
+from batch_pipeline.model.progress import log as progress
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.ports import Encoder
 from batch_pipeline.steps.encode import Workshop, encode
 from batch_pipeline.steps.reconcile import pointer_of
@@ -81,7 +81,7 @@ def encoding_asset(
         workshop = pipeline.pipeline.workshop(stream, session)
         with Materializations(context) as published:
             failures = encode_partitions(published, workshop, pipeline.pipeline.database, asset)
-            blocking = judge_run(context, pipeline.pipeline, stream, asked)
+            blocking = evaluate_run_checks(context, pipeline.pipeline, stream, asked)
             raise_failures(failures, len(context.partition_keys))
             published.check_downstream(blocking)
             output = published.output()
@@ -110,7 +110,7 @@ def encode_partitions(
         except PipelineError as error:
             if isinstance(error, InventoryOlderError):
                 with suppress(PermissionDeniedError):  # a login that only works
-                    database.restored.hold(workshop.stream.name, error.pause_reason)
+                    database.restore_check.pause_stream(workshop.stream.name, error.pause_reason)
             of_surroundings = isinstance(error, ConfigurationError | RetryableError)
             if of_surroundings and not isinstance(error, UnknownBatchError | SourceRefusedError):
                 raise surroundings_failed(context, error) from error
@@ -156,9 +156,9 @@ def _encode_partition(
             raise
         context.log.warning(str(error))
         return
-    called_off = database.jobs.called_off(batch)
-    if called_off is not None and by_itself:
-        context.log.warning("%s is left alone: %s", key, called_off)
+    cancellation_reason = database.jobs.cancellation_reason(batch)
+    if cancellation_reason is not None and by_itself:
+        context.log.warning("%s is left alone: %s", key, cancellation_reason)
         return
     earlier = made_before(context, database, batch)
     if earlier is not None:
@@ -191,7 +191,7 @@ class _Told:
 
     def encode(self, request: EncodeRequest) -> EncodeResult:
         """Encode the items."""
-        watch = replace(request.watch, tell=self._tell)
+        watch = replace(request.watch, on_progress=self._tell)
         return self.encoder.encode(replace(request, watch=watch))
 
     def _tell(self, done: int, total: int) -> None:

@@ -11,19 +11,19 @@ import dagster as dg
 from batch_pipeline.defs.assets.encoded import raise_failures
 from batch_pipeline.defs.assets.materializations import NOTHING, Materializations
 from batch_pipeline.defs.assets.repeats import surroundings_failed
-from batch_pipeline.defs.checks.answers import judge_run
+from batch_pipeline.defs.checks.answers import evaluate_run_checks
 from batch_pipeline.defs.checks.asked import asked_of_late
 from batch_pipeline.defs.metadata import ENCODE_VERSION, batch_metadata, encoded_tags
 from batch_pipeline.defs.names import DRAIN_TAG, LAUNCH_TAG, group, late_key, meta_table_key, pool
 from batch_pipeline.defs.resources import PipelineResource, SparkResource
-from batch_pipeline.domain.errors import (
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.errors import (
     ConfigurationError,
     PipelineError,
     RetryableError,
     SourceRefusedError,
 )
-from batch_pipeline.domain.stream import Stream
-from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.steps.encode import Workshop, encode
 from batch_pipeline.steps.plan import due
 
@@ -52,7 +52,9 @@ def late_asset(stream: Stream) -> dg.AssetsDefinition:
         workshop = pipeline.pipeline.workshop(stream, session)
         with Materializations(context) as published:
             failures, tried = encode_late(published, workshop, pipeline.pipeline.database)
-            blocking = judge_run(context, pipeline.pipeline, stream, asked_of_late(stream))
+            blocking = evaluate_run_checks(
+                context, pipeline.pipeline, stream, asked_of_late(stream)
+            )
             raise_failures(failures, tried)
             published.check_downstream(blocking)
             output = published.output()
@@ -79,9 +81,9 @@ def encode_late(
     waiting.sort(key=lambda status: status.attempts)  # what fails again and again is in no way
     failures: dict[str, PipelineError] = {}
     for status in waiting:
-        called_off = database.jobs.called_off(status.batch)
-        if called_off is not None and by_itself:
-            context.log.warning("%s is left alone: %s", status.batch.label, called_off)
+        cancellation_reason = database.jobs.cancellation_reason(status.batch)
+        if cancellation_reason is not None and by_itself:
+            context.log.warning("%s is left alone: %s", status.batch.label, cancellation_reason)
             continue
         try:
             done = encode(workshop, status.batch, run_id=context.run.run_id)

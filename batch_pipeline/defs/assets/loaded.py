@@ -17,14 +17,10 @@ from batch_pipeline.defs.metadata import loaded_materialization
 from batch_pipeline.defs.names import batches_key, group, loaded_key, partitions
 from batch_pipeline.defs.partitioned import batches_of
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.domain.errors import (
-    FilesRemovedError,
-    LoadRunningError,
-    PipelineError,
-)
-from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.target import PostgresTarget, Target
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.errors import FilesRemovedError, LoadRunningError, PipelineError
+from batch_pipeline.model.load import PostgresTarget, Target
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.loading import load_due
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.steps.load import Outcome
@@ -92,7 +88,7 @@ def load_into_targets(
     """
     came_to, targets = _CameTo(), [target.name for target in stream.targets]
     try:
-        before = pipeline.database.loads.mark(stream.name, targets)
+        before = pipeline.database.loads.cursor(stream.name, targets)
         for target in stream.targets:
             try:
                 for outcome in load_due(
@@ -126,7 +122,7 @@ def _report(
     after = 0 if is_awaited and is_repeat else before
     report = context.log_event if loads is None else loads.add
     targets = [target.name for target in stream.targets]
-    for one in database.loads.in_targets(stream.name, targets, after):
+    for one in database.loads.in_all_targets(stream.name, targets, after):
         if not runs.isdisjoint(load.run_id for load in one.loads):
             report(loaded_materialization(stream, one))
 
@@ -191,7 +187,7 @@ def _void(
     for label in labels:
         try:
             for target in stream.targets:
-                database.loads.void(stream.name, target.name, label, but_of_runs=own)
+                database.loads.void(stream.name, target.name, [label], but_of_runs=own)
         except FilesRemovedError as error:
             gone.append(error)
         except PipelineError as error:

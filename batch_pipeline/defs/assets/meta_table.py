@@ -1,21 +1,21 @@
 """The asset that stands for the meta table of a stream."""
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import dagster as dg
 
-from batch_pipeline.defs.discover import discover
+from batch_pipeline.defs.discover import discover, lands_in_s3
 from batch_pipeline.defs.metadata import META_TABLE_VERSION, discovery_metadata
 from batch_pipeline.defs.names import group, meta_table_key
 from batch_pipeline.defs.observe import observation
 from batch_pipeline.defs.partitioned import batches_of
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.domain.errors import PipelineError
-from batch_pipeline.domain.location import is_object
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.errors import PipelineError
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.stores import s3
+from batch_pipeline.storage import s3_client
+from batch_pipeline.storage.filesystem import FileSystem
+from batch_pipeline.storage.s3 import S3FileSystem
 
 
 def meta_table_asset(stream: Stream) -> dg.AssetsDefinition:
@@ -36,13 +36,13 @@ def meta_table_asset(stream: Stream) -> dg.AssetsDefinition:
         owners=[*stream.dagster.owners],
         tags=dict(stream.dagster.tags),
     )
-    if not is_object(stream.source.place):
+    if not lands_in_s3(stream):
 
         @asset
         def meta_table(
             context: dg.AssetExecutionContext, pipeline: PipelineResource
         ) -> Iterator[dg.MaterializeResult[None]]:
-            yield from _look(context, pipeline.pipeline, stream, s3.client)
+            yield from _look(context, pipeline.pipeline, stream, None)
 
         return meta_table
 
@@ -51,16 +51,21 @@ def meta_table_asset(stream: Stream) -> dg.AssetsDefinition:
     def in_bucket(
         context: dg.AssetExecutionContext, pipeline: PipelineResource, s3: S3Resource
     ) -> Iterator[dg.MaterializeResult[None]]:
-        yield from _look(context, pipeline.pipeline, stream, s3.get_client)
+        yield from _look(
+            context, pipeline.pipeline, stream, S3FileSystem(s3_client.kept(s3.get_client))
+        )
 
     return asset(in_bucket)
 
 
 def _look(
-    context: dg.AssetExecutionContext, parts: Pipeline, stream: Stream, client: Callable[[], Any]
+    context: dg.AssetExecutionContext,
+    parts: Pipeline,
+    stream: Stream,
+    filesystem: FileSystem | None,
 ) -> Iterator[dg.MaterializeResult[None]]:
     try:
-        found = discover(parts, stream, context.instance, drain=True, client=client)
+        found = discover(parts, stream, context.instance, drain=True, filesystem=filesystem)
         told = observation(parts, stream)
     except PipelineError as error:
         raise dg.Failure(str(error), allow_retries=False) from error

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from batch_pipeline.domain.errors import BatchDataError, PipelineError
+from batch_pipeline.model.errors import BatchDataError, PipelineError
 
 MOST = 20
 

@@ -7,10 +7,10 @@ import dagster as dg
 
 from batch_pipeline.defs.assets.reasons import told
 from batch_pipeline.defs.names import DRAIN_TAG, LAUNCH_TAG, RETRY_TAG
-from batch_pipeline.domain.batch import Batch
-from batch_pipeline.domain.errors import PipelineError, RetryableError
-from batch_pipeline.domain.manifest import Manifest
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.batch import Batch
+from batch_pipeline.model.errors import PipelineError, RetryableError
+from batch_pipeline.model.manifest import Manifest
 
 _MOST_REPEATS = 3
 _PAUSE_SECONDS = 5

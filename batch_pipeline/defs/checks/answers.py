@@ -6,9 +6,9 @@ from typing import Any
 import dagster as dg
 
 from batch_pipeline.defs.checks.asked import Asked
-from batch_pipeline.domain.errors import PipelineError
-from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.verdict import Verdict
+from batch_pipeline.model.checks import CheckResult
+from batch_pipeline.model.errors import PipelineError
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.verification import Scope, verdicts
 
@@ -16,7 +16,7 @@ _FEW = 50
 _PASSED = "SUCCEEDED"
 
 
-def check_result(asked: Asked, verdict: Verdict) -> dg.AssetCheckResult:
+def check_result(asked: Asked, verdict: CheckResult) -> dg.AssetCheckResult:
     """Give the result of a check that a check's own step has run."""
     return dg.AssetCheckResult(
         asset_key=asked.asset_key,
@@ -28,7 +28,7 @@ def check_result(asked: Asked, verdict: Verdict) -> dg.AssetCheckResult:
     )
 
 
-def judge_run(
+def evaluate_run_checks(
     context: dg.AssetExecutionContext, pipeline: Pipeline, stream: Stream, asked: Asked
 ) -> list[str]:
     """Answer the cheap checks of an asset at the end of a run that encoded its batches.
@@ -70,11 +70,11 @@ def _were_fine(instance: dg.DagsterInstance, asked: Asked) -> bool:
     return all(record is None or record.status.value == _PASSED for record in records)
 
 
-def _severity(verdict: Verdict) -> dg.AssetCheckSeverity:
+def _severity(verdict: CheckResult) -> dg.AssetCheckSeverity:
     is_severe = verdict.is_severe
     return dg.AssetCheckSeverity.ERROR if is_severe else dg.AssetCheckSeverity.WARN
 
 
-def _metadata(verdict: Verdict) -> dict[str, Any]:
+def _metadata(verdict: CheckResult) -> dict[str, Any]:
     words = {"worst": verdict.worst, "next_step": verdict.next_step}
     return {**verdict.numbers, **{name: text for name, text in words.items() if text is not None}}

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import dagster as dg
 
 from batch_pipeline.defs.names import backfill_asset_key, batches_key, late_key, meta_table_key
-from batch_pipeline.domain.job import JobKind
-from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.verdict import Check
+from batch_pipeline.model.checks import Check
+from batch_pipeline.model.job import JobKind
+from batch_pipeline.model.stream import Stream
 
 _FILES = (Check.PART_FILES, Check.CHECKSUMS, Check.CONSERVATION)
 

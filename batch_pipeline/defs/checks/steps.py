@@ -17,8 +17,8 @@ from batch_pipeline.defs.names import (
 )
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.run_order import tags_at
-from batch_pipeline.domain.stream import Stream
-from batch_pipeline.domain.verdict import Check
+from batch_pipeline.model.checks import Check
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.verification import Scope, verdicts
 
 _HOURLY = "17 * * * *"
@@ -90,7 +90,7 @@ def _checks(stream: Stream, asked: Asked) -> dg.AssetChecksDefinition:
             dg.AssetCheckSpec(
                 check.value,
                 asset=asked.asset_key,
-                description=check.asked,
+                description=check.question,
                 blocking=check.is_severe,
             )
             for check in asked.checks

@@ -5,13 +5,13 @@ import dagster as dg
 from batch_pipeline.defs.instance.home import open_instance
 from batch_pipeline.defs.names import late_key, meta_table_key
 from batch_pipeline.defs.partitioned import backfills_of, batches_of
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
 
 
 def forget_stream(pipeline: Pipeline, stream: Stream) -> None:
     """Delete all that is remembered of a stream; its files stay."""
-    pipeline.database.forget(stream.name)
+    pipeline.database.delete_stream(stream.name)
     partitioned = (batches_of(stream), backfills_of(stream))
     with open_instance(pipeline.home) as instance:
         for name in (asset.set_name for asset in partitioned):

@@ -11,7 +11,7 @@ import dagster as dg
 import yaml
 from dagster._core.instance.ref import InstanceRef
 
-from batch_pipeline.domain.errors import SettingError
+from batch_pipeline.model.errors import SettingError
 from batch_pipeline.settings.home import Home
 
 _CONFIGURATION = "dagster.yaml"

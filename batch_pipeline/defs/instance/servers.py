@@ -21,10 +21,10 @@ from dagster._grpc.client import DagsterGrpcClient
 
 from batch_pipeline.defs.instance.guarded import GuardedServer, stop
 from batch_pipeline.defs.instance.home import prepare_dagster_home
-from batch_pipeline.defs.instance.services import Service
-from batch_pipeline.domain.errors import PortInUseError, ServiceEndedError
+from batch_pipeline.defs.instance.services import Service, service_ended
+from batch_pipeline.model.errors import RetryableError, port_in_use
 from batch_pipeline.settings.home import Home
-from batch_pipeline.stores.private_folder import PrivateFolder
+from batch_pipeline.storage.local import PrivateFolder
 
 _MODULE = "batch_pipeline.definitions"
 _WEBSERVER = "batch_pipeline.defs.instance.dagster_webserver"
@@ -36,14 +36,14 @@ def check_port(port: int) -> None:
     """Check that a port of the loopback interface is free.
 
     Raises:
-        PortInUseError: it is not.
+        ConfigurationError: it is not.
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise PortInUseError(port) from error
+            raise port_in_use(port) from error
 
 
 @dataclass(kw_only=True)
@@ -65,7 +65,7 @@ class _CodeServer(GuardedServer):
         """Wait until it answers.
 
         Raises:
-            ServiceEndedError: it ended or does not answer in time.
+            RetryableError: it ended or does not answer in time.
         """
         client, deadline = DagsterGrpcClient(socket=self.socket), time.monotonic() + _START_SECONDS
         while self.exit_code is None and time.monotonic() < deadline:
@@ -173,6 +173,6 @@ class DagsterServers:
         self._scratch.close()
 
 
-def _not_started(server: GuardedServer) -> ServiceEndedError:
+def _not_started(server: GuardedServer) -> RetryableError:
     failure = server.failure() or f"did not answer within {_START_SECONDS} seconds"
-    return ServiceEndedError(server.name, f"{failure} ({server.last_line()})", str(server.log))
+    return service_ended(server.name, f"{failure} ({server.last_line()})", str(server.log))

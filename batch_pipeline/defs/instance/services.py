@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
-from batch_pipeline.domain.errors import ServiceEndedError
+from batch_pipeline.model.errors import RetryableError
 
 _PAUSE_SECONDS = 1.0
 
@@ -23,11 +23,19 @@ def watch(services: Sequence[Service], stop: Event, pause_seconds: float = _PAUS
     """Wait until `stop` is set.
 
     Raises:
-        ServiceEndedError: a service ended first. The services are checked in order, so that one
+        RetryableError: a service ended first. The services are checked in order, so that one
             comes before those that depend on it.
     """
     while not stop.wait(pause_seconds):
         for service in services:
             failure = service.failure()
             if failure is not None:
-                raise ServiceEndedError(service.name, failure, str(service.log))
+                raise service_ended(service.name, failure, str(service.log))
+
+
+def service_ended(service: str, failure: str, log: str) -> RetryableError:
+    """Build the error of a service that ended or does not answer."""
+    return RetryableError(
+        f"The {service} {failure}. Published batches are not affected. All other "
+        f"services were stopped. See {log}, then start `batch-pipeline dev` again."
+    )

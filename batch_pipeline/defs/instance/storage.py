@@ -10,8 +10,7 @@ from typing import Any
 from dagster._serdes import ConfigurableClassData
 from dagster_postgres import DagsterPostgresStorage
 
-from batch_pipeline.inventory.server.engine import normalized_url
-from batch_pipeline.inventory.server.hang_ups import replace_dead_connections
+from batch_pipeline.inventory.connection import normalize_url, replace_dead_connections
 from batch_pipeline.settings.pipeline import Pipeline
 
 NO_TIMEOUT = 0
@@ -42,7 +41,7 @@ class InventoryStorage(DagsterPostgresStorage):
     ) -> "InventoryStorage":
         """Open the storage; called by Dagster when it loads an instance."""
         # dagster-postgres speaks psycopg2 only, so the driver must be in the URL.
-        url = normalized_url(Pipeline.from_environment().database_url, driver="psycopg2")
+        url = normalize_url(Pipeline.from_environment().database_url, driver="psycopg2")
         return cls(postgres_url=url, inst_data=inst_data)
 
 

@@ -12,8 +12,8 @@ from pydantic import Field
 from batch_pipeline.defs.jobs.each_stream import Counts, chosen, do_for_each
 from batch_pipeline.defs.names import COLLECT_GARBAGE_JOB
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.domain.garbage import Reason
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.garbage import Reason
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.steps.collect_garbage import Collected
 
 

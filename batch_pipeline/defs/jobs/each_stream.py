@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import dagster as dg
 
-from batch_pipeline.domain.errors import PipelineError, UnknownStreamError
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.errors import PipelineError, UnknownStreamError
+from batch_pipeline.model.stream import Stream
 
 Counts = Mapping[str, int]
 

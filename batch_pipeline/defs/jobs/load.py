@@ -5,7 +5,7 @@ import dagster as dg
 from batch_pipeline.defs.assets.loaded import load_into_targets
 from batch_pipeline.defs.names import STREAM_TAG, load_job, loaded_key
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.stream import Stream
 
 
 def load_due_job(stream: Stream) -> dg.JobDefinition:

@@ -16,9 +16,9 @@ from batch_pipeline.defs.metadata import backfill_observation, estimate_metadata
 from batch_pipeline.defs.names import PLAN_BACKFILL_JOB, backfill_asset_key
 from batch_pipeline.defs.partitioned import backfills_of
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.domain.backfill import Backfill, backfill_name
-from batch_pipeline.domain.errors import InvalidValueError, PipelineError, UnknownStreamError
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.backfill import Backfill, backfill_name
+from batch_pipeline.model.errors import InvalidValueError, PipelineError, UnknownStreamError
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.backfill_request import Asked, backfill_request
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.restored import check_not_older

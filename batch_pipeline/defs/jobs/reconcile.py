@@ -12,8 +12,8 @@ from pydantic import Field
 from batch_pipeline.defs.jobs.each_stream import Counts, chosen, do_for_each
 from batch_pipeline.defs.names import RECONCILE_JOB
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.domain.errors import JobChangedError
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.errors import JobChangedError
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.restored import check_not_older
 from batch_pipeline.steps.reconcile import reconcile
@@ -43,7 +43,7 @@ def reconcile_job(streams: Sequence[Stream]) -> dg.JobDefinition:
         name=RECONCILE_JOB,
         executor_def=dg.in_process_executor,
         description=(
-            "Closes attempts without a process, writes missing pointer files, and plans items "
+            "Closes attempts without a process, writes missing manifest files, and plans items "
             "that appeared below the bookmarks; the stream's sensor launches those. A stream whose "
             "storage has manifests that the inventory does not know fails, and is paused."
         ),

@@ -4,7 +4,7 @@ import dagster as dg
 
 from batch_pipeline.defs.names import identifier, meta_table_job
 from batch_pipeline.defs.run_order import tags_at
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.stream import Stream
 
 
 def new_files_schedules(stream: Stream) -> list[dg.ScheduleDefinition]:

@@ -22,9 +22,9 @@ from batch_pipeline.defs.partitioned import backfills_of
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors.launch import Launches, Memory, launches
 from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
-from batch_pipeline.domain.backfill import Progress
-from batch_pipeline.domain.errors import PipelineError
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.backfill import Progress
+from batch_pipeline.model.errors import PipelineError
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
 
 _INTERVAL_SECONDS = 30
@@ -49,7 +49,7 @@ def backfill_sensor(stream: Stream) -> dg.SensorDefinition:
         try:
             end_cancelled_since(parts, instance, stream, memory.looked_at)
             known = look_at_backfills(parts, stream, instance, look)
-            open_jobs = parts.database.batch_news.open_backfills(stream.name)
+            open_jobs = parts.database.change_feed.open_backfills(stream.name)
             ended = _ended(parts, stream, {*memory.open_jobs} - {*open_jobs})
             asset = backfills_of(stream)
             here = replace(memory, looked_at=now, open_jobs=open_jobs)

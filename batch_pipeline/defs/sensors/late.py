@@ -18,10 +18,10 @@ from batch_pipeline.defs.run_order import priority
 from batch_pipeline.defs.sensors.launch import Memory
 from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
 from batch_pipeline.defs.sensors.run_keys import UNFINISHED
-from batch_pipeline.domain.batch import BatchStatus
-from batch_pipeline.domain.errors import PipelineError
-from batch_pipeline.domain.job import JobKind
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.batch import BatchStatus
+from batch_pipeline.model.errors import PipelineError
+from batch_pipeline.model.job import JobKind
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.restored import Checked, check_not_older
 
 _INTERVAL_SECONDS = 30
@@ -48,7 +48,7 @@ def late_sensor(stream: Stream) -> dg.SensorDefinition:
             check_not_older(pipeline.pipeline, stream, checked)
             end_cancelled_since(pipeline.pipeline, context.instance, stream, before)
             database.jobs.check_not_paused(stream.name)
-            waiting = database.batch_news.due(stream.name, JobKind.LATE)
+            waiting = database.change_feed.due(stream.name, JobKind.LATE)
             due = {str(status.batch.id): status for status in waiting}
         except PipelineError as error:
             return dg.SkipReason(str(error))

@@ -10,9 +10,9 @@ from batch_pipeline.defs.partitioned import Partitioned
 from batch_pipeline.defs.run_order import priority
 from batch_pipeline.defs.sensors.remembered import Remembered
 from batch_pipeline.defs.sensors.run_keys import unfinished_runs
-from batch_pipeline.domain.batch import BatchState, BatchStatus
-from batch_pipeline.domain.job import JobKind
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.batch import BatchState, BatchStatus
+from batch_pipeline.model.job import JobKind
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.steps.plan import due
 
 _AT_ONCE = 3

@@ -23,9 +23,9 @@ from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.run_order import priority
 from batch_pipeline.defs.sensors.remembered import Remembered
 from batch_pipeline.defs.sensors.run_keys import UNFINISHED, is_for, runs_about_to_be_repeated
-from batch_pipeline.domain.errors import PipelineError
-from batch_pipeline.domain.load import InTargets, LoadStanding
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.errors import PipelineError
+from batch_pipeline.model.load import LoadedGeneration, TargetStatus
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.settings.restored import Checked, check_not_older
 
@@ -108,9 +108,9 @@ def _look(
 ) -> dg.SensorResult:
     memory, loads, now = Memory.of_cursor(cursor), pipeline.database.loads, time.time()
     targets = [target.name for target in stream.targets]
-    counts = pipeline.database.batch_news.publish_counts(stream.name)
+    counts = pipeline.database.change_feed.publish_counts(stream.name)
     published = {str(job): count for job, count in counts.items()}
-    is_same = published == memory.published and loads.mark(stream.name, targets) == memory.mark
+    is_same = published == memory.published and loads.cursor(stream.name, targets) == memory.mark
     if memory.is_quiet and is_same and now - memory.looked_at < _MOST_QUIET_SECONDS:
         return dg.SensorResult(skip_reason=_NOTHING, cursor=cursor)
     runs = [
@@ -119,20 +119,23 @@ def _look(
     ]
     if any(is_for(instance, run, load_job(stream), loaded_key(stream)) for run in runs):
         return dg.SensorResult(skip_reason="a load is under way.", cursor=cursor)
-    mark = loads.mark(stream.name, targets)
-    new = list(islice(loads.in_targets(stream.name, targets, memory.mark), _MOST_EVENTS))
+    mark = loads.cursor(stream.name, targets)
+    new = list(islice(loads.in_all_targets(stream.name, targets, memory.mark), _MOST_EVENTS))
     if len(new) == _MOST_EVENTS:
         mark = new[-1].mark
     unheard = [one for one in new if not _is_heard(instance, stream, one)]
-    standings = loads.standing(stream.name, targets)
-    due, loaded = sum(one.due for one in standings), sum(one.loaded for one in standings)
+    target_statuses = loads.target_statuses(stream.name, targets)
+    due, loaded = (
+        sum(one.due for one in target_statuses),
+        sum(one.loaded for one in target_statuses),
+    )
     known = memory if due and published == memory.published else memory.settled()
     launched = known.launched(loaded, due, now) if due else None
     after = replace(
         launched or known, published=published, mark=mark, is_quiet=not due, looked_at=now
     )
     requests = [] if launched is None else [_request(stream, launched)]
-    said = f"Loads that wait after failures: {due}: {_error(standings)}" if due else _NOTHING
+    said = f"Loads that wait after failures: {due}: {_error(target_statuses)}" if due else _NOTHING
     return dg.SensorResult(
         run_requests=requests,
         asset_events=[loaded_materialization(stream, one) for one in unheard],
@@ -141,7 +144,7 @@ def _look(
     )
 
 
-def _is_heard(instance: dg.DagsterInstance, stream: Stream, one: InTargets) -> bool:
+def _is_heard(instance: dg.DagsterInstance, stream: Stream, one: LoadedGeneration) -> bool:
     """Return whether an event of a batch includes its newest load of that generation.
 
     Not the run of the event: a run that repeats another one reports the loads of both.
@@ -166,5 +169,7 @@ def _request(stream: Stream, memory: Memory) -> dg.RunRequest:
     )
 
 
-def _error(standings: Sequence[LoadStanding]) -> str:
-    return next((one.error for one in standings if one.error is not None), "no reason is known")
+def _error(target_statuses: Sequence[TargetStatus]) -> str:
+    return next(
+        (one.error for one in target_statuses if one.error is not None), "no reason is known"
+    )

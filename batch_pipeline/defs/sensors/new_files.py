@@ -1,13 +1,11 @@
 """The sensor of a stream: what lands is registered, planned and launched in one tick."""
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import dagster as dg
 
-from batch_pipeline.defs.discover import Discovered, Look, discover
+from batch_pipeline.defs.discover import Discovered, Look, discover, lands_in_s3
 from batch_pipeline.defs.metadata import discovery_materialization, discovery_metadata
 from batch_pipeline.defs.names import batches_job, identifier
 from batch_pipeline.defs.observe import changed_observation, observation
@@ -15,11 +13,12 @@ from batch_pipeline.defs.partitioned import batches_of
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors.launch import Memory, launches
 from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
-from batch_pipeline.domain.errors import PipelineError
-from batch_pipeline.domain.location import is_object
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.errors import PipelineError
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.stores import s3
+from batch_pipeline.storage import s3_client
+from batch_pipeline.storage.filesystem import FileSystem
+from batch_pipeline.storage.s3 import S3FileSystem
 
 INTERVAL_SECONDS = 4  # the daemon looks every 5 s: what is longer would miss every other turn
 _Event = dg.AssetMaterialization | dg.AssetObservation
@@ -36,13 +35,13 @@ def new_files_sensor(stream: Stream) -> dg.SensorDefinition:
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=_description(stream),
     )
-    if not is_object(stream.source.place):
+    if not lands_in_s3(stream):
 
         @sensor
         def new_files(
             context: dg.SensorEvaluationContext, pipeline: PipelineResource
         ) -> dg.SensorResult | dg.SkipReason:
-            return _tick(context, pipeline.pipeline, stream, look, s3.client)
+            return _tick(context, pipeline.pipeline, stream, look, None)
 
         return new_files
 
@@ -51,7 +50,9 @@ def new_files_sensor(stream: Stream) -> dg.SensorDefinition:
     def in_bucket(
         context: dg.SensorEvaluationContext, pipeline: PipelineResource, s3: S3Resource
     ) -> dg.SensorResult | dg.SkipReason:
-        return _tick(context, pipeline.pipeline, stream, look, s3.get_client)
+        return _tick(
+            context, pipeline.pipeline, stream, look, S3FileSystem(s3_client.kept(s3.get_client))
+        )
 
     return sensor(in_bucket)
 
@@ -61,13 +62,13 @@ def _tick(
     parts: Pipeline,
     stream: Stream,
     look: Look,
-    client: Callable[[], Any],
+    filesystem: FileSystem | None,
 ) -> dg.SensorResult | dg.SkipReason:
     memory, now = Memory.of_cursor(context.cursor), time.time()
     instance = context.instance
     try:
         end_cancelled_since(parts, instance, stream, memory.looked_at)
-        found = discover(parts, stream, instance, drain=False, look=look, client=client)
+        found = discover(parts, stream, instance, drain=False, look=look, filesystem=filesystem)
         for trouble in found.troubles:
             context.log.warning(str(trouble))
         news = _news(parts, stream, found, instance)

@@ -17,8 +17,8 @@ from batch_pipeline.defs.partitioned import batches_of
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors.launch import Memory, launches
 from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
-from batch_pipeline.domain.errors import PipelineError
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.errors import PipelineError
+from batch_pipeline.model.stream import Stream
 
 _INTERVAL_SECONDS = 30
 

@@ -13,8 +13,8 @@ from batch_pipeline.defs.names import CLOSED_TAG, late_job, late_key
 from batch_pipeline.defs.partitioned import backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors.run_keys import is_for, keys_of
-from batch_pipeline.domain.errors import PipelineError
-from batch_pipeline.domain.stream import Stream
+from batch_pipeline.model.errors import PipelineError
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.settings.pipeline import Pipeline
 
 _INTERVAL_SECONDS = 10
@@ -24,7 +24,7 @@ _FAILED = "its run failed without closing it"
 
 def end_failed(pipeline: Pipeline, run: dg.DagsterRun) -> int:
     """Close the attempts that a failed run left open; gives their number."""
-    return pipeline.database.run_ends.failed(run.run_id, _FAILED)
+    return pipeline.database.run_ends.close_failed(run.run_id, _FAILED)
 
 
 def end_cancelled(
@@ -38,7 +38,7 @@ def end_cancelled(
     if CLOSED_TAG in run.tags or not mine:
         return 0
     ids = [one for stream in mine for one in _batch_ids(pipeline, instance, stream, run)]
-    done = pipeline.database.run_ends.cancelled(run.run_id, ids)
+    done = pipeline.database.run_ends.close_cancelled(run.run_id, ids)
     instance.add_run_tags(run.run_id, {CLOSED_TAG: "cancelled"})
     return done.batches
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import dagster as dg
 
 from batch_pipeline.defs.names import STREAM_FILES_SENSOR
-from batch_pipeline.domain.errors import StreamFilesError
-from batch_pipeline.domain.stream import Stream
-from batch_pipeline.settings.stream_file import load_streams_tolerantly
+from batch_pipeline.model.stream import Stream
+from batch_pipeline.settings.stream_file import load_streams_tolerantly, unusable_files
 
 _INTERVAL_SECONDS = 60
 
@@ -38,11 +37,11 @@ def told_of_files(folder: Path, loaded: Mapping[str, Stream]) -> str:
     """Compare the stream files of a folder with the streams that were loaded from it.
 
     Raises:
-        StreamFilesError: a file cannot be used.
+        ConfigurationError: a file cannot be used.
     """
     streams, problems = load_streams_tolerantly(folder)
     if problems:
-        raise StreamFilesError(tuple(problems))
+        raise unusable_files(tuple(problems))
     names = sorted({*streams, *loaded})
     changed = [name for name in names if streams.get(name) != loaded.get(name)]
     if not changed:

@@ -4,10 +4,10 @@ import difflib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from batch_pipeline.domain import failpoint
-from batch_pipeline.domain.finding import Finding, fine, warning
+from batch_pipeline.model import failpoint
+from batch_pipeline.model.checks import Finding, fine, warning
 from batch_pipeline.settings.environment import ENV_FILE, PREFIX, Settings
-from batch_pipeline.spark.sessions.java import VARIABLE as JAVA_VARIABLE
+from batch_pipeline.spark.sessions.java import JAVA_VARIABLE
 
 _SUBJECT = "settings"
 _OTHERS = (ENV_FILE, JAVA_VARIABLE, failpoint.VARIABLE, f"{PREFIX}SERVER_MARK")

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import psutil
 
-from batch_pipeline.domain.finding import Finding, Level, failure, fine, warning
-from batch_pipeline.domain.location import is_object, shown, to_path
-from batch_pipeline.domain.stream import Source, Stream
+from batch_pipeline.model.checks import Finding, Level, failure, fine, warning
+from batch_pipeline.model.location import shown, to_path
+from batch_pipeline.model.stream import Source, Stream
 from batch_pipeline.settings.home import Home
 from batch_pipeline.settings.units import format_bytes
-from batch_pipeline.stores.failures import reason_of
-from batch_pipeline.stores.reach import look_at_bucket
+from batch_pipeline.storage.errors import reason_of
+from batch_pipeline.storage.filesystem import filesystem_of
 
 _OF_OTHERS = 0o066  # to read and write; a server that root starts as another user passes through
 _LITTLE = 2**30
@@ -55,7 +55,7 @@ def check_disks(home: Home, streams: Iterable[Stream]) -> Iterator[Finding]:
     """Look how much is free on the disks that are written to, and as shared memory."""
     places = {"the home": home.path, "temporary files": Path(tempfile.gettempdir())}
     for stream in streams:
-        if not is_object(stream.storage.root):
+        if filesystem_of(stream.storage.root).is_local:
             places[f"files of {stream.name}"] = Path(to_path(stream.storage.root))
     disks: dict[int, tuple[Path, list[str]]] = {}
     for name, place in places.items():
@@ -78,7 +78,7 @@ def check_places(stream: Stream, now: datetime) -> Iterator[Finding]:
 
 
 def _place(name: str, key: str, uri: str, rights: int, now: datetime) -> Iterator[Finding]:
-    if is_object(uri):
+    if not filesystem_of(uri).is_local:
         yield from _bucket(name, key, uri, now)
         return
     path = Path(to_path(uri))
@@ -97,7 +97,7 @@ def _place(name: str, key: str, uri: str, rights: int, now: datetime) -> Iterato
 
 def _bucket(name: str, key: str, uri: str, now: datetime) -> Iterator[Finding]:
     try:
-        told = look_at_bucket(uri)
+        told = filesystem_of(uri).ping(uri)
     except OSError as error:
         yield failure(name, f"{shown(uri)} cannot be listed ({key}): {reason_of(error)}.")
         return

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import psutil
 
-from batch_pipeline.domain.finding import Finding, fine, warning
+from batch_pipeline.model.checks import Finding, fine, warning
 
 DEV_PORT = 3000
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from batch_pipeline.domain.finding import Finding, failure, fine, warning
+from batch_pipeline.model.checks import Finding, failure, fine, warning
 from batch_pipeline.settings.environment import Settings
-from batch_pipeline.spark.sessions.java import OLDEST_VERSION, java_version, known_javas
+from batch_pipeline.spark.sessions.java import MIN_JAVA_VERSION, java_candidates, java_version
 
 _LIBRARIES = ("dagster-postgres", "dagster-aws", "dagster-pyspark")  # numbered apart from Dagster
 _BEHIND = 16  # the minor version of these for Dagster's 1.0
@@ -45,9 +45,9 @@ def check_java(settings: Settings, environment: Mapping[str, str]) -> Iterator[F
         yield fine("java", "not needed here: Spark is reached by BATCH_PIPELINE_SPARK_REMOTE.")
         return
     tried: list[str] = []
-    for label, java in known_javas(environment):
+    for label, java in java_candidates(environment):
         number = _version_of(java)
-        if number is None or 0 < number < OLDEST_VERSION:
+        if number is None or 0 < number < MIN_JAVA_VERSION:
             tried.append(f"{label} ({'is not there' if number is None else f'Java {number}'})")
             continue
         told = f"Java {number}" if number else "a Java of unknown version"
@@ -55,7 +55,7 @@ def check_java(settings: Settings, environment: Mapping[str, str]) -> Iterator[F
         return
     looked = f"; looked at {', '.join(tried)}" if tried else ""
     text = (
-        f"there is no Java of {OLDEST_VERSION} or later{looked}. Install one and set JAVA_HOME, "
+        f"there is no Java of {MIN_JAVA_VERSION} or later{looked}. Install one and set JAVA_HOME, "
         f"or unset BATCH_PIPELINE_JAVA so that the bundled one is used."
     )
     yield failure("java", text)

@@ -3,12 +3,18 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from batch_pipeline.domain.errors import BadFileError, ProjectNotMadeError
-from batch_pipeline.domain.location import shown
-from batch_pipeline.domain.stream import CsvOptions, SourceFormat, Stream
+from batch_pipeline.encode.readers.csv_dialect import detect_dialect
+from batch_pipeline.encode.readers.formats import (
+    SOURCE_READERS,
+    RecordKind,
+    SourceReader,
+    reader_for_extension,
+)
+from batch_pipeline.encode.sample import FileStart, read_sample, read_start
+from batch_pipeline.model.errors import BadFileError, ConfigurationError
+from batch_pipeline.model.location import shown
+from batch_pipeline.model.stream import CsvOptions, SourceFormat, Stream
 from batch_pipeline.settings.own_files.groups import Group
-from batch_pipeline.spark.read.csv_dialect import dialect_of
-from batch_pipeline.spark.sample import Start, sampled, start_of
 
 _MOST_WORDS = 20  # beyond, files are not compared by what their names begin with
 _LOOKED_INTO = 20
@@ -66,7 +72,7 @@ def choose(groups: Sequence[Group], stream_of: StreamOf, place: str) -> Choice:
     `stream_of` gives a stream that reads files that way.
 
     Raises:
-        ProjectNotMadeError: none can be read, or the first one that should be readable cannot.
+        ConfigurationError: none can be read, or the first one that should be readable cannot.
         SourceUnavailableError: a store cannot be reached.
     """
     endings: dict[str, list[Group]] = {}
@@ -82,11 +88,11 @@ def choose(groups: Sequence[Group], stream_of: StreamOf, place: str) -> Choice:
     if not any(one.samples for one in groups):
         why = "all files are empty"
     step = "Name a folder with csv, JSON, parquet or avro files."
-    raise ProjectNotMadeError(place, f"no file there can be read ({why})", step)
+    raise project_not_made(place, f"no file there can be read ({why})", step)
 
 
 def _rank(family: Sequence[Group]) -> tuple[bool, bool, int, int]:
-    is_unknown = family[0].kind.format is None
+    is_unknown = reader_for_extension(family[0].kind.ending) is None
     is_empty = not any(one.samples for one in family)
     files, size = sum(len(one.sizes) for one in family), sum(sum(one.sizes) for one in family)
     return is_empty, is_unknown, -files, -size
@@ -97,7 +103,7 @@ def _read_as(
 ) -> ReadAs | None:
     """Tell how the files of an ending are read by the first ones; None where they cannot be."""
     group = next((one for one in family if one.samples), family[0])
-    promised, reason = group.kind.format, _EMPTY
+    promised, reason = reader_for_extension(group.kind.ending), _EMPTY
     try:
         starts = list(_starts(group, stream_of(ReadAs(format=SourceFormat.AUTO))))
     except BadFileError as error:
@@ -112,11 +118,11 @@ def _read_as(
     return None
 
 
-def _starts(group: Group, stream: Stream) -> Iterator[Start]:
+def _starts(group: Group, stream: Stream) -> Iterator[FileStart]:
     """Look at the first files; of all but the very first only at those that can be read."""
     for number, file in enumerate(group.samples[:_STARTS]):
         try:
-            yield start_of(file, stream)
+            yield read_start(file, stream)
         except BadFileError:
             if number == 0:
                 raise
@@ -129,17 +135,17 @@ def _common(first: ReadAs, others: Sequence[ReadAs | None]) -> ReadAs:
     return ReadAs(format=SourceFormat.AUTO, csv=first.csv, charset=first.charset)
 
 
-def _reading(promised: SourceFormat | None, start: Start) -> ReadAs | None:
-    """Tell how a file is read by what its name promises and its first bytes."""
-    found, charset = start.format, start.charset
-    if found is not SourceFormat.CSV:  # binary, or JSON
-        return ReadAs(format=found, charset=charset)
-    if promised in {SourceFormat.JSONL, SourceFormat.JSON}:
-        return ReadAs(format=promised, charset=charset)  # its first line is broken
-    dialect = dialect_of(start.text, is_whole=start.is_whole)
-    if dialect is None and promised is SourceFormat.CSV:
+def _reading(promised: SourceReader | None, start: FileStart) -> ReadAs | None:
+    """Return how a file is read, by its extension and its first bytes."""
+    detected, charset = start.format, start.charset
+    if SOURCE_READERS[detected].record_kind is not RecordKind.TEXT_CELLS:
+        return ReadAs(format=detected, charset=charset)
+    if promised is not None and promised.record_kind is RecordKind.JSON:
+        return ReadAs(format=promised.format, charset=charset)  # its first line is malformed
+    dialect = detect_dialect(start.text, is_whole=start.is_whole)
+    if dialect is None and promised is not None and promised.format is detected:
         dialect = CsvOptions()  # of one column
-    return None if dialect is None else ReadAs(format=found, csv=dialect, charset=charset)
+    return None if dialect is None else ReadAs(format=detected, csv=dialect, charset=charset)
 
 
 def _alike(
@@ -184,7 +190,7 @@ def _columns(group: Group, stream: Stream, *, is_first: bool) -> set[str]:
     if not group.samples:
         return set()
     try:
-        found = sampled(group.samples[:1], stream, most_records=_FIRST_RECORDS)
+        found = read_sample(group.samples[:1], stream, most_records=_FIRST_RECORDS)
     except BadFileError as error:
         if is_first:
             raise unreadable(error) from error
@@ -209,10 +215,10 @@ def _reason(family: Sequence[Group], stream_of: StreamOf, number: int) -> str:
         return _EMPTY
     if number < _LOOKED_INTO:
         try:
-            start = start_of(group.samples[0], stream_of(ReadAs(format=SourceFormat.AUTO)))
+            start = read_start(group.samples[0], stream_of(ReadAs(format=SourceFormat.AUTO)))
         except BadFileError as error:
             return error.reason
-        if _reading(group.kind.format, start) is None:
+        if _reading(reader_for_extension(group.kind.ending), start) is None:
             return _UNKNOWN_TEXT
     return _OTHER_KIND
 
@@ -244,8 +250,13 @@ def _overlapping(
     return tuple(dict.fromkeys(found))
 
 
-def unreadable(error: BadFileError) -> ProjectNotMadeError:
+def unreadable(error: BadFileError) -> ConfigurationError:
     place = shown(error.location)
     place = place if error.line is None else f"{place}, line {error.line}"
     step = "Mend or move this file, or name others with --include."
-    return ProjectNotMadeError(place, error.reason, step)
+    return project_not_made(place, error.reason, step)
+
+
+def project_not_made(place: str, problem: str, next_step: str) -> ConfigurationError:
+    """Build the error of a place that no project can be made of."""
+    return ConfigurationError(f"{place}: {problem}. Nothing was written. {next_step}")

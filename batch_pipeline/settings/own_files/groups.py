@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from heapq import merge
 from os.path import commonprefix
 
-from batch_pipeline.domain.file_kinds import FileKind, common_word, kind_of, pattern
-from batch_pipeline.domain.item import FoundFile
-from batch_pipeline.domain.location import shown
+from batch_pipeline.encode.readers.formats import reader_for_extension
+from batch_pipeline.model.item import LandedFile
+from batch_pipeline.model.location import shown
+from batch_pipeline.model.stream import FileKind, common_word, kind_of, pattern
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,12 +24,12 @@ class Group:
     endings: set[str] = field(default_factory=set)
     sizes: "array[int]" = field(default_factory=lambda: array("q"))
     order: "array[int]" = field(default_factory=lambda: array("q"))
-    samples: list[FoundFile] = field(default_factory=list)
-    last: FoundFile | None = None
+    samples: list[LandedFile] = field(default_factory=list)
+    last: LandedFile | None = None
     prefix: str | None = None
     filled: int = 0
 
-    def add(self, file: FoundFile, name: str, ending: str, number: int) -> None:
+    def add(self, file: LandedFile, name: str, ending: str, number: int) -> None:
         """Take in a file that came as the so many-th of the listing."""
         stem = name.removesuffix(ending)
         both = stem if self.prefix is None else self.prefix, stem
@@ -60,7 +61,7 @@ class Group:
         return [pattern(self.word, ending) for ending in sorted(self.endings)]
 
 
-def grouped(files: Iterable[FoundFile]) -> list[Group]:
+def grouped(files: Iterable[LandedFile]) -> list[Group]:
     """Group files by ending and leading word, the groups with most files, then bytes, first."""
     groups: dict[FileKind, Group] = {}
     for number, file in enumerate(files):
@@ -79,5 +80,5 @@ def weights(groups: Iterable[Group]) -> Iterator[int]:
 
 
 def _rank(group: Group) -> tuple[bool, int, int, list[str]]:
-    is_unknown = group.kind.format is None
+    is_unknown = reader_for_extension(group.kind.ending) is None
     return is_unknown, -len(group.sizes), -sum(group.sizes), group.patterns

@@ -6,11 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batch_pipeline.domain.errors import InvalidValueError, ProjectNotMadeError
-from batch_pipeline.domain.file_kinds import stream_name_of
-from batch_pipeline.domain.location import shown, to_uri
-from batch_pipeline.domain.stream import STREAM_NAME, CsvOptions, SourceFormat, Stream
-from batch_pipeline.settings.own_files.choice import Choice, ReadAs
+from batch_pipeline.encode.readers.formats import SOURCE_READERS, RecordKind
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.location import shown, to_uri
+from batch_pipeline.model.stream import (
+    STREAM_NAME,
+    CsvOptions,
+    Stream,
+    stream_name_of,
+)
+from batch_pipeline.settings.own_files.choice import Choice, ReadAs, project_not_made
 from batch_pipeline.settings.stream_file import stream_of
 from batch_pipeline.settings.stream_values import absolute_uri
 
@@ -42,13 +47,13 @@ class Site:
         """Take over what was asked for.
 
         Raises:
-            ProjectNotMadeError: there is no such place.
+            ConfigurationError: there is no such place.
         """
         try:
             uri = absolute_uri(asked.place, Path.cwd())
         except (InvalidValueError, RuntimeError) as error:
             step = "Give a folder, or a URI such as s3://bucket/prefix."
-            raise ProjectNotMadeError(asked.place, "is no place where files land", step) from error
+            raise project_not_made(asked.place, "is no place where files land", step) from error
         if uri.startswith("file:"):
             _check_folder(Path(shown(uri)))
         return cls(folder=asked.folder, uri=uri)
@@ -76,7 +81,7 @@ class Site:
         """Give the stream that the product makes of a stream file with these keys.
 
         Raises:
-            StreamAttributesError: it makes none.
+            ConfigurationError: it makes none.
         """
         return stream_of(attributes, self._stream_folder(attributes["stream"]))
 
@@ -116,33 +121,34 @@ def name_for(asked: Asked, choice: Choice, place: str) -> str:
     """Give the stream's name: the one asked for, the files' own word, or the folder's name.
 
     Raises:
-        ProjectNotMadeError: none of them can be the name of a stream.
+        ConfigurationError: none of them can be the name of a stream.
     """
     step = "Name the stream with --name: letters, digits, `_`, `.` and `-`, at most 100."
     if asked.name is not None:
         if not STREAM_NAME.fullmatch(asked.name):
-            raise ProjectNotMadeError(f"--name {asked.name}", "is no name of a stream", step)
+            raise project_not_made(f"--name {asked.name}", "is no name of a stream", step)
         return asked.name
     words = [choice.groups[0].word] if len(choice.groups) == 1 else []
     for text in (*words, place.rstrip("/").rpartition("/")[2]):
         name = stream_name_of(text)
         if name is not None and any(one.isalpha() for one in name):
             return name
-    raise ProjectNotMadeError(place, "neither files nor folder give a stream's name", step)
+    raise project_not_made(place, "neither files nor folder give a stream's name", step)
 
 
 def _check_folder(path: Path) -> None:
     if path.is_file():
         step = f"Give its folder: --from {path.parent} --include {path.name}"
-        raise ProjectNotMadeError(str(path), "is a file, not a folder", step)
+        raise project_not_made(str(path), "is a file, not a folder", step)
     if not path.is_dir():
         step = "Correct --from, or make the folder and let files land there first."
-        raise ProjectNotMadeError(str(path), "there is no such folder", step)
+        raise project_not_made(str(path), "there is no such folder", step)
 
 
 def _reading(read_as: ReadAs) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    if read_as.format in {SourceFormat.CSV, SourceFormat.AUTO}:
+    reader = SOURCE_READERS.get(read_as.format)  # None for `auto`, which may detect csv
+    if reader is None or reader.record_kind is RecordKind.TEXT_CELLS:
         if read_as.csv.delimiter != CsvOptions().delimiter:
             options["delimiter"] = read_as.csv.delimiter
         if read_as.csv.names:

@@ -10,23 +10,22 @@ from typing import Any
 
 import psutil
 
-from batch_pipeline.domain.errors import (
-    BadFileError,
-    LandingUnavailableError,
-    ProjectNotMadeError,
-)
-from batch_pipeline.domain.item import FoundFile, Item
-from batch_pipeline.domain.location import shown
-from batch_pipeline.domain.planning import Limits, cut
-from batch_pipeline.domain.proposed_limits import Machine, limits_for
-from batch_pipeline.domain.stream import Stream
-from batch_pipeline.files.landing import FolderLanding
-from batch_pipeline.files.object_landing import ObjectLanding
-from batch_pipeline.settings.own_files.choice import LeftOut, choose, unreadable
+from batch_pipeline.encode.sample import Sample, read_sample
+from batch_pipeline.model.errors import BadFileError, LandingUnavailableError
+from batch_pipeline.model.item import Item, LandedFile
+from batch_pipeline.model.location import shown
+from batch_pipeline.model.planning import Limits, Machine, cut, limits_for
+from batch_pipeline.model.stream import Stream
+from batch_pipeline.settings.own_files.choice import LeftOut, choose, project_not_made, unreadable
 from batch_pipeline.settings.own_files.groups import Group, grouped, weights
-from batch_pipeline.settings.own_files.keys import Asked, Site, name_for, source_keys
-from batch_pipeline.spark.packing import work_of
-from batch_pipeline.spark.sample import Sample, sampled
+from batch_pipeline.settings.own_files.keys import (
+    Asked,
+    Site,
+    name_for,
+    source_keys,
+)
+from batch_pipeline.spark.task_planning import estimate_cost
+from batch_pipeline.storage.landing import SourceLanding
 
 _MOST_FILES = 5
 _MOST_RECORDS = 10_000
@@ -75,7 +74,7 @@ def propose(asked: Asked, machine: Machine) -> Proposal:
     """Look at the files of a place and propose a stream for them.
 
     Raises:
-        ProjectNotMadeError: there are none, none can be read, or they give no name.
+        ConfigurationError: there are none, none can be read, or they give no name.
         SourceUnavailableError: a store cannot be reached.
     """
     site = Site.of(asked)
@@ -87,7 +86,7 @@ def propose(asked: Asked, machine: Machine) -> Proposal:
     attributes = site.attributes(name, source_keys(choice))
     files = _spread(choice.groups)
     try:
-        sample = sampled(files, site.stream(attributes), most_records=_MOST_RECORDS)
+        sample = read_sample(files, site.stream(attributes), most_records=_MOST_RECORDS)
     except BadFileError as error:
         raise unreadable(error) from error
     sizes = list(weights(choice.groups))
@@ -110,21 +109,20 @@ def propose(asked: Asked, machine: Machine) -> Proposal:
 
 def _listed(asked: Asked, site: Site) -> tuple[list[Group], list[str]]:
     stream = site.listed(asked.include)
-    is_folder = site.uri.startswith("file:")
-    landing = FolderLanding(stream=stream, wait=True) if is_folder else ObjectLanding(stream=stream)
+    landing = SourceLanding(stream=stream, wait=True)
     try:
         groups = grouped(landing.found_files())
     except LandingUnavailableError as error:
         step = "Mend the access, or name another place with --from."
-        raise ProjectNotMadeError(site.place, f"cannot be listed ({error.reason})", step) from error
+        raise project_not_made(site.place, f"cannot be listed ({error.reason})", step) from error
     if not groups:
         what = f"no file named {', '.join(asked.include)}" if asked.include else "no file"
         step = "Let files land there first, or name another place with --from."
-        raise ProjectNotMadeError(site.place, f"{what} is there", step)
+        raise project_not_made(site.place, f"{what} is there", step)
     return groups, [str(one) for one in landing.troubles]
 
 
-def _spread(groups: Sequence[Group]) -> list[FoundFile]:
+def _spread(groups: Sequence[Group]) -> list[LandedFile]:
     """Give up to five files from the whole length of the listing: first, last, some between."""
     firsts = [one.samples[0] for one in groups if one.samples]
     lasts = [one.last for one in groups if one.last is not None]
@@ -134,11 +132,11 @@ def _spread(groups: Sequence[Group]) -> list[FoundFile]:
     return list(dict.fromkeys(ordered))[:_MOST_FILES]
 
 
-def _growth(files: Sequence[FoundFile]) -> float:
+def _growth(files: Sequence[LandedFile]) -> float:
     """Tell how many times as many bytes there are to encode as files have."""
     items = [Item(id=1, file=file) for file in files if (file.size_bytes or 0) > _SMALL_FILE]
     weight = sum(item.weight for item in items)
-    return sum(map(work_of, items)) / weight if weight else 1.0
+    return sum(map(estimate_cost, items)) / weight if weight else 1.0
 
 
 def _on_bad_record(sample: Sample) -> dict[str, Any]:
@@ -150,7 +148,7 @@ def _on_bad_record(sample: Sample) -> dict[str, Any]:
 
 
 def _dry_plan(sizes: Sequence[int], limits: Limits) -> DryPlan:
-    cuts = list(cut(enumerate(sizes, 1), after_id=0, ceiling=len(sizes), limits=limits))
+    cuts = list(cut(enumerate(sizes, 1), after_id=0, high_watermark=len(sizes), limits=limits))
     return DryPlan(
         files=len(sizes),
         size_bytes=sum(sizes),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from batch_pipeline.domain.location import shown
+from batch_pipeline.model.location import shown
 from batch_pipeline.settings.own_files.proposal import Proposal, bad_of
 from batch_pipeline.settings.stream_file import COMPONENT
 from batch_pipeline.settings.stream_text import stream_text

@@ -1,1 +1,1 @@
-"""The tap: published batches as a Singer tap offers them."""
+"""A Singer tap that emits published batches."""

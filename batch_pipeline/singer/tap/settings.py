@@ -1,16 +1,21 @@
-"""The tap's configuration: what may be in it, and what it means for one stream.
+"""Settings of the tap, and the interface of its source of published manifests.
 
-A `batch_config` is taken as the Singer SDK documents it. Files exist before the tap runs, so it
-can only agree with them: nothing is encoded again here.
+`check_settings`, `mode_of` and `check_encoding` interpret the configuration; `PublishedSource`
+supplies streams and manifests. `batch_config` follows the Singer SDK. The files exist before the
+tap runs and are never encoded again, so its encoding has to match theirs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
-from batch_pipeline.domain.encoding import Compression, Encoding, Format
-from batch_pipeline.domain.errors import ConfigurationError
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.model.manifest import Manifest
+from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline.model.stream import Stream
+from batch_pipeline.singer.bookmarks import Bookmark
 
 _MODES = ["batch", "record"]
 CONFIG_JSON_SCHEMA: dict[str, Any] = {
@@ -63,10 +68,10 @@ CONFIG_JSON_SCHEMA: dict[str, Any] = {
                     "required": ["format"],
                     "additionalProperties": False,
                     "properties": {
-                        "format": {"type": "string", "enum": [one.value for one in Format]},
+                        "format": {"type": "string", "enum": [member.value for member in Format]},
                         "compression": {
                             "type": ["string", "null"],
-                            "enum": [*(one.value for one in Compression), None],
+                            "enum": [*(member.value for member in Compression), None],
                         },
                     },
                 },
@@ -85,7 +90,7 @@ CONFIG_JSON_SCHEMA: dict[str, Any] = {
         },
     },
 }
-_OF_THE_STREAM_FILE = (
+_STREAM_FILE_SETTINGS = (
     "stream_maps",
     "stream_map_config",
     "flattening_enabled",
@@ -94,39 +99,27 @@ _OF_THE_STREAM_FILE = (
 
 
 class Mode(StrEnum):
-    """How batches are sent."""
+    """The kind of message that transfers records."""
 
     BATCH = "batch"
     RECORD = "record"
 
 
-@dataclass(eq=False)
-class TapSettingError(ConfigurationError):
-    """A setting of the tap asks for what it cannot do."""
-
-    setting: str
-    problem: str
-    next_step: str
-
-    def sentence(self) -> str:
-        return f"{self.setting}: {self.problem}. {self.next_step}"
-
-
 def check_settings(config: Mapping[str, Any]) -> None:
-    """Refuse what would change records on the way, for BATCH messages only name files.
+    """Reject settings that would change records, because BATCH messages only refer to files.
 
     Raises:
-        TapSettingError: there is such a setting.
+        ConfigurationError: a setting of the stream file is set for the tap.
     """
-    for name in _OF_THE_STREAM_FILE:
+    for name in _STREAM_FILE_SETTINGS:
         if config.get(name):
             problem = "the tap sends files as they were published and maps no records"
             step = f"Nothing was sent. Write `{name}` into the stream file: there it is applied."
-            raise TapSettingError(name, problem, step)
+            raise unusable_setting(name, problem, step)
 
 
 def mode_of(config: Mapping[str, Any], stream: str) -> Mode:
-    """Give the mode of a stream; without one it depends on `batch_config`, as in the SDK."""
+    """Return the mode of a stream; the default depends on `batch_config`, as in the SDK."""
     mode = config.get("mode")
     chosen = mode.get(stream) if isinstance(mode, Mapping) else mode
     if chosen is not None:
@@ -135,27 +128,60 @@ def mode_of(config: Mapping[str, Any], stream: str) -> Mode:
 
 
 def check_encoding(
-    config: Mapping[str, Any], found: Encoding, *, stream: str, where: str = "the stream file"
+    config: Mapping[str, Any], actual: Encoding, *, stream: str, where: str = "the stream file"
 ) -> None:
-    """Check that files have the encoding that `batch_config` asks for, if it does.
+    """Check that files have the encoding that `batch_config` requests, if any.
 
     Raises:
-        TapSettingError: they have another one.
+        ConfigurationError: the encodings differ.
     """
-    wanted = (config.get("batch_config") or {}).get("encoding")
-    if not wanted:
+    requested = (config.get("batch_config") or {}).get("encoding")
+    if not requested:
         return
-    compression = wanted.get("compression")
-    if wanted["format"] != found.format or compression not in (None, found.compression):
-        asked = (
-            wanted["format"] if compression is None else f"{wanted['format']} with {compression}"
+    compression = requested.get("compression")
+    if requested["format"] != actual.format or compression not in (None, actual.compression):
+        requested_text = (
+            requested["format"]
+            if compression is None
+            else f"{requested['format']} with {compression}"
         )
         problem = (
-            f"the stream {stream} is to be sent as {asked}, and `encoding` in {where} is "
-            f"{found.format} with {found.compression}"
+            f"the stream {stream} is to be sent as {requested_text}, and `encoding` in {where} is "
+            f"{actual.format} with {actual.compression}"
         )
         step = (
             "Files are not encoded again. Leave `encoding` out of batch_config, or change it in "
             "the stream file and materialize the batches again; `mode: record` sends any encoding."
         )
-        raise TapSettingError("batch_config.encoding", problem, step)
+        raise unusable_setting("batch_config.encoding", problem, step)
+
+
+def unusable_setting(setting: str, problem: str, next_step: str) -> ConfigurationError:
+    """Build the error for a tap setting that cannot be used."""
+    return ConfigurationError(f"{setting}: {problem}. {next_step}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedStream:
+    """A stream with the newest schema of its records, empty before the first batch."""
+
+    stream: Stream
+    schema: RecordSchema
+
+
+class PublishedSource(Protocol):
+    """A source of streams and their published manifests."""
+
+    def offered_streams(self) -> Sequence[OfferedStream]:
+        """Return all streams."""
+        ...
+
+    def published(
+        self, stream: str, bookmark: Bookmark, *, backfills: bool
+    ) -> Iterator[tuple[int, Manifest]]:
+        """Return publish numbers and manifests of a stream's jobs, by job in publish order.
+
+        Starts after the bookmark's number of each job. Replaced and abandoned manifests are
+        omitted.
+        """
+        ...

@@ -1,41 +1,145 @@
-"""One stream of the tap: what is published of it and not sent yet, as BATCH or RECORD messages.
+"""A stream of the tap: emits published manifests as BATCH or RECORD messages.
 
-What is to be sent, in which order, and what is left out was decided by the source; here it is said
-in the SDK's terms. A subclass may bring a `get_batches`, `get_records` or `post_process` of its
-own, as with any stream of the SDK.
+`PublishedStream` adapts the SDK's stream, `PendingManifests` tracks what is left to send, and
+`selected_columns` applies the catalog. The state advances only after all messages of a manifest
+were written.
 """
 
 import logging
-from collections.abc import Generator, Iterator, Mapping
+import sys
+from collections.abc import Generator, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from singer_sdk import Stream
 from singer_sdk.helpers._batch import BaseBatchFileEncoding, BatchConfig, SDKBatchMessage
-from singer_sdk.singerlib.catalog import REPLICATION_FULL_TABLE, REPLICATION_INCREMENTAL
+from singer_sdk.io_base import SingerWriter
+from singer_sdk.singerlib.catalog import (
+    REPLICATION_FULL_TABLE,
+    REPLICATION_INCREMENTAL,
+    MetadataMapping,
+)
 from singer_sdk.singerlib.encoding.simple import RecordMessage, SchemaMessage
 
-from batch_pipeline.domain.manifest import Manifest
-from batch_pipeline.domain.schema import RecordSchema
-from batch_pipeline.singer.messages import announcement
-from batch_pipeline.singer.part_files import check_sizes
-from batch_pipeline.singer.part_records import record_blocks, records
-from batch_pipeline.singer.tap.selection import chosen_columns
-from batch_pipeline.singer.tap.settings import Mode, check_encoding, mode_of
-from batch_pipeline.singer.tap.source import Offered, PublishedSource
-from batch_pipeline.singer.tap.unsent import Unsent
-from batch_pipeline.singer.tap.writing import FactedBatchMessage, LineWriter, PublishedFiles
+from batch_pipeline.model.manifest import Manifest
+from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline.singer.bookmarks import Bookmark, bookmark_json, parse_bookmark
+from batch_pipeline.singer.messages import batch_message, compose_schema_message
+from batch_pipeline.singer.part_records import check_sizes, record_blocks, records
+from batch_pipeline.singer.tap.settings import (
+    Mode,
+    OfferedStream,
+    PublishedSource,
+    check_encoding,
+    mode_of,
+    unusable_setting,
+)
 
 if TYPE_CHECKING:
     from batch_pipeline.singer.tap.tap import PublishedTap
+STATE_SOURCE = "the state given to the tap"
+_SDK_KEYS = ("type", "stream", "encoding", "manifest")
+
+
+class PublishedFiles(list[str]):
+    """The files of a published manifest, as the SDK passes them from `get_batches` to a message.
+
+    `facts` are the additional keys of the message; subclasses of the stream may read them.
+    """
+
+    def __init__(self, publish_number: int, manifest: Manifest) -> None:
+        message = batch_message(manifest)
+        super().__init__(message["manifest"])
+        self.published = (publish_number, manifest)
+        self.facts = {name: value for name, value in message.items() if name not in _SDK_KEYS}
+
+
+@dataclass(slots=True)
+class ExtendedBatchMessage(SDKBatchMessage):
+    """A BATCH message with additional top-level keys."""
+
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the message with the additional keys beside the SDK's keys."""
+        written: dict[str, Any] = super(ExtendedBatchMessage, self).to_dict()
+        facts = written.pop("facts")
+        return {**written, **facts}
+
+
+class LineWriter(SingerWriter):
+    """The SDK's writer to standard output, extended to write serialized lines."""
+
+    def write_lines(self, lines: bytes) -> None:
+        """Write complete lines."""
+        sys.stdout.flush()
+        sys.stdout.buffer.write(lines)
+        sys.stdout.buffer.flush()
+
+
+class PendingManifests:
+    """An iterator over the published manifests after a bookmark, in order.
+
+    `state` is the stream's part of a STATE value and is kept current. `from_start` ignores it.
+
+    Raises:
+        ConfigurationError: the state is not a bookmark of this tap.
+    """
+
+    def __init__(
+        self,
+        source: PublishedSource,
+        stream: str,
+        state: MutableMapping[str, Any],
+        *,
+        from_start: bool,
+        backfills: bool,
+    ) -> None:
+        self._state = state
+        if from_start or not state:
+            self._bookmark = Bookmark()
+            state.clear()
+            state["publish_number"] = 0
+        else:
+            self._bookmark = parse_bookmark(dict(state), stream, path=STATE_SOURCE)
+        self._remaining = source.published(stream, self._bookmark, backfills=backfills)
+
+    def __iter__(self) -> Iterator[tuple[int, Manifest]]:
+        """Return the iterator; call `advance` for each manifest before its STATE is written."""
+        return self
+
+    def __next__(self) -> tuple[int, Manifest]:
+        """Return the next publish number and manifest."""
+        return next(self._remaining)
+
+    def peek(self) -> Manifest | None:
+        """Return the next manifest without consuming it, or None at the end."""
+        following = next(self._remaining, None)
+        if following is None:
+            return None
+        self._remaining = chain((following,), self._remaining)
+        return following[1]
+
+    def advance(self, publish_number: int, manifest: Manifest) -> bool:
+        """Set the state to this manifest; return False if the state was already there."""
+        before, self._bookmark = self._bookmark, self._bookmark.after(manifest, publish_number)
+        if self._bookmark == before:
+            return False
+        written = bookmark_json(manifest, self._bookmark)
+        self._state.update(written)  # one call, no clear(): it may be written at any moment
+        return True
 
 
 class PublishedStream(Stream):
-    """The published batches of one stream, resumed behind its bookmark."""
+    """The published batches of one stream, resumed after its bookmark."""
 
     _tap: "PublishedTap"
 
-    def __init__(self, tap: "PublishedTap", offered: Offered, source: PublishedSource) -> None:
+    def __init__(
+        self, tap: "PublishedTap", offered: OfferedStream, source: PublishedSource
+    ) -> None:
         self._offered = offered
         self._source = source
         self._announced: tuple[RecordSchema, tuple[str, ...]] | None = None
@@ -45,26 +149,26 @@ class PublishedStream(Stream):
 
     @property
     def message_name(self) -> str:
-        """The name of the stream in messages; state and catalog keep to its own."""
+        """The stream's name in messages; state and catalog use its own name."""
         return self._offered.stream.message_name
 
     @property
     def emit_activate_version_messages(self) -> bool:
-        """Never: generations of batches say themselves what they replace."""
+        """False, because each generation of a batch states what it replaces."""
         return False
 
     @cached_property
     def columns(self) -> frozenset[str] | None:
-        """The columns that the catalog lets through, None for all.
+        """The columns that the catalog selects, or None for all.
 
         Raises:
-            TapSettingError: it leaves out a part of a column.
+            ConfigurationError: the catalog deselects a part of a column.
         """
         if self._input_schema is None:
             return None
         listed = self._input_schema.get("properties", {})
         newest = self._offered.schema.names
-        chosen = chosen_columns(self.name, self.metadata, listed=listed, newest=newest)
+        chosen = selected_columns(self.name, self.metadata, listed=listed, newest=newest)
         missing = [] if chosen is None else [name for name in newest if name not in listed]
         if missing:
             text = "Columns that the catalog does not know are not sent: %s"
@@ -72,23 +176,23 @@ class PublishedStream(Stream):
         return chosen
 
     @cached_property
-    def _unsent(self) -> Unsent:
-        wanted = self.config.get("backfills")
-        return Unsent(
+    def _pending_manifests(self) -> PendingManifests:
+        backfills = self.config.get("backfills")
+        return PendingManifests(
             self._source,
             self.name,
             self.stream_state,
             from_start=self.replication_method == REPLICATION_FULL_TABLE,
-            backfills=True if wanted is None else wanted,
+            backfills=True if backfills is None else backfills,
         )
 
     def get_batch_config(self, config: Mapping[str, Any]) -> BatchConfig | None:
-        """Give how to send files as they are; None where records are to be sent.
+        """Return how to send the files, or None to send records instead.
 
-        Files hold all columns. Where the catalog leaves some out, records without them are sent.
+        Files contain all columns. If the catalog deselects some, records without them are sent.
 
         Raises:
-            TapSettingError: `batch_config` asks for another encoding than the stream file's.
+            ConfigurationError: `batch_config` requests another encoding than the stream file's.
         """
         if mode_of(config, self.name) is Mode.RECORD:
             return None
@@ -98,52 +202,55 @@ class PublishedStream(Stream):
             text = "The files hold columns that the catalog leaves out, so records are sent"
             self.log(text, level=logging.WARNING)
             return None
-        given = {name: part for name, part in (config.get("batch_config") or {}).items() if part}
+        configured = {
+            name: part for name, part in (config.get("batch_config") or {}).items() if part
+        }
         storage = {"root": stream.storage.root, "prefix": stream.storage.prefix}
-        storage |= given.get("storage", {})
+        storage |= configured.get("storage", {})
         encoding = {
             "format": stream.encoding.format.value,
             "compression": stream.encoding.compression.value,
         }
-        return BatchConfig.from_dict({"encoding": encoding, **given, "storage": storage})
+        return BatchConfig.from_dict({"encoding": encoding, **configured, "storage": storage})
 
     def get_batches(
         self, batch_config: BatchConfig, context: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[BaseBatchFileEncoding, list[str]]]:
-        """Give encoding and files of each batch that is published and not sent yet.
+        """Yield encoding and files of each published batch that was not sent yet.
 
         Raises:
-            PartFileError: a file is gone or has another size than published; nothing of its batch
-                is sent.
-            TapSettingError: a batch has another encoding than `batch_config` asks for.
+            BatchDataError: a file is missing or has another size; nothing of its batch is sent.
+            ConfigurationError: a batch has another encoding than `batch_config` requests.
         """
         sent = 0
-        for number, manifest in self._unsent:
+        for number, manifest in self._pending_manifests:
             if manifest.part_files:
                 encoding = manifest.encoding
                 where = f"batch {manifest.batch.label}, generation {manifest.generation},"
                 check_encoding(self.config, encoding, stream=self.name, where=where)
                 check_sizes(manifest)
                 self._announce(manifest.schema, manifest.key_properties)
-                said = BaseBatchFileEncoding(encoding.format.value, encoding.compression.value)
-                yield said, PublishedFiles(number, manifest)
-            self._move_past(number, manifest)  # also where a subclass did not send it
+                sdk_encoding = BaseBatchFileEncoding(
+                    encoding.format.value, encoding.compression.value
+                )
+                yield sdk_encoding, PublishedFiles(number, manifest)
+            self._advance(number, manifest)  # also if a subclass did not send it
             self._write_state_message()
             sent += manifest.records
             self._check_max_record_limit(sent)
 
     def get_records(self, context: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
-        """Give the records of each batch that is published and not sent yet.
+        """Yield the records of each published batch that was not sent yet.
 
         Raises:
-            PartFileError: a file is not what was published; nothing of its batch is sent.
+            BatchDataError: a file differs from what was published; nothing of its batch is sent.
         """
-        for number, manifest in self._unsent:
+        for number, manifest in self._pending_manifests:
             self._announce_records(manifest)
             for record in records(manifest, columns=self.columns):
-                self._tap.end_if_told()
+                self._tap.exit_if_stopped()
                 yield record
-            self._move_past(number, manifest)
+            self._advance(number, manifest)
 
     def _sync_records(
         self, context: Mapping[str, Any] | None = None, *, write_messages: bool = True
@@ -159,43 +266,43 @@ class PublishedStream(Stream):
             yield from super()._sync_records(context, write_messages=write_messages)
             return
         with self.get_record_counter() as counter, self.get_sync_timer():
-            for number, manifest in self._unsent:
+            for number, manifest in self._pending_manifests:
                 self._announce_records(manifest)
                 for block in record_blocks(manifest, self.message_name, columns=self.columns):
                     writer.write_lines(block)
-                    self._tap.end_if_told()
+                    self._tap.exit_if_stopped()
                 counter.increment(manifest.records)
-                self._move_past(number, manifest)
+                self._advance(number, manifest)
                 self._write_state_message()
 
-    def _move_past(self, publish_number: int, manifest: Manifest) -> None:
-        if self._unsent.move_past(publish_number, manifest):
+    def _advance(self, publish_number: int, manifest: Manifest) -> None:
+        if self._pending_manifests.advance(publish_number, manifest):
             self.state_manager.is_flushed = False
 
     def _announce(self, schema: RecordSchema, key_properties: tuple[str, ...]) -> None:
         if self._announced == (schema, key_properties):
             return
         self._announced = (schema, key_properties)
-        message = announcement(self.message_name, schema, key_properties, self.columns)
+        message = compose_schema_message(self.message_name, schema, key_properties, self.columns)
         del message["type"]
         self._tap.write_message(SchemaMessage(**message))
 
     def _announce_records(self, manifest: Manifest) -> None:
-        if manifest.part_files:  # without records there may be no columns to announce
+        if manifest.part_files:  # without records the schema may have no columns
             self._announce(manifest.schema, manifest.key_properties)
 
     def _write_schema_message(self) -> None:
-        """Announce what comes first, or what came last; nothing before the first records."""
-        first, newest = self._unsent.first(), self._offered.schema
+        """Write the schema of the next manifest, else the newest schema unless it is empty."""
+        first, newest = self._pending_manifests.peek(), self._offered.schema
         if first is not None:
             self._announce_records(first)
         elif newest.columns:
             self._announce(newest, tuple(self._offered.stream.message_keys))
 
     def _write_state_message(self) -> None:
-        """Say the state if it has moved; then the tap may end."""
+        """Write the state if it has advanced, then exit if a signal requested it."""
         super()._write_state_message()
-        self._tap.end_if_told()
+        self._tap.exit_if_stopped()
 
     def _generate_record_messages(
         self, record: dict[str, Any]
@@ -206,16 +313,46 @@ class PublishedStream(Stream):
         self, encoding: BaseBatchFileEncoding, manifest: list[str]
     ) -> Generator[SDKBatchMessage, None, None]:
         facts = manifest.facts if isinstance(manifest, PublishedFiles) else {}
-        yield FactedBatchMessage(self.message_name, encoding, list(manifest), facts=facts)
+        yield ExtendedBatchMessage(self.message_name, encoding, list(manifest), facts=facts)
 
     def _write_batch_message(self, encoding: BaseBatchFileEncoding, manifest: list[str]) -> None:
         super()._write_batch_message(encoding, manifest)
-        # Only now: a signal lets the SDK write the state as it is, in front of the message too.
+        # Not earlier: on a signal the SDK may write the state before the message is written.
         if isinstance(manifest, PublishedFiles):
-            self._move_past(*manifest.published)
+            self._advance(*manifest.published)
 
     def _increment_stream_state(self, *_record: object, **_context: object) -> None:
-        """Leave the state alone: it moves with batches, not with records."""
+        """Do nothing, because the state advances with batches and not with records."""
 
     def _write_starting_replication_value(self, context: Mapping[str, Any] | None) -> None:
-        """Leave the state alone: it has a bookmark and no value of a column."""
+        """Do nothing, because the state has a bookmark and no column value."""
+
+
+def selected_columns(
+    stream: str, metadata: MetadataMapping, *, listed: Iterable[str], newest: Sequence[str]
+) -> frozenset[str] | None:
+    """Return the columns to send, or None for all of them.
+
+    `listed` are the columns of the catalog's schema, `newest` all columns of the stream in order.
+    If a catalog deselects or omits a column, only its selected columns are sent. Columns that were
+    appended after the catalog was written do not count as omitted.
+
+    Raises:
+        ConfigurationError: a part of a column is deselected.
+    """
+    mask = metadata.resolve_selection()
+    known = dict.fromkeys(listed, True)
+    for breadcrumb in metadata:
+        if len(breadcrumb) == 2:
+            known[breadcrumb[1]] = mask[breadcrumb]
+        elif len(breadcrumb) > 2 and not mask[breadcrumb] and mask[breadcrumb[:2]]:
+            problem = f"{'.'.join(breadcrumb[1::2])} of the stream {stream} is deselected"
+            step = (
+                "Nothing was sent: only whole columns can be left out. Deselect "
+                f"{breadcrumb[1]}, or use `select` or `stream_maps` in the stream file."
+            )
+            raise unusable_setting("catalog", problem, step)
+    present = [name for name in newest if name in known]
+    if all(known.values()) and present == list(newest[: len(present)]):
+        return None
+    return frozenset(name for name, is_selected in known.items() if is_selected)

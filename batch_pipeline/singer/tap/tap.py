@@ -1,4 +1,7 @@
-"""The tap as a plugin of the Singer SDK: what it is called, takes and offers."""
+"""The tap as a Singer SDK plugin: name, configuration, capabilities and streams.
+
+Subclasses of `PublishedTap` implement `open_source`.
+"""
 
 import signal
 import sys
@@ -15,20 +18,18 @@ from singer_sdk.helpers.capabilities import (
 )
 from singer_sdk.singerlib.encoding import GenericSingerWriter
 
-from batch_pipeline.singer.bookmarks import StateFileError, bookmarks_of
+from batch_pipeline.singer.bookmarks import parse_bookmarks, state_file_unusable
 from batch_pipeline.singer.tap.settings import (
     CONFIG_JSON_SCHEMA,
-    TapSettingError,
+    PublishedSource,
     check_settings,
+    unusable_setting,
 )
-from batch_pipeline.singer.tap.source import PublishedSource
-from batch_pipeline.singer.tap.stream import PublishedStream
-from batch_pipeline.singer.tap.unsent import STATE_PLACE
-from batch_pipeline.singer.tap.writing import LineWriter
+from batch_pipeline.singer.tap.stream import STATE_SOURCE, LineWriter, PublishedStream
 
 
 class PublishedTap(Tap):
-    """Sends published batches, each once, as BATCH or RECORD messages."""
+    """A tap that sends published batches, each once, as BATCH or RECORD messages."""
 
     name = "tap-batch-pipeline"
     package_name = "batch-pipeline"
@@ -43,64 +44,64 @@ class PublishedTap(Tap):
     ]
     message_writer_class: type[GenericSingerWriter[Any, Any]] = LineWriter
     stream_class: ClassVar[type[PublishedStream]] = PublishedStream
-    _told_to_stop: int | None = None
+    _stop_signal: int | None = None
 
     @classmethod
     def append_builtin_config(cls, config_jsonschema: dict[str, Any]) -> None:
-        """Add none of the SDK's settings: stream maps and flattening belong to stream files."""
+        """Add no SDK settings: stream maps and flattening belong to stream files."""
 
     def open_source(self) -> PublishedSource:
-        """Give where streams and manifests come from, once per tap."""
+        """Return the source of streams and manifests; called once per tap."""
         raise NotImplementedError
 
     @cached_property
     def source(self) -> PublishedSource:
-        """Where streams and manifests come from."""
+        """The source of streams and manifests."""
         return self.open_source()
 
     def setup_mapper(self) -> None:
-        """Set up what the SDK wants of a tap, after refusing to map records."""
+        """Set up the SDK's mapper after rejecting settings that map records."""
         check_settings(self.config)
         super().setup_mapper()
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take the bookmarks of a STATE value, or of a whole STATE message.
+        """Load the bookmarks of a STATE value, or of a whole STATE message.
 
         Raises:
-            StateFileError: there are none in it, though it is not empty; one is no object.
+            ConfigurationError: a state that is not empty has no bookmarks, or one is not an object.
         """
-        written = bookmarks_of(state, path=STATE_PLACE)
-        found = {stream: one for stream, one in written.items() if one is not None}
-        for stream, one in found.items():
-            if not isinstance(one, dict):
-                raise StateFileError(STATE_PLACE, f"bookmark of {stream!r} is no object")
-        super().load_state({"bookmarks": found})
+        written = parse_bookmarks(state, path=STATE_SOURCE)
+        bookmarks = {stream: value for stream, value in written.items() if value is not None}
+        for stream, value in bookmarks.items():
+            if not isinstance(value, dict):
+                raise state_file_unusable(STATE_SOURCE, f"bookmark of {stream!r} is no object")
+        super().load_state({"bookmarks": bookmarks})
 
-    def end_if_told(self) -> None:
-        """End with the state if a signal asked for it; to be called between two messages."""
-        if self._told_to_stop is not None:
+    def exit_if_stopped(self) -> None:
+        """Write the state and exit if a signal arrived; call it between two messages."""
+        if self._stop_signal is not None:
             self.state_writer.write_state(self.state)
-            sys.exit(128 + self._told_to_stop)
+            sys.exit(128 + self._stop_signal)
 
     def _handle_termination(self, signum: int, frame: FrameType | None) -> None:
-        """Let the sending end between two messages; a second signal ends at once."""
-        if self._told_to_stop is not None:
+        """Request an exit between two messages; a second signal exits immediately."""
+        if self._stop_signal is not None:
             signal.signal(signum, signal.SIG_DFL)
             raise KeyboardInterrupt
-        self._told_to_stop = signum
+        self._stop_signal = signum
 
     def discover_streams(self) -> Sequence[PublishedStream]:
-        """Offer the configured streams, all if none are named.
+        """Return the configured streams, or all of them if none are named.
 
         Raises:
-            TapSettingError: a stream is named that there is not.
+            ConfigurationError: a named stream does not exist.
         """
-        offered = {one.stream.name: one for one in self.source.offered()}
+        offered = {offer.stream.name: offer for offer in self.source.offered_streams()}
         names = self.config.get("streams") or list(offered)
         for name in names:
             if name not in offered:
                 known = ", ".join(offered) or "none"
                 problem = f"there is no stream {name} (streams there: {known})"
                 step = "Nothing was sent. Correct the name or the streams folder."
-                raise TapSettingError("streams", problem, step)
+                raise unusable_setting("streams", problem, step)
         return [self.stream_class(self, offered[name], self.source) for name in names]

@@ -1,1 +1,1 @@
-"""Lands what any tap says as files, and registers them: a Singer target that ends in a landing."""
+"""A Singer target that writes messages to a landing as files and registers these."""

@@ -1,36 +1,47 @@
-"""What the target may be told, as Singer's config; unknown keys are refused."""
+"""Configuration of the target, and the interfaces of landings.
+
+`read_config` validates Singer's config and rejects unknown keys. `StreamLandings` maps a stream to
+its `StreamLanding`.
+"""
 
 import difflib
 import os
+import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from importlib import import_module
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from batch_pipeline.domain.encoding import Compression, Encoding, Format
-from batch_pipeline.domain.errors import InvalidValueError
-from batch_pipeline.domain.location import (
+from batch_pipeline.model.encoding import PART_FORMATS, Compression, Encoding, Format
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.location import (
     S3_SCHEMES,
+    Roots,
     as_s3,
     scheme_of,
     split_object,
     to_path,
     to_uri,
 )
-from batch_pipeline.domain.record_rules import ReadLimits
-from batch_pipeline.domain.roots import Roots
-from batch_pipeline.singer.incoming.batch_config import BatchConfig, read_batch_config
-from batch_pipeline.singer.incoming.lines import MAX_LINE_BYTES
+from batch_pipeline.model.record_rules import ReadLimits
+from batch_pipeline.model.stream import STREAM_NAME, SourceFormat
+from batch_pipeline.ports import Registry
+from batch_pipeline.singer.parser import (
+    MAX_LINE_BYTES,
+    SINGER_FORMATS,
+    BatchConfig,
+    read_batch_config,
+)
 
-# What reading a config file raises: the SDK reads it with `simplejson`.
-UNREADABLE: tuple[type[Exception], ...] = (
+# Errors of reading a config file, which the SDK parses with `simplejson`.
+CONFIG_READ_ERRORS: tuple[type[Exception], ...] = (
     FileNotFoundError,
     import_module("simplejson").JSONDecodeError,
 )
-_USUAL = {Format.JSONL: Compression.GZIP, Format.PARQUET: Compression.SNAPPY}
 _KEYS: dict[str, tuple[Any, str]] = {
     "home": ("string", "Home folder (default: BATCH_PIPELINE_HOME, else .batch_pipeline)."),
     "streams_folder": (
@@ -83,11 +94,13 @@ CONFIG_SCHEMA: dict[str, Any] = {
     },
 }
 CONFIG_SCHEMA["properties"]["inventory_conn"]["secret"] = True
+_INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9_.-]+")
+_MAX_NAME_LENGTH = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How long a file grows."""
+    """The limits of a file that records are written to."""
 
     max_records: int = 100_000
     max_bytes: int = 128 * 2**20
@@ -96,7 +109,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetConfig:
-    """The target's config, checked. Paths are as they were written."""
+    """The validated configuration of the target. Folders are absolute."""
 
     home: Path | None = None
     streams_folder: Path | None = None
@@ -114,91 +127,91 @@ class TargetConfig:
 
 
 def read_config(written: Mapping[str, Any], known: Mapping[str, Any]) -> TargetConfig:
-    """Read the config; `known` are all keys that may be there, those of the SDK among them.
+    """Validate the config; `known` are all allowed keys, including those of the SDK.
 
     Raises:
-        InvalidValueError: a key is not known, or has a value that it cannot have; names the key.
+        InvalidValueError: a key is unknown or has an invalid value; names the key.
     """
-    given = {key: value for key, value in written.items() if value is not None}
-    for key, value in given.items():
+    settings = {key: value for key, value in written.items() if value is not None}
+    for key, value in settings.items():
         if key not in known:
             near = difflib.get_close_matches(key, list(known), n=1)
             expected = f"no such key; did you mean {near[0]}?" if near else "no such key"
-            # Text is not shown: the key that was meant may be the one of a secret.
+            # Text is not shown, because the mistyped key may be that of a secret.
             shown = value if isinstance(value, bool | int | float) else "(not shown)"
             raise InvalidValueError(key, shown, expected)
-    batch_files = given.get("batch_files", "register")
+    batch_files = settings.get("batch_files", "register")
     if batch_files not in ("register", "copy"):
         raise InvalidValueError("batch_files", batch_files, "register or copy")
-    has_batches = "batch_config" in given
+    has_batches = "batch_config" in settings
     return TargetConfig(
-        home=_path(given, "home"),
-        streams_folder=_path(given, "streams_folder"),
-        inventory_conn=given.get("inventory_conn"),
-        landing_root=_path(given, "landing_root"),
-        create_streams=_typed(given, "create_streams", bool, default=True),
-        stream_names=_names(given.get("stream_names", {})),
-        encoding=_encoding(given),
-        bounds=_bounds(given),
-        max_line_bytes=_count(given, "max_line_bytes", MAX_LINE_BYTES),
-        max_expansion=_count(given, "max_expansion", ReadLimits().max_expansion),
-        batch_roots=_roots(given),
+        home=_path(settings, "home"),
+        streams_folder=_path(settings, "streams_folder"),
+        inventory_conn=settings.get("inventory_conn"),
+        landing_root=_path(settings, "landing_root"),
+        create_streams=_typed(settings, "create_streams", bool, default=True),
+        stream_names=_stream_names(settings.get("stream_names", {})),
+        encoding=_encoding(settings),
+        bounds=_bounds(settings),
+        max_line_bytes=_count(settings, "max_line_bytes", MAX_LINE_BYTES),
+        max_expansion=_count(settings, "max_expansion", ReadLimits().max_expansion),
+        batch_roots=_roots(settings),
         copies_batch_files=batch_files == "copy",
-        batch_config=_batch_config(given["batch_config"]) if has_batches else None,
+        batch_config=_batch_config(settings["batch_config"]) if has_batches else None,
     )
 
 
-def _encoding(given: Mapping[str, Any]) -> Encoding:
-    formats = [one.value for one in _USUAL]
-    named = given.get("format", "jsonl")
+def _encoding(settings: Mapping[str, Any]) -> Encoding:
+    formats = [supported.value for supported in SINGER_FORMATS]
+    named = settings.get("format", "jsonl")
     if named not in formats:
         raise InvalidValueError("format", named, " or ".join(formats))
-    usual = _USUAL[Format(named)].value
-    compression = given.get("compression", usual)
-    if compression not in [one.value for one in Compression]:
+    default = PART_FORMATS[Format(named)].compressions[0].value
+    compression = settings.get("compression", default)
+    if compression not in [supported.value for supported in Compression]:
         raise InvalidValueError("compression", compression, ", ".join(Compression))
     return Encoding(format=Format(named), compression=Compression(compression))
 
 
-def _bounds(given: Mapping[str, Any]) -> Bounds:
-    usual = Bounds()
-    records = _count(given, "max_records", usual.max_records)
-    age = given.get("max_age_seconds", usual.max_age_seconds)
+def _bounds(settings: Mapping[str, Any]) -> Bounds:
+    default = Bounds()
+    records = _count(settings, "max_records", default.max_records)
+    age = settings.get("max_age_seconds", default.max_age_seconds)
     if not _is_positive(age):
         raise InvalidValueError("max_age_seconds", age, "a number of seconds, such as 300")
     return Bounds(
-        max_records=min(records, _count(given, "batch_size_rows", records)),
-        max_bytes=_count(given, "max_bytes", usual.max_bytes),
+        max_records=min(records, _count(settings, "batch_size_rows", records)),
+        max_bytes=_count(settings, "max_bytes", default.max_bytes),
         max_age_seconds=float(age),
     )
 
 
 def _is_positive(value: object) -> bool:
-    """Tell numbers above 0 that a float can hold; NaN compares with nothing."""
+    """Return whether a value is a finite number above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return False
     try:
         return isfinite(value) and value > 0
-    except (ArithmeticError, ValueError):  # too large, or Decimal's signaling NaN
+    except (ArithmeticError, ValueError):  # too large, or a signaling NaN
         return False
 
 
-def _count(given: Mapping[str, Any], key: str, usual: int) -> int:
-    value = given.get(key, usual)
+def _count(settings: Mapping[str, Any], key: str, default: int) -> int:
+    value = settings.get(key, default)
     if type(value) is not int or value < 1:
         raise InvalidValueError(key, value, "a whole number of 1 or more")
     return value
 
 
-def _typed(given: Mapping[str, Any], key: str, kind: type, *, default: bool) -> bool:
-    value = given.get(key, default)
+def _typed(settings: Mapping[str, Any], key: str, kind: type, *, default: bool) -> bool:
+    value = settings.get(key, default)
     if type(value) is not kind:
         raise InvalidValueError(key, value, "true or false")
     return bool(value)
 
 
-def _path(given: Mapping[str, Any], key: str) -> Path | None:
-    value = given.get(key)
+def _path(settings: Mapping[str, Any], key: str) -> Path | None:
+    value = settings.get(key)
     if value is None:
         return None
     if not isinstance(value, str) or not value:
@@ -209,20 +222,6 @@ def _path(given: Mapping[str, Any], key: str) -> Path | None:
     return _absolute(key, value)
 
 
-def _absolute(key: str, written: str) -> Path:
-    """Give the folder that is meant; `~` and `~user` are home folders of this machine."""
-    try:
-        path = Path(written).expanduser().absolute()
-    except RuntimeError as error:
-        expected = "a path in full such as /data/here, or one whose ~ names a user of this machine"
-        raise InvalidValueError(key, written, expected) from error
-    try:
-        to_uri(path)
-    except (InvalidValueError, UnicodeEncodeError) as error:
-        raise InvalidValueError(key, written, "a path that a folder can have") from error
-    return path
-
-
 def _batch_config(written: object) -> BatchConfig:
     read = read_batch_config(written)
     if read.storage is None or scheme_of(read.storage.root):
@@ -231,11 +230,11 @@ def _batch_config(written: object) -> BatchConfig:
     return replace(read, storage=replace(read.storage, root=str(root)))
 
 
-def _roots(given: Mapping[str, Any]) -> Roots:
-    key, written = "batch_roots", given.get("batch_roots", [])
+def _roots(settings: Mapping[str, Any]) -> Roots:
+    key, written = "batch_roots", settings.get("batch_roots", [])
     if not isinstance(written, list | tuple):
         raise InvalidValueError(key, written, "a list of folders and of s3://bucket/prefix")
-    return Roots(uris=tuple(_root(key, one) for one in written), key=key)
+    return Roots(uris=tuple(_root(key, root) for root in written), key=key)
 
 
 def _root(key: str, written: object) -> str:
@@ -249,15 +248,77 @@ def _root(key: str, written: object) -> str:
         path = Path(to_path(written)) if scheme_of(written) else _absolute(key, written)
         return to_uri(os.path.normpath(path.absolute()))
     except InvalidValueError as error:
-        seen = "a text with an @" if "@" in written else written  # it may hold a password
-        told = error.expected if error.name == key else expected  # a path's own trouble
-        raise InvalidValueError(key, seen, told) from error
+        shown_value = "a text with an @" if "@" in written else written  # it may hold a password
+        # An error under another name concerns the path itself, not this setting.
+        expected_form = error.expected if error.name == key else expected
+        raise InvalidValueError(key, shown_value, expected_form) from error
 
 
-def _names(written: object) -> dict[str, str]:
+def _absolute(key: str, written: str) -> Path:
+    """Return the absolute path; `~` and `~user` are home folders of this machine."""
+    try:
+        path = Path(written).expanduser().absolute()
+    except RuntimeError as error:
+        expected = "a path in full such as /data/here, or one whose ~ names a user of this machine"
+        raise InvalidValueError(key, written, expected) from error
+    try:
+        to_uri(path)
+    except (InvalidValueError, UnicodeEncodeError) as error:
+        raise InvalidValueError(key, written, "a path that a folder can have") from error
+    return path
+
+
+def _stream_names(written: object) -> dict[str, str]:
     if not isinstance(written, Mapping):
         raise InvalidValueError("stream_names", written, "Singer stream to stream here")
     for name, value in written.items():
         if not isinstance(value, str) or not value:
             raise InvalidValueError(f"stream_names.{name}", value, "the name of a stream")
     return dict(written)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnouncedStream:
+    """A stream as its SCHEMA describes it; `name` is the tap's name after stream maps."""
+
+    name: str
+    schema: Mapping[str, Any]
+    key_properties: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamLanding:
+    """The landing of a stream, the meta table that lists its files, and the accepted format.
+
+    `stream` is the name of the stream that the files feed, `root` the URI of a folder or key
+    prefix.
+    """
+
+    stream: str
+    root: str
+    format: SourceFormat
+    registry: Registry
+
+
+class StreamLandings(Protocol):
+    """The landings of all streams."""
+
+    def landing_of(self, stream: AnnouncedStream) -> StreamLanding:
+        """Return the landing of a stream; create it if there is none.
+
+        Raises:
+            ConfigurationError: the landing does not accept the stream or cannot be created.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release opened resources."""
+        ...
+
+
+def stream_name(name: str) -> str:
+    """Return the pipeline's name for a Singer stream: unchanged where it is valid."""
+    if STREAM_NAME.fullmatch(name):
+        return name
+    plain = _INVALID_CHARACTERS.sub("_", name).lstrip(".-")[:_MAX_NAME_LENGTH] or "stream"
+    return f"{plain}-{zlib.crc32(name.encode('utf-8', 'surrogatepass')):08x}"

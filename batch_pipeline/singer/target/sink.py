@@ -1,54 +1,67 @@
-"""What the target does with one Singer stream: its records become files, its files are registered.
+"""The sink of one stream: validates records, writes them to files, and registers the files.
 
-Order among streams, and what may be acknowledged, is the target's business.
+`LandingSink` handles records and BATCH files, `scaffold` composes the stream file of a new stream,
+`CompiledValidator` validates with JSON Schema draft 2020-12. Formats are not validated: whether
+text is a date is determined when it is encoded.
 """
 
+import json
+import re
 import shutil
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from singer_sdk.exceptions import InvalidRecord
+import jsonschema_rs
+from singer_sdk.exceptions import InvalidJSONSchema, InvalidRecord
 from singer_sdk.helpers._batch import BaseBatchFileEncoding
 from singer_sdk.mapper import StreamMap
 from singer_sdk.singerlib.json import serialize_json
 from singer_sdk.sinks import Sink
 from singer_sdk.sinks.core import BaseJSONSchemaValidator
 
-from batch_pipeline.domain.encoding import Compression, Encoding, Format
-from batch_pipeline.domain.failpoint import failpoint
-from batch_pipeline.domain.item import FoundFile
-from batch_pipeline.domain.location import is_object, to_path
-from batch_pipeline.domain.stream import SourceFormat
-from batch_pipeline.singer.incoming.values import BatchMessage, RecordMessage
-from batch_pipeline.singer.target.batch_files import CheckedFile, check
-from batch_pipeline.singer.target.batch_places import at_hand, locate
-from batch_pipeline.singer.target.batch_reading import BatchFile, BatchLimits, records
-from batch_pipeline.singer.target.growing import GrowingFile
-from batch_pipeline.singer.target.landing_file import sweep
-from batch_pipeline.singer.target.places import NewFile, Place, WantedStream
-from batch_pipeline.singer.target.refusals import (
-    FileTakenError,
-    PlaceUnfitError,
-    RecordInvalidError,
-    RecordKeyMissingError,
-    RowMisfitError,
+from batch_pipeline.model.encoding import PART_FORMATS, Compression, Encoding
+from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
+from batch_pipeline.model.failpoint import failpoint
+from batch_pipeline.model.item import LandedFile
+from batch_pipeline.model.schema import name_fault, schema_of
+from batch_pipeline.model.stream import SourceFormat
+from batch_pipeline.singer.parser import SINGER_FORMATS, BatchMessage, MessageError, RecordMessage
+from batch_pipeline.singer.target.batches import (
+    BatchFile,
+    BatchLimits,
+    CheckedFile,
+    check,
+    fetch_entry,
+    locate,
+    records,
 )
-from batch_pipeline.singer.target.validation import CompiledValidator
+from batch_pipeline.singer.target.config import AnnouncedStream, StreamLanding
+from batch_pipeline.singer.target.errors import (
+    RecordKeyMissingError,
+    RowMismatchError,
+    unusable_landing,
+)
+from batch_pipeline.singer.target.landing_files import (
+    LANDING_FILE_NAME,
+    LandingFile,
+    RollingFile,
+)
+from batch_pipeline.storage.filesystem import filesystem_of
 
 if TYPE_CHECKING:
     from batch_pipeline.singer.target.target import LandingTarget
-
+_MAX_SHOWN_CHARACTERS = 200
+_CORRECT_RECORD = "Correct the record or the SCHEMA, or set `validate_records: false`"
 _METADATA = b'"_sdc_'
-_FORMATS = {Format.JSONL: SourceFormat.JSONL, Format.PARQUET: SourceFormat.PARQUET}
 
 
 class LandingSink(Sink):
-    """Lands the records of one stream; `process_batch_files` may be overridden in a subclass.
+    """A sink that lands the records of one stream; subclasses may override `process_batch_files`.
 
-    `first_line` is the line of the first record that is not durable and registered yet.
+    `first_line` is the line of the first record that is not yet durable and registered.
     """
 
     target: "LandingTarget"
@@ -63,55 +76,54 @@ class LandingSink(Sink):
         self.target = target
         self.first_line: int | None = None
         self.batch: tuple[BatchMessage, StreamMap | None] | None = None
-        self._growing: GrowingFile | None = None
+        self._rolling: RollingFile | None = None
         super().__init__(target, stream_name, schema, key_properties)
         self._keys = tuple(self._key_properties)
         self._preprocesses = type(self).preprocess_record is not Sink.preprocess_record
 
     def setup(self) -> None:
-        """Find or make the place where the stream lands, unless a map removes all of it.
+        """Create the stream's landing and clean it up, unless a map removes the whole stream.
 
         Raises:
-            ConfigurationError: there is none that can take it.
+            ConfigurationError: no landing accepts the stream.
         """
         if not self.target.is_removed(self.stream_name):
-            root = self.place.root
-            if not is_object(root):
-                sweep(Path(to_path(root)))
+            root = self.landing.root
+            filesystem_of(root).remove_abandoned(root, LANDING_FILE_NAME)
 
     @cached_property
-    def place(self) -> Place:
-        """Where the stream lands; found or made when it is first asked for.
+    def landing(self) -> StreamLanding:
+        """The landing of the stream, created on first access.
 
         Raises:
-            ConfigurationError: there is none that can take it.
+            ConfigurationError: no landing accepts the stream.
         """
-        wanted = WantedStream(
+        announced = AnnouncedStream(
             name=self.stream_name, schema=self.schema, key_properties=tuple(self._key_properties)
         )
-        place = self.target.places.place(wanted)
-        takes = (SourceFormat.AUTO, *_FORMATS.values())
-        if place.format not in takes:
-            problem = f"reads {place.format} files, while the target lands jsonl or parquet"
-            raise PlaceUnfitError(place.stream, problem)
-        return place
+        landing = self.target.landings.landing_of(announced)
+        if landing.format not in (SourceFormat.AUTO, *SINGER_FORMATS):
+            written = " or ".join(SINGER_FORMATS)
+            problem = f"reads {landing.format} files, while the target lands {written}"
+            raise unusable_landing(landing.stream, problem)
+        return landing
 
     def get_validator(self) -> BaseJSONSchemaValidator | None:
-        """Give a compiled validator; None with `validate_records: false`."""
+        """Return a compiled validator, or None with `validate_records: false`."""
         return CompiledValidator(self.schema) if self.validate_schema else None
 
-    def take(self, message: RecordMessage, record: dict[str, Any], text: bytes | None) -> None:
-        """Check a record and write it; `text` is how it was written, None when it was changed.
+    def accept(self, message: RecordMessage, record: dict[str, Any], text: bytes | None) -> None:
+        """Validate a record and write it; `text` is its JSON text, None if it was changed.
 
         Raises:
-            RecordInvalidError: it is not what SCHEMA says.
-            RecordKeyMissingError: it lacks a key property.
-            LandingFailedError: it cannot be written.
+            MessageError: the record violates its SCHEMA.
+            RecordKeyMissingError: a key property is missing.
+            ConfigurationError: the record cannot be written.
         """
         if self.include_sdc_metadata_properties:
-            said = {"time_extracted": message.time_extracted, "version": message.version}
+            metadata = {"time_extracted": message.time_extracted, "version": message.version}
             record, text = dict(record), None
-            self._add_sdc_metadata_to_record(record, said, {})
+            self._add_sdc_metadata_to_record(record, metadata, {})
         elif text is None or _METADATA in text:
             before = len(record)
             self._remove_sdc_metadata_from_record(record)
@@ -122,30 +134,31 @@ class LandingSink(Sink):
         self.process_record(record, {"text": text})
 
     def process_record(self, record: dict[str, Any], context: dict[str, Any]) -> None:
-        """Add a record to the file that grows."""
+        """Write a record to the current file."""
         text = context.get("text") or serialize_json(record).encode()
         try:
-            self._growing_file(self.target.line).write(text, record)
-        except RowMisfitError as error:
-            raise self._misfit(error) from error
+            self._rolling_file(self.target.line).write(text, record)
+        except RowMismatchError as error:
+            raise self._mismatch_error(error) from error
 
     def process_batch(self, context: dict[str, Any]) -> None:
-        """Write the records in `context`, which an overridden `process_batch_files` has read."""
+        """Write the records in `context`, as read by an overridden `process_batch_files`."""
         for record in context.get("records", ()):
             self.process_record(record, {})
             self._land_if_full()
 
     def process_batch_files(self, encoding: BaseBatchFileEncoding, files: Sequence[str]) -> None:
-        """Check the files of a BATCH, then register them where they lie, or copy what they hold.
+        """Verify the files of a BATCH, then register them in place or copy their content.
 
-        They stay where they are if the stream reads their format as it is; a stream map, metadata
-        columns or another format make their records go through this sink like RECORDs.
+        The files are registered if the stream reads their format unchanged. With a stream map,
+        metadata columns or another format, their records are processed like RECORDs.
 
         Raises:
-            BatchFileError: a file is not what the message says; nothing was registered.
-            BatchPlaceError: a file lies where none are read; it was not opened.
-            BatchStoreError: the store of a file does not give it now; nothing was registered.
-            FileTakenError: it is registered already with other content; nothing was registered.
+            MessageError: a file differs from the message; nothing was registered.
+            MessageError: a file is outside of the allowed roots; it was not opened.
+            RetryableError: the store of a file is currently unreachable; nothing was registered.
+            ConfigurationError: a file is already registered with other content; nothing was
+                registered.
         """
         if self.batch is None:
             raise ValueError("process_batch_files is called for a BATCH message only")
@@ -157,128 +170,255 @@ class LandingSink(Sink):
         storage = None if settings.batch_config is None else settings.batch_config.storage
         root = None if storage is None else storage.root
         places = locate(message, root, settings.batch_roots)
-        keys = self._keys if stream_map is None else ()  # a map may give them other names
+        keys = self._keys if stream_map is None else ()  # a map may rename them
         with ExitStack() as copies:
-            batch = [copies.enter_context(at_hand(message, place)) for place in places]
+            batch = [copies.enter_context(fetch_entry(message, place)) for place in places]
             checked = [
                 check(message, at, file, keys=keys, limits=limits) for at, file in enumerate(batch)
             ]
-            if stream_map is None and self._takes_whole(message):
-                self._register_files(message, [one for one in checked if one.records])
+            if stream_map is None and self._can_register_files(message):
+                self._register_files(message, [file for file in checked if file.records])
                 return
             for file in batch:
                 for text, record in records(message, file, limits):
-                    said = RecordMessage(message.line, message.stream, b"", record, message.version)
-                    self.take_mapped(said, stream_map, text)
+                    source = RecordMessage(
+                        message.line, message.stream, b"", record, message.version
+                    )
+                    self.accept_mapped(source, stream_map, text)
 
-    def take_mapped(
+    def accept_mapped(
         self, message: RecordMessage, stream_map: StreamMap | None, text: bytes | None
     ) -> None:
-        """Take what a stream map makes of a record, if anything; land the file once it is full."""
+        """Apply a stream map to a record and write the result, if any; land a full file."""
         record: dict[str, Any] | None = message.record
         if stream_map is not None:
             record, text = stream_map.transform(dict(message.record)), None
         if record is None:
             return
-        self.take(message, record, text)
+        self.accept(message, record, text)
         self._land_if_full()
 
     def activate_version(self, new_version: int) -> None:
-        """Say that it was heard; files are only ever added, so older versions stay in them."""
+        """Log the version; files are only added, so records of older versions remain."""
         self.logger.info("version %s is active; rows of others are the consumer's", new_version)
 
     @property
     def due_at(self) -> float | None:
-        """When the file that grows has to land, by the monotonic clock."""
-        return None if self._growing is None else self._growing.due_at
+        """When the current file has to land, by the monotonic clock."""
+        return None if self._rolling is None else self._rolling.due_at
 
     def land(self) -> None:
-        """Make what was written durable and register it; nothing where nothing grows.
+        """Make the written records durable and register their file, if there is one.
 
         Raises:
-            LandingFailedError: the disk refuses.
-            PipelineError: the meta table does; the file is there, and is found by the next listing.
+            ConfigurationError: the disk cannot be written.
+            PipelineError: registration failed; the file exists, and the next listing finds it.
         """
-        growing, self._growing = self._growing, None
-        if growing is not None:
+        rolling, self._rolling = self._rolling, None
+        if rolling is not None:
             try:
-                found = growing.land()
-            except RowMisfitError as error:
-                raise self._misfit(error) from error
+                landed = rolling.land()
+            except RowMismatchError as error:
+                raise self._mismatch_error(error) from error
             finally:
-                growing.abandon()
-            self._register([found])
-            self.record_counter_metric.increment(growing.records)
+                rolling.abandon()
+            self._register([landed])
+            self.record_counter_metric.increment(rolling.records)
         self.first_line = None
 
     def abandon(self) -> None:
-        """Forget what was written and is not landed."""
-        if self._growing is not None:
-            self._growing.abandon()
-        self._growing = None
+        """Discard records that have not landed."""
+        if self._rolling is not None:
+            self._rolling.abandon()
+        self._rolling = None
 
     def _check(self, message: RecordMessage, record: dict[str, Any]) -> None:
         if self._validator is not None:
             try:
                 self._validator.validate(record)
             except InvalidRecord as error:
-                refusal = RecordInvalidError(
-                    message.line, error.error_message, message.stream, "record"
+                failure = MessageError(
+                    message.line, error.error_message, message.stream, "record", _CORRECT_RECORD
                 )
                 if self.fail_on_record_validation_exception:
-                    raise refusal from error
-                self.logger.warning("%s", refusal)
+                    raise failure from error
+                self.logger.warning("%s", failure)
         for key in self._keys:
             if key not in record:
                 problem = f"lacks {key!r}, one of `key_properties`"
-                raise RecordKeyMissingError(message.line, problem, message.stream, "record")
+                step = "Let the tap write all of `key_properties`"
+                raise RecordKeyMissingError(message.line, problem, message.stream, "record", step)
 
     def _land_if_full(self) -> None:
-        if self._growing is not None and self._growing.is_full:
+        if self._rolling is not None and self._rolling.is_full:
             self.target.land(self)
 
-    def _growing_file(self, line: int) -> GrowingFile:
-        if self._growing is None:
+    def _rolling_file(self, line: int) -> RollingFile:
+        if self._rolling is None:
             self.first_line = line
-            self._growing = self.target.new_file(self)
-        return self._growing
+            self._rolling = self.target.new_file(self)
+        return self._rolling
 
-    def _misfit(self, error: RowMisfitError) -> RecordInvalidError:
+    def _mismatch_error(self, error: RowMismatchError) -> MessageError:
         line = self.target.line
-        return RecordInvalidError(line, str(error), self.stream_name, "record")
+        return MessageError(line, str(error), self.stream_name, "record", _CORRECT_RECORD)
 
-    def _takes_whole(self, message: BatchMessage) -> bool:
-        formats = (SourceFormat.AUTO, _FORMATS[message.encoding.format])
-        return self.place.format in formats and not self.include_sdc_metadata_properties
+    def _can_register_files(self, message: BatchMessage) -> bool:
+        formats = (SourceFormat.AUTO, message.encoding.format.value)
+        return self.landing.format in formats and not self.include_sdc_metadata_properties
 
     def _register_files(self, message: BatchMessage, checked: Sequence[CheckedFile]) -> None:
         if not self.target.settings.copies_batch_files:
-            self._register([one.found for one in checked])
+            self._register([file.landed for file in checked])
             return
-        usual = {Format.PARQUET: Compression.SNAPPY}.get(message.encoding.format, Compression.NONE)
+        part_format = PART_FORMATS[message.encoding.format]
+        # Lines without a stated compression are plain text.
+        unstated = part_format.compressions[0] if part_format.is_columnar else Compression.NONE
         encoding = Encoding(
-            format=message.encoding.format, compression=message.encoding.compression or usual
+            format=message.encoding.format,
+            compression=message.encoding.compression or unstated,
         )
-        copies: list[NewFile] = []
+        copies: list[LandingFile] = []
         try:
-            for one in checked:
-                copies.append(self.target.new_landing_file(self.place, f".{encoding.suffix}"))
-                _copy(one.file, copies[-1])
+            for file in checked:
+                copies.append(self.target.new_landing_file(self.landing, f".{encoding.suffix}"))
+                _copy(file.file, copies[-1])
             self._register([copy.land() for copy in copies])
         finally:
             for copy in copies:
                 copy.abandon()
 
-    def _register(self, found: Sequence[FoundFile]) -> None:
-        registered = self.place.registry.register(found, accept_changed=False, all_or_none=True)
+    def _register(self, files: Sequence[LandedFile]) -> None:
+        registered = self.landing.registry.register(files, accept_changed=False, all_or_none=True)
         failpoint("target.after_register")
         if registered.changed:
-            raise FileTakenError(self.place.stream, registered.changed[0])
+            raise _file_taken(self.landing.stream, registered.changed[0])
 
 
-def _copy(file: BatchFile, landing: NewFile) -> None:
+def _copy(file: BatchFile, landing: LandingFile) -> None:
     try:
         with file.open() as source:
             shutil.copyfileobj(source, landing.file, 1 << 20)
     except OSError as error:
         raise landing.failed(error) from error
+
+
+def _file_taken(stream: str, location: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{stream}: {location} was registered before with another size or time, and "
+        f"is not taken a second time. No file of its manifest was registered, and no STATE "
+        f"printed after it. Let the tap give its files new names, or set `batch_files: copy`."
+    )
+
+
+class CompiledValidator(BaseJSONSchemaValidator):
+    """A compiled JSON Schema. Numbers are compared exactly as int and Decimal, never float.
+
+    Raises:
+        InvalidJSONSchema: the schema is invalid, or refers to an external schema.
+    """
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        super().__init__(schema)
+        try:
+            self._compiled = jsonschema_rs.Draft202012Validator(schema, retriever=_refuse)
+        except ValueError as error:
+            raise InvalidJSONSchema(
+                str(error).partition("\n")[0][:_MAX_SHOWN_CHARACTERS]
+            ) from error
+
+    def validate(self, record: dict[str, Any]) -> None:
+        """Validate a record.
+
+        Raises:
+            InvalidRecord: the record violates the schema; names the property.
+        """
+        if self._compiled.is_valid(record):
+            return
+        error = next(iter(self._compiled.iter_errors(record)))
+        place = ".".join(str(step) for step in error.instance_path)
+        problem = error.message[:_MAX_SHOWN_CHARACTERS]
+        raise InvalidRecord(f"{place}: {problem}" if place else problem, record)
+
+
+def _refuse(uri: str) -> NoReturn:
+    raise ValueError(f"{uri} is not part of the schema, and nothing is fetched")
+
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./:+-]*", re.ASCII)
+# Line breaks of YAML that JSON does not escape, and characters that YAML rejects.
+_ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+_TEMPLATE = re.compile(r"\{[{%#]")
+_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
+_YAML = """\
+# Written by target-batch-pipeline from the first SCHEMA of the Singer stream {singer_name}.
+# It is yours now: nothing writes to it again.
+type: batch_pipeline.BatchStream
+
+attributes:
+  stream: {stream}
+  source:
+    uri: {uri}  # where the target lands its files
+    format: auto
+  key_properties: {keys}
+  schema:
+    {schema}
+    evolution: add  # columns that come later are added, types are widened
+  encoding:
+    format: jsonl
+    compression: gzip
+  storage:
+    root: ./batches  # where the encoded files are written
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaffold:
+    """A stream file and its JSON Schema file; None if the columns are inferred."""
+
+    stream_file: str
+    schema_name: str
+    schema_file: str | None
+
+
+def scaffold(announced: AnnouncedStream, stream: str, uri: str) -> Scaffold:
+    """Compose a stream file for a Singer stream from its SCHEMA.
+
+    If the SCHEMA is not a list of columns, for example because of references, or is empty, the
+    columns are inferred from the records.
+
+    Raises:
+        ConfigurationError: a key property is a template, which Dagster would execute, or a name
+            cannot be stored.
+    """
+    if fault := name_fault(announced.name):
+        raise unusable_landing(stream, f"has the Singer name {announced.name!r}: {fault}")
+    for key in announced.key_properties:
+        if fault := name_fault(key):
+            raise unusable_landing(stream, f"has the key property {key!r}: {fault}")
+        if _TEMPLATE.search(key):
+            problem = f"has the key property {key!r}, which would be a template in a stream file"
+            raise unusable_landing(stream, problem)
+    schema_name = f"{stream}.schema.json"
+    declared: str | None = None
+    with suppress(InvalidValueError):
+        if schema_of(announced.schema).columns:
+            declared = serialize_json(dict(announced.schema)) + "\n"
+    text = _YAML.format(
+        singer_name=json.dumps(announced.name),
+        stream=_scalar(stream),
+        uri=_scalar(uri),
+        keys=f"[{', '.join(_quoted(key) for key in announced.key_properties)}]",
+        schema="mode: infer" if declared is None else f"file: {_scalar(schema_name)}",
+    )
+    return Scaffold(stream_file=text, schema_name=schema_name, schema_file=declared)
+
+
+def _scalar(word: str) -> str:
+    is_plain = _PLAIN.fullmatch(word) and word.lower() not in _WORDS and ": " not in word
+    return word if is_plain else _quoted(word)
+
+
+def _quoted(word: str) -> str:
+    text = json.dumps(word, ensure_ascii=False)
+    return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

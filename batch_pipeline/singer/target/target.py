@@ -1,17 +1,18 @@
-"""The Singer target: keeps records, files and STATE in the order in which the tap said them.
+"""The target as a Singer SDK plugin: reads messages, routes records to sinks, prints STATE.
 
-STATE is printed when everything before it is durable and registered, and never before. Where
-streams land is told by `Places`, which a subclass opens; the meta table is behind them.
+`LandingTarget` is the plugin, `StrictReader` its message reader, `PendingStates` the queue of
+STATEs. A STATE is printed only when all earlier records are durable and registered.
 """
 
 import secrets
 import signal
 import sys
 import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 from singer_sdk import Target
 from singer_sdk.exceptions import InvalidJSONSchema
@@ -21,36 +22,131 @@ from singer_sdk.helpers.capabilities import (
     PluginCapabilities,
     TargetCapabilities,
 )
+from singer_sdk.io_base import GenericSingerReader
 from singer_sdk.mapper import RemoveRecordTransform, SameRecordTransform, StreamMap
 
-from batch_pipeline.domain.encoding import Compression, Encoding, Format
-from batch_pipeline.domain.failpoint import failpoint
-from batch_pipeline.domain.location import is_object, to_path
-from batch_pipeline.domain.stream import SourceFormat
-from batch_pipeline.singer.incoming.values import (
+from batch_pipeline.model.encoding import PART_FORMATS, Encoding
+from batch_pipeline.model.failpoint import failpoint
+from batch_pipeline.singer import parser
+from batch_pipeline.singer.parser import (
+    MAX_LINE_BYTES,
     ActivateVersionMessage,
     BatchMessage,
+    Message,
+    MessageError,
+    MessageReader,
     RecordMessage,
     SchemaMessage,
     StateMessage,
+    lines,
 )
-from batch_pipeline.singer.target.config import CONFIG_SCHEMA, TargetConfig, read_config
-from batch_pipeline.singer.target.growing import GrowingFile
-from batch_pipeline.singer.target.landing_file import LandingFile
-from batch_pipeline.singer.target.landing_object import LandingObject
-from batch_pipeline.singer.target.places import NewFile, Place, Places
-from batch_pipeline.singer.target.reader import Stopped, StrictReader
-from batch_pipeline.singer.target.refusals import SchemaUnusableError
+from batch_pipeline.singer.target.config import (
+    CONFIG_SCHEMA,
+    StreamLanding,
+    StreamLandings,
+    TargetConfig,
+    read_config,
+)
+from batch_pipeline.singer.target.errors import RecordWithoutSchemaError
+from batch_pipeline.singer.target.landing_files import LandingFile, RollingFile
 from batch_pipeline.singer.target.sink import LandingSink
-from batch_pipeline.singer.target.states import States
 
-_ASK_SECONDS = 0.5  # how soon a signal is heard while the tap says nothing
-
+_SIGNAL_POLL_SECONDS = 0.5  # how soon a signal is noticed while the tap is silent
+_MESSAGE_TYPES: dict[type, str] = {
+    RecordMessage: "RECORD",
+    SchemaMessage: "SCHEMA",
+    StateMessage: "STATE",
+    BatchMessage: "BATCH",
+    ActivateVersionMessage: "ACTIVATE_VERSION",
+}
 Route = tuple[LandingSink, StreamMap | None]
 
 
+class StopRequested(Exception):  # noqa: N818 - a request, not an error
+    """A request to end the target; records received so far are landed."""
+
+
+class StrictReader(GenericSingerReader[bytes]):
+    """A reader of a tap's output. The target sets the callbacks that run between lines.
+
+    `idle` does work that is due and returns the seconds until its next call. `failed` is called
+    when a line is invalid.
+    """
+
+    max_line_bytes: int = MAX_LINE_BYTES
+    idle: Callable[[], float]
+    failed: Callable[[], None]
+
+    @property
+    def default_input(self) -> IO[bytes]:
+        """Standard input."""
+        return sys.stdin.buffer
+
+    def deserialize_json(self, line: bytes) -> dict[str, Any]:
+        """Parse a line of JSON exactly."""
+        value: dict[str, Any] = parser.parse(line)
+        return value
+
+    def process_lines(
+        self,
+        file_input: IO[Any] | None,
+        callbacks: dict[Any, Callable[[Any], None]],
+    ) -> Counter[str]:
+        """Pass each message to the callback of its type; return the message counts by type.
+
+        Raises:
+            MessageError: a line is invalid.
+        """
+        called = {kind: callbacks[name] for kind, name in _MESSAGE_TYPES.items()}
+        counts: Counter[type] = Counter()
+        try:
+            for message in self._messages(file_input or self.default_input):
+                kind = type(message)
+                called[kind](message)
+                counts[kind] += 1
+        except StopRequested:
+            pass
+        except BaseException:
+            self.failed()
+            raise
+        return Counter({_MESSAGE_TYPES[kind]: count for kind, count in counts.items()})
+
+    def _messages(self, source: IO[Any]) -> Iterator[Message]:
+        reader = MessageReader(schema_missing=RecordWithoutSchemaError)
+        cut = lines(source, max_bytes=self.max_line_bytes, idle=self.idle)
+        for number, line in enumerate(cut, start=1):
+            yield reader.read(line, number)
+
+
+class PendingStates:
+    """A queue of STATEs that were received and not printed yet."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, str]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def receive(self, line: int, text: str, *, pending: Collection[int]) -> None:
+        """Add a STATE; `pending` are the first lines of records that have not landed.
+
+        Of STATEs with none of these lines between them only the newest is kept, because they become
+        printable at the same time.
+        """
+        self._waiting.append((line, text))
+        newest = {sum(at < state[0] for at in pending): state for state in self._waiting}
+        self._waiting = deque(newest.values())
+
+    def printable(self, oldest_pending: int | None) -> str | None:
+        """Remove and return the newest STATE before the first pending line, or None."""
+        newest: str | None = None
+        while self._waiting and (oldest_pending is None or self._waiting[0][0] < oldest_pending):
+            newest = self._waiting.popleft()[1]
+        return newest
+
+
 class LandingTarget(Target):
-    """Lands RECORDs and BATCHes of any tap. A subclass says where by `open_places`."""
+    """A target that lands RECORDs and BATCHes. Subclasses implement `open_landings`."""
 
     name = "target-batch-pipeline"
     config_jsonschema: ClassVar[dict[str, Any]] = CONFIG_SCHEMA
@@ -71,24 +167,24 @@ class LandingTarget(Target):
         super().__init__(**options)
         known = self.config_jsonschema["properties"]
         self.settings: TargetConfig = read_config(dict(self.config), known)
-        self.places: Places = self.open_places(self.settings)
+        self.landings: StreamLandings = self.open_landings(self.settings)
         self.line = 0
         self._run = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
         self._files = 0
         self._next_due = float("inf")
-        self._states = States()
+        self._pending_states = PendingStates()
         self._routes: dict[str, list[Route]] = {}
         self._schemas: dict[str, SchemaMessage] = {}
-        self._told_to_stop: int | None = None
+        self._stop_signal: int | None = None
         self.message_reader.max_line_bytes = self.settings.max_line_bytes
         self.message_reader.idle = self._idle
         self.message_reader.failed = self._abandon
 
-    def open_places(self, settings: TargetConfig) -> Places:
-        """Give where streams land; nothing is opened before it is needed."""
+    def open_landings(self, settings: TargetConfig) -> StreamLandings:
+        """Return the landings of streams; nothing is opened before it is needed."""
         raise NotImplementedError
 
-    # What the tap says
+    # Messages of the tap
 
     def _process_schema_message(self, message_dict: Any) -> None:
         message: SchemaMessage = message_dict
@@ -96,17 +192,17 @@ class LandingTarget(Target):
         self.line = message.line
         if known is not None and _shape(known) == _shape(message):
             return
-        self._land(self._sinks())  # one that is replaced is asked no more; streams may share it
-        said = {
+        self._land(self._sinks())  # replaced sinks are not used again; streams may share one
+        message_object = {
             "stream": message.stream,
             "schema": dict(message.schema),
             "key_properties": list(message.key_properties),
         }
         try:
-            super()._process_schema_message(said)
+            super()._process_schema_message(message_object)
         except InvalidJSONSchema as error:
             problem = f"is no JSON Schema ({error})"
-            raise SchemaUnusableError(message.line, problem, message.stream, "schema") from error
+            raise MessageError(message.line, problem, message.stream, "schema") from error
         self._schemas[message.stream] = message
         self._routes = {name: self._routes_of(name) for name in self._schemas}
 
@@ -114,11 +210,11 @@ class LandingTarget(Target):
         message: RecordMessage = message_dict
         self.line = message.line
         for sink, stream_map in self._routes[message.stream]:
-            sink.take_mapped(message, stream_map, message.text)
+            sink.accept_mapped(message, stream_map, message.text)
         if time.monotonic() >= self._next_due:
             self._land_due()
-        if self._told_to_stop is not None:
-            raise Stopped
+        if self._stop_signal is not None:
+            raise StopRequested
 
     def _process_batch_message(self, message_dict: Any) -> None:
         message: BatchMessage = message_dict
@@ -130,7 +226,7 @@ class LandingTarget(Target):
             else message.encoding.compression.value,
         )
         for sink, stream_map in self._routes[message.stream]:
-            self._land([sink])  # what came before has to have the smaller id
+            self._land([sink])  # earlier records need the smaller id
             sink.batch = message, stream_map
             try:
                 sink.process_batch_files(encoding, list(message.manifest))
@@ -141,7 +237,7 @@ class LandingTarget(Target):
     def _process_state_message(self, message_dict: Any) -> None:
         message: StateMessage = message_dict
         self.line = message.line
-        self._states.receive(message.line, message.text, pending=self._pending())
+        self._pending_states.receive(message.line, message.text, pending=self._pending())
         self._print_state()
 
     def _process_activate_version_message(self, message_dict: Any) -> None:
@@ -153,7 +249,7 @@ class LandingTarget(Target):
                 sink.activate_version(message.version)
 
     def process_endofpipe(self) -> None:
-        """Land and register what is left, then print the last STATE."""
+        """Land and register the remaining records, then print the last STATE."""
         try:
             self._land(self._sinks())
             for sink in [*self._sinks_to_clear, *self._sinks_active.values()]:
@@ -161,47 +257,47 @@ class LandingTarget(Target):
         except BaseException:
             self._abandon()
             raise
-        self.places.close()
-        if self._told_to_stop is not None:
-            sys.exit(128 + self._told_to_stop)
+        self.landings.close()
+        if self._stop_signal is not None:
+            sys.exit(128 + self._stop_signal)
 
-    # What sinks ask for
+    # Called by sinks
 
-    def new_file(self, sink: LandingSink) -> GrowingFile:
-        """Give a sink a new file to write to.
+    def new_file(self, sink: LandingSink) -> RollingFile:
+        """Create a file for a sink's records.
 
         Raises:
-            LandingFailedError: it cannot be made.
+            ConfigurationError: the file cannot be created.
         """
-        encoding = self._encoding(sink.place)
-        file = self.new_landing_file(sink.place, f".{encoding.suffix}")
-        growing = GrowingFile(file, encoding, self.settings.bounds, sink.schema)
-        self._next_due = min(self._next_due, growing.due_at)
-        return growing
+        encoding = self._encoding(sink.landing)
+        file = self.new_landing_file(sink.landing, f".{encoding.suffix}")
+        rolling = RollingFile(file, encoding, self.settings.bounds, sink.schema)
+        self._next_due = min(self._next_due, rolling.due_at)
+        return rolling
 
-    def new_landing_file(self, place: Place, suffix: str) -> NewFile:
-        """Start a file with a name that no other run gives, in the order in which files come.
+    def new_landing_file(self, landing: StreamLanding, suffix: str) -> LandingFile:
+        """Create a file with a name that is unique across runs and ordered within this run.
 
         Raises:
-            LandingFailedError: it cannot be made.
+            ConfigurationError: the file cannot be created.
         """
         self._files += 1
-        name = f"{place.stream}-{self._run}-{self._files:06d}{suffix}"
-        if is_object(place.root):
-            return LandingObject(place.root, name)
-        return LandingFile(Path(to_path(place.root)), name)
+        name = f"{landing.stream}-{self._run}-{self._files:06d}{suffix}"
+        return LandingFile(landing.root, name)
 
     def is_removed(self, stream: str) -> bool:
-        """Tell whether stream maps let nothing of a stream through, as far as SCHEMAs have come."""
-        maps = [one for several in self.mapper.stream_maps.values() for one in several]
-        named = [one for one in maps if one.stream_alias == stream]
-        return bool(named) and all(isinstance(one, RemoveRecordTransform) for one in named)
+        """Return whether stream maps remove the whole stream, by the SCHEMAs read so far."""
+        maps = [item for listed in self.mapper.stream_maps.values() for item in listed]
+        of_stream = [item for item in maps if item.stream_alias == stream]
+        return bool(of_stream) and all(
+            isinstance(item, RemoveRecordTransform) for item in of_stream
+        )
 
     def land(self, sink: LandingSink) -> None:
-        """Land what a sink has written, and print what may be printed then."""
+        """Land the records of a sink and print the STATE that became printable."""
         self._land([sink])
 
-    # What nobody asks for
+    # Internal methods
 
     def _routes_of(self, stream: str) -> list[Route]:
         routes: list[Route] = []
@@ -213,16 +309,14 @@ class LandingTarget(Target):
                 routes.append((sink, None if is_plain else stream_map))
         return routes
 
-    def _encoding(self, place: Place) -> Encoding:
-        """Give the configured encoding, or the usual one of the only format that a stream reads."""
-        encoding = self.settings.encoding
-        match place.format:
-            case SourceFormat.JSONL if encoding.format is not Format.JSONL:
-                return Encoding(format=Format.JSONL, compression=Compression.GZIP)
-            case SourceFormat.PARQUET if encoding.format is not Format.PARQUET:
-                return Encoding(format=Format.PARQUET, compression=Compression.SNAPPY)
-            case _:
-                return encoding
+    def _encoding(self, landing: StreamLanding) -> Encoding:
+        """Return the configured encoding, or the default of the only format a stream reads."""
+        configured = self.settings.encoding
+        for file_format in parser.SINGER_FORMATS:
+            if landing.format.value == file_format and configured.format is not file_format:
+                compression = PART_FORMATS[file_format].compressions[0]
+                return Encoding(format=file_format, compression=compression)
+        return configured
 
     def _sinks(self) -> list[LandingSink]:
         return [sink for sink in self._sinks_active.values() if isinstance(sink, LandingSink)]
@@ -243,14 +337,14 @@ class LandingTarget(Target):
         self._next_due = min((due for due in left if due is not None), default=float("inf"))
 
     def _idle(self) -> float:
-        if self._told_to_stop is not None:
-            raise Stopped
+        if self._stop_signal is not None:
+            raise StopRequested
         if time.monotonic() >= self._next_due:
             self._land_due()
-        return max(0.0, min(_ASK_SECONDS, self._next_due - time.monotonic()))
+        return max(0.0, min(_SIGNAL_POLL_SECONDS, self._next_due - time.monotonic()))
 
     def _print_state(self) -> None:
-        text = self._states.printable(min(self._pending(), default=None))
+        text = self._pending_states.printable(min(self._pending(), default=None))
         if text is not None:
             sys.stdout.write(f"{text}\n")
             sys.stdout.flush()
@@ -259,14 +353,14 @@ class LandingTarget(Target):
     def _abandon(self) -> None:
         for sink in self._sinks():
             sink.abandon()
-        self.places.close()
+        self.landings.close()
 
     def _handle_termination(self, signum: int, frame: FrameType | None) -> None:
-        """Let the reading loop end between two lines; a second signal ends at once."""
-        if self._told_to_stop is not None:
+        """Request an end between two lines; a second signal exits immediately."""
+        if self._stop_signal is not None:
             signal.signal(signum, signal.SIG_DFL)
             raise KeyboardInterrupt
-        self._told_to_stop = signum
+        self._stop_signal = signum
 
 
 def _shape(message: SchemaMessage) -> tuple[Any, ...]:

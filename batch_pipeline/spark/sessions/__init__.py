@@ -1,1 +1,1 @@
-"""Spark sessions: a tuned local one, a cluster's, a Connect client's. No record is seen here."""
+"""Spark sessions: local, on a cluster, or of a Spark Connect client; and the JVMs behind them."""

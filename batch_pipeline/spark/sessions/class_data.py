@@ -1,7 +1,7 @@
-"""Finds the class-data archive with which a JVM starts in half the time; `archive_maker` makes it.
+"""The class-data archive: classes that a JVM maps from a file, and so starts in half the time.
 
-An archive serves one Java runtime and one Spark; the JVM checks that itself and ignores one that
-does not fit. Nothing here may be needed for a session to start.
+An archive serves one Java runtime and one Spark. The JVM checks that itself and ignores an archive
+that does not fit. A session must also start without one; `class_data_builder` builds it.
 """
 
 import hashlib
@@ -14,17 +14,17 @@ from platformdirs import user_cache_path
 from batch_pipeline.spark.sessions import launch
 from batch_pipeline.spark.sessions.java import java_version
 
-# From here on archives need no base archive, which slimmed runtimes such as the bundled one lack.
+# Since then archives need no base archive, which slimmed runtimes such as the bundled one lack.
 AOT_CACHE_VERSION = 25
 
 
-def places(home: Path, java: Path) -> tuple[Path, Path]:
-    """Give where the archive for this Java and the installed Spark may be, the better place first.
+def archive_paths(home: Path, java: Path) -> tuple[Path, Path]:
+    """Return where the archive for this Java and the installed Spark may be, preferred path first.
 
-    In the user's cache all homes share one; below `home` it lies where there can be no such cache.
+    All homes share the one in the user's cache. The one below `home` is for users without a cache.
     """
     release, jars = (java / "release").resolve(), launch.spark_home() / "jars"
-    # The folder of a runtime's release, for those of its wrappers differ from home to home.
+    # The runtime's own folder, by its file `release`: wrappers of it differ from home to home.
     identity = [str(release.parent), str(jars), str(jars.stat().st_mtime_ns), *launch.JVM_OPTIONS]
     if release.exists():
         identity.append(release.read_text())
@@ -34,9 +34,9 @@ def places(home: Path, java: Path) -> tuple[Path, Path]:
     return cache / "java" / name, home.absolute() / "java" / name
 
 
-def archive(home: Path, java: Path) -> Path | None:
-    """Find the archive; one that somebody else made is none, since its classes would be run."""
-    for path in places(home, java):
+def find_archive(home: Path, java: Path) -> Path | None:
+    """Return the archive, if there is one that this user owns: its classes are run."""
+    for path in archive_paths(home, java):
         with suppress(OSError):
             if path.stat().st_uid == os.geteuid():
                 return path
@@ -44,21 +44,17 @@ def archive(home: Path, java: Path) -> Path | None:
 
 
 def archive_options(home: Path, java: Path) -> tuple[str, ...]:
-    """Give the Java options that use the archive; none while there is no archive."""
-    path = archive(home, java)
+    """Return the Java options that use the archive; none while there is no archive."""
+    path = find_archive(home, java)
     if path is None:
         return ()
     with suppress(OSError):
-        os.utime(path)  # those that nobody uses any more are removed
-    return (_use_option(java, path),)
-
-
-def _use_option(java: Path, path: Path) -> str:
+        os.utime(path)  # the builder deletes archives that were not used for months
     name = "AOTCache" if java_version(java) >= AOT_CACHE_VERSION else "SharedArchiveFile"
-    return f'"-XX:{name}={path}"'
+    return (f'"-XX:{name}={path}"',)
 
 
-def make_option(java: Path, path: Path) -> str:
-    """Give the Java option that writes the archive when the JVM ends."""
+def write_option(java: Path, path: Path) -> str:
+    """Return the Java option that writes the archive when the JVM ends."""
     name = "AOTCacheOutput" if java_version(java) >= AOT_CACHE_VERSION else "ArchiveClassesAtExit"
     return f'"-XX:{name}={path}"'

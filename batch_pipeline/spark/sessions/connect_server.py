@@ -1,6 +1,7 @@
-"""Runs one warm Spark Connect server on this machine, for as long as its owner lives.
+"""A warm Spark Connect server on this machine, which ends with the process that started it.
 
-It listens on the loopback interface only and asks every client for a random token.
+Runs share it, so that none of them waits for a JVM. It listens on the loopback interface only and
+requires a random token of every client.
 """
 
 import os
@@ -19,28 +20,43 @@ from typing import Self
 
 import psutil
 
-from batch_pipeline.domain.errors import PortInUseError, SparkUnavailableError
-from batch_pipeline.spark.clusters.archive_note import check_archive
-from batch_pipeline.spark.clusters.conf import Cluster
-from batch_pipeline.spark.clusters.master import Place, check_reachable, place_of
+from batch_pipeline.model.errors import SparkUnavailableError, port_in_use
+from batch_pipeline.spark.cluster import (
+    Cluster,
+    ExecutorLocation,
+    check_reachable,
+    locate_executors,
+)
+from batch_pipeline.spark.packed_archive import check_archive
 from batch_pipeline.spark.sessions import connect_session, launch
 from batch_pipeline.spark.sessions.class_data import archive_options
-from batch_pipeline.spark.sessions.fair_jobs import fair_conf
-from batch_pipeline.spark.sessions.java import java_home
+from batch_pipeline.spark.sessions.java import find_java_home
 
-SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+_SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 GUARDIAN = Path(__file__).with_name("guardian.py")
 START_TIMEOUT_SECONDS = 120
 STOP_TIMEOUT_SECONDS = 15
 
-# Below the ports that systems give to outgoing connections: one of those, even our own call that
-# asks whether the server answers, could take the port in the seconds until the server binds it.
+# Below the ports that systems give to outgoing connections: one of those, even our own check that
+# the server answers, could take the port in the seconds until the server binds it.
 _PORTS = range(20_000, 32_000)
 _PORT_TRIES = 50
 
+# Jobs of several runs share the JVM. FIFO would start a job's tasks only when the jobs before it
+# have none left; FAIR gives each running job its share of free cores. The file is needed because
+# the pool that FAIR creates without one is itself FIFO.
+_POOLS = """\
+<?xml version="1.0"?>
+<allocations>
+  <pool name="default">
+    <schedulingMode>FAIR</schedulingMode>
+  </pool>
+</allocations>
+"""
+
 
 @dataclass(frozen=True, slots=True)
-class _Running:
+class _RunningServer:
     guardian: "subprocess.Popen[bytes]"
     scratch: Path
     port: int
@@ -51,7 +67,8 @@ class _Running:
 class SparkConnectServer:
     """A Spark Connect server below `home`, as a context manager or by `start` and `stop`.
 
-    Its process tree ends with `stop`, and by itself when the process that started it dies.
+    Its process tree ends with `stop`, and also if this process is killed: a guardian process starts
+    it and ends it when the pipe to this process closes.
     """
 
     def __init__(
@@ -62,83 +79,81 @@ class SparkConnectServer:
         conf: Mapping[str, str] | None = None,
         packed: Path | None = None,
     ) -> None:
-        """Describe the server; without `port` a free one is taken. `conf` adds to the settings.
+        """Configure the server; without `port` it takes a free one. `conf` adds to the settings.
 
-        Its tasks run in itself, or where the `spark.master` of `conf` says; `packed` is the archive
-        of what the executors there import.
+        Its tasks run in itself, or on the `spark.master` of `conf`; `packed` is the archive of what
+        tasks there import.
         """
         self._home = home.absolute()
         self._packed = packed
         self._port = port
         self._conf = dict(conf or {})
-        self._running: _Running | None = None
+        self._running: _RunningServer | None = None
 
     @property
     def is_running(self) -> bool:
-        """Tell whether its process runs."""
+        """Whether its process runs."""
         return self._running is not None and self._running.guardian.poll() is None
 
     def failure(self) -> str | None:
-        """Return how its process ended, None while it runs."""
+        """Return how its process ended; None while it runs."""
         code = None if self._running is None else self._running.guardian.poll()
         return None if code is None else f"ended with exit code {code}"
 
     @property
     def remote(self) -> str:
-        """The address that a client connects to; it holds the token.
+        """The address for clients, with the token and the id of a session that they share.
 
-        It names the session that all clients share, since Spark keeps for each session, even for
-        one that was released, a thread and what starts Python workers; clients of one session also
-        find warm workers. The host is `localhost` because pyspark sends a token without TLS to that
-        name only.
+        The server keeps a thread and a daemon of Python workers for each session, even for a
+        released one, so it would grow with every client. Clients of one session also find warm
+        workers. The host is `localhost`: only to that name does pyspark send a token without TLS.
         """
         running = self._running
         if running is None:
-            raise SparkUnavailableError("the warm server", "it is not started")
+            raise SparkUnavailableError("the warm server", "it is not running")
         shared = f"{connect_session.SESSION_PARAMETER}={running.session}"
         return f"sc://localhost:{running.port}/;token={running.token};{shared}"
 
     @property
     def log(self) -> Path:
-        """Where the server writes its log; truncated at each start."""
+        """The log file of the server; truncated at each start."""
         return self._home / "logs" / "spark-connect.log"
 
     def start(self) -> None:
-        """Start the server and wait until it answers; no effect on one that runs.
+        """Start the server and wait until it answers; no effect if it is running.
 
         Raises:
-            JavaMissingError: there is no Java to start it with.
-            PackedUnusableError: the archive is not there, or for another Python or release.
-            PortInUseError: the port that was asked for is taken.
-            SparkUnavailableError: it ends early or does not answer in time; tells its last lines.
+            ConfigurationError: there is no Java, the archive is not there or for another Python or
+                release, or the requested port is in use.
+            SparkUnavailableError: it ends early or does not answer in time; has its last log lines.
         """
         if not self.is_running:
             self.stop()
             self._start_at(_free_port(self._port), secrets.token_urlsafe(32))
 
     def _start_at(self, port: int, token: str) -> None:
-        self._running = running = self._launched(port, token)
+        self._running = running = self._launch(port, token)
         try:
-            self._wait_until_it_answers(running)
+            self._wait_until_ready(running)
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """End the server and everything it started, and wait until it is gone."""
+        """End the server and everything that it started, and wait until they have ended."""
         running, self._running = self._running, None
         if running is None:
             return
-        family = _family(running.guardian.pid)
+        processes = _process_tree(running.guardian.pid)
         if running.guardian.stdin is not None:
             with suppress(BrokenPipeError):
                 running.guardian.stdin.close()
-        _, left = psutil.wait_procs(family, timeout=STOP_TIMEOUT_SECONDS)
+        _, left = psutil.wait_procs(processes, timeout=STOP_TIMEOUT_SECONDS)
         for process in left:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         running.guardian.wait()
-        launch.remove_scratch(running.scratch)
+        launch.delete_scratch(running.scratch)
 
     def __enter__(self) -> Self:
         self.start()
@@ -152,17 +167,17 @@ class SparkConnectServer:
     ) -> None:
         self.stop()
 
-    def _launched(self, port: int, token: str) -> _Running:
-        scratch = launch.new_scratch(self._home)
+    def _launch(self, port: int, token: str) -> _RunningServer:
+        scratch = launch.create_scratch(self._home)
         try:
             conf, environment = self._conf_and_environment(scratch)
         except BaseException:
-            launch.remove_scratch(scratch)
+            launch.delete_scratch(scratch)
             raise
         # In the environment, not on the command line: other users can read command lines.
         environment["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = token
-        properties = launch.properties_file(scratch, conf | _listening(port))
-        command = launch.submit_command(properties, "--class", SERVER_CLASS)
+        properties = launch.properties_file(scratch, conf | _listen_conf(port))
+        command = launch.submit_command(properties, "--class", _SERVER_CLASS)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as log:
             guardian = subprocess.Popen(
@@ -171,26 +186,26 @@ class SparkConnectServer:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C of this terminal is the owner's business
+                start_new_session=True,  # without this terminal's Ctrl-C: the owner decides
             )
-        return _Running(guardian, scratch, port, str(uuid.uuid4()), token)
+        return _RunningServer(guardian, scratch, port, str(uuid.uuid4()), token)
 
     def _conf_and_environment(self, scratch: Path) -> tuple[dict[str, str], dict[str, str]]:
-        java = java_home(self._home, os.environ)
+        java = find_java_home(self._home, os.environ)
         options = archive_options(self._home, java)
-        told = fair_conf(self._home) | {"spark.master": "local[*]"} | self._conf
-        master = told["spark.master"]
-        if place_of(master) is Place.DRIVER:
-            conf = launch.local_conf(self._home, scratch, options, told)
-            return conf, launch.child_environment(java, os.environ)
+        user_conf = _fair_conf(self._home) | {"spark.master": "local[*]"} | self._conf
+        master = user_conf["spark.master"]
+        if locate_executors(master) is ExecutorLocation.DRIVER:
+            conf = launch.local_conf(self._home, scratch, options, user_conf)
+            return conf, launch.jvm_environment(java, os.environ)
         if self._packed is not None:
             check_archive(self._packed)
         check_reachable(master)
         cluster = Cluster(master=master, environment=os.environ, packed=self._packed)
-        conf = cluster.conf(self._home, scratch, options, told)
+        conf = cluster.conf(self._home, scratch, options, user_conf)
         return conf, cluster.driver_environment(java, scratch, conf["spark.pyspark.python"])
 
-    def _wait_until_it_answers(self, running: _Running) -> None:
+    def _wait_until_ready(self, running: _RunningServer) -> None:
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
         while True:
             try:
@@ -204,31 +219,41 @@ class SparkConnectServer:
                 break
             if time.monotonic() > deadline:
                 break
-        said = launch.last_lines(self.log, start=0)
+        lines = launch.last_lines(self.log, start=0)
         address = f"sc://localhost:{running.port}"
-        raise SparkUnavailableError(address, f"{reason}; last lines of {self.log}: {said}")
+        raise SparkUnavailableError(address, f"{reason}; last lines of {self.log}: {lines}")
 
 
-def _listening(port: int) -> dict[str, str]:
+def _fair_conf(home: Path) -> dict[str, str]:
+    """Return the settings by which running jobs share the cores, task by task."""
     return {
-        "spark.connect.grpc.binding.address": launch.LOOPBACK,
-        "spark.connect.grpc.binding.port": str(port),
-        "spark.port.maxRetries": "0",  # else it silently listens on another port
-        "spark.connect.session.manager.defaultSessionTimeout": "-1",  # the shared one is for ever
+        "spark.scheduler.mode": "FAIR",
+        "spark.scheduler.allocation.file": launch.write_conf_file(
+            home, "pools.xml", _POOLS
+        ).as_uri(),
     }
 
 
-def _free_port(asked: int | None) -> int:
-    for port in [asked] if asked else (secrets.choice(_PORTS) for _ in range(_PORT_TRIES)):
+def _listen_conf(port: int) -> dict[str, str]:
+    return {
+        "spark.connect.grpc.binding.address": launch.LOOPBACK,
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.port.maxRetries": "0",  # else it listens on another port without an error
+        "spark.connect.session.manager.defaultSessionTimeout": "-1",  # never: it is shared
+    }
+
+
+def _free_port(requested: int | None) -> int:
+    for port in [requested] if requested else (secrets.choice(_PORTS) for _ in range(_PORT_TRIES)):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with suppress(OSError):
                 probe.bind((launch.LOOPBACK, port))
                 return port
-    raise PortInUseError(asked or _PORTS.start)
+    raise port_in_use(requested or _PORTS.start)
 
 
-def _family(pid: int) -> list[psutil.Process]:
+def _process_tree(pid: int) -> list[psutil.Process]:
     try:
         guardian = psutil.Process(pid)
         return [*guardian.children(recursive=True), guardian]

@@ -1,4 +1,4 @@
-"""Opens a client session on a Spark Connect server, failing fast when it cannot be used."""
+"""A client's session on a Spark Connect server; fails fast if the server cannot be used."""
 
 import importlib
 import os
@@ -8,19 +8,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batch_pipeline.domain.errors import InvalidValueError, SparkUnavailableError
-from batch_pipeline.spark.clusters.archive_note import check_archive
-from batch_pipeline.spark.clusters.shipped import bring_along
+from batch_pipeline.model.errors import InvalidValueError, SparkUnavailableError
+from batch_pipeline.spark.packed_archive import attach_archive, check_archive
 from batch_pipeline.spark.sessions import launch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.client import DefaultChannelBuilder
 
-ANSWER_TIMEOUT_SECONDS = 5
+CONNECT_TIMEOUT_SECONDS = 5
 SESSION_PARAMETER = "session_id"
-MODE_VARIABLE = "SPARK_CONNECT_MODE_ENABLED"
-FORM = "sc://host:port or sc://host:port/;token=…"
+_MODE_VARIABLE = "SPARK_CONNECT_MODE_ENABLED"
+_ADDRESS_FORM = "sc://host:port or sc://host:port/;token=…"
 
 
 class ConnectSession:
@@ -29,24 +28,24 @@ class ConnectSession:
     def __init__(self, remote: str, conf: dict[str, str], *, packed: Path | None = None) -> None:
         """Connect; only settings that a server lets its clients choose are applied.
 
-        Where `remote` names a session, that is used, which stays for others; else a new one, which
-        ends with this. `packed` is the archive of what executors import; it is sent to the server.
+        If `remote` has a session id, that session is used and stays open for others, else a new one
+        that ends with this. `packed` is the archive of what tasks import; it is uploaded.
 
         Raises:
-            InvalidValueError: `remote` is no Spark Connect address.
-            PackedUnusableError: the archive is not there, or for another Python or release.
+            InvalidValueError: `remote` is not a Spark Connect address.
+            ConfigurationError: the archive is not there, or for another Python or release.
             SparkUnavailableError: the server does not answer or refuses the token.
         """
         self._remote = _localhost(remote)
         if packed is not None:
             check_archive(packed)
         check(self._remote)
-        self.session = self._opened(conf)
+        self.session = self._open(conf)
         if packed is not None:
-            bring_along(self.session, packed)
+            attach_archive(self.session, packed)
 
     def is_alive(self) -> bool:
-        """Tell whether the server answers and still knows the session."""
+        """Return whether the server answers and still knows the session."""
         from pyspark.errors import PySparkException
 
         with suppress(SparkUnavailableError, PySparkException):
@@ -55,43 +54,49 @@ class ConnectSession:
         return False
 
     def close(self) -> None:
-        """Disconnect, and release the session on the server unless others use it, too."""
+        """Disconnect, and release the session on the server unless it is shared."""
         self.session.stop()
-        os.environ.pop(MODE_VARIABLE, None)
+        os.environ.pop(_MODE_VARIABLE, None)
 
-    def _opened(self, conf: dict[str, str]) -> "SparkSession":
+    def _open(self, conf: dict[str, str]) -> "SparkSession":
         from pyspark.sql import SparkSession
         from pyspark.sql.connect.client.retries import DefaultPolicy
 
         options = launch.session_conf(conf)
         builder = SparkSession.builder.remote(self._remote).config(map=dict(options))
-        session: Any = builder.create()  # of Spark Connect, whose type has more
-        session.release_session_on_close = unshared(self._remote) == self._remote
-        # About ten seconds in all; pyspark's own policy waits more than ten minutes for a server
-        # that is gone.
+        session: Any = builder.create()  # its Connect class has more than the declared type
+        session.release_session_on_close = without_session_id(self._remote) == self._remote
+        # About ten seconds in all. pyspark's own policy waits more than ten minutes for a server
+        # that has ended.
         policy = DefaultPolicy(max_retries=8, max_backoff=2000)
         session.client.set_retry_policies([policy])
         opened: SparkSession = session
         return opened
 
 
-def unshared(remote: str) -> str:
-    """Give the address without the session that it names, if any."""
-    address, mark, told = remote.partition("/;")
-    kept = [one for one in told.split(";") if not one.startswith(f"{SESSION_PARAMETER}=")]
-    return f"{address}{mark}{';'.join(kept)}"
+def without_session_id(remote: str) -> str:
+    """Return the address without its session id, if it has one."""
+    address, separator, parameters = remote.partition("/;")
+    kept = [
+        parameter
+        for parameter in parameters.split(";")
+        if not parameter.startswith(f"{SESSION_PARAMETER}=")
+    ]
+    return f"{address}{separator}{';'.join(kept)}"
 
 
-def check(remote: str, timeout_seconds: float = ANSWER_TIMEOUT_SECONDS) -> None:
-    """Ask the server at `remote` one thing that needs its token and leaves nothing behind.
+def check(remote: str, timeout_seconds: float = CONNECT_TIMEOUT_SECONDS) -> None:
+    """Send the server at `remote` one request that needs its token and changes nothing there.
+
+    It releases a session that does not exist.
 
     Raises:
-        InvalidValueError: `remote` is no Spark Connect address.
+        InvalidValueError: `remote` is not a Spark Connect address.
         SparkUnavailableError: the server does not answer in time or refuses the token.
     """
     from pyspark.sql.connect.proto import ReleaseSessionRequest, UserContext
 
-    grpc = importlib.import_module("grpc")  # this and the stub come without types
+    grpc = importlib.import_module("grpc")  # this and the stub have no types
     stub = importlib.import_module("pyspark.sql.connect.proto.base_pb2_grpc")
     builder = _channel_builder(remote)
     address = f"sc://{builder.endpoint}"
@@ -99,7 +104,9 @@ def check(remote: str, timeout_seconds: float = ANSWER_TIMEOUT_SECONDS) -> None:
     request = ReleaseSessionRequest(
         session_id=str(uuid.uuid4()), user_context=UserContext(user_id=launch.APP_NAME)
     )
-    builder.setChannelOption("grpc.use_local_subchannel_pool", 1)  # no back-off from earlier calls
+    builder.setChannelOption(
+        "grpc.use_local_subchannel_pool", 1
+    )  # without the back-off of earlier calls
     with builder.toChannel() as channel:
         try:
             stub.SparkConnectServiceStub(channel).ReleaseSession(
@@ -130,7 +137,7 @@ def _channel_builder(remote: str) -> "DefaultChannelBuilder":
         return DefaultChannelBuilder(remote)
     except (PySparkValueError, ValueError) as error:
         shown = remote.partition("/;")[0].partition(";")[0]
-        raise InvalidValueError("the Spark Connect address", shown, FORM) from error
+        raise InvalidValueError("the Spark Connect address", shown, _ADDRESS_FORM) from error
 
 
 def _localhost(remote: str) -> str:

@@ -1,8 +1,10 @@
-"""Runs one command for as long as its parent lives; started as a script by what needs servers.
+"""Run one command for as long as the parent process lives; started as a script.
 
-Standard library only and no import of this package, so that it starts in a few milliseconds. The
-parent holds the other end of standard input: when that closes, even by SIGKILL, the command ends,
-with everything in its process group.
+A server that a killed process leaves behind would keep its port and its memory, and no handler runs
+on SIGKILL. So the parent holds the other end of the guardian's standard input: when that closes, by
+whatever end of the parent, the guardian ends the command and its process group.
+
+Uses the standard library only and does not import this package, to start in a few milliseconds.
 """
 
 import os
@@ -16,35 +18,41 @@ GRACE_SECONDS = 10
 
 
 def main(command: list[str]) -> int:
-    """Run `command` until it ends or standard input does, and give its exit code as shells do."""
+    """Run `command` until it or standard input ends, and return its exit code as shells do."""
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
     is_parent_gone = threading.Event()
 
     def end_with_parent() -> None:
-        while os.read(0, 1024):  # not sys.stdin: its lock would abort the interpreter's end
+        while os.read(0, 1024):  # sys.stdin has a lock that would abort the interpreter at exit
             pass
         is_parent_gone.set()
         end_group(child)
 
-    ending = threading.Thread(target=end_with_parent, daemon=True)
-    ending.start()
+    watcher = threading.Thread(target=end_with_parent, daemon=True)
+    watcher.start()
     code = child.wait()
     if is_parent_gone.is_set():
-        ending.join()
-    return code if code >= 0 else 128 - code  # ended by a signal
+        watcher.join()
+    return code if code >= 0 else 128 - code  # negative: ended by a signal
 
 
 def end_group(child: "subprocess.Popen[bytes]") -> None:
-    """End a command and all of its group, which may have lost its parent: first politely."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    """End all processes of a command's group: by SIGTERM, and after ten seconds by SIGKILL.
+
+    The group can have members when the command itself has ended.
+    """
+    for signal_number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + GRACE_SECONDS
         try:
-            os.killpg(child.pid, number)
+            os.killpg(child.pid, signal_number)
             while time.monotonic() < deadline:
                 child.poll()
                 os.killpg(child.pid, 0)
                 time.sleep(0.02)
-        except (ProcessLookupError, PermissionError):  # the latter: only zombies, on macOS
+        except (
+            ProcessLookupError,
+            PermissionError,
+        ):  # on macOS the latter, if only zombies are left
             return
 
 

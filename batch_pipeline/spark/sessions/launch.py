@@ -1,6 +1,6 @@
-"""What a JVM of ours is started with: tuning, places for its files, environment, worker Python.
+"""Settings, environment, folders and logs of the JVMs that this package starts.
 
-Shared by the one-shot session and the warm server. No process is started and no pyspark imported.
+Shared by local sessions and the Connect server. Starts no process and does not import pyspark.
 """
 
 import importlib.util
@@ -13,21 +13,21 @@ from pathlib import Path
 
 import psutil
 
-from batch_pipeline.domain.errors import SparkUnavailableError
+from batch_pipeline.model.errors import SparkUnavailableError
 
 APP_NAME = "batch-pipeline"
 LOOPBACK = "127.0.0.1"
 DAEMON_MODULE = "batch_pipeline.spark.sessions.worker_daemon"
-LOG_LIMIT_BYTES = 10_000_000
-SOCKETS = "sockets"
-SOCKET_FOLDER_BYTES = 60  # a socket's path may have 107, and Spark's names take 43
+_MAX_LOG_BYTES = 10_000_000
+_SOCKETS = "sockets"
+_MAX_SOCKET_FOLDER_BYTES = 60  # a socket's path may have 107, and Spark's names take 43
 
-# Short work in the JVM (records stay in Python): the quick compiler and the plain collector start
-# fastest. What a user sets in `spark.driver.extraJavaOptions` comes later and wins.
+# The JVM has little to do, since records stay in Python: the first-tier compiler and the serial
+# collector start fastest. A user's `spark.driver.extraJavaOptions` come later and win.
 JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 
-# Set by other Spark sessions of this process or its parents; a new JVM must not follow them.
-FOREIGN_VARIABLES = (
+# Set by other Spark sessions of this process or its parents; a new JVM must not obey them.
+_OTHER_SESSION_VARIABLES = (
     "MASTER",
     "PYSPARK_GATEWAY_PORT",
     "PYSPARK_GATEWAY_SECRET",
@@ -40,8 +40,8 @@ FOREIGN_VARIABLES = (
     "SPARK_REMOTE",
 )
 
-LOG4J_FILE = "log4j2.properties"
-LOG4J = """\
+_LOG4J_FILE = "log4j2.properties"
+_LOG4J = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
@@ -53,19 +53,19 @@ appender.stderr.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSSXXX}{UTC} %p %c{1}:
 
 
 def spark_home() -> Path:
-    """Find the Spark distribution inside the installed pyspark, without importing it.
+    """Return the folder of Spark inside the installed pyspark, without importing it.
 
     Raises:
         SparkUnavailableError: pyspark is not installed.
     """
-    found = importlib.util.find_spec("pyspark")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
         raise SparkUnavailableError("local", "the package pyspark is not installed")
-    return Path(found.origin).parent
+    return Path(spec.origin).parent
 
 
 def session_conf(conf: Mapping[str, str]) -> dict[str, str]:
-    """Give the settings that hold for every session, wherever its JVM runs; `conf` wins."""
+    """Return the settings of every session, wherever its JVM runs; `conf` wins."""
     return {
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
@@ -77,9 +77,9 @@ def session_conf(conf: Mapping[str, str]) -> dict[str, str]:
 def local_conf(
     home: Path, scratch: Path, options: Sequence[str], conf: Mapping[str, str]
 ) -> dict[str, str]:
-    """Give the settings of a JVM on this machine; `conf` wins, but its Java options are added."""
-    all_options = java_options(home, options)
-    added = conf.get("spark.driver.extraJavaOptions", "")
+    """Return the settings of a JVM that runs tasks itself; `conf` wins, Java options are added."""
+    own_options = java_options(home, options)
+    user_options = conf.get("spark.driver.extraJavaOptions", "")
     return {
         "spark.app.name": APP_NAME,
         # Its ports are on the loopback interface, which all users of this machine share.
@@ -97,20 +97,21 @@ def local_conf(
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": (home / "spark" / "warehouse").as_uri(),
         **session_conf(conf),
-        "spark.driver.extraJavaOptions": " ".join([*all_options, added]).rstrip(),
+        "spark.driver.extraJavaOptions": " ".join([*own_options, user_options]).rstrip(),
     }
 
 
 def java_options(home: Path, options: Sequence[str]) -> list[str]:
-    """Give the Java options of a JVM of ours; `options` are added."""
-    log4j = kept_file(home, LOG4J_FILE, LOG4J).as_uri()
+    """Return the Java options of a JVM that this package starts, followed by `options`."""
+    log4j = write_conf_file(home, _LOG4J_FILE, _LOG4J).as_uri()
     return [*JVM_OPTIONS, *options, f"-Dlog4j2.configurationFile={log4j}"]
 
 
-def home_of_workers(scratch: Path) -> Path:
-    """Make a Spark home, of links, whose workers write into a scratch folder.
+def create_worker_home(scratch: Path) -> Path:
+    """Create a Spark home of symbolic links in a scratch folder and return it.
 
-    The master `local-cluster` has its workers write into the home itself: the installed package.
+    The workers of a `local-cluster` write into their Spark home, which is else the installed
+    package.
     """
     home = scratch / "spark-home"
     (home / "work").mkdir(parents=True)
@@ -120,13 +121,13 @@ def home_of_workers(scratch: Path) -> Path:
     return home
 
 
-def child_environment(java: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Give the environment of a local JVM: the caller's, without what belongs to other sessions."""
+def jvm_environment(java: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a JVM: the given one without variables of other sessions."""
     inherited = {
-        name: value for name, value in environment.items() if name not in FOREIGN_VARIABLES
+        name: value for name, value in environment.items() if name not in _OTHER_SESSION_VARIABLES
     }
     if sys.platform == "darwin":
-        # Workers are forks; macOS else kills forks of a process that has used its frameworks.
+        # Workers are forks, and macOS kills forks of a process that has used its frameworks.
         inherited["OBJC_DISABLE_INITIALIZE_FORK_SAFETY"] = "YES"
     return inherited | {
         "JAVA_HOME": str(java),
@@ -140,47 +141,48 @@ def child_environment(java: Path, environment: Mapping[str, str]) -> dict[str, s
 
 
 def submit_command(properties: Path, *arguments: str) -> list[str]:
-    """Give the command line; the configuration is in a file, where `ps` cannot see it."""
+    """Return the command line; settings are in the file, because all users see command lines."""
     submit = spark_home() / "bin" / "spark-submit"
     options = ["--load-spark-defaults", "--properties-file", str(properties)]
     return [str(submit), *options, *arguments]
 
 
-def new_scratch(home: Path) -> Path:
-    """Create a folder for the temporary files of one JVM; those of processes that died are removed.
+def create_scratch(home: Path) -> Path:
+    """Create a folder for the temporary files of one JVM, and delete those of ended processes.
 
-    It belongs to the calling process, whose id starts its name.
+    Its name starts with the id of the calling process, its owner.
     """
     root = home / "spark" / "scratch"
     root.mkdir(parents=True, exist_ok=True)
-    for left in root.iterdir():
-        owner = left.name.partition("-")[0]
+    for folder in root.iterdir():
+        owner = folder.name.partition("-")[0]
         if owner.isdecimal() and not psutil.pid_exists(int(owner)):
-            remove_scratch(left)
+            delete_scratch(folder)
     return Path(tempfile.mkdtemp(dir=root, prefix=f"{os.getpid()}-"))
 
 
-def remove_scratch(scratch: Path) -> None:
-    """Remove the folder of one JVM and what belongs to it, as far as that is possible."""
-    elsewhere = scratch / SOCKETS
-    if elsewhere.is_symlink():
-        shutil.rmtree(elsewhere.resolve(), ignore_errors=True)
+def delete_scratch(scratch: Path) -> None:
+    """Delete the folder of one JVM and its socket folder; ignores what cannot be deleted."""
+    sockets = scratch / _SOCKETS
+    if sockets.is_symlink():
+        shutil.rmtree(sockets.resolve(), ignore_errors=True)
     shutil.rmtree(scratch, ignore_errors=True)
 
 
 def socket_conf(scratch: Path) -> dict[str, str]:
-    """Let JVM and workers talk over sockets of the file system, which only their owner can open.
+    """Return the settings by which JVM and workers use Unix sockets; none if paths are too long.
 
-    Over TCP a short task waits 40 ms for an acknowledgement that the kernel delays. The path of
-    such a socket is short, so a deep scratch folder has its sockets in another one.
+    Only their owner can open them, and over TCP a short task waits 40 ms for an acknowledgement
+    that the kernel delays. The path of a socket has 107 bytes at most, so the sockets of a deep
+    scratch folder are in a temporary folder that it links to.
     """
     folder = scratch
-    if len(os.fsencode(scratch)) > SOCKET_FOLDER_BYTES:
-        link = scratch / SOCKETS
+    if len(os.fsencode(scratch)) > _MAX_SOCKET_FOLDER_BYTES:
+        link = scratch / _SOCKETS
         if not link.is_symlink():
             link.symlink_to(tempfile.mkdtemp(prefix="bp-"), target_is_directory=True)
         folder = link.readlink()
-    if len(os.fsencode(folder)) > SOCKET_FOLDER_BYTES:
+    if len(os.fsencode(folder)) > _MAX_SOCKET_FOLDER_BYTES:
         return {}
     return {
         "spark.python.unix.domain.socket.enabled": "true",
@@ -197,17 +199,17 @@ def properties_file(folder: Path, conf: Mapping[str, str]) -> Path:
     return Path(name)
 
 
-def log_file(home: Path, name: str) -> Path:
-    """Give the path of a log below `home`; one that has grown too long starts anew."""
+def rotate_log(home: Path, name: str) -> Path:
+    """Return the path of a log below `home`, after moving one above 10 MB to `.old.log`."""
     log = home / "logs" / name
     log.parent.mkdir(parents=True, exist_ok=True)
-    if log.exists() and log.stat().st_size > LOG_LIMIT_BYTES:
+    if log.exists() and log.stat().st_size > _MAX_LOG_BYTES:
         log.replace(log.with_suffix(".old.log"))
     return log
 
 
 def last_lines(log: Path, *, start: int, count: int = 5) -> str:
-    """Give the last lines that were logged after byte `start`, joined by ` | `."""
+    """Return the last lines that were logged after byte `start`, joined by ` | `."""
     with log.open("rb") as file:
         file.seek(max(start, log.stat().st_size - 20_000))
         text = file.read().decode("utf-8", errors="replace")
@@ -215,8 +217,8 @@ def last_lines(log: Path, *, start: int, count: int = 5) -> str:
     return " | ".join(lines[-count:]) or f"nothing was logged in {log}"
 
 
-def kept_file(home: Path, name: str, text: str) -> Path:
-    """Give the path of a file of Spark's settings below `home`, written whole where it differs."""
+def write_conf_file(home: Path, name: str, text: str) -> Path:
+    """Return the path of a configuration file of Spark below `home`; replaced if it differs."""
     path = home.absolute() / "spark" / name
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         path.parent.mkdir(parents=True, exist_ok=True)

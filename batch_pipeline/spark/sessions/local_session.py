@@ -1,6 +1,6 @@
-"""Starts a JVM for this process and opens a classic session in it; ends both. Nothing else.
+"""A JVM of this process with a classic Spark session, local or as the driver of a cluster.
 
-The JVM is started here and not by pyspark because pyspark gives it this terminal's error output,
+The JVM is started here and not by pyspark, because pyspark gives it this terminal's error output,
 forks with a hook (unsafe in a process with threads) and keeps it running after the session ends.
 """
 
@@ -19,15 +19,19 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from batch_pipeline.domain.errors import SparkUnavailableError
-from batch_pipeline.spark.clusters.archive_note import check_archive
-from batch_pipeline.spark.clusters.conf import Cluster
-from batch_pipeline.spark.clusters.engine_state import has_executors, is_stopped
-from batch_pipeline.spark.clusters.fitness import check_executors
-from batch_pipeline.spark.clusters.master import Place, check_reachable, place_of
+from batch_pipeline.model.errors import SparkUnavailableError
+from batch_pipeline.spark.cluster import (
+    Cluster,
+    ExecutorLocation,
+    check_reachable,
+    locate_executors,
+)
+from batch_pipeline.spark.engine import has_executors, is_stopped
+from batch_pipeline.spark.executor_diagnostics import check_executors
+from batch_pipeline.spark.packed_archive import check_archive
 from batch_pipeline.spark.sessions import launch
 from batch_pipeline.spark.sessions.class_data import archive_options
-from batch_pipeline.spark.sessions.java import java_home
+from batch_pipeline.spark.sessions.java import find_java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,19 +52,18 @@ class LocalSession:
         packed: Path | None = None,
         stop_timeout_seconds: float = STOP_TIMEOUT_SECONDS,
     ) -> None:
-        """Start the JVM and open the session; `packed` is the archive of what executors import.
+        """Start the JVM and open the session; `packed` is the archive of what tasks import.
 
         Raises:
-            ExecutorUnfitError: an executor of the cluster cannot run tasks.
-            JavaMissingError: there is no Java to start it with.
-            PackedUnusableError: the archive is not there, or for another Python or release.
-            SparkUnavailableError: the JVM or the session does not start, or no executor comes.
+            ConfigurationError: there is no Java, the archive is not there or for another Python or
+                release, or an executor of the cluster cannot run tasks.
+            SparkUnavailableError: the JVM or the session does not start, or no executor registers.
         """
         home = home.absolute()
         self._master = master
         self._stop_timeout_seconds = stop_timeout_seconds
-        self._log = launch.log_file(home, "spark.log")
-        self._scratch = launch.new_scratch(home)
+        self._log = launch.rotate_log(home, "spark.log")
+        self._scratch = launch.create_scratch(home)
         self._jvm: subprocess.Popen[bytes] | None = None
         self._gateway: Any = None
         try:
@@ -70,31 +73,33 @@ class LocalSession:
             raise
 
     def is_alive(self) -> bool:
-        """Tell whether the session can be used: its context runs and, on a cluster, an executor."""
+        """Return whether the context runs and, on a cluster, has an executor."""
         if self._jvm is None or self._jvm.poll() is not None or is_stopped(self.session):
             return False
-        return place_of(self._master) is Place.DRIVER or has_executors(self.session)
+        if locate_executors(self._master) is ExecutorLocation.DRIVER:
+            return True
+        return has_executors(self.session)
 
     def close(self) -> None:
-        """Stop the session and its JVM and wait until both are gone."""
+        """Stop the session and its JVM, and wait until both have ended."""
         self._stop()
         self._end_jvm()
 
     def _stop(self) -> None:
-        # The JVM may have died before. Then the first stop breaks off half way and the second lets
-        # go of the rest, so that another session can be opened.
+        # If the JVM has died, the first stop fails half way. The second one resets the rest of
+        # pyspark's state, so that another session can be opened.
         for stop in (self.session.stop, self.session.sparkContext.stop):
-            with warnings.catch_warnings(), _py4j_silent(), suppress(_py4j_error(), OSError):
+            with warnings.catch_warnings(), _without_py4j_logs(), suppress(_py4j_error(), OSError):
                 warnings.simplefilter("ignore", RuntimeWarning)
                 stop()
 
     def _start(self, home: Path, conf: dict[str, str], packed: Path | None) -> None:
-        java = java_home(home, os.environ)
+        java = find_java_home(home, os.environ)
         options = archive_options(home, java)
-        if place_of(self._master) is Place.DRIVER:
+        if locate_executors(self._master) is ExecutorLocation.DRIVER:
             conf = launch.local_conf(home, self._scratch, options, conf)
             conf["spark.master"] = self._master
-            self._open(conf, launch.child_environment(java, os.environ))
+            self._open(conf, launch.jvm_environment(java, os.environ))
             return
         if packed is not None:
             check_archive(packed)
@@ -116,32 +121,32 @@ class LocalSession:
             "PYSPARK_GATEWAY_SECRET": secret,
             "PYSPARK_PYTHON": environment["PYSPARK_PYTHON"],
         }
-        with _environment(gateway), _interrupt_handler_kept():
+        with _patched_environment(gateway), _restored_interrupt_handler():
             self.session = self._open_session()
 
     def _start_jvm(self, conf: dict[str, str], environment: dict[str, str]) -> tuple[int, str]:
-        answer = self._scratch / "gateway"
+        connection_file = self._scratch / "gateway"
         properties = launch.properties_file(self._scratch, conf)
         start = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as log:
-            # The JVM ends when its standard input does, so it cannot outlive this process; in a
+            # The JVM ends when its standard input closes, so it cannot outlive this process. In a
             # process group of its own it does not get this terminal's Ctrl-C.
             self._jvm = subprocess.Popen(
                 launch.submit_command(properties, "pyspark-shell"),
-                env=environment | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer)},
+                env=environment | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_file)},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 process_group=0,
             )
-        if not _appears(answer, self._jvm):
+        if not _wait_for_file(connection_file, self._jvm):
             raise SparkUnavailableError(
                 self._master, f"the JVM did not start: {launch.last_lines(self._log, start=start)}"
             )
-        content = answer.read_bytes()
+        content = connection_file.read_bytes()
         properties.unlink()
-        answer.unlink()
-        (port,) = struct.unpack_from(">i", content)
+        connection_file.unlink()
+        (port,) = struct.unpack_from(">i", content)  # then the length of the secret, and the secret
         return port, content[8:].decode()
 
     def _open_session(self) -> "SparkSession":
@@ -160,10 +165,10 @@ class LocalSession:
     def _end_jvm(self) -> None:
         if self._gateway is not None:
             self._gateway.shutdown()
-            _forget_gateway()
+            _reset_gateway()
         if self._jvm is not None:
-            _end(self._jvm, self._stop_timeout_seconds)
-        launch.remove_scratch(self._scratch)
+            _stop_process(self._jvm, self._stop_timeout_seconds)
+        launch.delete_scratch(self._scratch)
 
 
 def _py4j_error() -> type[Exception]:
@@ -171,9 +176,9 @@ def _py4j_error() -> type[Exception]:
     return error
 
 
-def _appears(answer: Path, process: "subprocess.Popen[bytes]") -> bool:
+def _wait_for_file(path: Path, process: "subprocess.Popen[bytes]") -> bool:
     for _ in range(START_TIMEOUT_SECONDS * 20):
-        if answer.exists():
+        if path.exists():
             return True
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=0.05)
@@ -181,12 +186,12 @@ def _appears(answer: Path, process: "subprocess.Popen[bytes]") -> bool:
     return False
 
 
-def _end(process: "subprocess.Popen[bytes]", timeout_seconds: float) -> None:
-    """Close the standard input of a process and wait; what does not end is killed."""
+def _stop_process(process: "subprocess.Popen[bytes]", timeout_seconds: float) -> None:
+    """Close the standard input of a process, wait, and kill what is left of it."""
     try:
-        family = psutil.Process(process.pid).children(recursive=True)
+        children = psutil.Process(process.pid).children(recursive=True)
     except psutil.NoSuchProcess:
-        family = []
+        children = []
     if process.stdin is not None:
         with suppress(BrokenPipeError):
             process.stdin.close()
@@ -195,14 +200,17 @@ def _end(process: "subprocess.Popen[bytes]", timeout_seconds: float) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    _, left = psutil.wait_procs(family, timeout=2)
+    _, left = psutil.wait_procs(children, timeout=2)
     for child in left:
         with suppress(psutil.NoSuchProcess):
             child.kill()
 
 
-def _forget_gateway() -> None:
-    """Let pyspark start anew: it keeps its first JVM for the life of the process."""
+def _reset_gateway() -> None:
+    """Make pyspark forget the gateway: it keeps its first one for the life of the process.
+
+    A later session would connect to the JVM that has ended.
+    """
     from pyspark import SparkContext
 
     SparkContext._gateway = None  # noqa: SLF001 - there is no public way
@@ -210,26 +218,27 @@ def _forget_gateway() -> None:
 
 
 @contextmanager
-def _py4j_silent() -> Iterator[None]:
-    """Keep what py4j logs of a connection that broke off, with its traceback, from the console."""
-    root = logging.getLogger()  # where py4j logs it
+def _without_py4j_logs() -> Iterator[None]:
+    """Drop the tracebacks that py4j logs, to the root logger, when its connection breaks off."""
+    root = logging.getLogger()
 
-    def is_of_others(record: logging.LogRecord) -> bool:
+    def is_not_py4j(record: logging.LogRecord) -> bool:
         return "py4j" not in record.pathname
 
-    root.addFilter(is_of_others)
+    root.addFilter(is_not_py4j)
     try:
         yield
     finally:
-        root.removeFilter(is_of_others)
+        root.removeFilter(is_not_py4j)
 
 
 @contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    # pyspark reads these from the process only; Connect's mark would forbid a classic session.
-    marks = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE")
-    before = {name: os.environ.get(name) for name in (*variables, *marks)}
-    for name in marks:
+def _patched_environment(variables: dict[str, str]) -> Iterator[None]:
+    # pyspark reads these only from the process. With a variable of Connect it would refuse to open
+    # a classic session.
+    connect_variables = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE")
+    before = {name: os.environ.get(name) for name in (*variables, *connect_variables)}
+    for name in connect_variables:
         os.environ.pop(name, None)
     os.environ.update(variables)
     try:
@@ -243,8 +252,8 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _interrupt_handler_kept() -> Iterator[None]:
-    """Undo that pyspark installs a handler of its own for Ctrl-C."""
+def _restored_interrupt_handler() -> Iterator[None]:
+    """Restore the handler of Ctrl-C, which pyspark replaces by its own."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

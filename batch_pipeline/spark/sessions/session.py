@@ -1,6 +1,6 @@
-"""Gives the process its one Spark session: a tuned local one, a cluster's, or a Connect client's.
+"""The one Spark session of this process: local, on a cluster, or of a Connect client.
 
-Only decides which to open or keep. pyspark is imported when a session is opened, not before.
+Decides which session to open, keep or replace. pyspark is imported when a session is opened.
 """
 
 import atexit
@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batch_pipeline.domain.errors import SparkSessionOpenError
-from batch_pipeline.spark.clusters.fitness import trouble
-from batch_pipeline.spark.clusters.shipped import shipped
-from batch_pipeline.spark.engine_errors import engine_errors
-from batch_pipeline.spark.sessions.connect_session import ConnectSession, unshared
+from batch_pipeline.model.errors import ConflictError
+from batch_pipeline.spark.engine import engine_errors
+from batch_pipeline.spark.executor_diagnostics import diagnose_engine_error
+from batch_pipeline.spark.packed_archive import with_archive
+from batch_pipeline.spark.sessions.connect_session import ConnectSession, without_session_id
 from batch_pipeline.spark.sessions.local_session import LocalSession
 
 if TYPE_CHECKING:
@@ -28,13 +28,12 @@ WARM_MODULES = ("pyarrow", "batch_pipeline")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSettings:
-    """Which session to open.
+    """Settings of a session.
 
     Files (logs, temporary files, the Java wrapper) go below `home`. With `remote`, an address
-    `sc://host:port/;token=…`, the session is a Connect client's and `master` is not used; where it
-    names a `session_id`, processes share that session. `conf` adds to the configuration and wins
-    over what this package sets. `packed` is the archive of what tasks import, for executors that do
-    not have it.
+    `sc://host:port/;token=…`, the session is a Connect client's and `master` is not used; if it has
+    a `session_id`, processes share that session. `conf` wins over what this package sets. `packed`
+    is the archive of what tasks import, for executors that do not have it.
     """
 
     home: Path
@@ -45,43 +44,43 @@ class SparkSettings:
 
     @property
     def target(self) -> str:
-        """Name the engine, without credentials."""
+        """Master or server address, without credentials."""
         return self.master if self.remote is None else self.remote.partition("/;")[0]
 
     def unshared(self) -> "SparkSettings":
-        """Give the settings of a session of this process alone.
+        """Return the settings of a session that no other process shares.
 
-        Code of others wants one: its views, settings and functions are those of its session.
+        A user's transform needs one, because temporary views, settings and functions that it
+        registers belong to the session.
         """
         if self.remote is None:
             return self
-        return replace(self, remote=unshared(self.remote))
+        return replace(self, remote=without_session_id(self.remote))
 
 
 @dataclass(slots=True)
-class _Process:
-    """What is open in this process; pyspark, too, allows one."""
+class _ProcessState:
+    """The open session of this process; pyspark allows one as well."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     settings: SparkSettings | None = None
     opened: LocalSession | ConnectSession | None = None
 
 
-_process = _Process()
+_process = _ProcessState()
 
 
 def open_session(settings: SparkSettings) -> "SparkSession":
-    """Open the session, or give the open one when it has equal settings and still works.
+    """Open the session, or return the open one if it has equal settings and still works.
 
-    One that is not shared serves where a shared one would, too, and takes its place. A local
-    session is closed when the process ends, its JVM even when the process is killed.
+    An unshared session also serves requests for the shared one, and replaces it if it is open. A
+    local session is closed when the process ends, and its JVM ends even if the process is killed.
 
     Raises:
-        ExecutorUnfitError: an executor of the cluster cannot run tasks.
-        InvalidValueError: the address or the choice of Java makes no sense.
-        JavaMissingError: a JVM must be started and there is no Java.
-        PackedUnusableError: the archive is not there, or for another Python or release.
-        SparkSessionOpenError: a session with other settings is open.
+        InvalidValueError: the address or the choice of Java is not valid.
+        ConfigurationError: there is no Java, the archive is not there or for another Python or
+            release, or an executor of the cluster cannot run tasks.
+        ConflictError: a session with other settings is open.
         SparkUnavailableError: the JVM does not start, or the server does not answer or refuses
             the token.
     """
@@ -94,7 +93,7 @@ def open_session(settings: SparkSettings) -> "SparkSession":
             elif _process.settings.unshared() == settings:
                 close_session()
             else:
-                raise SparkSessionOpenError(_process.settings.target, settings.target)
+                raise _session_conflict(_process.settings.target, settings.target)
         opened: LocalSession | ConnectSession
         if settings.remote is None:
             opened = LocalSession(
@@ -108,7 +107,7 @@ def open_session(settings: SparkSettings) -> "SparkSession":
 
 
 def close_session() -> None:
-    """Close the open session, if any, and wait until its JVM is gone."""
+    """Close the open session, if any, and wait until its JVM has ended."""
     with _process.lock:
         opened, _process.opened, _process.settings = _process.opened, None, None
         atexit.unregister(close_session)
@@ -117,21 +116,29 @@ def close_session() -> None:
 
 
 def warm_up(session: "SparkSession") -> None:
-    """Run one tiny job, so that Python workers are up and have imported what tasks need.
+    """Run a tiny job, so that Python workers have started and imported what tasks need.
 
     Raises:
-        ExecutorUnfitError: an executor lacks what tasks need.
+        ConfigurationError: an executor lacks what tasks need.
         SparkUnavailableError: the engine is gone.
     """
     tasks = os.cpu_count() or 1
-    warming = shipped(session, _imported)
+    function = with_archive(session, _import_modules)
     try:
-        session.range(0, tasks, 1, tasks).mapInArrow(warming, "id long").collect()
+        session.range(0, tasks, 1, tasks).mapInArrow(function, "id long").collect()
     except engine_errors() as error:
-        raise trouble(session, error) from error
+        raise diagnose_engine_error(session, error) from error
 
 
-def _imported(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+def _import_modules(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
     for module in WARM_MODULES:
         importlib.import_module(module)
     yield from batches
+
+
+def _session_conflict(open_target: str, requested_target: str) -> ConflictError:
+    return ConflictError(
+        f"A Spark session with other settings is open in this process ({open_target}), so "
+        f"none was opened on {requested_target}. The open session was not changed. Close it first "
+        f"(`close_session()`), or use another process."
+    )

@@ -1,7 +1,8 @@
-"""The process that Spark forks Python workers from: imports once what every worker needs.
+"""The process from which Spark forks Python workers: it has imported what every worker needs.
 
-Run by Spark (`spark.python.daemon.module`), never imported. Nothing may be opened or started here:
-workers are forks of this process.
+Without it each worker imports pyarrow and this package itself. Spark runs this module
+(`spark.python.daemon.module`) instead of `pyspark.daemon`; no other module imports it. It must not
+open files or start threads, since workers are forks of it.
 """
 
 import gc
@@ -18,37 +19,37 @@ MODULES = (
     "pyarrow.csv",
     "pyarrow.parquet",
     "pyspark.worker",
-    "batch_pipeline.spark.frame_tasks",
-    "batch_pipeline.spark.splitting",
-    "batch_pipeline.spark.task",
+    "batch_pipeline.spark.frames",
+    "batch_pipeline.spark.task_planning",
+    "batch_pipeline.encode.task",
 )
-LOOK_SECONDS = 60
-IDLE_LOOKS = 2
+IDLE_CHECK_SECONDS = 60
+IDLE_CHECKS = 2  # in a row, before the process ends
 
 
 def main() -> None:
-    """Import what workers need, then serve Spark's requests for workers until it ends."""
+    """Import what workers need, then fork workers for Spark until it ends."""
     _prefer_installed_pyspark()
     for module in MODULES:
-        # On a cluster something may be missing here. Workers start all the same, and the first one
-        # that is asked can say what it is.
+        # On a cluster a module may be missing. Workers must start all the same: the probe of
+        # `executor_diagnostics` then reports what is missing.
         with suppress(ImportError):
             importlib.import_module(module)
-    importlib.import_module("batch_pipeline.spark.worker_memory").keep_freed_memory()
-    # A worker collects garbage after each task. It need not look at the modules again and again:
+    importlib.import_module("batch_pipeline.encode.worker_memory").keep_freed_memory()
+    # A worker collects garbage after each task. Frozen, the imported modules are not scanned again:
     # that took 45 ms of each task.
     gc.collect()
     gc.freeze()
-    _end_when_idle()
+    _exit_when_idle()
     importlib.import_module("pyspark.daemon").manager()
 
 
 def _prefer_installed_pyspark() -> None:
-    # Spark puts zipped copies of pyspark and py4j first, which are compiled anew at each start; the
-    # package that this Spark is part of is the same code with byte-code beside it. On a cluster
-    # another release, or none, may be installed.
-    zipped = [one for one in sys.path if one.endswith(("pyspark.zip", "-src.zip"))]
-    sys.path[:] = [one for one in sys.path if one not in zipped]
+    # Spark puts zipped copies of pyspark and py4j first on the path. They have no byte-code, so
+    # each start compiles them again. The installed package is the same code with byte-code, if this
+    # Spark is part of it. On a cluster another release, or none, may be installed.
+    zipped = [entry for entry in sys.path if entry.endswith(("pyspark.zip", "-src.zip"))]
+    sys.path[:] = [entry for entry in sys.path if entry not in zipped]
     spec = importlib.util.find_spec("pyspark")
     is_this_spark = False
     if spec is not None and spec.origin is not None and "SPARK_HOME" in os.environ:
@@ -59,21 +60,21 @@ def _prefer_installed_pyspark() -> None:
         sys.path[1:1] = zipped
 
 
-def _end_when_idle() -> None:
-    # A Connect server starts one daemon per client session and never ends it; Spark itself starts
-    # a new one when it finds the old one gone. A signal, not a thread: this process forks.
-    looks = 0
+def _exit_when_idle() -> None:
+    # A Connect server starts one daemon per client session and never ends it. Spark starts a new
+    # one if it finds the old one gone. By a signal, not a thread: this process forks.
+    idle_checks = 0
 
-    def look(_signal: int, _frame: FrameType | None) -> None:
-        nonlocal looks
+    def check(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal idle_checks
         import psutil
 
-        looks = 0 if psutil.Process().children() else looks + 1
-        if looks >= IDLE_LOOKS:
-            os._exit(0)  # at once: a connection must not arrive at a process that is ending
+        idle_checks = 0 if psutil.Process().children() else idle_checks + 1
+        if idle_checks >= IDLE_CHECKS:
+            os._exit(0)  # at once, so that no request for a worker arrives while it ends
 
-    signal.signal(signal.SIGALRM, look)
-    signal.setitimer(signal.ITIMER_REAL, LOOK_SECONDS, LOOK_SECONDS)
+    signal.signal(signal.SIGALRM, check)
+    signal.setitimer(signal.ITIMER_REAL, IDLE_CHECK_SECONDS, IDLE_CHECK_SECONDS)
 
 
 if __name__ == "__main__":

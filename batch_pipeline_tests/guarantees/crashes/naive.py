@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import psycopg
 
-from batch_pipeline.domain.failpoint import failpoint
+from batch_pipeline.model.failpoint import failpoint
 
 POINTS = ("naive.marked", "naive.half", "naive.written", "naive.named", "naive.committed")
 UNFENCED = (

@@ -71,7 +71,6 @@ POINTS: dict[Deed, tuple[str, ...]] = {
 # which know no setting.
 ELSEWHERE = (
     "acquire.",
-    "archive.",
     "bisect.",
     "discard.",
     "encode.before_rename",

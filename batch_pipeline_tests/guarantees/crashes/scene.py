@@ -20,8 +20,8 @@ import psutil
 import psycopg
 import yaml
 
-from batch_pipeline.domain.errors import EmbeddedDatabaseError
-from batch_pipeline.inventory.server import embedded
+from batch_pipeline.inventory import embedded_server
+from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
 from batch_pipeline_tests.acceptance.workplace import (
     LONGEST_SECONDS,
@@ -83,8 +83,10 @@ class Scene:
         deadline = time.monotonic() + LONGEST_SECONDS
         while time.monotonic() < deadline:
             with (
-                suppress(psycopg.OperationalError, EmbeddedDatabaseError),
-                psycopg.connect(embedded.ensure_running(self.data), autocommit=True) as connection,
+                suppress(psycopg.OperationalError, ConfigurationError),
+                psycopg.connect(
+                    embedded_server.ensure_running(self.data), autocommit=True
+                ) as connection,
             ):
                 cursor = connection.execute(query.encode(), values or None)
                 return cursor.fetchall() if cursor.description else []
@@ -206,7 +208,7 @@ def open_scene() -> Iterator[Scene]:
         _write_streams(place)
         place.home.mkdir()
         (place.home / "dagster.yaml").write_text(yaml.safe_dump(_SILENT))
-        url = embedded.ensure_running(place.home / "postgres")
+        url = embedded_server.ensure_running(place.home / "postgres")
         spark = SparkConnectServer(place.home)
         remote = "sc://localhost:{}/;token={};session_id={}"
         try:
@@ -220,7 +222,7 @@ def open_scene() -> Iterator[Scene]:
             yield from _opened(place.given(**variables), url, spark)
         finally:
             spark.stop()
-            embedded.release(place.home / "postgres")
+            embedded_server.release(place.home / "postgres")
 
 
 def _opened(place: Workplace, url: str, spark: SparkConnectServer) -> Iterator[Scene]:

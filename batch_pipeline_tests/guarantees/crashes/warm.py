@@ -18,8 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from batch_pipeline.domain.errors import PipelineError
-from batch_pipeline.domain.failpoint import VARIABLE
+from batch_pipeline.model.errors import PipelineError
+from batch_pipeline.model.failpoint import VARIABLE
 
 SURPRISED = 70
 _PROJECT = Path(__file__).parents[3]

@@ -1,4 +1,5 @@
-"""Bad bytes by the thousand: which ones, what reads them, and what is asked of what comes out.
+"""Damaged inputs by the thousand: what they are, what reads them, and which outcomes are right.
 
-`plan` lists all targets; `harness` knows how inputs are spoiled, looked at and watched.
+`targets` lists all targets, `damage` has the strategies that damage valid inputs, and `harness`
+runs inputs in processes of their own.
 """

@@ -8,25 +8,30 @@ import binascii
 import json
 import re
 import zlib
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from pathlib import Path
-from random import Random
 from typing import Any
 
-from batch_pipeline.domain.encoding import Format
-from batch_pipeline.domain.record_rules import RESCUED, Evolution
-from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
-from batch_pipeline.domain.stream import SourceFormat
-from batch_pipeline.spark.results import misfits_of
-from batch_pipeline.spark.task_values import TaskReport
+from hypothesis import strategies as st
+
+from batch_pipeline.encode.task_values import TaskReport
+from batch_pipeline.model.encoding import Format
+from batch_pipeline.model.record_rules import RESCUED, Evolution
+from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
+from batch_pipeline.model.stream import SourceFormat
+from batch_pipeline.spark.tasks import merge_misfits
+from batch_pipeline_tests.encode.task_fixture import (
+    ENCODINGS,
+    TaskFixture,
+    lines_of,
+    quarantining_task,
+    rows_of,
+)
 from batch_pipeline_tests.guarantees.fuzz import oracles
-from batch_pipeline_tests.guarantees.fuzz.harness.mutations import spoiled
-from batch_pipeline_tests.guarantees.fuzz.harness.targets import Check, Outcome, expect
-from batch_pipeline_tests.guarantees.fuzz.same import is_same_json
-from batch_pipeline_tests.unit.test_task import Desk
-from batch_pipeline_tests.unit.whole_tasks import ENCODINGS, desk_for, lines_of, rows_of
+from batch_pipeline_tests.guarantees.fuzz.damage import FAULTS, Batch, Damage, rarely
+from batch_pipeline_tests.guarantees.fuzz.harness import Check, Outcome, expect
+from batch_pipeline_tests.guarantees.fuzz.whole_files import landed
 
 _TYPES = {
     "b": "boolean",
@@ -41,23 +46,52 @@ _TYPES = {
     "local": "local_timestamp",
     RESCUED: "string",
 }
-CELLS: tuple[tuple[str, ...], ...] = (
-    ("true", "false", "TRUE", "0", "1", "yes"),
-    ("0", "-1", "9223372036854775807", "9223372036854775808", "007", "1.0", "1e2", "-0", "+5"),
-    ("1.25", "-9999999999.99", "9999999999.995", "0.001", "1e-2", "12345678901", "1.10", ".5"),
-    ("0.1", "1e308", "1e400", "5e-324", "1e-400", "-0.0", "9007199254740993", "NaN", "Infinity"),
-    ("", " ", "a", "null", "ä\u2028", "007", "2026-01-31", '"', "a,b", "\\N", "two\nlines"),
-    ("AP8=", "AP8", "", "====", "AP9=", "AP 8=", "AP8=\n", "_-8="),
-    ("2026-01-31", "2026-02-30", "0001-01-01", "9999-12-31", "10000-01-01", "2026-1-31"),
-    ("20260131", "2026-W05-6", "2026-031", " 2026-01-31", "2026-01-31Z", "0000-01-01"),
-    ("12:30", "12:30:00.000001", "24:00:00", "23:59:60", "12:30:00.0000001", "12", "12:30Z"),
-    ("2026-01-31T12:00:00Z", "2026-01-31 12:00:00+01:00", "2026-01-31T12:00Z", "2026-01-31T12Z"),
-    ("2026-01-31T12:00:00.1234567Z", "2026-01-31T12:00:00.123456000Z", "2026-01-31T24:00:00Z"),
-    ("2026-01-31T12:00:00+0130", "2026-01-31T12:00:00+24:00", "2026-01-31T12:00:00-00:00"),
-    ("0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59-01:00", "2026-01-31t12:00:00z"),
-    ("2026-01-31T12:00:00", "2026-01-31 12:00", "2026-01-31T12:00:00.5", "2026-06-31T00:00"),
-    ("2026-01-31T12:00:00,5Z", "2026-01-31T12:60:00Z", "+2026-01-31T12:00:00Z", "1e3", "{}"),
-)
+_CELLS: dict[str, tuple[str, ...]] = {
+    "b": ("true", "false", "TRUE", "0", "1", "yes"),
+    "i": ("0", "-1", "9223372036854775807", "9223372036854775808", "007", "1.0", "1e2", "-0", "+5"),
+    "d": ("1.25", "-9999999999.99", "9999999999.995", "0.001", "1e-2", "12345678901", "1.10", ".5"),
+    "n": (
+        "0.1",
+        "1e308",
+        "1e400",
+        "5e-324",
+        "1e-400",
+        "-0.0",
+        "9007199254740993",
+        "NaN",
+        "Infinity",
+    ),
+    "s": ("", " ", "a", "null", "ä\u2028", "007", "2026-01-31", '"', "a,b", "\\N", "two\nlines"),
+    "x": ("AP8=", "AP8", "", "====", "AP9=", "AP 8=", "AP8=\n", "_-8="),
+    "day": (
+        *("2026-01-31", "2026-02-30", "0001-01-01", "9999-12-31", "10000-01-01", "2026-1-31"),
+        *("20260131", "2026-W05-6", "2026-031", " 2026-01-31", "2026-01-31Z", "0000-01-01"),
+    ),
+    "time": (
+        "12:30",
+        "12:30:00.000001",
+        "24:00:00",
+        "23:59:60",
+        "12:30:00.0000001",
+        "12",
+        "12:30Z",
+    ),
+    "at": (
+        *(
+            "2026-01-31T12:00:00Z",
+            "2026-01-31 12:00:00+01:00",
+            "2026-01-31T12:00Z",
+            "2026-01-31T12Z",
+        ),
+        *("2026-01-31T12:00:00.1234567Z", "2026-01-31T12:00:00.123456000Z", "2026-01-31T24:00:00Z"),
+        *("2026-01-31T12:00:00+0130", "2026-01-31T12:00:00+24:00", "2026-01-31T12:00:00-00:00"),
+        *("0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59-01:00", "2026-01-31t12:00:00z"),
+    ),
+    "local": (
+        *("2026-01-31T12:00:00", "2026-01-31 12:00", "2026-01-31T12:00:00.5", "2026-06-31T00:00"),
+        *("2026-01-31T12:00:00,5Z", "2026-01-31T12:60:00Z", "+2026-01-31T12:00:00Z", "1e3", "{}"),
+    ),
+}
 _DAY = r"(?P<day>[0-9]{4}-[0-9]{2}-[0-9]{2})"
 _TIME = r"(?P<time>[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?)"
 _ZONE = r"(?P<zone>Z|[+-][0-9]{2}(:?[0-9]{2})?)"
@@ -67,41 +101,59 @@ _FORMS = {
     ColumnType.TIMESTAMP: re.compile(f"{_DAY}[T ]{_TIME}{_ZONE}"),
     ColumnType.LOCAL_TIMESTAMP: re.compile(f"{_DAY}[T ]{_TIME}"),
 }
+_PLAIN = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?(e-?[0-9]+)?|true|false")
 _FRACTION = re.compile(r"\.([0-9]+)")
 _LOOKS = 4
 
 
-def corpus(_number: int) -> list[str]:
-    """All texts of all kinds."""
-    return [cell for cells in CELLS for cell in cells]
+def _cell(text: str, fault: Damage[bytes] | None) -> str:
+    return fault(text.encode(), ()).decode("utf-8", "replace") if fault else text
 
 
-def made(random: Random, texts: Sequence[str]) -> bytes:
-    """Put texts into columns, most of them where they belong."""
-    names = random.sample([*_TYPES][:-1], random.randrange(1, 6))
-    rows = []
-    for _ in range(random.choice((1, 1, 2, 5))):
-        texts_of_row = {name: _cell(random, name, texts) for name in names}
-        rows.append(texts_of_row)
-    if random.random() < 0.5:
-        return "".join(_line(random, row) + "\n" for row in rows).encode()
-    lines = [",".join(names), *(",".join(map(_quoted, row.values())) for row in rows)]
+_ALL_CELLS = st.sampled_from([cell for cells in _CELLS.values() for cell in cells])
+_ROWS_OF_CELLS = 6
+_LAYOUTS = st.tuples(
+    st.lists(st.sampled_from([*_CELLS]), min_size=1, max_size=5, unique=True),
+    st.sampled_from((1, 1, 2, 5)),
+    st.sampled_from(("csv", "jsonl", "plain jsonl")),
+)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Batch:
+    """Draw texts for all columns, most of them where they belong, and tables of them."""
+    cells = {}
+    for name, own in _CELLS.items():
+        texts = st.builds(_cell, st.sampled_from(own) | _ALL_CELLS, rarely(3, FAULTS))
+        cells[name] = draw(st.lists(texts, min_size=_ROWS_OF_CELLS, max_size=_ROWS_OF_CELLS))
+    layouts = draw(st.lists(_LAYOUTS, min_size=24, max_size=24))
+    return (
+        _table(cells, *layout, first=first) for first in range(_ROWS_OF_CELLS) for layout in layouts
+    )
+
+
+def _table(
+    cells: dict[str, list[str]], names: list[str], count: int, form: str, *, first: int
+) -> bytes:
+    rows = [
+        {
+            name: cells[name][(first + row * step) % _ROWS_OF_CELLS]
+            for step, name in enumerate(names, start=1)
+        }
+        for row in range(count)
+    ]
+    if form == "csv":
+        lines = [",".join(names), *(",".join(map(_quoted, row.values())) for row in rows)]
+    else:
+        lines = [_line(row, is_plain=form == "plain jsonl") for row in rows]
     return "".join(line + "\n" for line in lines).encode()
 
 
-def _cell(random: Random, name: str, texts: Sequence[str]) -> str:
-    own = random.choice(CELLS[[*_TYPES].index(name)]) if random.random() < 0.4 else ""
-    text = own or random.choice(texts)
-    if random.random() < 0.3:
-        text = spoiled(random, text.encode()).decode("utf-8", "replace")
-    return text
-
-
-def _line(random: Random, row: dict[str, str]) -> str:
+def _line(row: dict[str, str], *, is_plain: bool) -> str:
+    """Write a record as JSON, with numbers and booleans as such or as text."""
     fields = []
     for name, text in row.items():
-        is_plain = re.fullmatch(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?(e-?[0-9]+)?|true|false", text)
-        value = text if is_plain and random.random() < 0.7 else json.dumps(text)
+        value = text if is_plain and _PLAIN.fullmatch(text) else json.dumps(text)
         fields.append(f"{json.dumps(name)}:{value}")
     return f"{{{','.join(fields)}}}"
 
@@ -112,51 +164,42 @@ def _quoted(text: str) -> str:
 
 def open_check(folder: Path) -> Check:
     """Values of all types, in lines and in columns."""
-    desk = desk_for(folder, SourceFormat.AUTO, Format.JSONL)
-    rescues = replace(desk.stream.schema, evolution=Evolution.RESCUE)
-    source = desk.stream.source
+    task = quarantining_task(folder, SourceFormat.AUTO, Format.JSONL)
+    rescues = replace(task.stream.schema, evolution=Evolution.RESCUE)
+    source = task.stream.source
 
     def check(data: bytes) -> Outcome:
         output = (Format.JSONL, Format.ARROW)[zlib.crc32(data) % 2]
         is_csv = not data.startswith(b"{")
         format_ = SourceFormat.CSV if is_csv else SourceFormat.JSONL
-        desk.stream = replace(
-            desk.stream,
+        task.stream = replace(
+            task.stream,
             source=replace(source, format=format_),
             encoding=ENCODINGS[output],
             schema=rescues,
         )
-        desk.items.clear()
-        desk.land(data, "input")
-        try:
-            report, schema = _settled(desk, is_csv=is_csv)
+        with landed(task, data):
+            report, schema = _settled(task, is_csv=is_csv)
             if report.items[0].bad_file is not None or report.bad_records:
                 return Outcome.REFUSED
-            is_text = output is Format.JSONL
-            found = [dict(oracles.shown(line)[1]) for line in lines_of(report)] if is_text else []
-            _check(data, found or rows_of_columns(report, is_text=is_text), schema, is_csv=is_csv)
+            if output is Format.JSONL:
+                records = [dict(oracles.shown(line)[1]) for line in lines_of(report)]
+            else:
+                records = rows_of(report)
+            _check(data, records, schema, is_csv=is_csv)
             return Outcome.READ
-        finally:
-            for path in desk.root.rglob("*"):
-                if path.is_file():
-                    path.unlink()
 
     return check
 
 
-def rows_of_columns(report: TaskReport, *, is_text: bool) -> list[dict[str, Any]]:
-    """Give the rows of part files of columns."""
-    return [] if is_text else rows_of(report)
-
-
-def _settled(desk: Desk, *, is_csv: bool) -> tuple[TaskReport, RecordSchema]:
+def _settled(task: TaskFixture, *, is_csv: bool) -> tuple[TaskReport, RecordSchema]:
     schema = RecordSchema.from_json(list(_TYPES.items()))
     for look in range(_LOOKS):
         types = {column.name: column.type_text for column in schema.columns}
-        report = desk.encode(execution=f"{look:08x}", **types)
+        report = task.encode(execution=f"{look:08x}", **types)
         if not report.misfits:
             return report, schema
-        found = misfits_of([report], schema, text_source=is_csv)
+        found = merge_misfits([report], schema, text_source=is_csv)
         schema = schema.widened([one.column for one in found], text_source=is_csv)
     raise AssertionError(f"the schema did not settle: {schema.to_json()}")
 
@@ -193,7 +236,7 @@ def _is_same(value: Any, was: Any, column: Column, *, is_csv: bool) -> bool:
     if is_csv and column.type is ColumnType.BOOLEAN:
         was = {"true": True, "false": False}.get(was, was)
     if not isinstance(was, str) or column.type is ColumnType.STRING:
-        return value == was or is_same_json(value, was, column)
+        return value == was or oracles.is_same_json(value, was, column)
     said = _said(was, column)
     return said is not None and value in (was, said)
 

@@ -1,4 +1,4 @@
-"""Valid files of all formats to start from, and how those that have a structure are spoiled."""
+"""Strategies for files of all formats: valid ones, and how those with a structure are damaged."""
 
 import bz2
 import gzip
@@ -7,22 +7,31 @@ import json
 import lzma
 import zlib
 from collections.abc import Callable, Sequence
-from random import Random
+from dataclasses import dataclass, replace
 from typing import Any
 
 import fastavro
 import pyarrow as pa
 import zstandard
+from hypothesis import strategies as st
 
-from batch_pipeline_tests.guarantees.fuzz.harness.mutations import mutated, spoiled
-from batch_pipeline_tests.guarantees.fuzz.harness.targets import drawn
-from batch_pipeline_tests.unit import json_texts
-from batch_pipeline_tests.unit import test_typed_value_round_trips as typed
-from batch_pipeline_tests.unit import test_value_round_trips as values
+from batch_pipeline_tests.encode import json_strategies
+from batch_pipeline_tests.encode import test_typed_value_round_trips as typed
+from batch_pipeline_tests.encode import test_value_round_trips as values
+from batch_pipeline_tests.guarantees.fuzz.damage import (
+    AS_IT_IS,
+    BYTES,
+    FAULTS,
+    Batch,
+    Damage,
+    choices,
+    few,
+    rarely,
+    variants,
+)
 
-_COUNT = 24
-LARGE_BYTES = 2**18
-PACKINGS: tuple[Callable[[bytes], bytes], ...] = (
+_LARGE_BYTES = 2**18
+_PACKINGS: tuple[Callable[[bytes], bytes], ...] = (
     lambda data: gzip.compress(data, 1, mtime=0),
     lambda data: gzip.compress(data[:9], 1, mtime=0) + gzip.compress(data[9:], 1, mtime=0),
     bz2.compress,
@@ -40,155 +49,143 @@ _CODECS: dict[str, Callable[[bytes], bytes]] = {
     "xz": lambda data: lzma.compress(data, preset=0),
 }
 _SYNC = b"0123456789abcdef"
-AvroParts = tuple[bytes, int, bytes]  # the schema, the number of records, their bytes
 
 
-def jsonl(number: int) -> list[bytes]:
-    """JSON lines, with all ends of lines."""
-    return _json(number, ["lines", "lines with returns"])
+# Text
 
 
-def documents(number: int) -> list[bytes]:
-    """Arrays, and documents one behind the other."""
-    return _json(number, ["array", "documents", "documents in one line", "array", "lines"])
+def _json(layouts: Sequence[str]) -> st.SearchStrategy[bytes]:
+    return st.builds(
+        lambda records, layout, blank: values.LAYOUTS[layout](
+            [json_strategies.text_of(record, blank=blank) for record in records]
+        ).encode(),
+        json_strategies.records(),
+        st.sampled_from(layouts),
+        st.sampled_from(("", " ")),
+    )
 
 
-def _json(number: int, layouts: Sequence[str]) -> list[bytes]:
-    records = drawn(json_texts.records(), _COUNT, number)
-    found = []
-    for at, one in enumerate(records):
-        texts = [json_texts.text_of(record, blank=" " * (at % 2)) for record in one]
-        found.append(values.LAYOUTS[layouts[at % len(layouts)]](texts).encode())
-    return found
+def _csv(table: tuple[list[str], list[list[Any]]], quoted: bool, end: str) -> bytes:
+    names, rows = table
+    lines = [
+        ",".join(values.csv_cell(cell, quoted=quoted) for cell in row) for row in (names, *rows)
+    ]
+    return "".join(line + end for line in lines).encode()
 
 
-def csv(number: int) -> list[bytes]:
-    """Tables with a header."""
-    found = []
-    for at, (names, rows) in enumerate(drawn(values.csv_tables(), _COUNT, number)):
-        quoted, end = at % 3 == 0, ("\n", "\r\n", "\r")[at % 5 % 3]
-        lines = [
-            ",".join(values.csv_cell(cell, quoted=quoted) for cell in row) for row in [names, *rows]
-        ]
-        found.append("".join(line + end for line in lines).encode())
-    return found
+JSONL = _json(["lines", "lines with returns"])
+DOCUMENTS = _json(["array", "documents", "documents in one line", "array", "lines"])
+CSV = st.builds(_csv, values.csv_tables(), st.booleans(), st.sampled_from(("\n", "\r\n", "\r")))
+TEXT = st.one_of(JSONL, DOCUMENTS, CSV)
 
 
-def parquet(number: int) -> list[bytes]:
-    """Small files with columns of all kinds."""
-    columns = drawn(typed.columns(avro=False), _COUNT, number)
-    packings = ("none", "snappy", "zstd")
-    return [typed.parquet(one, packings[at % 3]) for at, one in enumerate(columns)]
+def _in_charset(data: bytes, *, charset: str) -> bytes:
+    return data.decode("utf-8", "replace").encode(charset)
 
 
-def avro(number: int) -> list[AvroParts]:
-    """Small files with fields of all kinds, taken apart."""
-    found = []
-    for one in drawn(typed.columns(avro=True), _COUNT, number):
-        block: Any = next(iter(fastavro.block_reader(io.BytesIO(typed.avro(one, "null")))))
-        schema = json.dumps(block.writer_schema).encode()
-        found.append((schema, block.num_records, block.bytes_.getvalue()))
-    return found
+def _packed(data: bytes, *, packing: int) -> bytes:
+    return _PACKINGS[packing](data)
 
 
-def arrow(number: int) -> list[bytes]:
-    """Arrow files and streams, of which none is a source."""
-    found = []
-    for at, columns in enumerate(drawn(typed.columns(avro=False), _COUNT, number)):
-        arrays = {name: pa.array(some, kind.arrow) for name, (kind, some) in columns.items()}
-        table = pa.table(arrays)
-        file = io.BytesIO()
-        new = pa.ipc.new_file if at % 2 else pa.ipc.new_stream
-        with new(file, table.schema) as writer:
-            writer.write_table(table)
-        found.append(file.getvalue())
-    return found
+_PACKING = st.integers(0, len(_PACKINGS) - 1)
+_FORMS = choices(_packed, packing=_PACKING) | choices(
+    _in_charset, charset=st.sampled_from(("utf-16", "utf-32", "utf-8-sig"))
+)
 
 
-def packed(number: int) -> list[bytes]:
-    """Text files in all compressions."""
-    plain = [*jsonl(number)[:20], *csv(number)[:20], *documents(number)[:10]]
-    return [pack(data) for data in plain for pack in PACKINGS]
+def text(valid: st.SearchStrategy[bytes]) -> st.SearchStrategy[Batch]:
+    """Draw damaged text, some of it compressed or in another charset."""
+    writers = rarely(7, _FORMS).map(lambda form: form or bytes)
+    return variants(few(valid), BYTES, writers)
 
 
-def text_made(random: Random, corpus: Sequence[bytes]) -> bytes:
-    """Spoil text, and now and then compress it or write it in another charset."""
-    data = mutated(random, corpus)
-    fate = random.random()
-    if fate < 0.1:
-        return random.choice(PACKINGS)(data)
-    if fate < 0.15:
-        charset = random.choice(("utf-16", "utf-32", "utf-8-sig"))
-        return data.decode("utf-8", "replace").encode(charset)
-    return data
+def _lengthened(data: bytes, *, at: int, size: int) -> bytes:
+    """Repeat a few bytes until the file is long: what takes long becomes visible."""
+    start = len(data) * at // 100
+    piece = data[start : start + size] or b" "
+    return data[:start] + piece * (_LARGE_BYTES // len(piece)) + data[start:]
 
 
-def large(number: int) -> list[bytes]:
-    """Text files of all kinds."""
-    return [*jsonl(number), *documents(number), *csv(number)]
+LARGE = variants(
+    few(TEXT),
+    BYTES,
+    choices(_lengthened, at=st.integers(0, 100), size=st.sampled_from((1, 2, 5, 20, 100, 1000))),
+)
 
 
-def large_made(random: Random, corpus: Sequence[bytes]) -> bytes:
-    """Repeat a few bytes of a spoiled file until it is long: what takes long shows itself."""
-    data = mutated(random, corpus)
-    start = random.randrange(len(data) + 1)
-    piece = data[start : start + random.choice((1, 2, 5, 20, 100, 1000))] or b" "
-    return data[:start] + piece * (LARGE_BYTES // len(piece)) + data[start:]
+def _with_tail(data: bytes, *, tail: bytes) -> bytes:
+    return data + tail
 
 
-def packed_made(random: Random, corpus: Sequence[bytes]) -> bytes:
-    """Spoil what is compressed; now and then put another one or something else behind it."""
-    data = spoiled(random, random.choice(corpus))
-    fate = random.random()
-    if fate < 0.1:
-        data += random.choice((b"\0" * 9, b"x", random.choice(corpus)))
-    return data
+_TAILS = st.sampled_from((b"\0" * 9, b"x", *(pack(b"{}") for pack in _PACKINGS)))
+PACKED = variants(
+    st.lists(TEXT, min_size=2, max_size=2).map(
+        lambda texts: [pack(one) for one in texts for pack in _PACKINGS]
+    ),
+    FAULTS,
+    choices(_with_tail, tail=rarely(10, _TAILS).map(lambda tail: tail or b"")),
+)
 
 
-def parquet_made(random: Random, corpus: Sequence[bytes]) -> bytes:
-    """Spoil pages or the footer."""
-    data = random.choice(corpus)
-    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
-    match random.randrange(5):
-        case 0:
-            return mutated(random, corpus)
-        case 1:
-            return spoiled(random, data[:start]) + data[start:]
-        case 2:
-            footer = spoiled(random, data[start:-8])
-            return data[:start] + footer + len(footer).to_bytes(4, "little") + data[-4:]
-        case 3:
-            changed = bytearray(data)
-            for _ in range(random.choice((1, 1, 2, 4))):
-                changed[random.randrange(start, len(data) - 8)] = random.randrange(256)
-            return bytes(changed)
-        case _:
-            return spoiled(random, data)
+# Columns
+
+_COLUMNS = typed.columns(avro=False)
+PARQUET_FILES = st.builds(typed.parquet, _COLUMNS, st.sampled_from(("none", "snappy", "zstd")))
 
 
-def avro_made(random: Random, corpus: Sequence[AvroParts]) -> bytes:
-    """Spoil records, schema or container, each inside of a container that is right."""
-    schema, count, records = random.choice(corpus)
-    fate = random.randrange(6)
-    if fate == 0:
-        schema = random.choice(corpus)[0]
-    elif fate == 1:
-        schema = spoiled(random, schema) if random.random() < 0.3 else _other_types(random, schema)
-    elif fate < 4:
-        records = mutated(random, [one[2] for one in corpus] + [records] * 9)
-    if random.random() < 0.05:
-        count = random.choice((0, 1, count + 1, 2**31, 2**62))
-    codec = random.choice(list(_CODECS)) if random.random() < 0.4 else "null"
-    packed_records = _CODECS[codec](records)
-    if fate == 5:
-        packed_records = spoiled(random, packed_records)
-    metadata = {b"avro.schema": schema, b"avro.codec": codec.encode()}
-    head = b"Obj\x01" + _long(len(metadata))
-    for key, value in metadata.items():
-        head += _long(len(key)) + key + _long(len(value)) + value
-    block = _long(count) + _long(len(packed_records)) + packed_records + _SYNC
-    data = head + b"\0" + _SYNC + block * random.choice((1, 1, 1, 2))
-    return spoiled(random, data) if fate == 4 else data
+def _footer_start(data: bytes) -> int:
+    return max(0, len(data) - 8 - int.from_bytes(data[-8:-4], "little"))
+
+
+def _in_pages(data: bytes, others: Sequence[bytes], *, fault: Damage[bytes]) -> bytes:
+    start = _footer_start(data)
+    return fault(data[:start], others) + data[start:]
+
+
+def _in_footer(data: bytes, others: Sequence[bytes], *, fault: Damage[bytes]) -> bytes:
+    """Damage the footer, and keep its length right."""
+    start = _footer_start(data)
+    footer = fault(data[start:-8], others)
+    return data[:start] + footer + len(footer).to_bytes(4, "little") + data[-4:]
+
+
+PARQUET_DAMAGES: st.SearchStrategy[Damage[bytes]] = st.one_of(
+    BYTES, choices(_in_pages, fault=FAULTS), choices(_in_footer, fault=FAULTS), FAULTS
+)
+PARQUET = variants(few(PARQUET_FILES), PARQUET_DAMAGES, AS_IT_IS)
+
+
+def _arrow(columns: typed.Columns, is_file: bool) -> bytes:
+    arrays = {name: pa.array(some, kind.arrow) for name, (kind, some) in columns.items()}
+    table = pa.table(arrays)
+    file = io.BytesIO()
+    new = pa.ipc.new_file if is_file else pa.ipc.new_stream
+    with new(file, table.schema) as writer:
+        writer.write_table(table)
+    return file.getvalue()
+
+
+# No source reads Arrow's own files and streams: all are refused.
+ARROW = variants(few(st.builds(_arrow, _COLUMNS, st.booleans())), BYTES, AS_IT_IS)
+
+
+# Avro, whose records, schema and blocks are damaged inside of a container that is right
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Avro:
+    schema: bytes
+    count: int
+    records: bytes
+
+
+def _avro(columns: typed.Columns) -> _Avro:
+    block: Any = next(iter(fastavro.block_reader(io.BytesIO(typed.avro(columns, "null")))))
+    return _Avro(
+        schema=json.dumps(block.writer_schema).encode(),
+        count=block.num_records,
+        records=block.bytes_.getvalue(),
+    )
 
 
 _WORDS = [
@@ -226,28 +223,85 @@ _WORDS = [
 ]
 
 
-def _other_types(random: Random, schema: bytes) -> bytes:
-    """Put another word in the place of a value of a schema."""
-    value = json.loads(schema)
-    places = [(value, key) for key in value]
-    waiting = [value]
+def _other_schema(parts: _Avro, others: Sequence[_Avro], *, at: int) -> _Avro:
+    return replace(parts, schema=others[at % len(others)].schema)
+
+
+def _other_type(parts: _Avro, _others: Sequence[_Avro], *, at: int, word: bytes) -> _Avro:
+    """Replace a value in the schema."""
+    try:
+        schema = json.loads(parts.schema)
+    except ValueError:
+        return parts
+    places: list[tuple[Any, Any]] = []
+    waiting = [schema]
     while waiting:
         holder = waiting.pop()
-        keys = holder if isinstance(holder, dict) else range(len(holder))
-        for key in keys:
-            places.append((holder, key))
-            if isinstance(holder[key], (dict, list)):
-                waiting.append(holder[key])
-    holder, key = random.choice(places)
-    holder[key] = json.loads(random.choice(_WORDS))
-    return json.dumps(value).encode()
+        if isinstance(holder, dict | list):
+            keys = list(holder) if isinstance(holder, dict) else range(len(holder))
+            places += [(holder, key) for key in keys]
+            waiting += [holder[key] for key in keys]
+    if places:
+        holder, key = places[at % len(places)]
+        holder[key] = json.loads(word)
+    return replace(parts, schema=json.dumps(schema).encode())
+
+
+def _in_schema(parts: _Avro, _others: Sequence[_Avro], *, fault: Damage[bytes]) -> _Avro:
+    return replace(parts, schema=fault(parts.schema, ()))
+
+
+def _in_records(parts: _Avro, others: Sequence[_Avro], *, damage: Damage[bytes]) -> _Avro:
+    return replace(parts, records=damage(parts.records, [one.records for one in others]))
+
+
+def _other_count(parts: _Avro, _others: Sequence[_Avro], *, count: int | None) -> _Avro:
+    return replace(parts, count=parts.count + 1 if count is None else count)
+
+
+def _container(
+    parts: _Avro,
+    *,
+    codec: str,
+    blocks: int,
+    in_block: Damage[bytes] | None,
+    in_file: Damage[bytes] | None,
+) -> bytes:
+    packed = _CODECS[codec](parts.records)
+    if in_block:
+        packed = in_block(packed, ())
+    metadata = {b"avro.schema": parts.schema, b"avro.codec": codec.encode()}
+    head = b"Obj\x01" + _long(len(metadata))
+    for key, value in metadata.items():
+        head += _long(len(key)) + key + _long(len(value)) + value
+    block = _long(parts.count) + _long(len(packed)) + packed + _SYNC
+    data = head + b"\0" + _SYNC + block * blocks
+    return in_file(data, ()) if in_file else data
 
 
 def _long(value: int) -> bytes:
     value <<= 1
-    octets: Any = bytearray()
+    octets = bytearray()
     while value > 0x7F:
         octets.append(value & 0x7F | 0x80)
         value >>= 7
     octets.append(value)
     return bytes(octets)
+
+
+_AVRO_DAMAGES = st.one_of(
+    choices(_other_schema, at=st.integers(0, 2)),
+    choices(_other_type, at=st.integers(0, 2**16 - 1), word=st.sampled_from(_WORDS)),
+    choices(_in_schema, fault=FAULTS),
+    choices(_in_records, damage=BYTES),
+    choices(_in_records, damage=FAULTS),
+    choices(_other_count, count=st.sampled_from((None, 0, 1, 2**31, 2**62))),
+)
+_CONTAINERS = choices(
+    _container,
+    codec=st.sampled_from((*["null"] * 7, *_CODECS)),
+    blocks=st.sampled_from((1, 1, 1, 2)),
+    in_block=rarely(6, FAULTS),
+    in_file=rarely(6, FAULTS),
+)
+AVRO = variants(few(st.builds(_avro, typed.columns(avro=True))), _AVRO_DAMAGES, _CONTAINERS)

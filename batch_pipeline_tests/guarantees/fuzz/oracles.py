@@ -1,6 +1,7 @@
 """What other libraries read from the same bytes: the standard library, fastavro, Arrow read whole.
 
-Nothing of the product is used here. None says that an oracle cannot read the bytes either.
+None means that an oracle cannot read the bytes either. Of the product only the types of columns are
+used, to compare its values with what an oracle reads.
 """
 
 import bz2
@@ -9,16 +10,24 @@ import gzip
 import io
 import json
 import lzma
+import math
 import re
 import zlib
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
+from batch_pipeline.model.schema import Column, ColumnType
+from batch_pipeline_tests.encode import test_value_round_trips as values
+from batch_pipeline_tests.encode.typed_values import is_json_text
+
+_JSON_TYPES = values.JSON_TYPES
 _MARKS = {
     b"\xef\xbb\xbf": "utf-8",
     b"\xff\xfe\0\0": "utf-32-le",
@@ -231,3 +240,42 @@ def _inside(value: Any) -> Iterator[Any]:
         yield from value
     elif isinstance(value, tuple) and value[0] == "object":
         yield from (inner for _, inner in value[1])
+
+
+def is_same_json(found: Any, was: Any, column: Column) -> bool:
+    """Compare a cell of columns with a value as `shown` reads it."""
+    if was is None:
+        return found is None
+    if column.type in _JSON_TYPES:
+        return isinstance(found, str) and bool(shown(found) == was)
+    if isinstance(was, tuple) and was[0] == "number":
+        return column.type in values.NUMERIC and values.is_same_number(found, was[1], column)
+    return type(found) is type(was) and bool(found == was)
+
+
+def is_same_cell(found: Any, cell: str, column: Column, *, is_text: bool) -> bool:
+    """Compare a value, a JSON one if `is_text`, with a cell of csv."""
+    if not cell:
+        return found is None or found == ""
+    return values.is_same_cell(found, cell, column, is_text=is_text)
+
+
+def is_same_typed(found: Any, was: Any, column: Column) -> bool:
+    """Compare a cell of columns with the value that another library reads."""
+    if was is None or isinstance(was, timedelta):  # durations are text of their own form
+        return was is not None or found is None
+    if column.type in _JSON_TYPES:
+        return is_json_text(found, was)
+    if isinstance(was, UUID):
+        return bool(found == str(was))
+    if isinstance(was, float):
+        return isinstance(found, float) and _are_same_doubles(found, was)
+    if column.type is ColumnType.DECIMAL:
+        return bool(found == was)
+    return bool(found == was) and isinstance(found, bool) is isinstance(was, bool)
+
+
+def _are_same_doubles(found: float, was: float) -> bool:
+    if math.isnan(was):
+        return math.isnan(found)
+    return found == was and math.copysign(1, found) == math.copysign(1, was)

@@ -2,42 +2,48 @@
 
 import gzip
 import json
-from collections.abc import Sequence
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pyarrow as pa
 import zstandard
+from hypothesis import strategies as st
 from singer_sdk.exceptions import InvalidJSONSchema, InvalidRecord
 
-from batch_pipeline.domain.encoding import Compression, Format
-from batch_pipeline.domain.errors import ConfigurationError
-from batch_pipeline.domain.schema import Column, ColumnType, RecordSchema
-from batch_pipeline.postgres.cells import UnfitCellError
-from batch_pipeline.postgres.json_lines import LineReader
+from batch_pipeline.load.part_blocks import LineReader
+from batch_pipeline.load.types import IncompatibleValueError
+from batch_pipeline.model.encoding import Compression, Format
+from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.settings.stream_file import read_stream_file
-from batch_pipeline.singer.incoming.reading import MessageReader
-from batch_pipeline.singer.incoming.refusals import MessageError
-from batch_pipeline.singer.incoming.values import (
+from batch_pipeline.singer.parser import (
     BatchEncoding,
     BatchMessage,
+    MessageError,
+    MessageReader,
     RecordMessage,
     SchemaMessage,
     StateMessage,
 )
-from batch_pipeline.singer.target.batch_files import check as check_file
-from batch_pipeline.singer.target.batch_reading import BatchFile, BatchLimits, records
-from batch_pipeline.singer.target.places import WantedStream, stream_name
-from batch_pipeline.singer.target.stream_file import scaffold
-from batch_pipeline.singer.target.validation import CompiledValidator
+from batch_pipeline.singer.target.batches import BatchFile, BatchLimits, records
+from batch_pipeline.singer.target.batches import check as check_file
+from batch_pipeline.singer.target.config import AnnouncedStream, stream_name
+from batch_pipeline.singer.target.sink import CompiledValidator, scaffold
 from batch_pipeline_tests.guarantees.fuzz import files, oracles
-from batch_pipeline_tests.guarantees.fuzz.harness.json_mutations import json_mutated
-from batch_pipeline_tests.guarantees.fuzz.harness.mutations import mutated, spoiled
-from batch_pipeline_tests.guarantees.fuzz.harness.targets import Check, Outcome, expect
-from batch_pipeline_tests.guarantees.fuzz.same import is_same_json
+from batch_pipeline_tests.guarantees.fuzz.damage import (
+    AS_IT_IS,
+    BYTES,
+    FAULTS,
+    Batch,
+    choices,
+    damaged_bytes,
+    damaged_json,
+    few,
+    variants,
+)
+from batch_pipeline_tests.guarantees.fuzz.harness import Check, Outcome, expect
 
 _SCHEMA = {
     "type": "object",
@@ -49,7 +55,7 @@ _SCHEMA = {
     },
 }
 _ENCODING = {"format": "jsonl", "compression": "gzip"}
-MESSAGES: list[Any] = [
+_MESSAGES: list[Any] = [
     {"type": "RECORD", "stream": "orders", "record": {"id": 1, "name": "a:b", "x": {"y": [1.5]}}},
     {"type": "RECORD", "stream": "ä", "record": {}, "version": 5, "time_extracted": "2026-01-01"},
     {"type": "SCHEMA", "stream": "orders", "schema": _SCHEMA, "key_properties": ["id"]},
@@ -58,8 +64,13 @@ MESSAGES: list[Any] = [
     {"type": "BATCH", "stream": "ä", "encoding": {"format": "parquet"}, "manifest": ["s3://b/c"]},
     {"type": "ACTIVATE_VERSION", "stream": "orders", "version": 1},
 ]
-SCHEMAS: list[Any] = [{"stream": "orders", "schema": _SCHEMA, "keys": ["id"], "record": {"id": 1}}]
-SCHEMAS += [{"stream": "A b/ü", "schema": {"properties": {}}, "keys": [], "record": {}}]
+_SCHEMAS: list[Any] = [{"stream": "orders", "schema": _SCHEMA, "keys": ["id"], "record": {"id": 1}}]
+_SCHEMAS += [{"stream": "A b/ü", "schema": {"properties": {}}, "keys": [], "record": {}}]
+MESSAGES: st.SearchStrategy[Batch] = st.one_of(
+    damaged_json(*_MESSAGES),
+    damaged_bytes(*(json.dumps(one, ensure_ascii=False).encode() for one in _MESSAGES)),
+)
+SCHEMAS = damaged_json(*_SCHEMAS)
 
 
 def open_messages(_folder: Path) -> Check:
@@ -121,7 +132,7 @@ def open_schemas(folder: Path) -> Check:
         except (InvalidJSONSchema, InvalidRecord):
             return Outcome.REFUSED
         stream = stream_name(name)
-        wanted = WantedStream(name=name, schema=schema, key_properties=tuple(keys))
+        wanted = AnnouncedStream(name=name, schema=schema, key_properties=tuple(keys))
         try:
             made = scaffold(wanted, stream, "file:///landing/a b")
         except ConfigurationError:
@@ -136,24 +147,18 @@ def open_schemas(folder: Path) -> Check:
     return check
 
 
-def batch_files(number: int) -> list[bytes]:
-    """Files that a BATCH may name."""
-    lines = files.jsonl(number)[:30]
-    packed = [pack(one) for one in lines for pack in (gzip.compress, zstandard.compress)]
-    return [*lines, *packed, *files.parquet(number)[:30]]
+def _packed(lines: bytes, *, is_gzip: bool) -> bytes:
+    return (gzip.compress if is_gzip else zstandard.compress)(lines)
 
 
-def batch_file_made(random: Random, corpus: Sequence[bytes]) -> bytes:
-    """Spoil the lines of a file, or its bytes."""
-    data = random.choice(corpus)
-    if data.startswith(b"PAR1"):
-        return files.parquet_made(random, [data])
-    if data[:1] not in b"\x1f\x28":
-        return mutated(random, [data, *corpus[:9]])
-    if random.random() < 0.5:
-        return spoiled(random, data)
-    pack = gzip.compress if data[:1] == b"\x1f" else zstandard.compress
-    return pack(mutated(random, corpus[:30]))
+# Files that a BATCH may name: lines, damaged before or after they are compressed, and parquet.
+_PACKED = choices(_packed, is_gzip=st.booleans())
+BATCH_FILES: st.SearchStrategy[Batch] = st.one_of(
+    variants(few(files.JSONL), BYTES, AS_IT_IS),
+    variants(few(files.JSONL), BYTES, _PACKED),
+    variants(few(st.builds(_packed, files.JSONL, is_gzip=st.booleans())), FAULTS, AS_IT_IS),
+    files.PARQUET,
+)
 
 
 def open_batch_files(folder: Path) -> Check:
@@ -203,33 +208,29 @@ _CELLS: tuple[tuple[str, ...], ...] = (
 _LAST = {"objects": ('{"a":[1,{"b":null}]}', "{}", "null"), "columns": ("true", "false", "null")}
 
 
-def load_lines(number: int) -> list[bytes]:
-    """Lines of part files."""
-    random = Random(number)  # noqa: S311 - to be had again
-    found = []
-    for kind, columns in _COLUMNS.items():
-        for _ in range(30):
-            lines = []
-            for _ in range(random.randrange(1, 5)):
-                names = [column.split()[0] for column in columns]
-                choices = [*_CELLS, _LAST[kind], ("1.50", '"x"', "[1e400]", "null")]
-                cells = [
-                    f'"{name}":{random.choice(some)}'
-                    for name, some in zip(names, choices, strict=False)
-                ]
-                lines.append(f"{{{','.join(cells)}}}\n")
-            found.append("".join(lines).encode())
-    return found
+@st.composite
+def _part_file(draw: st.DrawFn) -> bytes:
+    """Draw lines of a part file."""
+    kind = draw(st.sampled_from(sorted(_COLUMNS)))
+    names = [column.split()[0] for column in _COLUMNS[kind]]
+    cells = [*_CELLS, _LAST[kind], ("1.50", '"x"', "[1e400]", "null")]
+    row = st.tuples(*(st.sampled_from(some) for _, some in zip(names, cells, strict=False)))
+    rows = draw(st.lists(row, min_size=1, max_size=4))
+    fields = [[f'"{name}":{cell}' for name, cell in zip(names, one, strict=True)] for one in rows]
+    return "".join(f"{{{','.join(one)}}}\n" for one in fields).encode()
 
 
-def load_lines_made(random: Random, corpus: Sequence[bytes]) -> bytes:
-    """Spoil values, but not lines: files that are loaded are what the encoder wrote."""
-    found = []
-    for line in mutated(random, corpus).split(b"\n"):
+def _records(data: bytes) -> bytes:
+    """Drop lines that are no records: files that are loaded are what the encoder wrote."""
+    lines = []
+    for line in data.split(b"\n"):
         with suppress(oracles.NoRecordError, oracles.Unclear):
             oracles.record(line)
-            found.append(line + b"\n")
-    return b"".join(found)
+            lines.append(line + b"\n")
+    return b"".join(lines)
+
+
+LOAD_LINES = variants(few(_part_file()), BYTES, st.just(_records))
 
 
 def open_load_lines(_folder: Path) -> Check:
@@ -245,7 +246,7 @@ def open_load_lines(_folder: Path) -> Check:
         schema, reader = readers["columns" if b'"b"' in lines else "objects"]
         try:
             batch = reader.read(lines)
-        except UnfitCellError as error:
+        except IncompatibleValueError as error:
             expect(0 <= error.row <= lines.count(b"\n"), error.row)
             return Outcome.REFUSED
         _check_rows(lines, batch, schema)
@@ -271,11 +272,4 @@ def _check_rows(lines: bytes, batch: pa.RecordBatch, schema: RecordSchema) -> No
                 continue
             if column.type is ColumnType.NUMBER and was is not None:
                 was = ("number", repr(float(was[1])))  # as near as a double comes
-            expect(is_same_json(value, was, column), column, value, "was", was)
-
-
-def line_made(random: Random, corpus: Sequence[Any]) -> bytes:
-    """Spoil a message as a value, or as text."""
-    if random.random() < 0.6:
-        return json_mutated(random, corpus)
-    return mutated(random, [json.dumps(one, ensure_ascii=False).encode() for one in corpus])
+            expect(oracles.is_same_json(value, was, column), column, value, "was", was)

@@ -12,16 +12,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from batch_pipeline.domain.encoding import Format
-from batch_pipeline.domain.location import to_path
-from batch_pipeline.domain.schema import RecordSchema
-from batch_pipeline.domain.stream import CsvOptions, SourceFiles, SourceFormat
-from batch_pipeline.spark.task_values import TaskReport
+from batch_pipeline.encode.task_values import TaskReport
+from batch_pipeline.model.encoding import Format
+from batch_pipeline.model.location import to_path
+from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline.model.stream import CsvOptions, SourceFiles, SourceFormat
+from batch_pipeline_tests.encode.task_fixture import (
+    ENCODINGS,
+    TaskFixture,
+    encode_with_inferred_schema,
+    lines_of,
+    quarantining_task,
+    rows_of,
+)
 from batch_pipeline_tests.guarantees.fuzz import oracles
-from batch_pipeline_tests.guarantees.fuzz.harness.targets import Check, Outcome, expect
-from batch_pipeline_tests.guarantees.fuzz.same import is_same_cell, is_same_json, is_same_typed
-from batch_pipeline_tests.unit.test_task import Desk
-from batch_pipeline_tests.unit.whole_tasks import ENCODINGS, desk_for, lines_of, rows_of, settled
+from batch_pipeline_tests.guarantees.fuzz.harness import Check, Outcome, expect
 
 _LONGEST_REASON = 1_000
 _RAW_BYTES = 60_000  # of a record in quarantine; more of it may be cut
@@ -48,11 +53,11 @@ class Encoded:
 
 def open_check(folder: Path, *, declared: tuple[SourceFormat, ...]) -> Check:
     """Make the check of files that are said to be of one of some formats, by turns."""
-    desk = desk_for(folder, SourceFormat.AUTO, Format.JSONL)
-    sources = [replace(desk.stream.source, format=one) for one in declared]
+    task = quarantining_task(folder, SourceFormat.AUTO, Format.JSONL)
+    sources = [replace(task.stream.source, format=one) for one in declared]
 
     def check(data: bytes) -> Outcome:
-        with _encoded(desk, data, sources) as encoded:
+        with _encoded(task, data, sources) as encoded:
             outcome = _outcome(encoded)
             if outcome is Outcome.READ:
                 _compare(data, encoded)
@@ -63,8 +68,8 @@ def open_check(folder: Path, *, declared: tuple[SourceFormat, ...]) -> Check:
 
 def open_dialects(folder: Path) -> Check:
     """Make the check of text in other dialects and charsets, for which there is no oracle."""
-    desk = desk_for(folder, SourceFormat.CSV, Format.JSONL)
-    usual = desk.stream.source
+    task = quarantining_task(folder, SourceFormat.CSV, Format.JSONL)
+    usual = task.stream.source
     sources = [
         replace(usual, csv=CsvOptions(delimiter=";", quote="'", escape="\\")),
         replace(usual, csv=CsvOptions(escape="\\")),
@@ -75,26 +80,33 @@ def open_dialects(folder: Path) -> Check:
     ]
 
     def check(data: bytes) -> Outcome:
-        with _encoded(desk, data, sources) as encoded:
+        with _encoded(task, data, sources) as encoded:
             return _outcome(encoded)
 
     return check
 
 
 @contextmanager
-def _encoded(desk: Desk, data: bytes, sources: Sequence[SourceFiles]) -> Iterator[Encoded]:
+def _encoded(task: TaskFixture, data: bytes, sources: Sequence[SourceFiles]) -> Iterator[Encoded]:
     """Encode a file as one of some sources, into lines or columns, by turns."""
     turn = zlib.crc32(data)  # by the input itself: a kept one does the same again
     output = (Format.JSONL, Format.JSONL, Format.ARROW, Format.PARQUET)[turn % 4]
     source = sources[turn // 4 % len(sources)]
-    desk.stream = replace(desk.stream, source=source, encoding=ENCODINGS[output])
-    desk.items.clear()
-    desk.land(data, "input")
-    try:
-        report, schema = settled(desk)
+    task.stream = replace(task.stream, source=source, encoding=ENCODINGS[output])
+    with landed(task, data):
+        report, schema = encode_with_inferred_schema(task)
         yield Encoded(report, schema, output)
+
+
+@contextmanager
+def landed(task: TaskFixture, data: bytes) -> Iterator[None]:
+    """Land one file, and delete it in the end with all that was made from it."""
+    task.items.clear()
+    task.land(data, "input")
+    try:
+        yield
     finally:
-        for path in desk.root.rglob("*"):
+        for path in task.root.rglob("*"):
             if path.is_file():
                 path.unlink()
 
@@ -180,7 +192,7 @@ def _check_json(numbered: list[tuple[int, bytes]], encoded: Encoded, *, has_line
         for column in encoded.schema.columns:
             value = found.get(column.name)
             was = written.get(column.name)
-            expect(is_same_json(value, was, column), column, value, "was", was)
+            expect(oracles.is_same_json(value, was, column), column, value, "was", was)
 
 
 def _check_csv(text: bytes, encoded: Encoded) -> None:
@@ -203,7 +215,7 @@ def _check_csv(text: bytes, encoded: Encoded) -> None:
         expect(len(row) == len(header), "a row that does not fit its header", row)
         for name, cell in zip(header, row, strict=True):
             column = encoded.schema.by_name()[name]
-            is_same = is_same_cell(found[name], cell, column, is_text=encoded.is_text)
+            is_same = oracles.is_same_cell(found[name], cell, column, is_text=encoded.is_text)
             expect(is_same, column, found[name], "was", cell)
 
 
@@ -217,7 +229,7 @@ def _check_typed(expected: list[Any] | None, encoded: Encoded) -> None:
     for found, row in zip(encoded.rows, good, strict=not encoded.is_text):
         for column in encoded.schema.columns:
             value, was = found[column.name], row[column.name]
-            expect(is_same_typed(value, was, column), column, value, "was", was)
+            expect(oracles.is_same_typed(value, was, column), column, value, "was", was)
 
 
 def _quarantined(report: TaskReport) -> Iterator[dict[str, Any]]:

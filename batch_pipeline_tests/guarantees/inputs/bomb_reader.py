@@ -7,11 +7,11 @@ import re
 import sys
 from pathlib import Path
 
-from batch_pipeline.domain.errors import BadFileError
-from batch_pipeline.domain.item import FoundFile
-from batch_pipeline.domain.location import to_uri
-from batch_pipeline.spark.read.readers import open_reader
-from batch_pipeline.spark.read.sources import open_source
+from batch_pipeline.encode.readers.decoded_file import open_source
+from batch_pipeline.encode.readers.formats import open_reader
+from batch_pipeline.model.errors import BadFileError
+from batch_pipeline.model.item import LandedFile
+from batch_pipeline.model.location import to_uri
 from batch_pipeline_tests.factories import stream
 
 
@@ -19,9 +19,9 @@ def outcome(path: Path) -> str:
     """Read all of a file; gives why it is bad, or how many records it has."""
     described, records = stream(), 0
     try:
-        with open_source(FoundFile(location=to_uri(path)), described) as source:
+        with open_source(LandedFile(location=to_uri(path)), described) as source:
             for chunk in open_reader(source, described).chunks():
-                records += len(chunk.numbers)
+                records += len(chunk.record_numbers)
     except BadFileError as error:
         return error.reason
     return f"{records} records"

@@ -20,7 +20,7 @@ from batch_pipeline_tests.acceptance.workplace import Workplace, new_workplace, 
 from batch_pipeline_tests.guarantees.secrets.canaries import Canaries
 from batch_pipeline_tests.guarantees.secrets.search import Search
 from batch_pipeline_tests.guarantees.secrets.watcher import Seen, watching
-from batch_pipeline_tests.unit.target_scripts import script
+from batch_pipeline_tests.load.target_scripts import script
 
 TALKS = """
 from urllib.parse import quote

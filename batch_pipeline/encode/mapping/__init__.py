@@ -1,0 +1,1 @@
+"""Apply stream maps, selection and flattening to records before they are validated."""

@@ -1,0 +1,285 @@
+"""The mapper of a stream: it selects, filters, maps and flattens records and their schema.
+
+Values of JSON records that no expression reads keep their text, digit by digit.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from batch_pipeline.encode.chunks import Chunk, JsonRecords, MalformedRecord
+from batch_pipeline.encode.mapping.json_text import (
+    DECODE_ERRORS,
+    UnmappableRecordError,
+    decode,
+    decode_error_reason,
+    decode_fields,
+    encode_fields,
+    json_text,
+)
+from batch_pipeline.encode.mapping.selection import Selection, SelectionResult
+from batch_pipeline.encode.mapping.stream_map import resolve_stream_map
+from batch_pipeline.encode.mapping.table_map import map_table
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.record_rules import OnNonfinite
+from batch_pipeline.model.schema import ColumnType, nested_kind, properties_of, schema_of
+from batch_pipeline.model.stream import Stream
+
+if TYPE_CHECKING:
+    from batch_pipeline.encode.mapping.singer_map import Flattening, SingerMap
+
+
+Record = dict[str, msgspec.Raw]
+_OBJECT_OR_NULL = (b"{", b"n")  # how their JSON text begins
+
+
+def map_records(mapper: "Mapper", chunk: JsonRecords) -> JsonRecords:
+    """Map the records of a chunk; bad records keep their text."""
+    lines: list[bytes] = []
+    bad: list[MalformedRecord] = []
+    removed: set[int] = set()
+    for index, line in enumerate(chunk.lines):
+        try:
+            text = _map_line(mapper, line)
+        except UnmappableRecordError as error:
+            bad.append(MalformedRecord(line=chunk.line_numbers[index], reason=str(error), raw=line))
+            removed.add(index)
+            continue
+        if text is None:
+            removed.add(index)
+        else:
+            lines.append(text)
+    return replace(
+        chunk,
+        lines=lines,
+        line_numbers=_without(chunk.line_numbers, removed),
+        record_numbers=_without(chunk.record_numbers, removed),
+        bad=(*chunk.bad, *bad),
+        filtered=chunk.filtered + len(removed) - len(bad),
+    )
+
+
+def _map_line(mapper: "Mapper", line: bytes) -> bytes | None:
+    """Map one record; return None if it is filtered out.
+
+    Raises:
+        UnmappableRecordError: The line is not an object, or cannot be mapped.
+    """
+    try:
+        record = decode_fields(line)
+        if mapper.selection is not None:
+            mapper.selection.select(record)
+    except msgspec.ValidationError as error:
+        raise UnmappableRecordError("is not a JSON object") from error
+    except DECODE_ERRORS as error:
+        raise UnmappableRecordError(decode_error_reason(error)) from error
+    rules, flattening = mapper.rules, mapper.flattening
+    if rules is None and flattening is None:
+        return encode_fields(record)
+    mapped: dict[str, Any] | None = record if rules is None else _apply_rules(rules, record)
+    if mapped is None:
+        return None
+    if rules is not None and rules.only_filters and mapper.selection is None and flattening is None:
+        return line
+    if flattening is not None:
+        mapped = flattening.flattened(
+            mapped, frozenset() if rules is None else _text_properties(rules, record)
+        )
+    for name, value in mapped.items():
+        if not isinstance(value, msgspec.Raw):
+            text = json_text(value) if rules is None else rules.json_text(name, value)
+            mapped[name] = msgspec.Raw(text)
+    return encode_fields(mapped)
+
+
+def _apply_rules(rules: "SingerMap", record: Record) -> dict[str, Any] | None:
+    """Apply the rules; unchanged values stay JSON text."""
+    try:
+        values = {
+            name: decode(value) if rules.reads(name) else value for name, value in record.items()
+        }
+    except DECODE_ERRORS as error:
+        raise UnmappableRecordError(decode_error_reason(error)) from error
+    mapped = rules.mapped(values)
+    if mapped is None:
+        return None
+    for name, value in mapped.items():
+        source = rules.source(name)
+        if source in record and values[source] is value and rules.is_unchanged(value):
+            mapped[name] = record[source]
+        elif isinstance(value, dict | list):
+            mapped[name] = msgspec.Raw(rules.json_text(name, value))
+    return mapped
+
+
+def _text_properties(rules: "SingerMap", record: Record) -> frozenset[str]:
+    kinds = {name: bytes(record[name])[:1] in _OBJECT_OR_NULL for name in rules.typed_by(record)}
+    return rules.texts(kinds)
+
+
+def _without(numbers: Sequence[int], left_out: set[int]) -> Sequence[int]:
+    if not left_out:
+        return numbers
+    return [number for index, number in enumerate(numbers) if index not in left_out]
+
+
+Schemas = dict[str, Any]  # JSON Schemas of properties by name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappedSchema:
+    """A JSON Schema of mapped records; `objects` are the columns that objects would have been."""
+
+    schema: Mapping[str, Any]
+    objects: frozenset[str] = frozenset()
+
+
+def map_schema(declared: Mapping[str, Any], mapper: "Mapper") -> MappedSchema:
+    """Return the schema of mapped records; `declared` is one of a record."""
+    schemas: Schemas = dict(declared["properties"])
+    selection, rules, flattening = mapper.selection, mapper.rules, mapper.flattening
+    mapped = schemas if selection is None else _select_schemas(selection, (), schemas)
+    if rules is not None:
+        mapped = _schemas_with_rules(rules, schemas, mapped)
+    objects: frozenset[str] = frozenset()
+    if flattening is not None:
+        flattened = _FlattenedSchema(flattening, mapped)
+        mapped, objects = flattened.schemas, frozenset(flattened.objects)
+    return MappedSchema(schema={**declared, "properties": mapped}, objects=objects)
+
+
+def _select_schemas(selection: Selection, path: tuple[str, ...], schemas: Schemas) -> Schemas:
+    selected: Schemas = {}
+    for name, schema in schemas.items():
+        choice = selection.choice((*path, name))
+        if choice is SelectionResult.DROPPED:
+            continue
+        inner = properties_of(schema)
+        if choice is SelectionResult.KEPT or not inner:
+            selected[name] = schema
+            continue
+        left = _select_schemas(selection, (*path, name), inner)
+        if left or choice is SelectionResult.KEPT_INSIDE:
+            selected[name] = {"type": ["null", "object"], "properties": left}
+    return selected
+
+
+def _schemas_with_rules(rules: "SingerMap", declared: Schemas, selected: Schemas) -> Schemas:
+    # The SDK knows which properties there are, and takes every computed value for text.
+    schemas: Schemas = {}
+    for name in rules.properties(selected):
+        source = rules.source(name)
+        if name in rules.mapped_names and name in declared:
+            schemas[name] = declared[name]
+        elif source in selected:
+            schemas[name] = selected[source]
+    return schemas
+
+
+class _FlattenedSchema:
+    """Columns of the properties of objects; deeper objects, and arrays, become JSON text."""
+
+    def __init__(self, flattening: "Flattening", schemas: Schemas) -> None:
+        self._flattening = flattening
+        self._declared = schemas
+        self.schemas: Schemas = {}
+        self.objects: set[str] = set()
+        for name, schema in schemas.items():
+            self._add((name,), schema)
+
+    def _add(self, path: tuple[str, ...], schema: Any) -> None:
+        name = self._flattening.name_of(path)
+        is_inner = len(path) > 1
+        kind = nested_kind(schema)
+        if kind is ColumnType.OBJECT and len(path) <= self._flattening.max_depth:
+            self.objects.add(name)
+            for inner, one in properties_of(schema).items():
+                self._add((*path, inner), one)
+        elif is_inner and (name in self._declared or not _is_column(schema)):
+            return
+        else:
+            self.schemas[name] = schema if kind is None else {"type": ["null", "string"]}
+
+
+def _is_column(schema: Any) -> bool:
+    """Return whether the type of a nested property, which nothing has checked, is known."""
+    try:
+        schema_of({"properties": {"inner": schema}})
+    except InvalidValueError:
+        return False
+    return True
+
+
+_TEXT_WITHHELD = "its text is withheld, as the mapping hides values"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mapper:
+    """The mapping of a stream: selection, rules and flattening, in this order.
+
+    Each step is None where it leaves records as they are. `alias` and `key_properties` are the name
+    of the stream and its keys afterwards. A record on which an
+    expression fails is malformed. With `hides_values`, values are removed or replaced; malformed
+    records then have no text, which would show the values from before the mapping.
+    """
+
+    alias: str
+    key_properties: tuple[str, ...]
+    selection: Selection | None
+    rules: "SingerMap | None"
+    flattening: "Flattening | None"
+    hides_values: bool
+    on_nonfinite: OnNonfinite
+
+    @classmethod
+    def of(cls, stream: Stream) -> "Mapper | None":
+        """Return the mapper of a stream; None where records stay as they are.
+
+        Raises:
+            InvalidValueError: the mapping is not valid.
+        """
+        mapping, keys = stream.mapping, stream.key_properties
+        stream_map = resolve_stream_map(stream.name, mapping, keys)
+        selection = Selection(mapping.select, keys)
+        flattens = mapping.flattening_enabled and mapping.flattening_max_depth != 0
+        if stream_map is None and selection.selects_all and not flattens:
+            return None
+        hides = not selection.selects_all or (stream_map is not None and stream_map.hides_values)
+        rules = flattening = None
+        if stream_map is not None:
+            from batch_pipeline.encode.mapping.singer_map import SingerMap  # loads the Singer SDK
+
+            rules = SingerMap(stream, stream_map, hides_values=hides)
+        if flattens:
+            from batch_pipeline.encode.mapping.singer_map import Flattening  # loads the Singer SDK
+
+            flattening = Flattening(mapping, hides_values=hides)
+        return cls(
+            alias=stream.name if stream_map is None else stream_map.alias,
+            key_properties=keys if stream_map is None else stream_map.keys,
+            selection=None if selection.selects_all else selection,
+            rules=rules,
+            flattening=flattening,
+            hides_values=hides,
+            on_nonfinite=stream.on_nonfinite,
+        )
+
+    def schema(self, declared: Mapping[str, Any]) -> MappedSchema:
+        """Return the JSON Schema of the mapped records; `declared` is that of the stream's."""
+        return map_schema(declared, self)
+
+    def mapped(self, chunk: Chunk) -> Chunk:
+        """Map the records of a chunk; those that it drops count as filtered or as bad."""
+        if isinstance(chunk, JsonRecords):
+            mapped: Chunk = map_records(self, chunk)
+        else:
+            mapped = map_table(self, chunk)
+        if not self.hides_values or not mapped.bad:
+            return mapped
+        return replace(mapped, bad=tuple(_withhold_text(bad) for bad in mapped.bad))
+
+
+def _withhold_text(bad: MalformedRecord) -> MalformedRecord:
+    return replace(bad, reason=f"{bad.reason}; {_TEXT_WITHHELD}", raw=b"")

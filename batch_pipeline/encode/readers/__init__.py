@@ -1,0 +1,1 @@
+"""Read source files into chunks of records."""

@@ -1,0 +1,396 @@
+"""Convert the values of Arrow arrays, of any type, into the types of their columns.
+
+A value is converted exactly or not at all: nothing is truncated, rounded or replaced. A value that
+does not fit spoils its record alone, which is set aside with the reason.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as at
+
+from batch_pipeline.encode.arrow_types import (
+    JSON_TYPES,
+    ArrowTypeUnknownError,
+    arrow_type_of,
+    column_of,
+    exact_cast,
+    is_uuid,
+    plain_type,
+)
+from batch_pipeline.encode.chunks import MalformedRecord, Table
+from batch_pipeline.encode.json_values import NonfiniteError, json_text
+from batch_pipeline.model.record_rules import OnNonfinite, ReadLimits
+from batch_pipeline.model.schema import Column, ColumnType, name_fault
+
+_DAY_US = 86_400 * 10**6
+_RANGES = {  # the years 1 to 9999, which ISO 8601 text has digits for
+    ColumnType.DATE: (-719_162, 2_932_896),
+    ColumnType.TIME: (0, _DAY_US - 1),
+    ColumnType.TIMESTAMP: (-719_162 * _DAY_US, 2_932_897 * _DAY_US - 1),
+    ColumnType.LOCAL_TIMESTAMP: (-719_162 * _DAY_US, 2_932_897 * _DAY_US - 1),
+}
+_REASONS = {
+    ColumnType.STRING: "is not UTF-8",
+    ColumnType.DECIMAL: "has more digits than its type",
+    ColumnType.DATE: "is not a whole day of the years 1 to 9999",
+    ColumnType.TIME: "is not a time of day in whole microseconds",
+    ColumnType.TIMESTAMP: "is not in whole microseconds or not in the years 1 to 9999",
+    ColumnType.LOCAL_TIMESTAMP: "is not in whole microseconds or not in the years 1 to 9999",
+}
+_UNIT_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+
+
+class ConversionError(ValueError):
+    """A value that its column cannot hold; `shown` is the value as far as text can show it."""
+
+    def __init__(self, reason: str, shown: str) -> None:
+        super().__init__(reason)
+        self.shown = shown
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertedArray:
+    """Values of a column's type, null at the positions that `errors` explains."""
+
+    array: pa.Array
+    errors: dict[int, ConversionError] = field(default_factory=dict)
+
+
+def convert_array(array: pa.Array, column: Column) -> ConvertedArray:
+    """Convert an array that is not nested into the type of the column."""
+    array = unwrap_array(array)
+    convert = _converter(array.type, column)
+    try:
+        return ConvertedArray(convert(array))
+    except pa.ArrowInvalid:
+        wrong = _find_unconvertible(array, convert)
+    reason = _REASONS.get(column.type, "does not fit its type")
+    errors = {index: ConversionError(reason, _shown(array[index : index + 1])) for index in wrong}
+    kept = pa.array([None if index in errors else index for index in range(len(array))], pa.int64())
+    return ConvertedArray(convert(array.take(kept)), errors)
+
+
+def unwrap_array(array: pa.Array) -> pa.Array:
+    """Decode dictionaries, runs and extension types, except UUIDs."""
+    while array.type != plain_type(array.type):
+        if at.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        elif at.is_run_end_encoded(array.type):
+            array = pc.run_end_decode(array)
+        else:
+            array = array.storage
+    return array
+
+
+def _converter(arrow_type: pa.DataType, column: Column) -> Callable[[pa.Array], pa.Array]:
+    """Return a function that raises `ArrowInvalid` for values that do not fit."""
+    if at.is_null(arrow_type):
+        return lambda array: array
+    if at.is_duration(arrow_type):
+        return lambda array: pa.array(_durations(array), pa.string())
+    if is_uuid(arrow_type):
+        return lambda array: pa.array(
+            [None if value is None else str(value) for value in array.to_pylist()], pa.string()
+        )
+    target = arrow_type_of(column)
+
+    def convert(array: pa.Array) -> pa.Array:
+        values = array if array.type == target else exact_cast(array, target)
+        values.validate(full=True)
+        if column.type in _RANGES and values.null_count < len(values):
+            _check_range(values, column.type)
+        return values
+
+    return convert
+
+
+def _check_range(values: pa.Array, kind: ColumnType) -> None:
+    numbers = values.view(pa.int32() if kind is ColumnType.DATE else pa.int64())
+    lowest, highest = _RANGES[kind]
+    bounds = pc.min_max(numbers).as_py()
+    if bounds["min"] < lowest or bounds["max"] > highest:
+        raise pa.ArrowInvalid("out of range")
+
+
+def _find_unconvertible(array: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> list[int]:
+    """Return the positions of values that cannot be converted, by bisection: they are few."""
+    wrong: list[int] = []
+    spans = [(0, len(array))]
+    while spans:
+        start, stop = spans.pop()
+        try:
+            convert(array[start:stop])
+        except pa.ArrowInvalid:
+            if stop - start == 1:
+                wrong.append(start)
+            else:
+                middle = (start + stop) // 2
+                spans += [(middle, stop), (start, middle)]
+    return wrong
+
+
+def _durations(array: pa.Array) -> list[str | None]:
+    """Return durations as ISO 8601 text, in seconds with all their digits."""
+    digits = _UNIT_DIGITS[array.type.unit]
+    return [
+        None if count is None else f"{'-' * (count < 0)}PT{Decimal(abs(count)).scaleb(-digits):f}S"
+        for count in array.cast(pa.int64()).to_pylist()
+    ]
+
+
+def _shown(single: pa.Array) -> str:
+    value: Any
+    if at.is_temporal(single.type):
+        value = single.cast(pa.int32() if single.type.bit_width == 32 else pa.int64())[0].as_py()
+        return f"{value} {getattr(single.type, 'unit', 'days')} since the start of its count"
+    if at.is_string(single.type) or at.is_large_string(single.type):
+        return bytes(single.cast(pa.large_binary())[0].as_py()).decode(errors="replace")
+    return str(single[0])
+
+
+def to_json_array(array: pa.Array, on_nonfinite: OnNonfinite) -> ConvertedArray:
+    """Return each value as compact JSON text; a null stays null.
+
+    A map is an object when its keys are text, else an array of `[key, value]`.
+    """
+    texts: list[bytes | None] = []
+    errors: dict[int, ConversionError] = {}
+    for index, value in enumerate(to_python_values(array)):
+        try:
+            texts.append(None if value is None else json_text(value, on_nonfinite))
+        except ConversionError as error:
+            texts.append(None)
+            errors[index] = error
+        except NonfiniteError as error:
+            texts.append(None)
+            errors[index] = ConversionError(str(error), str(value))
+        except RecursionError:
+            texts.append(None)
+            errors[index] = ConversionError("is nested too deeply", "")
+    return ConvertedArray(pa.array(texts, pa.binary()).cast(pa.string()), errors)
+
+
+def to_python_values(array: pa.Array) -> list[Any]:
+    """Return the values as Python objects; for one that does not fit, its error."""
+    array = unwrap_array(array)
+    if at.is_struct(array.type):
+        return _objects(array)
+    if at.is_map(array.type):
+        return _maps(array)
+    if at.is_list_view(array.type) or at.is_large_list_view(array.type):
+        starts, sizes = array.offsets.to_pylist(), array.sizes.to_pylist()
+        spans = [(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+        return _lists(array, to_python_values(array.values), spans)
+    if at.is_list(array.type) or at.is_large_list(array.type):
+        return _lists(
+            array, to_python_values(array.values), list(pairwise(array.offsets.to_pylist()))
+        )
+    if at.is_fixed_size_list(array.type):
+        size = array.type.list_size
+        starts = [(array.offset + index) * size for index in range(len(array))]
+        return _lists(array, to_python_values(array.values), [(at, at + size) for at in starts])
+    return _leaves(array)
+
+
+def check_nested_type(name: str, arrow_type: pa.DataType) -> None:
+    """Raise for types whose values cannot all be converted.
+
+    Raises:
+        ArrowTypeUnknownError: a type inside has no column type, or an object has a name twice.
+    """
+    plain = plain_type(arrow_type)
+    column_of(name, plain)
+    if at.is_map(plain):
+        children = [plain.key_field, plain.item_field]
+    else:
+        children = [plain.field(index) for index in range(plain.num_fields)]
+    names = [child.name for child in children]
+    if at.is_struct(plain) and len(set(names)) < len(names):
+        raise ArrowTypeUnknownError(f"column {name!r} holds objects with a name twice: {plain}")
+    for child in children:
+        check_nested_type(f"{name}.{child.name}", child.type)
+
+
+def _objects(array: pa.StructArray) -> list[Any]:
+    names = [array.type.field(index).name for index in range(array.type.num_fields)]
+    columns = [to_python_values(child) for child in array.flatten()]
+    rows = zip(*columns, strict=True) if columns else ((),) * len(array)
+    objects: list[Any] = [dict(zip(names, row, strict=True)) for row in rows]
+    return _with_nulls(array, objects)
+
+
+def _lists(array: pa.Array, values: list[Any], spans: list[tuple[int, int]]) -> list[Any]:
+    return _with_nulls(array, [values[start:stop] for start, stop in spans])
+
+
+def _maps(array: pa.MapArray) -> list[Any]:
+    keys, items = to_python_values(array.keys), to_python_values(array.items)
+    spans = pairwise(array.offsets.to_pylist())
+    pairs = [list(zip(keys[start:stop], items[start:stop], strict=True)) for start, stop in spans]
+    if column_of("", array.type).type is ColumnType.ARRAY:
+        return _with_nulls(array, pairs)
+    return _with_nulls(array, [_object(pair) for pair in pairs])
+
+
+def _object(pairs: list[tuple[Any, Any]]) -> Any:
+    for key, _ in pairs:
+        if isinstance(key, ConversionError):
+            return key
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        return ConversionError("holds a map with a key that is there twice", str(pairs))
+    return values
+
+
+def _leaves(array: pa.Array) -> list[Any]:
+    column = column_of("", array.type)
+    if column.type is ColumnType.ANY:  # decimals that Arrow has no shorter type for
+        return list(array.to_pylist())
+    converted = convert_array(array, column)
+    values: list[Any] = converted.array.to_pylist()
+    for index, error in converted.errors.items():
+        values[index] = error
+    return values
+
+
+def _with_nulls(array: pa.Array, values: list[Any]) -> list[Any]:
+    if not array.null_count:
+        return values
+    valid = array.is_valid().to_pylist()
+    return [value if is_valid else None for value, is_valid in zip(values, valid, strict=True)]
+
+
+RowError = tuple[str, ConversionError]  # the column, and why its value does not fit
+RowErrors = Mapping[int, RowError]  # by row
+
+
+def columns_from_schema(schema: pa.Schema, limits: ReadLimits) -> tuple[Column, ...]:
+    """Return the columns that hold the values of a file.
+
+    Raises:
+        ArrowTypeUnknownError: a column is not supported; the message says which and why.
+    """
+    if len(schema) > limits.max_columns:
+        limit = f"`read_limits.max_columns` allows ({limits.max_columns})"
+        raise ArrowTypeUnknownError(f"has {len(schema)} columns, more than {limit}")
+    if not len(schema):
+        raise ArrowTypeUnknownError("has no columns")
+    names: set[str] = set()
+    columns: list[Column] = []
+    for name, arrow_type in zip(schema.names, schema.types, strict=True):
+        if name in names:
+            raise ArrowTypeUnknownError(f"column {name!r} is there twice")
+        if fault := name_fault(name):
+            raise ArrowTypeUnknownError(f"column {name!r}: {fault}")
+        names.add(name)
+        check_nested_type(name, arrow_type)
+        columns.append(column_of(name, arrow_type))
+    return tuple(columns)
+
+
+def convert_batch(
+    batch: pa.RecordBatch,
+    columns: Sequence[Column],
+    on_nonfinite: OnNonfinite,
+    first_number: int,
+    known: RowErrors,
+) -> Table:
+    """Convert a batch to the types of the columns; its first row has the number given.
+
+    Rows in `known` are set aside for the errors there.
+    """
+    pairs = zip(columns, batch.columns, strict=True)
+    arrays = [_converted(array, column, on_nonfinite) for column, array in pairs]
+
+    def raw(row: int, error: RowError) -> bytes:
+        return _raw(batch, columns, row, error)
+
+    return build_table(columns, arrays, first_number, raw, known)
+
+
+def build_table(
+    columns: Sequence[Column],
+    arrays: Sequence[ConvertedArray],
+    first_number: int,
+    raw: Callable[[int, RowError], bytes],
+    known: RowErrors,
+) -> Table:
+    """Return a table of converted columns, without the rows of which a value did not fit.
+
+    `raw` returns the text that the quarantine keeps of a row; `known` are further errors.
+    """
+    errors = dict(known)
+    for column, converted in zip(columns, arrays, strict=True):
+        for row, error in converted.errors.items():
+            errors.setdefault(row, (column.name, error))
+    names = [column.name for column in columns]
+    batch = pa.RecordBatch.from_arrays([converted.array for converted in arrays], names)
+    numbers: Sequence[int] = range(first_number, first_number + batch.num_rows)
+    bad: list[MalformedRecord] = []
+    if errors:
+        for row in sorted(errors):
+            name, error = errors[row]
+            reason = f"column {name!r} {error}"
+            text = raw(row, errors[row])
+            bad.append(MalformedRecord(line=first_number + row, reason=reason, raw=text))
+        good = [row for row in range(batch.num_rows) if row not in errors]
+        batch = batch.take(pa.array(good, pa.int64()))
+        numbers = [first_number + row for row in good]
+    return Table(
+        batch=batch,
+        line_numbers=numbers,
+        record_numbers=numbers,
+        json=frozenset(column.name for column in columns if column.type in JSON_TYPES),
+        bad=tuple(bad),
+    )
+
+
+def _converted(array: pa.Array, column: Column, on_nonfinite: OnNonfinite) -> ConvertedArray:
+    if column.type in JSON_TYPES:
+        return to_json_array(array, on_nonfinite)
+    return convert_array(array, column)
+
+
+def _raw(batch: pa.RecordBatch, columns: Sequence[Column], row: int, error: RowError) -> bytes:
+    """Return a row that was set aside as JSON, as far as JSON can represent it."""
+    record: dict[str, Any] = {}
+    for column, array in zip(columns, batch.columns, strict=True):
+        single = array[row : row + 1]
+        value = error[1].shown if column.name == error[0] else to_python_values(single)[0]
+        try:
+            json_text(value, OnNonfinite.STRING)
+        except ConversionError as nested:
+            value = nested.shown
+        record[column.name] = value
+    return json_text(record, OnNonfinite.STRING)
+
+
+_VARIABLE_LENGTH = (at.is_string, at.is_large_string, at.is_binary, at.is_large_binary)
+
+
+def decoded_bytes(batch: pa.RecordBatch) -> int:
+    """Return the size of a batch without dictionaries: a repeated value counts every time."""
+    return sum(_bytes_of(column) for column in batch.columns)
+
+
+def _bytes_of(array: pa.Array) -> int:
+    size = int(array.nbytes)
+    kind = array.type
+    if at.is_dictionary(kind):
+        values = array.dictionary
+        if any(matches(values.type) for matches in _VARIABLE_LENGTH):
+            lengths = pc.take(pc.binary_length(values), array.indices)
+            size += pc.sum(lengths, min_count=0).as_py()
+    elif at.is_struct(kind):
+        size += sum(_bytes_of(part) for part in array.flatten())
+    elif at.is_list(kind) or at.is_large_list(kind) or at.is_fixed_size_list(kind):
+        size += _bytes_of(array.flatten())
+    elif at.is_map(kind):
+        size += _bytes_of(array.keys) + _bytes_of(array.items)
+    return size

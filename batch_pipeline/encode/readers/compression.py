@@ -1,0 +1,217 @@
+"""Decompress source files: gzip, bzip2, xz and zstd, with any number of members."""
+
+import bz2
+import lzma
+import zlib
+from enum import StrEnum
+from typing import Any, BinaryIO, Protocol, assert_never
+
+import pyarrow as pa
+
+from batch_pipeline.encode.errors import DecodeError
+from batch_pipeline.storage.gzip_codec import GZIP_CONTAINER, ZLIB
+
+_READ_BYTES = 64 * 2**10
+# Below this size nothing is said of the ratio: a short file of blanks compresses very well.
+EXPANSION_CHECKED_FROM_BYTES = 64 * 2**20
+_XZ_MEMORY_BYTES = 256 * 2**20
+_MAGIC_BYTES = 10
+_ZSTD_SKIPPABLE = frozenset(bytes([0x50 + kind]) + b"\x2a\x4d\x18" for kind in range(16))
+
+
+class SourceCompression(StrEnum):
+    """The compressions of landed files."""
+
+    GZIP = "gzip"
+    BZIP2 = "bzip2"
+    XZ = "xz"
+    ZSTD = "zstd"
+
+
+class _Member(Protocol):
+    """One gzip member, bzip2 stream or xz stream, as the classes of `bz2` and `lzma` are."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int) -> bytes: ...
+
+
+class _Decompressor(Protocol):
+    def read(self, size_bytes: int) -> bytes: ...
+
+
+def detect_compression(start: bytes) -> SourceCompression | None:
+    """Return the compression of a file by its first bytes, None if it is not compressed."""
+    if start.startswith(b"\x1f\x8b"):
+        return SourceCompression.GZIP
+    if start.startswith(b"BZh") and start[4:10] in (b"1AY&SY", b"\x17rE8P\x90"):
+        return SourceCompression.BZIP2  # text may start with "BZh", but does not continue like this
+    if start.startswith(b"\xfd7zXZ\0"):
+        return SourceCompression.XZ
+    if start.startswith(b"\x28\xb5\x2f\xfd") or start[:4] in _ZSTD_SKIPPABLE:
+        return SourceCompression.ZSTD
+    return None
+
+
+class DecompressedFile:
+    """The decompressed bytes of a file.
+
+    From 64 MiB on they may be at most `max_expansion` times as many as the compressed bytes read.
+    """
+
+    def __init__(
+        self, raw: BinaryIO, compression: SourceCompression, *, max_expansion: int
+    ) -> None:
+        self._raw = raw
+        self._compression = compression
+        self._max_expansion = max_expansion
+        self._decompressor: _Decompressor
+        if compression is SourceCompression.ZSTD:
+            self._decompressor = _Zstd(raw)
+        else:
+            self._decompressor = _Members(raw, compression)
+        self._size_bytes = 0
+
+    def read(self, size_bytes: int) -> bytes:
+        """Read exactly `size_bytes`, fewer only at the end; no more are ever held in memory.
+
+        Raises:
+            DecodeError: the data is damaged, ends early, or grows too much.
+            OSError: the file cannot be read.
+        """
+        pieces: list[bytes] = []
+        left = size_bytes
+        while left > 0 and (piece := self._read_piece(left)):
+            pieces.append(piece)
+            left -= len(piece)
+        return b"".join(pieces)
+
+    def _read_piece(self, size_bytes: int) -> bytes:
+        try:
+            piece = self._decompressor.read(size_bytes)
+        except (zlib.error, lzma.LZMAError, ZLIB.error) as error:
+            raise DecodeError(_reason(self._compression, str(error))) from error
+        except OSError as error:
+            if error.errno is not None:  # the file cannot be read; bz2 reports damage without one
+                raise
+            raise DecodeError(_reason(self._compression, str(error))) from error
+        self._size_bytes += len(piece)
+        if self._size_bytes >= EXPANSION_CHECKED_FROM_BYTES:
+            self._check_expansion()
+        return piece
+
+    def _check_expansion(self) -> None:
+        read = self._raw.tell()
+        if self._size_bytes > self._max_expansion * read:
+            raise DecodeError(
+                f"its first {read} bytes become more than {self._max_expansion} times as many when "
+                f"they are decompressed, which `read_limits.max_expansion` does not allow"
+            )
+
+
+class _Zstd:
+    """Arrow's zstd reader. Its `read` leaks memory when it fails, `read_buffer` does not."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._stream = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
+
+    def read(self, size_bytes: int) -> bytes:
+        return bytes(self._stream.read_buffer(size_bytes).to_pybytes())
+
+
+class _Members:
+    """The members of a gzip, bzip2 or xz file, one after the other."""
+
+    def __init__(self, raw: BinaryIO, compression: SourceCompression) -> None:
+        self._raw = raw
+        self._compression = compression
+        self._member = _new_member(compression)
+        self._pending = b""
+
+    def read(self, size_bytes: int) -> bytes:
+        """Read at most `size_bytes`, none only at the end."""
+        while not self._member.eof or self._start_another():
+            is_end = False
+            if not self._pending and self._member.needs_input:
+                self._pending = self._raw.read(_READ_BYTES)
+                is_end = not self._pending
+            data = self._member.decompress(self._pending, size_bytes)
+            self._pending = b""
+            if data:
+                return data
+            if is_end and not self._member.eof:
+                raise DecodeError(_reason(self._compression, "truncated"))
+        return b""
+
+    def _start_another(self) -> bool:
+        rest = self._member.unused_data
+        while len(rest) < _MAGIC_BYTES:
+            if self._compression is not SourceCompression.BZIP2:  # the others may be padded
+                rest = rest.lstrip(b"\0")
+            more = self._raw.read(_READ_BYTES)
+            if not more:
+                break
+            rest += more
+        if self._compression is not SourceCompression.BZIP2:
+            rest = rest.lstrip(b"\0")
+        if not rest:
+            return False
+        if detect_compression(rest) is not self._compression:
+            raise DecodeError(_reason(self._compression, "descriptor"))
+        self._member = _new_member(self._compression)
+        self._pending = rest
+        return True
+
+
+class _GzipMember:
+    """One gzip member."""
+
+    def __init__(self) -> None:
+        self._inflate: Any = ZLIB.decompressobj(wbits=GZIP_CONTAINER)
+
+    @property
+    def eof(self) -> bool:
+        return bool(self._inflate.eof)
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._inflate.unconsumed_tail
+
+    @property
+    def unused_data(self) -> bytes:
+        return bytes(self._inflate.unused_data)
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        return bytes(self._inflate.decompress(self._inflate.unconsumed_tail + data, max_length))
+
+
+def _new_member(compression: SourceCompression) -> _Member:
+    match compression:
+        case SourceCompression.GZIP:
+            return _GzipMember()
+        case SourceCompression.BZIP2:
+            return bz2.BZ2Decompressor()
+        case SourceCompression.XZ:
+            return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
+        case SourceCompression.ZSTD:
+            raise AssertionError("Arrow reads zstd frames itself")
+        case _:
+            assert_never(compression)
+
+
+def _reason(compression: SourceCompression, message: str) -> str:
+    """Return in a few words what the message of a library means."""
+    message = message.lower()
+    if "truncated" in message:
+        return f"{compression} data ends early"
+    if "crc" in message or "check" in message:
+        return f"{compression} checksum is wrong"
+    if "descriptor" in message:
+        return f"bytes behind the {compression} data are not {compression}"
+    if "memory" in message:
+        return f"{compression} data takes too much memory to decompress"
+    return f"{compression} data is damaged"

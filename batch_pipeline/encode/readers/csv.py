@@ -1,0 +1,499 @@
+"""Read csv files: whole ones, slices of large ones in several tasks, and ranges that are items.
+
+Text is read in blocks of complete records; `csv_parsers` says which of the two parsers reads one.
+
+A slice or a range starts where the bytes were divided, which may be inside of quotes. A first pass
+counts the quotes of each slice at the speed of memory, so that each task knows whether its slice
+starts inside of quotes, and its first line. That only holds while all quotes follow the rules: a
+task that meets one that does not gives up (`TaskInputError`), and the file is read in one piece.
+"""
+
+import os
+from codecs import BOM_UTF8
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from batch_pipeline.encode.chunks import ByteRange, LazyNumbers, MalformedRecord, Table
+from batch_pipeline.encode.errors import (
+    BadFileFactory,
+    TaskInputError,
+    format_size_limit,
+    os_error_reason,
+)
+from batch_pipeline.encode.readers.csv_dialect import wrong_delimiter_reason
+from batch_pipeline.encode.readers.csv_parsers import (
+    NEWLINE,
+    RETURN,
+    Cells,
+    CsvRecord,
+    CsvScanner,
+    LazyLineNumbers,
+    cells_to_batch,
+    count_lines,
+    find_end_of_records,
+    longest_record_bytes,
+    mask_escaped,
+    parse_with_arrow,
+)
+from batch_pipeline.model.errors import BadFileError
+from batch_pipeline.model.location import FileRange
+from batch_pipeline.model.record_rules import BadFileKind, ReadLimits
+from batch_pipeline.model.stream import CsvOptions, Stream
+
+if TYPE_CHECKING:
+    from batch_pipeline.encode.readers.decoded_file import DecodedFile
+
+_BLOCK_BYTES = 4 * 2**20
+_DIALECT_BYTES = 64 * 2**10  # checked for another delimiter
+
+
+class TextInput(Protocol):
+    """The bytes of a text file, uncompressed, UTF-8, without a byte order mark."""
+
+    def read(self, size_bytes: int) -> bytes:
+        """Read exactly `size_bytes`, fewer only at the end of the file."""
+        ...
+
+    def bad_file(self, reason: str, *, line: int | None = None) -> BadFileError:
+        """Return the error that says that this whole file is bad."""
+        ...
+
+
+class CsvReader:
+    """The records of one csv file, or of a part of it that starts at a record.
+
+    `header` holds the column names. If neither the caller nor the options give them, they are read
+    from the first record before the first chunk. `first_line` is the number of the line that the
+    text starts with, `line` that of the line to read next. `is_regular` states that so far all
+    records were well-formed and all quotes followed the rules.
+    """
+
+    def __init__(
+        self,
+        source: TextInput,
+        options: CsvOptions,
+        limits: ReadLimits,
+        *,
+        header: tuple[str, ...] = (),
+        first_line: int = 1,
+    ) -> None:
+        self.header = header or options.names
+        self._source = source
+        self._options = options
+        self._limits = limits
+        self.line = first_line
+        self.is_regular = True
+        self._next_number = 1
+        self._carry = b""  # what was read and not parsed yet
+        self._eof = False
+
+    def chunks(self) -> Iterator[Table]:
+        """Yield the records in order, a few MiB at a time; a file with a header only has no rows.
+
+        Raises:
+            BadFileError: the file or its header cannot be read, or a record is too long.
+        """
+        self.read_header()
+        while True:
+            if self.header and self._carry:
+                self._carry = yield from self._parse_block(self._carry, eof=self._eof)
+            self._check_length(len(self._carry), self.line)
+            if self._eof:
+                break
+            self._read_block()
+        if self.header and self._next_number == 1:
+            yield self._table(cells_to_batch([], self.header), ())
+
+    def read_header(self) -> int:
+        """Read the column names and return the number of bytes up to their end.
+
+        Raises:
+            BadFileError: the file or its header cannot be read.
+        """
+        header_bytes = 0
+        while not self.header and not self._eof:
+            self._read_block()
+            used = self._parse_header(self._carry, eof=self._eof)
+            self._carry = self._carry[used:]
+            header_bytes += used
+            self._check_length(0 if self.header else len(self._carry), self.line)
+        return header_bytes
+
+    def _read_block(self) -> None:
+        # Doubles when a record is longer than a block: blocks of fixed size would make the time to
+        # scan a long record again and again quadratic.
+        wanted = max(_BLOCK_BYTES, len(self._carry))
+        block = self._source.read(wanted)
+        self._eof = len(block) < wanted
+        self._carry += block
+
+    def _parse_block(self, data: bytes, *, eof: bool) -> Generator[Table, None, bytes]:
+        """Yield the complete records of `data`, return what is left.
+
+        Arrow's parser reads a block if its quotes follow the rules and no record is too long, the
+        strict parser reads it otherwise, or when Arrow has found an error.
+        """
+        masked = mask_escaped(data, self._options)
+        end = find_end_of_records(masked, self._options, eof=eof)
+        if end is None:
+            return data[(yield from self._parse_strictly(data, eof=eof)) :]
+        if end:
+            cells = None
+            if self._are_short(masked, end):
+                cells = parse_with_arrow(data, masked, end, self._options, self.header)
+            if cells is None:
+                yield from self._parse_strictly(data[:end], eof=True)
+            else:
+                lines = LazyLineNumbers(data, end, self._options, self.line, cells.num_rows)
+                self.line += count_lines(data, end)
+                if cells.num_rows:
+                    yield self._table(cells, lines)
+        return data[end:]
+
+    def _are_short(self, masked: bytes, end: int) -> bool:
+        """Return whether no record up to `end` is longer than allowed."""
+        limit = self._limits.max_record_bytes
+        return end <= limit or longest_record_bytes(masked[:end], self._options) <= limit
+
+    def _parse_strictly(self, data: bytes, *, eof: bool) -> Generator[Table, None, int]:
+        """Yield the records of `data` by the strict parser, return how many bytes they had."""
+        self.is_regular = False
+        scanner = CsvScanner(data, self._options, first_line=self.line, eof=eof)
+        good: list[Cells] = []
+        bad: list[MalformedRecord] = []
+        lines: list[int] = []
+        numbers: list[int] = []
+        for number, record in enumerate(scanner, start=self._next_number):
+            self._check_length(scanner.size_bytes, record.line)
+            if isinstance(record, MalformedRecord):
+                bad.append(record)
+            elif reason := self._record_fault(record):
+                bad.append(MalformedRecord(line=record.line, reason=reason, raw=record.raw))
+            else:
+                good.append(record.cells)
+                lines.append(record.line)
+                numbers.append(number)
+        self.line = scanner.line
+        if good or bad:
+            yield self._table(cells_to_batch(good, self.header), lines, numbers, tuple(bad))
+        return scanner.consumed
+
+    def _table(
+        self,
+        cells: pa.RecordBatch,
+        lines: Sequence[int],
+        numbers: Sequence[int] | None = None,
+        bad: tuple[MalformedRecord, ...] = (),
+    ) -> Table:
+        first = self._next_number
+        self._next_number += cells.num_rows + len(bad)
+        return Table(
+            batch=cells,
+            line_numbers=lines,
+            record_numbers=range(first, self._next_number) if numbers is None else numbers,
+            text=frozenset(self.header),
+            bad=bad,
+        )
+
+    def _check_length(self, size_bytes: int, line: int) -> None:
+        limit = self._limits.max_record_bytes
+        if size_bytes > limit:
+            reason = f"a record is longer than {format_size_limit(limit)} (an open quote?)"
+            raise self._source.bad_file(reason, line=line)
+
+    def _record_fault(self, record: CsvRecord) -> str | None:
+        if not _is_utf8(record.raw):
+            return "is not UTF-8"
+        expected, actual = len(self.header), len(record.cells)
+        if expected != actual:
+            return f"expected fields: {expected}, found: {actual}"
+        return None
+
+    def _parse_header(self, data: bytes, *, eof: bool) -> int:
+        """Set the column names and return the bytes that they take, 0 if they are incomplete."""
+        scanner = CsvScanner(data, self._options, first_line=self.line, eof=eof)
+        first = next(iter(scanner), None)
+        if first is None:
+            self.line = scanner.line
+            return scanner.consumed
+        if isinstance(first, MalformedRecord):
+            raise self._source.bad_file(f"header: {first.reason}", line=first.line)
+        if reason := _header_fault(first, self._limits.max_columns):
+            raise self._source.bad_file(f"header: {reason}", line=first.line)
+        header = tuple(str(cell or b"", "utf-8") for cell in first.cells)
+        if len(header) == 1 and not self._options.is_delimiter_given:
+            self._check_delimiter(header[0], data, first.line, eof=eof)
+        self.header = header
+        masked = mask_escaped(first.raw, self._options)
+        self.is_regular = find_end_of_records(masked, self._options, eof=True) is not None
+        self.line = scanner.line
+        return scanner.consumed
+
+    def _check_delimiter(self, name: str, data: bytes, line: int, *, eof: bool) -> None:
+        start = data[:_DIALECT_BYTES]
+        is_whole = eof and len(start) == len(data)
+        reason = wrong_delimiter_reason(start, name, self._options, is_whole=is_whole)
+        if reason is not None:
+            raise self._source.bad_file(f"header: {reason}", line=line)
+
+
+def _header_fault(record: CsvRecord, max_columns: int) -> str | None:
+    if not _is_utf8(record.raw):
+        return "is not UTF-8"
+    if b"\0" in record.raw:  # a damaged disk block, or a file of another kind
+        return "holds a zero byte, which no text does"
+    if len(record.cells) > max_columns:
+        limit = "`read_limits.max_columns`"
+        return f"has {len(record.cells)} columns, more than {limit} allows ({max_columns})"
+    names: set[bytes] = set()
+    for number, cell in enumerate(record.cells, start=1):
+        if not cell:
+            return f"column {number} has no name"
+        if cell in names:
+            return f"column {str(cell, 'utf-8')!r} is there twice"
+        names.add(cell)
+    return None
+
+
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+_COUNT_BYTES = 2 * 2**20
+_SEARCH_BYTES = 2**17
+_IRREGULAR = "a quote against the rules or a bad record"
+
+
+@dataclass(frozen=True, slots=True)
+class QuoteCounts:
+    """The quotes and line ends of a range of bytes; a line end counts where its first byte is."""
+
+    quotes: int
+    line_ends: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvSlice:
+    """The records of a csv file whose first byte is in `bytes`.
+
+    The other fields say whether its bounds are inside of quotes, and the line that it starts in.
+    """
+
+    bytes: ByteRange
+    starts_in_quotes: bool
+    ends_in_quotes: bool
+    line: int
+
+
+def count_quotes_and_lines(file: BinaryIO, part: ByteRange, quote: str) -> QuoteCounts:
+    """Count the quotes and line ends of a range at the speed of memory.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    before = max(part.start - 1, 0)
+    file.seek(before)
+    last = file.read(part.start - before)
+    quotes = line_ends = 0
+    left = part.stop - part.start
+    while left > 0 and (block := file.read(min(_COUNT_BYTES, left))):
+        left -= len(block)
+        quotes += int(np.count_nonzero(np.frombuffer(block, np.uint8) == ord(quote)))
+        line_ends += count_lines(block) - (last == RETURN and block.startswith(NEWLINE))
+        last = block[-1:]
+    return QuoteCounts(quotes, line_ends)
+
+
+def make_slices(parts: Sequence[ByteRange], counts: Sequence[QuoteCounts]) -> list[CsvSlice]:
+    """Return the slices of a file, whose ranges in order are `parts` and hold `counts`."""
+    slices: list[CsvSlice] = []
+    quotes, line = 0, 1
+    for part, count in zip(parts, counts, strict=True):
+        starts = quotes % 2 == 1
+        quotes += count.quotes
+        ends = quotes % 2 == 1
+        slices.append(CsvSlice(bytes=part, starts_in_quotes=starts, ends_in_quotes=ends, line=line))
+        line += count.line_ends
+    return slices
+
+
+class CsvSliceReader:
+    """The records of one slice, numbered from 1 within the slice.
+
+    `file` is the uncompressed file in UTF-8; nothing else may move its position.
+    """
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        part: CsvSlice,
+        options: CsvOptions,
+        limits: ReadLimits,
+        bad_file: BadFileFactory,
+    ) -> None:
+        self._file = file
+        self._part = part
+        self._options = options
+        self._limits = limits
+        self._bad_file = bad_file
+
+    def chunks(self) -> Iterator[Table]:
+        """Yield the records in order, a few MiB at a time.
+
+        Raises:
+            BadFileError: the file cannot be read.
+            TaskInputError: the file must be read in one piece.
+        """
+        part, quote = self._part, self._options.quote
+        try:
+            header, first, line = self._header()
+            start, skipped = _record_start(
+                self._file, part.bytes.start, quote, in_quotes=part.starts_in_quotes
+            )
+            stop, _ = _record_start(
+                self._file, part.bytes.stop, quote, in_quotes=part.ends_in_quotes
+            )
+            if start >= first:
+                first, line = start, part.line + skipped
+            text = RangeInput(self._file, ByteRange(first, max(stop, first)), self._bad_file)
+            if not header:
+                return
+            reader = CsvReader(text, self._options, self._limits, header=header, first_line=line)
+            for chunk in reader.chunks():
+                if not reader.is_regular:
+                    break
+                yield chunk
+        except BadFileError as error:
+            # What is too long from here may be caused by a quote in an earlier slice.
+            raise TaskInputError(error.reason) from error
+        except OSError as error:
+            raise self._bad_file(os_error_reason(error)) from error
+        if not reader.is_regular:
+            raise TaskInputError(_IRREGULAR)
+
+    def _header(self) -> tuple[tuple[str, ...], int, int]:
+        """Return the column names at the start of the file, and the byte and line behind them."""
+        reader, stop = read_header(self._file, self._options, self._limits, self._bad_file)
+        if not reader.is_regular:
+            raise TaskInputError(_IRREGULAR)
+        return reader.header, stop, reader.line
+
+
+def read_header(
+    file: BinaryIO, options: CsvOptions, limits: ReadLimits, bad_file: BadFileFactory
+) -> tuple[CsvReader, int]:
+    """Return a reader that has read the names at the start of a file, and the byte behind them.
+
+    Raises:
+        BadFileError: they cannot be read.
+    """
+    file.seek(0)
+    mark = len(BOM_UTF8) * (file.read(len(BOM_UTF8)) == BOM_UTF8)
+    size = file.seek(0, os.SEEK_END)
+    reader = CsvReader(RangeInput(file, ByteRange(mark, size), bad_file), options, limits)
+    return reader, mark + reader.read_header()
+
+
+def _record_start(file: BinaryIO, position: int, quote: str, *, in_quotes: bool) -> tuple[int, int]:
+    """Return where the first record at or behind `position` starts, and how many lines behind.
+
+    That may be an empty line, which is not a record.
+    """
+    if position == 0:
+        return 0, 0
+    file.seek(position - 1)
+    last = file.read(1)
+    lines = 0
+    is_start = last in (NEWLINE, RETURN) and not in_quotes
+    while block := file.read(_SEARCH_BYTES):
+        joins = last == RETURN and block.startswith(NEWLINE)
+        if is_start:
+            return position + joins, lines
+        octets = np.frombuffer(block, np.uint8)
+        quotes = np.flatnonzero(octets == ord(quote))
+        ends = np.flatnonzero((octets == ord(NEWLINE)) | (octets == ord(RETURN)))
+        outside = ends[(np.searchsorted(quotes, ends) + in_quotes) % 2 == 0]
+        is_start = len(outside) > 0
+        taken = block[: outside[0] + 1] if is_start else block
+        lines += count_lines(taken) - joins
+        position += len(taken)
+        last = taken[-1:]
+        in_quotes ^= len(quotes) % 2 == 1
+        file.seek(position)
+    return position, lines
+
+
+class RangeInput:
+    """A range of a file as text of its own; nothing else may move the position of the file."""
+
+    def __init__(self, file: BinaryIO, part: ByteRange, bad_file: BadFileFactory) -> None:
+        self.bad_file = bad_file
+        self._file = file
+        self._left = part.stop - part.start
+        file.seek(part.start)
+
+    def read(self, size_bytes: int) -> bytes:
+        """Read exactly `size_bytes`, fewer only at the end of the range."""
+        block = self._file.read(min(size_bytes, self._left))
+        self._left -= len(block)
+        return block
+
+
+class CsvRangeReader:
+    """The records of an item that is a range of a csv file, with the line numbers of the file.
+
+    The column names are those at the start of the file; ranges start and end with records. What is
+    in front of the range is only counted when a line number is accessed: most readers never do.
+    """
+
+    def __init__(self, source: "DecodedFile", part: FileRange, stream: Stream) -> None:
+        options, limits = stream.source.csv, stream.read_limits
+        start = max(part.start, source.text_start)
+        self._source = source
+        self._before = ByteRange(source.text_start, start)
+        header: tuple[str, ...] = ()
+        if part.start:
+            names, header_end = read_header(source.file, options, limits, source.bad_file)
+            if part.start < header_end:
+                raise source.bad_file(f"byte {part.start} is in front of the column names")
+            header = names.header
+        text = RangeInput(source.file, ByteRange(start, max(part.stop, start)), source.bad_file)
+        self._reader = CsvReader(text, options, limits, header=header)
+
+    def chunks(self) -> Iterator[Table]:
+        """Yield the records in order, a few MiB at a time.
+
+        Raises:
+            BadFileError: the file cannot be read to the end of the range.
+        """
+        try:
+            for chunk in self._reader.chunks():
+                bad = tuple(
+                    replace(record, line=self._lines_before + record.line) for record in chunk.bad
+                )
+                lines = self._line_numbers_of_file(chunk.line_numbers)
+                yield replace(chunk, line_numbers=lines, bad=bad)
+        except BadFileError as error:
+            if error.line is None:
+                raise
+            line, kind = self._lines_before + error.line, BadFileKind(error.kind)
+            raise self._source.bad_file(error.reason, line=line, kind=kind) from error
+
+    def _line_numbers_of_file(self, lines: Sequence[int]) -> Sequence[int]:
+        return LazyNumbers(len(lines), lambda: [self._lines_before + line for line in lines])
+
+    @cached_property
+    def _lines_before(self) -> int:
+        if self._before.start == self._before.stop:
+            return 0
+        with self._source.reopened() as file:
+            return count_quotes_and_lines(file, self._before, quote='"').line_ends

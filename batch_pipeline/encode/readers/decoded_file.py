@@ -1,0 +1,366 @@
+"""Open the file of an item, decompress it, convert its text to UTF-8 and detect its format.
+
+Every way in which a file cannot be read becomes a `BadFileError`; no record is parsed here.
+"""
+
+import codecs
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from typing import BinaryIO, TypeVar
+
+from batch_pipeline.encode.chunks import ByteRange
+from batch_pipeline.encode.errors import DecodeError, format_size_limit
+from batch_pipeline.encode.readers.compression import DecompressedFile, detect_compression
+from batch_pipeline.encode.readers.formats import (
+    SOURCE_READERS,
+    SourceReader,
+    SplitMethod,
+    detect_binary_format,
+    detect_text_format,
+    unsupported_format_reason,
+)
+from batch_pipeline.encode.source_file import (
+    SourceFile,
+    TakePrefetched,
+    bad_file_error,
+    unreadable_error,
+)
+from batch_pipeline.model.errors import BadFileError
+from batch_pipeline.model.item import LandedFile
+from batch_pipeline.model.location import FileRange
+from batch_pipeline.model.record_rules import BadFileKind
+from batch_pipeline.model.stream import SourceFormat, Stream
+from batch_pipeline.storage.filesystem import FileFacts
+
+BLOCK_BYTES = 2 * 2**20
+
+_START_BYTES = 256 * 2**10  # enough to tell one format from another
+_Result = TypeVar("_Result")
+
+
+class DecodedFile:
+    """An open file: its uncompressed bytes, in UTF-8 without a byte order mark if they are text.
+
+    `range` holds the bytes that the item is, None if it is the whole file. `part` is what this
+    task reads of it, None for all; the reader keeps to it. `reader` describes the format.
+    Read either by `read` or through `file`: they share one position.
+    """
+
+    def __init__(
+        self, original: SourceFile, stream: Stream, file: LandedFile, part: ByteRange | None = None
+    ) -> None:
+        self.range = file.range
+        self.part = part
+        if self.range is not None and part is None:
+            self.part = ByteRange(self.range.start, self.range.stop)
+        self.limits = stream.read_limits
+        self.text_start = 0  # the byte behind a byte order mark
+        self._stream = stream
+        self._location = file.location
+        self._original = original
+        self._raw = original.raw
+        self._temporary: BinaryIO | None = None
+        self._decoded: BufferedReader | DecompressedFile | Utf8Transcoder = self._raw
+        self._start = b""  # bytes that were read to detect the format
+        self._is_compressed = self._decompress()
+        self._is_utf8 = True
+        self.reader = self._detect_binary_format() or self._detect_text_format()
+        if self.range is not None:
+            self._check_range(self.range)
+
+    @property
+    def format(self) -> SourceFormat:
+        """Return the format of the file."""
+        return self.reader.format
+
+    @property
+    def split_method(self) -> SplitMethod:
+        """Return how several tasks can read this file."""
+        if self._is_compressed or not self._is_utf8:
+            return SplitMethod.NONE
+        return self.reader.split_method(self._stream.source.csv)
+
+    @property
+    def can_be_cut(self) -> bool:
+        """Return whether ranges of bytes of this file may be items."""
+        return not self._is_compressed and self._is_utf8 and self.reader.can_be_cut
+
+    @property
+    def etag(self) -> str | None:
+        """Return the ETag of the version of an object that is read; None for a local file."""
+        return self._original.facts.etag
+
+    @property
+    def version(self) -> str | None:
+        """Return the version of an object that is read, where the bucket keeps versions."""
+        return self._original.facts.version
+
+    @property
+    def facts(self) -> FileFacts:
+        """Return size, time and version of the file when it was opened."""
+        return self._original.facts
+
+    @property
+    def file(self) -> BinaryIO:
+        """Return a seekable file at its start: the landed file if it is not compressed.
+
+        For a compressed file, a temporary file that holds what `read` returns.
+
+        Raises:
+            BadFileError: the file cannot be read, or compressed data is damaged.
+        """
+        if not self._is_compressed:
+            self._raw.seek(0)
+            return self._raw
+        if self._temporary is None:
+            self._temporary = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the source
+            while block := self.read(BLOCK_BYTES):
+                self._temporary.write(block)
+        self._temporary.seek(0)
+        return self._temporary
+
+    def read(self, size_bytes: int) -> bytes:
+        """Read exactly `size_bytes`, fewer only at the end of the file.
+
+        Raises:
+            BadFileError: the file cannot be read to its end, or compressed data is damaged.
+        """
+        start, self._start = self._start[:size_bytes], self._start[size_bytes:]
+        return start + self._read(size_bytes - len(start))
+
+    def seek(self, position: int) -> None:
+        """Continue `read` at a byte of the landed file; only for files that can be split."""
+        self._start = b""
+        self._raw.seek(position)
+
+    def reopened(self) -> BinaryIO:
+        """Open the landed file again, with a position of its own.
+
+        Raises:
+            BadFileError: it cannot be opened any more.
+        """
+        return self._translate_errors(self._original.reopened)
+
+    def bad_file(
+        self,
+        reason: str,
+        *,
+        line: int | None = None,
+        kind: BadFileKind = BadFileKind.CORRUPT,
+    ) -> BadFileError:
+        """Return the error that says that this whole file is bad."""
+        return bad_file_error(self._stream, self._location, reason, line=line, kind=kind)
+
+    def too_long(self, what: str, *, line: int) -> BadFileError:
+        """Return the error that says that a record is longer than allowed."""
+        limit = format_size_limit(self.limits.max_record_bytes)
+        reason = f"{what} is longer than {limit}, more than `read_limits.max_record_bytes` allows"
+        return self.bad_file(reason, line=line)
+
+    def close(self) -> None:
+        """Remove the temporary file."""
+        if self._temporary is not None:
+            self._temporary.close()
+
+    def _check_range(self, part: FileRange) -> None:
+        """Check that the range starts and ends at ends of lines, or of the file."""
+        if not self.can_be_cut:
+            raise self.bad_file(
+                "a range of bytes is wanted, and only plain csv and jsonl files in UTF-8 can "
+                "be read in ranges"
+            )
+        with self.reopened() as file:
+            for position in (part.start, part.stop):
+                file.seek(max(position - 1, 0))
+                around = self._translate_errors(lambda: file.read(2))
+                if position and not around:
+                    raise self.bad_file(f"has no byte {position - 1}, up to which it is wanted")
+                if position and len(around) > 1 and around[:1] not in {b"\n", b"\r"}:
+                    raise self.bad_file(f"byte {position} is inside of a line")
+
+    def _decompress(self) -> bool:
+        """Set up decompression, read the first bytes, return whether the file is compressed."""
+        start = self._translate_errors(lambda: self._raw.peek(1))
+        compression = detect_compression(start)
+        if compression is not None:
+            limit = self.limits.max_expansion
+            self._decoded = DecompressedFile(self._raw, compression, max_expansion=limit)
+        self._start = self._read(_START_BYTES)
+        if compression is not None and (inner := detect_compression(self._start)):
+            raise self.bad_file(f"is compressed twice, with {compression} and {inner}")
+        if reason := unsupported_format_reason(self._start):
+            raise self.bad_file(reason)
+        return compression is not None
+
+    def _detect_binary_format(self) -> SourceReader | None:
+        declared, detected = self._stream.source.format, detect_binary_format(self._start)
+        if detected is None:
+            if declared is not SourceFormat.AUTO and SOURCE_READERS[declared].magic:
+                reason = f"is no file of format {declared}, which `source.format` says"
+                raise self.bad_file(reason)
+            return None
+        if declared not in {SourceFormat.AUTO, detected.format}:
+            raise self.bad_file(
+                f"is a file of format {detected.format}, but `source.format` is {declared}"
+            )
+        return detected
+
+    def _detect_text_format(self) -> SourceReader:
+        declared = self._stream.source.format
+        self._decode_text()
+        is_auto = declared is SourceFormat.AUTO
+        return SOURCE_READERS[detect_text_format(self._start) if is_auto else declared]
+
+    def _decode_text(self) -> None:
+        """Skip a byte order mark, and set up the conversion to UTF-8 of another charset."""
+        start = self._start
+        charset, mark = self._translate_errors(
+            lambda: detect_charset(start, self._stream.source.charset)
+        )
+        self._start, self.text_start = start[mark:], mark
+        if charset == "utf-8":
+            return
+        self._is_utf8 = False
+        encoded, rest = self._decoded, [self._start]
+
+        def read(size_bytes: int) -> bytes:
+            first = rest.pop() if rest else b""
+            return first + encoded.read(size_bytes - len(first))
+
+        self._start = b""
+        self._decoded = Utf8Transcoder(read, charset, offset=mark)
+        self._start = self._read(_START_BYTES)
+
+    def _read(self, size_bytes: int) -> bytes:
+        if size_bytes <= 0:
+            return b""
+        return self._translate_errors(lambda: self._decoded.read(size_bytes))
+
+    def _translate_errors(self, read: Callable[[], _Result]) -> _Result:
+        try:
+            return read()
+        except DecodeError as error:
+            raise self.bad_file(str(error)) from error
+        except OSError as error:
+            raise unreadable_error(self._stream, self._location, error) from error
+
+
+@contextmanager
+def open_source(
+    file: LandedFile,
+    stream: Stream,
+    part: ByteRange | None = None,
+    *,
+    prefetched: TakePrefetched | None = None,
+) -> Iterator[DecodedFile]:
+    """Open a file for reading and check that all that is read is the registered version.
+
+    Of a file whose size and time were not registered, check that it does not change while it is
+    read. `prefetched` returns files that were fetched ahead from a store.
+
+    Raises:
+        BadFileError: the file is not there, is not the one that was registered, or cannot be read.
+        SourceUnavailableError: the store that it lies in cannot be reached.
+    """
+    original = SourceFile(file, stream, prefetched)
+    with original.raw:
+        try:
+            source = DecodedFile(original, stream, file, part)
+            try:
+                yield source
+            finally:
+                source.close()
+        except Exception as error:
+            # Bytes of two versions look like a damaged file: the change is the reason to report.
+            if isinstance(error, BadFileError) or original.store_error is not None:
+                original.check()
+            raise
+    original.check()
+
+
+_BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark it starts with
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_TRANSCODE_BYTES = 2**20
+
+
+def detect_charset(start: bytes, declared: str) -> tuple[str, int]:
+    """Return Python's name of a text's charset, and the size of the byte order mark to skip.
+
+    A byte order mark takes precedence over the declared charset.
+
+    Raises:
+        DecodeError: the byte order is not known.
+    """
+    for mark, charset in _BYTE_ORDER_MARKS:
+        if start.startswith(mark):
+            return charset, len(mark)
+    charset = codecs.lookup(declared).name.removesuffix("-sig")
+    if charset in {"utf-16", "utf-32"} and start:
+        orders = f"{charset}-le or {charset}-be"
+        raise DecodeError(f"has no byte order mark: let `source.options.charset` be {orders}")
+    if charset == "utf-8" and (order := _utf16_byte_order(start[:4])):
+        raise DecodeError(
+            "is UTF-16 text without a byte order mark: "
+            f"set `source.options.charset` to utf-16-{order}"
+        )
+    return charset, 0
+
+
+def _utf16_byte_order(start: bytes) -> str | None:
+    # ASCII letters in UTF-16 have a zero in every second byte; no UTF-8 text starts like that.
+    for order, zeros, letters in (("le", start[1::2], start[::2]), ("be", start[::2], start[1::2])):
+        if zeros == b"\0\0" and len(letters) == 2 and min(letters) > ord(" "):
+            return order
+    return None
+
+
+class Utf8Transcoder:
+    """Text of another charset, converted to UTF-8.
+
+    `read` returns the encoded bytes, fewer than wanted only at their end; `offset` is the position
+    of the first one in the file, for error messages.
+    """
+
+    def __init__(self, read: Callable[[int], bytes], charset: str, *, offset: int) -> None:
+        self._read = read
+        self._charset = charset
+        self._decoder = codecs.getincrementaldecoder(charset)()
+        self._position = offset
+        self._pending = b""
+        self._is_end = False
+
+    def read(self, size_bytes: int) -> bytes:
+        """Read exactly `size_bytes` of UTF-8, fewer only at the end.
+
+        Raises:
+            DecodeError: some bytes are not text of the charset.
+        """
+        blocks = [self._pending]
+        left = size_bytes - len(self._pending)
+        while left > 0 and not self._is_end:
+            blocks.append(self._next_block())
+            left -= len(blocks[-1])
+        text = b"".join(blocks)
+        self._pending = text[size_bytes:]
+        return text[:size_bytes]
+
+    def _next_block(self) -> bytes:
+        block = self._read(_TRANSCODE_BYTES)
+        self._is_end = len(block) < _TRANSCODE_BYTES
+        self._position += len(block)
+        try:
+            return self._decoder.decode(block, final=self._is_end).encode()
+        except UnicodeDecodeError as error:
+            # `error.object` starts with the bytes that the decoder kept of the block before.
+            offset = self._position - len(error.object) + error.start
+            raise DecodeError(f"is not {self._charset} text at byte {offset}") from error
+        except UnicodeEncodeError as error:
+            reason = f"holds half of a surrogate pair, of {self._charset} text"
+            raise DecodeError(reason) from error

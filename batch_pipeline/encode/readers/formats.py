@@ -1,0 +1,281 @@
+"""The formats of source files: how each is recognised, opened and cut.
+
+`SOURCE_READERS` is the registry. A new format is a module with its reader, a subclass of
+`SourceReader` and an entry there; callers ask the description and do not branch on the format.
+Readers are imported when a file of their format is opened: pyarrow and fastavro take longer to
+import than most commands take to run.
+"""
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+import msgspec
+
+from batch_pipeline.model.stream import CsvOptions, SourceFormat, Stream
+
+if TYPE_CHECKING:
+    from batch_pipeline.encode.chunks import Chunk
+    from batch_pipeline.encode.readers.csv import CsvSlice
+    from batch_pipeline.encode.readers.decoded_file import DecodedFile
+    from batch_pipeline.encode.readers.item_cuts import CutLimits
+
+
+class RecordReader(Protocol):
+    """The records of one open file."""
+
+    def chunks(self) -> "Iterator[Chunk]":
+        """Yield the records in order, a few MiB at a time.
+
+        Raises:
+            BadFileError: the file cannot be read to its end.
+        """
+        ...
+
+
+class RecordKind(StrEnum):
+    """What the values of a format's records are before validation."""
+
+    TEXT_CELLS = "text cells"  # without types; the file says nothing but text
+    JSON = "json"
+    TYPED = "typed"
+
+
+class SplitMethod(StrEnum):
+    """How several tasks can read one large file."""
+
+    NONE = "none"
+    BYTE_RANGES = "byte ranges"  # each reader finds the first record of its range by itself
+    QUOTE_COUNTS = "quote counts"  # a first pass counts the quotes in front of each range
+
+
+class SourceReader(ABC):
+    """The description of one source format."""
+
+    format: ClassVar[SourceFormat]
+    record_kind: ClassVar[RecordKind]
+    extensions: ClassVar[tuple[str, ...]]
+    magic: ClassVar[bytes] = b""  # the first bytes of every file of a binary format
+    can_be_cut: ClassVar[bool] = False  # a range of bytes of a file may be an item
+
+    @abstractmethod
+    def open(self, source: "DecodedFile", stream: Stream) -> RecordReader:
+        """Return a reader of the records of an open file, or of the range that its item is.
+
+        Raises:
+            BadFileError: the header of a csv file cannot be read, or a compressed parquet file
+                cannot be decompressed.
+        """
+
+    def split_method(self, _options: CsvOptions, /) -> SplitMethod:
+        """Return how several tasks can read one large file, uncompressed and in UTF-8."""
+        return SplitMethod.NONE
+
+    def find_cuts(
+        self, source: "DecodedFile", stream: Stream, limits: "CutLimits"
+    ) -> Sequence[int]:
+        """Return the bytes at which all items but the first one start; none if it cannot be cut.
+
+        Raises:
+            BadFileError: the header of a csv file cannot be read.
+        """
+        return ()
+
+
+class _Csv(SourceReader):
+    format = SourceFormat.CSV
+    record_kind = RecordKind.TEXT_CELLS
+    extensions = (".csv", ".tsv", ".tab", ".psv")
+    can_be_cut = True
+
+    def open(self, source: "DecodedFile", stream: Stream) -> RecordReader:
+        from batch_pipeline.encode.readers.csv import CsvRangeReader, CsvReader
+
+        if source.range is not None:
+            return CsvRangeReader(source, source.range, stream)
+        return CsvReader(source, stream.source.csv, stream.read_limits)
+
+    def split_method(self, options: CsvOptions, /) -> SplitMethod:
+        # Behind an escape a quote is no quote, so that counting quotes tells nothing.
+        return SplitMethod.QUOTE_COUNTS if options.escape is None else SplitMethod.NONE
+
+    def find_cuts(
+        self, source: "DecodedFile", stream: Stream, limits: "CutLimits"
+    ) -> Sequence[int]:
+        from batch_pipeline.encode.readers.item_cuts import find_csv_cuts
+
+        return find_csv_cuts(source, stream, limits)
+
+
+class _Jsonl(SourceReader):
+    format = SourceFormat.JSONL
+    record_kind = RecordKind.JSON
+    extensions = (".jsonl", ".ndjson")
+    can_be_cut = True
+
+    def open(self, source: "DecodedFile", stream: Stream) -> RecordReader:
+        from batch_pipeline.encode.readers.jsonl import JsonlReader
+
+        return JsonlReader(source)
+
+    def split_method(self, _options: CsvOptions, /) -> SplitMethod:
+        return SplitMethod.BYTE_RANGES
+
+    def find_cuts(
+        self, source: "DecodedFile", stream: Stream, limits: "CutLimits"
+    ) -> Sequence[int]:
+        from batch_pipeline.encode.readers.item_cuts import find_line_cuts
+
+        return find_line_cuts(source.file, limits)
+
+
+class _Json(SourceReader):
+    format = SourceFormat.JSON
+    record_kind = RecordKind.JSON
+    extensions = (".json",)
+
+    def open(self, source: "DecodedFile", stream: Stream) -> RecordReader:
+        from batch_pipeline.encode.readers.json import JsonReader
+
+        return JsonReader(source)
+
+
+class _Parquet(SourceReader):
+    format = SourceFormat.PARQUET
+    record_kind = RecordKind.TYPED
+    extensions = (".parquet", ".pq")
+    magic = b"PAR1"
+
+    def open(self, source: "DecodedFile", stream: Stream) -> RecordReader:
+        from batch_pipeline.encode.readers.parquet import ParquetReader
+
+        limits, rule = stream.read_limits, stream.on_nonfinite
+        return ParquetReader(source.file, limits, rule, source.bad_file, source.part)
+
+    def split_method(self, _options: CsvOptions, /) -> SplitMethod:
+        return SplitMethod.BYTE_RANGES
+
+
+class _Avro(SourceReader):
+    format = SourceFormat.AVRO
+    record_kind = RecordKind.TYPED
+    extensions = (".avro",)
+    magic = b"Obj\x01"
+
+    def open(self, source: "DecodedFile", stream: Stream) -> RecordReader:
+        from batch_pipeline.encode.readers.avro import AvroReader
+
+        return AvroReader(source, stream.read_limits, stream.on_nonfinite, source.bad_file)
+
+
+SOURCE_READERS: dict[SourceFormat, SourceReader] = {
+    reader.format: reader for reader in (_Csv(), _Jsonl(), _Json(), _Parquet(), _Avro())
+}
+_BY_EXTENSION = {
+    extension: reader for reader in SOURCE_READERS.values() for extension in reader.extensions
+}
+
+
+def reader_for_extension(extension: str) -> SourceReader | None:
+    """Return the description of the format that a lower-case extension stands for, if any."""
+    return _BY_EXTENSION.get(extension)
+
+
+def open_reader(
+    source: "DecodedFile", stream: Stream, csv_slice: "CsvSlice | None" = None
+) -> RecordReader:
+    """Return the reader for an open file; with `csv_slice` for that slice of a csv file.
+
+    Raises:
+        BadFileError: the file cannot be read that way.
+    """
+    if csv_slice is None:
+        return source.reader.open(source, stream)
+    from batch_pipeline.encode.readers.csv import CsvSliceReader
+
+    options, limits = stream.source.csv, stream.read_limits
+    return CsvSliceReader(source.file, csv_slice, options, limits, source.bad_file)
+
+
+_UNSUPPORTED = {
+    b"PK\x03\x04": "a zip archive (or a spreadsheet)",
+    b"PK\x05\x06": "an empty zip archive",
+    b"7z\xbc\xaf\x27\x1c": "a 7-zip archive",
+    b"Rar!\x1a\x07": "a rar archive",
+    b"\x04\x22\x4d\x18": "compressed with lz4",
+    b"\xff\x06\x00\x00sNaPpY": "compressed with snappy",
+    b"\x1f\x9d": "compressed with compress (.Z)",
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": "an old Office document",
+    b"PARE": "an encrypted parquet file",
+    b"ARROW1\0\0": "an Arrow file",
+    b"\xff\xff\xff\xff": "an Arrow stream",
+    b"SQLite format 3\0": "an SQLite database",
+    b"%PDF-": "a PDF document",
+}
+_TAR = re.compile(rb"(?s)(?=.{0,256}\0).{257}ustar")
+# A csv file may start with a column called PARENT_ID: text follows, where parquet has binary.
+_TEXT_LIKE_PARQUET = re.compile(rb"PAR[1E][\t\n\r -\x7e\x80-\xff]{8}")
+_validate_json = msgspec.json.Decoder(msgspec.Raw).decode  # parses without building objects
+_BLANKS = b" \t\r\n"
+# A csv header may start with a bracket, `[id],[name]`: what follows must be the start of a value.
+_ARRAY = re.compile(rb'\[\s*(?:[\[{\]"\d-]|true\b|false\b|null\b|$)')
+
+
+def unsupported_format_reason(start: bytes) -> str | None:
+    """Return what an unreadable kind of file is by its first bytes, None if it may be readable."""
+    if _TEXT_LIKE_PARQUET.match(start):
+        return None
+    for magic, name in _UNSUPPORTED.items():
+        if start.startswith(magic):
+            return f"is {name}, which cannot be read"
+    return "is a tar archive, which cannot be read" if _TAR.match(start) else None
+
+
+def detect_binary_format(start: bytes) -> SourceReader | None:
+    """Return the binary format whose magic bytes a file starts with, None if there is none."""
+    if _TEXT_LIKE_PARQUET.match(start):
+        return None
+    binary = (reader for reader in SOURCE_READERS.values() if reader.magic)
+    return next((reader for reader in binary if start.startswith(reader.magic)), None)
+
+
+def detect_text_format(start: bytes) -> SourceFormat:
+    """Tell csv, JSON lines and other JSON apart by the first bytes: UTF-8, cut anywhere."""
+    text = start.lstrip(_BLANKS)
+    if text.startswith(b"{"):
+        return SourceFormat.JSON if _are_documents(text) else SourceFormat.JSONL
+    return SourceFormat.JSON if _ARRAY.match(text) else SourceFormat.CSV
+
+
+def _are_documents(text: bytes) -> bool:
+    """Return whether an object ends on another line, or another one follows on its line.
+
+    An object that breaks off at the end of its line is a malformed line, not a document: one bad
+    record must not turn a file of JSON lines into a bad file.
+    """
+    end = text.find(b"\n")
+    if _is_json(text if end < 0 else text[:end]):
+        return False
+    decoded = text.decode("utf-8", "replace")
+    line, has_end, rest = decoded.partition("\n")
+    try:
+        _, end = json.JSONDecoder(parse_int=str).raw_decode(decoded)
+    except json.JSONDecodeError as error:
+        rest = rest.lstrip()
+        next_line = len(decoded) - len(rest)
+        return bool(has_end and rest) and error.pos >= next_line + rest.startswith("{")
+    except RecursionError:
+        return False
+    return end > len(line) or line[end:].lstrip().startswith("{")
+
+
+def _is_json(line: bytes) -> bool:
+    """Return whether a whole line is valid JSON; most files are decided by this fast check."""
+    try:
+        _validate_json(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,306 @@
+"""Read parquet files: row groups in order, in batches of a few MiB.
+
+What the file claims about itself is checked before memory is allocated for it, so that a damaged
+or hostile file becomes a bad file and does not end the process.
+"""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as at
+
+from batch_pipeline.encode.arrow_types import ArrowTypeUnknownError
+from batch_pipeline.encode.chunks import ByteRange, Table
+from batch_pipeline.encode.errors import BadFileFactory, os_error_reason
+from batch_pipeline.encode.readers.arrow_values import (
+    ConversionError,
+    columns_from_schema,
+    convert_batch,
+    decoded_bytes,
+)
+from batch_pipeline.encode.readers.compression import EXPANSION_CHECKED_FROM_BYTES
+from batch_pipeline.model.record_rules import OnNonfinite, ReadLimits
+from batch_pipeline.model.schema import Column
+
+
+class _UnreadableFile(io.RawIOBase):
+    """A file of which nothing can be read; `was_read` states that a read was attempted."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__()
+        self.was_read = False
+        self._size_bytes = size_bytes
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size_bytes}
+        self._position = start[whence] + offset
+        return self._position
+
+    def read(self, _size: int = -1) -> bytes:
+        self.was_read = True
+        raise OSError("no page is to be read")
+
+
+def _check_column_metadata(file: pq.ParquetFile, size_bytes: int) -> None:
+    """Check the metadata of all columns of all row groups; reads no page.
+
+    pyarrow ends the process when the position or size of a column is accessed whose metadata is
+    damaged or encrypted. A reader of that column raises an error instead, so make one first.
+
+    Raises:
+        ArrowException: one is damaged or encrypted.
+        OSError: the same.
+    """
+    pages = _UnreadableFile(size_bytes)
+    probe = pq.ParquetFile(pages, metadata=file.metadata, buffer_size=2**16, pre_buffer=False)
+    for group in range(file.num_row_groups):
+        pages.was_read = False
+        try:
+            next(probe.iter_batches(1, row_groups=[group], use_threads=False), None)
+        except Exception:  # of the page that could not be read, or of damaged metadata
+            if not pages.was_read:
+                raise
+
+
+_READ_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError)
+_PHRASES = {
+    "magic bytes not found": "is not a parquet file, or its end is missing",
+    "minimum file footer": "is not a parquet file: it is too short",
+    "file size is 0 bytes": "is empty",
+    "encrypted": "is encrypted",
+    "decrypt": "is encrypted",
+    "crc checksum": "is damaged: a page does not match its checksum",
+}
+_MAX_MESSAGE = 120
+
+
+def _damage_reason(error: BaseException) -> str:
+    """Return why a file is bad, without its path."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return os_error_reason(error)
+    if isinstance(error, MemoryError):
+        return "takes more memory to read than there is"
+    text = str(error)
+    for mark, phrase in _PHRASES.items():
+        if mark in text.lower():
+            return phrase
+    first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
+    shown = first if len(first) <= _MAX_MESSAGE else f"{first[:_MAX_MESSAGE]}…"
+    if isinstance(error, pa.ArrowNotImplementedError):
+        return f"uses something of parquet that is not supported ({shown})"
+    return f"is damaged ({shown})"
+
+
+_CHUNK_BYTES = 4 * 2**20
+_CELL_BYTES = 16  # of most values in memory
+_MAX_ROWS = 2**15
+_READ_BYTES = 2**16  # read ahead of each column
+_MAX_METADATA_BYTES = 256 * 2**20
+
+
+class ParquetReader:
+    """The records of a parquet file, or of the row groups whose middle lies in `part`.
+
+    `file` is seekable; nothing else may move its position.
+    """
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        limits: ReadLimits,
+        on_nonfinite: OnNonfinite,
+        bad_file: BadFileFactory,
+        part: ByteRange | None = None,
+    ) -> None:
+        self._file = file
+        self._limits = limits
+        self._on_nonfinite = on_nonfinite
+        self._bad_file = bad_file
+        self._part = part
+        self._file_bytes = file.seek(0, io.SEEK_END)
+        self._value_bytes = 0
+
+    def chunks(self) -> Iterator[Table]:
+        """Yield the records in order, a few MiB at a time; a file without any has its columns.
+
+        Raises:
+            BadFileError: the file is damaged, or has columns that are not supported.
+        """
+        with self._translate_errors():
+            file = _opened(self._file)
+            columns = columns_from_schema(file.schema_arrow, self._limits)
+            int96 = _int96_columns(file)
+            self._check_expansion(file)
+            if not file.metadata.num_rows:
+                yield self._empty(file.schema_arrow, columns)
+        number = 1
+        for group in range(file.num_row_groups):
+            with self._translate_errors():
+                rows = file.metadata.row_group(group).num_rows
+                if self._is_in_part(file.metadata.row_group(group)):
+                    yield from self._read_group(file, group, columns, number, int96)
+            number += rows
+
+    def _read_group(
+        self,
+        file: pq.ParquetFile,
+        group: int,
+        columns: tuple[Column, ...],
+        number: int,
+        int96: list[str],
+    ) -> Iterator[Table]:
+        left = file.metadata.row_group(group).num_rows
+        size = _rows_at_once(file, group)
+        int96_check = _Int96Check(self._file, int96, group, size)
+        for batch in file.iter_batches(size, row_groups=[group], use_threads=False):
+            left -= batch.num_rows
+            self._value_bytes += decoded_bytes(batch)
+            self._check_growth(self._value_bytes)
+            errors = int96_check.find_errors(batch)
+            yield convert_batch(batch, columns, self._on_nonfinite, number, errors)
+            number += batch.num_rows
+        if left:
+            raise self._bad_file(f"is damaged: row group {group + 1} has not all of its records")
+
+    def _check_expansion(self, file: pq.ParquetFile) -> None:
+        """Check the sizes in the metadata before memory is allocated for them."""
+        groups = [file.metadata.row_group(group) for group in range(file.num_row_groups)]
+        self._check_growth(sum(group.total_byte_size for group in groups))
+        leaves = range(len(file.schema))
+        lists = [leaf for leaf in leaves if file.schema.column(leaf).max_repetition_level]
+        if lists or self._part is not None:  # column sizes or positions are accessed
+            _check_column_metadata(file, self._file_bytes)
+        for leaf in lists:  # one record may have any number of values, in no bytes
+            self._check_growth(sum(group.column(leaf).num_values for group in groups))
+
+    def _check_growth(self, size_bytes: int) -> None:
+        file_bytes, most = self._file_bytes, self._limits.max_expansion
+        if size_bytes >= EXPANSION_CHECKED_FROM_BYTES and size_bytes > most * file_bytes:
+            raise self._bad_file(
+                f"its {file_bytes} bytes become more than {most} times as many when they are "
+                f"decompressed, which `read_limits.max_expansion` does not allow"
+            )
+
+    def _is_in_part(self, group: pq.RowGroupMetaData) -> bool:
+        if self._part is None:
+            return True
+        chunks = [group.column(index) for index in range(group.num_columns)]
+        starts = [chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks]
+        ends = [
+            start + chunk.total_compressed_size for start, chunk in zip(starts, chunks, strict=True)
+        ]
+        middle: int = (min(starts) + max(ends)) // 2
+        return self._part.start <= middle < self._part.stop
+
+    def _empty(self, schema: pa.Schema, columns: tuple[Column, ...]) -> Table:
+        arrays = [pa.array([], arrow_type) for arrow_type in schema.types]
+        batch = pa.RecordBatch.from_arrays(arrays, schema.names)
+        return convert_batch(batch, columns, self._on_nonfinite, 1, {})
+
+    @contextmanager
+    def _translate_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except ArrowTypeUnknownError as error:
+            raise self._bad_file(str(error)) from error
+        except _READ_ERRORS as error:
+            raise self._bad_file(_damage_reason(error)) from error
+
+
+class _Int96Check:
+    """Finds INT96 timestamps that are finer than microseconds.
+
+    Arrow returns them in nanoseconds, which overflow outside of the years 1677 to 2262, or
+    truncated to microseconds. Both are read: the difference, modulo 2^64, is what was truncated.
+    """
+
+    def __init__(self, file: BinaryIO, names: list[str], group: int, size: int) -> None:
+        self._names = names
+        if names:
+            exact = pq.ParquetFile(file, **_OPTIONS)
+            self._batches = exact.iter_batches(
+                size, row_groups=[group], columns=names, use_threads=False
+            )
+
+    def find_errors(self, batch: pa.RecordBatch) -> dict[int, tuple[str, ConversionError]]:
+        if not self._names:
+            return {}
+        exact = next(self._batches, None)
+        if exact is None or exact.num_rows != batch.num_rows:
+            raise pa.ArrowInvalid("columns do not have the same size")
+        errors: dict[int, tuple[str, ConversionError]] = {}
+        for name in self._names:
+            cut = _counts(batch.column(name)) * 1000
+            rest = _counts(exact.column(name)) - cut
+            for row in np.flatnonzero(rest).tolist():
+                shown = f"{cut[row] + rest[row]} ns since 1970, modulo 2^64"
+                errors[row] = (name, ConversionError("is not in whole microseconds", shown))
+        return errors
+
+
+_OPTIONS = {
+    "buffer_size": _READ_BYTES,
+    "pre_buffer": False,
+    "page_checksum_verification": True,
+    "thrift_string_size_limit": _MAX_METADATA_BYTES,
+}
+
+
+def _opened(file: BinaryIO) -> pq.ParquetFile:
+    return pq.ParquetFile(file, coerce_int96_timestamp_unit="us", **_OPTIONS)
+
+
+def _rows_at_once(file: pq.ParquetFile, group: int) -> int:
+    """Return how many rows of a group make a few MiB.
+
+    The file only has encoded sizes, and repeated values are far larger when they are decoded: where
+    the encoded size is small, the first rows are read to learn theirs.
+    """
+    metadata = file.metadata.row_group(group)
+    encoded = metadata.total_byte_size // max(metadata.num_rows, 1)
+    row_bytes = max(encoded, metadata.num_columns * _CELL_BYTES, 1)
+    size: int = min(max(_CHUNK_BYTES // row_bytes, 1), _MAX_ROWS)
+    if encoded >= metadata.num_columns * _CELL_BYTES:
+        return size
+    first = next(file.iter_batches(size, row_groups=[group], use_threads=False), None)
+    size_bytes = 0 if first is None else decoded_bytes(first)
+    return size if size_bytes <= 2 * _CHUNK_BYTES else max(size * _CHUNK_BYTES // size_bytes, 1)
+
+
+def _int96_columns(file: pq.ParquetFile) -> list[str]:
+    """Return the names of the INT96 columns; nested ones are not supported."""
+    names: list[str] = []
+    for index in range(len(file.schema)):
+        leaf = file.schema.column(index)
+        if leaf.physical_type != "INT96":
+            continue
+        if leaf.path != leaf.name or at.is_nested(file.schema_arrow.field(leaf.name).type):
+            raise ArrowTypeUnknownError(
+                f"column {leaf.path!r} holds INT96 times inside of other values, "
+                "which is not supported"
+            )
+        names.append(leaf.name)
+    return names
+
+
+def _counts(array: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return timestamps as counts of their unit, 0 for null."""
+    counts: np.ndarray[tuple[int], np.dtype[np.int64]] = (
+        array.cast(pa.timestamp(array.type.unit)).view(pa.int64()).fill_null(0).to_numpy()
+    )
+    return counts

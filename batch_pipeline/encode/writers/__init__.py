@@ -1,0 +1,1 @@
+"""Write chunks of records into part files."""

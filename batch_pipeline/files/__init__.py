@@ -1,1 +1,0 @@
-"""Where files land and where part files go. Nothing here reads what is inside a file."""

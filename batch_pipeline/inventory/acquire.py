@@ -1,0 +1,459 @@
+"""Acquire batches: take a waiting batch, or plan the next one, and start an attempt on it.
+
+`Acquirer` tries the server-side function of `acquire_in_server` first. Otherwise it executes the
+statements built here, each of which takes or inserts a batch and starts its attempt in one round
+trip.
+"""
+
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from math import inf
+from time import monotonic
+from typing import Any, Protocol
+from uuid import UUID, uuid4
+
+import sqlalchemy as sa
+
+from batch_pipeline.inventory.acquire_in_server import ServerSideAcquirer, ServerSideRequest
+from batch_pipeline.inventory.attempts import FencedAttempts, close_dead
+from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row
+from batch_pipeline.inventory.connection import transaction, translate_errors
+from batch_pipeline.inventory.jobs import (
+    ALL_IDS,
+    UPSERT_BOOKMARK,
+    Gap,
+    gaps,
+    highest_planned,
+    job_to_acquire,
+    job_with_late_arrivals,
+    merge_with_next_run,
+)
+from batch_pipeline.inventory.locks import lock_planning
+from batch_pipeline.inventory.meta_tables.reflected_table import CutStatements
+from batch_pipeline.inventory.splitting import SplitSource, split_first_dead
+from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, job
+from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
+from batch_pipeline.model.errors import JobPausedError
+from batch_pipeline.model.failpoint import failpoint
+from batch_pipeline.model.id_range import MAX_ID, IdRange
+from batch_pipeline.model.job import Job, JobKind, JobTerms
+from batch_pipeline.model.planning import Cut, Limits
+
+_INT_ONE = sa.literal_column("1", sa.Integer)
+_RUNNING = sa.literal_column(f"'{BatchState.RUNNING}'", sa.Text)
+_RUNNING_ATTEMPT = sa.literal_column(f"'{AttemptStatus.RUNNING}'", sa.Text)
+_SWEEP_INTERVAL_SECONDS = 5.0
+
+
+def _bind(name: str, column: sa.Column[Any]) -> sa.BindParameter[Any]:
+    return sa.bindparam(name, type_=column.type)
+
+
+def _insert_attempt_cte(chosen: sa.CTE, number: sa.ColumnElement[int]) -> sa.CTE:
+    """Build the CTE that inserts an attempt on the batch selected by another CTE."""
+    facts = {
+        "batch_id": chosen.c.id,
+        "number": number,
+        "token": _bind("token", attempt.c.token),
+        "liveness_key": _bind("liveness_key", attempt.c.liveness_key),
+        "status": _RUNNING_ATTEMPT,
+        "run_id": _bind("run_id", attempt.c.run_id),
+        "lease_until": sa.func.clock_timestamp() + sa.bindparam("lease", type_=sa.Interval),
+    }
+    return (
+        sa.insert(attempt)
+        .from_select(list(facts), sa.select(*facts.values()))
+        .returning(attempt.c.id.label("attempt_id"), attempt.c.batch_id, attempt.c.number)
+        .cte("tried")
+    )
+
+
+def _take_waiting_statement(*states: BatchState) -> sa.Select[Any]:
+    """Build the statement that starts an attempt on the first unlocked batch in some states.
+
+    It always returns the job's row. If the job is paused, it takes no batch.
+    """
+    # Not named job_id: SQLAlchemy would also bind it to the column of that name.
+    job_id = sa.bindparam("of_job", type_=sa.Integer)
+    related_job = job.alias("kin")
+    late = sa.and_(related_job.c.parent_id == job_id, related_job.c.kind == JobKind.LATE)
+    job_ids = (
+        sa.select(related_job.c.id).where(sa.or_(related_job.c.id == job_id, late)).subquery("mine")
+    )
+    paused = sa.exists().where(job.c.id == job_id, job.c.paused_at.is_not(None))
+    state_list = ", ".join(f"'{state}'" for state in states)
+    wanted_states = sa.func.unnest(sa.literal_column(f"ARRAY[{state_list}]")).table_valued(
+        sa.column("state", sa.Text)
+    )
+    wanted_states = wanted_states.render_derived("wanted")
+    # One index probe per job and state, however many batches are waiting.
+    first_batch = (
+        sa.select(*BATCH_ROW)
+        .select_from(batch_state)
+        .join(batch, batch.c.id == batch_state.c.batch_id)
+        .join(job, job.c.id == batch.c.job_id)
+        .where(
+            batch_state.c.job_id == job_ids.c.id,
+            batch_state.c.state == wanted_states.c.state,
+            sa.text(f"batch_state.{UNFINISHED}"),  # the exact predicate of the partial index
+            batch.c.first_id >= _bind("window_first_id", batch.c.first_id),
+            batch.c.last_id <= _bind("window_last_id", batch.c.last_id),
+            ~paused,
+        )
+        .order_by(batch_state.c.batch_id)
+        .limit(_INT_ONE)
+        .with_for_update(of=batch_state, skip_locked=True)
+        .lateral("first")
+    )
+    waiting_batch = (
+        sa.select(first_batch)
+        .select_from(job_ids.join(wanted_states, sa.true()).join(first_batch, sa.true()))
+        .order_by(first_batch.c.id)
+        .limit(_INT_ONE)
+        .cte("waiting")
+    )
+    started_state = (
+        sa.update(batch_state)
+        .where(batch_state.c.batch_id == waiting_batch.c.id)
+        .values(state=_RUNNING, attempts=batch_state.c.attempts + _INT_ONE)
+        .returning(batch_state.c.batch_id.label("id"), batch_state.c.attempts)
+        .cte("started")
+    )
+    new_attempt = _insert_attempt_cte(started_state, started_state.c.attempts)
+    requested_job = job.alias("one")
+    facts = [requested_job.c[name] for name in _JOB_COLUMNS]
+    return (
+        sa.select(
+            requested_job.c.name.label("job_name"),
+            *facts,
+            _ASYNC_COMMIT,
+            waiting_batch,
+            new_attempt.c.attempt_id,
+            new_attempt.c.number,
+        )
+        .select_from(
+            requested_job.outerjoin(new_attempt, sa.true()).outerjoin(
+                waiting_batch, waiting_batch.c.id == new_attempt.c.batch_id
+            )
+        )
+        .where(requested_job.c.id == job_id)
+    )
+
+
+# Losing an acquisition in a server crash is harmless: its token is then unknown and cannot publish.
+_ASYNC_COMMIT: sa.Label[str] = sa.literal_column(
+    "set_config('synchronous_commit', 'off', true)"
+).label("flush")
+_JOB_COLUMNS = (
+    "meta_table",
+    "kind",
+    "stream",
+    "max_attempts",
+    "bisect",
+    "paused_at",
+    "paused_reason",
+)
+TAKE_FIRST = _take_waiting_statement(BatchState.PLANNED, BatchState.INTERRUPTED)
+TAKE_ANY = _take_waiting_statement(BatchState.PLANNED, BatchState.INTERRUPTED, BatchState.FAILED)
+
+
+def _insert_batch_statement() -> sa.Select[Any]:
+    """Build the statement that inserts a batch with its state, attempt and bookmark."""
+    names = ("job_id", "first_id", "last_id", "weight", "item_count", "oversized", "config")
+    bound = {name: _bind(name, batch.c[name]) for name in (*names, "id_runs")}
+    new_batch = sa.insert(batch).values(bound).returning(batch.c.id).cte("new")
+    columns = ("batch_id", "job_id", "state", "attempts")
+    state = sa.select(new_batch.c.id, sa.bindparam("job_id", type_=sa.Integer), _RUNNING, _INT_ONE)
+    new_state = sa.insert(batch_state).from_select(columns, state).cte("started")
+    new_attempt = _insert_attempt_cte(new_batch, _INT_ONE)
+    run_bounds: dict[str, Any] = {
+        "first_id": sa.bindparam("run_first_id", type_=sa.BigInteger),
+        "last_id": sa.bindparam("run_last_id", type_=sa.BigInteger),
+    }
+    upserted_bookmark = UPSERT_BOOKMARK.values(run_bounds).cte("reached")
+    return sa.select(new_attempt.c.attempt_id, new_attempt.c.batch_id).add_cte(
+        new_state, upserted_bookmark
+    )
+
+
+INSERT_BATCH = _insert_batch_statement()
+
+
+class AcquireSource(SplitSource, Protocol):
+    """A meta table that batches can be acquired from."""
+
+    def next_cut(self, after_id: int | None, last_id: int, limits: Limits) -> Cut | None:
+        """Cut the next batch above `after_id` (None: from the first row).
+
+        Ends at `last_id` and the high watermark. None if there is no item up to there.
+        """
+        ...
+
+    def known_high_watermark(self) -> int | None:
+        """Return the high watermark, at most one second old."""
+        ...
+
+    def cut_statements(self, inventory: sa.Engine) -> CutStatements | None:
+        """Return the statements that cut a batch, for the inventory's connection to execute.
+
+        None if only the table's own connection can execute them.
+        """
+        ...
+
+    def check_not_restarted(self, job: str, planned_up_to: int) -> None:
+        """Check that new ids are above the planned ones.
+
+        Raises:
+            MetaTableRestartedError: the table's ids start again.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcquireRequest:
+    """A request for the next batch of a job, within a window of ids.
+
+    `run_id` is stored with the attempt and `config` with the batch.
+    """
+
+    terms: JobTerms
+    limits: Limits
+    config: Mapping[str, Any]
+    window: IdRange = ALL_IDS
+    run_id: str = ""
+    lease: timedelta = timedelta(minutes=5)
+
+
+class Acquirer:
+    """Starts attempts on batches of all jobs. Safe for any number of threads and processes."""
+
+    def __init__(self, engine: sa.Engine, attempts: FencedAttempts) -> None:
+        self._engine = engine
+        self._server_side = ServerSideAcquirer(engine, attempts.heartbeat.expire_unconfirmed)
+        self._attempts = attempts
+        self._job_ids: dict[tuple[str, ...], int] = {}
+        self._swept: dict[int, float] = {}
+        self._mutex = threading.Lock()
+
+    def acquire(self, request: AcquireRequest, source: AcquireSource) -> Attempt | None:
+        """Start an attempt on the next batch; None if nothing is left.
+
+        The caller owns the attempt and must end it; its lease is renewed until then. If the server
+        crashes right afterwards, the acquisition may be lost: the attempt can then not be
+        published, and the batch is acquired again.
+
+        Raises:
+            JobChangedError: the job has another filter, other columns or another database.
+            JobPausedError: the job is paused.
+            MetaTableRestartedError: nothing is left because the table's ids start again.
+        """
+        token = uuid4()
+        with translate_errors(self._engine):
+            self._attempts.heartbeat.take_lock()
+        try:
+            return self._acquire(request, source, token)
+        except BaseException:
+            # The commit may have succeeded and only its reply been lost.
+            self._attempts.heartbeat.expire_unconfirmed(token)
+            raise
+
+    def _acquire(
+        self, request: AcquireRequest, source: AcquireSource, token: UUID
+    ) -> Attempt | None:
+        job_id = self._job_ids.get(_key(request.terms))
+        must_sweep = job_id is None or self._is_sweep_due(job_id)
+        acquired = None if must_sweep else self._in_server(request, source, job_id)
+        if acquired is not None:
+            self._attempts.heartbeat.renew(acquired.token, request.lease)
+            failpoint("acquire.after_commit")
+            return acquired
+        with transaction(self._engine) as connection:
+            job_record, acquired = self._take_first(connection, request, token, sweeps=must_sweep)
+            is_growing = job_record.kind is not JobKind.BACKFILL  # whose batches are all planned
+            if acquired is None and is_growing:
+                failpoint("acquire.before_lock")
+                lock_planning(connection, job_record.id)
+                acquired = self._plan_next(connection, job_record, request, source, token)
+            if acquired is None:
+                acquired = self._take_retryable(connection, job_record, request, source, token)
+            if acquired is None:
+                planned = highest_planned(connection, job_record.id, request.window)
+                if planned is not None and is_growing:
+                    source.check_not_restarted(job_record.name, planned)
+                return None
+            failpoint("acquire.before_commit")
+        # Not before the commit: a renewal that does not see the row considers the lease lost.
+        self._attempts.heartbeat.renew(token, request.lease)
+        failpoint("acquire.after_commit")
+        return acquired
+
+    def _in_server(
+        self, request: AcquireRequest, source: AcquireSource, job_id: int | None
+    ) -> Attempt | None:
+        """Acquire in one round trip if the job is known and the table is in the same database."""
+        if job_id is None or request.window.last_id != MAX_ID:
+            return None
+        texts = source.cut_statements(self._engine)
+        high_watermark = None if texts is None else source.known_high_watermark()
+        if texts is None or high_watermark is None:
+            return None
+        return self._server_side.acquire(
+            ServerSideRequest(
+                job_id=job_id,
+                terms=request.terms,
+                limits=request.limits,
+                window_first_id=request.window.first_id,
+                high_watermark=high_watermark,
+                texts=texts,
+                config=json.dumps(dict(request.config)),
+                liveness_key=self._attempts.heartbeat.liveness_key,
+                run_id=request.run_id,
+                lease=request.lease,
+            )
+        )
+
+    def _is_sweep_due(self, job_id: int) -> bool:
+        """Return True to one thread per interval, which then closes dead attempts."""
+        with self._mutex:
+            now = monotonic()
+            if now - self._swept.get(job_id, -inf) < _SWEEP_INTERVAL_SECONDS:
+                return False
+            self._swept[job_id] = now
+            return True
+
+    def _take_first(
+        self, connection: sa.Connection, request: AcquireRequest, token: UUID, *, sweeps: bool
+    ) -> tuple[Job, Attempt | None]:
+        """Find the job, and start an attempt on its first waiting batch if there is one."""
+        job_id = self._job_ids.get(_key(request.terms))
+        if job_id is None:
+            job_id = self._job_ids[_key(request.terms)] = job_to_acquire(
+                connection, request.terms
+            ).id
+        if sweeps:
+            self._sweep(connection, job_id)
+        job_record, acquired = _take(connection, TAKE_FIRST, self._values(job_id, request, token))
+        if job_record is None or not _has_same_limits(job_record, request.terms):
+            job_record = job_to_acquire(connection, request.terms)  # deleted, or with other limits
+            self._job_ids[_key(request.terms)] = job_record.id
+        if job_record.paused is not None:
+            raise JobPausedError(job_record.name, job_record.paused)
+        return job_record, acquired
+
+    def _take_retryable(
+        self,
+        connection: sa.Connection,
+        job_record: Job,
+        request: AcquireRequest,
+        source: AcquireSource,
+        token: UUID,
+    ) -> Attempt | None:
+        """Take a failed batch, or split a dead one and take its first half."""
+        self._sweep(connection, job_record.id)
+        values = self._values(job_record.id, request, token)
+        acquired = _take(connection, TAKE_ANY, values)[1]
+        if acquired is not None or not job_record.bisect:
+            return acquired
+        halves = split_first_dead(connection, job_record.id, request.window, source)
+        return None if halves is None else _take(connection, TAKE_FIRST, values)[1]
+
+    def _values(self, job_id: int, request: AcquireRequest, token: UUID) -> dict[str, Any]:
+        return {
+            "of_job": job_id,
+            "window_first_id": request.window.first_id,
+            "window_last_id": request.window.last_id,
+            "token": token,
+            "liveness_key": self._attempts.heartbeat.liveness_key,
+            "run_id": request.run_id,
+            "lease": request.lease,
+        }
+
+    def _sweep(self, connection: sa.Connection, job_id: int) -> None:
+        """Close attempts whose process is gone. Costs more than an acquire."""
+        self._swept[job_id] = monotonic()
+        close_dead(connection, job_with_late_arrivals(job_id))
+
+    def _plan_next(
+        self,
+        connection: sa.Connection,
+        job_record: Job,
+        request: AcquireRequest,
+        source: AcquireSource,
+        token: UUID,
+    ) -> Attempt | None:
+        for gap in gaps(connection, job_record.id, request.window):
+            cut = source.next_cut(gap.after_id, gap.ids.last_id, request.limits)
+            if cut is not None:
+                failpoint("acquire.cut")
+                return self._insert(connection, job_record, request, gap, cut, token)
+        return None
+
+    def _insert(
+        self,
+        connection: sa.Connection,
+        job_record: Job,
+        request: AcquireRequest,
+        gap: Gap,
+        cut: Cut,
+        token: UUID,
+    ) -> Attempt:
+        run = gap.planned_up_to(cut.id_range.last_id)
+        values = self._values(job_record.id, request, token) | {
+            "job_id": job_record.id,
+            "first_id": cut.id_range.first_id,
+            "last_id": cut.id_range.last_id,
+            "weight": cut.weight,
+            "item_count": cut.count,
+            "oversized": cut.weight > request.limits.max_weight,
+            "config": dict(request.config),
+            "id_runs": None if cut.runs is None else [cut.runs.firsts, cut.runs.lasts],
+            "run_first_id": run.first_id,
+            "run_last_id": run.last_id,
+        }
+        row = connection.execute(INSERT_BATCH, values).one()
+        merge_with_next_run(connection, job_record.id, gap, cut.id_range.last_id)
+        acquired = Batch(
+            id=row.batch_id,
+            job=job_record.name,
+            id_range=cut.id_range,
+            weight=cut.weight,
+            count=cut.count,
+            oversized=cut.weight > request.limits.max_weight,
+        )
+        return Attempt(id=row.attempt_id, batch=acquired, number=1, token=token)
+
+
+def _key(terms: JobTerms) -> tuple[str, ...]:
+    # Filters as text, because 1 == True in Python.
+    return terms.name, terms.meta_table, json.dumps(terms.config(), sort_keys=True)
+
+
+def _has_same_limits(job_record: Job, terms: JobTerms) -> bool:
+    return (job_record.max_attempts, job_record.bisect) == (terms.max_attempts, terms.bisect)
+
+
+def _take(
+    connection: sa.Connection, statement: sa.Select[Any], values: dict[str, Any]
+) -> tuple[Job | None, Attempt | None]:
+    row = connection.execute(statement, values).one_or_none()
+    if row is None:
+        return None, None
+    job_record = Job(
+        id=values["of_job"],
+        name=row.job_name,
+        meta_table=row.meta_table,
+        kind=JobKind(row.kind),
+        stream=row.stream,
+        max_attempts=row.max_attempts,
+        bisect=row.bisect,
+        paused=None if row.paused_at is None else row.paused_reason or "",
+    )
+    if row.attempt_id is None:
+        return job_record, None
+    taken = batch_from_row(row)
+    return job_record, Attempt(
+        id=row.attempt_id, batch=taken, number=row.number, token=values["token"]
+    )

@@ -1,0 +1,418 @@
+"""Attempts on batches: claim with a fencing token and a lease, publish or fail by token only.
+
+`FencedAttempts` is the interface for other packages; `PUBLISH` is the statement that publishes.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql as pg
+
+from batch_pipeline.inventory import batch_states
+from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.heartbeat import Heartbeat
+from batch_pipeline.inventory.locks import OWNER_IS_GONE
+from batch_pipeline.inventory.manifests import Manifests
+from batch_pipeline.inventory.migrate import ensure_revision_unchanged
+from batch_pipeline.inventory.tables import (
+    attempt,
+    attempt_item,
+    batch,
+    batch_state,
+    job,
+    part_file,
+)
+from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
+from batch_pipeline.model.encode import Encoded, EncodeResult
+from batch_pipeline.model.errors import ConflictError, FencedError
+from batch_pipeline.model.failpoint import failpoint
+from batch_pipeline.model.item import ItemIdSet
+from batch_pipeline.model.manifest import ItemReport, Manifest
+from batch_pipeline.model.stream import Stream
+
+_JSON = pg.JSONB(none_as_null=True)
+_MAX_ERROR_LENGTH = 4_000
+_FACT_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
+    "schema_version": sa.Integer(),
+    "encoding": _JSON,
+    "key_properties": _JSON,
+    "facts": _JSON,
+    "result": _JSON,
+    "logging": sa.Text(),
+    "seen": _JSON,
+}
+
+
+def publish_values(claimed: Attempt, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of `PUBLISH`; facts that are missing become NULL."""
+    values: dict[str, Any] = {"of_token": claimed.token, "of_batch": claimed.batch.id}
+    return values | {f"its_{name}": facts.get(name) for name in _FACT_TYPES}
+
+
+def _publish() -> sa.Select[Any]:
+    """Build the statement that publishes a running attempt and returns its generation.
+
+    The job's row is locked first, so that publish numbers follow commit order. If the attempt no
+    longer runs, the statement returns no row and the transaction must be rolled back, because the
+    job's counter was incremented.
+    """
+    of_batch = sa.bindparam("of_batch", type_=sa.BigInteger)
+    counted_job = (
+        sa.update(job)
+        .where(batch.c.id == of_batch, job.c.id == batch.c.job_id)
+        .values(publish_count=job.c.publish_count + sa.literal_column("1"))
+        .returning(job.c.publish_count, batch.c.id.label("batch_id"))
+        .cte("counted")
+    )
+    generation = sa.func.coalesce(batch_state.c.generation, sa.literal_column("0"))
+    published_state = (
+        sa.update(batch_state)
+        .where(batch_state.c.batch_id == counted_job.c.batch_id)
+        .values(
+            state=sa.literal_column(f"'{BatchState.PUBLISHED}'"),
+            generation=generation + sa.literal_column("1"),
+        )
+        .returning(batch_state.c.batch_id, batch_state.c.generation, counted_job.c.publish_count)
+        .cte("moved")
+    )
+    facts = {name: sa.bindparam(f"its_{name}", type_=kind) for name, kind in _FACT_TYPES.items()}
+    closed_attempt = (
+        sa.update(attempt)
+        .where(
+            attempt.c.batch_id == published_state.c.batch_id,
+            attempt.c.token == sa.bindparam("of_token", type_=attempt.c.token.type),
+            attempt.c.status == sa.literal_column(f"'{AttemptStatus.RUNNING}'"),
+        )
+        .values(
+            status=sa.literal_column(f"'{AttemptStatus.SUCCEEDED}'"),
+            finished_at=sa.func.clock_timestamp(),
+            generation=published_state.c.generation,
+            publish_number=published_state.c.publish_count,
+            **facts,
+        )
+        .returning(attempt.c.generation)
+        .cte("closed")
+    )
+    return sa.select(closed_attempt.c.generation)
+
+
+PUBLISH = _publish()
+
+
+def storable(text: str) -> str:
+    """Escape what a Postgres text cannot store: NUL and bytes that are not UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
+
+
+def insert_files(connection: sa.Connection, attempt_id: int, result: EncodeResult) -> None:
+    """Insert the part files of an attempt in order, and the record counts of each item."""
+    files = [
+        {
+            "attempt_id": attempt_id,
+            "quarantine": quarantine,
+            "position": position,
+            "uri": part.uri,
+            "records": part.records,
+            "size_bytes": part.size_bytes,
+            "sha256": part.sha256,
+        }
+        for quarantine, parts in ((False, result.part_files), (True, result.quarantine_files))
+        for position, part in enumerate(parts)
+    ]
+    rows = [_item_row(attempt_id, item) for item in result.items]
+    if files:
+        connection.execute(sa.insert(part_file), files)
+    if rows:
+        connection.execute(sa.insert(attempt_item), rows)
+
+
+def _item_row(attempt_id: int, item: ItemReport) -> dict[str, Any]:
+    return {
+        "attempt_id": attempt_id,
+        "item_id": item.item_id,
+        "read": item.read,
+        "written": item.written,
+        "filtered": item.filtered,
+        "quarantined": item.quarantined,
+        "bad_file": None if item.bad_file is None else storable(item.bad_file),
+        "read_etag": item.etag,
+        "read_version": item.version,
+    }
+
+
+def _seen_items(encoded_batch: Batch, encoded: Encoded) -> dict[str, Any]:
+    """Return the items that the attempt read, for later audits."""
+    ids = sorted(item.item_id for item in encoded.result.items)
+    weight = encoded_batch.weight if encoded.weight is None else encoded.weight
+    return ItemIdSet.of(ids, weight=weight).to_json()
+
+
+@dataclass(frozen=True, slots=True)
+class FencedAttempts:
+    """The attempts on all batches. Lease arithmetic uses the database clock only."""
+
+    engine: sa.Engine
+    heartbeat: Heartbeat
+
+    @contextmanager
+    def claim(self, claimed_batch: Batch, *, run_id: str, lease: timedelta) -> Iterator[Attempt]:
+        """Start attempt n+1 and renew its lease until the block ends.
+
+        Locks the batch's state while the attempt is inserted.
+
+        Raises:
+            ConflictError: another attempt on the batch is running.
+        """
+        token = uuid4()
+        with self.heartbeat.renew_if_committed(token, lease):
+            with transaction(self.engine) as connection:
+                ensure_revision_unchanged(connection)
+                batch_states.lock(connection, claimed_batch.id)
+                batch_states.repair_locked_states(connection, [claimed_batch.id])
+                _close_dead(connection, attempt.c.batch_id == claimed_batch.id)
+                _ensure_no_running_attempt(connection, claimed_batch)
+                self.heartbeat.take_lock()
+                claimed = self.start(connection, claimed_batch, token, run_id=run_id, lease=lease)
+                failpoint("claim.before_commit")
+            failpoint("claim.after_commit")
+        try:
+            yield claimed
+        finally:
+            self.heartbeat.release(token)
+
+    def start(
+        self,
+        connection: sa.Connection,
+        claimed_batch: Batch,
+        token: UUID,
+        *,
+        run_id: str,
+        lease: timedelta,
+    ) -> Attempt:
+        """Insert attempt n+1 on a batch whose state the transaction has locked."""
+        number, generation = batch_states.mark_running(connection, claimed_batch)
+        values = {
+            "batch_id": claimed_batch.id,
+            "number": number,
+            "token": token,
+            "liveness_key": self.heartbeat.liveness_key,
+            "status": AttemptStatus.RUNNING.value,
+            "run_id": run_id,
+            "lease_until": sa.func.clock_timestamp() + lease,
+        }
+        insert = sa.insert(attempt).values(values).returning(attempt.c.id)
+        attempt_id: int = connection.execute(insert).scalar_one()
+        return Attempt(
+            id=attempt_id, batch=claimed_batch, number=number, token=token, generation=generation
+        )
+
+    def holds(self, claimed: Attempt) -> bool:
+        """Return whether this process still renews the attempt's lease, without a query."""
+        return self.heartbeat.is_renewing(claimed.token)
+
+    def check_running(self, claimed: Attempt) -> None:
+        """Check in the inventory that the attempt is still running.
+
+        Raises:
+            FencedError: the attempt no longer holds the batch.
+        """
+        with transaction(self.engine) as connection:
+            if _status(connection, claimed) != AttemptStatus.RUNNING:
+                raise FencedError(claimed.batch.job, claimed.batch.label, claimed.number)
+
+    def publish(self, claimed: Attempt, encoded: Encoded, stream: Stream) -> Manifest:
+        """Publish the attempt's files as the batch's next generation, in one transaction.
+
+        Locks the job's row, so publish numbers follow commit order.
+        """
+        facts = {
+            "schema_version": encoded.schema_version,
+            "encoding": {
+                "format": stream.encoding.format.value,
+                "compression": stream.encoding.compression.value,
+            },
+            "key_properties": list(stream.message_keys),
+            "facts": encoded.facts(),
+            "seen": _seen_items(claimed.batch, encoded),
+        }
+        try:
+            with transaction(self.engine) as connection:
+                _execute_publish(connection, claimed, facts)
+                insert_files(connection, claimed.id, encoded.result)
+                failpoint("publish.before_commit")
+        except FencedError:
+            if self._generation(claimed) is None:
+                raise
+        failpoint("publish.after_commit")
+        manifests = Manifests(self.engine)
+        return manifests.with_origin(manifests.of_attempt(claimed.id))
+
+    def succeed(
+        self,
+        claimed: Attempt,
+        *,
+        result: object = None,
+        logging: str | None,
+        seen: ItemIdSet | None,
+    ) -> int:
+        """Publish an attempt that has no files and return its generation.
+
+        `result` is a JSON value; the inventory view shows it as `job_result_item`. Calling this
+        again for the same attempt changes nothing.
+
+        Raises:
+            FencedError: the attempt no longer holds the batch. Nothing was changed.
+        """
+        facts = {
+            "result": result,
+            "logging": None if logging is None else storable(logging),
+            "seen": None if seen is None else seen.to_json(),
+        }
+        try:
+            with transaction(self.engine) as connection:
+                generation = _execute_publish(connection, claimed, facts)
+                failpoint("succeed.before_commit")
+        except FencedError:
+            earlier = self._generation(claimed)
+            if earlier is None:
+                raise
+            generation = earlier
+        failpoint("succeed.after_commit")
+        self.heartbeat.stop_renewing(claimed.token)
+        return generation
+
+    def _generation(self, claimed: Attempt) -> int | None:
+        """Return the generation that an attempt published, None if it is not published."""
+        query = sa.select(attempt.c.generation).where(attempt.c.token == claimed.token)
+        with transaction(self.engine) as connection:
+            generation: int | None = connection.execute(query).scalar_one_or_none()
+        return generation
+
+    def record_pointer(self, manifest: Manifest, uri: str) -> None:
+        """Store the URI of a published manifest's manifest file."""
+        update = sa.update(attempt).where(attempt.c.token == manifest.token).values(pointer_uri=uri)
+        with transaction(self.engine) as connection:
+            connection.execute(update)
+
+    def fail(
+        self,
+        claimed: Attempt,
+        error: str,
+        status: AttemptStatus,
+        *,
+        counts: bool = True,
+        result: object = None,
+        logging: str | None = None,
+    ) -> bool:
+        """Close a running attempt with a status; return whether it is unpublished.
+
+        With `counts=False` the attempt does not count towards the job's `max_attempts`. `result` is
+        a JSON value, as for `succeed`.
+        """
+        facts = {
+            "result": sa.null() if result is None else result,
+            "logging": None if logging is None else storable(logging),
+        }
+        with transaction(self.engine) as connection:
+            batch_states.lock(connection, claimed.batch.id)
+            mine = attempt.c.token == claimed.token
+            close(connection, mine, status, error, counts=counts, facts=facts)
+            unpublished = _status(connection, claimed) != AttemptStatus.SUCCEEDED
+            failpoint("fail.before_commit")
+        failpoint("fail.after_commit")
+        self.heartbeat.stop_renewing(claimed.token)
+        return unpublished
+
+    def close_dead(self, stream: str) -> int:
+        """Close running attempts of a stream whose process is gone; return their number."""
+        with transaction(self.engine) as connection:
+            batch_states.repair_states(connection, job.c.stream == stream)
+            return close_dead(connection, job.c.stream == stream)
+
+
+def close_dead(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> int:
+    """Close running attempts of the selected jobs whose process is gone; return their number.
+
+    Skips batches whose state another transaction has locked.
+    """
+    ensure_revision_unchanged(connection)
+    dead_attempts = (
+        sa.select(batch_state.c.batch_id)
+        .join(job, job.c.id == batch_state.c.job_id)
+        .join(attempt, attempt.c.batch_id == batch_state.c.batch_id)
+        .where(
+            condition,
+            batch_state.c.state == sa.literal_column("'running'"),
+            attempt.c.status == AttemptStatus.RUNNING,
+            OWNER_IS_GONE,
+        )
+        .with_for_update(of=batch_state, skip_locked=True)
+    )
+    batch_ids = list(connection.execute(dead_attempts).scalars())
+    return _close_dead(connection, attempt.c.batch_id.in_(batch_ids)) if batch_ids else 0
+
+
+def _close_dead(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> int:
+    reason = "the worker exited without reporting"
+    return close(connection, sa.and_(condition, OWNER_IS_GONE), AttemptStatus.ABANDONED, reason)
+
+
+def close(
+    connection: sa.Connection,
+    condition: sa.ColumnElement[bool],
+    status: AttemptStatus,
+    error: str,
+    *,
+    counts: bool = True,
+    facts: Mapping[str, Any] | None = None,
+) -> int:
+    """Close running attempts, which fences them. The states of their batches must be locked."""
+    closing = (
+        sa.update(attempt)
+        .where(condition, attempt.c.status == AttemptStatus.RUNNING)
+        .values(
+            status=status.value,
+            finished_at=sa.func.clock_timestamp(),
+            error=storable(error)[:_MAX_ERROR_LENGTH],
+            **(facts or {}),
+        )
+        .returning(attempt.c.id)
+    )
+    closed = list(connection.execute(closing).scalars())
+    if closed:
+        batch_states.mark_ended(connection, closed, counts=counts)
+    return len(closed)
+
+
+def _ensure_no_running_attempt(connection: sa.Connection, claimed_batch: Batch) -> None:
+    query = sa.select(attempt.c.number, attempt.c.run_id).where(
+        attempt.c.batch_id == claimed_batch.id, attempt.c.status == AttemptStatus.RUNNING
+    )
+    row = connection.execute(query).one_or_none()
+    if row is not None:
+        raise _attempt_running_error(claimed_batch.job, claimed_batch.label, row.number, row.run_id)
+
+
+def _status(connection: sa.Connection, claimed: Attempt) -> str | None:
+    query = sa.select(attempt.c.status).where(attempt.c.token == claimed.token)
+    return connection.execute(query).scalar_one_or_none()
+
+
+def _execute_publish(connection: sa.Connection, claimed: Attempt, facts: Mapping[str, Any]) -> int:
+    values = publish_values(claimed, facts)
+    generation: int | None = connection.execute(PUBLISH, values).scalar_one_or_none()
+    if generation is None:
+        raise FencedError(claimed.batch.job, claimed.batch.label, claimed.number)
+    return generation
+
+
+def _attempt_running_error(stream: str, key: str, number: int, run_id: str) -> ConflictError:
+    return ConflictError(
+        f"{stream}: attempt {number} of batch {key} is running (run {run_id}). Nothing was "
+        f"claimed. Wait for it to end, or cancel that run and try again."
+    )

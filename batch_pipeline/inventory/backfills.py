@@ -1,0 +1,421 @@
+"""Backfills: select the items, plan them as id ranges or lists of ids, and report progress."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import merge
+from itertools import chain
+
+import sqlalchemy as sa
+
+from batch_pipeline.inventory import status
+from batch_pipeline.inventory.backfill_sources import (
+    BackfillSource,
+    WeighedIds,
+    open_backfill_source,
+)
+from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row, live_parts
+from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.jobs import (
+    Gap,
+    find_job_id,
+    gaps,
+    is_own_stream_job,
+    is_paused,
+    job_id_of,
+    of_stream,
+    open_job,
+    stream_job,
+)
+from batch_pipeline.inventory.locks import lock_planning
+from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
+from batch_pipeline.inventory.meta_tables.sources import MetaSource
+from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
+from batch_pipeline.inventory.migrate import ensure_revision_unchanged
+from batch_pipeline.inventory.planning import (
+    JobPlan,
+    exclude_listed,
+    insert_cuts,
+    insert_lists,
+    status_from_row,
+    status_query,
+)
+from batch_pipeline.inventory.tables import batch, batch_state, job
+from batch_pipeline.inventory.throughput import estimate, recent_throughput
+from batch_pipeline.model.backfill import (
+    Backfill,
+    Estimate,
+    Progress,
+    Selection,
+    backfill_job,
+    backfill_key,
+    cut_lists,
+    parse_backfill_key,
+)
+from batch_pipeline.model.batch import Batch, BatchState, BatchStatus
+from batch_pipeline.model.errors import (
+    BatchSupersededError,
+    ConfigurationError,
+    InvalidValueError,
+    UnknownBatchError,
+)
+from batch_pipeline.model.failpoint import failpoint
+from batch_pipeline.model.id_range import IdRange, IdRuns
+from batch_pipeline.model.job import JobKind, JobTerms
+from batch_pipeline.model.planning import Cut, Planned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillItems:
+    """The items to plan in ascending order: `ranges` of a window, or else weighted `items`.
+
+    Both read the meta table lazily and need no connection of the inventory.
+    """
+
+    ranges: Sequence[tuple[Gap, Iterator[Cut]]] = ()
+    items: WeighedIds
+
+
+def _select_items(
+    connection: sa.Connection,
+    request: Backfill,
+    source: BackfillSource,
+    *,
+    job_id: int | None,
+    parent_id: int | None,
+) -> BackfillItems:
+    """Select the items of a backfill that its job has not planned; all of them without a job.
+
+    Raises:
+        ConfigurationError: a listed item does not exist.
+    """
+    selection, high_watermark = request.selection, source.high_watermark()
+    nothing: WeighedIds = iter(())
+    if selection.item_ids is not None:
+        requested = ((item_id, 0) for item_id in sorted(set(selection.item_ids)))
+        missing = [item_id for item_id, _ in exclude_listed(connection.engine, job_id, requested)]
+        return BackfillItems(items=_listed_items(source, missing, high_watermark))
+    if high_watermark is None or high_watermark < selection.ids.first_id:
+        return BackfillItems(items=nothing)
+    ids = IdRange(
+        first_id=selection.ids.first_id, last_id=min(high_watermark, selection.ids.last_id)
+    )
+    if selection.is_window:
+        return BackfillItems(
+            ranges=_unplanned_ranges(connection, request, source, job_id, ids), items=nothing
+        )
+    if selection.failed_only:
+        items = _failed_items(connection, source, parent_id, ids)
+    else:
+        items = source.chosen(ids, selection)
+    return BackfillItems(items=exclude_listed(connection.engine, job_id, items))
+
+
+def _unplanned_ranges(
+    connection: sa.Connection,
+    request: Backfill,
+    source: BackfillSource,
+    job_id: int | None,
+    ids: IdRange,
+) -> list[tuple[Gap, Iterator[Cut]]]:
+    # Without a job, job 0 stands for it: it never exists, so it has planned nothing.
+    return [
+        (gap, source.cuts(gap.after_id, min(gap.ids.last_id, ids.last_id), request.limits))
+        for gap in gaps(connection, job_id or 0, request.selection.ids)
+        if gap.ids.first_id <= ids.last_id
+    ]
+
+
+def _listed_items(
+    source: BackfillSource, item_ids: Sequence[int], high_watermark: int | None
+) -> WeighedIds:
+    visible = [
+        item_id for item_id in item_ids if high_watermark is not None and item_id <= high_watermark
+    ]
+    weights = dict(source.listed(visible))
+    missing = tuple(item_id for item_id in item_ids if item_id not in weights)
+    if missing:
+        raise _unknown_items_error(source.name, missing, high_watermark)
+    return iter(weights.items())
+
+
+def _failed_items(
+    connection: sa.Connection, source: BackfillSource, parent_id: int | None, within: IdRange
+) -> WeighedIds:
+    """Return the items of failed and dead batches of a job and of its late arrivals."""
+    late = sa.and_(job.c.parent_id == parent_id, job.c.kind == JobKind.LATE)
+    query = (
+        sa.select(batch.c.first_id, batch.c.last_id, batch.c.item_ids, batch.c.id_runs)
+        .join(batch_state, batch_state.c.batch_id == batch.c.id)
+        .join(job, job.c.id == batch.c.job_id)
+        .where(
+            sa.or_(job.c.id == parent_id, late),
+            batch_state.c.state.in_([BatchState.FAILED.value, BatchState.DEAD.value]),
+            batch.c.first_id <= within.last_id,
+            batch.c.last_id >= within.first_id,
+        )
+        .order_by(batch.c.first_id)
+    )
+    rows = connection.execute(query).all()
+    ranges = [(row.first_id, row.last_id) for row in rows if row.item_ids is None]
+    listed = {item_id for row in rows for item_id in row.item_ids or () if item_id in within}
+    planned = IdRuns.joined(
+        IdRuns([row.first_id], [row.last_id]) if row.id_runs is None else IdRuns(*row.id_runs)
+        for row in rows
+        if row.item_ids is None
+    )
+    # Read one after the other, because each holds a connection.
+    of_ranges = chain.from_iterable(
+        source.chosen(ids, Selection()) for ids in _merge_ranges(ranges, within)
+    )
+    items = (item for item in of_ranges if item[0] in planned)
+    return _unique(merge(items, source.listed(sorted(listed))))
+
+
+def _merge_ranges(ranges: Iterable[tuple[int, int]], within: IdRange) -> Iterator[IdRange]:
+    """Merge adjacent ranges and clip them to `within`."""
+    joined: list[tuple[int, int]] = []
+    for first_id, last_id in ranges:
+        if joined and joined[-1][1] == first_id - 1:
+            joined[-1] = (joined[-1][0], last_id)
+        else:
+            joined.append((first_id, last_id))
+    for first_id, last_id in joined:
+        yield IdRange(first_id=max(first_id, within.first_id), last_id=min(last_id, within.last_id))
+
+
+def _unique(weighed_ids: Iterable[tuple[int, int]]) -> WeighedIds:
+    last_id = None
+    for item_id, weight in weighed_ids:
+        if item_id != last_id:
+            yield item_id, weight
+        last_id = item_id
+
+
+def _unknown_items_error(
+    meta_table: str, item_ids: tuple[int, ...], high_watermark: int | None
+) -> ConfigurationError:
+    named = ", ".join(map(str, item_ids[:10]))
+    more = len(item_ids) - 10
+    others = f" and {more} more" if more > 0 else ""
+    limit = "" if high_watermark is None else f" up to its high watermark {high_watermark}"
+    return ConfigurationError(
+        f"{meta_table} has no items {named}{others}{limit}. Nothing was planned. Leave "
+        f"these ids out; the filter excludes them, or they are above the high watermark."
+    )
+
+
+Source = OwnMetaTable | UserMetaTable | MetaSource
+
+
+@dataclass(frozen=True, slots=True)
+class Backfills:
+    """The backfills of all jobs: planned in one transaction, visible when complete."""
+
+    engine: sa.Engine
+
+    def plan(self, request: Backfill, table: Source) -> Planned:
+        """Plan the items of a backfill, up to the high watermark, that it has not planned yet.
+
+        Holds the planning lock of the backfill's job, not that of its parent. Creates no job if
+        there is nothing to plan.
+
+        Raises:
+            JobChangedError: the name belongs to another job, or the backfill has other terms.
+            ConfigurationError: a listed item does not exist.
+            UnknownJobError: the parent job does not exist.
+        """
+        source = open_backfill_source(table)
+        terms = request.terms(source.name, source.where, source.identity)
+        self._ensure_parent(request, source)
+        with transaction(self.engine) as connection:
+            ensure_revision_unchanged(connection)
+            is_new = find_job_id(connection, terms) is None
+            parent_id = _parent_id(connection, request, source)
+            backfill_row = open_job(connection, terms, parent_id=parent_id)
+            lock_planning(connection, backfill_row.id)
+            failpoint("backfill.locked")
+            items = _select_items(
+                connection, request, source, job_id=backfill_row.id, parent_id=parent_id
+            )
+            config = {**request.limits.config(), "selection": request.selection.to_json()}
+            job_plan = JobPlan(job_id=backfill_row.id, limits=request.limits, config=config)
+            planned = _insert(connection, job_plan, items, in_lists=not request.selection.is_window)
+            if is_new and not planned.batches:
+                connection.rollback()
+            failpoint("backfill.before_commit")
+        failpoint("backfill.after_commit")
+        return planned
+
+    def estimate(self, request: Backfill, table: Source) -> Estimate:
+        """Estimate the batches that `plan` would plan and their duration. Nothing is written.
+
+        The throughput is the backfill's own, else its parent's, else that of any job of the stream.
+
+        Raises:
+            JobChangedError, ConfigurationError, UnknownJobError: as for `plan`.
+        """
+        source = open_backfill_source(table)
+        with transaction(self.engine) as connection:
+            job_id = find_job_id(
+                connection, request.terms(source.name, source.where, source.identity)
+            )
+            parent_id = _parent_id(connection, request, source)
+            throughput = recent_throughput(
+                connection, job.c.id == job_id, *_related_jobs(request, parent_id)
+            )
+            items = _select_items(connection, request, source, job_id=job_id, parent_id=parent_id)
+        lists = (cut for cut, _ in cut_lists(items.items, request.limits))
+        return estimate(
+            chain(*(cuts for _, cuts in items.ranges), lists), request.limits, throughput
+        )
+
+    def statuses(self, name: str, meta_table: str) -> list[BatchStatus]:
+        """Read the unsplit batches of a backfill in id order.
+
+        Raises:
+            UnknownJobError: there is no such job.
+        """
+        with transaction(self.engine) as connection:
+            job_id = job_id_of(connection, name, meta_table)
+            query = status_query().where(job.c.id == job_id, batch.c.superseded_at.is_(None))
+            return [status_from_row(row) for row in connection.execute(query)]
+
+    def of_all(self, stream: str) -> list[BatchStatus]:
+        """Read the unsplit batches of all backfills of a stream, in planning order."""
+        query = status_query().where(_is_backfill_of(stream), batch.c.superseded_at.is_(None))
+        with transaction(self.engine) as connection:
+            rows = connection.execute(query.order_by(None).order_by(batch.c.id))
+            return [status_from_row(row) for row in rows]
+
+    def of_item(self, stream: str, item_id: int) -> list[BatchStatus]:
+        """Read the unsplit batches of a stream's backfills that contain an item, oldest first."""
+        listed = sa.literal(item_id, sa.BigInteger) == sa.any_(batch.c.item_ids)
+        query = status_query().where(
+            _is_backfill_of(stream),
+            batch.c.superseded_at.is_(None),
+            batch.c.first_id <= item_id,
+            batch.c.last_id >= item_id,
+            sa.or_(batch.c.item_ids.is_(None), listed),
+        )
+        with transaction(self.engine) as connection:
+            rows = connection.execute(query.order_by(None).order_by(batch.c.id))
+            return [status_from_row(row) for row in rows]
+
+    def paused(self, stream: str) -> dict[str, str]:
+        """Return the paused backfills of a stream with their reasons, which may be empty.
+
+        Pausing a stream pauses its backfills.
+        """
+        of_stream = sa.select(stream_job.c.paused_reason).where(is_own_stream_job).scalar_subquery()
+        own = (job.c.paused_at.is_not(None), job.c.paused_reason)
+        reason = sa.func.coalesce(sa.case(own, else_=of_stream), "").label("reason")
+        query = sa.select(job.c.name, reason).where(_is_backfill_of(stream), is_paused())
+        with transaction(self.engine) as connection:
+            rows = connection.execute(query.order_by(job.c.id))
+            return {row.name: row.reason for row in rows}
+
+    def batch(self, stream: str, key: str) -> Batch:
+        """Find a planned batch of a stream's backfill by its partition key.
+
+        Raises:
+            UnknownBatchError: there is no such batch.
+            BatchSupersededError: the batch was split; the message names its parts.
+        """
+        try:
+            name, ids = parse_backfill_key(key)
+        except InvalidValueError as error:
+            raise UnknownBatchError.of_partition(stream, key) from error
+        is_backfill = sa.and_(_is_backfill_of(stream), job.c.name == backfill_job(stream, name))
+        query = (
+            sa.select(*BATCH_ROW)
+            .join(job)
+            .where(
+                is_backfill,
+                batch.c.superseded_at.is_(None),
+                batch.c.first_id == ids.first_id,
+                batch.c.last_id == ids.last_id,
+            )
+            .order_by(batch.c.id.desc())
+            .limit(1)
+        )
+        with transaction(self.engine) as connection:
+            row = connection.execute(query).one_or_none()
+            if row is not None:
+                return batch_from_row(row)
+            parts = live_parts(connection, is_backfill, ids)
+        if parts:
+            keys = tuple(backfill_key(name, part.id_range) for part in parts)
+            raise BatchSupersededError(stream, key, keys)
+        raise UnknownBatchError.of_partition(stream, key)
+
+    def progress(self, name: str, meta_table: str) -> Progress:
+        """Return the progress of a backfill.
+
+        Raises:
+            UnknownJobError: there is no such job.
+        """
+        with transaction(self.engine) as connection:
+            job_id = job_id_of(connection, name, meta_table)
+            return status.job_progress(connection, job.c.id == job_id)[0]
+
+    def of_stream(self, stream: str) -> list[Progress]:
+        """Return the progress of each backfill of a stream, in creation order."""
+        with transaction(self.engine) as connection:
+            return status.job_progress(connection, _is_backfill_of(stream))
+
+    def _ensure_parent(self, request: Backfill, source: BackfillSource) -> None:
+        """Create the job of a stream that was never planned.
+
+        In a separate transaction, because other transactions that create it wait for the commit.
+        """
+        if request.stream is None:
+            return
+        with transaction(self.engine) as connection:
+            if _parent_id(connection, request, source) is None:
+                open_job(
+                    connection,
+                    JobTerms(
+                        name=request.stream,
+                        meta_table=source.name,
+                        stream=request.stream,
+                        where=source.where,
+                        identity=source.identity,
+                    ),
+                )
+
+
+def _is_backfill_of(stream: str) -> sa.ColumnElement[bool]:
+    return sa.and_(job.c.stream == stream, job.c.kind == JobKind.BACKFILL)
+
+
+def _related_jobs(request: Backfill, parent_id: int | None) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions for jobs with a similar throughput, nearest first."""
+    kin = []
+    if parent_id is not None:
+        kin += [job.c.id == parent_id, job.c.parent_id == parent_id]
+    if request.stream is not None:
+        kin.append(job.c.stream == request.stream)
+    return kin
+
+
+def _parent_id(connection: sa.Connection, request: Backfill, source: BackfillSource) -> int | None:
+    if request.stream is not None:
+        query = sa.select(job.c.id).where(of_stream(request.stream))
+        job_id: int | None = connection.execute(query).scalar_one_or_none()
+        return job_id
+    if request.parent is not None:
+        return job_id_of(connection, request.parent, source.name)
+    if request.selection.failed_only:
+        raise InvalidValueError("parent", None, "the name of the job with the failed batches")
+    return None
+
+
+def _insert(
+    connection: sa.Connection, plan: JobPlan, selected: BackfillItems, *, in_lists: bool
+) -> Planned:
+    if in_lists:
+        return insert_lists(connection, plan, selected.items)
+    planned = Planned()
+    for gap, cuts in selected.ranges:
+        planned = planned.followed_by(insert_cuts(connection, plan, gap, cuts))
+    return planned

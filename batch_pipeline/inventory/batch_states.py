@@ -1,0 +1,305 @@
+"""The states of batches: every change of a state, and the conversion of rows to batches.
+
+Only the statements that acquire and publish write `batch_state` elsewhere.
+"""
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+import sqlalchemy as sa
+
+from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, job
+from batch_pipeline.model.backfill import backfill_key, backfill_name
+from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState
+from batch_pipeline.model.errors import BatchSupersededError
+from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange, IdRuns
+from batch_pipeline.model.job import JobKind
+
+_MARK_RUNNING = (
+    sa.update(batch_state)
+    .where(
+        batch_state.c.batch_id == sa.bindparam("one"),
+        batch_state.c.state != BatchState.SUPERSEDED,
+    )
+    .values(state=BatchState.RUNNING.value, attempts=batch_state.c.attempts + 1)
+    .returning(batch_state.c.attempts, batch_state.c.generation)
+)
+
+# A half of a dead batch is split again after one failure. A batch of one item is tried as often as
+# the job allows, because its result is final.
+_IS_FAILED_HALF = sa.and_(
+    attempt.c.status == AttemptStatus.FAILED,
+    batch.c.parent_id.is_not(None),
+    batch.c.item_count > 1,
+)
+
+
+def _next_state(forgiven: sa.ColumnElement[int]) -> sa.ColumnElement[str]:
+    tried_enough = batch_state.c.attempts - forgiven >= job.c.max_attempts
+    return sa.case(
+        # A published batch stays published whatever the result of later attempts.
+        (batch_state.c.generation.is_not(None), BatchState.PUBLISHED.value),
+        (attempt.c.status == AttemptStatus.CANCELLED, BatchState.CANCELLED.value),
+        (sa.or_(tried_enough, _IS_FAILED_HALF), BatchState.DEAD.value),
+        (attempt.c.status == AttemptStatus.FAILED, BatchState.FAILED.value),
+        else_=BatchState.INTERRUPTED.value,
+    )
+
+
+# New values after an unsuccessful attempt, by whether it counts towards `max_attempts`.
+_COUNTED_END = {batch_state.c.state: _next_state(batch_state.c.forgiven)}
+_FORGIVEN_END = {
+    batch_state.c.state: _next_state(batch_state.c.forgiven + 1),
+    batch_state.c.forgiven: batch_state.c.forgiven + 1,
+}
+
+_latest = (
+    sa.select(attempt.c.id, attempt.c.number, attempt.c.status)
+    .where(attempt.c.batch_id == batch_state.c.batch_id)
+    .order_by(attempt.c.number.desc())
+    .limit(1)
+    .lateral("latest")
+)
+_published = (
+    sa.select(sa.func.max(attempt.c.generation).label("generation"))
+    .where(attempt.c.batch_id == batch_state.c.batch_id)
+    .lateral("published")
+)
+_states = batch_state.outerjoin(_latest, sa.true())
+# A state that contradicts the attempts: an attempt that was not counted, or a running batch whose
+# latest attempt does not run.
+_is_stale = sa.or_(
+    _latest.c.number > batch_state.c.attempts,
+    sa.and_(
+        batch_state.c.state == BatchState.RUNNING,
+        _latest.c.status.is_distinct_from(AttemptStatus.RUNNING.value),
+    ),
+)
+
+
+def lock(connection: sa.Connection, batch_id: int) -> None:
+    """Lock the state of a batch until the transaction ends, so that no attempt starts or ends."""
+    row = sa.select(batch_state.c.batch_id).where(batch_state.c.batch_id == batch_id)
+    connection.execute(row.with_for_update())
+
+
+def mark_running(connection: sa.Connection, started_batch: Batch) -> tuple[int, int]:
+    """Set a batch to running; return the attempt's number and the generation it would publish.
+
+    Raises:
+        BatchSupersededError: the batch was split.
+    """
+    row = connection.execute(_MARK_RUNNING, {"one": started_batch.id}).one_or_none()
+    if row is None:
+        raise BatchSupersededError(started_batch.job, started_batch.label)
+    return row.attempts, (row.generation or 0) + 1
+
+
+def mark_ended(connection: sa.Connection, attempt_ids: list[int], *, counts: bool = True) -> None:
+    """Set the states of batches after unsuccessful attempts.
+
+    With `counts` the attempts count towards the job's `max_attempts`; a batch that reaches it is
+    dead.
+    """
+    update = (
+        sa.update(batch_state)
+        .where(
+            batch_state.c.batch_id == attempt.c.batch_id,
+            batch_state.c.batch_id == batch.c.id,
+            batch_state.c.job_id == job.c.id,
+            batch_state.c.state == BatchState.RUNNING,
+            attempt.c.id.in_(attempt_ids),
+        )
+        .values(_COUNTED_END if counts else _FORGIVEN_END)
+    )
+    connection.execute(update)
+
+
+def mark_cancelled(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> int:
+    """Cancel the selected unfinished batches that are not running; return their number."""
+    update = (
+        sa.update(batch_state)
+        .where(condition, sa.text(UNFINISHED))
+        .values(state=BatchState.CANCELLED.value)
+    )
+    return connection.execute(update).rowcount
+
+
+def reset_attempts(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> int:
+    """Reset the attempt count of batches so that they are tried again; return their number.
+
+    Batches without attempts become planned, the others interrupted.
+    """
+    state = sa.case(
+        (batch_state.c.attempts == 0, BatchState.PLANNED.value),
+        else_=BatchState.INTERRUPTED.value,
+    )
+    update = (
+        sa.update(batch_state).where(condition).values(state=state, forgiven=batch_state.c.attempts)
+    )
+    return connection.execute(update).rowcount
+
+
+def mark_superseded(connection: sa.Connection, batch_id: int) -> None:
+    """Set a batch to superseded, because its halves replace it."""
+    update = (
+        sa.update(batch_state)
+        .where(batch_state.c.batch_id == batch_id)
+        .values(state=BatchState.SUPERSEDED.value)
+    )
+    connection.execute(update)
+
+
+def insert_states(connection: sa.Connection, batch_ids: list[int]) -> None:
+    """Insert the states of new batches, as planned."""
+    states = sa.select(batch.c.id, batch.c.job_id, sa.literal(BatchState.PLANNED.value))
+    new_states = states.where(batch.c.id.in_(batch_ids))
+    names = ("batch_id", "job_id", "state")
+    connection.execute(sa.insert(batch_state).from_select(names, new_states))
+
+
+def insert_planned_states(connection: sa.Connection, job_id: int, after_batch_id: int) -> None:
+    """Insert the states of a job's batches above an id, as planned."""
+    connection.execute(_INSERT_PLANNED, {"job": job_id, "after": after_batch_id})
+
+
+_INSERT_PLANNED = sa.text("""
+INSERT INTO batch_pipeline.batch_state (batch_id, job_id, state)
+SELECT id, job_id, 'planned' FROM batch_pipeline.batch WHERE job_id = :job AND id > :after
+""")
+
+
+def repair_states(
+    connection: sa.Connection, condition: sa.ColumnElement[bool] | None = None
+) -> int:
+    """Recompute stale states of the selected jobs' batches (None: all); return their number.
+
+    A worker of a release before revision 0002 ends attempts without updating the state. Skips
+    locked rows. Published batches are only checked if `condition` is None.
+    """
+    query = (
+        sa.select(batch_state.c.batch_id)
+        .select_from(_states.join(job, job.c.id == batch_state.c.job_id))
+        .where(_is_stale, batch_state.c.state != BatchState.SUPERSEDED)
+        .order_by(batch_state.c.batch_id)
+        .with_for_update(of=batch_state, skip_locked=True)
+    )
+    if condition is not None:
+        unfinished = sa.or_(sa.text(UNFINISHED), sa.text("state = 'running'"))
+        query = query.where(condition, unfinished)
+    stale = list(connection.execute(query).scalars())
+    return repair_locked_states(connection, stale) if stale else 0
+
+
+def repair_locked_states(connection: sa.Connection, batch_ids: list[int]) -> int:
+    """Recompute the states of batches from their attempts. The rows must be locked."""
+    facts = (
+        sa.select(batch_state.c.batch_id, _latest, _published)
+        .select_from(_states.outerjoin(_published, sa.true()))
+        .where(
+            batch_state.c.batch_id.in_(batch_ids),
+            batch_state.c.state != BatchState.SUPERSEDED,
+            _is_stale,
+        )
+        .subquery("facts")
+    )
+    never_tried = (facts.c.status.is_(None), BatchState.PLANNED.value)
+    update = (
+        sa.update(batch_state)
+        .where(batch_state.c.batch_id == facts.c.batch_id)
+        .values(
+            state=sa.case(never_tried, else_=BatchState.RUNNING.value),
+            attempts=sa.func.greatest(batch_state.c.attempts, facts.c.number),
+            generation=facts.c.generation,
+        )
+        .returning(facts.c.id, facts.c.status)
+    )
+    rows = connection.execute(update).all()
+    mark_ended(
+        connection, [row.id for row in rows if row.status not in {None, AttemptStatus.RUNNING}]
+    )
+    return len(rows)
+
+
+# Without `id_runs`, which may have as many entries as the batch has items; `planned_ids` reads them
+# for one batch.
+BATCH_ROW: tuple[sa.Column[Any], ...] = (
+    *(column for column in batch.c if column is not batch.c.id_runs),
+    job.c.name,
+)
+_FIRST_ID = re.compile(r"(-?[0-9]{1,19})(?:-|\.\.)")
+
+
+def batch_from_row(row: sa.Row[Any]) -> Batch:
+    """Build a batch from a row of `BATCH_ROW`."""
+    return Batch(
+        id=row.id,
+        job=row.name,
+        id_range=IdRange(first_id=row.first_id, last_id=row.last_id),
+        weight=row.weight,
+        count=row.item_count,
+        oversized=row.oversized,
+        item_ids=None if row.item_ids is None else tuple(row.item_ids),
+    )
+
+
+def planned_ids(connection: sa.Connection, planned_batch: Batch) -> IdRuns | None:
+    """Return the ids that a batch's range was planned with; None for all ids of its range."""
+    ids = planned_batch.id_range
+    if planned_batch.item_ids is not None or planned_batch.count == ids.last_id - ids.first_id + 1:
+        return None
+    query = sa.select(batch.c.id_runs).where(batch.c.id == planned_batch.id)
+    stored = connection.execute(query).scalar_one_or_none()
+    return None if stored is None else IdRuns(*stored)
+
+
+def label_from_row(row: sa.Row[Any]) -> str:
+    """Return the partition key of a batch, or a name with its job if it is no partition.
+
+    The row is as for `batch_from_row`, with `kind` and `stream` of the job.
+    """
+    row_batch = batch_from_row(row)
+    kind = JobKind(row.kind)
+    if kind is JobKind.INCREMENTAL:
+        return row_batch.label
+    if kind is JobKind.BACKFILL:
+        return backfill_key(backfill_name(row.stream, row.name), row_batch.id_range)
+    return f"{row_batch.label} of {row.name}"
+
+
+def matches_labels(labels: Collection[str]) -> sa.ColumnElement[bool]:
+    """Build a condition on the first ids of batches with these labels.
+
+    Batches of several jobs may have the same first id, so compare `label_from_row` of the result.
+    """
+    matches = (_FIRST_ID.match(label.rpartition(":")[2]) for label in labels)
+    firsts = {int(match[1]) for match in matches if match is not None}
+    first_ids = sorted(first for first in firsts if MIN_ID <= first <= MAX_ID)
+    return batch.c.first_id == sa.any_(sa.cast(first_ids, sa.ARRAY(sa.BigInteger)))
+
+
+def live_parts(
+    connection: sa.Connection, condition: sa.ColumnElement[bool], ids: IdRange
+) -> tuple[Batch, ...]:
+    """Return the live batches that replaced a split batch of this range, in id order.
+
+    Empty if no batch of this range was split. `condition` selects the job. Halves lie within their
+    parent's range and have higher ids.
+    """
+    query = (
+        sa.select(*BATCH_ROW)
+        .join(job)
+        .where(condition, batch.c.first_id >= ids.first_id, batch.c.last_id <= ids.last_id)
+        .order_by(batch.c.id)
+    )
+    ancestor_ids: set[int] = set()
+    live: list[Batch] = []
+    for row in connection.execute(query):
+        is_split = row.superseded_at is not None
+        has_same_range = (row.first_id, row.last_id) == (ids.first_id, ids.last_id)
+        if row.parent_id in ancestor_ids or (is_split and has_same_range):
+            ancestor_ids.add(row.id)
+            if not is_split:
+                live.append(batch_from_row(row))
+    return tuple(sorted(live, key=lambda part: part.id_range))

@@ -1,0 +1,202 @@
+"""Changes of batches since the last read: planned, published and waiting. Reads only.
+
+Batch ids are assigned under the job's planning lock and publish numbers under the lock of the job's
+row, so within a job both become visible in ascending order. A cursor per job therefore misses
+nothing; a cursor across jobs would.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from batch_pipeline.inventory.batch_states import batch_from_row
+from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.jobs import is_paused, of_stream
+from batch_pipeline.inventory.planning import status_from_row, status_query
+from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, job
+from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, BatchStatus
+from batch_pipeline.model.job import JobKind
+
+_PAGE = 1_000
+# The columns of a `Batch`. Reading `config` too would take longer than all others.
+_BATCH = (
+    *(column for column in batch.c if column.name not in {"config", "superseded_at"}),
+    job.c.name,
+)
+_WAITING = (BatchState.PLANNED.value, BatchState.INTERRUPTED.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """The position of a reader in a job: its last batch id and publish number."""
+
+    batch_id: int = 0
+    publish_number: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """Batches planned and published since given cursors, in order, with the new `cursors`.
+
+    `planned` has no split batches. `published` includes batches planned earlier, each once.
+    `generations` has the newest generation of each published batch by its id.
+    """
+
+    planned: Sequence[Batch]
+    published: Sequence[Batch]
+    generations: Mapping[int, int]
+    cursors: Mapping[int, Cursor]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFeed:
+    """Incremental reads of the batches of all jobs."""
+
+    engine: sa.Engine
+
+    def publish_counts(self, stream: str) -> dict[int, int]:
+        """Return the publish count of each job of a stream."""
+        query = sa.select(job.c.id, job.c.publish_count).where(job.c.stream == stream)
+        with transaction(self.engine) as connection:
+            return {row.id: row.publish_count for row in connection.execute(query)}
+
+    def published_at(self, stream: str) -> dict[int, datetime]:
+        """Return when the newest generation of each batch of a stream's job was published, by id.
+
+        Times are of the database's clock.
+        """
+        query = (
+            sa.select(attempt.c.batch_id, sa.func.max(attempt.c.finished_at).label("at"))
+            .join_from(attempt, batch, batch.c.id == attempt.c.batch_id)
+            .join(job, job.c.id == batch.c.job_id)
+            .where(of_stream(stream), attempt.c.status == AttemptStatus.SUCCEEDED)
+            .group_by(attempt.c.batch_id)
+        )
+        with transaction(self.engine) as connection:
+            return {row.batch_id: row.at for row in connection.execute(query)}
+
+    def since(self, stream: str, kind: JobKind, cursors: Mapping[int, Cursor]) -> Changes:
+        """Read what jobs of a kind planned and published after their cursors (default: all)."""
+        jobs = sa.select(job.c.id, job.c.publish_count).where(_is_job_of(stream, kind))
+        with transaction(self.engine) as connection:
+            counts = {row.id: row.publish_count for row in connection.execute(jobs)}
+            previous = {job_id: cursors.get(job_id, Cursor()) for job_id in counts}
+            planned = _planned(connection, previous)
+            new_jobs = {job_id for job_id, cursor in previous.items() if cursor == Cursor()}
+            published: dict[int, sa.Row[*tuple[Any, ...]]] = {
+                row.id: row
+                for row in planned
+                if row.job_id in new_jobs and row.state == BatchState.PUBLISHED
+            }
+            for job_id, count in counts.items():
+                if job_id not in new_jobs and count > previous[job_id].publish_number:
+                    published |= _published(
+                        connection, job_id, previous[job_id].publish_number, count
+                    )
+        last_batch_ids = {job_id: cursor.batch_id for job_id, cursor in previous.items()}
+        last_batch_ids |= {row.job_id: row.id for row in planned}
+        return Changes(
+            planned=[batch_from_row(row) for row in planned if row.superseded_at is None],
+            published=[batch_from_row(row) for row in published.values()],
+            generations={job_id: row.generation for job_id, row in published.items()},
+            cursors={
+                job_id: Cursor(batch_id=last_batch_ids[job_id], publish_number=count)
+                for job_id, count in counts.items()
+            },
+        )
+
+    def due(self, stream: str, kind: JobKind) -> Iterator[BatchStatus]:
+        """Read the planned and interrupted batches of jobs of a kind, oldest first.
+
+        Leaves out paused jobs. Reads page by page, each in its own transaction.
+        """
+        after = 0
+        while True:
+            ids = (
+                sa.select(batch_state.c.batch_id)
+                .join(job, job.c.id == batch_state.c.job_id)
+                .where(
+                    _is_job_of(stream, kind),
+                    sa.not_(is_paused()),
+                    sa.text(f"batch_state.{UNFINISHED}"),  # as the partial index has it
+                    batch_state.c.state.in_(_WAITING),
+                    batch_state.c.batch_id > after,
+                )
+                .order_by(batch_state.c.batch_id)
+                .limit(_PAGE)
+            )
+            with transaction(self.engine) as connection:
+                batch_ids = list(connection.execute(ids).scalars())
+                page = status_query().where(
+                    batch.c.id == sa.any_(sa.cast(batch_ids, sa.ARRAY(sa.BigInteger)))
+                )
+                rows = connection.execute(page.order_by(None).order_by(batch.c.id))
+                statuses = [status_from_row(row) for row in rows]
+            yield from (status for status in statuses if status.state in _WAITING)
+            if len(batch_ids) < _PAGE:
+                return
+            after = batch_ids[-1]
+
+    def open_backfills(self, stream: str) -> list[str]:
+        """Return the names of a stream's backfills that have unfinished batches."""
+        waits = sa.exists().where(
+            batch_state.c.job_id == job.c.id,
+            sa.text(f"batch_state.{UNFINISHED}"),
+            batch_state.c.state != BatchState.DEAD,
+        )
+        runs = sa.exists().where(
+            batch_state.c.job_id == job.c.id,
+            batch_state.c.state == sa.literal_column(f"'{BatchState.RUNNING}'"),
+        )
+        query = sa.select(job.c.name).where(
+            _is_job_of(stream, JobKind.BACKFILL), sa.or_(waits, runs)
+        )
+        with transaction(self.engine) as connection:
+            return list(connection.execute(query.order_by(job.c.id)).scalars())
+
+
+def _is_job_of(stream: str, kind: JobKind) -> sa.ColumnElement[bool]:
+    return sa.and_(job.c.stream == stream, job.c.kind == kind)
+
+
+def _planned(
+    connection: sa.Connection, cursors: Mapping[int, Cursor]
+) -> Sequence[sa.Row[*tuple[Any, ...]]]:
+    if not cursors:
+        return []
+    above = [
+        sa.and_(batch.c.job_id == job_id, batch.c.id > cursor.batch_id)
+        for job_id, cursor in cursors.items()
+    ]
+    lowest = min(cursor.batch_id for cursor in cursors.values())
+    query = (
+        sa.select(*_BATCH, batch.c.superseded_at, batch_state.c.state, batch_state.c.generation)
+        .select_from(batch)
+        .join(job)
+        .join(batch_state, batch_state.c.batch_id == batch.c.id)
+        .where(batch.c.id > lowest, sa.or_(*above))
+        .order_by(batch.c.id)
+    )
+    return connection.execute(query).all()
+
+
+def _published(
+    connection: sa.Connection, job_id: int, after: int, up_to: int
+) -> dict[int, sa.Row[*tuple[Any, ...]]]:
+    query = (
+        sa.select(*_BATCH, attempt.c.generation)
+        .select_from(batch)
+        .join(job)
+        .join(attempt, attempt.c.batch_id == batch.c.id)
+        .where(
+            job.c.id == job_id,
+            attempt.c.publish_number > after,
+            attempt.c.publish_number <= up_to,
+            attempt.c.status == AttemptStatus.SUCCEEDED,
+        )
+        .order_by(attempt.c.publish_number)
+    )
+    return {row.id: row for row in connection.execute(query)}

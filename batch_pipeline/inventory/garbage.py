@@ -1,0 +1,266 @@
+"""Find the attempts that files in storages belong to, and mark those whose files are removed.
+
+The model decides which files are garbage. Rows of attempts are kept.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql as pg
+
+from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.meta_tables.published_table import PUBLISHED
+from batch_pipeline.inventory.removals import (
+    ARE_REMOVED,
+    HAS_LOAD,
+    IS_HELD,
+    IS_QUARANTINE_REMOVED,
+    mark_loaded,
+    mark_quarantine,
+    mark_superseded,
+)
+from batch_pipeline.inventory.tables import attempt, batch, batch_state, job, load, part_file
+from batch_pipeline.model.batch import AttemptStatus, BatchState
+from batch_pipeline.model.filter import parse_filter, upstream_of
+from batch_pipeline.model.garbage import KnownAttempt
+from batch_pipeline.model.id_range import IdRange
+
+_newer = attempt.alias("newer")
+_replaced = (
+    sa.select(sa.func.min(_newer.c.finished_at).label("replaced_at"))
+    .where(_newer.c.batch_id == attempt.c.batch_id, _newer.c.generation > attempt.c.generation)
+    .lateral("replaced")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAttempts:
+    """The attempts of all streams, found by tokens and generations in file names."""
+
+    engine: sa.Engine
+
+    def now(self) -> datetime:
+        """Return the time of the database's clock."""
+        with transaction(self.engine) as connection:
+            now: datetime = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
+        return now
+
+    def job_names(self, streams: Collection[str]) -> dict[str, set[str]]:
+        """Read the names of the jobs of streams, by stream."""
+        query = sa.select(job.c.stream, job.c.name).where(job.c.stream.in_(streams))
+        names: dict[str, set[str]] = {}
+        with transaction(self.engine) as connection:
+            for row in connection.execute(query):
+                names.setdefault(row.stream, set()).add(row.name)
+        return names
+
+    def attempts(self, tokens: Collection[str]) -> Sequence[KnownAttempt]:
+        """Find the attempts of all streams whose tokens start with the given 8 hex digits."""
+        if not tokens:
+            return ()
+        ranges = (
+            sa.func.unnest(
+                sa.cast([UUID(hex=token + "0" * 24) for token in tokens], pg.ARRAY(pg.UUID)),
+                sa.cast([UUID(hex=token + "f" * 24) for token in tokens], pg.ARRAY(pg.UUID)),
+            )
+            .table_valued(sa.column("lowest", pg.UUID), sa.column("highest", pg.UUID))
+            .render_derived(name="wanted")
+        )
+        # Ordered and limited, so that each token is looked up in the index. Among 100,000 attempts
+        # about two share a prefix.
+        matching = (
+            sa.select(attempt.c.id)
+            .where(attempt.c.token.between(ranges.c.lowest, ranges.c.highest))
+            .order_by(attempt.c.token)
+            .limit(8)
+            .lateral("found")
+        )
+        ids = sa.select(matching.c.id).select_from(ranges).join(matching, sa.true())
+        with transaction(self.engine) as connection:
+            return _known_attempts(
+                connection, list(connection.execute(ids).scalars()), with_files=True
+            )
+
+    def generations(
+        self, stream: str, wanted: Collection[tuple[str, IdRange, int]]
+    ) -> Sequence[KnownAttempt]:
+        """Find published attempts of a stream by job, range of ids and generation."""
+        if not wanted:
+            return ()
+        numbers = pg.ARRAY(sa.BigInteger)
+        requested = (
+            sa.func.unnest(
+                sa.cast([name for name, _, _ in wanted], pg.ARRAY(sa.Text)),
+                sa.cast([ids.first_id for _, ids, _ in wanted], numbers),
+                sa.cast([ids.last_id for _, ids, _ in wanted], numbers),
+                sa.cast([generation for _, _, generation in wanted], numbers),
+            )
+            .table_valued("name", "first_id", "last_id", "generation")
+            .render_derived(name="asked")
+        )
+        ids = (
+            sa.select(attempt.c.id)
+            .select_from(requested)
+            .join(job, job.c.name == requested.c.name)
+            .join(
+                batch, sa.and_(batch.c.job_id == job.c.id, batch.c.first_id == requested.c.first_id)
+            )
+            .join(attempt, attempt.c.batch_id == batch.c.id)
+            .where(
+                job.c.stream == stream,
+                batch.c.last_id == requested.c.last_id,
+                attempt.c.generation == requested.c.generation,
+            )
+        )
+        with transaction(self.engine) as connection:
+            return _known_attempts(
+                connection, list(connection.execute(ids).scalars()), with_files=False
+            )
+
+    def mark_superseded(self, attempt_ids: Collection[int]) -> set[int]:
+        """Mark the files of replaced generations as removed; return the ids of marked ones."""
+        with transaction(self.engine) as connection:
+            return mark_superseded(connection, attempt_ids)
+
+    def mark_loaded(self, attempt_ids: Collection[int], targets: Collection[str]) -> set[int]:
+        """Mark the files of generations that all targets have loaded; return the marked ids.
+
+        Leaves out those with a running or voided load, and those of paused jobs.
+        """
+        with transaction(self.engine) as connection:
+            return mark_loaded(connection, attempt_ids, targets)
+
+    def mark_quarantine(self, attempt_ids: Collection[int]) -> set[int]:
+        """Mark only the quarantine files of generations as removed; return the marked ids."""
+        with transaction(self.engine) as connection:
+            return mark_quarantine(connection, attempt_ids)
+
+
+def _query(attempt_ids: Sequence[int]) -> sa.Select[Any]:
+    return (
+        sa.select(
+            attempt.c.id,
+            attempt.c.number,
+            attempt.c.token,
+            attempt.c.status,
+            attempt.c.finished_at,
+            (attempt.c.lease_until - attempt.c.renewed_at).label("lease"),
+            attempt.c.generation,
+            attempt.c.publish_number,
+            batch.c.first_id,
+            batch.c.last_id,
+            job.c.name,
+            job.c.stream,
+            _replaced.c.replaced_at,
+            IS_HELD.label("held"),
+            sa.func.coalesce(ARE_REMOVED, sa.false()).label("given_up"),
+            sa.func.coalesce(IS_QUARANTINE_REMOVED, sa.false()).label("quarantine_given_up"),
+        )
+        .join(batch, batch.c.id == attempt.c.batch_id)
+        .join(job, job.c.id == batch.c.job_id)
+        .join(_replaced, sa.true())
+        .where(attempt.c.id == sa.any_(sa.cast(attempt_ids, pg.ARRAY(sa.BigInteger))))
+    )
+
+
+def _known_attempts(
+    connection: sa.Connection, attempt_ids: Sequence[int], *, with_files: bool
+) -> list[KnownAttempt]:
+    rows = connection.execute(_query(attempt_ids)).all()
+    published = [row for row in rows if row.generation is not None]
+    names = _file_names(connection, [row.id for row in published]) if with_files else {}
+    loaded = _loaded_times(connection, [row.id for row in published])
+    unread = _unread_by_chained_jobs(
+        connection, [row for row in published if row.replaced_at is not None or row.id in loaded]
+    )
+    return [
+        KnownAttempt(
+            id=row.id,
+            job=row.name,
+            stream=row.stream,
+            ids=IdRange(first_id=row.first_id, last_id=row.last_id),
+            number=row.number,
+            token=row.token,
+            status=AttemptStatus(row.status),
+            lease=row.lease,
+            ended_at=row.finished_at,
+            generation=row.generation,
+            replaced_at=row.replaced_at,
+            unread=row.id in unread,
+            acknowledged=loaded.get(row.id, {}),
+            held=row.held,
+            marked=row.given_up,
+            quarantine_marked=row.quarantine_given_up,
+            file_names=names.get(row.id, frozenset()),
+        )
+        for row in rows
+    ]
+
+
+def _file_names(connection: sa.Connection, attempt_ids: Sequence[int]) -> dict[int, frozenset[str]]:
+    """Read the file names, without folders, that manifests list."""
+    ids = sa.cast(attempt_ids, pg.ARRAY(sa.BigInteger))
+    query = sa.select(part_file.c.attempt_id, part_file.c.uri).where(
+        part_file.c.attempt_id == sa.any_(ids)
+    )
+    names: dict[int, set[str]] = {}
+    for row in connection.execute(query):
+        names.setdefault(row.attempt_id, set()).add(row.uri.rpartition("/")[2])
+    return {attempt_id: frozenset(file_names) for attempt_id, file_names in names.items()}
+
+
+def _loaded_times(
+    connection: sa.Connection, attempt_ids: Sequence[int]
+) -> dict[int, dict[str, datetime]]:
+    """Read when targets loaded the generations that they still have."""
+    query = sa.select(load.c.attempt_id, load.c.target, load.c.finished_at).where(
+        load.c.attempt_id == sa.any_(sa.cast(attempt_ids, pg.ARRAY(sa.BigInteger))), HAS_LOAD
+    )
+    loaded_at: dict[int, dict[str, datetime]] = {}
+    for row in connection.execute(query):
+        loaded_at.setdefault(row.attempt_id, {})[row.target] = row.finished_at
+    return loaded_at
+
+
+def _unread_by_chained_jobs(
+    connection: sa.Connection, rows_to_remove: Sequence[sa.Row[Any]]
+) -> set[int]:
+    """Return the attempts that a chained job has not read yet.
+
+    A job has read what its published batches contain.
+    """
+    readers: dict[str, list[int]] = {}
+    chained = sa.select(job.c.id, job.c.name, job.c.config).where(job.c.meta_table == PUBLISHED)
+    for row in connection.execute(chained) if rows_to_remove else ():
+        upstream = upstream_of(row.name, parse_filter(row.config["where"]))
+        readers.setdefault(upstream.job, []).append(row.id)
+    unread: set[int] = set()
+    for upstream_job, reader_ids in readers.items():
+        numbers = {row.id: row.publish_number for row in rows_to_remove if row.name == upstream_job}
+        for reader_id in reader_ids:
+            unread |= numbers.keys() - _read_by_job(connection, reader_id, numbers)
+    return unread
+
+
+def _read_by_job(connection: sa.Connection, reader_id: int, numbers: Mapping[int, int]) -> set[int]:
+    """Return the attempts whose publish numbers are in published batches of a job."""
+    numbers_table = (
+        sa.func.unnest(
+            sa.cast(list(numbers.keys()), pg.ARRAY(sa.BigInteger)),
+            sa.cast(list(numbers.values()), pg.ARRAY(sa.BigInteger)),
+        )
+        .table_valued(sa.column("id", sa.BigInteger), sa.column("number", sa.BigInteger))
+        .render_derived(name="asked")
+    )
+    query = (
+        sa.select(numbers_table.c.id)
+        .select_from(numbers_table)
+        .join(batch, numbers_table.c.number.between(batch.c.first_id, batch.c.last_id))
+        .join(batch_state, batch_state.c.batch_id == batch.c.id)
+        .where(batch.c.job_id == reader_id, batch_state.c.state == BatchState.PUBLISHED)
+    )
+    return set(connection.execute(query).scalars())

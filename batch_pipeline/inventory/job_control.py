@@ -1,0 +1,372 @@
+"""Pause, resume, cancel, retry and split jobs and batches; close attempts of ended runs."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from batch_pipeline.inventory import batch_states
+from batch_pipeline.inventory.attempts import close
+from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.jobs import (
+    find_batch,
+    find_job,
+    is_own_stream_job,
+    job_from_row,
+    job_with_late_arrivals,
+    of_stream,
+    stream_job,
+)
+from batch_pipeline.inventory.planning import status_from_row, status_query
+from batch_pipeline.inventory.splitting import BadItem, ItemTable, bad_items, split_batch
+from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, job
+from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, BatchStatus
+from batch_pipeline.model.errors import InvalidValueError, JobPausedError
+from batch_pipeline.model.failpoint import failpoint
+from batch_pipeline.model.job import Job, JobKind, JobReport, check_storable
+
+RETRIED_STATES = (BatchState.FAILED, BatchState.DEAD, BatchState.CANCELLED)
+_RETRYABLE_STATES = {*RETRIED_STATES, BatchState.INTERRUPTED}
+_CANCEL_REASON = "cancelled by a person"
+_RUN_CANCELLED_REASON = "its run was cancelled by a person"
+_WAITING_STATES = (BatchState.PLANNED.value, BatchState.INTERRUPTED.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    """The numbers of cancelled batches and of their running attempts."""
+
+    batches: int
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobControl:
+    """Operations on jobs, named by name, and by meta table if several jobs share the name.
+
+    Batches are named by id, partition key or `first..last`. Operations on a job include its
+    late-arrivals job, which is also paused with it.
+    """
+
+    engine: sa.Engine
+
+    def jobs(self) -> list[JobReport]:
+        """Read all jobs ordered by name, with their batches by state."""
+        facts = (
+            batch_state.c.job_id,
+            batch_state.c.state,
+            sa.func.count().label("batches"),
+            sa.func.sum(batch.c.item_count).label("items"),
+            sa.func.sum(batch.c.weight).label("weight"),
+        )
+        states = (
+            sa.select(*facts)
+            .join(batch, batch.c.id == batch_state.c.batch_id)
+            .group_by(batch_state.c.job_id, batch_state.c.state)
+        )
+        with transaction(self.engine) as connection:
+            rows = connection.execute(_JOBS).all()
+            counts: dict[int, list[sa.Row[Any]]] = defaultdict(list)
+            for count in connection.execute(states):
+                counts[count.job_id].append(count)
+        return [_report(row, counts[row.id]) for row in rows]
+
+    def find(self, name: str, meta_table: str | None = None) -> Job:
+        """Find a job.
+
+        Raises:
+            UnknownJobError: there is no such job.
+            AmbiguousJobError: several meta tables have a job of this name, and none was given.
+        """
+        with transaction(self.engine) as connection:
+            return find_job(connection, name, meta_table)
+
+    def unfinished(self, name: str, meta_table: str | None = None) -> list[BatchStatus]:
+        """Read the unpublished and unsplit batches of a job, in id order."""
+        finished = (BatchState.PUBLISHED.value, BatchState.SUPERSEDED.value)
+        query = status_query().where(batch_state.c.state.not_in(finished))
+        with transaction(self.engine) as connection:
+            job_record = find_job(connection, name, meta_table)
+            return [
+                status_from_row(row)
+                for row in connection.execute(query.where(job_with_late_arrivals(job_record.id)))
+            ]
+
+    def bad_items(
+        self, name: str, table: ItemTable, meta_table: str | None = None
+    ) -> list[BadItem]:
+        """Find the items of a job that fail in a batch of their own."""
+        return bad_items(self.engine, self.find(name, meta_table).id, table)
+
+    def paused(self, stream: str) -> str | None:
+        """Return the reason, maybe empty, why a stream's job is paused; None if it is not."""
+        query = sa.select(sa.func.coalesce(job.c.paused_reason, ""))
+        with transaction(self.engine) as connection:
+            is_paused = sa.and_(of_stream(stream), job.c.paused_at.is_not(None))
+            reason: str | None = connection.execute(query.where(is_paused)).scalar_one_or_none()
+        return reason
+
+    def cancellation_reason(self, selected_batch: Batch) -> str | None:
+        """Return why a batch must not be started now; None if it may be started."""
+        query = (
+            sa.select(
+                job.c.paused_at,
+                job.c.paused_reason,
+                stream_job.c.name.label("stream_job"),
+                stream_job.c.paused_at.label("stream_paused_at"),
+                stream_job.c.paused_reason.label("stream_paused_reason"),
+                batch_state.c.state,
+            )
+            .join(job, job.c.id == batch_state.c.job_id)
+            .outerjoin(stream_job, is_own_stream_job)
+            .where(batch_state.c.batch_id == selected_batch.id)
+        )
+        with transaction(self.engine) as connection:
+            row = connection.execute(query).one()
+        if row.paused_at is not None:
+            return str(JobPausedError(selected_batch.job, row.paused_reason or ""))
+        if row.stream_paused_at is not None:
+            return str(JobPausedError(row.stream_job, row.stream_paused_reason or ""))
+        return "it was cancelled" if row.state == BatchState.CANCELLED else None
+
+    def check_not_paused(self, stream: str) -> None:
+        """Check that batches of a stream may be planned and launched.
+
+        Raises:
+            JobPausedError: the job is paused.
+        """
+        reason = self.paused(stream)
+        if reason is not None:
+            raise JobPausedError(stream, reason)
+
+    def pause(self, name: str, reason: str = "", meta_table: str | None = None) -> Job:
+        """Pause a job: plan and acquire nothing. Running attempts continue."""
+        why = check_storable("reason", reason.strip())
+        return self._pause(name, meta_table, sa.func.clock_timestamp(), why or None)
+
+    def resume(self, name: str, meta_table: str | None = None) -> Job:
+        """Resume a paused job."""
+        return self._pause(name, meta_table, sa.null(), None)
+
+    def cancel(self, name: str, meta_table: str | None = None) -> Cancelled:
+        """Cancel all unpublished batches of a job, including running ones."""
+        with transaction(self.engine) as connection:
+            job_record = find_job(connection, name, meta_table)
+            cancelled = _cancel(connection, job_with_late_arrivals(job_record.id))
+            failpoint("cancel.before_commit")
+        failpoint("cancel.after_commit")
+        return cancelled
+
+    def cancel_batch(
+        self, name: str, identifier: int | str, meta_table: str | None = None
+    ) -> Cancelled:
+        """Cancel a batch; if it was published before, only its running attempt.
+
+        Raises:
+            UnknownBatchError: the job has no such batch.
+        """
+        with transaction(self.engine) as connection:
+            selected_batch = find_batch(
+                connection, find_job(connection, name, meta_table), identifier
+            )
+            cancelled = _cancel(connection, batch_state.c.batch_id == selected_batch.id)
+            failpoint("cancel.before_commit")
+        failpoint("cancel.after_commit")
+        return cancelled
+
+    def retry(
+        self,
+        name: str,
+        *,
+        states: Iterable[BatchState] = RETRIED_STATES,
+        batches: Sequence[int | str] | None = None,
+        meta_table: str | None = None,
+    ) -> int:
+        """Retry the batches in some states, or the given ones of them; return their number.
+
+        Their attempt count is reset, and they are acquired before new batches.
+
+        Raises:
+            InvalidValueError: batches in one of the states cannot be retried.
+            UnknownBatchError: the job has no such batch.
+        """
+        state_values = _state_values(states)
+        with transaction(self.engine) as connection:
+            job_record = find_job(connection, name, meta_table)
+            chosen = sa.and_(
+                job_with_late_arrivals(job_record.id), batch_state.c.state.in_(state_values)
+            )
+            if batches is not None:
+                ids = [find_batch(connection, job_record, identifier).id for identifier in batches]
+                chosen = sa.and_(chosen, _is_any_of(batch_state.c.batch_id, ids))
+            batch_ids = _lock_states(connection, chosen)
+            count = batch_states.reset_attempts(
+                connection, _is_any_of(batch_state.c.batch_id, batch_ids)
+            )
+            failpoint("retry.before_commit")
+        failpoint("retry.after_commit")
+        return count
+
+    def batch(self, name: str, identifier: int | str, meta_table: str | None = None) -> Batch:
+        """Find a batch of a job.
+
+        Raises:
+            UnknownBatchError: the job has no such batch.
+        """
+        with transaction(self.engine) as connection:
+            return find_batch(connection, find_job(connection, name, meta_table), identifier)
+
+    def split(
+        self, name: str, identifier: int | str, table: ItemTable, meta_table: str | None = None
+    ) -> tuple[Batch, Batch]:
+        """Replace a batch by two halves.
+
+        Raises:
+            ConfigurationError: the batch has fewer than two items, is published or running.
+            UnknownBatchError: the job has no such batch.
+        """
+        return split_batch(self.engine, self.batch(name, identifier, meta_table), table)
+
+    def _pause(
+        self,
+        name: str,
+        meta_table: str | None,
+        moment: sa.ColumnElement[Any],
+        reason: str | None,
+    ) -> Job:
+        with transaction(self.engine) as connection:
+            job_record = find_job(connection, name, meta_table)
+            values = {"paused_at": moment, "paused_reason": reason}
+            connection.execute(sa.update(job).where(job.c.id == job_record.id).values(values))
+            failpoint("pause.before_commit")
+            return find_job(connection, job_record.name, job_record.meta_table)
+
+
+_parent = job.alias("parent")
+_JOBS = (
+    sa.select(job, _parent.c.name.label("parent"))
+    .outerjoin(_parent, _parent.c.id == job.c.parent_id)
+    .order_by(job.c.name, job.c.meta_table)
+)
+
+
+def _report(row: sa.Row[Any], counts: Sequence[sa.Row[Any]]) -> JobReport:
+    waiting = [
+        count for count in counts if count.state in {BatchState.PLANNED, BatchState.INTERRUPTED}
+    ]
+    return JobReport(
+        job=job_from_row(row),
+        parent=row.parent,
+        publish_count=row.publish_count,
+        batches={BatchState(count.state): count.batches for count in counts},
+        waiting_items=sum(int(count.items) for count in waiting),
+        waiting_weight=sum(int(count.weight) for count in waiting),
+    )
+
+
+def _state_values(states: Iterable[BatchState]) -> list[str]:
+    values = list(states)
+    for state in values:
+        if state not in _RETRYABLE_STATES:
+            expected = ", ".join(sorted(state.value for state in _RETRYABLE_STATES))
+            raise InvalidValueError("state", state.value, f"one of {expected}")
+    return [state.value for state in values]
+
+
+def _lock_states(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> list[int]:
+    """Lock the states of batches, always in the same order, and return their ids."""
+    rows = (
+        sa.select(batch_state.c.batch_id)
+        .join(job, job.c.id == batch_state.c.job_id)
+        .where(condition)
+        .order_by(batch_state.c.batch_id)
+        .with_for_update(of=batch_state)
+    )
+    return list(connection.execute(rows).scalars())
+
+
+def _cancel(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> Cancelled:
+    is_open = sa.text(f"(batch_state.{UNFINISHED} OR batch_state.state = 'running')")
+    batch_ids = _lock_states(connection, sa.and_(condition, is_open))
+    failpoint("cancel.locked")
+    running = _is_any_of(attempt.c.batch_id, batch_ids)
+    attempts = close(connection, running, AttemptStatus.CANCELLED, _CANCEL_REASON)
+    failpoint("cancel.closed")
+    idle = batch_states.mark_cancelled(connection, _is_any_of(batch_state.c.batch_id, batch_ids))
+    return Cancelled(batches=idle + attempts, attempts=attempts)
+
+
+def _is_any_of(column: sa.Column[Any], ids: Sequence[int]) -> sa.ColumnElement[bool]:
+    """Compare with one array, because a statement takes at most 65,535 parameters."""
+    return column == sa.any_(sa.cast(list(ids), sa.ARRAY(sa.BigInteger)))
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnds:
+    """What to close when a Dagster run ends. Each call is one transaction."""
+
+    engine: sa.Engine
+
+    def close_failed(self, run_id: str, reason: str) -> int:
+        """Close the attempts that a failed run left open; return their number.
+
+        Their batches are retried up to the job's `max_attempts`.
+        """
+        with transaction(self.engine) as connection:
+            _lock_states(connection, _is_run_by(run_id))
+            return _close(connection, run_id, AttemptStatus.ABANDONED, reason)
+
+    def close_cancelled(self, run_id: str, batch_ids: Sequence[int]) -> Cancelled:
+        """Close the open attempts of a run that a person cancelled, and cancel its batches.
+
+        Cancels waiting batches and those whose last attempt this run left unfinished. Published
+        batches, and those that other runs process, are not changed.
+        """
+        is_of_run = _is_any_of(batch_state.c.batch_id, batch_ids)
+        with transaction(self.engine) as connection:
+            # In one statement: locking in different orders could deadlock.
+            _lock_states(connection, sa.or_(is_of_run, _is_run_by(run_id)))
+            attempts = _close(connection, run_id, AttemptStatus.CANCELLED, _RUN_CANCELLED_REASON)
+            idle = batch_states.mark_cancelled(
+                connection, sa.and_(is_of_run, _is_cancellable(run_id))
+            )
+        return Cancelled(batches=idle + attempts, attempts=attempts)
+
+    def late_batches(self, stream: str, planned_before: datetime) -> list[int]:
+        """Return the ids of a stream's unsplit late batches planned up to a time."""
+        query = (
+            sa.select(batch.c.id)
+            .join(job)
+            .where(
+                job.c.stream == stream,
+                job.c.kind == JobKind.LATE,
+                batch.c.planned_at <= planned_before,
+                batch.c.superseded_at.is_(None),
+            )
+        )
+        with transaction(self.engine) as connection:
+            return list(connection.execute(query).scalars())
+
+
+def _is_run_by(run_id: str) -> sa.ColumnElement[bool]:
+    running = sa.and_(attempt.c.run_id == run_id, attempt.c.status == AttemptStatus.RUNNING)
+    return batch_state.c.batch_id.in_(sa.select(attempt.c.batch_id).where(running))
+
+
+def _close(connection: sa.Connection, run_id: str, status: AttemptStatus, reason: str) -> int:
+    return close(connection, attempt.c.run_id == run_id, status, reason)
+
+
+def _is_cancellable(run_id: str) -> sa.ColumnElement[bool]:
+    """Build the condition for waiting batches, and dead ones last tried by the ended run."""
+    last_by_this_run = sa.exists().where(
+        attempt.c.batch_id == batch_state.c.batch_id,
+        attempt.c.number == batch_state.c.attempts,
+        attempt.c.run_id == run_id,
+        attempt.c.status == AttemptStatus.ABANDONED,
+    )
+    given_up = sa.and_(batch_state.c.state == BatchState.DEAD, last_by_this_run)
+    return sa.or_(batch_state.c.state.in_(_WAITING_STATES), given_up)

@@ -1,0 +1,525 @@
+"""Audit jobs: compare published batches with the meta table, and plan batches of late arrivals.
+
+An audit leaves out unpublished batches (a later audit compares them), split batches (their halves
+are compared), lists of ids (nothing can arrive in a list) and ids that no window of the job has
+reached. Dead and cancelled batches may never be published, so they are compared with their planned
+ids.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from itertools import chain, groupby, islice
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql as pg
+
+from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row, planned_ids
+from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.jobs import job_id_of, open_job
+from batch_pipeline.inventory.locks import lock_planning
+from batch_pipeline.inventory.meta_tables.queries import RangeFacts
+from batch_pipeline.inventory.meta_tables.reflected_table import (
+    ReflectedMetaTable,
+    range_facts,
+    stream_weights,
+)
+from batch_pipeline.inventory.migrate import ensure_revision_unchanged
+from batch_pipeline.inventory.planning import JobPlan, insert_lists
+from batch_pipeline.inventory.tables import attempt, batch, batch_state, bookmark, job
+from batch_pipeline.model.audit import Audit, Comparison
+from batch_pipeline.model.batch import Batch, BatchState
+from batch_pipeline.model.errors import JobChangedError
+from batch_pipeline.model.failpoint import failpoint
+from batch_pipeline.model.filter import parse_filter
+from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange, IdRuns
+from batch_pipeline.model.item import ItemIdSet
+from batch_pipeline.model.job import MAX_NAME, Job, JobKind, JobTerms
+from batch_pipeline.model.planning import Limits
+from batch_pipeline.model.progress import track
+
+_PAGE = 1_000
+_CHUNK_ROWS = 50_000
+_SUFFIX = ".late"
+WEEK = timedelta(days=7)
+NO_ITEMS = ItemIdSet.of((), weight=0)
+Window = tuple[Any, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditedRange:
+    """A range of ids with the items that the latest published attempt read.
+
+    `batch_id` is None for the ids below a job's first batch. `seen` is None if it was not stored or
+    the batch is being reprocessed; it has no runs of ids, which `read_seen_items` reads. `window`
+    is the id window that the batch was requested with, None for no bound. `planned` are the planned
+    ids of an unpublished batch; no attempt will read other ones.
+    """
+
+    ids: IdRange
+    batch_id: int | None = None
+    generation: int | None = None
+    attempt_id: int | None = None
+    seen: ItemIdSet | None = NO_ITEMS
+    window: Window = (None, None)
+    planned: IdRuns | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LateRow:
+    """A row that its batch did not read."""
+
+    id: int
+    weight: int
+    of: AuditedRange
+
+
+@dataclass(slots=True)
+class _AuditProgress:
+    """The result of a running audit so far."""
+
+    audit: Audit
+
+
+@dataclass(frozen=True, slots=True)
+class LateArrivals:
+    """Audits of jobs. Safe to repeat, and to run concurrently with all other work."""
+
+    engine: sa.Engine
+
+    def audit(
+        self,
+        name: str,
+        table: ReflectedMetaTable,
+        *,
+        limits: Limits | None = None,
+        since: timedelta | None = WEEK,
+    ) -> Audit:
+        """Compare the published batches of a job with its meta table, and plan late arrivals.
+
+        `table` must be opened with the job's filter. Compares batches published within `since`
+        (None: all). Late rows become batches of the job `<name>.late`, cut by `limits` (None: those
+        of the job's newest batch), which are acquired before new ones. Late ids are planned once,
+        however often the job is audited. The job's planning lock is held while ids are written, at
+        most 50,000 at a time.
+
+        Raises:
+            UnknownJobError: the table has no such job.
+            JobChangedError: the job `<name>.late` exists for another purpose.
+        """
+        with transaction(self.engine) as connection:
+            ensure_revision_unchanged(connection)
+            job_id = job_id_of(connection, name, table.canonical_name)
+            late = _late_name(connection, job_id, name)
+            problems = _table_differences(connection, job_id, table)
+            if problems:
+                return Audit(job=name, late_job=late, other_table=problems)
+            first = range_below_first_batch(connection, job_id)
+            limits = limits or _newest_limits(connection, job_id)
+        progress = _AuditProgress(Audit(job=name, late_job=late))
+        pages = published_ranges(self.engine, job_id, since)
+        rows = self._late_rows(table, progress, chain([[first]] if first else [], pages))
+        for chunk in chain(_chunks(rows), _chunks(self._unplanned_rows(table, progress, job_id))):
+            failpoint("audit.found")
+            self._plan(job_id, late, limits, chunk, progress)
+        return progress.audit
+
+    def preview(
+        self, name: str, table: ReflectedMetaTable, *, since: timedelta | None = WEEK
+    ) -> Audit:
+        """Compare as `audit` does without planning: `late` are the items that it would plan.
+
+        Raises:
+            UnknownJobError: the table has no such job.
+        """
+        with transaction(self.engine) as connection:
+            job_id = job_id_of(connection, name, table.canonical_name)
+            late = _late_name(connection, job_id, name)
+            problems = _table_differences(connection, job_id, table)
+            if problems:
+                return Audit(job=name, late_job=late, other_table=problems)
+            first = range_below_first_batch(connection, job_id)
+        progress = _AuditProgress(Audit(job=name, late_job=late))
+        pages = published_ranges(self.engine, job_id, since)
+        rows = self._late_rows(table, progress, chain([[first]] if first else [], pages))
+        for chunk in chain(_chunks(rows), _chunks(self._unplanned_rows(table, progress, job_id))):
+            with transaction(self.engine) as connection:
+                known = _planned(connection, job_id, chunk)
+            ids = [row.id for row in chunk if row.id not in known]
+            progress.audit = progress.audit.with_late(ids, batches=0, known=len(known))
+        return progress.audit
+
+    def _late_rows(
+        self,
+        table: ReflectedMetaTable,
+        progress: _AuditProgress,
+        pages: Iterable[Sequence[AuditedRange]],
+    ) -> Iterator[_LateRow]:
+        """Yield the late rows of published batches; hold one page and one batch in memory."""
+        for page in track(pages, "comparing batches", size=_count_batches):
+            comparable = [audited for audited in page if audited.seen is not None]
+            current_facts = range_facts(table, [audited.ids for audited in comparable])
+            differing = [
+                (audited, facts)
+                for audited, facts in zip(comparable, current_facts, strict=True)
+                if _differs(audited, facts)
+            ]
+            progress.audit = replace(
+                progress.audit,
+                batches=progress.audit.batches
+                + sum(audited.batch_id is not None for audited in comparable),
+                left_out=progress.audit.left_out + len(page) - len(comparable),
+            )
+            attempts = [
+                audited.attempt_id for audited, _ in differing if audited.attempt_id is not None
+            ]
+            with_ids = read_seen_items(self.engine, attempts) if attempts else {}
+            for audited, facts in differing:
+                seen = NO_ITEMS if audited.attempt_id is None else with_ids[audited.attempt_id]
+                is_empty = facts is not None and facts.count == 0
+                rows = iter(()) if is_empty else stream_weights(table, audited.ids)
+                yield from _compare(audited, Comparison(seen=seen, rows=rows), progress)
+
+    def _unplanned_rows(
+        self, table: ReflectedMetaTable, progress: _AuditProgress, job_id: int
+    ) -> Iterator[_LateRow]:
+        """Yield the rows that dead and cancelled batches were not planned with."""
+        for audited in dead_or_cancelled_ranges(self.engine, job_id):
+            if audited.planned is not None:
+                comparison = Comparison(
+                    seen=audited.planned, rows=stream_weights(table, audited.ids)
+                )
+                yield from _late_rows_of(audited, comparison, progress)
+
+    def _plan(
+        self,
+        job_id: int,
+        late: str,
+        limits: Limits,
+        rows: Sequence[_LateRow],
+        progress: _AuditProgress,
+    ) -> None:
+        """Plan the rows that were not planned in the meantime, in one transaction."""
+        with transaction(self.engine) as connection:
+            ensure_revision_unchanged(connection)
+            lock_planning(connection, job_id)
+            failpoint("audit.locked")
+            unplanned, known = _exclude_planned(connection, job_id, rows)
+            batches = 0
+            if unplanned:
+                late_job = _open_late(connection, job_id, late)
+                lock_planning(connection, late_job.id)
+                for window, group in groupby(unplanned, lambda row: row.of.window):
+                    weighed = [(row.id, row.weight) for row in group]
+                    job_plan = JobPlan(
+                        job_id=late_job.id, limits=limits, config=_late_batch_config(limits, window)
+                    )
+                    batches += insert_lists(connection, job_plan, weighed).batches
+            failpoint("audit.before_commit")
+        failpoint("audit.after_commit")
+        ids = [row.id for row in unplanned]
+        progress.audit = progress.audit.with_late(ids, batches=batches, known=known)
+
+
+def range_below_first_batch(connection: sa.Connection, job_id: int) -> AuditedRange | None:
+    """Return the ids below a job's first batch if its bookmark includes them, else None.
+
+    A job without a window starts its first batch at the first existing row.
+    """
+    first = sa.select(sa.func.min(batch.c.first_id)).where(
+        batch.c.job_id == job_id, batch.c.superseded_at.is_(None), batch.c.item_ids.is_(None)
+    )
+    passed = sa.exists().where(bookmark.c.job_id == job_id, bookmark.c.first_id == MIN_ID)
+    lowest = connection.execute(first.where(passed)).scalar_one()
+    if lowest is None or lowest == MIN_ID:
+        return None
+    return AuditedRange(ids=IdRange(first_id=MIN_ID, last_id=lowest - 1))
+
+
+def published_ranges(
+    engine: sa.Engine, job_id: int, since: timedelta | None
+) -> Iterator[list[AuditedRange]]:
+    """Read the batches of a job published within `since` (None: all) in id order, in pages."""
+    query = _published(job_id, since)
+    after_id = None
+    while True:
+        page = query if after_id is None else query.where(batch.c.first_id > after_id)
+        with transaction(engine) as connection:
+            rows = connection.execute(page).all()
+        if rows:
+            yield [_audited(row) for row in rows]
+        if len(rows) < _PAGE:
+            return
+        after_id = rows[-1].first_id
+
+
+def dead_or_cancelled_ranges(engine: sa.Engine, job_id: int) -> Iterator[AuditedRange]:
+    """Read the dead and cancelled batches of a job whose ranges have gaps, in id order.
+
+    Rows that arrived in a gap must not wait for a retry of the batch.
+    """
+    query = (
+        sa.select(*BATCH_ROW)
+        .add_columns(
+            batch.c.config["batch_id_min"].label("window_first_id"),
+            batch.c.config["batch_id_max"].label("window_last_id"),
+        )
+        .select_from(batch)
+        .join(job, job.c.id == batch.c.job_id)
+        .join(batch_state, batch_state.c.batch_id == batch.c.id)
+        .where(
+            batch.c.job_id == job_id,
+            batch.c.superseded_at.is_(None),
+            batch.c.id_runs.is_not(None),
+            batch_state.c.state.in_([BatchState.DEAD.value, BatchState.CANCELLED.value]),
+        )
+        .order_by(batch.c.first_id)
+    )
+    with transaction(engine) as connection:
+        rows = connection.execute(query).all()
+    for row in rows:
+        dead_batch = batch_from_row(row)
+        with transaction(engine) as connection:
+            planned = planned_ids(connection, dead_batch)
+        window = (row.window_first_id, row.window_last_id)
+        yield AuditedRange(
+            ids=dead_batch.id_range, batch_id=dead_batch.id, window=window, planned=planned
+        )
+
+
+def read_seen_items(engine: sa.Engine, attempt_ids: Sequence[int]) -> Mapping[int, ItemIdSet]:
+    """Read the items that attempts read, with the runs of ids."""
+    query = sa.select(attempt.c.id, attempt.c.seen).where(attempt.c.id.in_(attempt_ids))
+    with transaction(engine) as connection:
+        return {row.id: ItemIdSet.from_json(row.seen) for row in connection.execute(query)}
+
+
+def lock_unchanged(connection: sa.Connection, batches: Mapping[int, int]) -> set[int]:
+    """Lock published batches and return the ids of those that still have their generation.
+
+    `batches` maps batch ids to generations. No attempt on the batches can start until the
+    transaction ends.
+    """
+    query = (
+        sa.select(batch_state.c.batch_id, batch_state.c.generation)
+        .where(
+            batch_state.c.batch_id.in_(sorted(batches)),
+            batch_state.c.state == BatchState.PUBLISHED,
+        )
+        .order_by(batch_state.c.batch_id)
+        .with_for_update()
+    )
+    rows = connection.execute(query).all()
+    return {row.batch_id for row in rows if row.generation == batches[row.batch_id]}
+
+
+def _published(job_id: int, since: timedelta | None) -> sa.Select[Any]:
+    query = (
+        sa.select(
+            batch.c.id,
+            batch.c.first_id,
+            batch.c.last_id,
+            batch.c.config["batch_id_min"].label("window_first_id"),
+            batch.c.config["batch_id_max"].label("window_last_id"),
+            batch_state.c.state,
+            batch_state.c.generation,
+            attempt.c.id.label("attempt_id"),
+            attempt.c.seen.op("-", return_type=pg.JSONB())(sa.literal("runs")).label("seen"),
+        )
+        .select_from(batch)
+        .join(batch_state, batch_state.c.batch_id == batch.c.id)
+        .join(
+            attempt,
+            sa.and_(
+                attempt.c.batch_id == batch.c.id,
+                attempt.c.generation == batch_state.c.generation,
+            ),
+        )
+        .where(
+            batch.c.job_id == job_id,
+            batch.c.superseded_at.is_(None),
+            batch.c.item_ids.is_(None),
+        )
+        .order_by(batch.c.first_id)
+        .limit(_PAGE)
+    )
+    if since is None:
+        return query
+    return query.where(attempt.c.finished_at > sa.func.clock_timestamp() - since)
+
+
+def _audited(row: sa.Row[Any]) -> AuditedRange:
+    is_comparable = row.seen is not None and row.state == BatchState.PUBLISHED
+    return AuditedRange(
+        ids=IdRange(first_id=row.first_id, last_id=row.last_id),
+        batch_id=row.id,
+        generation=row.generation,
+        attempt_id=row.attempt_id,
+        seen=ItemIdSet.from_json({**row.seen, "runs": []}) if is_comparable else None,
+        window=(row.window_first_id, row.window_last_id),
+    )
+
+
+def label(audited: AuditedRange) -> str:
+    """Return the label of a batch for messages."""
+    return Batch(id=audited.batch_id or 0, job="", id_range=audited.ids, weight=0, count=0).label
+
+
+def _table_differences(
+    connection: sa.Connection, job_id: int, table: ReflectedMetaTable
+) -> tuple[str, ...]:
+    """Return how a job's table differs from the one its batches were cut from.
+
+    Earlier releases allowed another id column, which skips rows.
+    """
+    config = connection.execute(sa.select(job.c.config).where(job.c.id == job_id)).scalar_one()
+    problems = [] if table.identity is None else [*table.identity.differences(config)]
+    uid = batch.c.config["meta_table"]["cols"]["uid"].astext
+    uid_columns = (
+        sa.select(uid).where(batch.c.job_id == job_id, uid.is_not(None)).distinct().order_by(uid)
+    )
+    names = [repr(name) for name in connection.execute(uid_columns).scalars()]
+    if len(names) > 1:
+        problems.append(
+            f"its batches were cut by the ids of several columns ({', '.join(names)}), so rows may "
+            f"have been skipped or acquired twice"
+        )
+    return tuple(problems)
+
+
+def _count_batches(page: Sequence[AuditedRange]) -> int:
+    return sum(audited.batch_id is not None for audited in page)
+
+
+def _differs(audited: AuditedRange, current: RangeFacts | None) -> bool:
+    seen = audited.seen
+    if seen is None or current is None:
+        return current is None
+    published = (seen.count, seen.weight, seen.fingerprint)
+    return published != (current.count, current.weight, current.fingerprint)
+
+
+def _chunks(rows: Iterator[_LateRow]) -> Iterator[list[_LateRow]]:
+    while chunk := list(islice(rows, _CHUNK_ROWS)):
+        yield chunk
+
+
+def _late_rows_of(
+    audited: AuditedRange, comparison: Comparison, progress: _AuditProgress
+) -> Iterator[_LateRow]:
+    """Yield the rows that a batch did not read; record those with an invalid weight."""
+    for item_id, weight in comparison.surplus():
+        if weight is None:
+            refused = progress.audit.refused.extended([item_id])
+            progress.audit = replace(progress.audit, refused=refused)
+        else:
+            yield _LateRow(id=item_id, weight=weight, of=audited)
+
+
+def _compare(
+    audited: AuditedRange, comparison: Comparison, progress: _AuditProgress
+) -> Iterator[_LateRow]:
+    """Yield the late rows of a batch; record missing, changed and invalid ones."""
+    yield from _late_rows_of(audited, comparison, progress)
+    audit = progress.audit
+    if comparison.missing.count:
+        progress.audit = replace(audit, missing=audit.missing.plus(comparison.missing))
+    elif audited.seen is not None and comparison.weight != audited.seen.weight:
+        progress.audit = replace(audit, changed=audit.changed.extended([label(audited)]))
+
+
+def _exclude_planned(
+    connection: sa.Connection, job_id: int, rows: Sequence[_LateRow]
+) -> tuple[list[_LateRow], int]:
+    """Return the rows that no late batch contains, and the number of the others.
+
+    Leaves out rows of batches that were published again since they were compared, because the new
+    attempt may have read them. A batch with planned ids never reads others.
+    """
+    known = _planned(connection, job_id, rows)
+    unknown = [row for row in rows if row.id not in known]
+    audited_generations = {
+        row.of.batch_id: row.of.generation
+        for row in unknown
+        if row.of.batch_id is not None and row.of.generation is not None
+    }
+    unchanged = lock_unchanged(connection, audited_generations) if audited_generations else set()
+    unplanned = [
+        row
+        for row in unknown
+        if row.of.batch_id is None or row.of.planned is not None or row.of.batch_id in unchanged
+    ]
+    return unplanned, len(known)
+
+
+def _planned(connection: sa.Connection, job_id: int, rows: Sequence[_LateRow]) -> set[int]:
+    """Return the ids of the rows that a batch of the late-arrivals job contains."""
+    listed = sa.func.unnest(batch.c.item_ids).label("item_id")
+    late = (
+        sa.select(listed)
+        .join(job, job.c.id == batch.c.job_id)
+        .where(
+            job.c.parent_id == job_id,
+            job.c.kind == JobKind.LATE,
+            batch.c.first_id <= rows[-1].id,
+            batch.c.last_id >= rows[0].id,
+        )
+        .subquery()
+    )
+    ids = sa.cast([row.id for row in rows], sa.ARRAY(sa.BigInteger))
+    query = sa.select(late.c.item_id).where(late.c.item_id == sa.any_(ids)).distinct()
+    return set(connection.execute(query).scalars())
+
+
+def _late_name(connection: sa.Connection, job_id: int, name: str) -> str:
+    query = sa.select(job.c.name).where(job.c.parent_id == job_id, job.c.kind == JobKind.LATE)
+    existing: str | None = connection.execute(query).scalar_one_or_none()
+    return existing or name[: MAX_NAME - len(_SUFFIX)] + _SUFFIX
+
+
+def _open_late(connection: sa.Connection, parent_id: int, name: str) -> Job:
+    """Find or create the late-arrivals job of a job, with its filter and `max_attempts`."""
+    parent = connection.execute(sa.select(job).where(job.c.id == parent_id)).one()
+    where = parent.config.get("where")
+    terms = JobTerms(
+        name=name,
+        meta_table=parent.meta_table,
+        kind=JobKind.LATE,
+        stream=parent.stream,
+        where=None if where is None else parse_filter(where),
+        max_attempts=parent.max_attempts,
+        bisect=parent.bisect,
+    )
+    late_job = open_job(connection, terms, parent_id=parent_id)
+    parent_of_late = connection.execute(
+        sa.select(job.c.parent_id).where(job.c.id == late_job.id)
+    ).scalar_one()
+    if parent_of_late != parent_id:
+        raise JobChangedError(name, parent.meta_table, "it is for the late arrivals of another job")
+    return late_job
+
+
+def _newest_limits(connection: sa.Connection, job_id: int) -> Limits:
+    """Return the limits that the job's newest batch was cut by; unlimited if not stored."""
+    newest = sa.select(batch.c.config).where(batch.c.job_id == job_id).order_by(batch.c.id.desc())
+    config = connection.execute(newest.limit(1)).scalar_one_or_none() or {}
+    return Limits(
+        max_weight=_limit(config.get("max_weight") or config.get("batch_weight")),
+        max_count=_limit(config.get("max_count") or config.get("batch_count")),
+    )
+
+
+def _limit(stored: Any) -> int:
+    return MAX_ID if stored is None else min(MAX_ID, max(1, int(stored)))
+
+
+def _late_batch_config(limits: Limits, window: Window) -> dict[str, Any]:
+    """Return the stored configuration of a late batch; requests within the window find it."""
+    return {
+        "late": True,
+        "max_weight": str(limits.max_weight),
+        "max_count": str(limits.max_count),
+        "batch_id_min": window[0],
+        "batch_id_max": window[1],
+    }

@@ -1,0 +1,401 @@
+"""Manifests of published attempts, with their files and origin. Reads only."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Any
+
+import sqlalchemy as sa
+
+from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.removals import (
+    ARE_REMOVED,
+    IS_REPLACED,
+    facts_of,
+    quarantine_removal_of,
+    removal_of,
+)
+from batch_pipeline.inventory.tables import (
+    SCHEMA,
+    attempt,
+    attempt_item,
+    batch,
+    item,
+    job,
+    part_file,
+    schema_version,
+)
+from batch_pipeline.model.batch import AttemptStatus, Batch
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.model.garbage import Removal
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.job import JobKind, portable
+from batch_pipeline.model.manifest import Manifest, Origin, OriginItem, OriginJob, PartFile
+from batch_pipeline.model.schema import RecordSchema
+
+
+def files_of_attempts(
+    connection: sa.Connection, attempt_ids: Sequence[int]
+) -> dict[int, list[sa.Row[Any]]]:
+    """Read the files of attempts by attempt id, part files before quarantine files, in order."""
+    query = (
+        sa.select(part_file)
+        .where(part_file.c.attempt_id.in_(attempt_ids))
+        .order_by(part_file.c.attempt_id, part_file.c.quarantine, part_file.c.position)
+    )
+    files: dict[int, list[sa.Row[Any]]] = {}
+    for row in connection.execute(query):
+        files.setdefault(row.attempt_id, []).append(row)
+    return files
+
+
+_REGISTERED_TABLE = f"{SCHEMA}.{item.name}"
+_MAX_ORIGIN_ITEMS = 200_000  # about 40 MB of JSON, the most that is read back
+_COUNTER_NAMES = (
+    "items",
+    "read",
+    "written",
+    "filtered",
+    "quarantined",
+    "rescued",
+    "given_to_transform",
+)
+_parent = job.alias("parent")
+_ORIGIN = (
+    sa.select(
+        job.c.stream,
+        job.c.kind,
+        job.c.meta_table,
+        job.c.config,
+        job.c.max_attempts,
+        job.c.bisect,
+        _parent.c.name.label("parent"),
+        batch.c.config.label("planned_with"),
+        attempt.c.publish_number,
+        attempt.c.run_id,
+        attempt.c.started_at,
+        attempt.c.finished_at,
+        attempt.c.facts,
+        attempt.c.seen,
+    )
+    .select_from(attempt)
+    .join(batch, batch.c.id == attempt.c.batch_id)
+    .join(job, job.c.id == batch.c.job_id)
+    .outerjoin(_parent, _parent.c.id == job.c.parent_id)
+)
+_ITEMS = sa.select(
+    attempt_item, item.c.location, item.c.size_bytes, item.c.modified_at, item.c.etag
+).order_by(attempt_item.c.item_id)
+
+
+def origin_of(connection: sa.Connection, attempt_id: int, schema: RecordSchema) -> Origin | None:
+    """Read the origin of a published attempt.
+
+    None for jobs without a stream and for batches of more than 200,000 items.
+    """
+    row = connection.execute(_ORIGIN.where(attempt.c.id == attempt_id)).one()
+    if row.stream is None or row.facts is None or row.facts["items"] > _MAX_ORIGIN_ITEMS:
+        return None
+    is_listed = sa.and_(
+        item.c.stream == row.stream,
+        item.c.id == attempt_item.c.item_id,
+        sa.literal(row.meta_table)
+        == _REGISTERED_TABLE,  # the ids of a user's table are not those of `item`
+    )
+    query = _ITEMS.select_from(attempt_item.outerjoin(item, is_listed))
+    items = connection.execute(query.where(attempt_item.c.attempt_id == attempt_id))
+    return Origin(
+        job=OriginJob(
+            stream=row.stream,
+            kind=JobKind(row.kind),
+            meta_table=row.meta_table,
+            config=portable(row.config),
+            max_attempts=row.max_attempts,
+            bisect=row.bisect,
+            parent=row.parent,
+        ),
+        publish_number=row.publish_number,
+        run_id=row.run_id,
+        started_at=row.started_at,
+        published_at=row.finished_at,
+        planned_with=row.planned_with,
+        facts={name: row.facts[name] for name in _COUNTER_NAMES if name in row.facts},
+        weight_read=0 if row.seen is None else row.seen["weight"],
+        schema=schema,
+        items=tuple(_item(item_row) for item_row in items),
+    )
+
+
+def _item(row: sa.Row[Any]) -> OriginItem:
+    return OriginItem(
+        id=row.item_id,
+        read=row.read,
+        written=row.written,
+        filtered=row.filtered,
+        quarantined=row.quarantined,
+        location=row.location,
+        size_bytes=row.size_bytes,
+        modified_at=row.modified_at,
+        etag=row.etag,
+        bad_file=row.bad_file,
+        read_etag=row.read_etag,
+        read_version=row.read_version,
+    )
+
+
+_PAGE = 200
+_PAGE_MAX_AGE_SECONDS = 3600  # files of replaced generations are kept for at least a day
+
+
+@dataclass(frozen=True, slots=True)
+class Manifests:
+    """The published attempts of all jobs."""
+
+    engine: sa.Engine
+
+    def of_attempt(self, attempt_id: int) -> Manifest:
+        """Read the manifest of one published attempt."""
+        with transaction(self.engine) as connection:
+            row = connection.execute(_query().where(attempt.c.id == attempt_id)).one()
+            return _manifest(row, files_of_attempts(connection, [attempt_id]).get(attempt_id, []))
+
+    def with_origin(self, manifest: Manifest) -> Manifest:
+        """Return a published manifest with the origin that its manifest file contains."""
+        query = sa.select(attempt.c.id).where(attempt.c.token == manifest.token)
+        with transaction(self.engine) as connection:
+            attempt_id = connection.execute(query).scalar_one()
+            return replace(manifest, origin=origin_of(connection, attempt_id, manifest.schema))
+
+    def of_batch(self, published_batch: Batch) -> Manifest | None:
+        """Read the newest generation of a batch; None if it is not published."""
+        query = (
+            _query()
+            .where(attempt.c.batch_id == published_batch.id)
+            .order_by(attempt.c.generation.desc())
+            .limit(1)
+        )
+        with transaction(self.engine) as connection:
+            row = connection.execute(query).one_or_none()
+            if row is None:
+                return None
+            return _manifest(
+                row, files_of_attempts(connection, [row.attempt_id]).get(row.attempt_id, [])
+            )
+
+    def run_of(self, manifest: Manifest) -> str | None:
+        """Return the id of the run that published a manifest."""
+        query = sa.select(attempt.c.run_id).where(attempt.c.token == manifest.token)
+        with transaction(self.engine) as connection:
+            run_id: str | None = connection.execute(query).scalar_one_or_none()
+        return run_id
+
+    def removal(self, manifest: Manifest) -> Removal | None:
+        """Return when the files of a manifest were marked as removed; None if they are kept."""
+        with transaction(self.engine) as connection:
+            return removal_of(facts_of(connection, manifest.token))
+
+    def quarantine_removal(self, manifest: Manifest) -> Removal | None:
+        """Return when the quarantine files of a manifest were marked as removed; None if kept."""
+        with transaction(self.engine) as connection:
+            return quarantine_removal_of(facts_of(connection, manifest.token))
+
+    def without_pointer(self, stream: str) -> Iterator[Manifest]:
+        """Read the manifests, with origin, whose manifest file a crash left unwritten."""
+        query = (
+            _query()
+            .where(
+                job.c.stream == stream,
+                attempt.c.pointer_uri.is_(None),
+                ~ARE_REMOVED,
+            )
+            .order_by(job.c.id, attempt.c.publish_number)
+        )
+        with transaction(self.engine) as connection:
+            rows = connection.execute(query).all()
+            files = files_of_attempts(connection, [row.attempt_id for row in rows])
+        for row in rows:
+            yield self.with_origin(_manifest(row, files.get(row.attempt_id, [])))
+
+    def published_after(
+        self,
+        stream: str,
+        numbers: Mapping[str, int],
+        *,
+        backfills: bool = True,
+        last: tuple[str, str, int] | None = None,
+    ) -> Iterator[tuple[int, Manifest]]:
+        """Read the manifests of a stream's jobs as `(publish number, manifest)`, job by job.
+
+        The order is the incremental job, late arrivals, then backfills in creation order; within a
+        job it is publish order. Each job starts after its number in `numbers` (default 0). Replaced
+        generations, and those whose files were removed, are left out. `last` identifies the last
+        manifest that was read: job, batch label and generation.
+
+        Raises:
+            ConfigurationError: a job has published less often than its number, or `last` does not
+                match that number.
+        """
+        kinds = [JobKind.INCREMENTAL, JobKind.LATE, *([JobKind.BACKFILL] if backfills else [])]
+        order = {kind.value: position for position, kind in enumerate(kinds)}
+        jobs = (
+            sa.select(job.c.id, job.c.name, job.c.kind, job.c.publish_count)
+            .where(job.c.stream == stream)
+            .order_by(sa.case(order, value=job.c.kind), job.c.id)
+        )
+        with transaction(self.engine) as connection:
+            job_rows = connection.execute(jobs).all()
+        counts = {job_row.name: job_row.publish_count for job_row in job_rows}
+        for name, number in numbers.items():
+            if number > counts.get(name, 0):
+                expected = f"the job {name!r} was read up to publish number {number}"
+                raise _state_mismatch(stream, expected, f"published {counts.get(name, 0)}")
+        if last is not None:
+            self._check_last(stream, numbers.get(last[0], 0), last)
+        for job_row in job_rows:
+            if job_row.kind not in order:
+                continue
+            yield from self._of_job(job_row.id, numbers.get(job_row.name, 0))
+
+    def count_removed_after(
+        self, stream: str, numbers: Mapping[str, int], *, backfills: bool = True
+    ) -> int:
+        """Count the generations that `published_after` leaves out because their files are gone."""
+        excluded_kinds = [] if backfills else [JobKind.BACKFILL]
+        already_read = [
+            sa.and_(job.c.name == name, attempt.c.publish_number <= number)
+            for name, number in numbers.items()
+        ]
+        attempts = attempt.join(batch, attempt.c.batch_id == batch.c.id)
+        query = (
+            sa.select(sa.func.count())
+            .select_from(attempts.join(job, batch.c.job_id == job.c.id))
+            .where(
+                job.c.stream == stream,
+                job.c.kind.not_in(excluded_kinds),
+                attempt.c.encoding.is_not(None),
+                ARE_REMOVED,
+                ~IS_REPLACED,
+                ~sa.or_(sa.false(), *already_read),
+            )
+        )
+        with transaction(self.engine) as connection:
+            return int(connection.execute(query).scalar_one())
+
+    def _check_last(self, stream: str, number: int, last: tuple[str, str, int]) -> None:
+        name, label, generation = last
+        query = _query().where(
+            job.c.stream == stream, job.c.name == name, attempt.c.publish_number == number
+        )
+        with transaction(self.engine) as connection:
+            row = connection.execute(query).one_or_none()
+        if row is None:
+            return
+        manifest = _manifest(row, [])
+        if (manifest.batch.label, manifest.generation) != (label, generation):
+            expected = f"publish number {number} of {name!r} was generation {generation} of {label}"
+            actual = f"generation {manifest.generation} of {manifest.batch.label} there"
+            raise _state_mismatch(stream, expected, actual)
+
+    def _of_job(self, job_id: int, publish_number: int) -> Iterator[tuple[int, Manifest]]:
+        is_live = sa.and_(job.c.id == job_id, ~IS_REPLACED, ~ARE_REMOVED)
+        while True:
+            query = (
+                _query()
+                .where(is_live, attempt.c.publish_number > publish_number)
+                .order_by(attempt.c.publish_number)
+                .limit(_PAGE)
+            )
+            with transaction(self.engine) as connection:
+                rows = connection.execute(query).all()
+                files = files_of_attempts(connection, [row.attempt_id for row in rows])
+            page_read_at = monotonic()
+            for row in rows:
+                publish_number = row.publish_number
+                yield publish_number, _manifest(row, files.get(row.attempt_id, []))
+                if monotonic() - page_read_at > _PAGE_MAX_AGE_SECONDS:
+                    break  # generations replaced since then may soon lose their files
+            else:
+                if len(rows) < _PAGE:
+                    return
+
+
+def _query() -> sa.Select[Any]:
+    return (
+        sa.select(
+            attempt.c.id.label("attempt_id"),
+            attempt.c.number,
+            attempt.c.token,
+            attempt.c.generation,
+            attempt.c.publish_number,
+            attempt.c.encoding,
+            attempt.c.key_properties,
+            attempt.c.facts,
+            attempt.c.schema_version,
+            schema_version.c.columns,
+            batch.c.id.label("batch_id"),
+            batch.c.first_id,
+            batch.c.last_id,
+            batch.c.weight,
+            batch.c.item_count,
+            batch.c.oversized,
+            batch.c.item_ids,
+            job.c.name.label("job"),
+        )
+        .join(batch, attempt.c.batch_id == batch.c.id)
+        .join(job, batch.c.job_id == job.c.id)
+        .outerjoin(
+            schema_version,
+            sa.and_(
+                schema_version.c.job_id == sa.func.coalesce(job.c.parent_id, job.c.id),
+                schema_version.c.version == attempt.c.schema_version,
+            ),
+        )
+        # A worker of the library publishes a result instead of files.
+        .where(attempt.c.status == AttemptStatus.SUCCEEDED, attempt.c.encoding.is_not(None))
+    )
+
+
+def _manifest(row: sa.Row[Any], files: list[sa.Row[Any]]) -> Manifest:
+    id_range = IdRange(first_id=row.first_id, last_id=row.last_id)
+    return Manifest(
+        job=row.job,
+        batch=Batch(
+            id=row.batch_id,
+            job=row.job,
+            id_range=id_range,
+            weight=row.weight,
+            count=row.item_count,
+            oversized=row.oversized,
+            item_ids=None if row.item_ids is None else tuple(row.item_ids),
+        ),
+        attempt=row.number,
+        token=row.token,
+        generation=row.generation,
+        encoding=Encoding(
+            format=Format(row.encoding["format"]),
+            compression=Compression(row.encoding["compression"]),
+        ),
+        schema=RecordSchema.from_json(row.columns or []),
+        schema_version=row.schema_version,
+        key_properties=tuple(row.key_properties),
+        part_files=tuple(_part(file) for file in files if not file.quarantine),
+        quarantine_files=tuple(_part(file) for file in files if file.quarantine),
+        items=row.facts["items"],
+        records_read=row.facts["read"],
+        records_filtered=row.facts["filtered"],
+        records_quarantined=row.facts["quarantined"],
+        records_transformed=row.facts.get("given_to_transform"),
+    )
+
+
+def _part(row: sa.Row[Any]) -> PartFile:
+    return PartFile(uri=row.uri, records=row.records, size_bytes=row.size_bytes, sha256=row.sha256)
+
+
+def _state_mismatch(stream: str, expected: str, actual: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{stream}: the state says that {expected}, but this inventory has {actual}. It is "
+        f"another inventory than that of the state, or an older copy of it. No batch was sent. "
+        f"Restore the inventory, or omit the state to start from the first batch."
+    )

@@ -1,0 +1,225 @@
+"""Read-only connections to the databases of users' meta tables, and their errors."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from batch_pipeline.inventory.connection import (
+    detach_connections_in_children,
+    first_line,
+    missing_database,
+    replace_dead_connections,
+)
+from batch_pipeline.model.errors import (
+    InvalidValueError,
+    MetaTableChangedError,
+    MetaTableError,
+    MetaUnreachableError,
+    PipelineError,
+    SettingError,
+)
+
+_CONNECT_SECONDS = 5
+_APPLICATION = "batch-pipeline"
+_SERVER_OPTIONS = "-c lock_timeout=5s -c default_transaction_read_only=on"
+
+
+def open_meta_engine(url: str, *, setting: str = "BATCH_PIPELINE_META_CONN") -> sa.Engine:
+    """Return an engine for a URL, without connecting.
+
+    Postgres always uses psycopg; MySQL and MariaDB use PyMySQL unless the URL names a driver. Dead
+    idle connections are replaced, and a missing SQLite file is not created.
+
+    Args:
+        url: a URL of SQLAlchemy.
+        setting: the name of the setting that holds the URL, for error messages.
+
+    Raises:
+        SettingError: the URL cannot be parsed, or its driver is not installed. The message
+            contains no user, password or host.
+    """
+    parsed = _parse_url(url, setting)
+    try:
+        engine = sa.create_engine(parsed, **_engine_options(parsed))
+    except ModuleNotFoundError as error:
+        step = "Install it, or name another driver as in mysql+pymysql://…"
+        raise _invalid_url(setting, f"its driver {error.name!r} is not installed", step) from error
+    except exc.NoSuchModuleError as error:
+        raise _invalid_url(setting, f"{parsed.drivername!r} is not a known database") from error
+    except (exc.ArgumentError, TypeError, ValueError):
+        raise _invalid_url(setting, "its parameters are not valid") from None
+    if engine.dialect.name == "postgresql":
+        replace_dead_connections(engine)
+        detach_connections_in_children(engine)
+    return engine
+
+
+def _parse_url(url: str, setting: str) -> sa.URL:
+    try:
+        parsed = sa.make_url(url)
+    except (exc.ArgumentError, ValueError):  # the reason may quote the password
+        raise _invalid_url(setting, "it is not a database URL") from None
+    if "@" in (parsed.host or ""):  # the tail of a password with an unescaped @
+        raise _invalid_url(setting, "its password has an @ that is not written as %40")
+    kind, _, driver = parsed.drivername.partition("+")
+    if kind in {"postgres", "postgresql"}:
+        return parsed.set(drivername="postgresql+psycopg")
+    if kind in {"mysql", "mariadb"} and not driver and find_spec("MySQLdb") is None:
+        return parsed.set(drivername=f"{kind}+pymysql")
+    if kind == "sqlite" and _is_plain_file(parsed):
+        # SQLite creates a missing file unless it is opened by a URI with this mode.
+        path = f"file:{quote(parsed.database or '')}"
+        return parsed.set(database=path).update_query_dict({"mode": "rw", "uri": "true"})
+    return parsed
+
+
+def _is_plain_file(url: sa.URL) -> bool:
+    return bool(url.database) and url.database != ":memory:" and "uri" not in url.query
+
+
+def _engine_options(url: sa.URL) -> dict[str, Any]:
+    kind, _, driver = url.drivername.partition("+")
+    if kind == "sqlite":
+        # Opening a file is cheap, and a pool would continue to read a file that was removed.
+        return {"poolclass": sa.pool.NullPool} if "uri" in url.query else {}
+    pool_options: dict[str, Any] = {"pool_size": 4, "max_overflow": 12}
+    if kind == "postgresql":
+        url_options = url.query.get("options", "")
+        defaults = {
+            "connect_timeout": _CONNECT_SECONDS,
+            "application_name": _APPLICATION,
+        }
+        arguments = {name: value for name, value in defaults.items() if name not in url.query}
+        given = [url_options] if isinstance(url_options, str) else url_options
+        options = " ".join([_SERVER_OPTIONS, *given]).strip()
+        return pool_options | {"connect_args": arguments | {"options": options}}
+    if driver in {"pymysql", "mysqldb"}:
+        pool_options["connect_args"] = {"connect_timeout": _CONNECT_SECONDS}
+    return pool_options | {"pool_pre_ping": True}
+
+
+def _invalid_url(setting: str, problem: str, step: str = "") -> SettingError:
+    expected = (
+        "Write it as postgresql://user:password@host:5432/database, special characters %-encoded."
+    )
+    return SettingError(setting, "its value is not shown", problem, step or expected)
+
+
+# By SQLSTATE on Postgres, by error number on MySQL and MariaDB, by text on SQLite.
+_DENIED = {"42501", 1142, 1143, 1370}
+_BUSY = {"55P03", "40P01", "40001", "57014", 1205, 1213, 1969, 3024, 3572}
+# Also a type that no longer matches, and a plan that psycopg prepared before a change.
+_GONE = {"42P01", "42703", "3F000", "42804", "42883", "0A000", 1146, 1054}
+_REFUSED = {1040, 1042, 1043, 1044, 1045, 1053, 1129, 1130, 1203, 1226, 1927}
+LOCK_NOT_AVAILABLE = {1205, 3572}
+# Also a packet that is larger than the MySQL server or driver accepts.
+_TOO_LONG = {1153, 2020}
+_TOO_MANY = re.compile("number of parameters must be|too many SQL variables|tree is too large")
+
+
+@contextmanager
+def read_transaction(engine: sa.Engine, isolation: str | None = None) -> Iterator[sa.Connection]:
+    """Run a block in a transaction; database errors are raised as errors of the model.
+
+    Raises:
+        MetaUnreachableError: the connection failed, or a lock or a statement timed out.
+        MetaTableError: the role may not read the table.
+        MetaTableChangedError: the table or a column no longer exists.
+        SettingError: the server has no such database.
+        InvalidValueError: a filter has more values than a statement accepts.
+    """
+    try:
+        with engine.connect() as connection:
+            if isolation is not None:
+                connection.execution_options(isolation_level=isolation)
+            with connection.begin():
+                yield connection
+    except exc.DBAPIError as error:
+        raise _domain_error(engine, error) from error
+
+
+@contextmanager
+def read_one_statement(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """Run a block that sends one statement; on Postgres without BEGIN and COMMIT.
+
+    Raises:
+        PipelineError: as from `read_transaction`.
+    """
+    isolation = "AUTOCOMMIT" if engine.dialect.name == "postgresql" else None
+    with read_transaction(engine, isolation) as connection:
+        driver: Any = connection.connection.driver_connection
+        if getattr(driver, "prepare_threshold", None) is not None:
+            # A plan that psycopg prepares does not know the filter's values, so it uses no partial
+            # index, nor that the table has grown since. It could read the whole table.
+            driver.prepare_threshold = None
+        yield connection
+
+
+def database_label(engine: sa.Engine) -> str:
+    """Return host, port and database for messages, without user and password."""
+    url = engine.url
+    if engine.dialect.name == "sqlite":
+        return (url.database or "an in-memory SQLite database").removeprefix("file:")
+    host = url.host or url.query.get("host") or "the local socket"
+    port = f":{url.port}" if url.port else ""
+    return f"{host}{port}/{url.database}"
+
+
+def error_code(error: exc.DBAPIError) -> object:
+    """Return MySQL's error number or the SQLSTATE; None if the driver reports neither."""
+    number = error.orig.args[0] if isinstance(error.orig, BaseException) and error.orig.args else 0
+    return number if isinstance(number, int) else getattr(error.orig, "sqlstate", None)
+
+
+def _domain_error(engine: sa.Engine, error: exc.DBAPIError) -> PipelineError | exc.DBAPIError:
+    code, reason = error_code(error), _reason(error.orig)
+    missing = missing_database("The meta table's database", database_label(engine), reason)
+    if missing is not None or code in _TOO_LONG or _TOO_MANY.search(str(error.orig)):
+        expected = f"fewer or shorter values ({reason}); use `in` with one list"
+        return missing or InvalidValueError("where", "(not shown)", expected)
+    if code in _DENIED:
+        return _meta_permission(database_label(engine), reason)
+    if code in _GONE or reason.startswith(("no such table", "no such column")):
+        return MetaTableChangedError(database_label(engine), reason)
+    if code in _BUSY or reason.startswith("database is locked"):
+        return _meta_busy(database_label(engine), reason)
+    operational = isinstance(error, exc.OperationalError)
+    refused = not isinstance(code, int) or code in _REFUSED or 2000 <= code < 3000
+    never_connected = error.statement is None
+    if never_connected or error.connection_invalidated or (operational and refused):
+        return _unreachable(database_label(engine), reason)
+    return error
+
+
+def _reason(error: BaseException | None) -> str:
+    if error is not None and len(error.args) > 1 and isinstance(error.args[1], str):
+        return error.args[1].splitlines()[0]  # MySQL: number, text
+    return first_line(error)
+
+
+def _meta_permission(location: str, reason: str) -> MetaTableError:
+    return MetaTableError(
+        f"The meta table at {location} cannot be read: permission denied ({reason}). Nothing was "
+        f"changed. Grant SELECT on it (and USAGE on its schema) to the role of "
+        f"BATCH_PIPELINE_META_CONN."
+    )
+
+
+def _meta_busy(location: str, reason: str) -> MetaUnreachableError:
+    return MetaUnreachableError(
+        f"The meta table's database at {location} canceled a read ({reason}). Nothing "
+        f"was changed. Run again; if it fails again, look for sessions that lock the table."
+    )
+
+
+def _unreachable(location: str, reason: str) -> MetaUnreachableError:
+    return MetaUnreachableError(
+        f"The meta table's database at {location} cannot be reached ({reason}). Nothing was "
+        f"changed. Start it or correct BATCH_PIPELINE_META_CONN, then run again."
+    )

@@ -1,0 +1,446 @@
+"""Read a user's meta table in any database that SQLAlchemy supports.
+
+Names are reflected, never formatted into SQL. Every method opens its own short transaction on the
+meta table's engine; none uses the inventory.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import sqlalchemy as sa
+
+from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns, find_table, resolve_columns
+from batch_pipeline.inventory.meta_tables.connection import read_one_statement, read_transaction
+from batch_pipeline.inventory.meta_tables.filters import filter_expression
+from batch_pipeline.inventory.meta_tables.queries import (
+    BatchQueries,
+    RangeFacts,
+    cut_from_row,
+    numbered_sql,
+    runs_from_row,
+    summary_query,
+    weight_expression,
+)
+from batch_pipeline.model.errors import (
+    BadWeightError,
+    InvalidValueError,
+    MetaTableError,
+    unfit_column,
+)
+from batch_pipeline.model.filter import Filter
+from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange, IdRuns
+from batch_pipeline.model.job import DatabaseIdentity, TableIdentity
+from batch_pipeline.model.planning import Cut, Limits, cut
+
+_STREAM_ROWS = 10_000
+_PAGE_ROWS = 128
+_LARGEST_PAGE_ROWS = 8_192
+_ID_CHUNK = 1_000
+_BIGINTS = sa.ARRAY(sa.BigInteger)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaItem:
+    """One row of a meta table: its id, the stored value of the item column, and its weight."""
+
+    id: int
+    item: Any
+    weight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutStatements:
+    """The text of the statements that cut a batch. $1 and $2 are the first and the last id.
+
+    `cut` selects the last item of a batch; $3 and $4 are its weight limit and count limit. `runs`
+    selects the runs of existing ids.
+    """
+
+    cut: str
+    runs: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReflectedMetaTable:
+    """A table or view that lists items, with the columns for each role.
+
+    `notes` lists what could not be checked. Weights are rounded up. `on_bad_weight` replaces a
+    weight that is NULL, negative, above 2^63 - 1 or not a number; None rejects such rows.
+    `database` is None if the database was not identified.
+    """
+
+    engine: sa.Engine
+    table: sa.Table
+    canonical_name: str
+    is_view: bool
+    columns: MetaColumns
+    where: Filter | None
+    on_bad_weight: int | None
+    notes: tuple[str, ...]
+    database: DatabaseIdentity | None = None
+    queries: BatchQueries = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        roles = (self.uid, self.table.c[self.columns.item], self._weight())
+        object.__setattr__(self, "queries", BatchQueries.build(*roles, self._filter()))
+
+    @classmethod
+    def open(
+        cls,
+        engine: sa.Engine,
+        name: str,
+        columns: MetaColumns | None = None,
+        where: Filter | None = None,
+        on_bad_weight: int | None = None,
+        *,
+        database: DatabaseIdentity | None = None,
+    ) -> "ReflectedMetaTable":
+        """Look up the table and check its columns.
+
+        Raises:
+            InvalidValueError: the name, a filter's value or `on_bad_weight` is not valid.
+            UnknownMetaTableError: there is no such table.
+            MetaTableError: a column does not exist or cannot have its role, or the database role
+                may not read the table.
+            MetaUnreachableError: the database does not answer.
+        """
+        if on_bad_weight is not None and not 0 <= on_bad_weight <= MAX_ID:
+            raise InvalidValueError("on_bad_weight", on_bad_weight, "a weight from 0 to 2^63 - 1")
+        entry = find_table(engine, name)
+        roles = columns or MetaColumns()
+        resolved, notes = resolve_columns(entry, roles, where, engine.dialect.name)
+        table = cls(
+            engine=engine,
+            table=sa.Table(entry.name, sa.MetaData(), *entry.columns, schema=entry.schema),
+            canonical_name=entry.canonical_name,
+            is_view=entry.is_view,
+            columns=resolved,
+            where=where,
+            on_bad_weight=on_bad_weight,
+            notes=notes,
+            database=database,
+        )
+        table._probe()
+        return table
+
+    @property
+    def identity(self) -> TableIdentity | None:
+        """The database and the columns that the table is read with; None if unknown."""
+        if self.database is None:
+            return None
+        roles = self.columns
+        return TableIdentity(
+            uid=roles.uid, item=roles.item, weight=roles.weight, database=self.database
+        )
+
+    @property
+    def uid(self) -> sa.Column[Any]:
+        """The column that orders the items."""
+        return self.table.c[self.columns.uid]
+
+    def lowest_id(self) -> int | None:
+        """Return the lowest id of the table, ignoring the filter; None if the table is empty."""
+        return self._edge(sa.func.min(self.uid))
+
+    def highest_id(self) -> int | None:
+        """Return the highest visible id, ignoring the filter; None if the table is empty."""
+        return self._edge(sa.func.max(self.uid))
+
+    def next_cut(self, after_id: int | None, high_watermark: int, limits: Limits) -> Cut | None:
+        """Cut the next batch above `after_id` (None: from the first row on).
+
+        Return the first cut of `model.planning.cut`, None if no item is left. On Postgres this
+        reads the batch and one more row in one round trip, elsewhere the batch and at most a page.
+
+        Raises:
+            BadWeightError: a row of the batch has a rejected weight.
+            InvalidValueError: the weight limit is not a 64-bit integer.
+            MetaTableError: an id is a duplicate.
+        """
+        if limits.max_weight > MAX_ID:
+            raise InvalidValueError("batch.max_weight", limits.max_weight, "at most 2^63 - 1")
+        if after_id is not None and after_id >= high_watermark:
+            return None
+        if self.engine.dialect.name == "postgresql":
+            return self._window_cut(after_id, high_watermark, limits)
+        lowest = self.lowest_id() if after_id is None else after_id + 1
+        if lowest is None or lowest > high_watermark:
+            return None
+        # MariaDB and SQLite compute the whole window before its first row; pages can stop early.
+        pages = self._pages(lowest, high_watermark, limits.max_count)
+        cuts = cut(pages, after_id=lowest - 1, high_watermark=high_watermark, limits=limits)
+        return next(cuts, None)
+
+    def cut_statements(self) -> CutStatements:
+        """Return the statements of `next_cut` as text."""
+        return CutStatements(
+            cut=numbered_sql(self.engine, self.queries.cut),
+            runs=numbered_sql(self.engine, self.queries.runs),
+        )
+
+    def weights(self, after_id: int | None, high_watermark: int) -> Iterator[tuple[int, int]]:
+        """Yield `(id, weight)` in id order from one open cursor, in constant memory.
+
+        Raises:
+            BadWeightError: a row has a rejected weight.
+            MetaTableError: an id is a duplicate.
+        """
+        last_id = None
+        first_id = MIN_ID if after_id is None else after_id + 1
+        if first_id > high_watermark:
+            return
+        query = self.weighed(first_id, high_watermark).execution_options(yield_per=_STREAM_ROWS)
+        with read_transaction(self.engine) as connection, connection.execute(query) as result:
+            for rows in result.partitions():
+                for item_id, weight in rows:
+                    if weight is None:
+                        raise self._bad_weight(connection, item_id)
+                    if item_id == last_id:
+                        raise self._twice(item_id)
+                    yield self._integer(item_id), weight
+                    last_id = item_id
+
+    def items(self, id_range: IdRange) -> list[MetaItem]:
+        """Return the items of a range in id order.
+
+        Raises:
+            BadWeightError: a row has a rejected weight.
+        """
+        return self._items(self.queries.items, id_range)
+
+    def items_of(self, ids: Iterable[int]) -> list[MetaItem]:
+        """Return the existing items of a list of ids, in id order; reads 1,000 ids at a time.
+
+        Raises:
+            BadWeightError: a row has a rejected weight.
+        """
+        sorted_ids, items = sorted(set(ids)), []
+        for start in range(0, len(sorted_ids), _ID_CHUNK):
+            chunk = sorted_ids[start : start + _ID_CHUNK]
+            query = self.queries.items.where(self.uid.in_(chunk))
+            items += self._items(query, IdRange(first_id=chunk[0], last_id=chunk[-1]))
+        return items
+
+    def ids(self, id_range: IdRange) -> list[int]:
+        """Return the ids of a range in order."""
+        with read_one_statement(self.engine) as connection:
+            return list(connection.execute(self.queries.ids, _bounds(id_range)).scalars())
+
+    def facts(self, id_range: IdRange) -> RangeFacts:
+        """Return the facts of a range, which the database computes, to detect changes later.
+
+        Raises:
+            BadWeightError: a row has a rejected weight.
+        """
+        with read_one_statement(self.engine) as connection:
+            row = connection.execute(self.queries.facts, _bounds(id_range)).one()
+            if row[-1] is not None:
+                raise self._bad_weight(connection, row[-1])
+        return RangeFacts.of(row)
+
+    def _probe(self) -> None:
+        """Check the rights on every column used, and the range of the ids."""
+        with read_transaction(self.engine) as connection:
+            query = sa.select(self.uid, self.table.c[self.columns.item], self._weight())
+            connection.execute(query.where(*self._filter()).limit(0)).all()
+        highest = self.highest_id()
+        if highest is not None and highest > MAX_ID:
+            raise InvalidValueError(f"{self.canonical_name}.{self.columns.uid}", highest, "64 bits")
+
+    def _edge(self, edge: sa.ColumnElement[Any]) -> int | None:
+        with read_one_statement(self.engine) as connection:
+            edge_id = connection.execute(sa.select(edge)).scalar_one()
+        return None if edge_id is None else self._integer(edge_id)
+
+    def _integer(self, item_id: Any) -> int:
+        """Return an id that is an integer. SQLite accepts any value in a column that is no rowid.
+
+        Raises:
+            MetaTableError: the id is not an integer.
+        """
+        if isinstance(item_id, int):
+            return item_id
+        problem = f"the id {item_id!r} is not an integer"
+        step = "Correct the row, or read the table through a view without it."
+        raise unfit_column(self.canonical_name, self.columns.uid, "uid", problem, step)
+
+    def _items(self, query: sa.Select[Any], id_range: IdRange) -> list[MetaItem]:
+        with read_one_statement(self.engine) as connection:
+            rows = connection.execute(query, _bounds(id_range)).all()
+            bad = next((item_id for item_id, _, weight in rows if weight is None), None)
+            if bad is not None:
+                raise self._bad_weight(connection, bad)
+        return [MetaItem(id=row[0], item=row[1], weight=row[2]) for row in rows]
+
+    def _window_cut(self, after_id: int | None, high_watermark: int, limits: Limits) -> Cut | None:
+        values = {
+            "first_id": MIN_ID if after_id is None else after_id + 1,
+            "last_id": high_watermark,
+            "max_weight": limits.max_weight,
+            "max_count": min(limits.max_count, MAX_ID),
+        }
+        query = self.queries.first_cut if after_id is None else self.queries.cut
+        with read_one_statement(self.engine) as connection:
+            planned = self._cut_by(connection, query, values, limits)
+            if planned is None or planned.count == _width(planned.id_range):
+                return planned
+            runs = self._runs(connection, planned)
+        if runs is not None:
+            return replace(planned, runs=runs)
+        with read_transaction(
+            self.engine, "REPEATABLE READ"
+        ) as connection:  # rows changed in between
+            planned = self._cut_by(connection, query, values, limits)
+            return (
+                None if planned is None else replace(planned, runs=self._runs(connection, planned))
+            )
+
+    def _cut_by(
+        self,
+        connection: sa.Connection,
+        query: sa.Select[Any],
+        values: dict[str, int],
+        limits: Limits,
+    ) -> Cut | None:
+        last = connection.execute(query, values).one_or_none()
+        if last is None:
+            return None
+        if last.weight is None:
+            raise self._bad_weight(connection, last.uid)
+        if last.uid == last.next_uid:
+            raise self._twice(last.uid)
+        beyond = last.position >= limits.max_count
+        if last.next_uid is not None and last.next_weight is None and not beyond:
+            raise self._bad_weight(connection, last.next_uid)
+        first_id = last.lowest if query is self.queries.first_cut else values["first_id"]
+        return cut_from_row(last, first_id, values["last_id"], limits)
+
+    def _runs(self, connection: sa.Connection, planned: Cut) -> IdRuns | None:
+        """Return the ids of a batch; None if its rows changed after it was cut."""
+        row = connection.execute(self.queries.runs, _bounds(planned.id_range)).one()
+        is_same = (row.items, int(row.weight or 0)) == (planned.count, planned.weight)
+        return runs_from_row(row) if is_same else None
+
+    def _pages(
+        self, first_id: int, high_watermark: int, max_count: int
+    ) -> Iterator[tuple[int, int]]:
+        """Yield `(id, weight)` page by page, so that a short batch reads few rows."""
+        last_id, is_full, count, size = None, True, 0, min(max_count + 1, _PAGE_ROWS)
+        while is_full:
+            with read_transaction(self.engine) as connection:
+                page = connection.execute(self.weighed(first_id, high_watermark).limit(size)).all()
+                bad = next((item_id for item_id, weight in page if weight is None), None)
+                error = None if bad is None else self._bad_weight(connection, bad)
+            # A page starts with the last row of the previous page, to detect duplicate ids.
+            for item_id, weight in page[0 if last_id is None else 1 :]:
+                count += 1
+                if error is not None and weight is None and count <= max_count:
+                    raise error
+                if item_id == last_id:
+                    raise self._twice(item_id)
+                yield (
+                    self._integer(item_id),
+                    weight or 0,
+                )  # the row after the batch may have a bad weight
+                last_id = item_id
+            is_full, first_id = len(page) == size, page[-1][0] if page else first_id
+            size = min(4 * size, _LARGEST_PAGE_ROWS)
+
+    def weighed(self, first_id: int, high_watermark: int) -> sa.Select[Any]:
+        """Return the query of `(uid, weight)` in id order; a rejected weight is NULL."""
+        return (
+            sa.select(self.uid.label("uid"), self._weight())
+            .where(*self._between(first_id, high_watermark))
+            .order_by(self.uid)
+        )
+
+    def _weight(self) -> sa.Label[Any]:
+        if self.columns.weight is None:
+            return sa.literal(0, sa.BigInteger).label("weight")
+        column = self.table.c[self.columns.weight]
+        return weight_expression(column, self.on_bad_weight, self.engine.dialect.name)
+
+    def _between(self, first_id: int, last_id: int) -> list[sa.ColumnElement[bool]]:
+        # Bound as bigint even if the column is narrower: the high watermark may exceed its type.
+        first, last = (sa.literal(bound, sa.BigInteger) for bound in (first_id, last_id))
+        return [self.uid >= first, self.uid <= last, *self._filter()]
+
+    def _filter(self) -> list[sa.ColumnElement[bool]]:
+        where = self.where
+        return [] if where is None else [filter_expression(self.table, where, self.engine.dialect)]
+
+    def _twice(self, item_id: int) -> MetaTableError:
+        problem, step = f"id {item_id} is a duplicate", "Change the view to return each id once."
+        return unfit_column(self.canonical_name, self.columns.uid, "uid", problem, step)
+
+    def _bad_weight(self, connection: sa.Connection, item_id: int) -> BadWeightError:
+        raw = self.table.c[self.columns.weight or self.columns.uid]
+        query = sa.select(raw).where(self.uid == sa.literal(item_id, sa.BigInteger)).limit(1)
+        return BadWeightError(self.canonical_name, item_id, connection.execute(query).scalar())
+
+
+def _width(id_range: IdRange) -> int:
+    return id_range.last_id - id_range.first_id + 1
+
+
+def _bounds(id_range: IdRange) -> dict[str, int]:
+    return {"first_id": id_range.first_id, "last_id": id_range.last_id}
+
+
+def range_facts(table: ReflectedMetaTable, ranges: Sequence[IdRange]) -> list[RangeFacts | None]:
+    """Return the facts of ranges in their order; on Postgres with one statement.
+
+    The facts of a range with a rejected weight are None.
+    """
+    if table.engine.dialect.name != "postgresql":
+        return [_single_range_facts(table, ids) for ids in ranges]
+    with read_transaction(table.engine) as connection:
+        rows = connection.execute(_range_facts_query(table, ranges)).all()
+    return [_facts_from_row(row[1:]) for row in rows]
+
+
+def stream_weights(table: ReflectedMetaTable, ids: IdRange) -> Iterator[tuple[int, int | None]]:
+    """Yield `(id, weight)` of a range in id order; a rejected weight is None."""
+    query = table.weighed(ids.first_id, ids.last_id)
+    with read_transaction(table.engine) as connection:
+        streamed = connection.execution_options(yield_per=_STREAM_ROWS).execute(query)
+        for row in streamed:
+            yield row[0], row[1]
+
+
+def _single_range_facts(table: ReflectedMetaTable, ids: IdRange) -> RangeFacts | None:
+    try:
+        return table.facts(ids)
+    except BadWeightError:
+        return None
+
+
+def _range_facts_query(table: ReflectedMetaTable, ranges: Sequence[IdRange]) -> sa.Select[Any]:
+    """Select `position`, then the columns of `summary_query`, for each range.
+
+    The subquery is lateral; with a plain join the planner could read the whole table.
+    """
+    bounds = sa.func.unnest(
+        sa.literal([ids.first_id for ids in ranges], _BIGINTS),
+        sa.literal([ids.last_id for ids in ranges], _BIGINTS),
+    ).table_valued(
+        sa.column("first_id", sa.BigInteger),
+        sa.column("last_id", sa.BigInteger),
+        with_ordinality="position",
+    )
+    requested = bounds.render_derived()
+    rows = (
+        table.weighed(MIN_ID, MAX_ID)
+        .order_by(None)
+        .where(table.uid >= requested.c.first_id, table.uid <= requested.c.last_id)
+        .correlate(requested)
+        .subquery()
+    )
+    summary = summary_query(rows).correlate(requested).lateral()
+    query = sa.select(requested.c.position, summary).join_from(requested, summary, sa.true())
+    return query.order_by(requested.c.position)
+
+
+def _facts_from_row(row: Sequence[Any]) -> RangeFacts | None:
+    return RangeFacts.of(row) if row[-1] is None else None

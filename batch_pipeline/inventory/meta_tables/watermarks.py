@@ -1,0 +1,450 @@
+"""The strategies that find the high watermark of a meta table, and their stored candidates."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Protocol, assert_never
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from batch_pipeline.inventory.meta_tables.connection import (
+    LOCK_NOT_AVAILABLE,
+    error_code,
+    read_transaction,
+)
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.model.errors import InvalidValueError, missing_column, unfit_column
+from batch_pipeline.model.id_range import MAX_ID
+from batch_pipeline.model.stream import Strategy
+
+MAX_CANDIDATES = 64
+_MAX_NAME_LENGTH = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockHolder:
+    """A transaction that blocks a high watermark.
+
+    `pid` is None for a prepared transaction; `age_seconds` is None if the role may not see it.
+    """
+
+    pid: int | None
+    application: str
+    age_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatermarkReading:
+    """The highest id below which no row can still appear; None if it is not known yet.
+
+    `held_by` lists the transactions that block it, oldest first, if the database reports them.
+    """
+
+    value: int | None
+    strategy: Strategy
+    held_by: tuple[LockHolder, ...] = ()
+
+
+def describe_reading(reading: WatermarkReading) -> str:
+    """Return one line with the high watermark and what holds it back.
+
+    Names of applications and prepared transactions are foreign text, so unprintable characters are
+    removed and long names are truncated.
+    """
+    position = (
+        "no high watermark yet" if reading.value is None else f"high watermark {reading.value}"
+    )
+    return f"{position} ({reading.strategy}); {_delay_cause(reading)}"
+
+
+def _delay_cause(reading: WatermarkReading) -> str:
+    if reading.held_by:
+        oldest, others = _holder_text(reading.held_by[0]), len(reading.held_by) - 1
+        return f"held back by {oldest}" + (f", and {others} more" if others else "")
+    match reading.strategy:
+        case Strategy.LOCKS | Strategy.SQLITE | Strategy.REGISTRAR:
+            return "nothing holds it back"
+        case Strategy.LOCKING_READ:
+            return "the database does not name who may hold it back"
+        case Strategy.SETTLE:
+            return "rows younger than its delay are left alone"
+        case _:
+            assert_never(reading.strategy)
+
+
+def _holder_text(holder: LockHolder) -> str:
+    # A prepared transaction has no process; `application` holds its name.
+    printable = "".join(
+        character for character in holder.application if character.isprintable()
+    ).strip()
+    name = printable if len(printable) <= _MAX_NAME_LENGTH else f"{printable[:_MAX_NAME_LENGTH]}…"
+    if holder.pid is not None:
+        name = f"pid {holder.pid} ({name})" if name else f"pid {holder.pid}"
+    return name if holder.age_seconds is None else f"{name} for {max(holder.age_seconds, 0):.0f} s"
+
+
+class HighWatermark(Protocol):
+    """The high watermark of one meta table."""
+
+    def read(self) -> WatermarkReading:
+        """Read the high watermark without waiting for writers and without blocking them.
+
+        Raises:
+            MetaTableError: the table cannot be read.
+            MetaUnreachableError: its database does not answer.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A highest visible id, and the transactions that held a lock on the table right after."""
+
+    id: int
+    holders: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """The state after a reading: the high watermark, and waiting ids in ascending order.
+
+    `epoch` identifies what the state is valid for: on Postgres the start of the server, the
+    database, the table and its storage. A state of another epoch is discarded.
+    """
+
+    strategy: Strategy
+    epoch: str
+    released: int | None = None
+    waiting: tuple[Candidate, ...] = ()
+
+    def limited_to(self, highest: int | None) -> "Candidates":
+        """Drop what is above the highest id, since rows were deleted or ids start again."""
+        if highest is None:
+            return replace(self, released=None, waiting=())
+        released = self.released if self.released is None or self.released <= highest else None
+        waiting = tuple(candidate for candidate in self.waiting if candidate.id <= highest)
+        return replace(self, released=released, waiting=waiting)
+
+    def with_candidate(self, candidate: Candidate) -> "Candidates":
+        """Add a candidate that is above all others."""
+        known = self.waiting[-1].id if self.waiting else self.released
+        if known is not None and candidate.id <= known:
+            return self
+        return replace(self, waiting=(*self.waiting, candidate))
+
+    def released_up_to(self, value: int) -> "Candidates":
+        """Raise the high watermark and drop the candidates up to it."""
+        waiting = tuple(candidate for candidate in self.waiting if candidate.id > value)
+        return replace(self, released=value, waiting=waiting)
+
+    def pruned(self) -> "Candidates":
+        """Drop redundant candidates, then every second one while there are too many.
+
+        A candidate is redundant if a higher one waits for a subset of its transactions.
+        """
+        kept: list[Candidate] = []
+        for candidate in reversed(self.waiting):
+            if not kept or not kept[-1].holders <= candidate.holders:
+                kept.append(candidate)
+        while len(kept) > MAX_CANDIDATES:
+            kept = kept[::2]
+        return replace(self, waiting=tuple(reversed(kept)))
+
+
+class CandidateStore(Protocol):
+    """The saved states of high watermarks, by the canonical name of the meta table.
+
+    Readers may overwrite each other: every saved state stays valid, and a lost one costs only time.
+    """
+
+    def load(self, table: str) -> Candidates | None:
+        """Return the last saved state; None if there is none."""
+        ...
+
+    def save(self, table: str, candidates: Candidates) -> None:
+        """Replace the saved state."""
+        ...
+
+
+class InMemoryCandidates:
+    """A store that lasts as long as the process."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, Candidates] = {}
+
+    def load(self, table: str) -> Candidates | None:
+        """Return the last saved state; None if there is none."""
+        return self._states.get(table)
+
+    def save(self, table: str, candidates: Candidates) -> None:
+        """Replace the saved state."""
+        self._states[table] = candidates
+
+
+def load_candidates(
+    store: CandidateStore, table: str, strategy: Strategy, epoch: str
+) -> Candidates:
+    """Return the state of a table, an empty one if the strategy or the epoch differs."""
+    state = store.load(table)
+    if state is None or (state.strategy, state.epoch) != (strategy, epoch):
+        return Candidates(strategy=strategy, epoch=epoch)
+    return state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HighestIdWatermark:
+    """The high watermark of a table with one writer at a time: the registrar's, or in SQLite."""
+
+    table: ReflectedMetaTable
+    strategy: Strategy
+
+    def read(self) -> WatermarkReading:
+        """Return the highest id."""
+        return WatermarkReading(value=self.table.highest_id(), strategy=self.strategy)
+
+
+@dataclass(frozen=True, slots=True)
+class SettleBy:
+    """The column of insert times, and the age at which a row counts as settled.
+
+    Raises:
+        InvalidValueError: the delay is not positive.
+    """
+
+    column: str
+    delay: timedelta = timedelta(minutes=15)
+
+    def __post_init__(self) -> None:
+        if self.delay <= timedelta(0):
+            raise InvalidValueError("settle delay", str(self.delay), "more than 0 s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettleTimeWatermark:
+    """The high watermark of any table with insert times.
+
+    A column without a zone holds the local time of the database session (UTC on SQLite).
+
+    Raises:
+        MetaTableError: the column does not exist or holds no times.
+    """
+
+    table: ReflectedMetaTable
+    settle_by: SettleBy
+    store: CandidateStore
+
+    def __post_init__(self) -> None:
+        name, table = self.settle_by.column, self.table
+        if name not in table.table.c:
+            columns = tuple(table.table.c.keys())
+            raise missing_column(table.canonical_name, name, "insert time", columns)
+        if not isinstance(table.table.c[name].type, sa.DateTime):
+            problem = f"its type is {table.table.c[name].type!r}, and a date with time is needed"
+            step = "Name a column of timestamps that the database sets when a row is inserted."
+            raise unfit_column(table.canonical_name, name, "insert time", problem, step)
+
+    def read(self) -> WatermarkReading:
+        """Return the highest id below the first row that is not settled or has no time."""
+        table = self.table
+        time: sa.Column[Any] = table.table.c[self.settle_by.column]
+        # Another stream may read the same table with a shorter delay or another column.
+        epoch = f"{self.settle_by.column} {self.settle_by.delay}"
+        state = load_candidates(self.store, table.canonical_name, Strategy.SETTLE, epoch)
+        state = state.limited_to(table.highest_id())
+        with read_transaction(table.engine) as connection:
+            settled_until = database_time(connection, time) - self.settle_by.delay
+            unsettled = sa.or_(time.is_(None), time > sa.literal(settled_until, time.type))
+            if state.released is not None:
+                unsettled = sa.and_(
+                    table.uid > sa.literal(state.released, sa.BigInteger), unsettled
+                )
+            first = sa.select(sa.func.min(table.uid)).where(unsettled).scalar_subquery()
+            last = sa.func.coalesce(first - 1, sa.literal(MAX_ID, sa.BigInteger))
+            value = connection.execute(
+                sa.select(sa.func.max(table.uid)).where(table.uid <= last)
+            ).scalar_one()
+        if value is not None:
+            state = state.released_up_to(value)
+        self.store.save(table.canonical_name, state)
+        return WatermarkReading(value=state.released, strategy=Strategy.SETTLE)
+
+
+def database_time(connection: sa.Connection, column: sa.Column[Any]) -> datetime:
+    """Return the time of the database, with or without a zone as the column has."""
+    if connection.dialect.name == "sqlite":
+        text = connection.execute(sa.select(sa.func.datetime("now"))).scalar_one()
+        return datetime.fromisoformat(text)
+    if connection.dialect.name == "postgresql":
+        form = sa.TIMESTAMP(timezone=isinstance(column.type, sa.DateTime) and column.type.timezone)
+        clock = sa.cast(sa.func.clock_timestamp(), form)
+        return connection.execute(sa.select(clock)).scalar_one()
+    return connection.execute(sa.select(sa.func.now())).scalar_one()
+
+
+# Prepared transactions get another virtual id when the server crashes or restarts.
+_RECOVERED = "-1/"
+
+_EPOCH = sa.text("""
+SELECT pg_catalog.pg_postmaster_start_time()::text
+           || ' ' || d.oid || ' ' || c.oid || ' ' || c.relfilenode,
+       c.oid::bigint
+  FROM pg_catalog.pg_class c
+  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+  JOIN pg_catalog.pg_database d ON d.datname = current_database()
+ WHERE c.relname = :table AND n.nspname = :schema
+""")
+
+# Inserts into a partition lock neither its parent nor its siblings.
+_HOLDERS = sa.text("""
+WITH RECURSIVE family AS (
+    SELECT CAST(:relation AS oid) AS oid
+    UNION
+    SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN family f ON i.inhparent = f.oid
+)
+SELECT DISTINCT l.virtualtransaction
+  FROM pg_catalog.pg_locks l
+ WHERE l.locktype = 'relation'
+   AND l.granted
+   AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+   AND l.relation IN (SELECT oid FROM family)
+   AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
+                  'AccessExclusiveLock')
+""")
+
+_HOLDER_DETAILS = sa.text("""
+SELECT DISTINCT l.virtualtransaction, l.pid, a.application_name, p.gid,
+       CAST(extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared))
+            AS double precision) AS age_seconds
+  FROM pg_catalog.pg_locks l
+  LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+  LEFT JOIN pg_catalog.pg_prepared_xacts p ON l.pid IS NULL AND p.transaction = l.transactionid
+ WHERE l.virtualtransaction = ANY (:holders)
+   AND (l.locktype = 'transactionid' AND l.pid IS NULL
+        OR l.locktype = 'virtualxid' AND l.pid IS NOT NULL)
+""")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocksWatermark:
+    """The high watermark of a Postgres table whose ids come from a sequence with CACHE 1."""
+
+    table: ReflectedMetaTable
+    store: CandidateStore
+
+    def read(self) -> WatermarkReading:
+        """Add the highest id as a candidate and release those whose lock holders are gone."""
+        name = self.table.canonical_name
+        # Each statement needs its own snapshot: first the highest id, then the locks.
+        with read_transaction(self.table.engine, "AUTOCOMMIT") as connection:
+            reflected = self.table.table
+            names = {"table": reflected.name, "schema": reflected.schema}
+            epoch, relation = connection.execute(_EPOCH, names).one()
+            # Load first: a state that another process saves later may be above the ids read here.
+            before = load_candidates(self.store, name, Strategy.LOCKS, epoch)
+            highest = connection.execute(sa.select(sa.func.max(self.table.uid))).scalar_one()
+            holder_rows = connection.execute(_HOLDERS, {"relation": relation})
+            holders = frozenset(holder_rows.scalars())
+            state = advance(before, highest, holders)
+            held_by = _read_holders(connection, state, holders)
+        self.store.save(name, state)
+        return WatermarkReading(value=state.released, strategy=Strategy.LOCKS, held_by=held_by)
+
+
+def advance(state: Candidates, highest: int | None, holders: frozenset[str]) -> Candidates:
+    """Return the next state from the highest id and the lock holders read after it."""
+    state = state.limited_to(highest)
+    if highest is not None:
+        state = state.with_candidate(Candidate(highest, holders))
+    # A finished transaction never returns, so the holders of a candidate only become fewer.
+    waiting = tuple(
+        replace(candidate, holders=candidate.holders & holders) for candidate in state.waiting
+    )
+    state = replace(state, waiting=waiting)
+    if not any(holder.startswith(_RECOVERED) for holder in holders):
+        free_ids = [candidate.id for candidate in state.waiting if not candidate.holders]
+        state = state.released_up_to(free_ids[-1]) if free_ids else state
+    return state.pruned()
+
+
+def _read_holders(
+    connection: sa.Connection, state: Candidates, holders: frozenset[str]
+) -> tuple[LockHolder, ...]:
+    if not state.waiting:
+        return ()
+    recovered = {holder for holder in holders if holder.startswith(_RECOVERED)}
+    names = {"holders": sorted(state.waiting[0].holders | recovered)}
+    lock_holders = [
+        LockHolder(
+            pid=row.pid,
+            application=(row.application_name or "")
+            if row.pid is not None
+            else f"prepared transaction {row.gid}",
+            age_seconds=row.age_seconds,
+        )
+        for row in connection.execute(_HOLDER_DETAILS, names)
+    ]
+    return tuple(sorted(lock_holders, key=lambda candidate: -(candidate.age_seconds or 0.0)))
+
+
+_PAGE_ROWS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockingReadWatermark:
+    """The high watermark of an InnoDB table with an AUTO_INCREMENT id; reads each row once."""
+
+    table: ReflectedMetaTable
+    store: CandidateStore
+
+    def read(self) -> WatermarkReading:
+        """Read from the last high watermark to each candidate, up to the first open insert."""
+        name = self.table.canonical_name
+        # Load first: a state that another process saves later may be above the ids read here.
+        state = load_candidates(self.store, name, Strategy.LOCKING_READ, "")
+        highest = self.table.highest_id()
+        state = state.limited_to(highest)
+        if highest is not None:
+            state = state.with_candidate(Candidate(highest))
+        for candidate in state.waiting:
+            reached = self._settled_up_to(state.released, candidate.id)
+            if reached is not None:
+                state = state.released_up_to(reached)
+            if reached != candidate.id:
+                break
+        self.store.save(name, state)
+        return WatermarkReading(value=state.released, strategy=Strategy.LOCKING_READ)
+
+    def _settled_up_to(self, after_id: int | None, last_id: int) -> int | None:
+        """Lock and release page by page; return the last id before the page of an open insert."""
+        while after_id is None or after_id < last_id:
+            page_end = self._page_end(after_id, last_id)
+            if not self._is_settled(after_id, page_end):
+                break
+            after_id = page_end
+        return after_id
+
+    def _page_end(self, after_id: int | None, last_id: int) -> int:
+        page = sa.select(self.table.uid.label("uid")).where(*self._between(after_id, last_id))
+        rows = page.order_by(self.table.uid).limit(_PAGE_ROWS).subquery()
+        query = sa.select(sa.func.count(), sa.func.max(rows.c.uid)).select_from(rows)
+        with read_transaction(self.table.engine, "READ COMMITTED") as connection:
+            count, highest = connection.execute(query).one()
+        return int(highest) if count == _PAGE_ROWS else last_id
+
+    def _is_settled(self, after_id: int | None, last_id: int) -> bool:
+        # Descending: an ascending scan would also lock the row after the last one.
+        query = sa.select(self.table.uid).where(*self._between(after_id, last_id))
+        query = query.order_by(self.table.uid.desc()).with_for_update(read=True, nowait=True)
+        with read_transaction(self.table.engine, "READ COMMITTED") as connection:
+            try:
+                connection.execute(query).all()
+            except exc.DBAPIError as error:
+                if error_code(error) in LOCK_NOT_AVAILABLE:
+                    return False
+                raise
+        return True
+
+    def _between(self, after_id: int | None, last_id: int) -> list[sa.ColumnElement[bool]]:
+        uid = self.table.uid
+        above = [] if after_id is None else [uid > sa.literal(after_id, sa.BigInteger)]
+        return [*above, uid <= sa.literal(last_id, sa.BigInteger)]

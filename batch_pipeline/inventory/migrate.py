@@ -1,0 +1,217 @@
+"""Migrate the inventory schema to this release's revision, under a lock, with Alembic."""
+
+from datetime import timedelta
+from pathlib import Path
+from time import monotonic
+
+import sqlalchemy as sa
+from psycopg import sql
+from sqlalchemy import exc
+
+from batch_pipeline.inventory import batch_states
+from batch_pipeline.inventory.connection import (
+    UNKNOWN_HOLDER,
+    list_lock_holders,
+    location,
+    lock_timeout,
+    transaction,
+)
+from batch_pipeline.inventory.locks import LockClass, lock_in_transaction
+from batch_pipeline.inventory.tables import SCHEMA, metadata
+from batch_pipeline.model.errors import ConfigurationError, RetryableError
+
+# Shorter than two deadlock checks of the server (1 s each by default), so that a deadlock never
+# ends the other session's transaction.
+_TRY_SECONDS = 1.5
+_LOCK_NOT_ACQUIRED = {"55P03", "40P01"}  # lock not available, deadlock detected
+
+_TABLES = sa.text("""
+SELECT relname FROM pg_catalog.pg_class
+ WHERE relnamespace = to_regnamespace(:schema) AND relkind IN ('r', 'p')
+""")
+
+
+def lock_migration(connection: sa.Connection, patience: timedelta) -> None:
+    """Lock out other migrations until the transaction ends.
+
+    Raises:
+        RetryableError: another migration did not end in time; the message names its session.
+    """
+    try:
+        with connection.begin_nested():
+            _wait_at_most(connection, patience.total_seconds())
+            lock_in_transaction(connection, LockClass.MIGRATE, SCHEMA)
+    except exc.OperationalError as error:
+        _raise_unless_lock_timeout(error)
+        raise _lock_timeout_error(
+            connection, list_lock_holders(connection, [LockClass.MIGRATE])
+        ) from error
+
+
+def lock_tables(connection: sa.Connection, patience: timedelta) -> None:
+    """Lock all tables of the inventory until the transaction ends.
+
+    Sessions without an open transaction do not block this, even if an attempt is running.
+
+    Raises:
+        RetryableError: an open transaction did not end in time; the message names its session.
+    """
+    names = sorted(connection.execute(_TABLES, {"schema": SCHEMA}).scalars(), key=_lock_order)
+    if not names:
+        return
+    tables = sql.SQL(", ").join(sql.Identifier(SCHEMA, name) for name in names)
+    statement = sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(tables).as_string(None)
+    give_up_at = monotonic() + patience.total_seconds()
+    while True:
+        left = give_up_at - monotonic()
+        try:
+            with connection.begin_nested():
+                _wait_at_most(connection, min(left, _TRY_SECONDS))
+                connection.execution_options(no_parameters=True).exec_driver_sql(statement)
+        except exc.OperationalError as error:
+            _raise_unless_lock_timeout(error)
+            if monotonic() >= give_up_at:
+                holders = list_lock_holders(connection, tables=True, readers=True)
+                raise _lock_timeout_error(connection, holders) from error
+        else:
+            return
+
+
+def _lock_order(name: str) -> int:
+    """Return the position of a table: referenced tables first, as workers lock them."""
+    names = [table.name for table in metadata.sorted_tables]
+    return names.index(name) if name in names else -1
+
+
+def _wait_at_most(connection: sa.Connection, seconds: float) -> None:
+    milliseconds = f"{max(1, round(seconds * 1000))}ms"
+    limit = sa.func.set_config("lock_timeout", milliseconds, sa.true())
+    connection.execute(sa.select(limit))
+
+
+def _raise_unless_lock_timeout(error: exc.OperationalError) -> None:
+    if getattr(error.orig, "sqlstate", None) not in _LOCK_NOT_ACQUIRED:
+        raise error
+
+
+def _lock_timeout_error(connection: sa.Connection, holders: list[str]) -> RetryableError:
+    reason = f"the migration is blocked by: {', '.join(holders) or UNKNOWN_HOLDER}"
+    return lock_timeout(location(connection.engine), reason)
+
+
+REVISION = "0008"
+_MIGRATIONS = Path(__file__).parent / "migrations"
+_LOCK_TIMEOUT = timedelta(seconds=5)
+
+
+def migrate(engine: sa.Engine, *, patience: timedelta = _LOCK_TIMEOUT) -> tuple[str, str]:
+    """Upgrade the schema in one transaction; return the revisions before and after.
+
+    Waits for other migrations and open transactions. Running attempts continue. A schema at this
+    revision is not changed, and downgrades are not supported.
+
+    Raises:
+        ConfigurationError: the schema belongs to a later release.
+        RetryableError: a session held a lock for too long; the message names it.
+    """
+    with transaction(engine) as connection:
+        lock_migration(connection, patience)
+        before = _revision(connection)
+        if before != "none" and before > REVISION:
+            raise _revision_error(location(engine), before, REVISION)
+        if before != REVISION:
+            _set_role_to_owner(connection)
+            lock_tables(connection, patience)
+            upgrade(connection, REVISION)
+            batch_states.repair_states(connection)
+            _reset_role(connection)
+        return before, REVISION
+
+
+def upgrade(connection: sa.Connection, revision: str) -> None:
+    """Run the migrations up to a revision in the caller's transaction, which holds the locks."""
+    from alembic import command  # takes 0.2 s, needed only here
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    if _owner(connection) is None:
+        connection.execute(sa.schema.CreateSchema(SCHEMA))
+    command.upgrade(config, revision)
+
+
+def check_revision(engine: sa.Engine) -> None:
+    """Check that the schema has this release's revision.
+
+    Raises:
+        ConfigurationError: there is no schema, or it has another revision.
+    """
+    with transaction(engine) as connection:
+        revision = _revision(connection)
+    if revision != REVISION:
+        raise _revision_error(location(engine), revision, REVISION)
+
+
+def ensure_revision_unchanged(connection: sa.Connection) -> None:
+    """Check that the inventory was not migrated since it was opened.
+
+    Also keeps migrations out until the transaction ends, because reading locks the version table.
+
+    Raises:
+        ConfigurationError: the schema has another revision.
+    """
+    revision = connection.execute(_VERSION).scalar_one_or_none() or "none"
+    if revision != REVISION:
+        raise _revision_error(location(connection.engine), revision, REVISION)
+
+
+_VERSION = sa.select(sa.column("version_num", sa.Text)).select_from(
+    sa.table("alembic_version", schema=SCHEMA)
+)
+
+
+def _revision(connection: sa.Connection) -> str:
+    name = f"{SCHEMA}.alembic_version"
+    exists = sa.select(sa.func.to_regclass(name).is_not(None))
+    if not connection.execute(exists).scalar_one():
+        return "none"
+    return connection.execute(_VERSION).scalar_one_or_none() or "none"
+
+
+def _owner(connection: sa.Connection) -> str | None:
+    query = sa.text(
+        "SELECT pg_catalog.pg_get_userbyid(nspowner) FROM pg_catalog.pg_namespace "
+        "WHERE nspname = :schema"
+    )
+    owner: str | None = connection.execute(query, {"schema": SCHEMA}).scalar_one_or_none()
+    return owner
+
+
+def _set_role_to_owner(connection: sa.Connection) -> None:
+    """Use the schema owner's role if this login is a member, so that it owns new tables."""
+    owner = _owner(connection)
+    if owner is not None:
+        member = sa.select(sa.func.pg_has_role(sa.func.current_user(), owner, "MEMBER"))
+        if connection.execute(member).scalar_one():
+            _set_role(connection, owner)
+
+
+def _reset_role(connection: sa.Connection) -> None:
+    _set_role(connection, "none")
+
+
+def _set_role(connection: sa.Connection, role: str) -> None:
+    connection.execute(sa.select(sa.func.set_config("role", role, sa.true())))
+
+
+def _revision_error(location: str, found: str, expected: str) -> ConfigurationError:
+    if found == "none":
+        found_shown = "no inventory schema"
+    else:
+        found_shown = f"the inventory schema at revision {found}"
+    return ConfigurationError(
+        f"The database at {location} has {found_shown}; this release works with revision "
+        f"{expected}. Nothing was changed. Run `batch-pipeline migrate` (or install the "
+        f"release that the schema belongs to)."
+    )

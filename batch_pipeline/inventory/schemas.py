@@ -1,0 +1,131 @@
+"""Schema versions of a stream's records, with the changes of each version and their cause."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.jobs import of_stream
+from batch_pipeline.inventory.tables import job, schema_version
+from batch_pipeline.model.failpoint import failpoint
+from batch_pipeline.model.schema import Column, Misfit, RecordSchema, changes_between, with_declared
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaVersions:
+    """The schema versions of all streams, counted from 1; their backfills share them."""
+
+    engine: sa.Engine
+
+    def latest(self, stream: str) -> tuple[int, RecordSchema]:
+        """Return the newest version; `(0, empty)` before the first."""
+        with transaction(self.engine) as connection:
+            return _latest(connection, stream)
+
+    def widen(
+        self,
+        stream: str,
+        seen: Sequence[Column],
+        *,
+        text_source: bool,
+        because: Sequence[Misfit] = (),
+    ) -> tuple[int, RecordSchema]:
+        """Add a version that includes the columns `seen`, unless the newest one already does.
+
+        Stores the changes, with the records of `because` that caused them. Locks the job's row, so
+        that versions of concurrent attempts form one sequence.
+        """
+        with transaction(self.engine) as connection:
+            return _insert_version(
+                connection,
+                stream,
+                lambda schema: schema.widened(seen, text_source=text_source),
+                because=because,
+            )
+
+    def declare(self, stream: str, declared: RecordSchema) -> tuple[int, RecordSchema]:
+        """Add a version that includes the declared columns, unless the newest one already does.
+
+        The declaration is stored with the version, and the next declaration is compared with it.
+
+        Raises:
+            ConfigurationError: a column is declared narrower than before, or with a type that
+                contradicts the records.
+        """
+        with transaction(self.engine) as connection:
+            version, schema = _latest(connection, stream)
+            previous = _declared(connection, stream)
+            if version and with_declared(stream, schema, previous, declared) == schema:
+                return version, schema  # the usual case, without a lock
+            return _insert_version(
+                connection,
+                stream,
+                lambda schema: with_declared(stream, schema, previous, declared),
+                declared=declared,
+            )
+
+
+def _insert_version(
+    connection: sa.Connection,
+    stream: str,
+    widened: Callable[[RecordSchema], RecordSchema],
+    *,
+    because: Sequence[Misfit] = (),
+    declared: RecordSchema | None = None,
+) -> tuple[int, RecordSchema]:
+    # Not the key: planning holds a key share lock.
+    lock = sa.select(job.c.id).where(of_stream(stream)).with_for_update(key_share=True)
+    job_id = connection.execute(lock).scalar_one()
+    version, schema = _latest(connection, stream)
+    wider = widened(schema)
+    if wider == schema and version:
+        return version, schema
+    changes = changes_between(schema, wider, because)
+    values: dict[str, Any] = {
+        "job_id": job_id,
+        "version": version + 1,
+        "columns": wider.to_json(),
+        "changes": [change.to_json() for change in changes],
+    }
+    for change in changes:
+        if change.location is not None:
+            values |= {
+                "item_id": change.item_id,
+                "location": change.location,
+                "line": change.line,
+            }
+            break
+    if declared is not None:
+        values["declared"] = declared.to_json()
+    connection.execute(sa.insert(schema_version).values(values))
+    failpoint("schema.before_commit")
+    return version + 1, wider
+
+
+def _latest(connection: sa.Connection, stream: str) -> tuple[int, RecordSchema]:
+    query = (
+        sa.select(schema_version.c.version, schema_version.c.columns)
+        .join(job)
+        .where(of_stream(stream))
+        .order_by(schema_version.c.version.desc())
+        .limit(1)
+    )
+    row = connection.execute(query).one_or_none()
+    return (
+        (0, RecordSchema()) if row is None else (row.version, RecordSchema.from_json(row.columns))
+    )
+
+
+def _declared(connection: sa.Connection, stream: str) -> RecordSchema | None:
+    """Read the newest stored declaration."""
+    query = (
+        sa.select(schema_version.c.declared)
+        .join(job)
+        .where(of_stream(stream), schema_version.c.declared.is_not(None))
+        .order_by(schema_version.c.version.desc())
+        .limit(1)
+    )
+    columns = connection.execute(query).scalar_one_or_none()
+    return None if columns is None else RecordSchema.from_json(columns)

@@ -1,1 +1,0 @@
-"""The PostgreSQL server: the embedded one, connections, what goes wrong. No job is known here."""

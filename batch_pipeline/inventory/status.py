@@ -1,0 +1,448 @@
+"""The status of jobs and streams: batches by state, unplanned items, progress and consistency.
+
+Reads only.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.jobs import (
+    ALL_IDS,
+    check_same_rows,
+    gaps,
+    highest_planned,
+    job_with_late_arrivals,
+    of_stream,
+)
+from batch_pipeline.inventory.meta_tables.connection import read_one_statement
+from batch_pipeline.inventory.meta_tables.queries import RangeFacts
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.sources import MetaSource
+from batch_pipeline.inventory.meta_tables.watermarks import describe_reading
+from batch_pipeline.inventory.planning import status_from_row, status_query
+from batch_pipeline.inventory.tables import attempt, batch, batch_state, bookmark, job
+from batch_pipeline.inventory.throughput import recent_throughput
+from batch_pipeline.model.backfill import Progress
+from batch_pipeline.model.batch import BatchState, partition_key
+from batch_pipeline.model.id_range import MIN_ID, IdRange
+from batch_pipeline.model.job import JobKind, JobStatus, JobTerms
+from batch_pipeline.model.status import (
+    MANY_PARTITIONS,
+    UNFINISHED,
+    BatchTotals,
+    ManyPartitions,
+    StreamStatus,
+    Stuck,
+    Tiling,
+)
+from batch_pipeline.ports import MetaTable
+
+_FINISHED = (BatchState.PUBLISHED.value, BatchState.SUPERSEDED.value)
+
+
+def read_job_status(inventory: sa.Engine, terms: JobTerms, source: MetaSource) -> JobStatus:
+    """Return the status of a job; of an unknown job, the items that it would plan.
+
+    Counting unplanned items costs as much as reading their ids and weights.
+
+    Raises:
+        JobChangedError: the job has another filter, other columns or another database.
+        PipelineError: the meta table cannot be read.
+    """
+    is_named = sa.and_(job.c.name == terms.name, job.c.meta_table == terms.meta_table)
+    with transaction(inventory) as connection:
+        row = connection.execute(sa.select(job).where(is_named)).one_or_none()
+        if row is not None:
+            check_same_rows(row, terms)
+        job_id = 0 if row is None else row.id
+        counts = (
+            sa.select(batch_state.c.state, sa.func.count().label("batches"))
+            .join(job, job.c.id == batch_state.c.job_id)
+            .where(job_with_late_arrivals(job_id))
+            .group_by(batch_state.c.state)
+        )
+        batches = {BatchState(row.state): row.batches for row in connection.execute(counts)}
+        unfinished = status_query().where(
+            job_with_late_arrivals(job_id), batch_state.c.state.not_in(_FINISHED)
+        )
+        statuses = tuple(status_from_row(row) for row in connection.execute(unfinished))
+        is_growing = row is None or row.kind != JobKind.BACKFILL
+        unplanned = [gap.ids for gap in gaps(connection, job_id, ALL_IDS)] if is_growing else []
+    items, weight = _count_items(source.table, unplanned)
+    is_paused = row is not None and row.paused_at is not None
+    return JobStatus(
+        name=terms.name,
+        meta_table=terms.meta_table,
+        paused=row.paused_reason or "" if row is not None and is_paused else None,
+        batches=batches,
+        unfinished=statuses,
+        items_not_planned=items,
+        weight_not_planned=weight,
+        ceiling=describe_reading(source.read_high_watermark()),
+    )
+
+
+def _count_items(table: ReflectedMetaTable, ranges: list[IdRange]) -> tuple[int, int]:
+    """Return the number of items in ranges and their weight, without invalid ones."""
+    items = weight = 0
+    for ids in ranges:
+        bounds = {"first_id": ids.first_id, "last_id": ids.last_id}
+        with read_one_statement(table.engine) as connection:
+            facts = RangeFacts.of(connection.execute(table.queries.facts, bounds).one())
+        items, weight = items + facts.count, weight + facts.weight
+    return items, weight
+
+
+def tiling(connection: sa.Connection, job_id: int) -> Tiling:
+    """Find planned ids of a job that are in two live batches, or in none.
+
+    Also checks that each late item is in one live batch of the late-arrivals job.
+    """
+    ranges = _ranges(job_id)
+    overlaps = list(connection.execute(_overlaps(ranges)))
+    holes = [
+        *connection.execute(_holes(ranges, job_id)),
+        *_uncovered_ends(connection, ranges, job_id),
+    ]
+    doubled = list(connection.execute(_doubled_items(job_id)).scalars())
+    count = sa.select(sa.func.count()).select_from(ranges)
+    return Tiling(
+        batches=connection.execute(count).scalar_one(),
+        overlaps=len(overlaps),
+        holes=len(holes),
+        doubled_items=len(doubled),
+        worst=_describe_worst(overlaps, holes, doubled),
+    )
+
+
+def _ranges(job_id: int) -> sa.Subquery:
+    """Select the live ranges of a job, each with the highest id of the ranges before it."""
+    before = sa.func.max(batch.c.last_id).over(
+        order_by=(batch.c.first_id, batch.c.id), rows=(None, -1)
+    )
+    return (
+        sa.select(batch.c.first_id, batch.c.last_id, before.label("before"))
+        .where(
+            batch.c.job_id == job_id,
+            batch.c.superseded_at.is_(None),
+            batch.c.item_ids.is_(None),
+        )
+        .subquery("ranges")
+    )
+
+
+def _overlaps(ranges: sa.Subquery) -> sa.Select[Any]:
+    return sa.select(ranges.c.first_id, ranges.c.before.label("last_id")).where(
+        ranges.c.first_id <= ranges.c.before
+    )
+
+
+def _holes(ranges: sa.Subquery, job_id: int) -> sa.Select[Any]:
+    """Select the ids between two batches that are planned according to a bookmark."""
+    claimed = sa.exists().where(
+        bookmark.c.job_id == job_id,
+        bookmark.c.first_id < ranges.c.first_id,
+        bookmark.c.last_id > ranges.c.before,
+    )
+    return sa.select(
+        (ranges.c.before + 1).label("first_id"), (ranges.c.first_id - 1).label("last_id")
+    ).where(ranges.c.first_id > ranges.c.before + 1, claimed)
+
+
+def _uncovered_ends(
+    connection: sa.Connection, ranges: sa.Subquery, job_id: int
+) -> list[tuple[int, int]]:
+    """Return the ids at both ends of bookmarks that are in no batch.
+
+    Only the first bookmark may start below its first batch.
+    """
+    inside = sa.and_(
+        ranges.c.first_id >= bookmark.c.first_id, ranges.c.last_id <= bookmark.c.last_id
+    )
+    query = (
+        sa.select(
+            bookmark.c.first_id,
+            bookmark.c.last_id,
+            sa.func.min(ranges.c.first_id).label("lowest"),
+            sa.func.max(ranges.c.last_id).label("highest"),
+        )
+        .select_from(bookmark.outerjoin(ranges, inside))
+        .where(bookmark.c.job_id == job_id)
+        .group_by(bookmark.c.first_id, bookmark.c.last_id)
+    )
+    ends = []
+    for run in connection.execute(query):
+        if run.lowest is None:
+            ends.append((run.first_id, run.last_id))
+            continue
+        if run.first_id not in {MIN_ID, run.lowest}:
+            ends.append((run.first_id, run.lowest - 1))
+        if run.highest != run.last_id:
+            ends.append((run.highest + 1, run.last_id))
+    return ends
+
+
+def _doubled_items(job_id: int) -> sa.Select[Any]:
+    """Select the late items that are in two live batches."""
+    listed = (
+        sa.select(sa.func.unnest(batch.c.item_ids).label("item_id"))
+        .join(job, job.c.id == batch.c.job_id)
+        .where(
+            job.c.parent_id == job_id,
+            job.c.kind == JobKind.LATE,
+            batch.c.superseded_at.is_(None),
+        )
+        .subquery("listed")
+    )
+    return sa.select(listed.c.item_id).group_by(listed.c.item_id).having(sa.func.count() > 1)
+
+
+def _describe_worst(overlaps: list[Any], holes: list[Any], doubled: list[int]) -> str | None:
+    problems: dict[str, list[Any]] = defaultdict(list)
+    problems["ids {0[0]}..{0[1]} are in two live batches"] += overlaps
+    problems["ids {0[0]}..{0[1]} are planned and in no live batch"] += holes
+    for text, ranges in problems.items():
+        if ranges:
+            return text.format(max(ranges, key=lambda ids: ids[1] - ids[0]))
+    return f"item {doubled[0]} is in two late batches" if doubled else None
+
+
+# Assets whose partitions are batches, by the kind of the jobs.
+_PARTITIONED = {JobKind.INCREMENTAL.value: "batches", JobKind.BACKFILL.value: "backfill"}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStatuses:
+    """The status of streams: batches of their job and late arrivals, without backfills."""
+
+    engine: sa.Engine
+
+    def states(self, stream: str) -> Mapping[BatchState, int]:
+        """Count the unsplit batches of a stream by state."""
+        query = (
+            sa.select(batch_state.c.state, sa.func.count().label("batches"))
+            .join(job, job.c.id == batch_state.c.job_id)
+            .where(_is_own_job_of(stream), batch_state.c.state != BatchState.SUPERSEDED)
+            .group_by(batch_state.c.state)
+        )
+        with transaction(self.engine) as connection:
+            return {BatchState(row.state): row.batches for row in connection.execute(query)}
+
+    def status(self, stream: str, table: MetaTable) -> StreamStatus:
+        """Return the status of a stream.
+
+        Raises:
+            PipelineError: the user's table cannot be read.
+        """
+        with transaction(self.engine) as connection:
+            states = {
+                BatchState(row.state): BatchTotals(
+                    batches=row.batches, items=int(row.items), size_bytes=int(row.weight)
+                )
+                for row in connection.execute(_totals_by_state(stream))
+            }
+            oldest_row = connection.execute(_oldest_unfinished(stream)).one_or_none()
+            result = connection.execute(sa.select(job.c.id).where(of_stream(stream)))
+            job_id = result.scalar_one_or_none()
+            planned = None if job_id is None else highest_planned(connection, job_id, ALL_IDS)
+        items, weight = table.backlog(planned)
+        oldest_range = (
+            None
+            if oldest_row is None
+            else IdRange(first_id=oldest_row.first_id, last_id=oldest_row.last_id)
+        )
+        return StreamStatus(
+            states=states,
+            items_not_planned=items,
+            bytes_not_planned=weight,
+            not_planned_for=table.oldest_age(planned) if items else None,
+            not_published_for=None if oldest_row is None else oldest_row.age,
+            oldest_batch=None if oldest_range is None else partition_key(oldest_range),
+            bookmark=planned,
+            ceiling=table.high_watermark(),
+        )
+
+    def many_partitions(self, stream: str) -> list[ManyPartitions]:
+        """Return the assets of a stream that have too many partitions, backfills included."""
+        with transaction(self.engine) as connection:
+            return many_partitions(connection, job.c.stream == stream)
+
+    def stuck(self, stream: str, longer_than: timedelta) -> Stuck:
+        """Count the batches that have been failed or dead for longer than `longer_than`."""
+        since = sa.func.clock_timestamp() - longer_than
+        query = (
+            status_query()
+            .add_columns(sa.func.count().over().label("batches"))
+            .where(
+                _is_own_job_of(stream),
+                batch_state.c.state.in_([BatchState.FAILED.value, BatchState.DEAD.value]),
+                attempt.c.finished_at < since,
+            )
+            .order_by(None)
+            .order_by(attempt.c.finished_at)
+            .limit(1)
+        )
+        paused = sa.select(job.c.paused_reason).where(
+            of_stream(stream), job.c.paused_at.is_not(None)
+        )
+        with transaction(self.engine) as connection:
+            row = connection.execute(query).one_or_none()
+            reasons = [reason or "" for reason in connection.execute(paused).scalars()]
+        is_paused = reasons[0] if reasons else None
+        if row is None:
+            return Stuck(paused=is_paused)
+        first = status_from_row(row)
+        return Stuck(
+            batches=row.batches, first=first.batch.label, error=first.error, paused=is_paused
+        )
+
+    def tiling(self, stream: str) -> Tiling:
+        """Check that the live ranges of a stream cover its bookmarks without overlap.
+
+        Also checks that no late item is in two batches.
+        """
+        with transaction(self.engine) as connection:
+            result = connection.execute(sa.select(job.c.id).where(of_stream(stream)))
+            job_id = result.scalar_one_or_none()
+            return Tiling() if job_id is None else tiling(connection, job_id)
+
+
+def many_partitions(
+    connection: sa.Connection, job_progress: sa.ColumnElement[bool]
+) -> list[ManyPartitions]:
+    """Return the assets that have too many partitions, of the jobs selected by `of_jobs`.
+
+    Scans `batch_state` once; its rows are small.
+    """
+    query = (
+        sa.select(job.c.stream, job.c.kind, sa.func.count().label("partitions"))
+        .join(batch_state, batch_state.c.job_id == job.c.id)
+        .where(
+            job_progress,
+            job.c.stream.is_not(None),
+            job.c.kind.in_(_PARTITIONED),
+            batch_state.c.state != BatchState.SUPERSEDED,
+        )
+        .group_by(job.c.stream, job.c.kind)
+        .having(sa.func.count() >= MANY_PARTITIONS)
+        .order_by(job.c.stream, job.c.kind.desc())
+    )
+    return [
+        ManyPartitions(
+            stream=row.stream,
+            asset=f"{row.stream}/{_PARTITIONED[row.kind]}",
+            partitions=row.partitions,
+        )
+        for row in connection.execute(query)
+    ]
+
+
+def _is_own_job_of(stream: str) -> sa.ColumnElement[bool]:
+    kinds = [JobKind.INCREMENTAL.value, JobKind.LATE.value]
+    return sa.and_(job.c.stream == stream, job.c.kind.in_(kinds))
+
+
+def _totals_by_state(stream: str) -> sa.Select[Any]:
+    return (
+        sa.select(
+            batch_state.c.state,
+            sa.func.count().label("batches"),
+            sa.func.sum(batch.c.item_count).label("items"),
+            sa.func.sum(batch.c.weight).label("weight"),
+        )
+        .join(job, job.c.id == batch_state.c.job_id)
+        .join(batch, batch.c.id == batch_state.c.batch_id)
+        .where(_is_own_job_of(stream), batch_state.c.state != BatchState.SUPERSEDED)
+        .group_by(batch_state.c.state)
+    )
+
+
+def _oldest_unfinished(stream: str) -> sa.Select[Any]:
+    age = sa.func.clock_timestamp() - batch.c.planned_at
+    return (
+        sa.select(batch.c.first_id, batch.c.last_id, age.label("age"))
+        .join(batch_state, batch_state.c.batch_id == batch.c.id)
+        .join(job, job.c.id == batch_state.c.job_id)
+        .where(_is_own_job_of(stream), batch_state.c.state.in_(sorted(UNFINISHED)))
+        .order_by(batch.c.planned_at, batch.c.first_id)
+        .limit(1)
+    )
+
+
+_REMAINING_STATES = {
+    BatchState.PLANNED,
+    BatchState.RUNNING,
+    BatchState.INTERRUPTED,
+    BatchState.FAILED,
+}
+
+
+def job_progress(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> list[Progress]:
+    """Return the progress of the selected jobs, oldest first."""
+    query = (
+        sa.select(
+            job.c.id,
+            job.c.name,
+            job.c.stream,
+            job.c.parent_id,
+            batch_state.c.state,
+            sa.func.count(batch.c.id).label("batches"),
+            sa.cast(sa.func.coalesce(sa.func.sum(batch.c.item_count), 0), sa.BigInteger).label(
+                "items"
+            ),
+            sa.func.coalesce(sa.func.sum(batch.c.weight), 0).label("weight"),
+        )
+        .select_from(job)
+        .outerjoin(batch_state, batch_state.c.job_id == job.c.id)
+        .outerjoin(batch, batch.c.id == batch_state.c.batch_id)
+        .where(condition)
+        .group_by(job.c.id, batch_state.c.state)
+        .order_by(job.c.id, batch_state.c.state)
+    )
+    groups: dict[int, list[sa.Row[Any]]] = defaultdict(list)
+    for row in connection.execute(query):
+        groups[row.id].append(row)
+    return [_progress(connection, rows) for rows in groups.values()]
+
+
+def _progress(connection: sa.Connection, rows: list[sa.Row[Any]]) -> Progress:
+    by_state = {BatchState(row.state): row for row in rows if row.state is not None}
+    by_state.pop(BatchState.SUPERSEDED, None)  # replaced by its halves
+    done = by_state.get(BatchState.PUBLISHED)
+    return Progress(
+        job=rows[0].name,
+        states={state: row.batches for state, row in by_state.items()},
+        items=sum(row.items for row in by_state.values()),
+        items_done=0 if done is None else done.items,
+        weight=int(sum(row.weight for row in by_state.values())),
+        weight_done=0 if done is None else int(done.weight),
+        remaining=_remaining(connection, rows[0], by_state),
+    )
+
+
+def _remaining(
+    connection: sa.Connection, job_row: sa.Row[Any], by_state: dict[BatchState, sa.Row[Any]]
+) -> timedelta | None:
+    """Estimate the time to finish with the current number of workers."""
+    remaining = [row for state, row in by_state.items() if state in _REMAINING_STATES]
+    if not remaining:
+        return timedelta(0)
+    same_stream = sa.and_(job.c.stream.is_not(None), job.c.stream == job_row.stream)
+    throughput = recent_throughput(
+        connection, job.c.id == job_row.id, job.c.id == job_row.parent_id, same_stream
+    )
+    if throughput is None:
+        return None
+    running = by_state.get(BatchState.RUNNING)
+    workers = 1 if running is None else running.batches
+    batches, weight = (
+        sum(row.batches for row in remaining),
+        int(sum(row.weight for row in remaining)),
+    )
+    return timedelta(seconds=throughput.seconds(batches, weight) / workers)

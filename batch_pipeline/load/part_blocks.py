@@ -1,0 +1,378 @@
+"""Part files as blocks of records in Arrow.
+
+`read_blocks` verifies the part files of a manifest and yields their records in order. `LineReader`
+parses JSON lines; the `array_of_…` functions parse the values of a column. Values are never rounded
+or cut: a value that is invalid for its column's type is an error.
+"""
+
+import binascii
+import hashlib
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as at
+from pyarrow import json
+
+from batch_pipeline.encode.arrow_types import JSON_TYPES
+from batch_pipeline.load.types import IncompatibleValueError, arrow_type_of
+from batch_pipeline.model.encoding import Encoding
+from batch_pipeline.model.manifest import Manifest, PartFile
+from batch_pipeline.model.schema import MAX_PRECISION, Column, ColumnType, RecordSchema
+from batch_pipeline.storage.errors import part_file_unreachable, reason_of
+from batch_pipeline.storage.filesystem import is_about_file, local_file
+from batch_pipeline.storage.part_formats import table_codec
+from batch_pipeline.storage.part_formats.jsonl import DECOMPRESSION_ERRORS, read_lines
+
+TEXT_ENCODED_TYPES = frozenset(
+    {
+        ColumnType.BINARY,
+        ColumnType.DATE,
+        ColumnType.TIME,
+        ColumnType.TIMESTAMP,
+        ColumnType.LOCAL_TIMESTAMP,
+    }
+)
+RAW_JSON_TYPES = JSON_TYPES | {ColumnType.DECIMAL}  # parsed from the raw JSON, which has all digits
+PARSE_ERRORS = (ValueError, OverflowError, RecursionError)  # base classes of Arrow's and msgspec's
+_PYTHON_TYPES: dict[ColumnType, Any] = {
+    ColumnType.BOOLEAN: bool | None,
+    ColumnType.INTEGER: int | None,
+    ColumnType.NUMBER: float | None,
+    ColumnType.UNKNOWN: None,
+}
+_TRAILING_ZEROS = r"(\.[0-9]{6})0+"  # after the microseconds
+_ANY_DAY = "1970-01-01T"
+_NULL = b"null"
+_LONG_NUMBER = re.compile("[0-9]{39}")  # overflows in Arrow's cast, without an error
+
+RawValues = Sequence[bytes | msgspec.Raw | None]
+_BLOCK_BYTES = 4 * 2**20
+_BLOCK_RECORDS = 4096
+_ASSUMED_EXPANSION = 4  # of compressed columnar files, in memory
+
+
+class UnusablePartError(Exception):
+    """A part file that is missing or differs from what was published; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Consecutive records of a part file; `first` counts from 1, and `read` decodes them."""
+
+    location: str
+    first: int
+    read: Callable[[], pa.RecordBatch]
+
+
+def read_blocks(manifest: Manifest) -> Generator[Block, None, None]:
+    """Yield the records of all part files in order.
+
+    Raises:
+        UnusablePartError: a file is missing or differs from what was published.
+        RetryableError: the store of a file cannot be reached.
+    """
+    for part in manifest.part_files:
+        with _translate_errors(part), local_file(part.uri) as path:
+            _check_digest(path, part)
+            if manifest.encoding.part_format.is_columnar:
+                yield from _table_blocks(path, part, manifest)
+            else:
+                yield from _line_blocks(path, part, manifest)
+
+
+@contextmanager
+def _translate_errors(part: PartFile) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = reason_of(error)
+        if not is_about_file(part.uri, error):
+            raise part_file_unreachable(part.uri, reason) from error
+        raise UnusablePartError(f"{part.uri} cannot be read ({reason})") from error
+    except (*DECOMPRESSION_ERRORS, pa.ArrowException) as error:
+        raise UnusablePartError(f"{part.uri} cannot be read ({error})") from error
+
+
+def _check_digest(path: Path, part: PartFile) -> None:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != part.sha256:
+        reason = "it is not the file that was published (its SHA-256 differs)"
+        raise UnusablePartError(f"{part.uri}: {reason}")
+
+
+def _line_blocks(path: Path, part: PartFile, manifest: Manifest) -> Iterator[Block]:
+    reader = LineReader(manifest.schema)
+    first = 1
+    with path.open("rb") as file:
+        for lines in read_lines(file, manifest.encoding.compression, _BLOCK_BYTES):
+            yield Block(location=part.uri, first=first, read=partial(reader.read, lines))
+            first += lines.count(b"\n")
+
+
+def _table_blocks(path: Path, part: PartFile, manifest: Manifest) -> Iterator[Block]:
+    first = 1
+    for batch in _batches(path, part, manifest.encoding):
+        yield Block(
+            location=part.uri,
+            first=first,
+            read=partial(_with_schema, batch, manifest.schema),
+        )
+        first += batch.num_rows
+
+
+def _batches(path: Path, part: PartFile, encoding: Encoding) -> Iterator[pa.RecordBatch]:
+    record_bytes = max(part.size_bytes * _ASSUMED_EXPANSION // max(part.records, 1), 1)
+    block_records = min(max(_BLOCK_BYTES // record_bytes, 1), _BLOCK_RECORDS)
+    yield from table_codec(encoding.format).read_batches(path, None, block_records)
+
+
+def _with_schema(batch: pa.RecordBatch, schema: RecordSchema) -> pa.RecordBatch:
+    """Return a batch with the columns and types of the schema."""
+    arrays, present = [], set(batch.schema.names)
+    for column in schema.columns:
+        kind = arrow_type_of(column)
+        if column.name not in present:
+            arrays.append(pa.nulls(batch.num_rows, kind))
+            continue
+        array = batch.column(column.name)
+        array = array.storage if isinstance(array, pa.ExtensionArray) else array
+        if array.type != kind and array.null_count == len(array):
+            array = pa.nulls(len(array), kind)
+        if array.type != kind:
+            problem = f"the file has {array.type}, its schema {column.type_text}"
+            raise IncompatibleValueError(0, column.name, problem)
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, list(schema.names))
+
+
+_INVALID_FIELD_NAME = re.compile(r'[\\"\x00-\x1f]')  # msgspec rejects these in field names
+_RAW_NULL = msgspec.Raw(b"null")
+
+
+class LineReader:
+    """A parser of JSON lines with one schema."""
+
+    def __init__(self, schema: RecordSchema) -> None:
+        self._columns = schema.columns
+        self._names = [column.name for column in schema.columns]
+        kinds = [
+            (
+                column.name,
+                pa.string() if column.type in TEXT_ENCODED_TYPES else arrow_type_of(column),
+            )
+            for column in schema.columns
+        ]
+        self._options = json.ParseOptions(
+            explicit_schema=pa.schema(kinds), unexpected_field_behavior="error"
+        )
+        self._records = _record_decoder(schema)
+        self._fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+        # Arrow does not preserve the text of objects and arrays.
+        has_json = any(column.type in JSON_TYPES for column in schema.columns)
+        self._parsers = [self.read_records] if has_json else [self.read_columns, self.read_records]
+        scales = [column.scale for column in schema.columns if column.type is ColumnType.DECIMAL]
+        self._overflow_pattern = _overflow_pattern(max(scales)) if scales else None
+
+    def read(self, lines: bytes) -> pa.RecordBatch:
+        """Return the records of whole lines; absent keys are null.
+
+        Raises:
+            IncompatibleValueError: a record has an unknown key or an invalid value.
+        """
+        for parse in self._parsers:
+            with suppress(*PARSE_ERRORS):
+                return parse(lines)
+        return self.read_carefully(lines)  # reports which record is invalid
+
+    def read_columns(self, lines: bytes) -> pa.RecordBatch:
+        """Parse lines with Arrow, the fastest way; no column may hold objects or arrays.
+
+        Raises:
+            ValueError: Arrow cannot parse the lines, which may be valid nevertheless.
+        """
+        if self._overflow_pattern is not None and self._overflow_pattern.search(lines):
+            raise ValueError("a number may have more digits than a decimal")
+        whole = json.ReadOptions(use_threads=False, block_size=len(lines) + 1)
+        table = json.read_json(pa.BufferReader(lines), whole, self._options)
+        arrays = [_single_chunk(table.column(index)) for index in range(len(self._columns))]
+        if any(at.is_floating(array.type) and pc.any(pc.is_inf(array)).as_py() for array in arrays):
+            raise ValueError("a number has too many digits for a double")
+        return self._batch(
+            array_of_texts(array, column) if column.type in TEXT_ENCODED_TYPES else array
+            for array, column in zip(arrays, self._columns, strict=True)
+        )
+
+    def read_records(self, lines: bytes) -> pa.RecordBatch:
+        """Parse lines with msgspec, which preserves the text of values.
+
+        Raises:
+            ValueError: msgspec cannot parse the lines; also the other `PARSE_ERRORS`.
+        """
+        if self._records is None:
+            raise ValueError("msgspec does not take the name of a column")
+        lines.decode()
+        records = self._records.decode_lines(lines)
+        return self._batch(
+            (array_of_json if column.type in RAW_JSON_TYPES else array_of_values)(
+                list(map(attrgetter(f"f{index}"), records)), column
+            )
+            for index, column in enumerate(self._columns)
+        )
+
+    def read_carefully(self, lines: bytes) -> pa.RecordBatch:
+        """Parse lines record by record.
+
+        Raises:
+            IncompatibleValueError: a record is invalid.
+        """
+        records = [self._record(row, line) for row, line in enumerate(lines.split(b"\n")) if line]
+        return self._batch(
+            _read_column([record.get(column.name) for record in records], column)
+            for column in self._columns
+        )
+
+    def _batch(self, arrays: Any) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(list(arrays), self._names)
+
+    def _record(self, row: int, line: bytes) -> dict[str, msgspec.Raw]:
+        try:
+            record = self._fields.decode(line)
+            line.decode()
+        except PARSE_ERRORS as error:
+            raise IncompatibleValueError(row, "", f"is no JSON object ({error})") from error
+        for name in record.keys() - set(self._names):
+            raise IncompatibleValueError(row, name, "is no column of the schema")
+        return record
+
+
+def _overflow_pattern(scale: int) -> re.Pattern[bytes]:
+    """Return a pattern for numbers that may have too many digits for a decimal of this scale.
+
+    Arrow lets some of them overflow without an error.
+    """
+    return re.compile(rb"[0-9](?:[0-9]{%d}|[eE]\+?[0-9])" % (MAX_PRECISION - scale))
+
+
+def _record_decoder(schema: RecordSchema) -> "msgspec.json.Decoder[Any] | None":
+    """Return a decoder of records with fields `f0`, `f1`, … for the columns."""
+    if any(_INVALID_FIELD_NAME.search(name) for name in schema.names):
+        return None
+    fields = [
+        (f"f{index}", msgspec.Raw, _RAW_NULL)
+        if column.type in RAW_JSON_TYPES
+        else (f"f{index}", python_type(column), None)
+        for index, column in enumerate(schema.columns)
+    ]
+    names = {f"f{index}": name for index, name in enumerate(schema.names)}
+    kind = msgspec.defstruct("Record", fields, rename=names, forbid_unknown_fields=True, gc=False)
+    return msgspec.json.Decoder(kind)
+
+
+def _single_chunk(chunked: pa.ChunkedArray) -> pa.Array:
+    return chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()
+
+
+def _read_column(values: RawValues, column: Column) -> pa.Array:
+    """Return an array of a column's values, or raise an error that names the invalid row."""
+    try:
+        return array_of_json(values, column)
+    except PARSE_ERRORS:
+        low, high = 0, len(values)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            array_of_json(values[low:middle], column)
+            low = middle
+        except PARSE_ERRORS:
+            high = middle
+    shown = bytes(values[low] or b"null").decode("utf-8", "backslashreplace")
+    raise IncompatibleValueError(low, column.name, f"{shown:.200} is no {column.type_text}")
+
+
+def python_type(column: Column) -> Any:
+    """Return the type by which msgspec decodes values of a column not in `RAW_JSON_TYPES`."""
+    return _PYTHON_TYPES.get(column.type, str | None)
+
+
+def array_of_json(values: RawValues, column: Column) -> pa.Array:
+    """Return an array of values given as JSON text; None is null.
+
+    Raises:
+        ValueError: a value is invalid for the column; also the other `PARSE_ERRORS`.
+    """
+    if column.type in RAW_JSON_TYPES:
+        texts = (None if raw is None else bytes(raw) for raw in values)
+        plain = [None if text is None or text == _NULL else text.decode() for text in texts]
+        if column.type is ColumnType.DECIMAL:
+            _check_digits(filter(None, plain), column)
+        return pa.array(plain, pa.string()).cast(arrow_type_of(column))
+    text = b"[" + b",".join(_NULL if raw is None else bytes(raw) for raw in values) + b"]"
+    kind: Any = list.__class_getitem__(python_type(column))
+    return array_of_values(msgspec.json.decode(text, type=kind), column)
+
+
+def _check_digits(texts: Iterable[str], column: Column) -> None:
+    """Raise an error for a number that would overflow in Arrow's cast, which reports nothing."""
+    max_digits = MAX_PRECISION - column.scale  # before the point
+    for text in texts:
+        if len(text) > max_digits or "e" in text or "E" in text:
+            try:
+                number = Decimal(text)
+            except InvalidOperation:
+                raise ValueError("a value is no number") from None
+            if _LONG_NUMBER.search(text) or (number and number.adjusted() >= max_digits):
+                raise ValueError("a number has more digits than a decimal")
+
+
+def array_of_values(values: Sequence[Any], column: Column) -> pa.Array:
+    """Return an array of values that msgspec has decoded.
+
+    Raises:
+        ValueError: a value is invalid for the column; also the other `PARSE_ERRORS`.
+    """
+    if column.type in TEXT_ENCODED_TYPES:
+        return array_of_texts(pa.array(values, pa.string()), column)
+    return pa.array(values, arrow_type_of(column))
+
+
+def array_of_texts(texts: pa.StringArray, column: Column) -> pa.Array:
+    """Return an array of values given as ISO 8601 with at most microseconds, or as base64.
+
+    Raises:
+        ValueError: a text is invalid for the column.
+    """
+    kind = arrow_type_of(column)
+    if texts.null_count == len(texts):
+        return pa.nulls(len(texts), kind)
+    match column.type:
+        case ColumnType.BINARY:
+            octets = (
+                None if text is None else binascii.a2b_base64(text, strict_mode=True)
+                for text in texts.to_pylist()
+            )
+            return pa.array(octets, kind)
+        case ColumnType.DATE:
+            return texts.cast(kind)
+        case ColumnType.TIME:
+            days = pc.binary_join_element_wise(_ANY_DAY, texts, "")
+            return _timestamps(days, pa.timestamp("us")).cast(kind)
+        case _:
+            return _timestamps(texts, kind)
+
+
+def _timestamps(texts: pa.StringArray, kind: pa.DataType) -> pa.TimestampArray:
+    try:
+        return texts.cast(kind)
+    except pa.ArrowInvalid:
+        return pc.replace_substring_regex(texts, _TRAILING_ZEROS, r"\1").cast(kind)

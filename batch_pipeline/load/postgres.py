@@ -1,0 +1,358 @@
+"""Exactly-once loads into tables of Postgres.
+
+`PostgresLoader.load` loads one published generation. `Ledger` records which generation of each
+batch a table holds, and the columns that batches have added. The ledger is written in the
+transaction that writes the rows, so the two agree after any crash.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from uuid import UUID
+
+import psycopg
+from psycopg import conninfo, sql
+
+from batch_pipeline.load.copy import BatchWriter, RecordValueError
+from batch_pipeline.load.part_blocks import UnusablePartError
+from batch_pipeline.load.tables import (
+    ErrorContext,
+    IncompatibleTableError,
+    Layout,
+    Table,
+    bad_value,
+    layout_of,
+    short_name,
+)
+from batch_pipeline.model.errors import (
+    NOTHING_SENT,
+    ConfigurationError,
+    InvalidValueError,
+    PartFileChangedError,
+    Unloaded,
+)
+from batch_pipeline.model.load import Loaded, Loading, PostgresTarget, WriteMode
+
+LEDGER_TABLE = "batch_pipeline_load"
+COLUMN_TABLE = "batch_pipeline_column"  # a row for each column that batches have loaded
+
+
+LOCK_TIMEOUT = timedelta(seconds=60)
+_CONNECT_SECONDS = 10
+_NETWORK_TIMEOUT_MILLISECONDS = 60_000  # without any response for this long
+_EXPECTED_URL = "postgresql://user:password@host:5432/database, special characters %-encoded"
+_ADD_ITEMS = (
+    "Add `_item_id` to `lineage` in the stream file, materialize the batches again and load them "
+    "before this one."
+)
+_CORRECT_TABLE = (
+    "Name another table in the target, or correct this one; then run `batch-pipeline load` again."
+)
+
+
+class PostgresLoader:
+    """A loader for the table of a target. Its connection is opened by the first load."""
+
+    def __init__(
+        self, target: PostgresTarget, url: str, *, lock_timeout: timedelta = LOCK_TIMEOUT
+    ) -> None:
+        self._target = target
+        self._url, self._server = _parse_url(url, f"targets.{target.name}.conn")
+        self._lock_timeout = lock_timeout
+        self._connection: psycopg.Connection[tuple[object, ...]] | None = None
+
+    def load(self, loading: Loading, storage_root: str) -> Loaded:
+        """Load one published generation into the table, exactly once.
+
+        The first transaction creates or widens the table. The second locks the table, deletes the
+        rows of the previous generation, copies the new rows and updates the ledger.
+
+        Raises:
+            BatchDataError: a record has a value that the table cannot hold.
+            PartFileChangedError: a part file is missing or differs from what was published.
+            ConfigurationError: the table or the stream cannot be loaded, or the server rejects a
+                statement.
+            RetryableError: the server does not answer, or another session locks the table for
+                too long.
+        """
+        name = self._table_name(loading)
+        with self._translate_errors(loading, name):
+            mode = self._mode(loading)
+            keys = loading.manifest.key_properties if mode is WriteMode.UPSERT else ()
+            layout = layout_of(loading.manifest.schema, keys)
+            if loading.is_backfill:
+                self._check_items(layout, loading)
+            connection = self._connect()
+            table = Table(connection=connection, schema=self._target.schema, name=name)
+            ledger = Ledger(connection=connection, schema=self._target.schema, table=name)
+            self._prepare_tables(table, ledger, layout, loading)
+            with self._locked(table):
+                self._check_stream(ledger, loading)
+                if self._is_loaded(ledger.loaded_batch(loading.label), loading):
+                    return Loaded(records=loading.manifest.records, already=True)
+                BatchWriter(
+                    table=table,
+                    layout=layout,
+                    loading=self._without_unneeded_items(ledger, layout, loading),
+                    mode=mode,
+                    loaded_columns=ledger.loaded_columns(),
+                ).write()
+                ledger.record(loading, layout.columns)
+            return Loaded(records=loading.manifest.records)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            with suppress(psycopg.Error):
+                self._connection.close()
+            self._connection = None
+
+    def _table_name(self, loading: Loading) -> str:
+        try:
+            name = short_name(self._target.table or loading.message_name)
+        except IncompatibleTableError as error:
+            raise self._configuration_error(loading, str(error), _CORRECT_TABLE) from error
+        if name in {LEDGER_TABLE, COLUMN_TABLE}:
+            problem = f"the table {name} keeps the books of loads"
+            raise self._configuration_error(loading, problem, "Name another table in the target.")
+        return name
+
+    def _mode(self, loading: Loading) -> WriteMode:
+        manifest = loading.manifest
+        if self._target.mode is WriteMode.UPSERT and not manifest.key_properties:
+            problem = "`mode: upsert` needs key properties, and the stream has none"
+            step = "Add `key_properties` to the stream file, or load with `mode: append`."
+            raise self._configuration_error(loading, problem, step)
+        # The schema of a batch without records may lack the key columns.
+        return self._target.mode if manifest.records else WriteMode.APPEND
+
+    def _check_stream(self, ledger: "Ledger", loading: Loading) -> None:
+        other = ledger.other_stream(loading.stream)
+        if other is not None:
+            problem = f"{ledger.table} is loaded with the stream {other!r}"
+            raise self._configuration_error(loading, problem, "Name a table for each stream.")
+
+    def _without_unneeded_items(
+        self, ledger: "Ledger", layout: Layout, loading: Loading
+    ) -> Loading:
+        """Drop the item ids if rows of these items can only be in the table under this label."""
+        if not loading.is_backfill and not ledger.has_backfills():
+            return replace(loading, item_ids=())
+        self._check_items(layout, loading)
+        return loading
+
+    def _check_items(self, layout: Layout, loading: Loading) -> None:
+        if loading.item_ids and not layout.has_item_ids:
+            problem = (
+                "it brings items anew that other batches have brought, and its records do not say "
+                "which item they are of"
+            )
+            raise self._configuration_error(loading, problem, _ADD_ITEMS)
+
+    def _connect(self) -> "psycopg.Connection[tuple[object, ...]]":
+        if self._connection is None or self._connection.closed:
+            self._connection = psycopg.connect(
+                self._url,
+                autocommit=True,
+                connect_timeout=_CONNECT_SECONDS,
+                tcp_user_timeout=_NETWORK_TIMEOUT_MILLISECONDS,
+                keepalives_idle=_NETWORK_TIMEOUT_MILLISECONDS // 2000,
+                application_name="batch-pipeline",
+                client_encoding="utf8",
+            )
+        return self._connection
+
+    def _prepare_tables(
+        self, table: Table, ledger: "Ledger", layout: Layout, loading: Loading
+    ) -> None:
+        """Create or widen the tables.
+
+        This is a transaction of its own, so that other sessions do not wait for the DDL locks
+        until all rows are copied.
+        """
+        ledger_table, columns = (replace(table, name=name) for name in (LEDGER_TABLE, COLUMN_TABLE))
+        with self._locked(ledger_table):
+            ledger_table.create_schema()
+            if not ledger_table.columns() or not columns.columns():
+                ledger.create()
+        with self._locked(table):
+            self._check_stream(ledger, loading)  # before the table of another stream is changed
+            table.prepare(layout)
+
+    @contextmanager
+    def _locked(self, table: Table) -> Iterator[None]:
+        """Run a transaction that holds the lock of a table."""
+        with table.connection.transaction():
+            milliseconds = int(self._lock_timeout.total_seconds() * 1000)
+            settings = {"lock_timeout": f"{milliseconds}ms", "timezone": "UTC"}
+            for name, value in settings.items():
+                table.connection.execute("SELECT set_config(%s, %s, true)", [name, value])
+            table.lock()
+            yield
+
+    def _is_loaded(self, loaded_batch: "LoadedBatch | None", loading: Loading) -> bool:
+        manifest = loading.manifest
+        if loaded_batch is None or loaded_batch.generation < manifest.generation:
+            return False
+        if loaded_batch.generation == manifest.generation and loaded_batch.token == manifest.token:
+            return not loading.again
+        what = f"generation {loaded_batch.generation} of attempt {loaded_batch.token}"
+        problem = f"the table has {what}, which is not older than generation {manifest.generation}"
+        step = (
+            "If the inventory was made anew, empty the table and its rows in "
+            f"{self._target.schema}.{LEDGER_TABLE}; otherwise somebody has loaded a newer "
+            "generation."
+        )
+        raise self._configuration_error(loading, problem, step)
+
+    def _configuration_error(self, loading: Loading, problem: str, step: str) -> ConfigurationError:
+        return ConfigurationError(self._unloaded(loading).text(problem, NOTHING_SENT, step))
+
+    def _unloaded(self, loading: Loading) -> Unloaded:
+        return Unloaded(target=self._target.name, stream=loading.stream, batch=loading.label)
+
+    @contextmanager
+    def _translate_errors(self, loading: Loading, table: str) -> Iterator[None]:
+        """Translate errors of a block to model errors; close the connection if it failed."""
+        try:
+            yield
+        except RecordValueError as error:
+            record = f"record {error.record} of {error.location}"
+            unloaded = self._unloaded(loading)
+            raise bad_value(unloaded, record, error.column, error.problem) from error
+        except UnusablePartError as error:
+            raise PartFileChangedError(self._unloaded(loading), str(error)) from error
+        except IncompatibleTableError as error:
+            problem = f"{self._target.schema}.{table}: {error}"
+            raise self._configuration_error(loading, problem, _CORRECT_TABLE) from error
+        except psycopg.Error as error:
+            self.close()
+            raise self._error_context(loading, table).translate(error) from error
+
+    def _error_context(self, loading: Loading, table: str) -> ErrorContext:
+        full = f"{self._target.schema}.{table}"
+        return ErrorContext(unloaded=self._unloaded(loading), table=full, server=self._server)
+
+
+def _parse_url(url: str, setting: str) -> tuple[str, str]:
+    """Return the URL in libpq's form, and its host and database without user and password.
+
+    Raises:
+        InvalidValueError: it is not a Postgres URL. The message contains no part of it.
+    """
+    match = re.fullmatch(r"(?:postgres|postgresql)(?:\+\w+)?(://.+)", url, re.DOTALL)
+    plain = f"postgresql{match[1]}" if match else ""
+    try:
+        parts = conninfo.conninfo_to_dict(plain)
+    except psycopg.ProgrammingError:
+        parts = {}  # libpq's message may quote a part of the password
+    host, name = str(parts.get("host", "the local socket")), str(parts.get("dbname", ""))
+    # If a password has an unescaped @ or /, its tail is parsed as the host or the name.
+    if not parts or "@" in host + name:
+        raise InvalidValueError(setting, "(not shown)", _EXPECTED_URL)
+    return plain, f"{host}/{name}"
+
+
+_CREATE_LEDGER = """
+CREATE TABLE IF NOT EXISTS {} (
+    table_name text NOT NULL,
+    stream text NOT NULL,
+    batch text NOT NULL,
+    generation integer NOT NULL,
+    token uuid NOT NULL,
+    publish_number bigint NOT NULL,
+    records bigint NOT NULL,
+    loaded_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (table_name, batch)
+)
+"""
+_CREATE_COLUMNS = """
+CREATE TABLE IF NOT EXISTS {} (
+    table_name text NOT NULL,
+    column_name text NOT NULL,
+    PRIMARY KEY (table_name, column_name)
+)
+"""
+_SELECT_COLUMNS = "SELECT column_name FROM {} WHERE table_name = %s"
+_INSERT_COLUMNS = """
+INSERT INTO {} (table_name, column_name) SELECT %s, unnest(%s::text[]) ON CONFLICT DO NOTHING
+"""
+_SELECT_BATCH = "SELECT generation, token, records FROM {} WHERE table_name = %s AND batch = %s"
+_SELECT_OTHER_STREAM = "SELECT stream FROM {} WHERE table_name = %s AND stream <> %s LIMIT 1"
+_HAS_BACKFILLS = "SELECT EXISTS (SELECT FROM {} WHERE table_name = %s AND strpos(batch, ':') > 0)"
+_UPSERT_BATCH = """
+INSERT INTO {} AS kept
+    (table_name, stream, batch, generation, token, publish_number, records)
+VALUES (%s, %s, %s, %s, %s, %s, %s)
+ON CONFLICT (table_name, batch) DO UPDATE SET
+    stream = excluded.stream, generation = excluded.generation, token = excluded.token,
+    publish_number = excluded.publish_number, records = excluded.records, loaded_at = now()
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedBatch:
+    """The generation of a batch that a table holds."""
+
+    generation: int
+    token: UUID
+    records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """The ledger of one table. Call its methods in the transaction that writes the rows."""
+
+    connection: "psycopg.Connection[tuple[object, ...]]"
+    schema: str
+    table: str
+
+    def create(self) -> None:
+        """Create the ledger's tables if they do not exist."""
+        self.connection.execute(self._statement(_CREATE_LEDGER))
+        self.connection.execute(self._statement(_CREATE_COLUMNS, COLUMN_TABLE))
+
+    def loaded_batch(self, batch: str) -> LoadedBatch | None:
+        """Return the generation of a batch that the table holds."""
+        cursor = self.connection.cursor(row_factory=psycopg.rows.class_row(LoadedBatch))
+        return cursor.execute(self._statement(_SELECT_BATCH), [self.table, batch]).fetchone()
+
+    def other_stream(self, stream: str) -> str | None:
+        """Return the name of another stream that was loaded into the table, if any."""
+        row = self.connection.execute(
+            self._statement(_SELECT_OTHER_STREAM), [self.table, stream]
+        ).fetchone()
+        return None if row is None else str(row[0])
+
+    def loaded_columns(self) -> frozenset[str]:
+        """Return the columns that batches have loaded; all others belong to the user."""
+        rows = self.connection.execute(self._statement(_SELECT_COLUMNS, COLUMN_TABLE), [self.table])
+        return frozenset(str(name) for (name,) in rows)
+
+    def has_backfills(self) -> bool:
+        """Return whether the table holds batches of backfills; only their labels have a colon."""
+        return self.connection.execute(
+            self._statement(_HAS_BACKFILLS), [self.table]
+        ).fetchone() == (True,)
+
+    def record(self, loading: Loading, columns: Collection[str]) -> None:
+        """Record a generation, replacing the previous one, and the columns that it loads."""
+        manifest = loading.manifest
+        values = [
+            self.table,
+            loading.stream,
+            loading.label,
+            manifest.generation,
+            manifest.token,
+            loading.publish_number,
+            manifest.records,
+        ]
+        self.connection.execute(self._statement(_UPSERT_BATCH), values)
+        self.connection.execute(
+            self._statement(_INSERT_COLUMNS, COLUMN_TABLE), [self.table, [*columns]]
+        )
+
+    def _statement(self, statement: str, table: str = LEDGER_TABLE) -> sql.Composed:
+        return sql.SQL(statement).format(sql.Identifier(self.schema, table))

@@ -1,0 +1,225 @@
+"""Loads of published generations through the process of a Singer target.
+
+`SingerLoader.load_together` runs the target once for several generations. A generation is loaded
+when the target has printed the STATE that was sent after it. The last generation of a run also
+needs exit code 0. The caller records the loads.
+"""
+
+import logging
+import shutil
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from batch_pipeline.load.singer_capabilities import Capabilities, probe
+from batch_pipeline.load.singer_process import MisbehavedError, SentStates, TargetConfig, TargetRun
+from batch_pipeline.model.errors import (
+    LEFT_IN_PART,
+    NOTHING_SENT,
+    ConfigurationError,
+    TargetFailedError,
+    Unloaded,
+)
+from batch_pipeline.model.load import Loaded, Loading, MessageMode, SingerTarget
+from batch_pipeline.singer.bookmarks import Bookmark
+from batch_pipeline.singer.messages import batch_message, line, schema_message, state_message
+from batch_pipeline.singer.part_records import record_blocks
+
+log = logging.getLogger("batch_pipeline")
+
+
+@dataclass(slots=True, kw_only=True)
+class SingerLoader:
+    """A loader that runs a Singer target for a stream.
+
+    `environment` has the values of the variables in the configuration. `grace` is the time between
+    SIGTERM and SIGKILL. `capabilities` are probed before the first load that needs them.
+    """
+
+    stream: str
+    target: SingerTarget
+    environment: Mapping[str, str] = field(repr=False)
+    grace: timedelta = timedelta(seconds=10)
+    capabilities: Capabilities | None = None
+
+    def load(self, loading: Loading, storage_root: str) -> Loaded:
+        """Run the target for one generation."""
+        (loaded,) = self.load_together([loading], storage_root)
+        return loaded
+
+    def load_together(
+        self, loadings: Sequence[Loading], storage_root: str
+    ) -> Generator[Loaded, None, None]:
+        """Run the target once for several generations; yield each when it is acknowledged.
+
+        Raises:
+            ConfigurationError: the target cannot be started.
+            TargetFailedError: the target did not acknowledge the first generation that was not
+                yielded. It is stopped.
+            BatchDataError: a part file cannot be read.
+            RetryableError: the store of a part file cannot be reached.
+            SettingError: a variable of the configuration is not set.
+        """
+        config = TargetConfig.resolve(
+            self.target.config, self.environment, f"targets.{self.target.name}.config"
+        )
+        mode = self._mode(loadings)
+        states = [_state(self.stream, loading) for loading in loadings]
+        sent = SentStates([state["value"] for state in states])
+        yielded = 0
+        state: Mapping[str, Any] = {}
+        acknowledged = -1
+        with config.write_file() as path, self._run_target(str(path), config, loadings[0]) as run:
+            try:
+                for printed in run.exchange(_lines(mode, loadings, states)):
+                    if not printed.strip():
+                        continue
+                    number, value = sent.read(printed)
+                    if number >= acknowledged:  # some targets repeat an older STATE at the end
+                        acknowledged, state = number, config.redact_json(value)
+                    while yielded <= min(acknowledged, len(loadings) - 2):
+                        yield _loaded(loadings[yielded], mode, state)
+                        yielded += 1
+            except MisbehavedError as error:
+                run.stop()
+                raise self._misbehavior_error(
+                    error, loadings[yielded], run.stderr_tail, config
+                ) from error
+            code = run.exit_code or 0
+            if code != 0:
+                raise _exit_error(self._unloaded(loadings[yielded]), code, run.stderr_tail)
+            if acknowledged < len(loadings) - 1:
+                raise _missing_state_error(self._unloaded(loadings[yielded]), run.stderr_tail)
+            yield _loaded(loadings[yielded], mode, state, exit_code=code, log=run.stderr_tail)
+
+    def close(self) -> None:
+        """Do nothing; no resource is open between loads."""
+
+    def _mode(self, loadings: Sequence[Loading]) -> MessageMode:
+        if self.target.messages is not MessageMode.AUTO:
+            return self.target.messages
+        if self.capabilities is None:
+            self.capabilities = probe(self.target.command)
+            log.info("capabilities of %s: %s", self.target.name, self.capabilities.reason)
+        is_readable = all(self.capabilities.can_read(loading.manifest) for loading in loadings)
+        return MessageMode.BATCH if is_readable else MessageMode.RECORD
+
+    @contextmanager
+    def _run_target(self, path: str, config: TargetConfig, first: Loading) -> Iterator[TargetRun]:
+        command = [*self.target.command, "--config", path]
+        try:
+            if shutil.which(command[0]) is None:
+                raise FileNotFoundError(2, "no such program on the PATH")
+            run = TargetRun(
+                command, timeout=self.target.timeout, redact=config.redact, grace=self.grace
+            )
+        except OSError as error:
+            shown = " ".join(self.target.command)
+            reason = (error.strerror or type(error).__name__).lower()
+            raise _start_error(self._unloaded(first), shown, reason) from error
+        with run:
+            yield run
+
+    def _misbehavior_error(
+        self, error: MisbehavedError, loading: Loading, stderr: str, config: TargetConfig
+    ) -> TargetFailedError:
+        """Return the error for a target that was stopped."""
+        if error.line is None:
+            waited = f"{self.target.timeout.total_seconds():g} s"
+            return _timeout_error(self._unloaded(loading), waited, stderr)
+        printed = config.redact(error.line.decode("utf-8", "replace").strip())
+        return _output_error(self._unloaded(loading), printed, error.problem, stderr)
+
+    def _unloaded(self, loading: Loading) -> Unloaded:
+        return Unloaded(target=self.target.name, stream=self.stream, batch=loading.label)
+
+
+def _state(stream: str, loading: Loading) -> dict[str, Any]:
+    bookmark = Bookmark().after(loading.manifest, loading.publish_number)
+    return state_message(loading.manifest, bookmark, stream=stream)
+
+
+def _lines(
+    mode: MessageMode, loadings: Sequence[Loading], states: Sequence[dict[str, Any]]
+) -> Iterator[bytes]:
+    """Yield messages: SCHEMA when it changes, then RECORD or BATCH, then STATE."""
+    announced: object = None
+    for loading, state in zip(loadings, states, strict=True):
+        manifest, name = loading.manifest, loading.message_name
+        shape = (manifest.schema_version, manifest.key_properties)
+        if shape != announced:
+            yield line(schema_message(manifest, name=name)).encode()
+            announced = shape
+        if manifest.part_files and mode is MessageMode.BATCH:
+            yield line(batch_message(manifest, name=name)).encode()
+        elif manifest.part_files:
+            yield from record_blocks(manifest, name)
+        yield line(state).encode()
+
+
+def _loaded(
+    loading: Loading,
+    mode: MessageMode,
+    state: Mapping[str, Any],
+    *,
+    exit_code: int | None = None,
+    log: str = "",
+) -> Loaded:
+    return Loaded(
+        records=loading.manifest.records,
+        state=state,
+        exit_code=exit_code,
+        log=log,
+        mode=mode.value,
+    )
+
+
+def _exit_error(unloaded: Unloaded, code: int, stderr: str) -> TargetFailedError:
+    how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+    step = "Correct what the target complains about, then run `batch-pipeline load` again."
+    return _failed(unloaded, f"the target ended with {how}", step, stderr, code)
+
+
+def _missing_state_error(unloaded: Unloaded, stderr: str) -> TargetFailedError:
+    problem = "the target ended with exit code 0 but did not print the STATE of this batch"
+    step = (
+        "Compare its rows with the batch. A target that cannot read BATCH messages gets "
+        "`messages: record` in the stream file; then run `batch-pipeline load` again."
+    )
+    return _failed(unloaded, problem, step, stderr)
+
+
+def _output_error(unloaded: Unloaded, printed: str, problem: str, stderr: str) -> TargetFailedError:
+    problem = f"the target printed {printed!r:.200}, which {problem}; it was stopped"
+    step = (
+        "Only STATE values belong on a target's standard output. Correct the target or its "
+        "configuration, then run `batch-pipeline load` again."
+    )
+    return _failed(unloaded, problem, step, stderr)
+
+
+def _timeout_error(unloaded: Unloaded, waited: str, stderr: str) -> TargetFailedError:
+    problem = f"the target did nothing for {waited} and was stopped"
+    step = (
+        "See what it waits for (a lock, a network), or raise `timeout` of the target in the "
+        "stream file; then run `batch-pipeline load` again."
+    )
+    return _failed(unloaded, problem, step, stderr)
+
+
+def _failed(
+    unloaded: Unloaded, problem: str, step: str, stderr: str, exit_code: int | None = None
+) -> TargetFailedError:
+    text = unloaded.text(problem, LEFT_IN_PART, step, said=stderr)
+    return TargetFailedError(text, exit_code, stderr)
+
+
+def _start_error(unloaded: Unloaded, command: str, reason: str) -> ConfigurationError:
+    problem = f"{command!r} cannot be started ({reason})"
+    step = (
+        "Install the target where `command` names it, or correct the target in the stream "
+        "file; then run `batch-pipeline load` again."
+    )
+    return ConfigurationError(unloaded.text(problem, NOTHING_SENT, step))

@@ -1,0 +1,318 @@
+"""Backfills: reprocess a part of a job's history in batches that are planned again.
+
+`Backfill` is the request, `Selection` the items it covers, `BackfillTerms` what is stored and never
+changes, `Estimate` and `Progress` its cost and its state. The partition key of a backfill is
+`<name>:<range>`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import Any
+
+from batch_pipeline.model.batch import BatchState, parse_partition_key, partition_key
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.filter import Filter
+from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange
+from batch_pipeline.model.job import JobKind, JobTerms, TableIdentity
+from batch_pipeline.model.planning import Cut, Limits
+from batch_pipeline.model.stream import STREAM_NAME
+
+MAX_NAME = 50
+_EXPECTED_NAME = (
+    f"1 to {MAX_NAME} letters, digits, '_', '.' or '-', starting with a letter, digit or '_', and "
+    f"not 'late', which is the job of late arrivals; without '...', which parts partition keys"
+)
+
+_ENDED = frozenset({BatchState.PUBLISHED, BatchState.DEAD, BatchState.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Items of a backfill: those that meet all conditions, by default all.
+
+    `since` is inclusive, `until` exclusive; `time_column` is the column to compare, None for the
+    time of registration. `item_ids` lists single items. `failed_only` selects the items of the
+    parent's failed and dead batches.
+
+    Raises:
+        InvalidValueError: conditions exclude each other, or a time has no zone.
+    """
+
+    ids: IdRange = field(default=IdRange(first_id=MIN_ID, last_id=MAX_ID))
+    since: datetime | None = None
+    until: datetime | None = None
+    time_column: str | None = None
+    item_ids: tuple[int, ...] | None = None
+    failed_only: bool = False
+
+    def __post_init__(self) -> None:
+        check_times(self.since, self.until)
+        if self.item_ids is None:
+            if self.failed_only and self.has_times:
+                raise InvalidValueError("times", "since, until", "none beside failed batches")
+            return
+        if self.failed_only or self.has_times or not self.takes_all_ids:
+            raise InvalidValueError("item ids", _short(self.item_ids), "nothing else beside them")
+        if not self.item_ids:
+            raise InvalidValueError("item ids", (), "at least one")
+        if min(self.item_ids) < MIN_ID or max(self.item_ids) > MAX_ID:
+            raise InvalidValueError("item ids", _short(self.item_ids), "64-bit integers")
+
+    @property
+    def has_times(self) -> bool:
+        """Return whether items are selected by time."""
+        return self.since is not None or self.until is not None
+
+    @property
+    def takes_all_ids(self) -> bool:
+        """Return whether the id range has no bounds."""
+        return self.ids == IdRange(first_id=MIN_ID, last_id=MAX_ID)
+
+    @property
+    def is_window(self) -> bool:
+        """Return whether the id range is the only condition."""
+        return not (self.has_times or self.failed_only or self.item_ids is not None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON that identifies the selection; its size does not grow with the id list."""
+        written: dict[str, Any] = {}
+        if self.ids.first_id != MIN_ID:
+            written["first_id"] = self.ids.first_id
+        if self.ids.last_id != MAX_ID:
+            written["last_id"] = self.ids.last_id
+        for name, time in (("since", self.since), ("until", self.until)):
+            if time is not None:
+                written[name] = time.astimezone(UTC).isoformat()
+        if self.has_times:
+            written["time_column"] = self.time_column
+        if self.item_ids is not None:
+            ids = sorted(set(self.item_ids))
+            digest = sha256(",".join(map(str, ids)).encode()).hexdigest()[:16]
+            written["item_ids"] = {"count": len(ids), "sha256": digest}
+        if self.failed_only:
+            written["failed_only"] = True
+        return written
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackfillTerms(JobTerms):
+    """Immutable terms of a backfill: those of a job, its selection and its limits."""
+
+    kind: JobKind = JobKind.BACKFILL
+    selection: Selection = field(default_factory=Selection)
+    max_weight: int
+    max_count: int
+
+    def config(self) -> dict[str, Any]:
+        """Return the immutable configuration of the job as JSON."""
+        limits = {"max_weight": self.max_weight, "max_count": self.max_count}
+        return {**JobTerms.config(self), "selection": self.selection.to_json(), "limits": limits}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backfill:
+    """Request for a backfill.
+
+    `name` is the full name of its job, `parent` the job whose history it reprocesses. The backfill
+    of a stream is built by `of_stream`. Batches are cut by `max_weight` and `max_count`;
+    `min_weight` is ignored.
+    """
+
+    name: str
+    limits: Limits
+    selection: Selection = field(default_factory=Selection)
+    parent: str | None = None
+    stream: str | None = None
+    max_attempts: int = 3
+    bisect: bool = False
+
+    @classmethod
+    def of_stream(cls, stream: str, name: str, selection: Selection, limits: Limits) -> "Backfill":
+        """Build the backfill of a stream, whose ids start at 1.
+
+        Raises:
+            InvalidValueError: the name cannot be a part of file names, or an id is below 1.
+        """
+        check_backfill_name(name)
+        if MIN_ID < selection.ids.first_id < 1:
+            raise InvalidValueError("first_id", selection.ids.first_id, "at least 1")
+        return cls(
+            name=backfill_job(stream, name),
+            limits=limits,
+            selection=selection,
+            parent=stream,
+            stream=stream,
+        )
+
+    def terms(
+        self, meta_table: str, where: Filter | None, identity: TableIdentity | None
+    ) -> BackfillTerms:
+        """Return the terms of its job on a table."""
+        return BackfillTerms(
+            name=self.name,
+            meta_table=meta_table,
+            stream=self.stream,
+            where=where,
+            identity=identity,
+            max_attempts=self.max_attempts,
+            bisect=self.bisect,
+            selection=self.selection,
+            max_weight=self.limits.max_weight,
+            max_count=self.limits.max_count,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    """Median speed of the last successful attempts of a job."""
+
+    job: str
+    attempts: int
+    seconds_per_batch: float
+    weight_per_second: float | None  # None where batches weigh nothing or took no time
+
+    def seconds(self, batches: int, weight: int) -> float:
+        """Return how long one worker takes for batches of a total weight."""
+        if self.weight_per_second is None:
+            return batches * self.seconds_per_batch
+        return weight / self.weight_per_second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Number of batches that planning would create, and their cost at the past throughput.
+
+    Weight in bytes. `pace` is None if no attempt has succeeded yet.
+    """
+
+    batches: int = 0
+    items: int = 0
+    weight: int = 0
+    oversized: int = 0
+    pace: Throughput | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """Return how long one worker takes, None without a known throughput."""
+        return None if self.pace is None else self.pace.seconds(self.batches, self.weight)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Progress of a job: batches by state, and items and weight, total and published.
+
+    Split batches do not count, since their parts do. `remaining` is None if no attempt has
+    succeeded yet, and 0 if nothing is left that is tried automatically.
+    """
+
+    job: str
+    states: Mapping[BatchState, int]
+    items: int
+    items_done: int
+    weight: int
+    weight_done: int
+    remaining: timedelta | None
+
+    @property
+    def batches(self) -> int:
+        """Return the number of batches."""
+        return sum(self.states.values())
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether every batch is published, dead or cancelled."""
+        return self.batches > 0 and _ENDED.issuperset(self.states)
+
+
+def check_backfill_name(name: str) -> None:
+    """Check the name of a stream's backfill.
+
+    Raises:
+        InvalidValueError: the name is not safe in file names and partition keys.
+    """
+    fits = STREAM_NAME.fullmatch(name) and len(name) <= MAX_NAME
+    if not fits or name == "late" or "..." in name:
+        raise InvalidValueError("backfill", name, _EXPECTED_NAME)
+
+
+def check_times(since: datetime | None, until: datetime | None) -> None:
+    """Check a time range, which may be open at either end.
+
+    Raises:
+        InvalidValueError: a time has no zone, or the range is empty.
+    """
+    for name, time in (("since", since), ("until", until)):
+        if time is not None and time.tzinfo is None:
+            raise InvalidValueError(name, time.isoformat(), "a time with a zone")
+    if since is not None and until is not None and until <= since:
+        raise InvalidValueError("until", until.isoformat(), "a time after `since`")
+
+
+def backfill_job(stream: str, name: str) -> str:
+    """Return the job name of a stream's backfill."""
+    return f"{stream}.{name}"
+
+
+def backfill_name(stream: str, job: str) -> str:
+    """Return the name of a stream's backfill from its job name."""
+    return job.removeprefix(f"{stream}.")
+
+
+def cut_lists(
+    weighed_ids: Iterable[tuple[int, int]], limits: Limits
+) -> Iterator[tuple[Cut, tuple[int, ...]]]:
+    """Cut `(id, weight)` pairs in ascending order into lists of ids, as `planning.cut` does.
+
+    Each range goes from the first to the last id of its list; other ids between them do not belong
+    to the batch. Memory is one batch.
+    """
+    ids: list[int] = []
+    weight = 0
+    for item_id, item_weight in weighed_ids:
+        if ids and (weight + item_weight > limits.max_weight or len(ids) == limits.max_count):
+            yield _list_cut(ids, weight, closed=True), tuple(ids)
+            ids, weight = [], 0
+        ids.append(item_id)
+        weight += item_weight
+    if ids:
+        full = weight >= limits.max_weight or len(ids) == limits.max_count
+        yield _list_cut(ids, weight, closed=full), tuple(ids)
+
+
+def _list_cut(ids: list[int], weight: int, *, closed: bool) -> Cut:
+    id_range = IdRange(first_id=ids[0], last_id=ids[-1])
+    return Cut(id_range=id_range, weight=weight, count=len(ids), closed=closed)
+
+
+def _short(ids: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, ids[:5]))
+    return f"{shown}, …" if len(ids) > 5 else shown
+
+
+_EXPECTED = "the name of a backfill and the range of a batch, as in 2023:000000000020-000000000029"
+
+
+def backfill_key(name: str, id_range: IdRange) -> str:
+    """Format the name of a backfill and a range of non-negative ids as a key.
+
+    Raises:
+        InvalidValueError: the name is not valid, or an id is negative.
+    """
+    check_backfill_name(name)
+    return f"{name}:{partition_key(id_range)}"
+
+
+def parse_backfill_key(key: str) -> tuple[str, IdRange]:
+    """Parse a key that `backfill_key` wrote; any other text is rejected.
+
+    Raises:
+        InvalidValueError: the text is not such a key.
+    """
+    name, _, ids = key.partition(":")
+    try:
+        check_backfill_name(name)
+        return name, parse_partition_key(ids)
+    except InvalidValueError as error:
+        raise InvalidValueError("partition key", key, _EXPECTED) from error

@@ -1,0 +1,176 @@
+"""Batches: a fixed set of items of a job, their attempts, partition keys and splits.
+
+`Batch` is the planned set, `Attempt` one try at it, `BatchState` is derived from the attempts.
+A partition key is `<first>-<last>`, zero-padded so that text order is id order. Dagster accepts any
+text as a dynamic partition key, so `parse_partition_key` is the only validation. `halve` splits a
+batch whose attempts keep failing.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.id_range import IdRange, IdRuns, unless_full
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Planned id range of a job, which never changes. Weight in bytes, count in items.
+
+    With `item_ids` only these ids of the range belong to it: late arrivals, or a requested list.
+    """
+
+    id: int
+    job: str
+    id_range: IdRange
+    weight: int
+    count: int
+    oversized: bool = False
+    item_ids: tuple[int, ...] | None = None
+
+    @property
+    def key(self) -> str:
+        """Return the partition key."""
+        return partition_key(self.id_range)
+
+    @property
+    def label(self) -> str:
+        """Return the name for messages: the partition key, or the range if ids are negative."""
+        return str(self.id_range) if self.id_range.first_id < 0 else self.key
+
+
+class BatchState(StrEnum):
+    """State of a batch, derived from its attempts."""
+
+    PLANNED = "planned"
+    RUNNING = "running"
+    PUBLISHED = "published"
+    FAILED = "failed"
+    INTERRUPTED = (
+        "interrupted"  # not published; the last attempt ended for reasons other than the data
+    )
+    DEAD = "dead"  # all attempts used up, outages not counted; needs a person
+    CANCELLED = "cancelled"  # cancelled by a person
+    SUPERSEDED = "superseded"  # split into smaller batches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStatus:
+    """Batch with the outcome of its latest attempt."""
+
+    batch: Batch
+    state: BatchState
+    attempts: int
+    generation: int | None = None
+    error: str | None = None
+    finished_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """Try at encoding a batch, numbered from 1; only the holder of `token` may end it.
+
+    `generation` is the one it would be published as; None if it was not read.
+    """
+
+    id: int
+    batch: Batch
+    number: int
+    token: UUID
+    generation: int | None = field(default=None, compare=False)
+
+    @property
+    def stem(self) -> str:
+        """Return the prefix of all files that the attempt writes, unique over all attempts."""
+        return f"{self.batch.job}-{self.batch.key}-a{self.number}-{self.token.hex[:8]}"
+
+
+class AttemptStatus(StrEnum):
+    """Status of an attempt; every status but `running` is final."""
+
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    ABANDONED = "abandoned"  # the worker exited without reporting, or an outage
+    CANCELLED = "cancelled"
+
+
+WIDTH = 12
+_EXPECTED = f"two ids of {WIDTH} digits joined by '-', as in 000000000001-000000000060"
+_KEY = re.compile(
+    rf"([0-9]{{{WIDTH}}}|[1-9][0-9]{{{WIDTH},18}})-([0-9]{{{WIDTH}}}|[1-9][0-9]{{{WIDTH},18}})"
+)
+
+
+def partition_key(id_range: IdRange) -> str:
+    """Format a range of non-negative ids as a key; ids above 12 digits keep all their digits.
+
+    Raises:
+        InvalidValueError: an id is negative.
+    """
+    if id_range.first_id < 0:
+        raise InvalidValueError("id range", str(id_range), "non-negative ids")
+    return f"{id_range.first_id:0{WIDTH}d}-{id_range.last_id:0{WIDTH}d}"
+
+
+def parse_partition_key(key: str) -> IdRange:
+    """Parse a key that `partition_key` wrote; any other text is rejected.
+
+    Raises:
+        InvalidValueError: the text is not such a key.
+    """
+    match = _KEY.fullmatch(key)
+    if match is None:
+        raise InvalidValueError("partition key", key, _EXPECTED)
+    return IdRange(first_id=int(match[1]), last_id=int(match[2]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitRange:
+    """One of the two parts that replace a batch."""
+
+    id_range: IdRange
+    weight: int
+    count: int
+    item_ids: tuple[int, ...] | None = None
+    runs: IdRuns | None = None
+
+
+def halve(
+    batch: Batch, weights: Sequence[tuple[int, int]], runs: IdRuns | None = None
+) -> tuple[SplitRange, SplitRange] | None:
+    """Split a batch into halves of equal item count; return None if less than two items are left.
+
+    `weights` are the `(id, weight)` pairs of the items that still exist, in ascending order. Halves
+    of a range cover it without a gap: the second starts at its first item. Halves of an id list
+    divide all of its ids. `runs` are the ids that the range was planned with, None for all of it.
+    """
+    if len(weights) < 2:
+        return None
+    middle = (len(weights) + 1) // 2
+    first_id = weights[middle][0]
+    first, last = batch.id_range.first_id, batch.id_range.last_id
+    return (
+        _half(batch, IdRange(first_id=first, last_id=first_id - 1), weights[:middle], runs),
+        _half(batch, IdRange(first_id=first_id, last_id=last), weights[middle:], runs),
+    )
+
+
+def _half(
+    batch: Batch, id_range: IdRange, weights: Sequence[tuple[int, int]], runs: IdRuns | None
+) -> SplitRange:
+    weight = sum(weight for _, weight in weights)
+    if batch.item_ids is None:
+        kept = None if runs is None else unless_full(runs.within(id_range), id_range)
+        return SplitRange(id_range=id_range, weight=weight, count=len(weights), runs=kept)
+    listed = tuple(sorted(item_id for item_id in batch.item_ids if item_id in id_range))
+    return SplitRange(
+        id_range=IdRange(first_id=listed[0], last_id=listed[-1]),
+        weight=weight,
+        count=len(listed),
+        item_ids=listed,
+    )

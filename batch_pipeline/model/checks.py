@@ -1,0 +1,335 @@
+"""Checks of a stream and their results.
+
+`Check` lists the checks. The `evaluate_*` functions compute the `CheckResult` of those that need
+only values from the inventory; `steps.verify` computes the ones that read files. `Finding` is the
+result of a diagnosis of the installation. Presentation is left to the callers.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+
+from batch_pipeline.model.audit import Audit
+from batch_pipeline.model.batch import BatchState
+from batch_pipeline.model.errors import InvariantError, PipelineError
+from batch_pipeline.model.published import RecentBatch
+from batch_pipeline.model.status import BatchTotals, SchemaStep, StreamStatus, Stuck, Tiling
+
+
+class Check(StrEnum):
+    """Checks that a stream can be subjected to."""
+
+    PART_FILES = "part_files"
+    CHECKSUMS = "checksums"
+    POINTERS = "pointers"
+    CONSERVATION = "conservation"
+    QUARANTINE = "quarantine"
+    SCHEMA_DRIFT = "schema_drift"
+    COVERAGE = "coverage"
+    BACKLOG = "backlog"
+
+    @property
+    def question(self) -> str:
+        """Return the question that the check answers, for people."""
+        return _QUESTIONS[self]
+
+    @property
+    def is_severe(self) -> bool:
+        """Return whether a batch that fails the check must not be loaded."""
+        return self in _SEVERE
+
+
+_QUESTIONS = {
+    Check.PART_FILES: "Is every file of the published batches there, with the size it was "
+    "published with?",
+    Check.CHECKSUMS: "Has every file of the published batches the SHA-256 and the records it was "
+    "published with?",
+    Check.POINTERS: "Has every published batch its manifest file, and does that say what the "
+    "inventory says?",
+    Check.CONSERVATION: "Was every record that was read written, filtered or quarantined, for each "
+    "item of the published batches?",
+    Check.QUARANTINE: "Is the share of quarantined records of the last batches within its limit?",
+    Check.SCHEMA_DRIFT: "Has the newest published batch the schema of the one before?",
+    Check.COVERAGE: "Is every item below the bookmark in exactly one live batch, and was it seen?",
+    Check.BACKLOG: "Is the oldest item that waits younger than its limit, and no batch failed for "
+    "longer?",
+}
+_SEVERE = {Check.PART_FILES, Check.CHECKSUMS, Check.CONSERVATION}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """Result of a check.
+
+    `summary` describes the result, `worst` names the worst offender and `next_step` what to do;
+    both are None if the check passed. A key of `numbers` has the same meaning in all checks. A
+    check that could not be completed is not `is_conclusive`: it does not pass, but does not block
+    batches either.
+    """
+
+    check: Check
+    passed: bool
+    summary: str
+    worst: str | None = None
+    next_step: str | None = None
+    numbers: Mapping[str, int | float] = field(default_factory=dict)
+    is_conclusive: bool = True
+
+    @property
+    def is_severe(self) -> bool:
+        """Return whether a failure means that the batch must not be loaded."""
+        return self.check.is_severe and self.is_conclusive
+
+    @property
+    def sentence(self) -> str:
+        """Return question, summary, worst offender and next step in one line."""
+        parts = [self.check.question, self.summary]
+        if self.worst is not None:
+            parts.append(f"Worst: {self.worst}.")
+        if self.next_step is not None:
+            parts.append(self.next_step)
+        return " ".join(parts)
+
+
+def inconclusive(check: Check, reason: str) -> CheckResult:
+    """Return the result of a check that an error kept from completing."""
+    return CheckResult(
+        check=check,
+        passed=False,
+        summary=f"This could not be found out: {reason}",
+        next_step="Nothing was changed. Run the check again once that is in order.",
+        is_conclusive=False,
+    )
+
+
+def format_age(age: timedelta) -> str:
+    """Format an age for people, in a single unit."""
+    for unit, seconds in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if age.total_seconds() >= 2 * seconds:
+            return f"{age.total_seconds() / seconds:.0f} {unit}"
+    return f"{age.total_seconds():.0f} seconds"
+
+
+_NEED_A_PERSON = (BatchState.FAILED, BatchState.DEAD)
+
+
+def evaluate_quarantine(recent: Sequence[RecentBatch], limit: float) -> CheckResult:
+    """Evaluate the share of quarantined records over all of the last batches."""
+    read = sum(batch.read for batch in recent)
+    quarantined = sum(batch.quarantined for batch in recent)
+    ratio = quarantined / read if read else 0.0
+    numbers = {
+        "batches_checked": len(recent),
+        "records_read": read,
+        "records_quarantined": quarantined,
+        "quarantined_ratio": ratio,
+        "max_quarantined_ratio": limit,
+    }
+    if not recent:
+        return _nothing(Check.QUARANTINE, numbers)
+    shares = (
+        f"quarantined records: {quarantined:,} of {read:,} ({ratio:.2%}), last batches: "
+        f"{len(recent)}"
+    )
+    if ratio <= limit:
+        summary = f"Yes: {shares}; {limit:.2%} are allowed."
+        return CheckResult(check=Check.QUARANTINE, passed=True, summary=summary, numbers=numbers)
+    worst = max(recent, key=lambda batch: batch.quarantined_ratio)
+    return CheckResult(
+        check=Check.QUARANTINE,
+        passed=False,
+        summary=f"No: {shares}; {limit:.2%} are allowed.",
+        worst=f"batch {worst.label} with {worst.quarantined:,} of {worst.read:,}",
+        next_step="Look at its quarantine file, which has each record with its reason; correct the "
+        "source, or set `dagster.max_quarantined_ratio` to what is normal.",
+        numbers=numbers,
+    )
+
+
+def evaluate_schema(step: SchemaStep | None) -> CheckResult:
+    """Evaluate whether the newest published batch has the same schema as the previous one."""
+    if step is None:
+        return _nothing(Check.SCHEMA_DRIFT, {"schema_version": 0, "schema_changes": 0})
+    numbers = {"schema_version": step.version, "schema_changes": len(step.changes)}
+    if step.version_before is None or step.version == step.version_before:
+        summary = f"Yes: batch {step.newest} has schema version {step.version}"
+        alone = "" if step.before else ", and there is none before"
+        summary = f"{summary}{alone}."
+        return CheckResult(check=Check.SCHEMA_DRIFT, passed=True, summary=summary, numbers=numbers)
+    listed = "; ".join(change.sentence for change in step.changes[:10])
+    more = "; …" if len(step.changes) > 10 else ""
+    return CheckResult(
+        check=Check.SCHEMA_DRIFT,
+        passed=False,
+        summary=f"No: batch {step.newest} has schema version {step.version}, batch {step.before} "
+        f"version {step.version_before}: {listed or 'no column differs'}{more}.",
+        worst=None if not step.changes else step.changes[0].sentence,
+        next_step="Earlier files stay valid, since schemas only widen. Tell who reads them, or "
+        "declare the schema with `evolution: fail` to stop such files.",
+        numbers=numbers,
+    )
+
+
+def evaluate_backlog(status: StreamStatus, stuck: Stuck, limit: timedelta) -> CheckResult:
+    """Evaluate the age of the oldest unpublished item and of failed batches."""
+    waiting, oldest = status.waiting, status.oldest
+    numbers: dict[str, int | float] = {
+        "items_unpublished": waiting.items,
+        "bytes_unpublished": waiting.size_bytes,
+        "batches_failed": status.batches(BatchState.FAILED),
+        "batches_dead": status.batches(BatchState.DEAD),
+        "batches_stuck": stuck.batches,
+        "max_backlog_age_seconds": limit.total_seconds(),
+        "oldest_unpublished_seconds": 0.0 if oldest is None else round(oldest.total_seconds(), 1),
+    }
+    too_old = oldest is not None and oldest > limit
+    answer = "No" if too_old or stuck.batches else "Yes"
+    summary = f"{answer}: {_describe_backlog(status)}"
+    if waiting.items:
+        since = "" if oldest is None else f", the oldest for {format_age(oldest)}"
+        summary += f"{since}; allowed: {format_age(limit)}"
+    summary += "."
+    if stuck.batches:
+        summary += f" Batches failed or dead for longer than that: {stuck.batches:,}."
+    if not (too_old or stuck.batches):
+        return CheckResult(check=Check.BACKLOG, passed=True, summary=summary, numbers=numbers)
+    return CheckResult(
+        check=Check.BACKLOG,
+        passed=False,
+        summary=summary,
+        worst=_oldest_offender(status, stuck),
+        next_step=_backlog_step(stuck),
+        numbers=numbers,
+    )
+
+
+def _describe_backlog(status: StreamStatus) -> str:
+    """Describe the backlog; batches that need a person are listed apart, as `jobs` does."""
+    stopped = [(state, status.states.get(state, BatchTotals())) for state in _NEED_A_PERSON]
+    count = status.waiting.items - sum(amount.items for _, amount in stopped)
+    parts = [f"items that wait: {count:,}" if count else "nothing waits"]
+    for state, amount in stopped:
+        if amount.batches:
+            parts.append(f"batches {state}: {amount.batches:,} (items: {amount.items:,})")
+    return ", ".join(parts)
+
+
+def _oldest_offender(status: StreamStatus, stuck: Stuck) -> str:
+    if stuck.first is not None:
+        return f"batch {stuck.first}" + (f" ({stuck.error})" if stuck.error else "")
+    unplanned, planned = status.not_planned_for, status.not_published_for
+    if planned is not None and (unplanned is None or planned >= unplanned):
+        return f"batch {status.oldest_batch}, planned {format_age(planned)} ago"
+    return "items that no batch has yet"
+
+
+def _backlog_step(stuck: Stuck) -> str:
+    if stuck.paused is not None:
+        reason = f" ({stuck.paused})" if stuck.paused else ""
+        return f"The stream is paused{reason}; `batch-pipeline jobs resume` lets it go on."
+    if stuck.batches:
+        return (
+            "Correct what the error names, then materialize the partition, or "
+            "`batch-pipeline jobs retry` the job."
+        )
+    return "See whether the sensor runs and runs are started; `batch-pipeline status` tells more."
+
+
+def evaluate_coverage(tiling: Tiling, audit: Audit | None) -> CheckResult:
+    """Evaluate whether each item is in exactly one batch; `audit` is None if nothing is planned."""
+    if audit is None:
+        return _nothing(Check.COVERAGE, {"batches_checked": 0})
+    late, broken = audit.late.count + audit.refused.count, tiling.overlaps + tiling.holes
+    numbers = {
+        "batches_checked": tiling.batches,
+        "batches_compared": audit.batches,
+        "batches_left_out": audit.left_out,
+        "overlaps": tiling.overlaps,
+        "holes": tiling.holes,
+        "items_in_two_batches": tiling.doubled_items,
+        "items_late": late,
+        "items_gone": audit.missing.count,
+    }
+    scope = f"batches: {tiling.batches:,}, compared with the table: {audit.batches:,}"
+    if audit.other_table:
+        return CheckResult(
+            check=Check.COVERAGE,
+            passed=False,
+            summary=f"No: {audit.other_table[0]}.",
+            worst="the ids of the batches mean rows of another table",
+            next_step="`batch-pipeline reconcile` says what to do.",
+            numbers=numbers,
+        )
+    if not (late or broken or tiling.doubled_items):
+        summary = f"Yes: {scope}."
+        return CheckResult(check=Check.COVERAGE, passed=True, summary=summary, numbers=numbers)
+    summary = (
+        f"No: overlaps: {tiling.overlaps}, holes: {tiling.holes}, items in two batches: "
+        f"{tiling.doubled_items}, items that no batch saw: {late} ({scope})."
+    )
+    if broken or tiling.doubled_items:
+        worst, step = tiling.worst, "This must not happen: please report it."
+    else:
+        unseen = audit.late if audit.late.count else audit.refused
+        worst = f"items {unseen}, which appeared after their ids had been planned"
+        step = "`batch-pipeline reconcile` plans them as late batches."
+    return CheckResult(
+        check=Check.COVERAGE,
+        passed=False,
+        summary=summary,
+        worst=worst,
+        next_step=step,
+        numbers=numbers,
+    )
+
+
+def _nothing(check: Check, numbers: dict[str, int | float]) -> CheckResult:
+    summary = "There is nothing to judge yet: nothing is published or planned."
+    return CheckResult(check=check, passed=True, summary=summary, numbers=numbers)
+
+
+class Level(StrEnum):
+    """Severity of a finding."""
+
+    OK = "ok"
+    WARN = "warn"  # works, but needs attention
+    FAIL = "fail"  # does not work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Result of one diagnosis; `text` says what was observed and, on a problem, what to do."""
+
+    subject: str
+    level: Level
+    text: str
+
+
+def fine(subject: str, text: str) -> Finding:
+    """Return a finding that the subject works."""
+    return Finding(subject=subject, level=Level.OK, text=text)
+
+
+def warning(subject: str, text: str) -> Finding:
+    """Return a finding that the subject works but needs attention."""
+    return Finding(subject=subject, level=Level.WARN, text=text)
+
+
+def failure(subject: str, text: str) -> Finding:
+    """Return a finding that the subject does not work."""
+    return Finding(subject=subject, level=Level.FAIL, text=text)
+
+
+def attempted(subject: str, diagnose: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """Yield the findings of a diagnosis; an error in it becomes the last finding."""
+    try:
+        yield from diagnose()
+    except InvariantError:
+        raise
+    except PipelineError as error:
+        yield failure(subject, str(error))
+    except Exception as error:  # noqa: BLE001 - the other diagnoses must still run
+        reason = str(error).partition("\n")[0] or "no reason given"
+        text = f"this could not be looked at ({type(error).__name__}: {reason}). Please report it."
+        yield warning(subject, text)

@@ -1,0 +1,349 @@
+"""Garbage collection rules: what a file in a storage root is, and whether it may be deleted.
+
+`parse_name` is the inverse of the file names that encoding and publishing create. `classify`
+decides from the file, the known attempts and the retention of the stream. Files are listed and
+deleted in `steps.collect_garbage`.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from uuid import UUID
+
+from batch_pipeline.model.batch import AttemptStatus, parse_partition_key
+from batch_pipeline.model.encoding import SUFFIXES
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.stream import Storage, Stream
+
+_BATCH = r"(?P<head>[A-Za-z0-9_][A-Za-z0-9_.-]*)-(?P<key>[0-9]{12,19}-[0-9]{12,19})"
+_STEM = rf"{_BATCH}-a(?P<number>[1-9][0-9]{{0,17}})-(?P<token>[0-9a-f]{{8}})"
+_PART = rf"{_STEM}-[0-9]{{8,}}-[0-9a-f]{{8}}\.(?:{'|'.join(map(re.escape, sorted(SUFFIXES)))})"
+_FINISHED = re.compile(_PART)
+_UNFINISHED = re.compile(rf"\.{_PART}\.tmp")
+_STOP_MARK = re.compile(rf"\.{_STEM}-[0-9a-f]{{8}}\.stop")
+_MANIFEST_FILE_TEXT = rf"{_BATCH}\.g(?P<generation>[1-9][0-9]{{0,17}})\.json"
+_MANIFEST_FILE = re.compile(_MANIFEST_FILE_TEXT)
+_UNFINISHED_MANIFEST_FILE = re.compile(rf"\.{_MANIFEST_FILE_TEXT}-[0-9a-f]{{32}}\.tmp")
+_PROBE = re.compile(r"\.probe-[0-9a-f]{32}")
+
+
+class Folder(StrEnum):
+    """Folders of a storage root."""
+
+    ROOT = ""
+    QUARANTINE = "quarantine"
+    MANIFESTS = "manifests"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    """Listed file of a storage root."""
+
+    folder: Folder
+    name: str
+    size_bytes: int
+    modified_at: datetime
+
+    @property
+    def path(self) -> str:
+        """Return the path below the storage root."""
+        return f"{self.folder}/{self.name}" if self.folder else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFile:
+    """Parsed name of a part file, quarantine file or stop mark, finished or not.
+
+    `head` is the prefix of the storage and the name of the job, `token` the first 8 digits of the
+    attempt's token.
+    """
+
+    head: str
+    ids: IdRange
+    number: int
+    token: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestFile:
+    """Parsed name of a manifest file; not `finished` while it is being written."""
+
+    head: str
+    ids: IdRange
+    generation: int
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Empty file that was written to test the storage."""
+
+
+ParsedName = AttemptFile | ManifestFile | Probe
+
+
+def hidden_name(name: str) -> str:
+    """Return the name of a file while it is being written."""
+    return f".{name}.tmp"
+
+
+def shown_name(hidden: str) -> str | None:
+    """Return the final name of a file that is being written, None for other names."""
+    is_hidden = hidden.startswith(".") and hidden.endswith(".tmp")
+    return hidden[1:-4] if is_hidden else None
+
+
+def parse_name(folder: Folder, name: str) -> ParsedName | None:
+    """Parse a file name; return None for files that this product does not write."""
+    patterns: Sequence[re.Pattern[str]] = (_FINISHED, _UNFINISHED)
+    if folder is Folder.MANIFESTS:
+        patterns = (_MANIFEST_FILE, _UNFINISHED_MANIFEST_FILE)
+    elif folder is Folder.ROOT:
+        if _PROBE.fullmatch(name):
+            return Probe()
+        patterns = (_FINISHED, _UNFINISHED, _STOP_MARK)
+    match = next(filter(None, (pattern.fullmatch(name) for pattern in patterns)), None)
+    if match is None:
+        return None
+    try:
+        ids = parse_partition_key(match["key"])
+    except InvalidValueError:
+        return None
+    if folder is Folder.MANIFESTS:
+        generation, finished = int(match["generation"]), not name.startswith(".")
+        return ManifestFile(head=match["head"], ids=ids, generation=generation, finished=finished)
+    number = int(match["number"])
+    return AttemptFile(head=match["head"], ids=ids, number=number, token=match["token"])
+
+
+SHORTEST_GRACE = timedelta(hours=24)
+LEASES_OF_GRACE = 10
+UNKNOWN_FOR = timedelta(days=7)
+
+FILES_REMOVED_AT = "files_removed_at"  # fact of an attempt: when its files were marked
+QUARANTINE_REMOVED_AT = "quarantine_removed_at"  # the same for quarantine files only
+
+
+class Reason(StrEnum):
+    """Reasons why a file is garbage."""
+
+    UNPUBLISHED = "unpublished"  # the attempt ended without publishing
+    UNLISTED = "unlisted"  # the attempt is published, but its manifest does not list the file
+    SUPERSEDED = "superseded"  # replaced by a newer generation, retention is over
+    LOADED = "loaded"  # loaded into all targets, retention is over
+    QUARANTINED = "quarantined"  # quarantine file, retention is over
+    TEMPORARY = "temporary"  # a probe or an unfinished manifest file
+    UNKNOWN = "unknown"  # of no known attempt: deleted on request only
+
+
+OF_GENERATIONS = frozenset(  # marked first
+    {Reason.SUPERSEDED, Reason.LOADED, Reason.QUARANTINED}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """Time at which the files of a generation were marked, right before their deletion."""
+
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownAttempt:
+    """Attempt as recorded in the inventory; times are of the database clock.
+
+    `replaced_at` is the time a newer generation of the batch was published. `unread` states that a
+    downstream job has not read it yet. `acknowledged` has the load time of each target that still
+    has it; `held` states that it is being loaded or its stream is paused. `marked` states that its
+    files were marked for deletion before, `quarantine_marked` the same of its quarantine files.
+    `file_names` are those that its manifest lists.
+    """
+
+    id: int
+    job: str
+    stream: str | None
+    ids: IdRange
+    number: int
+    token: UUID
+    status: AttemptStatus
+    lease: timedelta
+    ended_at: datetime | None = None
+    generation: int | None = None
+    replaced_at: datetime | None = None
+    unread: bool = False
+    acknowledged: Mapping[str, datetime] = field(default_factory=dict)
+    held: bool = False
+    marked: bool = False
+    quarantine_marked: bool = False
+    file_names: frozenset[str] = frozenset()
+
+    def loaded_at(self, targets: Collection[str]) -> datetime | None:
+        """Return when the last of the targets loaded it, None unless all of them did."""
+        if not targets or not self.acknowledged.keys() >= set(targets):
+            return None
+        return max(self.acknowledged[target] for target in targets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """Stream whose garbage is collected.
+
+    `jobs` are its job names by the prefix of their files, without prefixes that another stream of
+    the same storage root could have. Probes belong to no stream: `takes_probes` is set for one
+    stream per root. `targets` are the current targets of the stream.
+    """
+
+    stream: str
+    storage: Storage
+    targets: frozenset[str]
+    jobs: Mapping[str, str]
+    takes_probes: bool
+
+    @classmethod
+    def of(
+        cls, stream: Stream, others: Iterable[Stream], jobs: Mapping[str, Iterable[str]]
+    ) -> "Owner":
+        """Build the owner; `others` are all streams, `jobs` the known job names by stream."""
+        beside = [
+            other
+            for other in others
+            if other.name != stream.name and other.storage.root == stream.storage.root
+        ]
+        mine = _heads(stream, jobs)
+        taken = {head for other in beside for head in _heads(other, jobs)}
+        return cls(
+            stream=stream.name,
+            storage=stream.storage,
+            targets=frozenset(target.name for target in stream.targets),
+            jobs={head: job for head, job in mine.items() if head not in taken},
+            takes_probes=all(stream.name < other.name for other in beside),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Garbage:
+    """File that may be deleted, the reason, and the attempts to mark before the deletion."""
+
+    file: StoredFile
+    reason: Reason
+    attempt_ids: tuple[int, ...] = ()
+
+
+def classify(
+    file: StoredFile, named: ParsedName, known: Sequence[KnownAttempt], owner: Owner, now: datetime
+) -> Garbage | None:
+    """Return the file as garbage of a stream with the reason, or None if it must be kept.
+
+    `known` are the attempts of any stream that the name can mean; `now` is the database clock.
+    """
+    if now - file.modified_at <= SHORTEST_GRACE:
+        return None  # it may still be being written
+    if isinstance(named, AttemptFile):
+        return _of_attempt(file, named, known, owner, now)
+    if isinstance(named, ManifestFile):
+        return _of_manifest_file(file, named, known, owner, now)
+    is_probe = owner.takes_probes and not file.size_bytes
+    return Garbage(file=file, reason=Reason.TEMPORARY) if is_probe else None
+
+
+def _of_attempt(
+    file: StoredFile,
+    named: AttemptFile,
+    known: Sequence[KnownAttempt],
+    owner: Owner,
+    now: datetime,
+) -> Garbage | None:
+    if not known:
+        return _unknown(file, named.head, owner, now)
+    matching = [one for one in known if (one.ids, one.number) == (named.ids, named.number)]
+    if len(matching) != 1:  # tokens with the same prefix
+        return None
+    [one] = matching
+    is_mine = one.stream == owner.stream and named.head == owner.storage.prefix + one.job
+    reason = _reason(file, one, owner, now) if is_mine and _is_over(one, now) else None
+    if reason is None:
+        return None
+    ids = (one.id,) if reason in OF_GENERATIONS else ()
+    return Garbage(file=file, reason=reason, attempt_ids=ids)
+
+
+def _reason(file: StoredFile, one: KnownAttempt, owner: Owner, now: datetime) -> Reason | None:
+    """Return why a file of a finished attempt is garbage, None if it is not."""
+    if one.status is not AttemptStatus.SUCCEEDED:
+        return Reason.UNPUBLISHED
+    if file.name not in one.file_names:
+        return Reason.UNLISTED
+    reason = _of_generation(one, owner, now)
+    if reason is None and file.folder is Folder.QUARANTINE:
+        keep = owner.storage.keep_quarantine
+        is_due = one.quarantine_marked or _is_past(one.ended_at, keep, one, now)
+        return Reason.QUARANTINED if is_due else None
+    return reason
+
+
+def _of_generation(one: KnownAttempt, owner: Owner, now: datetime) -> Reason | None:
+    """Return why the files of a published generation may be deleted, None if they may not."""
+    is_replaced = one.replaced_at is not None
+    if one.marked:  # an earlier deletion was interrupted
+        return Reason.SUPERSEDED if is_replaced else Reason.LOADED
+    if one.unread or not _is_over(one, now):
+        return None
+    if _is_past(one.replaced_at, owner.storage.keep_superseded, one, now):
+        return Reason.SUPERSEDED
+    if one.held or not _is_past(one.loaded_at(owner.targets), owner.storage.keep_loaded, one, now):
+        return None
+    return Reason.LOADED
+
+
+def _of_manifest_file(
+    file: StoredFile,
+    named: ManifestFile,
+    known: Sequence[KnownAttempt],
+    owner: Owner,
+    now: datetime,
+) -> Garbage | None:
+    if named.head not in owner.jobs:
+        return None
+    if not named.finished:
+        return Garbage(file=file, reason=Reason.TEMPORARY)
+    if not known:
+        return _unknown(file, named.head, owner, now)
+    reasons = {_of_generation(one, owner, now) for one in known}
+    if None in reasons:
+        return None
+    reason = Reason.LOADED if Reason.LOADED in reasons else Reason.SUPERSEDED
+    return Garbage(file=file, reason=reason, attempt_ids=tuple(one.id for one in known))
+
+
+def _unknown(file: StoredFile, head: str, owner: Owner, now: datetime) -> Garbage | None:
+    if head not in owner.jobs or now - file.modified_at <= UNKNOWN_FOR:
+        return None
+    return Garbage(file=file, reason=Reason.UNKNOWN)
+
+
+def _grace(one: KnownAttempt) -> timedelta:
+    return max(LEASES_OF_GRACE * one.lease, SHORTEST_GRACE)
+
+
+def _is_over(one: KnownAttempt, now: datetime) -> bool:
+    """Return whether an attempt ended so long ago that its process cannot still be writing."""
+    if one.status is AttemptStatus.RUNNING or one.ended_at is None:
+        return False
+    return now - one.ended_at > _grace(one)
+
+
+def _is_past(
+    since: datetime | None, keep: timedelta | None, one: KnownAttempt, now: datetime
+) -> bool:
+    """Return whether a retention period that began at `since` is over."""
+    if since is None or keep is None:
+        return False
+    return now - since > max(keep, _grace(one))
+
+
+def _heads(stream: Stream, jobs: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    names = {stream.name, *jobs.get(stream.name, ())}
+    return {stream.storage.prefix + name: name for name in names}

@@ -1,0 +1,253 @@
+"""Status of a stream: its backlog, its age, and the problems that hold it back.
+
+`StreamStatus` counts batches by state and items without a batch. The other values describe single
+problems (`ManyPartitions`, `Stuck`, `Tiling`, `SchemaStep`) and the counters behind the metrics
+(`Totals`). This module holds values only; queries are in `inventory.status`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import ClassVar
+
+from batch_pipeline.model.batch import AttemptStatus, BatchState
+from batch_pipeline.model.job import JobKind
+from batch_pipeline.model.schema import SchemaChange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamStatus:
+    """Batches of a stream by state, including late arrivals, and the items without a batch.
+
+    `not_planned_for` is the age of the oldest item without a batch. `not_published_for` is the time
+    since the oldest unpublished batch was planned. Both are None if there is no such item or batch,
+    or if the table has no insert times.
+    """
+
+    states: "Mapping[BatchState, BatchTotals]" = field(default_factory=dict)
+    items_not_planned: int = 0
+    bytes_not_planned: int = 0
+    not_planned_for: timedelta | None = None
+    not_published_for: timedelta | None = None
+    oldest_batch: str | None = None
+    bookmark: int | None = None
+    ceiling: int | None = None
+
+    SHOWN: ClassVar[tuple[BatchState, ...]] = tuple(
+        state for state in BatchState if state is not BatchState.SUPERSEDED
+    )
+
+    def batches(self, state: BatchState) -> int:
+        """Return the number of batches in a state."""
+        return self.states.get(state, BatchTotals()).batches
+
+    @property
+    def waiting(self) -> "BatchTotals":
+        """Return the totals of unpublished items: without a batch, or in an unfinished one."""
+        total = BatchTotals(items=self.items_not_planned, size_bytes=self.bytes_not_planned)
+        for state, amount in self.states.items():
+            if state in UNFINISHED:
+                total = total.plus(amount)
+        return total
+
+    @property
+    def total(self) -> "BatchTotals":
+        """Return the totals of all items."""
+        total = BatchTotals(items=self.items_not_planned, size_bytes=self.bytes_not_planned)
+        for amount in self.states.values():
+            total = total.plus(amount)
+        return total
+
+    @property
+    def oldest(self) -> timedelta | None:
+        """Return the age of the oldest unpublished item or batch, None if nothing waits."""
+        ages = [age for age in (self.not_planned_for, self.not_published_for) if age is not None]
+        return max(ages, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTotals:
+    """Number of batches with their items and bytes."""
+
+    batches: int = 0
+    items: int = 0
+    size_bytes: int = 0
+
+    def plus(self, other: "BatchTotals") -> "BatchTotals":
+        """Return the sum of both."""
+        return BatchTotals(
+            batches=self.batches + other.batches,
+            items=self.items + other.items,
+            size_bytes=self.size_bytes + other.size_bytes,
+        )
+
+
+UNFINISHED = frozenset(
+    {
+        BatchState.PLANNED,
+        BatchState.RUNNING,
+        BatchState.FAILED,
+        BatchState.INTERRUPTED,
+        BatchState.DEAD,
+    }
+)
+MANY_PARTITIONS = 50_000  # Dagster advises at most 100,000 partitions an asset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManyPartitions:
+    """Asset with at least `MANY_PARTITIONS` partitions."""
+
+    stream: str
+    asset: str
+    partitions: int
+
+    @property
+    def sentence(self) -> str:
+        """Return the problem, its cause and the next step."""
+        return (
+            f"{self.asset} has {self.partitions:,} partitions. Dagster advises at most 100,000 an "
+            f"asset: its pages read all of them, and each materialization takes about 4.7 KB of "
+            f"its database. Choose a larger `batch.max_weight` and `batch.max_count` for "
+            f"{self.stream}; batches that are planned already stay as they are."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stuck:
+    """Batches that have been failed or dead for too long; `first` is the oldest of them."""
+
+    batches: int = 0
+    first: str | None = None
+    error: str | None = None
+    paused: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiling:
+    """Gaps and overlaps between the live batches of a job, up to its bookmarks."""
+
+    batches: int = 0
+    overlaps: int = 0
+    holes: int = 0
+    doubled_items: int = 0
+    worst: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaStep:
+    """Schema versions of the last two published batches, and the changes between them."""
+
+    newest: str
+    version: int
+    before: str | None = None
+    version_before: int | None = None
+    changes: tuple[SchemaChange, ...] = ()
+
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float], *, top: float | None = None) -> str:
+    """Return a bar of one block per value, scaled from 0 to `top` (default: the largest value)."""
+    highest = max(values, default=0.0) if top is None else top
+    if highest <= 0:
+        return _BLOCKS[0] * len(values)
+    last = len(_BLOCKS) - 1
+    steps = (round(max(0.0, min(value, highest)) / highest * last) for value in values)
+    return "".join(_BLOCKS[step] for step in steps)
+
+
+# Upper bounds of the histogram buckets in seconds, from 10 s to a day; a last one has the rest.
+LAG_BOUNDS = (10, 30, 60, 120, 300, 600, 1_800, 3_600, 21_600, 86_400)
+
+WRITTEN, FILTERED, QUARANTINED = "written", "filtered", "quarantined"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfinishedBatches:
+    """Batches in one state, of all jobs of one kind of a stream, with the age of the oldest."""
+
+    stream: str
+    kind: JobKind
+    state: BatchState
+    batches: int
+    items: int
+    weight: int
+    oldest_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotPlanned:
+    """Items of a stream that have no batch, with the age of the oldest."""
+
+    items: int = 0
+    weight: int = 0
+    oldest_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedAttempt:
+    """Finished attempt; the counters are zero unless it was published.
+
+    `lag_seconds` is the time from landing to publishing. It is set only for the first generation of
+    incremental batches.
+    """
+
+    stream: str
+    kind: JobKind
+    status: AttemptStatus
+    written: int = 0
+    filtered: int = 0
+    quarantined: int = 0
+    size_bytes: int = 0
+    lag_seconds: float | None = None
+
+
+@dataclass(slots=True)
+class Totals:
+    """Monotonic counters of finished attempts, by stream and kind of job."""
+
+    attempts: Counter[tuple[str, JobKind, AttemptStatus]] = field(default_factory=Counter)
+    records: Counter[tuple[str, JobKind, str]] = field(default_factory=Counter)
+    size_bytes: Counter[tuple[str, JobKind]] = field(default_factory=Counter)
+    lags: dict[str, "Lags"] = field(default_factory=dict)
+
+    def begin(self, streams: Iterable[str]) -> None:
+        """Create zero counters for streams, so that the first increase is visible as one."""
+        for stream in streams:
+            own = (stream, JobKind.INCREMENTAL)
+            for status in AttemptStatus:
+                if status is not AttemptStatus.RUNNING:
+                    self.attempts[*own, status] += 0
+            for outcome in (WRITTEN, FILTERED, QUARANTINED):
+                self.records[*own, outcome] += 0
+            self.size_bytes[own] += 0
+            self.lags.setdefault(stream, Lags())
+
+    def add(self, ended: Sequence[EndedAttempt]) -> None:
+        """Count attempts."""
+        for attempt in ended:
+            key = (attempt.stream, attempt.kind)
+            self.attempts[*key, attempt.status] += 1
+            self.records[*key, WRITTEN] += attempt.written
+            self.records[*key, FILTERED] += attempt.filtered
+            self.records[*key, QUARANTINED] += attempt.quarantined
+            self.size_bytes[key] += attempt.size_bytes
+            if attempt.lag_seconds is not None:
+                self.lags.setdefault(attempt.stream, Lags()).add(attempt.lag_seconds)
+
+
+@dataclass(slots=True)
+class Lags:
+    """Histogram of lags in seconds, with the upper bounds `LAG_BOUNDS`."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(LAG_BOUNDS) + 1))
+    total_seconds: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count a lag."""
+        bucket = sum(seconds > bound for bound in LAG_BOUNDS)
+        self.counts[bucket] += 1
+        self.total_seconds += max(0.0, seconds)

@@ -1,0 +1,402 @@
+"""Streams: source, limits, encoding, storage, rules and targets of one sequence of records.
+
+`Stream` is the validated content of a stream file. Its source is `Source` (files in a landing) or
+`TableSource` (a user's own meta table). `kind_of` and the functions after it derive a stream's name
+and patterns from file names, for the scaffold. Values that contradict each other are rejected when
+they are built.
+"""
+
+import glob
+import re
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+
+from batch_pipeline.model.dagster_settings import DagsterRules
+from batch_pipeline.model.encoding import Encoding
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.filter import Filter
+from batch_pipeline.model.id_range import MAX_ID
+from batch_pipeline.model.load import PostgresTarget, Target, WriteMode
+from batch_pipeline.model.location import Roots
+from batch_pipeline.model.planning import Limits
+from batch_pipeline.model.record_rules import (
+    BadFileRules,
+    BadRecordRules,
+    LineageColumn,
+    OnNonfinite,
+    ReadLimits,
+    RecordMapping,
+    SchemaRules,
+)
+
+RELIST = timedelta(hours=1)
+
+
+class KeyOrder(StrEnum):
+    """Order of the keys of objects that arrive."""
+
+    ANY = "any"
+    ASCENDING = "ascending"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrivals:
+    """Detection of new files by a poll of a landing.
+
+    With `ascending` keys it lists those after the highest known one; with a `queue`, the URL of an
+    SQS queue, it reads events. Either way everything is listed once per `relist` (None: the
+    default). Otherwise every poll lists everything.
+
+    Raises:
+        InvalidValueError: the values contradict each other.
+    """
+
+    order: KeyOrder = KeyOrder.ANY
+    queue: str | None = None
+    relist: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        key = "source.listing.relist"
+        if self.relist is not None and self._lists_always:
+            expected = "none without `order: ascending` or `source.events`: every look lists all"
+            raise InvalidValueError(key, str(self.relist), expected)
+        if self.relist is not None and self.relist <= timedelta(0):
+            raise InvalidValueError(key, str(self.relist), "more than 0 s")
+        if self.queue is not None and self.order is KeyOrder.ASCENDING:
+            expected = "none beside `source.events`, which tell of new files by themselves"
+            raise InvalidValueError("source.listing.order", self.order, expected)
+
+    @property
+    def relist_every(self) -> timedelta | None:
+        """Return the interval of full listings, None if every poll lists everything."""
+        return None if self._lists_always else self.relist or RELIST
+
+    @property
+    def _lists_always(self) -> bool:
+        return self.order is KeyOrder.ANY and self.queue is None
+
+
+class Strategy(StrEnum):
+    """Strategies to determine the high watermark of a meta table."""
+
+    LOCKS = "locks"  # Postgres: lock holders at the time the highest id was read
+    LOCKING_READ = "locking_read"  # MySQL, MariaDB: a locking read waits for open inserts
+    SQLITE = "sqlite"  # single writer: the highest id
+    REGISTRAR = "registrar"  # ids are assigned in commit order: the highest id
+    SETTLE = "settle"  # rows younger than a delay are ignored
+
+
+STREAM_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+class SourceFormat(StrEnum):
+    """Formats of landed files; `auto` detects the format of each file by its first bytes."""
+
+    AUTO = "auto"
+    CSV = "csv"
+    JSONL = "jsonl"
+    JSON = "json"
+    PARQUET = "parquet"
+    AVRO = "avro"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvOptions:
+    """Dialect of the csv files of a stream: one-character delimiter, quote and escape.
+
+    Without an escape, a quote inside a cell is doubled. `names` are the columns of files without a
+    header; if empty, the first record is the header. `is_delimiter_given` states that the stream
+    file sets the delimiter, which turns off the check for headers with another delimiter.
+    """
+
+    delimiter: str = ","
+    is_delimiter_given: bool = False
+    quote: str = '"'
+    escape: str | None = None
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        characters = {"delimiter": self.delimiter, "quote": self.quote}
+        if self.escape is not None:
+            characters["escape"] = self.escape
+        for name, value in characters.items():
+            if len(value) != 1 or ord(value) > 127 or value in "\r\n\0":
+                raise InvalidValueError(f"source.options.{name}", value, "one ASCII character")
+        if self.delimiter == self.quote:
+            raise InvalidValueError(
+                "source.options.quote", self.quote, "another than the delimiter"
+            )
+        if self.escape in {self.delimiter, self.quote}:
+            expected = "another than delimiter and quote"
+            raise InvalidValueError("source.options.escape", self.escape, expected)
+        if len(set(self.names)) < len(self.names) or "" in self.names:
+            raise InvalidValueError("source.options.names", list(self.names), "names, each once")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFiles:
+    """Reading options for the files of a stream; subclasses add their location.
+
+    `charset` is the Python name of the encoding of csv and JSON files. `within` are the roots that
+    files may be read from; each subclass sets them, and they are sent to the tasks that read.
+    """
+
+    format: SourceFormat = SourceFormat.AUTO
+    csv: CsvOptions = field(default_factory=CsvOptions)
+    charset: str = "utf-8"
+    within: Roots = field(default_factory=Roots)
+
+    @property
+    def place(self) -> str:
+        """Return the name of the source for people."""
+        raise NotImplementedError  # pragma: no cover - each kind has its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source(SourceFiles):
+    """Landing of files: URI of a folder or key prefix, and name patterns (fnmatch).
+
+    Symbolic links may point below the folder or below one of `roots`. Files larger than
+    `max_item_bytes` become several items; None: every file is one item.
+    """
+
+    uri: str
+    roots: tuple[str, ...] = ()
+    include: tuple[str, ...] = ("*",)
+    exclude: tuple[str, ...] = ()
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    max_item_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_item_bytes is not None and self.max_item_bytes < 1:
+            raise InvalidValueError("source.max_item_size", self.max_item_bytes, "1 byte or more")
+        within = Roots(uris=(self.uri, *self.roots), key="source.roots", closed=False)
+        object.__setattr__(self, "within", within)
+
+    @property
+    def place(self) -> str:
+        """Return the URI of the landing."""
+        return self.uri
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSource(SourceFiles):
+    """Meta table of the user, one row per file: its database and column roles.
+
+    Files must be below `roots`, URIs of folders and key prefixes; others are rejected. `conn` is
+    `$NAME` of an environment variable with a database URL, a URL without a password, or None for
+    the default database of meta tables. `imported` is the column of insert times. `ceiling` is the
+    strategy for the high watermark, None to choose it. Without a weight column every item weighs 0.
+
+    Raises:
+        InvalidValueError: the values contradict each other.
+    """
+
+    table: str
+    roots: tuple[str, ...] = ()
+    conn: str | None = None
+    uid: str = "uid"
+    item: str = "item"
+    weight: str | None = "weight"
+    where: Filter | None = None
+    imported: str | None = None
+    ceiling: Strategy | None = None
+    settle: timedelta | None = None
+    on_bad_weight: int | None = None
+
+    def __post_init__(self) -> None:
+        key = "source.meta_table"
+        object.__setattr__(self, "within", Roots(uris=self.roots, key=f"{key}.roots"))
+        if self.settle is not None and self.settle <= timedelta(0):
+            raise InvalidValueError(f"{key}.settle", str(self.settle), "more than 0 s")
+        if self.settle is not None and self.imported is None:
+            expected = f"none without `{key}.imported`, the column of insert times"
+            raise InvalidValueError(f"{key}.settle", str(self.settle), expected)
+        if self.ceiling is Strategy.SETTLE and self.imported is None:
+            expected = f"another one, or `{key}.imported`, the column of insert times"
+            raise InvalidValueError(f"{key}.ceiling", self.ceiling, expected)
+        if self.on_bad_weight is not None and not 0 <= self.on_bad_weight <= MAX_ID:
+            expected = "a whole number from 0 to 2^63 - 1"
+            raise InvalidValueError(f"{key}.on_bad_weight", self.on_bad_weight, expected)
+
+    @property
+    def place(self) -> str:
+        """Return the name of the table."""
+        return self.table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """Storage of part files: `root` is an absolute URI, `prefix` starts every file name.
+
+    `keep_superseded` is the retention of a generation's files after a newer one is published,
+    `keep_loaded` after all targets of the stream have loaded it; None keeps them forever.
+    `keep_quarantine` is a shorter retention of quarantine files; None keeps them as long as their
+    generation.
+
+    Raises:
+        InvalidValueError: the prefix is not safe in a file name.
+    """
+
+    root: str
+    prefix: str = ""
+    keep_superseded: timedelta | None = None
+    keep_loaded: timedelta | None = None
+    keep_quarantine: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        if self.prefix and not STREAM_NAME.fullmatch(self.prefix):
+            raise InvalidValueError(
+                "storage.prefix", self.prefix, f"to match {STREAM_NAME.pattern}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartLimits:
+    """Size limits of a part file; `max_bytes` counts uncompressed bytes."""
+
+    max_records: int = 100_000
+    max_bytes: int = 128 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """Named sequence of records, with the settings of every step from landing to load.
+
+    `alias` and `mapped_keys` are name and key properties after the mapping, None if unchanged.
+
+    Raises:
+        InvalidValueError: the name is not safe in file names, or settings contradict each other.
+    """
+
+    name: str
+    source: SourceFiles
+    limits: Limits
+    encoding: Encoding
+    storage: Storage
+    key_properties: tuple[str, ...] = ()
+    schema: SchemaRules = field(default_factory=SchemaRules)
+    on_bad_record: BadRecordRules = field(default_factory=BadRecordRules)
+    on_bad_file: BadFileRules = field(default_factory=BadFileRules)
+    on_nonfinite: OnNonfinite = OnNonfinite.QUARANTINE
+    mapping: RecordMapping = field(default_factory=RecordMapping)
+    transform: str | None = None
+    lineage: tuple[LineageColumn, ...] = ()
+    read_limits: ReadLimits = field(default_factory=ReadLimits)
+    part_limits: PartLimits = field(default_factory=PartLimits)
+    dagster: DagsterRules = field(default_factory=DagsterRules)
+    alias: str | None = None
+    mapped_keys: tuple[str, ...] | None = None
+    targets: tuple[Target, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not STREAM_NAME.fullmatch(self.name):
+            raise InvalidValueError("stream", self.name, f"to match {STREAM_NAME.pattern}")
+        if len(set(self.lineage)) < len(self.lineage):
+            shown = [name.value for name in self.lineage]
+            raise InvalidValueError("lineage", shown, "names, each once")
+        if self.max_item_bytes is not None and LineageColumn.RECORD_NUMBER in self.lineage:
+            expected = "none beside `lineage: [_record_number]`, which counts from a file's start"
+            raise InvalidValueError("source.max_item_size", self.max_item_bytes, expected)
+        table = self.user_table
+        if table is not None and table.imported is None and self.limits.min_weight:
+            expected = "0 without `source.meta_table.imported`, which tells how long a row waits"
+            raise InvalidValueError("batch.min_weight", self.limits.min_weight, expected)
+        if self.storage.keep_loaded is not None and not self.targets:
+            expected = "none without `targets`, which say when a batch is loaded"
+            raise InvalidValueError("storage.keep_loaded", str(self.storage.keep_loaded), expected)
+        for target in self.targets:
+            is_upsert = isinstance(target, PostgresTarget) and target.mode is WriteMode.UPSERT
+            if is_upsert and not self.message_keys:
+                expected = "append, or `key_properties`, by which records are told apart"
+                raise InvalidValueError(f"targets.{target.name}.postgres.mode", "upsert", expected)
+
+    @property
+    def message_name(self) -> str:
+        """Return the name of the stream in Singer messages."""
+        return self.alias or self.name
+
+    @property
+    def message_keys(self) -> tuple[str, ...]:
+        """Return the key properties of the written records."""
+        return self.key_properties if self.mapped_keys is None else self.mapped_keys
+
+    @property
+    def max_item_bytes(self) -> int | None:
+        """Return the size above which a landed file becomes several items, None if unlimited."""
+        return self.source.max_item_bytes if isinstance(self.source, Source) else None
+
+    @property
+    def user_table(self) -> TableSource | None:
+        """Return the user's table whose rows are the items, None if files are registered."""
+        return self.source if isinstance(self.source, TableSource) else None
+
+
+_PACKED = ("", ".gz", ".gzip", ".bz2", ".xz", ".zst", ".zstd")
+_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,15}$")
+_RANDOM = re.compile(r"[0-9a-fA-F]{8,}(?![A-Za-z])")  # a hash, or the start of a UUID
+_BREAKS = "-_. "
+_NUMBER = re.compile(r"(?:^|(?<=[-_. ]))[0-9]")
+_DIGIT = re.compile(r"[0-9]")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileKind:
+    """Files with the same extension and first word in their names.
+
+    `ending` is the extension in lower case, without that of a compression.
+    """
+
+    ending: str
+    word: str
+
+
+def kind_of(name: str) -> tuple[FileKind, str]:
+    """Return the kind of a file and its full extension as written: `orders-`, `.csv.GZ`."""
+    stem, packed = name, ""
+    match = _ENDING.search(stem)
+    if match and match[0].lower() in _PACKED:
+        stem, packed = stem[: match.start()], match[0]
+        match = _ENDING.search(stem)
+    ending = match[0] if match and match.start() else ""
+    stem = stem.removesuffix(ending) if ending else stem
+    return FileKind(ending=ending.lower(), word=_word(stem)), ending + packed
+
+
+def pattern(word: str, ending: str) -> str:
+    """Return the pattern of file names with this beginning and ending."""
+    return f"{glob.escape(word)}*{glob.escape(ending)}"
+
+
+def stream_name_of(text: str) -> str | None:
+    """Return a stream name made from a text, None if it has no usable character."""
+    name = _NOT_IN_NAMES.sub("_", text).strip(".-").rstrip("_.-")[:100]
+    return name if STREAM_NAME.fullmatch(name) else None
+
+
+def common_word(prefix: str) -> str:
+    """Return the word at the start of a common prefix of file names, up to the first number.
+
+    A number inside a word, as in `covid19-regions-`, is part of it.
+    """
+    number = _NUMBER.search(prefix)
+    start = prefix if number is None else prefix[: number.start()]
+    return _up_to_break(start.rstrip("0123456789"), start)
+
+
+def _word(stem: str) -> str:
+    """Return the part before dates, numbers and random names."""
+    if _RANDOM.match(stem) or not stem.isprintable():
+        return ""
+    word = _DIGIT.split(stem, maxsplit=1)[0]
+    return word if word == stem else _up_to_break(word, stem)
+
+
+def _up_to_break(word: str, stem: str) -> str:
+    """Remove one or two letters after the last separator, as in `sales_Q1`."""
+    if word == stem and word[-1:] in _BREAKS:
+        return word
+    end = max(word.rfind(separator) for separator in _BREAKS) + 1
+    return word[:end] if end and len(word) - end <= 2 else word

@@ -1,0 +1,570 @@
+"""Incoming Singer messages: reads lines of a tap and parses them into values.
+
+`lines` splits the input, `MessageReader` parses each line, `read_batch_config` reads the setting
+`batch_config`. Numbers are exact: int or Decimal, never float. Every error names the line.
+"""
+
+import difflib
+import json
+import os
+import select
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import IO, Any, NoReturn
+
+import msgspec
+
+from batch_pipeline.model.encoding import PART_FORMATS, Compression, Format
+from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
+
+MAX_LINE_BYTES = 64 * 2**20
+BATCH_SIZE = 10_000
+_CHUNK = 256 * 1024
+_MAX_SHOWN_CHARACTERS = 80
+_TEXT = "text that is not empty"
+_TOO_LONG = "Raise `max_line_bytes`, or let the tap write smaller records"
+SINGER_FORMATS = (Format.JSONL, Format.PARQUET)  # of the BATCH messages that taps write
+_RECORD = b'"RECORD"'
+_NOTHING = msgspec.Raw(b"")
+_NULL = msgspec.Raw(b"null")
+_ESCAPED_COLON = b"\\u003"
+_ENCODER = msgspec.json.Encoder()
+EXACT_DECODER = msgspec.json.Decoder(float_hook=Decimal)
+FIELDS_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
+DECODE_ERRORS = (ValueError, ArithmeticError, RecursionError)  # msgspec's errors are ValueErrors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaMessage:
+    """A SCHEMA message: the shape of the stream's records from this line on.
+
+    `schema` is a JSON Schema with `properties`.
+    """
+
+    line: int
+    stream: str
+    schema: Mapping[str, Any]
+    key_properties: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordMessage:
+    """A RECORD message: `text` is the record byte for byte as written, `record` its value."""
+
+    line: int
+    stream: str
+    text: bytes
+    record: dict[str, Any]
+    version: int | None = None
+    time_extracted: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchEncoding:
+    """The encoding of a BATCH's files; `compression` is None where the tap omits it."""
+
+    format: Format
+    compression: Compression | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchMessage:
+    """A BATCH message: the files of the next records, named as the tap wrote them.
+
+    `sha256` are the checksums of the files in the order of `manifest`, empty where the tap omits
+    them.
+    """
+
+    line: int
+    stream: str
+    encoding: BatchEncoding
+    manifest: tuple[str, ...]
+    version: int | None = None
+    sha256: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateMessage:
+    """A STATE message: `text` is its value as written, on one line."""
+
+    line: int
+    text: str
+    value: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivateVersionMessage:
+    """An ACTIVATE_VERSION message: records of other versions become invalid."""
+
+    line: int
+    stream: str
+    version: int
+
+
+Message = SchemaMessage | RecordMessage | BatchMessage | StateMessage | ActivateVersionMessage
+
+
+@dataclass(eq=False)
+class MessageError(ConfigurationError):
+    """An invalid line of Singer input; lines are counted from 1."""
+
+    line: int
+    problem: str
+    stream: str | None = None
+    key: str | None = None
+    next_step: str = "Correct the program that wrote the line"
+
+    def sentence(self) -> str:
+        stream = "" if self.stream is None else f", stream {self.stream!r}"
+        key = "" if self.key is None else f", key `{self.key}`"
+        return (
+            f"Line {self.line}{stream}{key}: {self.problem}. It was not taken, nor is anything "
+            f"that no printed STATE covers. {self.next_step}, then run again from the last STATE "
+            f"that was printed."
+        )
+
+
+class MessageReader:
+    """A parser of the lines of one tap in order, which tracks the streams that have a SCHEMA.
+
+    `schema_missing` is the error class for records or files that precede the SCHEMA of their
+    stream.
+    """
+
+    def __init__(self, *, schema_missing: type[MessageError] = MessageError) -> None:
+        self._schema_missing = schema_missing
+        self._streams_by_json_name: dict[bytes, str] = {}  # keys are encoded JSON strings
+        self._announced_streams: set[str] = set()
+
+    def read(self, line: bytes, number: int) -> Message:
+        """Parse a line, with or without its line ending; `number` counts from 1.
+
+        Raises:
+            MessageError: the line is invalid.
+        """
+        return self._read_plain_record(line, number) or self._read_strictly(line, number)
+
+    def _read_plain_record(self, line: bytes, number: int) -> RecordMessage | None:
+        """Parse a regular RECORD quickly; return None for any other line."""
+        try:
+            fields = FIELDS_DECODER.decode(line)
+            if bytes(fields.get("type", _NOTHING)) != _RECORD or "record" not in fields:
+                return None
+            stream = self._streams_by_json_name.get(bytes(fields.get("stream", _NOTHING)))
+            text = bytes(fields["record"])
+            record = EXACT_DECODER.decode(text)
+            version = EXACT_DECODER.decode(fields.get("version", _NULL))
+            extracted = EXACT_DECODER.decode(fields.get("time_extracted", _NULL))
+            is_right = (
+                type(record) is dict
+                and (version is None or type(version) is int)
+                and (extracted is None or type(extracted) is str)
+                and fields_are_complete(fields, line)
+                and is_complete(record, text)
+            )
+        except DECODE_ERRORS:
+            return None
+        if stream is None or not is_right:
+            return None
+        return RecordMessage(number, stream, text, record, version, extracted)
+
+    def _read_strictly(self, line: bytes, number: int) -> Message:
+        values = _parse_object(line, number)
+        stream = values.get("stream")
+        fields = Fields(number, stream if isinstance(stream, str) else None, values)
+        kind = fields.text("type")
+        read = _READERS.get(kind)
+        if read is None:
+            problem = f"is {abbreviate(kind)}; expected {', '.join(_READERS)}"
+            raise MessageError(number, problem, fields.stream, "type")
+        message = read(fields, line)
+        if isinstance(message, SchemaMessage):
+            self._announced_streams.add(message.stream)
+            self._streams_by_json_name[bytes(FIELDS_DECODER.decode(line)["stream"])] = (
+                message.stream
+            )
+        elif (
+            not isinstance(message, StateMessage) and message.stream not in self._announced_streams
+        ):
+            problem = f"{kind} comes before the SCHEMA of its stream"
+            raise self._schema_missing(
+                number, problem, message.stream, next_step="Let the tap write SCHEMA first"
+            )
+        return message
+
+
+def _parse_object(line: bytes, number: int) -> dict[str, Any]:
+    try:
+        value = parse(line)
+    except DuplicateKeyError as error:
+        raise MessageError(number, "is there twice", None, str(error)) from error
+    except ValueError as error:
+        problem = f"is no JSON ({error}); it begins with {abbreviate(line[:40])}"
+        raise MessageError(number, problem) from error
+    if not isinstance(value, dict):
+        raise MessageError(number, f"is {abbreviate(value)}; expected a JSON object")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """An object of a message with typed access to its values.
+
+    Each method returns a value of the expected type or raises a MessageError. `prefix` is prepended
+    to keys in errors.
+    """
+
+    line: int
+    stream: str | None
+    values: Mapping[str, Any]
+    prefix: str = ""
+
+    def text(self, key: str) -> str:
+        """Return a required non-empty text."""
+        value = self._required(key)
+        if not isinstance(value, str) or not value:
+            raise self.wrong_type(key, value, _TEXT)
+        return value
+
+    def text_or_none(self, key: str) -> str | None:
+        """Return a text, or None if it is null or missing."""
+        value = self.values.get(key)
+        if value is not None and not isinstance(value, str):
+            raise self.wrong_type(key, value, "text or null")
+        return value
+
+    def integer(self, key: str) -> int:
+        """Return a required integer."""
+        value = self._required(key)
+        if type(value) is not int:
+            raise self.wrong_type(key, value, "an integer")
+        return value
+
+    def integer_or_none(self, key: str) -> int | None:
+        """Return an integer, or None if it is null or missing."""
+        return None if self.values.get(key) is None else self.integer(key)
+
+    def mapping(self, key: str) -> dict[str, Any]:
+        """Return a required object."""
+        value = self._required(key)
+        if not isinstance(value, dict):
+            raise self.wrong_type(key, value, "an object")
+        return value
+
+    def text_list(self, key: str) -> tuple[str, ...]:
+        """Return a required list of non-empty texts."""
+        value = self._required(key)
+        if not isinstance(value, list) or not all(isinstance(text, str) and text for text in value):
+            raise self.wrong_type(key, value, f"a list, each of it {_TEXT}")
+        return tuple(value)
+
+    def wrong_type(self, key: str, value: object, expected: str) -> MessageError:
+        """Build the error for a value of the wrong type."""
+        problem = f"is {abbreviate(value)}; expected {expected}"
+        return MessageError(self.line, problem, self.stream, self.prefix + key)
+
+    def _required(self, key: str) -> Any:
+        if key not in self.values:
+            problem = "is missing; the message cannot be understood without it"
+            raise MessageError(self.line, problem, self.stream, self.prefix + key)
+        return self.values[key]
+
+
+def _schema_message(fields: Fields, _line: bytes) -> SchemaMessage:
+    stream = fields.text("stream")
+    schema = fields.mapping("schema")
+    Fields(fields.line, stream, schema, "schema.").mapping("properties")
+    has_keys = fields.values.get("key_properties") is not None
+    keys = fields.text_list("key_properties") if has_keys else ()
+    return SchemaMessage(line=fields.line, stream=stream, schema=schema, key_properties=keys)
+
+
+def _record_message(fields: Fields, line: bytes) -> RecordMessage:
+    return RecordMessage(
+        fields.line,
+        fields.text("stream"),
+        record=fields.mapping("record"),
+        text=bytes(FIELDS_DECODER.decode(line)["record"]),
+        version=fields.integer_or_none("version"),
+        time_extracted=fields.text_or_none("time_extracted"),
+    )
+
+
+def _state_message(fields: Fields, line: bytes) -> StateMessage:
+    value = fields.mapping("value")
+    text = bytes(FIELDS_DECODER.decode(line)["value"]).decode().replace("\r", " ")
+    return StateMessage(line=fields.line, text=text, value=value)
+
+
+def _activate_version_message(fields: Fields, _line: bytes) -> ActivateVersionMessage:
+    stream, version = fields.text("stream"), fields.integer("version")
+    return ActivateVersionMessage(line=fields.line, stream=stream, version=version)
+
+
+def _batch_message(fields: Fields, _line: bytes) -> BatchMessage:
+    stream = fields.text("stream")
+    encoding = _encoding(Fields(fields.line, stream, fields.mapping("encoding"), "encoding."))
+    manifest = fields.text_list("manifest")
+    if not manifest:
+        raise MessageError(fields.line, "is empty; expected one file or more", stream, "manifest")
+    if len(set(manifest)) < len(manifest):
+        duplicate = next(uri for uri in manifest if manifest.count(uri) > 1)
+        raise MessageError(fields.line, f"has {abbreviate(duplicate)} twice", stream, "manifest")
+    checksums = fields.values.get("sha256")
+    has_checksums = isinstance(checksums, list) and all(
+        isinstance(checksum, str) for checksum in checksums
+    )
+    return BatchMessage(
+        line=fields.line,
+        stream=stream,
+        encoding=encoding,
+        manifest=manifest,
+        version=fields.integer_or_none("version"),
+        sha256=tuple(checksums)
+        if has_checksums and checksums and len(checksums) == len(manifest)
+        else (),
+    )
+
+
+def _encoding(fields: Fields) -> BatchEncoding:
+    name, written = fields.text("format"), fields.text_or_none("compression")
+    format_ = next((member for member in SINGER_FORMATS if member.value == name), None)
+    if format_ is None:
+        raise _unknown(fields, "format", name, list(SINGER_FORMATS))
+    known = PART_FORMATS[format_].compressions
+    compression = next((member for member in known if member.value == written), None)
+    if written is not None and compression is None:
+        raise _unknown(fields, "compression", written, list(known))
+    for key, value in fields.values.items():
+        if key not in ("format", "compression"):
+            raise _unknown(fields, key, value, ["format", "compression"])
+    return BatchEncoding(format=format_, compression=compression)
+
+
+def _unknown(fields: Fields, key: str, value: object, known: list[Any]) -> MessageError:
+    problem = f"is {abbreviate(value)}; expected {', '.join(str(member) for member in known)}"
+    step = "Set `batch_config.encoding` of the tap to one of these"
+    return MessageError(fields.line, problem, fields.stream, fields.prefix + key, step)
+
+
+_READERS: dict[str, Callable[[Fields, bytes], Message]] = {
+    "SCHEMA": _schema_message,
+    "RECORD": _record_message,
+    "BATCH": _batch_message,
+    "STATE": _state_message,
+    "ACTIVATE_VERSION": _activate_version_message,
+}
+
+
+def abbreviate(value: object) -> str:
+    """Return the beginning of a value's repr for use in a sentence."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        return "something nested very deeply"
+    return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}…"
+
+
+class DuplicateKeyError(ValueError):
+    """A duplicate key of an object; the text is the key."""
+
+
+def parse(line: bytes) -> Any:
+    """Parse JSON: integers become int, all other numbers Decimal.
+
+    Raises:
+        DuplicateKeyError: an object has a key twice.
+        ValueError: the line is not valid JSON in UTF-8; the text gives the reason.
+    """
+    try:
+        text = line.decode("utf-8")
+        value = json.loads(
+            text,
+            parse_float=Decimal,
+            parse_constant=_reject_constant,
+            object_pairs_hook=_unique_pairs,
+        )
+        EXACT_DECODER.decode(line)  # rejects lone surrogates, which UTF-8 cannot encode
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start + 1} is no UTF-8") from error
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    except ArithmeticError as error:
+        raise ValueError("a number is too large to be told") from error
+    return value
+
+
+def _reject_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise DuplicateKeyError(name)
+            seen.add(name)
+    return values
+
+
+def is_complete(value: Any, text: bytes) -> bool:
+    """Return whether no key of a text was lost in its value.
+
+    The check is quick and may return False for a complete value.
+
+    Each key adds one colon outside of strings. As long as no colon is escaped, the strings of value
+    and text contain the same colons, so equal totals mean equal numbers of keys.
+    """
+    return _ESCAPED_COLON not in text and _ENCODER.encode(value).count(b":") == text.count(b":")
+
+
+def fields_are_complete(fields: dict[str, msgspec.Raw], line: bytes) -> bool:
+    """Return the same for the fields of an object, without checking inside their values."""
+    colons = len(fields)
+    for name, raw in fields.items():
+        colons += name.count(":") + bytes(raw).count(b":")
+    return _ESCAPED_COLON not in line and colons == line.count(b":")
+
+
+def lines(
+    source: IO[Any], *, max_bytes: int = MAX_LINE_BYTES, idle: Callable[[], float] | None = None
+) -> Iterator[bytes]:
+    """Yield the lines of a file or pipe without their line endings.
+
+    `idle` returns how many seconds to wait for input. It is called again after each wait without
+    input and may do work that is due, or raise. It is never called for a source without a
+    descriptor.
+
+    Raises:
+        MessageError: a line has more bytes than `max_bytes`.
+    """
+    number = 0
+    rest: list[bytes] = []
+    held_bytes = 0
+    for chunk in _chunks(source, idle):
+        pieces = chunk.split(b"\n")
+        if len(pieces) > 1:
+            number += 1
+            _check_length(held_bytes + len(pieces[0]), number, max_bytes)
+            yield b"".join([*rest, pieces[0]])
+            for piece in pieces[1:-1]:
+                number += 1
+                _check_length(len(piece), number, max_bytes)
+                yield piece
+            rest, held_bytes = [], 0
+        rest.append(pieces[-1])
+        held_bytes += len(pieces[-1])
+        _check_length(held_bytes, number + 1, max_bytes)
+    if held_bytes:
+        yield b"".join(rest)
+
+
+def _check_length(length: int, number: int, max_bytes: int) -> None:
+    if length > max_bytes:
+        problem = f"is longer than {max_bytes} bytes, the most that is held"
+        raise MessageError(number, problem, next_step=_TOO_LONG)
+
+
+def _chunks(source: IO[Any], idle: Callable[[], float] | None) -> Iterator[bytes]:
+    descriptor = _descriptor(source)
+    if descriptor is None:
+        for text in source:
+            yield text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+        return
+    while True:
+        while idle is not None and not select.select([descriptor], [], [], idle())[0]:
+            pass
+        chunk = os.read(descriptor, _CHUNK)
+        if not chunk:
+            return
+        yield chunk
+
+
+def _descriptor(source: IO[Any]) -> int | None:
+    """Return the descriptor of a file that has not been read from yet, None without one."""
+    try:
+        return source.fileno()
+    except (OSError, AttributeError):  # an in-memory file
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStorage:
+    """The location of BATCH files: a URL or path, a file name prefix, fsspec parameters."""
+
+    root: str
+    prefix: str = ""
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchConfig:
+    """Encoding, location and maximum record count of BATCH files."""
+
+    format: Format = Format.JSONL
+    compression: Compression | None = Compression.GZIP
+    storage: BatchStorage | None = None
+    batch_size: int = BATCH_SIZE
+
+
+def read_batch_config(written: object) -> BatchConfig:
+    """Read the value of `batch_config`.
+
+    Raises:
+        InvalidValueError: a key is unknown or has an invalid value; names the key.
+    """
+    settings = _object("batch_config", written, ("encoding", "storage", "batch_size"))
+    size = settings.get("batch_size", BATCH_SIZE)
+    if type(size) is not int or size < 1:
+        raise InvalidValueError("batch_config.batch_size", size, "a whole number of 1 or more")
+    encoding = {"format": "jsonl", "compression": "gzip"}
+    if settings.get("encoding") is not None:
+        encoding = _object("batch_config.encoding", settings["encoding"], ("format", "compression"))
+    storage = settings.get("storage")
+    compression = encoding.get("compression")
+    return BatchConfig(
+        format=Format(_enum_value("format", encoding.get("format"), list(Format))),
+        compression=None
+        if compression is None
+        else Compression(_enum_value("compression", compression, list(Compression))),
+        storage=None if storage is None else _storage(storage),
+        batch_size=size,
+    )
+
+
+def _storage(written: object) -> BatchStorage:
+    settings = _object("batch_config.storage", written, ("root", "prefix", "params"))
+    root, prefix, params = settings.get("root"), settings.get("prefix"), settings.get("params")
+    if not isinstance(root, str) or not root:
+        raise InvalidValueError("batch_config.storage.root", root, "a URL or a path")
+    if prefix is not None and not isinstance(prefix, str):
+        raise InvalidValueError("batch_config.storage.prefix", prefix, "text")
+    if params is not None and not isinstance(params, Mapping):
+        raise InvalidValueError("batch_config.storage.params", params, "keys and values")
+    return BatchStorage(root=root, prefix=prefix or "", params=dict(params or {}))
+
+
+def _enum_value(key: str, value: object, known: list[Any]) -> str:
+    names = [str(member.value) for member in known]
+    if not isinstance(value, str) or value not in names:
+        expected = f"one of {', '.join(names)}"
+        raise InvalidValueError(f"batch_config.encoding.{key}", value, expected)
+    return value
+
+
+def _object(name: str, written: object, known: tuple[str, ...]) -> dict[str, Any]:
+    if not isinstance(written, Mapping):
+        raise InvalidValueError(name, written, f"an object with {', '.join(known)}")
+    for key in written:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            expected = f"no such key; did you mean {near[0]}?" if near else f"only {_joined(known)}"
+            raise InvalidValueError(f"{name}.{key}", written[key], expected)
+    return dict(written)
+
+
+def _joined(known: tuple[str, ...]) -> str:
+    return ", ".join(known)

@@ -1,0 +1,521 @@
+"""Files of BATCH messages: locate, verify and read them.
+
+`locate` resolves the manifest's entries, `fetch_entry` makes an entry readable, `check` verifies a
+file and `records` reads it. Only files below the allowed roots are opened.
+"""
+
+import base64
+import gzip
+import hashlib
+import io
+import math
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import date, datetime, time, timedelta
+from importlib import import_module
+from importlib.util import find_spec
+from io import BufferedReader
+from pathlib import Path
+from typing import IO, Any, cast
+from urllib.parse import unquote
+
+import msgspec
+import zstandard
+
+from batch_pipeline.model.encoding import Compression, Format
+from batch_pipeline.model.errors import InvalidValueError, RetryableError
+from batch_pipeline.model.item import LandedFile
+from batch_pipeline.model.location import (
+    S3_SCHEMES,
+    Roots,
+    as_s3,
+    join_uri,
+    scheme_of,
+    shown,
+    split_location,
+    split_object,
+    to_uri,
+)
+from batch_pipeline.singer import parser
+from batch_pipeline.singer.parser import BatchMessage, MessageError
+from batch_pipeline.storage.errors import reason_of
+from batch_pipeline.storage.filesystem import FileFacts, filesystem_of, is_about_file, local_file
+from batch_pipeline.storage.local import facts_of_status, leads_out, open_within
+
+_BLANKS = b" \t\r\n"  # JSON whitespace
+_CHUNK = 1 << 20
+_MIN_CHECKED_BYTES = 64 * 2**20  # small files may legitimately compress well
+_ANY_REAL_PATH = Roots(uris=(), key="batch_roots", closed=False)  # accepts any path without links
+_ISAL: Any = import_module("isal.igzip") if find_spec("isal") is not None else None
+_GZIP: Any = _ISAL or gzip
+_ZLIB: Any = import_module("isal.isal_zlib") if _ISAL else zlib
+DECOMPRESSION_ERRORS: tuple[type[Exception], ...] = (
+    zlib.error,
+    _ZLIB.error,
+    zstandard.ZstdError,
+    EOFError,
+)
+_LINE = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_MAGIC = {
+    b"\x1f\x8b": Compression.GZIP,
+    b"\x28\xb5\x2f\xfd": Compression.ZSTD,
+}
+_EXPECTED = "expected a file on a disk of this machine, or an object of S3"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """The maximum line length and the maximum expansion factor of a compressed file."""
+
+    max_line_bytes: int
+    max_expansion: int = 250
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFile:
+    """A file of a manifest; `path` is the local file with its content, without links.
+
+    For an object it is a copy of the version that `facts` describe.
+    """
+
+    location: str
+    path: Path
+    facts: FileFacts | None = None
+
+    def __str__(self) -> str:
+        return shown(self.location)
+
+    def open(self) -> "BufferedReader[Any]":
+        """Open the file for reading.
+
+        Raises:
+            OSError: the file cannot be opened, or it or a folder was replaced by a link.
+        """
+        if self.facts is not None:
+            return self.path.open("rb")
+        return open_within(self.location, _ANY_REAL_PATH)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestEntry:
+    """The location of a manifest's file: on disk at `path`, or an object with `facts`."""
+
+    location: str
+    path: Path | None = None
+    facts: FileFacts | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedFile:
+    """A verified file of a manifest in its current state."""
+
+    file: BatchFile
+    landed: LandedFile
+    records: int
+
+
+def locate(message: BatchMessage, root: str | None, roots: Roots) -> list[ManifestEntry]:
+    """Return the files of a manifest in order; with a root, files of the same names below it.
+
+    Local files have their real paths, which are below the root or one of `roots`; other paths are
+    not accessed. The text after `file://` is used unchanged, as in the SDK, and percent-decoded if
+    there is no such file. A decoded name never leaves the root. Keys of `s3://bucket/key` stay
+    unchanged.
+
+    Raises:
+        MessageError: a file is outside of the roots, or a link leads outside.
+        MessageError: a file is neither local nor in S3, does not exist, or is listed twice.
+        RetryableError: a store is currently unreachable.
+    """
+    within = roots if root is None else replace(roots, uris=(*roots.uris, _root_uri(message, root)))
+    places: list[ManifestEntry] = []
+    known: dict[str, str] = {}
+    for uri in message.manifest:
+        place = _locate_entry(message, uri, root, within)
+        same = place.location
+        before = known.setdefault(same, uri)
+        if len(known) == len(places):
+            problem = f"is what two entries of `manifest` stand for here: {before} and {uri}"
+            raise batch_file_error(message, place.path or place.location, problem)
+        places.append(place)
+    return places
+
+
+def _root_uri(message: BatchMessage, root: str) -> str:
+    """Return the URI of the configured root."""
+    if scheme_of(root) in {"", "file"}:
+        return to_uri(os.path.normpath(_local_path(root).absolute()))
+    return _s3_uri(message, root).rstrip("/")
+
+
+def _locate_entry(
+    message: BatchMessage, uri: str, root: str | None, within: Roots
+) -> ManifestEntry:
+    if "\0" in unquote(uri):
+        raise batch_file_error(message, repr(uri), "has a NUL in its name")
+    place = uri if root is None else root
+    if scheme_of(place) not in {"", "file"}:
+        return _locate_object(
+            message, uri, None if root is None else _s3_uri(message, root), within
+        )
+    if root is not None:
+        folder = _local_path(root)
+        paths = [folder / name for name in _candidate_names(uri)]
+    else:
+        written = _local_path(uri)
+        paths = [written, Path(unquote(str(written)))]
+    for path in paths:
+        if ".." in path.parts or not within.hold(to_uri(path.absolute())):
+            raise _outside_roots(message, path)
+        if path.is_file():
+            if leads_out(str(path), within):
+                raise _outside_roots(message, path)
+            there = Path(os.path.realpath(path))
+            return ManifestEntry(location=to_uri(there), path=there)
+    raise batch_file_error(message, paths[0], "is not there, or is no file")
+
+
+def _locate_object(
+    message: BatchMessage, uri: str, root: str | None, within: Roots
+) -> ManifestEntry:
+    if root is None:
+        locations = [_s3_uri(message, uri)]
+    else:
+        locations = [join_uri(root, name) for name in _candidate_names(uri)]
+    for location in locations:
+        if split_location(location)[1] is not None:
+            raise batch_file_error(
+                message, location, "has a name that looks like a range of a file's bytes"
+            )
+        if not within.hold(location):
+            raise _outside_roots(message, location)
+        try:
+            with _translate_store_errors(message, location):
+                return ManifestEntry(
+                    location=location, facts=filesystem_of(location).head(location)
+                )
+        except FileNotFoundError:
+            continue
+    raise batch_file_error(message, locations[0], "is not there")
+
+
+def _outside_roots(message: BatchMessage, place: Path | str) -> MessageError:
+    problem = f"{place} lies outside of `batch_roots`, so it was not opened"
+    step = (
+        "Nothing of the manifest was registered. Add the folder of the tap's files to "
+        "`batch_roots` in the target's config, or let the tap write into one that is there"
+    )
+    return MessageError(message.line, problem, message.stream, "manifest", step)
+
+
+def _candidate_names(uri: str) -> list[str]:
+    """Return the possible names of a file below a root: as written, then decoded."""
+    last = uri.rpartition("/")[2]
+    return [name for name in (last, unquote(last)) if "/" not in name]
+
+
+def _local_path(uri: str) -> Path:
+    _, separator, rest = uri.partition("://")
+    return Path(rest.removeprefix("localhost")) if separator else Path(uri)
+
+
+def _s3_uri(message: BatchMessage, uri: str) -> str:
+    """Return the normalized S3 URI of an object or root."""
+    if scheme_of(uri) not in S3_SCHEMES:
+        raise batch_file_error(message, uri, f"lies in a {scheme_of(uri)} storage; {_EXPECTED}")
+    plain = as_s3(uri)
+    try:
+        split_object(plain)
+    except InvalidValueError as error:
+        raise batch_file_error(message, uri, f"is no URI of an object; {_EXPECTED}") from error
+    return plain
+
+
+@contextmanager
+def fetch_entry(message: BatchMessage, place: ManifestEntry) -> Iterator[BatchFile]:
+    """Yield a local file for an entry; an object is downloaded once, until the context ends.
+
+    Raises:
+        MessageError: the object is gone, or another version has replaced it.
+        RetryableError: the store is currently unreachable.
+    """
+    if place.path is not None:
+        yield BatchFile(location=place.location, path=place.path)
+        return
+    etag = None if place.facts is None else place.facts.etag
+    with ExitStack() as copies:
+        try:
+            with _translate_store_errors(message, place.location):
+                path = copies.enter_context(local_file(place.location, etag))
+        except FileNotFoundError as error:
+            raise batch_file_error(message, place.location, "is not there any more") from error
+        yield BatchFile(location=place.location, path=path, facts=place.facts)
+
+
+@contextmanager
+def _translate_store_errors(message: BatchMessage, location: str) -> Iterator[None]:
+    """Translate store failures; FileNotFoundError is left to the caller."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if not is_about_file(location, error):
+            raise _store_unreachable(message.line, location, reason_of(error)) from error
+        raise batch_file_error(message, location, f"cannot be read ({reason_of(error)})") from error
+
+
+def _store_unreachable(line: int, uri: str, reason: str) -> RetryableError:
+    return RetryableError(
+        f"Line {line}, key `manifest`: {uri} cannot be read now ({reason}). "
+        f"Nothing of the manifest was registered, nor is anything that no printed STATE "
+        f"covers. Run again from the last STATE that was printed when the store answers as it "
+        f"should."
+    )
+
+
+def check(
+    message: BatchMessage,
+    number: int,
+    file: BatchFile,
+    *,
+    keys: tuple[str, ...],
+    limits: BatchLimits,
+) -> CheckedFile:
+    """Read a file completely and verify it; `number` is its index in the manifest.
+
+    Raises:
+        MessageError: the file cannot be read, has another compression than its BATCH states,
+            contains anything but objects with all keys, exceeds a limit, or changed while it was
+            read.
+    """
+    try:
+        before = file.path.stat()
+        _check_compression(message, file)
+        if message.sha256:
+            _check_sha256(message, file, message.sha256[number])
+        count = _count(message, file, keys, limits)
+        after = file.path.stat()
+    except OSError as error:
+        raise batch_file_error(message, file, f"cannot be read ({reason_of(error)})") from error
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise batch_file_error(message, file, "changed while it was read")
+    facts = file.facts or facts_of_status(after)
+    landed = LandedFile(
+        location=file.location,
+        size_bytes=facts.size_bytes,
+        modified_at=facts.modified_at,
+        etag=facts.etag,
+    )
+    return CheckedFile(file=file, landed=landed, records=count)
+
+
+def _check_compression(message: BatchMessage, file: BatchFile) -> None:
+    with file.open() as opened:
+        start = opened.read(4)
+    if message.encoding.format is Format.PARQUET:
+        if start != b"PAR1":
+            raise batch_file_error(message, file, f"is no parquet file (it begins with {start!r})")
+        return
+    actual = next(
+        (compression for magic, compression in _MAGIC.items() if start.startswith(magic)),
+        Compression.NONE,
+    )
+    label = message.encoding.compression or Compression.NONE
+    if actual is not label and start:
+        problem = (
+            f"has compression {actual.value}, while `encoding.compression` says {label.value} "
+            f"(taps of the Singer SDK write gzip whatever they are told, so tell them gzip)"
+        )
+        raise batch_file_error(message, file, problem)
+
+
+def _check_sha256(message: BatchMessage, file: BatchFile, expected: str) -> None:
+    with file.open() as opened:
+        sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
+    if sha256 != expected.lower():
+        problem = f"has the SHA-256 {sha256}, while its BATCH says {expected}"
+        raise batch_file_error(message, file, problem)
+
+
+def _count(
+    message: BatchMessage, file: BatchFile, keys: tuple[str, ...], limits: BatchLimits
+) -> int:
+    if message.encoding.format is Format.PARQUET:
+        return _count_rows(message, file, keys, limits)
+    count = 0
+    try:
+        for number, line in numbered_lines(message, file, limits):
+            try:
+                fields = _LINE.decode(line)
+                if not line.isascii():
+                    line.decode("utf-8")  # the decoder does not validate text that it skips
+            except parser.DECODE_ERRORS as error:
+                problem = f"line {number} is no JSON object ({error})"
+                raise batch_file_error(message, file, problem) from error
+            for key in keys:
+                if key not in fields:
+                    raise batch_file_error(message, file, f"line {number} lacks the key {key!r}")
+            count += 1
+    except DECOMPRESSION_ERRORS as error:
+        raise batch_file_error(message, file, f"is damaged or breaks off ({error})") from error
+    return count
+
+
+def _count_rows(
+    message: BatchMessage, file: BatchFile, keys: tuple[str, ...], limits: BatchLimits
+) -> int:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with file.open() as opened, pq.ParquetFile(opened) as table:
+            row_groups = [table.metadata.row_group(index) for index in range(table.num_row_groups)]
+            size_bytes = sum(group.total_byte_size for group in row_groups)
+            packed_bytes = file.path.stat().st_size
+            check_expansion(message, file, limits, packed_bytes, size_bytes)
+            missing = [key for key in keys if key not in table.schema_arrow.names]
+            if missing:
+                raise batch_file_error(
+                    message, file, f"has no column {missing[0]!r}, which is a key"
+                )
+            return sum(len(batch) for batch in table.iter_batches(10_000))
+    except (pa.ArrowException, UnicodeDecodeError) as error:  # UnicodeDecodeError: a column name
+        text = str(error).partition("\n")[0]
+        raise batch_file_error(
+            message, file, f"is no parquet file that can be read ({text})"
+        ) from error
+
+
+def records(
+    message: BatchMessage, file: BatchFile, limits: BatchLimits
+) -> Iterator[tuple[bytes | None, dict[str, Any]]]:
+    """Yield the records of a checked file, each after its JSON text (None for parquet).
+
+    Raises:
+        MessageError: a value cannot be represented, or a key is duplicated.
+    """
+    if message.encoding.format is Format.PARQUET:
+        for row in _rows(message, file):
+            yield None, _json_value(message, file, row)
+        return
+    for number, line in numbered_lines(message, file, limits):
+        try:
+            record = parser.EXACT_DECODER.decode(line)
+            if not parser.is_complete(record, line):
+                parser.parse(line)
+        except parser.DuplicateKeyError as error:
+            raise batch_file_error(message, file, f"line {number} has {error} twice") from error
+        except parser.DECODE_ERRORS as error:
+            problem = f"line {number} has a value that cannot be told ({error})"
+            raise batch_file_error(message, file, problem) from error
+        yield line, record
+
+
+def _rows(message: BatchMessage, file: BatchFile) -> Iterator[dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    first = 1
+    try:
+        with file.open() as opened, pq.ParquetFile(opened) as table:
+            for batch in table.iter_batches(10_000):
+                yield from batch.to_pylist()
+                first += batch.num_rows
+    except (ArithmeticError, ValueError, LookupError) as error:
+        # Python cannot represent some times and time zones.
+        text = str(error).partition("\n")[0]
+        problem = f"has a value, in record {first} or behind it, that cannot be told ({text})"
+        raise batch_file_error(message, file, problem) from error
+
+
+def numbered_lines(
+    message: BatchMessage, file: BatchFile, limits: BatchLimits
+) -> Iterator[tuple[int, bytes]]:
+    """Yield the non-blank lines of a file with their line numbers, counted from 1.
+
+    Raises:
+        MessageError: a line is too long, or the file expands too much when it is decompressed.
+            Reading stops there.
+    """
+    number = size_bytes = 0
+    most = limits.max_line_bytes
+    with file.open() as raw, _decompressed(message, raw) as opened:
+        packed_bytes = raw.seek(0, io.SEEK_END)
+        raw.seek(0)
+        while line := opened.readline(most + 1):
+            number += 1
+            if len(line) > most and not line.endswith(b"\n"):
+                problem = f"line {number} has more than {most} bytes (`max_line_bytes`)"
+                raise batch_file_error(message, file, problem)
+            size_bytes += len(line)
+            check_expansion(message, file, limits, packed_bytes, size_bytes)
+            text = line.strip(_BLANKS)
+            if text:
+                yield number, text
+
+
+@contextmanager
+def _decompressed(message: BatchMessage, raw: IO[bytes]) -> Iterator[IO[bytes]]:
+    """Yield the decompressed content of an open file."""
+    match message.encoding.compression:
+        case Compression.GZIP:
+            with _GZIP.open(raw, "rb") as file:
+                yield cast("IO[bytes]", file)
+        case Compression.ZSTD:
+            import pyarrow as pa
+
+            # Other readers accept truncated data as complete.
+            with pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd") as reader:
+                yield cast("IO[bytes]", io.BufferedReader(reader, _CHUNK))
+        case _:
+            yield raw
+
+
+def check_expansion(
+    message: BatchMessage,
+    file: BatchFile,
+    limits: BatchLimits,
+    packed_bytes: int,
+    size_bytes: int,
+) -> None:
+    """Check how much larger a file becomes when it is decompressed.
+
+    Raises:
+        MessageError: it exceeds the limit.
+    """
+    if size_bytes >= _MIN_CHECKED_BYTES and size_bytes > limits.max_expansion * packed_bytes:
+        problem = (
+            f"becomes more than {limits.max_expansion} times as large when it is decompressed "
+            f"(`max_expansion`)"
+        )
+        raise batch_file_error(message, file, problem)
+
+
+def _json_value(message: BatchMessage, file: BatchFile, value: Any) -> Any:
+    """Return a table's value as JSON represents it: times and binary values become text."""
+    match value:
+        case dict():
+            return {str(name): _json_value(message, file, item) for name, item in value.items()}
+        case list() | tuple():
+            return [_json_value(message, file, item) for item in value]
+        case float() if not math.isfinite(value):
+            raise batch_file_error(message, file, f"has {value}, which is no number in JSON")
+        case datetime() | date() | time():
+            return value.isoformat()
+        case bytes():
+            return base64.b64encode(value).decode()
+        case timedelta():
+            return str(value)
+        case _:
+            return value
+
+
+def batch_file_error(
+    message: BatchMessage, file: BatchFile | Path | str, problem: str
+) -> MessageError:
+    """Build the error for a file of a manifest."""
+    step = "Nothing of the manifest was registered. Let the tap write it again"
+    return MessageError(message.line, f"{file} {problem}", message.stream, "manifest", step)

@@ -1,1 +1,0 @@
-"""Whether records fit the schema, and what does not."""

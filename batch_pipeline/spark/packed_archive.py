@@ -1,0 +1,345 @@
+"""The packed archive: what tasks import, for executors that have only Python and Spark.
+
+`batch-pipeline pack` builds it from what is installed here. Its first file is a note that says for
+which Python and platform it is and what it holds, so that a wrong archive is refused before a
+session is opened, and an executor can be compared with the driver. Spark unpacks the archive in the
+folder in which each executor works.
+"""
+
+import hashlib
+import importlib.util
+import io
+import json
+import platform
+import re
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from importlib.metadata import Distribution, PackageNotFoundError, packages_distributions, version
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.storage.gzip_codec import HAS_ISAL
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+ARCHIVE_FOLDER = "batch_pipeline_packed"
+NOTE_NAME = "batch_pipeline_packed.json"
+ARCHIVE_SUFFIXES = (".tar.gz", ".tgz")  # by which Spark knows that it can unpack a file
+# The modules that tasks import, by distribution. Without pyspark: executors have their own.
+TASK_DISTRIBUTIONS: Mapping[str, str] = {
+    "boto3": "boto3",
+    "fastavro": "fastavro",
+    "isal": "isal",
+    "msgspec": "msgspec",
+    "numpy": "numpy",
+    "psutil": "psutil",
+    "pyarrow": "pyarrow",
+    "simpleeval": "simpleeval",
+    "singer-sdk": "singer_sdk",
+    "typing-extensions": "typing_extensions",
+    "zstandard": "zstandard",
+}
+_ATTACHED = "_batch_pipeline_packed"  # attribute of a session that has an archive
+_OPTIONAL = "isal"  # has no wheel for some platforms; executors need it if the driver has it
+_SOURCE_SUFFIXES = (".json", ".py", ".sql")
+_FOLDERS_WITHOUT_CODE = {"docs"}
+# What no task reads: tests, and what only compilers of other packages need.
+_EXCLUDED = re.compile(
+    r"(^|/)__pycache__/|\.py[co]$|^pyarrow/(tests|include|src|includes)/|\.(pxd|pxi|pyx|pyi|h)$"
+    r"|^(certifi|fsspec|joblib|jsonschema|jsonschema_specifications|numpy|referencing|simplejson)/"
+    r"(.*/)?tests?/"
+)
+
+TaskFunction = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveNote:
+    """The Python and the platform that an archive is for, and its contents.
+
+    `package` is the digest of this package's sources; `distributions` has versions by name.
+    """
+
+    python: str
+    platform: str
+    release: str
+    package: str
+    distributions: Mapping[str, str]
+
+    @classmethod
+    def of_this_process(cls, distributions: Mapping[str, str]) -> "ArchiveNote":
+        """Return the note of an archive that this process would build."""
+        return cls(
+            python=f"{sys.version_info.major}.{sys.version_info.minor}",
+            platform=f"{sys.platform}-{platform.machine()}",
+            release=version("batch-pipeline"),
+            package=package_digest(),
+            distributions=dict(distributions),
+        )
+
+    def to_json(self) -> str:
+        """Return the content of the note's file."""
+        return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+
+
+def package_folder() -> Path:
+    """Return the folder of this package."""
+    return Path(__file__).parents[1]
+
+
+def package_files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a package that tasks may need, sorted by path, without its `docs`."""
+    for path in sorted(folder.rglob("*")):
+        has_code = path.relative_to(folder).parts[0] not in _FOLDERS_WITHOUT_CODE
+        if path.suffix in _SOURCE_SUFFIXES and has_code and path.is_file():
+            yield path
+
+
+def package_digest() -> str:
+    """Compute the SHA-256 of this package's sources: equal where the same release is installed.
+
+    A version number would not do: checkouts of different commits have the same one.
+    """
+    digest = hashlib.sha256()
+    folder = package_folder()
+    for path in package_files(folder):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def check_archive(archive: Path) -> ArchiveNote:
+    """Return the note of an archive if executors can work for this process with it.
+
+    The platform may differ: the driver need not run on a machine like the executors'.
+
+    Raises:
+        ConfigurationError: there is no such archive, or it is for another Python or release.
+    """
+    note = _read_note(archive)
+    driver = ArchiveNote.of_this_process({})
+    if note.python != driver.python:
+        reason = f"it is for Python {note.python}, and this is Python {driver.python}"
+        raise _archive_error(archive, reason)
+    if note.package != driver.package:
+        reason = f"its batch-pipeline {note.release} differs from the one installed here"
+        raise _archive_error(archive, reason)
+    return note
+
+
+def _read_note(archive: Path) -> ArchiveNote:
+    _check_suffix(archive)
+    try:
+        with tarfile.open(archive) as tar:
+            first = tar.next()
+            file = None if first is None or first.name != NOTE_NAME else tar.extractfile(first)
+            if file is None:
+                raise _archive_error(archive, "`batch-pipeline pack` did not make it")
+            return ArchiveNote(**json.load(file))
+    except OSError as error:
+        raise _archive_error(archive, (error.strerror or str(error)).lower()) from error
+    except (tarfile.TarError, EOFError, ValueError, TypeError) as error:
+        raise _archive_error(archive, "it is not an archive, or damaged") from error
+
+
+def _check_suffix(archive: Path) -> None:
+    if not archive.name.endswith(ARCHIVE_SUFFIXES):
+        raise _archive_error(archive, f"its name must end in {' or '.join(ARCHIVE_SUFFIXES)}")
+
+
+def _archive_error(archive: Path, reason: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"The packed archive {archive} cannot be made or used: {reason}. Nothing was "
+        f"started. Run `batch-pipeline pack {archive}` with the Python that runs "
+        f"batch-pipeline, and set BATCH_PIPELINE_SPARK_PACKED to its path."
+    )
+
+
+def attach_archive(session: "SparkSession", archive: Path) -> None:
+    """Upload an archive for a Connect client's session to the server, for its executors."""
+    session.addArtifacts(f"{archive.as_uri()}#{ARCHIVE_FOLDER}", archive=True)
+    setattr(session, _ATTACHED, True)
+
+
+def with_archive(session: "SparkSession", function: TaskFunction) -> TaskFunction:
+    """Return a function that finds its modules in the archive attached to the session, if any."""
+    return _ArchivedFunction(function) if getattr(session, _ATTACHED, False) else function
+
+
+class _ArchivedFunction:
+    """A function that extends `sys.path` by the archive before its modules are imported.
+
+    A Connect server does not put a client's archives on the Python path of executors, so unpickling
+    a function of this package would fail there. This is pickled as code that needs only the
+    standard library and pyspark; it extends the path and then unpickles the function.
+    """
+
+    def __init__(self, function: TaskFunction) -> None:
+        self._function = function
+
+    def __call__(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        return self._function(batches)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], TaskFunction], tuple[bytes]]:
+        from pyspark import cloudpickle
+
+        pickled: bytes = cloudpickle.dumps(self._function)  # type: ignore[no-untyped-call]
+        return _make_loader(), (pickled,)
+
+
+def _make_loader() -> Callable[[bytes], TaskFunction]:
+    archive_folder = ARCHIVE_FOLDER
+
+    # Nested, so that cloudpickle sends it by value. Its return type is Any because annotations are
+    # sent, too, and pyarrow must not be needed to read them.
+    def load_function(pickled: bytes) -> Any:
+        import pickle
+        import sys
+        from pathlib import Path
+
+        from pyspark import SparkFiles
+
+        folder = str(Path(SparkFiles.getRootDirectory(), archive_folder))
+        if folder not in sys.path:
+            sys.path.insert(1, folder)
+        return pickle.loads(pickled)  # noqa: S301 - as Spark does with all code
+
+    return load_function
+
+
+def build_archive(archive: Path, extra_modules: Sequence[str] = ()) -> ArchiveNote:
+    """Write an archive and return its note; `extra_modules` are a user's, such as of transforms.
+
+    The archive appears whole or not at all, and the same installed files give the same bytes.
+
+    Raises:
+        ConfigurationError: its name does not end as Spark wants, it cannot be written, or something
+            that belongs in it is not installed here.
+    """
+    _check_suffix(archive)
+    modules = [_UserModule(archive, name) for name in extra_modules]
+    roots = [*TASK_DISTRIBUTIONS, *(name for module in modules for name in module.distributions)]
+    distributions = {
+        distribution.metadata["Name"]: distribution
+        for distribution in _with_requirements(archive, roots)
+        if not _is_this_project(distribution)
+    }
+    names = sorted(distributions, key=str.lower)
+    note = ArchiveNote.of_this_process({name: distributions[name].version for name in names})
+    folder = package_folder()
+    files = {
+        f"batch_pipeline/{path.relative_to(folder).as_posix()}": path
+        for path in package_files(folder)
+    }
+    for module in modules:
+        files |= module.files
+    for distribution in distributions.values():
+        files |= _distribution_files(distribution)
+    _write_archive(archive, note, files)
+    return note
+
+
+class _UserModule:
+    """A module of a user: its distributions, or its files where it belongs to none."""
+
+    def __init__(self, archive: Path, name: str) -> None:
+        spec = importlib.util.find_spec(name) if name.isidentifier() else None
+        if spec is None:
+            raise _archive_error(archive, f"there is no module {name!r} here")
+        self.distributions = packages_distributions().get(name, [])
+        self.files: dict[str, Path] = {}
+        for folder in map(Path, spec.submodule_search_locations or ()):
+            paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+            self.files |= {f"{name}/{path.relative_to(folder).as_posix()}": path for path in paths}
+        if spec.submodule_search_locations is None and spec.origin is not None:
+            self.files[Path(spec.origin).name] = Path(spec.origin)
+        self.files = {name: path for name, path in self.files.items() if not _is_excluded(name)}
+
+
+def _with_requirements(archive: Path, roots: Iterable[str]) -> Iterator[Distribution]:
+    """Yield distributions and all that these require, each once."""
+    seen: set[str] = set()
+    pending = [(name, name != _OPTIONAL) for name in roots]
+    while pending:
+        name, is_required = pending.pop()
+        if _normalize(name) in seen:
+            continue
+        seen.add(_normalize(name))
+        try:
+            distribution = Distribution.from_name(name)
+        except PackageNotFoundError as error:
+            if is_required:
+                reason = f"the distribution {name} is not installed here"
+                raise _archive_error(archive, reason) from error
+            continue
+        yield distribution
+        if _is_this_project(distribution):
+            continue
+        for requirement in distribution.requires or ():
+            specifier, _, marker = requirement.partition(";")
+            required = re.match(r"[\w.-]+", specifier.strip())
+            if required is not None and "extra" not in marker:
+                # Markers are not evaluated: if the condition holds, the distribution is installed.
+                pending.append((required.group(), not marker))
+
+
+def _distribution_files(distribution: Distribution) -> dict[str, Path]:
+    files: dict[str, Path] = {}
+    for file in distribution.files or ():
+        name = PurePosixPath(file).as_posix()
+        if not name.startswith(("../", "/")) and not _is_excluded(name):
+            path = Path(str(distribution.locate_file(file)))
+            if path.is_file():
+                files[name] = path
+    return files
+
+
+def _write_archive(archive: Path, note: ArchiveNote, files: dict[str, Path]) -> None:
+    try:
+        with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".pack-") as folder:
+            unfinished = Path(folder, archive.name)
+            with (
+                unfinished.open("wb") as file,
+                _gzip_writer(file) as stream,
+                tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar,
+            ):
+                text = note.to_json().encode()
+                tar.addfile(_tar_entry(NOTE_NAME, len(text)), io.BytesIO(text))
+                for name, path in sorted(files.items()):
+                    with path.open("rb") as content:
+                        tar.addfile(_tar_entry(name, path.stat().st_size), content)
+            unfinished.replace(archive)
+    except OSError as error:
+        raise _archive_error(archive, (error.strerror or str(error)).lower()) from error
+
+
+def _gzip_writer(file: Any) -> Any:
+    """Return a fast gzip stream whose header has no time and no name, so that bytes repeat."""
+    module = import_module("isal.igzip" if HAS_ISAL else "gzip")
+    kind = module.IGzipFile if HAS_ISAL else module.GzipFile
+    return kind(filename="", mode="wb", compresslevel=1, fileobj=file, mtime=0)
+
+
+def _tar_entry(name: str, size_bytes: int) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.size = size_bytes
+    return entry
+
+
+def _is_excluded(name: str) -> bool:
+    return _EXCLUDED.search(name) is not None
+
+
+def _is_this_project(distribution: Distribution) -> bool:
+    return _normalize(distribution.metadata["Name"]) == "batch-pipeline"
+
+
+def _normalize(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,1 +1,0 @@
-"""From the bytes of a landed file to chunks of records."""

@@ -1,0 +1,244 @@
+"""Run a Spark job for an encode: watch its progress, cancel it, and translate its failures.
+
+Also makes the DataFrames whose rows are tasks.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
+
+import pyarrow as pa
+
+from batch_pipeline.encode.cancellation import CancellationFlag
+from batch_pipeline.model.encode import EncodeCallbacks
+from batch_pipeline.model.errors import ConflictError
+from batch_pipeline.model.stream import Storage
+from batch_pipeline.spark.engine import ExecutorWatch, engine_errors, is_connect, stop_context
+from batch_pipeline.spark.executor_diagnostics import diagnose_engine_error, executors_lost_error
+from batch_pipeline.spark.packed_archive import TaskFunction, with_archive
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    FrameSchema = StructType | str
+
+
+STATUS_POLL_SECONDS = 1.0
+REPORT_INTERVAL_SECONDS = 5.0  # jobs that end earlier report nothing
+CANCEL_POLL_SECONDS = 0.2
+STOP_TIMEOUT_SECONDS = 10.0
+INLINE_PAYLOAD_BYTES = 2**20
+
+_Result = TypeVar("_Result")
+
+
+class TaskCount:
+    """The number of finished tasks of a job and of all; updated by another thread."""
+
+    def __init__(self, total: int) -> None:
+        self.done, self.total = 0, total
+
+    def update(self, stages: Iterable[tuple[int, int]]) -> None:
+        """Take the tasks and finished tasks of the largest stage, which does the work.
+
+        A stage that only distributes payloads has fewer tasks than were expected and is ignored.
+        """
+        total, done = max(stages, default=(0, 0))
+        if total >= self.total:
+            self.total, self.done = total, done
+
+
+class ProgressReporter:
+    """Calls back with a changed task count, every few seconds at most."""
+
+    def __init__(
+        self, callback: Callable[[int, int], None], now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._callback = callback
+        self._now = now
+        self._reported_at = now()
+        self._reported = (0, 0)
+
+    def report(self, count: TaskCount) -> None:
+        """Report the count if it has changed and the last report is long enough ago."""
+        current = (count.done, count.total)
+        if current == self._reported or self._now() - self._reported_at < REPORT_INTERVAL_SECONDS:
+            return
+        self._reported, self._reported_at = current, self._now()
+        self._callback(*current)
+
+
+@contextmanager
+def track_tasks(session: "SparkSession", group: str, count: TaskCount) -> Iterator[None]:
+    """Keep `count` up to date for the job that this thread runs in the block.
+
+    `group` names the job to a classic session; a Connect server sends the count to its client.
+    """
+    if is_connect(session):
+        with _track_on_server(session, count):
+            yield
+        return
+    is_over = threading.Event()
+    poller = threading.Thread(
+        target=_poll_status, args=(session, group, count, is_over), daemon=True
+    )
+    session.sparkContext.setJobGroup(group, f"batch-pipeline {group}")
+    poller.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        poller.join()
+
+
+def _poll_status(
+    session: "SparkSession", group: str, count: TaskCount, is_over: threading.Event
+) -> None:
+    # In a thread of its own, since an interrupt must not break off a call to the JVM.
+    while not is_over.wait(STATUS_POLL_SECONDS):
+        with suppress(Exception):  # if the engine is gone, the job fails by itself
+            tracker = session.sparkContext.statusTracker()
+            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+            stages = [tracker.getStageInfo(s) for job in jobs if job for s in job.stageIds]
+            count.update((s.numTasks, s.numCompletedTasks) for s in stages if s)
+
+
+@contextmanager
+def _track_on_server(session: "SparkSession", count: TaskCount) -> Iterator[None]:
+    # The handler is called for all jobs of the session, in the thread that waits for each.
+    own_thread = threading.get_ident()
+
+    def on_progress(stages: Iterable[Any] | None, *_: Any, **_options: Any) -> None:
+        if stages is not None and threading.get_ident() == own_thread:
+            count.update((s.num_tasks, s.num_completed_tasks) for s in stages)
+
+    handler: Any = on_progress  # pyspark's type is a Protocol class of this call
+    session.registerProgressHandler(handler)
+    try:
+        yield
+    finally:
+        session.removeProgressHandler(handler)
+
+
+class SparkJobRunner:
+    """Runs the jobs of one encode on the session that the factory returns."""
+
+    def __init__(
+        self,
+        session_factory: "Callable[[], SparkSession]",
+        storage: Storage,
+        stem: str,
+        watch: EncodeCallbacks,
+    ) -> None:
+        self._session_factory = session_factory
+        self._stem = stem
+        self._watch = watch
+        self._tag = f"encode-{uuid4().hex}"
+        self.cancellation_flag = CancellationFlag.of(storage, stem, self._tag[-8:])
+
+    def run(self, job: "Callable[[SparkSession], _Result]", *, tasks: int) -> _Result:
+        """Call `job` with the session and return its result; `tasks` is about how many it has.
+
+        If the encode is cancelled or interrupted, its tasks are asked to stop, and have stopped
+        when this raises. Tasks that do not stop within ten seconds are killed by Spark.
+
+        Raises:
+            ConflictError: the encode was cancelled.
+            ConfigurationError: an executor lacks what tasks need.
+            SparkUnavailableError: the engine is gone.
+        """
+        session = self._session_factory()
+        count = TaskCount(tasks)
+        # In a thread, and so on a py4j connection of its own: an interrupt of a call leaves its
+        # answer on the connection, and the next call there would take that for its own.
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._tag) as executor:
+            running = executor.submit(self._run_tracked, session, job, count)
+            try:
+                self._wait(running, count, session)
+            except BaseException:  # Dagster interrupts with a BaseException of its own
+                self._stop_tasks(session, running)
+                raise
+        try:
+            return running.result()
+        except engine_errors() as error:
+            raise diagnose_engine_error(session, error) from error
+
+    def _run_tracked(
+        self, session: "SparkSession", job: "Callable[[SparkSession], _Result]", count: TaskCount
+    ) -> _Result:
+        session.addTag(self._tag)  # belongs to this thread, which ends with the job
+        with track_tasks(session, self._tag, count):
+            return job(session)
+
+    def _wait(self, running: "Future[_Result]", count: TaskCount, session: "SparkSession") -> None:
+        on_progress, is_cancelled = self._watch.on_progress, self._watch.is_cancelled
+        reporter = None if on_progress is None else ProgressReporter(on_progress)
+        executors = ExecutorWatch(session)
+        while not wait([running], timeout=CANCEL_POLL_SECONDS).done:
+            if is_cancelled is not None and is_cancelled():
+                raise _encode_cancelled(self._stem)
+            if executors.is_lost():
+                stop_context(session)  # nothing else ends a job that waits for executors
+                raise executors_lost_error(session)
+            if reporter is not None:
+                reporter.report(count)
+
+    def _stop_tasks(self, session: "SparkSession", running: "Future[_Result]") -> None:
+        # The mark is for the tasks, which then remove their part files. Killed ones leave them.
+        try:
+            if self.cancellation_flag.set() and wait([running], timeout=STOP_TIMEOUT_SECONDS).done:
+                self.cancellation_flag.clear()
+        finally:
+            if not running.done():
+                with suppress(*engine_errors()):
+                    session.interruptTag(self._tag)
+
+
+def task_frame(
+    session: "SparkSession", payloads: list[bytes], function: TaskFunction, schema: "FrameSchema"
+) -> "DataFrame":
+    """Return a frame of what tasks yield: one task for each payload.
+
+    `function` gets a batch of one row with the task's `number` and its payload `spec`. Payloads are
+    sent within the function while they are small. Large ones are rows, which costs a stage of its
+    own but sends each payload to its task only.
+    """
+    count = len(payloads)
+    if sum(map(len, payloads)) <= INLINE_PAYLOAD_BYTES:
+        inline = with_archive(session, _InlinePayloads(payloads, function))
+        return session.range(0, count, 1, count).mapInArrow(inline, schema)
+    rows = pa.Table.from_batches([_task_rows(range(count), payloads)])
+    frame = session.createDataFrame(rows).repartitionById(count, "number")
+    return frame.mapInArrow(with_archive(session, function), schema)
+
+
+def _task_rows(numbers: Sequence[int], payloads: Sequence[bytes]) -> pa.RecordBatch:
+    columns = [pa.array(numbers, pa.int32()), pa.array(payloads, pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, ["number", "spec"])
+
+
+class _InlinePayloads:
+    """A task function that is given task numbers and adds their payloads."""
+
+    def __init__(self, payloads: list[bytes], function: TaskFunction) -> None:
+        self._payloads = payloads
+        self._function = function
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self._function(self._add_payloads(batch["id"].to_pylist()) for batch in batches)
+
+    def _add_payloads(self, numbers: list[int]) -> pa.RecordBatch:
+        return _task_rows(numbers, [self._payloads[number] for number in numbers])
+
+
+def _encode_cancelled(stem: str) -> ConflictError:
+    return ConflictError(
+        f"{stem}: the encode was cancelled while it ran: another attempt took over its batch, or "
+        f"somebody cancelled the batch. Its tasks ended and their files were removed. Nothing was "
+        f"published, and no action is needed."
+    )

@@ -1,0 +1,244 @@
+"""Plan the tasks of an encode: which items, or which byte range of a large file, each task reads.
+
+The plan depends only on the items, not on the number of cores, so that the same items give the same
+part files on every machine. Large files are opened to pin their version, and csv files are counted
+by a Spark job to find out which of their line ends are inside of quotes.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import msgspec
+import pyarrow as pa
+
+from batch_pipeline.encode.chunks import ByteRange
+from batch_pipeline.encode.readers.csv import (
+    CsvSlice,
+    QuoteCounts,
+    count_quotes_and_lines,
+    make_slices,
+)
+from batch_pipeline.encode.readers.decoded_file import open_source
+from batch_pipeline.encode.readers.formats import SplitMethod
+from batch_pipeline.encode.task_values import SourceFailure, report_row
+from batch_pipeline.model.errors import BadFileError, SourceUnavailableError
+from batch_pipeline.model.item import Item
+from batch_pipeline.model.record_rules import LineageColumn
+from batch_pipeline.model.stream import Stream
+from batch_pipeline.spark.spark_job import SparkJobRunner, task_frame
+
+SLICE_BYTES = 32 * 2**20
+# A task costs Spark about 20 ms, so large batches get larger tasks: a sixteenth of the whole,
+# between these bounds.
+MIN_TASK_COST = 32 * 2**20
+MAX_TASK_COST = 128 * 2**20
+TARGET_TASKS = 16
+MAX_TASK_ITEMS = 200
+ITEM_COST = 64 * 2**10  # opening and closing a file takes as long as reading so many bytes
+
+# About how many bytes of JSON lines one byte of such a file becomes.
+_EXPANSION = {".gz": 6, ".bz2": 8, ".xz": 8, ".zst": 6, ".zip": 6, ".parquet": 3, ".avro": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskInput:
+    """What one task reads: whole items in order, or a byte range of one item.
+
+    `csv_slice` describes what precedes a range of a csv file.
+    """
+
+    items: tuple[Item, ...]
+    byte_range: ByteRange | None = None
+    csv_slice: CsvSlice | None = None
+
+    @property
+    def cost(self) -> int:
+        """Estimated cost to read it, in bytes of JSON lines."""
+        whole = sum(estimate_cost(item) for item in self.items)
+        part = self.byte_range
+        return whole if part is None else min(whole, part.stop - part.start)
+
+
+def estimate_cost(item: Item) -> int:
+    """Estimate the cost to read an item, in bytes of JSON lines."""
+    name = item.file.uri.rpartition("/")[2].lower()
+    factor = next((factor for suffix, factor in _EXPANSION.items() if name.endswith(suffix)), 1)
+    return ITEM_COST + item.weight * factor
+
+
+def task_cost_limit(items: Iterable[Item]) -> int:
+    """Compute the cost that one task of these items may have: 32 to 128 MiB of JSON lines."""
+    total = sum(map(estimate_cost, items))
+    return max(MIN_TASK_COST, min(MAX_TASK_COST, total // TARGET_TASKS))
+
+
+def plan_tasks(
+    items: Sequence[Item], split_items: Mapping[int, Sequence[TaskInput]]
+) -> Iterator[TaskInput]:
+    """Group items, in their order, into tasks of up to 200 items within the cost limit.
+
+    An item above the limit is a task of its own. An item whose id is in `split_items` has the tasks
+    given there.
+    """
+    group: list[Item] = []
+    cost, limit = 0, task_cost_limit(items)
+    for item in items:
+        item_cost = estimate_cost(item)
+        is_full = cost + item_cost > limit or len(group) == MAX_TASK_ITEMS
+        if group and (is_full or item.id in split_items):
+            yield TaskInput(items=tuple(group))
+            group, cost = [], 0
+        if item.id in split_items:
+            yield from split_items[item.id]
+            continue
+        group.append(item)
+        cost += item_cost
+    if group:
+        yield TaskInput(items=tuple(group))
+
+
+def cut_byte_ranges(size_bytes: int, *, start: int = 0) -> list[ByteRange]:
+    """Cut `size_bytes` bytes of a file from `start` on into ranges of 32 MiB.
+
+    The last range has up to one and a half times as much.
+    """
+    count = max(1, (size_bytes + SLICE_BYTES // 2) // SLICE_BYTES)
+    starts = [start + number * SLICE_BYTES for number in range(count)]
+    return [
+        ByteRange(*bounds) for bounds in zip(starts, [*starts[1:], start + size_bytes], strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountSpec:
+    """The input of a counting task: a byte range of a csv file."""
+
+    stream: Stream
+    item: Item
+    byte_range: ByteRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountReport:
+    """The result of a counting task.
+
+    `counts` is None if the file could not be read, `source_error` is set if the store failed.
+    """
+
+    number: int
+    counts: QuoteCounts | None = None
+    source_error: SourceFailure | None = None
+
+
+def split_files(
+    items: Sequence[Item], stream: Stream, jobs: SparkJobRunner
+) -> dict[int, tuple[TaskInput, ...]]:
+    """Return, by item id, the tasks of the items that are read by several tasks.
+
+    The number of a record is only known to a task that has read the file from its beginning, so a
+    stream with the lineage column `_record_number` has no file split.
+
+    Raises:
+        SourceUnavailableError: an object cannot be read now.
+    """
+    if LineageColumn.RECORD_NUMBER in stream.lineage:
+        return {}
+    split: dict[int, tuple[TaskInput, ...]] = {}
+    to_count: list[CountSpec] = []
+    for item in items:
+        opened = _pin_if_splittable(item, stream) if item.weight >= 2 * SLICE_BYTES else None
+        if opened is None:
+            continue
+        pinned, split_method = opened
+        own_range = pinned.file.range
+        start = 0 if own_range is None else own_range.start
+        ranges = cut_byte_ranges(pinned.file.range_bytes or 0, start=start)
+        if len(ranges) < 2:
+            continue
+        if split_method is SplitMethod.QUOTE_COUNTS:
+            to_count += [CountSpec(stream=stream, item=pinned, byte_range=cut) for cut in ranges]
+        else:
+            split[item.id] = tuple(TaskInput(items=(pinned,), byte_range=cut) for cut in ranges)
+    return split | (_split_csv_files(to_count, jobs) if to_count else {})
+
+
+def _pin_if_splittable(item: Item, stream: Stream) -> tuple[Item, SplitMethod] | None:
+    """Return an item with its file's version, and how to split it; None if it cannot be split.
+
+    With size and time, and the ETag of an object, all tasks of the file read the same version.
+    """
+    with suppress(BadFileError, OSError), open_source(item.file, stream) as source:
+        split_method = source.split_method
+        if split_method is SplitMethod.NONE:
+            return None
+        file, facts = item.file, source.facts
+        pinned = replace(
+            file,
+            size_bytes=facts.size_bytes if file.size_bytes is None else file.size_bytes,
+            modified_at=file.modified_at or facts.modified_at,
+            etag=file.etag or facts.etag,
+        )
+        return replace(item, file=pinned), split_method
+    return None
+
+
+def _split_csv_files(
+    specs: Sequence[CountSpec], jobs: SparkJobRunner
+) -> dict[int, tuple[TaskInput, ...]]:
+    """Split csv files into ranges whose tasks know whether they start inside of a quoted value.
+
+    That is only known when the quotes of all ranges in front of it were counted.
+    """
+    grouped: dict[int, list[tuple[CountSpec, QuoteCounts | None]]] = defaultdict(list)
+    for spec, report in zip(specs, _run_count_job(specs, jobs), strict=True):
+        grouped[spec.item.id].append((spec, report.counts))
+    split: dict[int, tuple[TaskInput, ...]] = {}
+    for item_id, pairs in grouped.items():
+        counts = [count for _, count in pairs if count is not None]
+        if len(counts) == len(pairs):  # else one task reads the file and reports what is wrong
+            item = pairs[0][0].item
+            split[item_id] = tuple(
+                TaskInput(items=(item,), byte_range=csv_slice.bytes, csv_slice=csv_slice)
+                for csv_slice in make_slices([spec.byte_range for spec, _ in pairs], counts)
+            )
+    return split
+
+
+def _run_count_job(specs: Sequence[CountSpec], jobs: SparkJobRunner) -> list[CountReport]:
+    """Return the reports in the order of `specs`."""
+    payloads = [msgspec.json.encode(spec) for spec in specs]
+    rows = jobs.run(
+        lambda session: task_frame(
+            session, payloads, run_count_tasks, "number int, report binary"
+        ).collect(),
+        tasks=len(payloads),
+    )
+    reports = [msgspec.json.decode(row["report"], type=CountReport) for row in rows]
+    for report in reports:
+        if report.source_error is not None:
+            raise report.source_error.error()
+    return sorted(reports, key=lambda report: report.number)
+
+
+def run_count_tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run counting tasks: rows of `number, spec` (JSON) in, `number, report` (JSON) out."""
+    for batch in batches:
+        for row in batch.to_pylist():
+            spec = msgspec.json.decode(row["spec"], type=CountSpec)
+            yield report_row(row["number"], _count(row["number"], spec))
+
+
+def _count(number: int, spec: CountSpec) -> CountReport:
+    counts: QuoteCounts | None = None
+    try:
+        with (
+            suppress(BadFileError, OSError),
+            open_source(spec.item.file, spec.stream, spec.byte_range) as source,
+        ):
+            quote = spec.stream.source.csv.quote
+            counts = count_quotes_and_lines(source.file, spec.byte_range, quote)
+    except SourceUnavailableError as error:
+        return CountReport(number=number, source_error=SourceFailure.of(error))
+    return CountReport(number=number, counts=counts)

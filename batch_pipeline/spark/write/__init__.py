@@ -1,1 +1,0 @@
-"""From chunks of records to part files."""

@@ -1,0 +1,248 @@
+"""A landing that one process polls: it lists the files that are not known to be registered.
+
+A pass lists all names, a bounded part of them per poll, so it may take several polls. Without an
+order of keys and without events, passes follow each other, and files that are registered as they
+are now are left out. Otherwise a pass comes now and then and returns everything; the polls between
+list the keys behind the highest one, or the files of events. Nothing is kept outside the process: a
+new process begins with a pass. A file is never left out for its name alone, because one that is
+written in place does not change it.
+"""
+
+import time
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+from batch_pipeline.model.errors import PipelineError
+from batch_pipeline.model.item import LandedFile, Registered
+from batch_pipeline.model.stream import KeyOrder
+from batch_pipeline.storage.filesystem import FileFacts, IsKnown, State
+from batch_pipeline.storage.landing import SourceLanding
+from batch_pipeline.storage.s3_events import Queue, S3EventListing
+
+_SHARDS = 256
+_64_BITS = 2**64 - 1
+
+
+class SeenFiles:
+    """Fingerprints of the files that a pass has seen, in eight bytes for each.
+
+    Two files with one fingerprint would be taken for one: among ten million there is a chance of
+    one in 370,000 of that, until the process ends or forgets.
+    """
+
+    def __init__(self, fingerprints: Iterable[int] = ()) -> None:
+        self._shards = [array("Q") for _ in range(_SHARDS)]
+        for one in fingerprints:
+            self._shards[one % _SHARDS].append(one)
+        for number, shard in enumerate(self._shards):  # one by one: sorting takes five times this
+            self._shards[number] = array("Q", sorted(shard))
+
+    def __contains__(self, fingerprint: int) -> bool:
+        shard = self._shards[fingerprint % _SHARDS]
+        index = bisect_left(shard, fingerprint)
+        return index < len(shard) and shard[index] == fingerprint
+
+    def __len__(self) -> int:
+        return sum(len(shard) for shard in self._shards)
+
+
+def fingerprint(name: str, size_bytes: int, state: State) -> int:
+    """Return 64 bits of a file's name, size and state (`FileFacts.state`).
+
+    `hash` has another key in each process, which is as long as a fingerprint lives.
+    """
+    return hash((name, size_bytes, state)) & _64_BITS
+
+
+@dataclass(slots=True)
+class _Pass:
+    """A pass that has begun: the name that it has come to, and what it has seen so far."""
+
+    began: float
+    position: str = ""
+    files: int = 0
+    returned: int = 0
+    fingerprints: "array[int]" = field(default_factory=lambda: array("Q"))
+    trouble: PipelineError | None = None
+
+
+@dataclass(slots=True)
+class _Poll:
+    """What one poll has listed; it counts once that is registered."""
+
+    highest: str
+    position: str = ""
+    is_at_end: bool = False
+    known: "array[int]" = field(default_factory=lambda: array("Q"))
+    returned: dict[str, int] = field(default_factory=dict)
+    files: int = 0
+    trouble: PipelineError | None = None
+
+
+class PolledLanding:
+    """A landing and what is known of its files; not safe for several threads.
+
+    A poll lists at most `limit` names of a pass, all of them with None.
+    """
+
+    def __init__(
+        self,
+        landing: SourceLanding,
+        *,
+        limit: int | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        arrivals = landing.source.arrivals
+        self._landing = landing
+        self._limit = limit
+        self._now = now
+        self._relist_every = arrivals.relist_every
+        self._is_ascending = arrivals.order is KeyOrder.ASCENDING
+        queue = arrivals.queue
+        self._events = None if queue is None else S3EventListing(landing, Queue(queue))
+        self._seen = SeenFiles()
+        self._pass: _Pass | None = None
+        self._last_began: float | None = None
+        self._highest = ""
+        self._files = 0
+        self._poll: _Poll | None = None
+        self._trouble: PipelineError | None = None
+        self._is_forgetting = False
+
+    @property
+    def troubles(self) -> tuple[PipelineError, ...]:
+        """What kept the last poll from some files, and the first file that cannot be registered.
+
+        Such a file is reported until all names have been listed without it.
+        """
+        of_events = None if self._events is None else self._events.trouble
+        return tuple(one for one in (of_events, self._trouble) if one is not None)
+
+    def forget(self) -> None:
+        """Make the next pass return all files; one that has begun goes on.
+
+        Where everything is listed again at times of its own, this changes nothing.
+        """
+        self._is_forgetting = True
+
+    def found_files(self) -> Iterator[LandedFile]:
+        """List files that are not known to be registered; a part of them, if there are many.
+
+        Raises:
+            LandingUnavailableError: the landing cannot be listed.
+        """
+        self._poll = None
+        poll = _Poll(self._highest)
+        if self._events is not None:
+            yield from self._events.found_files()
+        if self._is_ascending and self._last_began is not None:
+            yield from self._behind_highest(poll)
+        if self._is_due():
+            yield from self._part_of_pass(poll)
+        self._poll = poll
+
+    def settled(self, registered: Registered) -> Registered:
+        """Record that what was listed is registered; return it with all known files as found.
+
+        A file that differs from its row is returned again by every pass.
+        """
+        poll, self._poll = self._poll, None
+        if poll is None:
+            return registered
+        self._highest = poll.highest
+        self._trouble = self._trouble or poll.trouble
+        self._files += registered.new_items
+        if poll.position or poll.is_at_end:
+            self._advance(poll, {*registered.changed})
+        begun = 0 if self._pass is None else self._pass.files
+        if self._events is not None:
+            self._events.settled()
+        return replace(registered, found=max(self._files, begun))
+
+    def _is_due(self) -> bool:
+        if self._pass is not None or self._relist_every is None or self._last_began is None:
+            return True
+        return self._now() - self._last_began >= self._relist_every.total_seconds()
+
+    def _behind_highest(self, poll: _Poll) -> Iterator[LandedFile]:
+        for name, examined in self._landing.examined(self._highest):
+            if isinstance(examined, FileFacts):
+                poll.highest = max(poll.highest, name)
+                yield self._landing.found(name, examined)
+            elif examined is not None:
+                poll.trouble = poll.trouble or examined
+
+    def _part_of_pass(self, poll: _Poll) -> Iterator[LandedFile]:
+        """List some more names of the pass that has begun, or of a new one."""
+        if self._pass is None or not self._pass.position:
+            self._pass = _Pass(self._now())
+            if self._is_forgetting:
+                self._seen, self._is_forgetting = SeenFiles(), False
+        poll.position = self._pass.position
+        is_known = self._is_known(poll) if self._limit is None else None
+        with closing(self._landing.examined(poll.position, is_known)) as names:
+            for number, (name, examined) in enumerate(names):
+                if number == self._limit:
+                    return
+                poll.position = name
+                if not isinstance(examined, FileFacts):
+                    poll.trouble = poll.trouble or examined
+                    continue
+                poll.files += 1
+                poll.highest = max(poll.highest, name)
+                found = self._unless_seen(name, examined, poll)
+                if found is not None:
+                    yield found
+        poll.is_at_end = True
+
+    def _is_known(self, poll: _Poll) -> IsKnown | None:
+        """Return a function that recognizes, and counts, files that this pass need not return.
+
+        It spares the listing most of its work. A poll that lists some names only cannot use it:
+        names that are left out would not count.
+        """
+        if self._relist_every is not None:
+            return None
+        seen, record = self._seen, poll.known.append
+
+        def is_known(name: str, size_bytes: int, state: State) -> bool:
+            one = fingerprint(name, size_bytes, state)
+            if one not in seen:
+                return False
+            record(one)
+            poll.files += 1
+            return True
+
+        return is_known
+
+    def _unless_seen(self, name: str, facts: FileFacts, poll: _Poll) -> LandedFile | None:
+        if self._relist_every is not None:  # such a pass is there to compare everything
+            return self._landing.found(name, facts)
+        one = fingerprint(name, facts.size_bytes, facts.state)
+        if one in self._seen:
+            poll.known.append(one)
+            return None
+        found = self._landing.found(name, facts)
+        poll.returned[found.location] = one
+        return found
+
+    def _advance(self, poll: _Poll, changed: set[str]) -> None:
+        """Record a part of the pass, and its end."""
+        begun = self._pass
+        if begun is None:
+            return
+        begun.position, begun.files = poll.position, begun.files + poll.files
+        begun.returned += len(poll.returned)
+        begun.trouble = begun.trouble or poll.trouble
+        begun.fingerprints.extend(poll.known)
+        begun.fingerprints.extend(
+            one for location, one in poll.returned.items() if location not in changed
+        )
+        if poll.is_at_end:
+            if begun.returned or len(begun.fingerprints) != len(self._seen):
+                self._seen = SeenFiles(begun.fingerprints)
+            self._files, self._trouble = begun.files, begun.trouble
+            self._pass, self._last_began = None, begun.began

@@ -1,0 +1,108 @@
+"""Part files of JSON lines, compressed as a whole: same input and level, same bytes."""
+
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO, Protocol, assert_never, cast
+
+import zstandard
+
+from batch_pipeline.model.encoding import FASTEST_LEVEL, Compression
+from batch_pipeline.storage.gzip_codec import GZIP, GZIP_CONTAINER, GZIP_ERRORS, HAS_ISAL, ZLIB
+
+DECOMPRESSION_ERRORS: tuple[type[Exception], ...] = (*GZIP_ERRORS, zstandard.ZstdError)
+
+_BLOCK_BYTES = 2**20
+_ISAL_HARDEST = 3
+_ZLIB_EASIEST = 5  # its lower levels are slower than ISA-L's hardest, and bigger
+
+
+class Compressor(Protocol):
+    """A compressor of any kind."""
+
+    def compress(self, data: bytes | memoryview, /) -> bytes:
+        """Accept more bytes and return the output that is ready."""
+        ...
+
+    def flush(self) -> bytes:
+        """Return the rest of the output; the stream is complete."""
+        ...
+
+
+def new_compressor(compression: Compression, level: int | None = None) -> Compressor | None:
+    """Return the compressor of a gzip member or a zstd frame; None if bytes are not compressed.
+
+    Gzip levels 0 to 3 are ISA-L's, where it is installed: 0 is the fastest and the biggest, 1 the
+    default. Levels 4 to 9 are zlib's, 4 being its 5. Without ISA-L all are zlib's, 0 stores the
+    bytes as they are, and the output differs. The header holds no time and no file name.
+
+    Zstd levels are zstd's, 1 is the default; the frame carries a checksum of its content.
+    """
+    chosen = FASTEST_LEVEL if level is None else level
+    match compression:
+        case Compression.NONE:
+            return None
+        case Compression.GZIP:
+            return _new_gzip(chosen)
+        case Compression.ZSTD:
+            frame = zstandard.ZstdCompressor(level=chosen, write_checksum=True)
+            return cast("Compressor", frame.compressobj())
+        case Compression.SNAPPY:
+            raise ValueError("no part file is compressed by snappy as a whole")
+        case _:
+            assert_never(compression)
+
+
+def _new_gzip(level: int) -> Compressor:
+    if HAS_ISAL and level <= _ISAL_HARDEST:
+        return cast("Compressor", ZLIB.compressobj(level, wbits=GZIP_CONTAINER))
+    if HAS_ISAL:
+        level = max(level, _ZLIB_EASIEST)
+    return zlib.compressobj(level, wbits=GZIP_CONTAINER)
+
+
+def decompressed(file: BinaryIO, compression: Compression) -> BinaryIO:
+    """Return the text of a file; reading it raises one of `DECOMPRESSION_ERRORS` on damage."""
+    match compression:
+        case Compression.NONE:
+            return file
+        case Compression.GZIP:
+            opened: BinaryIO = GZIP.open(file, "rb")
+            return opened
+        case Compression.ZSTD:
+            # pyarrow's reader kept 16 MiB for each damaged file that it had read.
+            frames = zstandard.ZstdDecompressor()
+            return frames.stream_reader(file, read_across_frames=True, closefd=False)
+        case Compression.SNAPPY:
+            raise ValueError("no part file is compressed by snappy as a whole")
+        case _:
+            assert_never(compression)
+
+
+def read_lines(
+    file: BinaryIO, compression: Compression, block_bytes: int = _BLOCK_BYTES
+) -> Iterator[bytes]:
+    """Yield the text of a file in blocks of complete lines; the last line gets its line end."""
+    text = decompressed(file, compression)
+    remainder: list[bytes] = []
+    while piece := text.read(block_bytes):
+        end = piece.rfind(b"\n") + 1
+        if not end:
+            remainder.append(piece)
+            continue
+        yield b"".join((*remainder, memoryview(piece)[:end]))
+        remainder = [piece[end:]] if end < len(piece) else []
+    if remainder:
+        yield b"".join((*remainder, b"\n"))
+
+
+def count_lines(file: BinaryIO, compression: Compression) -> int:
+    """Return the number of lines of a file, the last one with or without its line end.
+
+    Memory is a block, however long a line is.
+    """
+    text = decompressed(file, compression)
+    lines, last = 0, b"\n"
+    while block := text.read(_BLOCK_BYTES):
+        lines += block.count(b"\n")
+        last = block[-1:]
+    return lines + (last != b"\n")

@@ -1,0 +1,612 @@
+"""Objects of stores that speak S3.
+
+Reads carry the ETag of one version, so that the store itself notices what was put in its place.
+Nothing of an upload is visible before it is complete: small files are one request, larger ones are
+multipart uploads. S3 checks each request by its SHA-256.
+"""
+
+import base64
+import errno
+import hashlib
+import io
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from typing_extensions import Buffer
+
+from batch_pipeline.model.failpoint import failpoint
+from batch_pipeline.model.location import Roots, split_object, to_object_uri
+from batch_pipeline.storage import s3_client
+from batch_pipeline.storage.errors import UnreachableError, translate_store_errors, unreachable
+from batch_pipeline.storage.filesystem import (
+    FileFacts,
+    FileSystem,
+    IsKnown,
+    ListedFile,
+    UnfinishedFile,
+    register_filesystem,
+)
+
+BUFFER_BYTES = 2**18
+PART_BYTES = 8 * 2**20  # S3 takes 10,000 parts, so 80 GB of an object
+WHOLE_BYTES = 4 * 2**20  # objects up to this are read by one request, and held in memory
+_SKIP_BYTES = 2**20  # a seek that goes less far ahead reads what lies between
+_REOPENINGS = 4
+_PARALLEL_PARTS = 3  # so many parts are sent at once; they and the next one are held in memory
+_MARK = "batch-pipeline-upload"
+_CREATE_ATTEMPTS = 4
+_PAGE_KEYS = {"IsTruncated", "KeyCount", "Name"}  # every store returns at least one of them
+_MAX_DELETED = 1000  # S3 takes so many keys in one request
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class S3FileSystem(FileSystem):
+    """Objects of S3 by `s3://bucket/key`; `client` returns the client that requests are made with.
+
+    Keys have no folders: a prefix is any beginning of a key.
+    """
+
+    client: Callable[[], Any] = s3_client.client
+    has_events = True
+
+    def list(
+        self,
+        prefix: str,
+        *,
+        after: str = "",
+        recursive: bool = True,
+        facts_for: Callable[[str], object] | None = None,
+        is_known: IsKnown | None = None,
+    ) -> Iterator[ListedFile]:
+        """List objects; one page is requested ahead, while the last one is consumed."""
+        bucket, start = split_object(prefix)
+        folder = start[: start.rfind("/") + 1]
+        request: dict[str, Any] = {"Bucket": bucket, "Prefix": start}
+        if after:
+            request["StartAfter"] = folder + after
+        if not recursive:
+            request["Delimiter"] = "/"
+        for page in _pages(prefix, request, self.client):
+            for one in page.get("Contents", ()):
+                name = one["Key"][len(folder) :]
+                if is_known is not None:
+                    facts = _listed_facts(one)
+                    if is_known(name, facts.size_bytes, facts.state):
+                        continue
+                is_wanted = facts_for is None or facts_for(name)
+                yield ListedFile(name, _listed_facts(one) if is_wanted else None)
+
+    def head(self, uri: str, *, checksum: bool = False) -> FileFacts:
+        bucket, key = split_object(uri)
+        more = {"ChecksumMode": "ENABLED"} if checksum else {}
+        with translate_store_errors(uri):
+            response = self.client().head_object(Bucket=bucket, Key=key, **more)
+        return _facts(response, uri, sha256=_checksum(response) if checksum else None)
+
+    def open(self, uri: str, etag: str | None = None) -> "io.BufferedReader[Any]":
+        return io.BufferedReader(ObjectReader(uri, etag, client=self.client), BUFFER_BYTES)
+
+    def pin(
+        self,
+        uri: str,
+        *,
+        etag: str | None = None,
+        roots: Roots | None = None,
+    ) -> "PinnedObject":
+        return PinnedObject(ObjectReader(uri, etag, client=self.client))
+
+    def create(self, uri: str) -> "ObjectUpload":
+        return ObjectUpload(uri, self.client)
+
+    def put(self, uri: str, data: bytes) -> None:
+        _put(self.client, uri, data)
+
+    def create_if_absent(self, uri: str, data: bytes) -> bool:
+        for _ in range(_CREATE_ATTEMPTS):
+            try:
+                _put(self.client, uri, data, IfNoneMatch="*")
+            except FileExistsError:
+                with suppress(FileNotFoundError), self.open(uri) as there:
+                    return there.read(len(data) + 1) == data
+                # It was removed again: try to be the next one.
+            else:
+                return True
+        raise UnreachableError(errno.EBUSY, "others write and remove it all the time", uri)
+
+    def delete(self, *uris: str) -> None:
+        if len(uris) == 1:
+            bucket, key = split_object(uris[0])
+            with translate_store_errors(uris[0]):
+                self.client().delete_object(Bucket=bucket, Key=key)
+            return
+        for first in range(0, len(uris), _MAX_DELETED):
+            self._delete_some(uris[first : first + _MAX_DELETED])
+
+    def _delete_some(self, uris: tuple[str, ...]) -> None:
+        keys = [{"Key": split_object(uri)[1]} for uri in uris]
+        bucket, _ = split_object(uris[0])
+        with translate_store_errors(uris[0]):
+            response = self.client().delete_objects(
+                Bucket=bucket, Delete={"Objects": keys, "Quiet": True}
+            )
+        for refused in response.get("Errors", ()):
+            self.delete(to_object_uri(bucket, refused["Key"]))  # its error says why
+
+    def unfinished(self, prefix: str, *, recursive: bool = True) -> Iterator[UnfinishedFile]:
+        """List the multipart uploads that are neither complete nor aborted."""
+        bucket, start = split_object(prefix)
+        folder = start[: start.rfind("/") + 1]
+        with translate_store_errors(prefix):
+            pages = self.client().get_paginator("list_multipart_uploads")
+            for page in pages.paginate(Bucket=bucket, Prefix=start):
+                for one in page.get("Uploads", ()):
+                    name = one["Key"][len(folder) :]
+                    if not recursive and "/" in name:
+                        continue  # few uploads: not all stores know the parameter Delimiter here
+                    yield UnfinishedFile(
+                        uri=to_object_uri(bucket, one["Key"]),
+                        name=name,
+                        started_at=one["Initiated"].astimezone(UTC),
+                        upload_id=one["UploadId"],
+                    )
+
+    def abort_unfinished(self, file: UnfinishedFile) -> bool:
+        bucket, key = split_object(file.uri)
+        with translate_store_errors(file.uri):
+            try:
+                self.client().abort_multipart_upload(
+                    Bucket=bucket, Key=key, UploadId=file.upload_id
+                )
+            except self.client().exceptions.NoSuchUpload:
+                return False
+        return True
+
+    def ping(self, uri: str) -> datetime | None:
+        """Request one key below a prefix; return the store's own time, if it reports one."""
+        bucket, prefix = split_object(uri)
+        with translate_store_errors(uri):
+            response = self.client().list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1)
+        written = response["ResponseMetadata"].get("HTTPHeaders", {}).get("date")
+        try:
+            return None if written is None else parsedate_to_datetime(written)
+        except ValueError:
+            return None
+
+
+class ObjectReader(io.RawIOBase):
+    """One version of an object: the one that is there when it is opened, or that of an ETag.
+
+    `facts` are those of this version. Opening begins to fetch it, and what follows the place where
+    reading began comes as one stream. A connection that breaks off is reopened where it ended.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        etag: str | None = None,
+        facts: FileFacts | None = None,
+        client: Callable[[], Any] = s3_client.client,
+    ) -> None:
+        """Open an object; with known `facts`, no request is made before it is read."""
+        super().__init__()
+        self.uri = uri
+        self._client = client
+        self._position = 0
+        self._bucket, self._key = split_object(uri)
+        self._body_position = 0
+        self._body: Any = None
+        if facts is None:
+            self._condition = _only(etag)
+            with translate_store_errors(uri):
+                response = self._get()
+            self._body = response["Body"]
+            facts = _facts(response, uri)
+        self.facts = facts
+        self._condition = _only(facts.etag)
+
+    def again(self) -> "ObjectReader":
+        """Return another reader of the same version, at its start; no request is made yet."""
+        return ObjectReader(self.uri, facts=self.facts, client=self._client)
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return the offset of the next byte."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Change the offset of the next byte, without a request to the store."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.facts.size_bytes}
+        position = start[whence] + offset
+        if position < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.uri)
+        self._position = position
+        return position
+
+    def readinto(self, buffer: Buffer) -> int:
+        """Read what the store sends next, at most what the buffer holds.
+
+        Raises:
+            FileExistsError: another version is there now.
+            OSError: the object is gone or cannot be read.
+        """
+        view = memoryview(buffer).cast("B")
+        wanted = min(len(view), self.facts.size_bytes - self._position)
+        if wanted <= 0:
+            return 0
+        for _ in range(_REOPENINGS):
+            self._go_to_position()
+            data = self._read_body(wanted)
+            if data:
+                break
+        else:
+            text = f"the connection breaks off, each time, at byte {self._position:,}"
+            raise UnreachableError(errno.ECONNRESET, text, self.uri)
+        view[: len(data)] = data
+        self._position += len(data)
+        self._body_position = self._position
+        return len(data)
+
+    def close(self) -> None:
+        """Release the connection."""
+        if not self.closed:
+            self._drop_body()
+        super().close()
+
+    def _go_to_position(self) -> None:
+        ahead = self._position - self._body_position
+        if self._body is not None and 0 < ahead <= _SKIP_BYTES:
+            self._body_position += len(self._read_body(ahead))
+        if self._body is not None and self._body_position == self._position:
+            return
+        self._drop_body()
+        with translate_store_errors(self.uri):
+            self._body = self._get(Range=f"bytes={self._position}-")["Body"]
+        self._body_position = self._position
+
+    def _read_body(self, wanted: int) -> bytes:
+        """Read on; return nothing when the connection broke off."""
+        data = b""
+        with suppress(UnreachableError), translate_store_errors(self.uri):
+            data = self._body.read(wanted)
+        if not data:
+            self._drop_body()
+        return data
+
+    def _get(self, **more: str) -> Mapping[str, Any]:
+        request = {"Bucket": self._bucket, "Key": self._key, **self._condition, **more}
+        response: Mapping[str, Any] = self._client().get_object(**request)
+        return response
+
+    def _drop_body(self) -> None:
+        if self._body is not None:
+            self._body.close()
+            self._body = None
+
+
+class PinnedObject:
+    """One version of an object; a small one is read at once and held in memory."""
+
+    def __init__(self, reader: ObjectReader) -> None:
+        self.error: OSError | None = None
+        self.facts = reader.facts
+        self._reader = reader
+        self._is_opened = False
+        self._whole: bytes | None = None
+        if self.facts.size_bytes <= WHOLE_BYTES:
+            with reader:
+                self._whole = _read_all(reader, self.facts.size_bytes)
+
+    def open(self) -> "io.BufferedReader[Any]":
+        """Open this version at its start; the first time without a request of its own."""
+        if self._whole is not None:
+            return io.BufferedReader(io.BytesIO(self._whole))
+        reader = self._reader.again() if self._is_opened else self._reader
+        self._is_opened = True
+        return io.BufferedReader(_RecordingReader(self, reader), BUFFER_BYTES)
+
+    def check_unchanged(self) -> None:
+        """Raise what a read met; each request was for this version only."""
+        if self.error is not None:
+            raise self.error
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._reader.close()
+
+
+class _RecordingReader(io.RawIOBase):
+    """Reads an object and records what goes wrong: its consumer may take that for damage."""
+
+    def __init__(self, pinned: PinnedObject, reader: ObjectReader) -> None:
+        super().__init__()
+        self._pinned = pinned
+        self._reader = reader
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._reader.tell()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._reader.seek(offset, whence)
+
+    def readinto(self, buffer: Buffer) -> int:
+        try:
+            return self._reader.readinto(buffer)
+        except OSError as error:
+            self._pinned.error = self._pinned.error or error
+            raise
+
+    def close(self) -> None:
+        self._reader.close()
+        super().close()
+
+
+def _read_all(reader: ObjectReader, size_bytes: int) -> bytes:
+    data = bytearray(size_bytes)
+    view, filled = memoryview(data), 0
+    while filled < size_bytes:
+        filled += reader.readinto(view[filled:])
+    return bytes(data)
+
+
+def _only(etag: str | None) -> dict[str, str]:
+    """Return the condition that requests one version; without an ETag there is none."""
+    return {} if etag is None else {"IfMatch": f'"{etag}"'}
+
+
+class ObjectUpload:
+    """An object that is being written; not for two threads at once."""
+
+    def __init__(self, uri: str, client: Callable[[], Any] = s3_client.client) -> None:
+        self.uri = uri
+        self._client = client
+        self._bucket, self._key = split_object(uri)
+        self._mark = uuid4().hex
+        self._buffer = bytearray()
+        self._upload_id: str | None = None
+        self._parts: list[dict[str, Any]] = []
+        self._sending: deque[Future[dict[str, Any]]] = deque()
+        self._threads: ThreadPoolExecutor | None = None
+        self._is_finished = False
+        self._may_be_visible = False
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append bytes.
+
+        Raises:
+            OSError: the store does not take them.
+        """
+        self._buffer += data
+        while len(self._buffer) > PART_BYTES:
+            self._send(bytes(memoryview(self._buffer)[:PART_BYTES]))
+            del self._buffer[:PART_BYTES]
+
+    def finish(self) -> None:
+        """Send the rest; a small object is visible with that, a larger one not yet.
+
+        Raises:
+            OSError: the store does not take it.
+        """
+        rest = bytes(self._buffer)
+        self._buffer.clear()
+        if self._upload_id is None:
+            self._may_be_visible = True
+            _put(self._client, self.uri, rest, Metadata={_MARK: self._mark})
+        else:
+            if rest:
+                self._send(rest)
+            while self._sending:
+                self._collect_part()
+            self._stop_threads()
+        self._is_finished = True
+
+    def commit(self) -> None:
+        """Make a finished object visible; repeating it is harmless.
+
+        Raises:
+            OSError: the store does not make it so, or the upload was aborted meanwhile.
+        """
+        if not self._is_finished:
+            raise OSError(errno.EINVAL, "not all of its bytes were sent", self.uri)
+        if self._upload_id is None:
+            return
+        failpoint("upload.before_complete")
+        self._may_be_visible = True
+        try:
+            self._request(
+                self._client().complete_multipart_upload,
+                UploadId=self._upload_id,
+                MultipartUpload={"Parts": self._parts},
+            )
+        except FileNotFoundError:
+            # The response to an earlier request may have been lost; the object says who wrote it.
+            if not self._is_complete():
+                raise
+        self._upload_id = None
+
+    def abort(self) -> bool:
+        """Remove what was sent, also when it is complete; return whether nothing of it is left.
+
+        An object that another writer has put there stays. Raises nothing.
+        """
+        self._is_finished = False
+        self._stop_threads()
+        self._buffer.clear()
+        with suppress(OSError):
+            if self._upload_id is not None:
+                self._request(self._client().abort_multipart_upload, UploadId=self._upload_id)
+        try:
+            if self._may_be_visible and self._is_there():
+                self._remove()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    def _remove(self) -> None:
+        with translate_store_errors(self.uri):
+            self._client().delete_object(Bucket=self._bucket, Key=self._key)
+
+    def _send(self, data: bytes) -> None:
+        if self._upload_id is None:
+            response = self._request(
+                self._client().create_multipart_upload,
+                ChecksumAlgorithm="SHA256",
+                Metadata={_MARK: self._mark},
+            )
+            self._upload_id = response["UploadId"]
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(_PARALLEL_PARTS, thread_name_prefix="upload")
+        number = len(self._parts) + len(self._sending) + 1
+        self._sending.append(self._threads.submit(self._upload_part, number, data))
+        if len(self._sending) >= _PARALLEL_PARTS:
+            self._collect_part()
+
+    def _upload_part(self, number: int, data: bytes) -> dict[str, Any]:
+        checksum = _sha256(data)
+        response = self._request(
+            self._client().upload_part,
+            UploadId=self._upload_id,
+            PartNumber=number,
+            Body=data,
+            ChecksumSHA256=checksum,
+        )
+        return {"PartNumber": number, "ETag": response["ETag"], "ChecksumSHA256": checksum}
+
+    def _collect_part(self) -> None:
+        self._parts.append(self._sending.popleft().result())
+
+    def _stop_threads(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=True, cancel_futures=True)
+            self._threads = None
+        self._sending.clear()
+
+    def _is_complete(self) -> bool:
+        with suppress(FileNotFoundError):
+            return self._is_there()
+        return False
+
+    def _is_there(self) -> bool:
+        with translate_store_errors(self.uri):
+            response = self._client().head_object(Bucket=self._bucket, Key=self._key)
+        return bool(response["Metadata"].get(_MARK) == self._mark)
+
+    def _request(self, request: Callable[..., _T], **more: Any) -> _T:
+        with translate_store_errors(self.uri):
+            return request(Bucket=self._bucket, Key=self._key, **more)
+
+
+def _put(client: Callable[[], Any], uri: str, data: bytes, **more: Any) -> None:
+    bucket, key = split_object(uri)
+    with translate_store_errors(uri):
+        response = client().put_object(
+            Bucket=bucket,
+            Key=key,
+            Body=data,
+            ChecksumAlgorithm="SHA256",  # without it some stores compare the sum and forget it
+            ChecksumSHA256=_sha256(data),
+            **more,
+        )
+    if "ETag" not in response:
+        raise unreachable(uri)
+
+
+def _sha256(data: bytes) -> str:
+    return base64.b64encode(hashlib.sha256(data).digest()).decode()
+
+
+def _pages(
+    uri: str, parameters: Mapping[str, Any], client: Callable[[], Any]
+) -> Iterator[Mapping[str, Any]]:
+    def request(token: str | None) -> Mapping[str, Any]:
+        more = {} if token is None else {"ContinuationToken": token}
+        with translate_store_errors(uri):
+            page: Mapping[str, Any] = client().list_objects_v2(**parameters, **more)
+        if not _PAGE_KEYS & page.keys():
+            raise unreachable(uri)
+        return page
+
+    with ThreadPoolExecutor(1, thread_name_prefix="listing") as ahead:
+        coming = ahead.submit(request, None)
+        while True:
+            page = coming.result()
+            token = page.get("NextContinuationToken")
+            if token is None:
+                yield page
+                return
+            coming = ahead.submit(request, token)
+            yield page
+
+
+def _facts(response: Mapping[str, Any], uri: str, sha256: str | None = None) -> FileFacts:
+    """Return the facts of an object from the response to a HEAD, or to a GET of all of it.
+
+    Raises:
+        UnreachableError: it is no response of S3.
+    """
+    if "LastModified" not in response:
+        raise unreachable(uri)
+    return FileFacts(
+        size_bytes=response["ContentLength"],
+        modified_at=_whole_seconds(response["LastModified"]),
+        etag=_plain_etag(response.get("ETag")),
+        version=response.get("VersionId"),
+        sha256=sha256,
+    )
+
+
+def _checksum(response: Mapping[str, Any]) -> str | None:
+    """Return the SHA-256 that the store keeps of a whole object, in hexadecimal digits.
+
+    Of an object that was sent in parts it keeps the checksum of the parts' checksums, which says
+    nothing here. Those end with the number of parts; not all stores write that.
+    """
+    written = response.get("ChecksumSHA256")
+    etag = _plain_etag(response.get("ETag"))
+    is_of_parts = response.get("ChecksumType") == "COMPOSITE" or "-" in f"{written}{etag}"
+    return None if written is None or is_of_parts else base64.b64decode(written).hex()
+
+
+def _whole_seconds(time: datetime) -> datetime:
+    """Drop fractions, which some stores return in listings but never for a single object."""
+    return time.astimezone(UTC).replace(microsecond=0)
+
+
+def _listed_facts(one: Mapping[str, Any]) -> FileFacts:
+    return FileFacts(
+        size_bytes=one["Size"],
+        modified_at=_whole_seconds(one["LastModified"]),
+        etag=_plain_etag(one.get("ETag")),
+    )
+
+
+def _plain_etag(etag: str | None) -> str | None:
+    """Remove the quotes that S3 puts around an ETag."""
+    return None if etag is None else etag.strip('"')
+
+
+S3 = S3FileSystem()
+register_filesystem("s3", S3)

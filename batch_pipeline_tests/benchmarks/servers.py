@@ -1,0 +1,59 @@
+"""Postgres of a benchmark's own: as users run it, with its usual flush, gone afterwards."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+
+from batch_pipeline.inventory import embedded_server
+from batch_pipeline_tests.benchmarks.wide_records import CHECKED
+from batch_pipeline_tests.benchmarks.workload import Facts
+
+
+@contextmanager
+def server(**settings: str) -> Iterator[str]:
+    """Start an embedded server with some settings changed and yield its URL."""
+    folder = Path(tempfile.mkdtemp(prefix="bp-"))
+    data = folder / "postgres"
+    url = embedded_server.ensure_running(data)
+    try:
+        with psycopg.connect(url, autocommit=True) as connection:
+            for name, value in settings.items():
+                connection.execute(f"ALTER SYSTEM SET {name} = {value}")
+            connection.execute("SELECT pg_reload_conf()")
+        yield url
+    finally:
+        embedded_server.release(data)
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def database(server_url: str) -> Iterator[str]:
+    """Create an empty database and yield its URL; what was written before is flushed by then."""
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE warehouse")
+        connection.execute("CHECKPOINT")
+    try:
+        yield server_url.replace("/postgres?", "/warehouse?")
+    finally:
+        with psycopg.connect(server_url, autocommit=True) as connection:
+            connection.execute("DROP DATABASE warehouse WITH (FORCE)")
+
+
+def check_table(url: str, table: str, facts: Facts) -> None:
+    """Compare the rows of `schema.table` with the records that were generated.
+
+    Raises:
+        AssertionError: they differ.
+    """
+    statement = sql.SQL("SELECT count(*), sum(id)::bigint, sum({})::bigint FROM {}").format(
+        sql.Identifier(CHECKED), sql.Identifier(*table.split("."))
+    )
+    with psycopg.connect(url) as connection:
+        found = connection.execute(statement).fetchone()
+    wanted = (facts.records, facts.sum_of_ids, facts.sum_of_integers)
+    assert found == wanted, f"records and sums of {table} are {found}, not {wanted}"

@@ -1,0 +1,89 @@
+"""Landed files for tests of readers, in a folder or in memory."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from io import BufferedReader, BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from batch_pipeline.encode.chunks import ByteRange, JsonRecords
+from batch_pipeline.encode.readers.decoded_file import DecodedFile
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.item import LandedFile, modified_at
+from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.planning import Limits
+from batch_pipeline.model.record_rules import ReadLimits
+from batch_pipeline.model.stream import Source, SourceFormat, Storage, Stream
+from batch_pipeline.storage.filesystem import FileFacts
+
+STREAM = Stream(
+    name="orders",
+    source=Source(uri="file:///landing"),
+    limits=Limits(max_weight=1, max_count=1),
+    encoding=Encoding(format=Format.JSONL, compression=Compression.GZIP),
+    storage=Storage(root="file:///batches"),
+)
+
+
+def stream_of(
+    format: SourceFormat = SourceFormat.AUTO,  # noqa: A002 - as in stream files
+    charset: str = "utf-8",
+    **limits: int,
+) -> Stream:
+    """Return a stream of files in this format and charset; `limits` are its read limits."""
+    source = Source(uri="file:///landing", format=format, charset=charset)
+    return replace(STREAM, source=source, read_limits=ReadLimits(**limits))
+
+
+def landed(folder: Path, data: bytes, name: str = "orders") -> LandedFile:
+    """Write a file and return its entry in a listing."""
+    path = folder / name
+    path.write_bytes(data)
+    return LandedFile(
+        location=to_uri(path), size_bytes=len(data), modified_at=modified_at(path.stat())
+    )
+
+
+def in_memory(data: bytes, stream: Stream = STREAM, part: ByteRange | None = None) -> DecodedFile:
+    """Open bytes as a landed file."""
+    file = LandedFile(location="file:///landing/orders")
+    return DecodedFile(cast("Any", InMemoryFile(data)), stream, file, part)
+
+
+class InMemoryFile:
+    """Bytes in memory with the interface of a landed file."""
+
+    trouble: OSError | None = None
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.raw: BufferedReader[Any] = BufferedReader(BytesIO(data))
+        self.facts = FileFacts(size_bytes=len(data), modified_at=datetime(2026, 1, 1, tzinfo=UTC))
+
+    def reopened(self) -> BinaryIO:
+        """Return the bytes again."""
+        return BytesIO(self._data)
+
+    def check(self) -> None:
+        """Do nothing: the bytes do not change."""
+
+
+def texts(chunks: Sequence[JsonRecords]) -> list[bytes]:
+    """Return the records of all chunks."""
+    return [line for chunk in chunks for line in chunk.lines]
+
+
+def line_numbers(chunks: Sequence[JsonRecords]) -> list[int]:
+    """Return the lines where the records of all chunks start."""
+    return [number for chunk in chunks for number in chunk.line_numbers]
+
+
+def record_numbers(chunks: Sequence[JsonRecords]) -> list[int]:
+    """Return the numbers of the records of all chunks."""
+    return [number for chunk in chunks for number in chunk.record_numbers]
+
+
+def fault_of(error: Any) -> tuple[int | None, str]:
+    """Return the line and the reason of a bad file."""
+    return error.value.line, error.value.reason

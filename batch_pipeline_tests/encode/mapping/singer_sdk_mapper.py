@@ -1,0 +1,184 @@
+"""Map records with the Singer SDK and with the package, for comparisons."""
+
+import copy
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from singer_sdk.helpers._catalog import pop_deselected_record_properties
+from singer_sdk.mapper import PluginMapper
+from singer_sdk.singerlib.catalog import SelectionMask
+from singer_sdk.singerlib.json import deserialize_json, serialize_json
+
+from batch_pipeline.encode.chunks import JsonRecords, Table
+from batch_pipeline.encode.mapping.mapper import Mapper
+from batch_pipeline.model.record_rules import RecordMapping
+from batch_pipeline_tests import factories
+
+FAILED = "failed"  # the outcome of a record on which an expression fails
+FILTERED = "filtered"
+Outcome = list[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mapped:
+    """The outcome of each record: its properties in order, or `FAILED` or `FILTERED`."""
+
+    alias: str
+    keys: tuple[str, ...]
+    outcomes: Outcome
+
+
+def schema_of(values: Iterable[Any]) -> dict[str, Any]:
+    """Return the JSON Schema that a tap would send for these values."""
+    values = list(values)
+    objects = [value for value in values if isinstance(value, dict)]
+    if objects:
+        names = dict.fromkeys(name for one in objects for name in one)
+        properties = {
+            name: schema_of(one[name] for one in objects if name in one) for name in names
+        }
+        return {"type": ["object", "null"], "properties": properties}
+    if any(isinstance(value, list) for value in values):
+        return {"type": ["array", "null"]}
+    return {"type": ["string", "null"]}
+
+
+def mapped_by_sdk(
+    lines: Sequence[bytes],
+    config: Mapping[str, Any],
+    *,
+    keys: Sequence[str] = (),
+    deselected: Sequence[str] = (),
+    stream: str = "orders",
+) -> Mapped:
+    """Map records with the Singer SDK.
+
+    `deselected` are breadcrumbs without `properties`, with dots.
+    """
+    records = [deserialize_json(line) for line in lines]
+    mask = SelectionMask({_breadcrumb(path): False for path in deselected})
+    for record in records:
+        pop_deselected_record_properties(record, {}, mask)
+    mapper = PluginMapper(copy.deepcopy(dict(config)), logging.getLogger("singer"))
+    mapper.register_raw_stream_schema(stream, schema_of(records), list(keys))
+    stream_map = mapper.stream_maps[stream][0]
+    outcomes: Outcome = []
+    for record in records:
+        try:
+            mapped = stream_map.transform(record)
+            outcomes.append(FILTERED if mapped is None else _read(serialize_json(mapped)))
+        except Exception:  # noqa: BLE001 - an expression may raise anything
+            outcomes.append(FAILED)
+    after = tuple(stream_map.transformed_key_properties or ())
+    return Mapped(alias=stream_map.stream_alias, keys=after, outcomes=outcomes)
+
+
+def _breadcrumb(path: str) -> tuple[str, ...]:
+    return tuple(part for name in path.split(".") for part in ("properties", name))
+
+
+def _read(text: str | bytes) -> Any:
+    """Parse JSON so that the order of keys and the difference between 1 and true are compared."""
+    return _strict(json.loads(text, parse_float=Decimal))
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {"object": [(name, _strict(one)) for name, one in value.items()]}
+    if isinstance(value, list):
+        return [_strict(one) for one in value]
+    return str(value) if isinstance(value, bool) else value
+
+
+def json_records(lines: Sequence[bytes]) -> JsonRecords:
+    """Return a chunk of records, from line 1 on."""
+    places = range(1, len(lines) + 1)
+    return JsonRecords(lines=list(lines), line_numbers=places, record_numbers=places)
+
+
+def mapper_of(
+    config: Mapping[str, Any], *, keys: Sequence[str] = (), stream: str = "orders"
+) -> Mapper | None:
+    """Return the mapper of a stream with the options of the SDK."""
+    mapping = RecordMapping(**config)
+    return Mapper.of(factories.stream(name=stream, mapping=mapping, key_properties=tuple(keys)))
+
+
+def mapped_by_mapper(
+    lines: Sequence[bytes],
+    config: Mapping[str, Any],
+    *,
+    keys: Sequence[str] = (),
+    stream: str = "orders",
+) -> Mapped:
+    """Map records of a JSON lines file with `Mapper`."""
+    mapper = mapper_of(config, keys=keys, stream=stream)
+    if mapper is None:
+        outcomes = [_read(line) for line in lines]
+        return Mapped(alias=stream, keys=tuple(keys), outcomes=outcomes)
+    chunk = mapper.mapped(json_records(lines))
+    assert isinstance(chunk, JsonRecords)
+    outcomes = _outcomes(len(lines), chunk, [_read(line) for line in chunk.lines])
+    return Mapped(alias=mapper.alias, keys=mapper.key_properties, outcomes=outcomes)
+
+
+def table_of(lines: Sequence[bytes], *, text: bool) -> Table:
+    """Return a table of text cells or of JSON texts; absent values are null."""
+    records = [json.loads(line) for line in lines]
+    names = list(dict.fromkeys(name for record in records for name in record))
+    arrays = []
+    for name in names:
+        values = [record.get(name) for record in records]
+        cells = values if text else [None if one is None else json.dumps(one) for one in values]
+        arrays.append(pa.array(cells, pa.string()))
+    places = range(1, len(lines) + 1)
+    marked = frozenset(names)
+    return Table(
+        batch=pa.RecordBatch.from_arrays(arrays, names=names),
+        line_numbers=places,
+        record_numbers=places,
+        text=marked if text else frozenset(),
+        json=frozenset() if text else marked,
+    )
+
+
+def table_mapped_by_mapper(
+    table: Table, config: Mapping[str, Any], *, keys: Sequence[str] = ()
+) -> Mapped:
+    """Map records of a table with `Mapper`."""
+    mapper = mapper_of(config, keys=keys)
+    if mapper is None:
+        rows = _rows(table)
+        return Mapped(alias="orders", keys=tuple(keys), outcomes=list(rows))
+    chunk = mapper.mapped(table)
+    assert isinstance(chunk, Table)
+    outcomes = _outcomes(table.good, chunk, _rows(chunk))
+    return Mapped(alias=mapper.alias, keys=mapper.key_properties, outcomes=outcomes)
+
+
+def _rows(table: Table) -> list[Any]:
+    columns = []
+    for name, array in zip(table.batch.schema.names, table.batch.columns, strict=True):
+        cells = array.to_pylist()
+        if name in table.json:
+            cells = [None if cell is None else _read(cell) for cell in cells]
+        else:
+            cells = [_strict(Decimal(repr(c)) if isinstance(c, float) else c) for c in cells]
+        columns.append([(name, cell) for cell in cells])
+    return [{"object": [column[row] for column in columns]} for row in range(table.good)]
+
+
+def _outcomes(count: int, chunk: JsonRecords | Table, mapped: list[Any]) -> Outcome:
+    assert count == chunk.good + len(chunk.bad) + chunk.filtered
+    assert len(chunk.record_numbers) == len(chunk.line_numbers) == chunk.good
+    outcomes: Outcome = [FILTERED] * count
+    for number, one in zip(chunk.record_numbers, mapped, strict=True):
+        outcomes[number - 1] = one
+    for bad in chunk.bad:
+        outcomes[bad.line - 1] = FAILED
+    return outcomes

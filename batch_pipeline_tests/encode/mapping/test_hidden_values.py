@@ -1,0 +1,111 @@
+"""Values that a mapping removes or replaces are in nothing that it gives."""
+
+import gzip
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from batch_pipeline.encode.chunks import MalformedRecord
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.record_rules import BadRecordRules, RecordMapping
+from batch_pipeline_tests.encode.mapping.mapping_factories import (
+    ADA_MAIL,
+    mapped,
+    mapped_table,
+    mapping,
+    table,
+)
+from batch_pipeline_tests.encode.task_fixture import TaskFixture
+
+HIDING = {
+    "select": mapping(("*", "!email")),
+    "select some": mapping(("id", "name", "other.*")),
+    "remove": mapping(email=None),
+    "hash": mapping(email="md5(email)"),
+    "replace": mapping(email="'x'"),
+    "else": mapping(id="id", n="int(name)", __else__=None),
+    "remove and fail": mapping(email=None, n="int(name)", m="email['x']", o="float(email)"),
+    "hash and fail": mapping(email="sha256(email)", n="datetime.date.fromisoformat(email)"),
+    "filter that fails": mapping(email=None, __filter__="int(email) > 1"),
+    "key that fails": mapping(email=None, n="config[email]", m="{}[email]"),
+    "change in place": mapping(email=None, n="tags.append(1)", m="int(email)"),
+    "flatten": RecordMapping(
+        stream_maps={"orders": {"email": None}}, flattening_enabled=True, flattening_max_depth=1
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HIDING)
+def test_hidden_value_is_in_nothing_that_a_mapping_gives(name: str) -> None:
+    """Expect the value in no record, no reason and no raw text, of good and bad records."""
+    how = HIDING[name]
+    lines = [
+        f'{{"id":1,"email":"{ADA_MAIL}","name":"Ada","tags":[]}}',
+        f'{{"id":2,"name":"7","email":"{ADA_MAIL}","tags":{{}}}}',
+        f'{{"id":3,"email":"{ADA_MAIL}"',
+        f'["{ADA_MAIL}"]',
+        f'{{"id":4,"em\\u0061il":"{ADA_MAIL}","email":"{ADA_MAIL}","name":"8","tags":null}}',
+    ]
+    chunk = mapped(how, *(line.encode() for line in lines))
+    assert len(chunk.bad) >= 2
+    assert ADA_MAIL not in repr(chunk)
+    columns = {name: pa.array(cells) for name, cells in _CELLS.items()}
+    for text in (frozenset(columns), frozenset[str]()):
+        given = table(
+            columns, text=text, bad=(MalformedRecord(line=1, reason="-", raw=ADA_MAIL.encode()),)
+        )
+        result = mapped_table(how, given)
+        assert ADA_MAIL not in repr((result.batch.to_pydict(), result.bad))
+
+
+_CELLS = {
+    "id": ["1", "2"],
+    "email": [ADA_MAIL, ADA_MAIL],
+    "name": ["Ada", "7"],
+    "tags": ["a", None],
+}
+
+MIXED = {
+    "jsonl": (
+        f'{{"id":1,"email":"{ADA_MAIL}","name":"7"}}\n'
+        f'{{"id":2,"email":"{ADA_MAIL}","name":"Ada"}}\n'
+        f'{{"id":3,"email":"{ADA_MAIL}"\n'
+    ),
+    "csv": f"id,email,name\n1,{ADA_MAIL},7\n2,{ADA_MAIL},Ada\n3,{ADA_MAIL}\n4,a,b,c,{ADA_MAIL}\n",
+}
+ENCODINGS = [
+    Encoding(format=Format.JSONL, compression=Compression.NONE),
+    Encoding(format=Format.PARQUET, compression=Compression.NONE),
+]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
+@pytest.mark.parametrize("source", MIXED)
+@pytest.mark.parametrize(
+    "how", [mapping(email="md5(email)", n="int(name)"), mapping(("!email",), n="int(name)")]
+)
+def test_hidden_value_is_in_no_byte_of_what_a_task_writes_and_reports(
+    tmp_path: Path, encoding: Encoding, source: str, how: RecordMapping
+) -> None:
+    """Expect the value neither in part files, nor in the quarantine, nor in the report."""
+    task = TaskFixture(tmp_path)
+    task.stream = replace(
+        task.stream,
+        encoding=encoding,
+        mapping=how,
+        on_bad_record=BadRecordRules(max_bad_records=10),
+    )
+    task.land(MIXED[source].encode())
+    types = {} if how.select == ("!email",) else {"email": "string"}
+    report = task.encode(id="integer", **types, name="string", n="integer")
+    assert report.part_files
+    assert report.quarantine_files
+    assert sum(item.written for item in report.items) == 1
+    assert ADA_MAIL not in repr(report)
+    for path in tmp_path.glob("batches/**/*"):
+        if path.is_file():
+            data = path.read_bytes()
+            plain = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
+            assert ADA_MAIL.encode() not in plain

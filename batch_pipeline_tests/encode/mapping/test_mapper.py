@@ -1,0 +1,206 @@
+"""Mapping JSON records: what stays byte for byte, what is set aside, what is selected."""
+
+import subprocess
+import sys
+
+import pytest
+
+from batch_pipeline.encode.chunks import JsonRecords, MalformedRecord
+from batch_pipeline.encode.mapping.mapper import Mapper
+from batch_pipeline.model.record_rules import RecordMapping
+from batch_pipeline_tests.encode.mapping.mapping_factories import (
+    ADA_MAIL,
+    WITHHELD,
+    mapped,
+    mapper,
+    mapping,
+)
+from batch_pipeline_tests.factories import stream
+
+
+def test_mapper_of_a_stream_without_mapping_is_none() -> None:
+    """Expect no mapper, so that records are passed on as they are."""
+    assert Mapper.of(stream()) is None
+    assert Mapper.of(stream(mapping=RecordMapping(stream_maps={"other": {"a": None}}))) is None
+
+
+def test_selection_does_not_load_the_singer_sdk() -> None:
+    """Only tasks of streams with stream maps or flattening take the time to load it."""
+    code = (
+        "import sys; from batch_pipeline.encode import task; "
+        "from batch_pipeline_tests.encode.mapping.mapping_factories import mapped, mapping; "
+        "mapped(mapping(('!a',)), b'{}'); print('singer_sdk' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_values_that_no_expression_reads_keep_their_text() -> None:
+    """Expect every byte of the other values, in numbers, escapes and blanks inside of them."""
+    kept = (
+        b'"a":1.10,"b":1e+2,"c":"\\u00e9\\/","d":[1, 2 ],"e":-0,"f":123456789012345678901234567890'
+    )
+    line = b'{"x":1,' + kept + b',"y":{"z" :1}}'
+    assert mapped(mapping(x=None, y=None), line).lines == [b"{" + kept + b"}"]
+    assert mapped(mapping(("!x", "!y.z")), line).lines == [b"{" + kept + b',"y":{}}']
+    assert mapped(mapping(g="x + 1"), line).lines == [line[:-1] + b',"g":2}']
+
+
+def test_renamed_value_keeps_its_text() -> None:
+    """Expect `1.10` under its new name, and not `1.1`."""
+    assert mapped(mapping(b="a", a=None), b'{"a":1.10}').lines == [b'{"b":1.10}']
+
+
+def test_filtered_and_bad_records_leave_places_and_numbers_of_the_others() -> None:
+    """Expect line and number of each record that goes on, and the counts of the others."""
+    how = mapping(__filter__="int(a) > 1")
+    chunk = mapped(how, b'{"a":"1"}', b'{"a":"2"}', b'{"a":"x"}', b'{"a":3}')
+    assert (chunk.lines, list(chunk.line_numbers), list(chunk.record_numbers)) == (
+        [b'{"a":"2"}', b'{"a":3}'],
+        [12, 14],
+        [2, 4],
+    )
+    assert chunk.filtered == 1
+    reason = "filter of the stream map: ValueError: invalid literal for int() with base 10: 'x'"
+    assert chunk.bad == (MalformedRecord(line=13, reason=reason, raw=b'{"a":"x"}'),)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"[1]", "is not a JSON object"),
+        (b'{"a":', "is not valid JSON (Input data was truncated)"),
+        (b'{"\xff":1}', "is not UTF-8"),
+        (b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}", "is nested too deeply"),
+    ],
+)
+def test_line_that_is_no_record_is_set_aside(line: bytes, reason: str) -> None:
+    """Expect the reason, and the text as no value is hidden."""
+    chunk = mapped(mapping(__filter__="a"), line)
+    assert chunk.bad == (MalformedRecord(line=11, reason=reason, raw=line),)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b'"\xff"', "is not UTF-8"),
+        (b"9" * 5000, "holds a value that cannot be read (ValidationError)"),
+        (b"1E99999999999999999999", "holds a value that cannot be read (InvalidOperation)"),
+    ],
+)
+def test_value_that_cannot_be_read_matters_only_where_it_is_needed(
+    value: bytes, reason: str
+) -> None:
+    """Expect the record to be set aside by an expression or flattening that reads the value."""
+    line = b'{"a":[' + value + b'],"b":1}'
+    assert mapped(mapping(c="b"), line).lines == [line[:-1] + b',"c":1}']
+    flat = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
+    assert mapped(flat, line).bad == (MalformedRecord(line=11, reason=reason, raw=line),)
+    assert mapped(mapping(__filter__="a"), line).bad == mapped(flat, line).bad
+
+
+def test_record_that_fails_when_values_are_hidden_is_set_aside_without_its_text() -> None:
+    """Expect neither the text nor an exception's text that repeats a value of the record."""
+    how = mapping(email=None, number="int(email)")
+    line = b'{"email":"' + ADA_MAIL.encode() + b'"}'
+    reason = f'stream map of "number": ValueError; {WITHHELD}'
+    assert mapped(how, line).bad == (MalformedRecord(line=11, reason=reason, raw=b""),)
+
+
+def test_reason_when_values_are_hidden_still_names_what_is_missing() -> None:
+    """Expect the name that the expression uses, which is no value."""
+    (bad,) = mapped(mapping(email="md5(mail)"), b'{"email":"x"}').bad
+    assert "NameNotDefined: 'mail' is not defined" in bad.reason
+
+
+def test_records_that_the_reader_set_aside_lose_their_text_when_values_are_hidden() -> None:
+    """Expect the reader's reason with a note, and no text."""
+    read = (MalformedRecord(line=3, reason="has a cell too many", raw=ADA_MAIL.encode()),)
+    given = JsonRecords(lines=[], line_numbers=[], record_numbers=[], bad=read)
+    assert mapper(mapping(("!email",))).mapped(given).bad == (
+        MalformedRecord(line=3, reason=f"has a cell too many; {WITHHELD}", raw=b""),
+    )
+    assert mapper(mapping(__filter__="email")).mapped(given).bad == read
+
+
+def test_selection_inside_of_an_object_keeps_only_what_is_selected() -> None:
+    """Expect the object with the selected properties, and nothing of other objects."""
+    line = b'{"id":1,"a":{"x":1,"y":{"z":2}},"b":{"x":3},"c":null,"d":[{"x":1}]}'
+    assert mapped(mapping(("id", "a.y", "c.x")), line).lines == [
+        b'{"id":1,"a":{"y":{"z":2}},"c":null}'
+    ]
+    assert mapped(mapping(("*", "!a", "a.x", "!d")), line).lines == [
+        b'{"id":1,"a":{"x":1},"b":{"x":3},"c":null}'
+    ]
+
+
+def test_selection_of_some_properties_keeps_the_keys() -> None:
+    """Expect the keys of the stream beside what is selected, as the Singer SDK has it."""
+    made = Mapper.of(stream(mapping=mapping(("name",)), key_properties=("id",)))
+    assert made is not None
+    chunk = made.mapped(
+        JsonRecords(lines=[b'{"id":1,"name":2,"x":3}'], line_numbers=[1], record_numbers=[1])
+    )
+    assert isinstance(chunk, JsonRecords)
+    assert chunk.lines == [b'{"id":1,"name":2}']
+
+
+def test_flattening_that_gives_a_name_twice_sets_the_record_aside() -> None:
+    """Expect no value to replace another one silently."""
+    how = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
+    chunk = mapped(how, b'{"a":{"b":1},"a__b":2}', b'{"a":{"b":1}}')
+    assert chunk.lines == [b'{"a__b":1}']
+    assert [bad.reason for bad in chunk.bad] == ["flattening gives two properties 'a__b'"]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (b'{"a":{"b":null},"a__b":{"c":2}}', b'{"a__b":"{\\"c\\":2}"}'),
+        (b'{"a__b":{ },"a":{"b":1}}', b'{"a__b":1}'),
+        (b'{"a":{"b":1},"a__b":{"c":2}}', None),
+        (b'{"a__b":{"c":2},"a":{"b":null}}', None),
+        (b'{"a":{"b":"{}"},"a__b":{"c":2}}', None),
+    ],
+)
+def test_flattening_of_an_object_named_as_another_property_loses_no_value(
+    line: bytes, expected: bytes | None
+) -> None:
+    how = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
+    chunk = mapped(how, line)
+    assert chunk.lines == ([] if expected is None else [expected])
+    reasons = ["flattening gives two properties 'a__b'"] if expected is None else []
+    assert [bad.reason for bad in chunk.bad] == reasons
+
+
+def test_decimal_that_is_no_number_becomes_null() -> None:
+    """Expect JSON to stay valid whatever an expression gives."""
+    (line,) = mapped(mapping(b="[a.from_float(float('nan'))]"), b'{"a":1.5}').lines
+    assert line == b'{"a":1.5,"b":[null]}'
+
+
+def test_result_without_a_json_form_sets_the_record_aside() -> None:
+    """Expect no display text of Python, whose order of a set differs from run to run."""
+    (bad,) = mapped(mapping(a="set(b)"), b'{"b":["x","y"]}').bad
+    assert bad.reason.startswith('stream map of "a": NoJsonFormError: gives a set')
+
+
+def test_expression_that_two_properties_share_names_the_one_on_which_it_fails() -> None:
+    how = mapping(a="int(self)", b="int(self)", c="int(b)")
+    (bad,) = mapped(how, b'{"a":"1","b":"x","c":"y"}').bad
+    assert bad.reason.startswith('stream map of "b": ValueError')
+
+
+def test_values_nested_in_flattened_objects_keep_their_text() -> None:
+    how = RecordMapping(flattening_enabled=True, flattening_max_depth=2)
+    line = b'{"a":{"b":{"c":1e2},"d":"\\u00e9"},"e":[1, 2 ],"f":{"g":-0}}'
+    assert mapped(how, line).lines == [b'{"a__b__c":1e2,"a__d":"\\u00e9","e":"[1,2]","f__g":-0}']
+
+
+def test_flattening_of_an_object_that_is_read_and_mapped_keeps_the_text_of_its_values() -> None:
+    how = RecordMapping(
+        stream_maps={"orders": {"city": "a['c']", "copy": "a"}}, flattening_enabled=True
+    )
+    assert mapped(how, b'{"a":{"b":1.10,"c":"x"}}').lines == [
+        b'{"a__b":1.10,"a__c":"x","city":"x","copy__b":1.10,"copy__c":"x"}'
+    ]

@@ -1,0 +1,195 @@
+"""Our mapping gives what the Singer SDK's own mapper gives, record by record."""
+
+import json
+from typing import Any
+
+import pytest
+
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline_tests.encode.mapping.singer_sdk_cases import LINES, MAPS, condition, flat, prop
+from batch_pipeline_tests.encode.mapping.singer_sdk_mapper import (
+    mapped_by_mapper,
+    mapped_by_sdk,
+    mapper_of,
+    table_mapped_by_mapper,
+    table_of,
+)
+
+# Whether a record without an address would have an object there, only the SDK's schema knows.
+ONLY_WITH_AN_ADDRESS = {"flatten over an object"}
+LINES_WITH_AN_ADDRESS = LINES[:4]
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_json_records_when_mapped_equal_those_of_the_singer_sdk(name: str) -> None:
+    """Expect properties, their order, what is filtered and what fails to be the SDK's."""
+    lines = LINES_WITH_AN_ADDRESS if name in ONLY_WITH_AN_ADDRESS else LINES
+    assert mapped_by_mapper(lines, MAPS[name]) == mapped_by_sdk(lines, MAPS[name])
+
+
+def test_flattening_without_a_depth_equals_that_of_the_singer_sdk_to_any_depth() -> None:
+    lines = [*LINES, b'{"a":' * 90 + b'{"b":[{"c":1}]}' + b"}" * 90]
+    all_levels = {"flattening_enabled": True, "flattening_separator": "."}
+    assert mapped_by_mapper(lines, all_levels) == mapped_by_sdk(
+        lines, {**all_levels, "flattening_max_depth": 99}
+    )
+
+
+KEYED = {
+    "as they are": prop(email=None),
+    "kept by else": prop(id="id", qty="qty * 2", __else__=None),
+    "kept while a list changes": prop(id="id", n="tags.append(1)", __else__=None),
+    "other keys": prop(__key_properties__=["name"], id=None),
+    "no keys": prop(__key_properties__=None, id=None),
+    "empty list": prop(__key_properties__=[], id=None),
+    "new keys": prop(__key_properties__=["new"], new="md5(name)"),
+    "keys of another stream": {"stream_maps": {"customers": {"id": None}}},
+    "flattened": flat(1, email=None),
+}
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_keys_when_a_stream_map_names_them_are_those_of_the_singer_sdk(name: str) -> None:
+    """Expect keys after the mapping, and the records, to be the SDK's."""
+    config = KEYED[name]
+    assert mapped_by_mapper(LINES, config, keys=["id"]) == mapped_by_sdk(LINES, config, keys=["id"])
+
+
+SELECTIONS: dict[str, tuple[list[str], list[str]]] = {
+    "one out": (["!email"], ["email"]),
+    "one out of all": (["*", "!email"], ["email"]),
+    "nested out": (["*", "!address.geo"], ["address.geo"]),
+    "deeply nested out": (["!address.geo.lat"], ["address.geo.lat"]),
+    "all nested out": (["!address.*"], ["address.city", "address.geo"]),
+    "only some": (
+        ["id", "name", "qty"],
+        ["email", "status", "amount", "tags", "address", "ok", "extra"],
+    ),
+    "an object": (["*", "!address", "!extra"], ["address", "extra"]),
+    "in again": (["!*", "*", "!ok"], ["ok"]),
+    "by pattern": (["!*a*"], ["email", "name", "amount", "status", "tags", "address", "extra"]),
+}
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_selection_when_properties_are_left_out_equals_the_singer_sdks(name: str) -> None:
+    """Expect the records that the SDK makes with the same properties deselected."""
+    patterns, deselected = SELECTIONS[name]
+    by_sdk = mapped_by_sdk(LINES, {}, deselected=deselected)
+    assert mapped_by_mapper(LINES, {"select": patterns}) == by_sdk
+
+
+def test_selection_before_a_stream_map_hides_what_it_deselects() -> None:
+    """Expect an expression that names a deselected property to fail, as in the SDK."""
+    config = prop(a="email", b="address['geo']")
+    ours = mapped_by_mapper(LINES, {**config, "select": ["!email", "!address.geo"]})
+    assert ours == mapped_by_sdk(LINES, config, deselected=["email", "address.geo"])
+
+
+TEXT_LINES = [
+    b'{"id":"1","email":"Ada@Example.org","status":"paid","qty":"2"}',
+    b'{"id":"2","email":null,"status":"open","qty":null}',
+    b'{"id":"3","email":"x","status":null,"qty":"-3.50"}',
+]
+TEXT_MAPS = [
+    *("remove", "rename", "rename from a removed one", "constant", "swap", "hash", "self"),
+    *("filter", "filter by null", "filter none", "filter all", "unknown name", "stream name"),
+    *("keep nothing", "keep only as text", "whole record", "change the record", "lists"),
+    *("flatten 1", "flatten new objects", "flatten the record", "membership", "comparison"),
+]
+
+
+@pytest.mark.parametrize("name", TEXT_MAPS)
+def test_text_cells_when_mapped_equal_records_of_the_singer_sdk(name: str) -> None:
+    """Expect of a csv file what the SDK makes of its cells as text and null."""
+    table = table_of(TEXT_LINES, text=True)
+    assert table_mapped_by_mapper(table, MAPS[name]) == mapped_by_sdk(TEXT_LINES, MAPS[name])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("status == 'paid'", "status != 'paid'", "not status == 'paid'", "status < 'p'"),
+        *("id < '3'", "id >= '2' and id <= '2'", "status in ['paid', 'open']", "qty == 2"),
+        *("status not in ('paid',)", "email == None", "email != None or id == '2'", "id in '12'"),
+        *("email is None and not status in ['x']", "status in [None]", "'1' == id", "nowhere == 1"),
+    ],
+)
+def test_filter_of_columns_keeps_what_the_singer_sdk_keeps(text: str) -> None:
+    """Expect the same records whether columns are compared at once or not."""
+    table = table_of(TEXT_LINES, text=True)
+    config = condition(text)
+    assert table_mapped_by_mapper(table, config) == mapped_by_sdk(TEXT_LINES, config)
+
+
+FULL_LINES = [LINES[0], LINES[1], LINES[3].replace(b',"extra":{"deep":{"er":[1,{"a":1.0}]}}', b"")]
+ONLY_BY_RECORD = {"flatten one moved after", "flatten a long name", "missing property"}
+
+
+@pytest.mark.parametrize("name", sorted(set(MAPS) - ONLY_BY_RECORD))
+def test_json_columns_when_mapped_equal_records_of_the_singer_sdk(name: str) -> None:
+    """Expect of columns of JSON text, nulls and order aside, what the SDK makes of the records."""
+    lines = [json.dumps(dict(sorted(json.loads(line).items()))).encode() for line in FULL_LINES]
+    ours = table_mapped_by_mapper(table_of(lines, text=False), MAPS[name])
+    sdks = mapped_by_sdk(lines, MAPS[name])
+    assert [_unordered(one) for one in ours.outcomes] == [_unordered(o) for o in sdks.outcomes]
+    assert (ours.alias, ours.keys) == (sdks.alias, sdks.keys)
+
+
+def _unordered(outcome: Any) -> Any:
+    if isinstance(outcome, str):
+        return outcome
+    return {name: value for name, value in outcome["object"] if value is not None}
+
+
+REFUSED = {
+    "syntax": (prop(a="name +"), "stream_maps.orders.a"),
+    "empty": (prop(a=""), "stream_maps.orders.a"),
+    "leading blank": (prop(a=" name"), "stream_maps.orders.a"),
+    "filter syntax": (condition("=="), "stream_maps.orders.__filter__"),
+    "number": (prop(a=5), "stream_maps.orders.a"),
+    "object": (prop(a={"b": "c"}), "stream_maps.orders.a"),
+    "filter that is no text": (prop(__filter__=5), "stream_maps.orders.__filter__"),
+    "else that is no null": (prop(__else__="x"), "stream_maps.orders.__else__"),
+    "else of streams that is no null": ({"stream_maps": {"__else__": "x"}}, "stream_maps.__else__"),
+    "unknown option": ({"stream_maps": {"__x__": None}}, "stream_maps.__x__"),
+    "text for a stream": ({"stream_maps": {"orders": "x"}}, "stream_maps.orders"),
+    "list for a stream": ({"stream_maps": {"orders": []}}, "stream_maps.orders"),
+    "key removed": (prop(id=None), "stream_maps.orders.id"),
+    "key dropped by else": (prop(name="name", __else__=None), "stream_maps.orders.__else__"),
+    "alias syntax": (prop(__alias__="a b"), "stream_maps.orders.__alias__"),
+    "alias with an unknown function": (prop(__alias__="f(1)"), "stream_maps.orders.__alias__"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_mapping_that_the_singer_sdk_refuses_is_refused(name: str) -> None:
+    """Expect an error that names the setting where the SDK raises one before any record."""
+    config, key = REFUSED[name]
+    with pytest.raises(Exception):  # noqa: B017, PT011 - the SDK raises all kinds
+        mapped_by_sdk([], config, keys=["id"])
+    with pytest.raises(InvalidValueError) as caught:
+        mapper_of(config, keys=["id"])
+    assert caught.value.name == key
+
+
+REFUSED_EARLIER = {
+    "unknown function": "nothing(id)",
+    "lambda": "(lambda: 1)()",
+    "walrus": "(x := 1)",
+    "dunder": "name.__class__",
+    "dunder of a function": "md5.__globals__",
+    "format": "'{}'.format(id)",
+    "set comprehension": "{t for t in tags}",
+    "call of an item": "tags[0]()",
+    "matrix product": "id @ id",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_EARLIER)
+def test_expression_that_fails_on_every_record_in_the_singer_sdk_is_refused(name: str) -> None:
+    """Expect an error at once for what the SDK would notice at the first record."""
+    config = prop(a=REFUSED_EARLIER[name])
+    assert mapped_by_sdk(LINES[:1], config).outcomes == ["failed"]
+    with pytest.raises(InvalidValueError):
+        mapper_of(config)

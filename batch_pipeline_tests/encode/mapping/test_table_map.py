@@ -1,0 +1,181 @@
+"""Mapping tables: types, text cells, rows that are filtered or fail."""
+
+import math
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from batch_pipeline.model.record_rules import OnNonfinite, RecordMapping
+from batch_pipeline_tests.encode.mapping.mapping_factories import (
+    mapped_table,
+    mapping,
+    table,
+)
+
+
+def test_flattened_row_with_a_name_twice_is_set_aside() -> None:
+    """Expect the row with two values for one column, and only this; the others share it."""
+    columns = {"a": pa.array(['{"b":1}', '{"c":2}', None, '{"b":4}'])}
+    columns["a__b"] = pa.array([1, 2, 3, None])
+    how = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
+    result = mapped_table(how, table(columns, json=frozenset({"a"})))
+    assert result.batch.to_pydict() == {"a__b": [2, 3, 4], "a__c": [2, None, None]}
+    assert [bad.line for bad in result.bad] == [11]
+
+
+def test_flattened_row_with_a_nul_in_a_name_is_set_aside() -> None:
+    columns = {"a": pa.array(['{"b":1}', '{"x\\u0000y":2}', '{"b":3}'])}
+    how = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
+    result = mapped_table(how, table(columns, json=frozenset({"a"})))
+    assert result.batch.to_pydict() == {"a__b": [1, 3]}
+    reason = "flattening gives 'a__x\\x00y': a name with a NUL cannot be stored in PostgreSQL"
+    assert [(bad.line, bad.reason) for bad in result.bad] == [(12, reason)]
+
+
+def test_typed_columns_are_seen_as_their_json_values_and_stay_typed() -> None:
+    """Expect expressions to see ISO texts and exact decimals, and the columns to be untouched."""
+    columns = {
+        "id": pa.array([1, 2]),
+        "at": pa.array(
+            [datetime(2026, 1, 31, 12, 30, tzinfo=UTC), None], pa.timestamp("us", "UTC")
+        ),
+        "price": pa.array([Decimal("1.10"), None]),
+        "ratio": pa.array([0.1, None]),
+        "nested": pa.array(['{"a":1.50}', None]),
+    }
+    how = mapping(
+        day="at[:10] if at else None",
+        twice="price * 2 if price else 0",
+        ratio_text="str(ratio)",
+        inner="nested.a if nested else 'none'",
+        number="id",
+    )
+    result = mapped_table(how, table(columns, json=frozenset({"nested"})))
+    assert result.batch.schema.names == [*columns, "day", "twice", "ratio_text", "inner", "number"]
+    for name, array in columns.items():
+        assert result.batch.column(name).equals(array)
+    assert result.batch.column("number").equals(columns["id"])
+    assert result.json == {"nested", "inner"}
+    assert result.batch.select(["day", "twice", "ratio_text", "inner"]).to_pydict() == {
+        "day": ["2026-01-31", None],
+        "twice": [2.2, 0.0],
+        "ratio_text": ["0.1", "None"],
+        "inner": ["1.50", '"none"'],
+    }
+
+
+def test_text_cells_stay_text_cells_under_a_new_name() -> None:
+    """Expect their types to be found out as if there were no map; a constant has its own."""
+    columns = {"a": pa.array(["1", None]), "b": pa.array(["x", "y"])}
+    how = mapping(c="a", a=None, d="'k'")
+    result = mapped_table(how, table(columns, text=frozenset(columns)))
+    assert (set(result.text), set(result.json)) == ({"b", "c"}, set())
+    assert result.batch.to_pydict() == {"b": ["x", "y"], "c": ["1", None], "d": ["k", "k"]}
+
+
+def test_rows_that_are_filtered_or_fail_leave_places_and_numbers_of_the_others() -> None:
+    """Expect a table of what is left, whose counts add up, and failures with their lines."""
+    columns = {"a": pa.array(["1", "2", "x", "3", None])}
+    how = mapping(__filter__="a != '1'", b="int(a)")
+    result = mapped_table(how, table(columns, text=frozenset({"a"}), filtered=1))
+    assert (result.batch.to_pydict(), result.filtered) == ({"a": ["2", "3"], "b": [2, 3]}, 2)
+    assert (list(result.line_numbers), list(result.record_numbers)) == ([12, 14], [2, 4])
+    assert [(bad.line, bad.raw) for bad in result.bad] == [(13, b""), (15, b"")]
+
+
+def test_row_on_which_two_expressions_fail_tells_of_the_first() -> None:
+    """Expect one bad record with the reason that the Singer SDK would meet."""
+    columns = {"a": pa.array(["x"]), "b": pa.array([1.5])}
+    how = mapping(a="self", c="int(a)", d="float(a)")
+    (bad,) = mapped_table(how, table(columns, text=frozenset({"a"}))).bad
+    assert bad.reason.startswith('stream map of "c": ValueError')
+
+
+def test_row_on_which_the_filter_fails_is_set_aside_with_its_cells_as_json() -> None:
+    columns = {"a": pa.array(["x"]), "b": pa.array([1.5])}
+    given = table(columns, text=frozenset({"a"}))
+    (bad,) = mapped_table(mapping(__filter__="int(a) > 1"), given).bad
+    assert bad.reason.startswith("filter of the stream map: ValueError")
+    assert bad.raw == b'{"a":"x","b":1.5}'
+
+
+def test_table_that_loses_all_columns_by_selection_keeps_its_records() -> None:
+    """Expect two records without columns, which are not silently gone."""
+    columns = {"a": pa.array([1, 2])}
+    result = mapped_table(mapping(("b",)), table(columns))
+    assert (result.good, result.batch.num_columns, result.filtered) == (2, 0, 0)
+
+
+def test_table_that_loses_all_rows_by_a_filter_keeps_the_mapped_columns() -> None:
+    columns = {"a": pa.array([1, 2]), "b": pa.array(["x", "y"]), "c": pa.array([1.5, None])}
+    how = mapping(__filter__="a > 2", d="b", e="a * 2", c=None, __key_properties__=["f"])
+    result = mapped_table(how, table(columns, text=frozenset({"b"})))
+    assert (result.good, result.filtered) == (0, 2)
+    assert result.batch.schema.names == ["a", "b", "d", "e"]
+    assert (set(result.text), set(result.json)) == ({"b", "d"}, {"e"})
+
+
+def test_column_that_an_expression_makes_of_one_character_texts_has_its_own_type() -> None:
+    """Python has one object for each such text, so identity does not say what is a copy."""
+    columns = {"a": pa.array(["1", "1"]), "b": pa.array(["x", "y"])}
+    how = mapping(c="'1'", d="a[0]", e="str(a)")
+    result = mapped_table(how, table(columns, text=frozenset(columns)))
+    assert set(result.text) == {"a", "b"}
+    assert result.batch.select(["c", "d", "e"]).to_pydict() == {name: ["1", "1"] for name in "cde"}
+
+
+def test_value_that_no_expression_reads_is_passed_on_whatever_it_is() -> None:
+    columns = {"a": pa.array([1, 2]), "b": pa.array([math.nan, 1.0]), "c": pa.array(["{", "1"])}
+    how = mapping(d="record['a'] + _.get('a', 0)", e="b", b=None)
+    result = mapped_table(how, table(columns, json=frozenset({"c"})))
+    assert (result.batch.schema.names, result.bad) == (["a", "c", "d", "e"], ())
+    assert result.batch.column("c").to_pylist() == ["{", "1"]
+    assert result.batch.column("d").to_pylist() == [2, 4]
+    assert result.json == {"c"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "good", "bad"),
+    [
+        (OnNonfinite.NULL, ["None", "None"], 0),
+        (OnNonfinite.STRING, ["NaN", "None"], 0),
+        (OnNonfinite.QUARANTINE, ["None"], 1),
+    ],
+)
+def test_nan_that_an_expression_reads_obeys_the_rule(
+    rule: OnNonfinite, good: list[str], bad: int
+) -> None:
+    """Expect null, text, or the record set aside."""
+    columns = {"a": pa.array([math.nan, None], pa.float64())}
+    result = mapped_table(mapping(b="str(a)"), table(columns), on_nonfinite=rule)
+    assert result.batch.column("b").to_pylist() == good
+    assert len(result.bad) == bad
+
+
+@pytest.mark.parametrize(
+    ("expression", "kind", "cells"),
+    [
+        ("name", pa.string(), ["x", None]),
+        ("name == 'x'", pa.bool_(), [True, False]),
+        ("number * 2", pa.int64(), [2, 4]),
+        ("number / 2", pa.float64(), [0.5, 1.0]),
+        ("number * 2 ** 62", pa.string(), ["4611686018427387904", "9223372036854775808"]),
+        ("0.5 if name else 10 ** 400", pa.string(), ["0.5", "1" + "0" * 400]),
+        ("name or number", pa.string(), ['"x"', "2"]),
+        ("[number]", pa.string(), ["[1]", "[2]"]),
+        ("None", pa.string(), [None, None]),
+    ],
+)
+def test_computed_column_has_the_type_that_all_its_values_have(
+    expression: str, kind: pa.DataType, cells: list[Any]
+) -> None:
+    """Expect JSON text only of mixed and nested values, and of integers beyond 64 bits."""
+    columns = {"name": pa.array(["x", None]), "number": pa.array([1, 2])}
+    result = mapped_table(mapping(a=expression), table(columns))
+    assert result.batch.column("a").type == kind
+    assert result.batch.column("a").to_pylist() == cells
+    is_json = kind == pa.string() and expression != "name"
+    assert ("a" in result.json) is is_json

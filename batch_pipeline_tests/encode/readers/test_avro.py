@@ -1,0 +1,415 @@
+"""Reading avro: types, unions, codecs, what does not fit, damage."""
+
+import bz2
+import io
+import lzma
+import random
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from batch_pipeline.encode.chunks import Table
+from batch_pipeline.encode.readers.avro import AvroReader
+from batch_pipeline.model.errors import BadFileError
+from batch_pipeline.model.record_rules import OnNonfinite, ReadLimits
+from batch_pipeline_tests.encode.readers.text_input import BytesInput
+
+SYNC = bytes(range(16))
+
+
+def schema(**fields: Any) -> dict[str, Any]:
+    """Make the schema of a record with these fields."""
+    listed = [{"name": name, "type": kind} for name, kind in fields.items()]
+    return {"type": "record", "name": "r", "fields": listed}
+
+
+def avro(kind: Any, records: list[dict[str, Any]], **options: Any) -> bytes:
+    """Write an avro file in memory."""
+    file = io.BytesIO()
+    fastavro.writer(file, kind, records, sync_marker=SYNC, **options)
+    return file.getvalue()
+
+
+def tables(data: bytes, *, limits: ReadLimits | None = None) -> list[Table]:
+    """Read a file in memory."""
+    rule, bad_file = OnNonfinite.QUARANTINE, BytesInput().bad_file
+    return list(AvroReader(io.BytesIO(data), limits or ReadLimits(), rule, bad_file).chunks())
+
+
+def one_field(kind: Any, values: list[Any], written_as: Any = None) -> Table:
+    """Write one field, maybe as its plain type, and read it with its full type."""
+    data = avro(schema(a=written_as or kind), [{"a": value} for value in values], codec="null")
+    if written_as is not None:
+        header = avro(schema(a=kind), [], codec="null")
+        plain = avro(schema(a=written_as), [], codec="null")
+        data = header + data[len(plain) :]
+    (table,) = tables(data)
+    return table
+
+
+def refused(data: bytes, **options: Any) -> str:
+    """Read a file that is bad, give the reason."""
+    with pytest.raises(BadFileError) as raised:
+        tables(data, **options)
+    return raised.value.reason
+
+
+def logical(kind: str, meaning: str, **more: Any) -> dict[str, Any]:
+    """Make a logical type."""
+    return {"type": kind, "logicalType": meaning, **more}
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrow_type", "values"),
+    [
+        ("null", pa.null(), [None]),
+        ("boolean", pa.bool_(), [True]),
+        ("int", pa.int64(), [-(2**31)]),
+        (["null", "long"], pa.int64(), [2**63 - 1, None]),
+        (["long", "null"], pa.int64(), [1, None]),
+        ("float", pa.float64(), [0.10000000149011612]),
+        ("double", pa.float64(), [0.1]),
+        ("string", pa.string(), ["é"]),
+        ("bytes", pa.binary(), [b"\xff"]),
+        ({"type": "fixed", "name": "f", "size": 2}, pa.binary(), [b"ab"]),
+        ({"type": "enum", "name": "e", "symbols": ["A", "B"]}, pa.string(), ["B", "A"]),
+        (logical("int", "date"), pa.date32(), [date(1, 1, 1), date(9999, 12, 31)]),
+        (logical("int", "time-millis"), pa.time64("us"), [time(23, 59, 59, 999000)]),
+        (logical("long", "time-micros"), pa.time64("us"), [time(0, 0, 0, 1)]),
+        (
+            ["null", logical("long", "timestamp-millis")],
+            pa.timestamp("us", "UTC"),
+            [datetime(2026, 1, 1, tzinfo=UTC), None],
+        ),
+        (
+            logical("long", "timestamp-micros"),
+            pa.timestamp("us", "UTC"),
+            [datetime(1, 1, 1, 0, 0, 0, 1, tzinfo=UTC)],
+        ),
+        (
+            logical("long", "local-timestamp-micros"),
+            pa.timestamp("us"),
+            [datetime(2026, 1, 1)],  # noqa: DTZ001 - it has no zone
+        ),
+        (
+            logical("bytes", "decimal", precision=9, scale=2),
+            pa.decimal128(9, 2),
+            [Decimal("-1.10"), Decimal("9999999.99")],
+        ),
+        (
+            logical("fixed", "decimal", precision=5, scale=0, name="f", size=4),
+            pa.decimal128(5, 0),
+            [Decimal(-5)],
+        ),
+        (logical("int", "unheard-of"), pa.int64(), [5]),
+    ],
+)
+def test_avro_reader_with_typed_fields_keeps_every_value(
+    kind: Any, arrow_type: pa.DataType, values: list[Any]
+) -> None:
+    """Every type becomes the one of its column, without a change of value."""
+    table = one_field(kind, values)
+
+    assert table.batch.column("a").type == arrow_type
+    assert table.batch.column("a").to_pylist() == values
+    assert (table.json, table.bad) == (frozenset(), ())
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "texts"),
+    [
+        ({"type": "array", "items": ["null", "int"]}, [[1, None], []], ["[1,null]", "[]"]),
+        ({"type": "map", "values": "double"}, [{"b": 1.5, "a": 2.0}], ['{"b":1.5,"a":2.0}']),
+        (["null", "string", "long"], ["1", 1, None], ['"1"', "1", None]),
+        (
+            ["string", logical("int", "date")],
+            ["2026-01-31", date(2026, 1, 31)],
+            ['"2026-01-31"', '"2026-01-31"'],
+        ),
+        (
+            {
+                "type": "record",
+                "name": "q",
+                "fields": [
+                    {"name": "t", "type": logical("long", "timestamp-micros")},
+                    {"name": "m", "type": logical("int", "time-millis")},
+                    {"name": "d", "type": logical("bytes", "decimal", precision=4, scale=2)},
+                    {"name": "u", "type": logical("string", "uuid")},
+                    {"name": "b", "type": ["null", "bytes"]},
+                ],
+            },
+            [
+                {
+                    "t": datetime(2026, 1, 1, tzinfo=UTC),
+                    "m": time(1, 2, 3),
+                    "d": Decimal("1.10"),
+                    "u": UUID(int=1),
+                    "b": b"ab",
+                }
+            ],
+            [
+                (
+                    '{"t":"2026-01-01T00:00:00Z","m":"01:02:03","d":1.10,'
+                    '"u":"00000000-0000-0000-0000-000000000001","b":"YWI="}'
+                )
+            ],
+        ),
+        (logical("bytes", "decimal", precision=50, scale=1), [Decimal("0.5")], ["0.5"]),
+    ],
+)
+def test_avro_reader_with_nested_fields_gives_json_text(
+    kind: Any, values: list[Any], texts: list[str | None]
+) -> None:
+    """Nested values and unions of several types are JSON text."""
+    table = one_field(kind, values)
+
+    assert table.batch.column("a").to_pylist() == texts
+    assert table.json == {"a"}
+
+
+DATES = {"type": "array", "items": "int"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "written_as", "values", "reason"),
+    [
+        (logical("int", "date"), "int", [0, 2**30, 0], "is not a whole day of the years 1 to"),
+        (logical("long", "timestamp-millis"), "long", [0, 2**60, 0], "is not in whole micro"),
+        (logical("long", "timestamp-nanos"), "long", [0, 1001, 0], "is not in whole microsec"),
+        (logical("int", "time-millis"), "int", [0, -1, 0], "is not a time of day"),
+        (
+            logical("bytes", "decimal", precision=2, scale=1),
+            "bytes",
+            [b"\x63", b"\x64", b"\x9d"],
+            "has more digits than its type",
+        ),
+        ("string", "bytes", [b"a", b"\xff", b"c"], "is not UTF-8"),
+        (
+            {"type": "array", "items": logical("int", "date")},
+            DATES,
+            [[0], [2**30], []],
+            "is not in whole microseconds or not in the years 1 to 9999",
+        ),
+        ({"type": "map", "values": "float"}, None, [{}, {"a": float("nan")}, {}], "holds NaN"),
+        (
+            {"type": "array", "items": "string"},
+            {"type": "array", "items": "bytes"},
+            [[], [b"\xff"], []],
+            "holds text that is not UTF-8",
+        ),
+    ],
+)
+def test_avro_reader_with_values_that_do_not_fit_sets_records_aside(
+    kind: Any, written_as: Any, values: list[Any], reason: str
+) -> None:
+    """Nothing is cut: the record is reported with its number, the others are read."""
+    table = one_field(kind, values, written_as)
+
+    assert (list(table.record_numbers), list(table.line_numbers), table.good) == ([1, 3], [1, 3], 2)
+    (bad,) = table.bad
+    assert bad.line == 2
+    assert bad.reason.startswith(f"column 'a' {reason}")
+    assert b"a" in bad.raw
+
+
+def deflated(data: bytes) -> bytes:
+    """Compress without a header, as avro does."""
+    stream = zlib.compressobj(wbits=-15)
+    return stream.compress(data) + stream.flush()
+
+
+def snapped(data: bytes) -> bytes:
+    """Compress with snappy and put the checksum behind it."""
+    compressed = bytes(pa.Codec("snappy").compress(data))
+    return compressed + zlib.crc32(data).to_bytes(4, "big")
+
+
+CODECS: list[tuple[str, Callable[[bytes], bytes]]] = [
+    ("null", bytes),
+    ("deflate", deflated),
+    ("snappy", snapped),
+    ("zstandard", lambda data: bytes(pa.Codec("zstd").compress(data))),
+    ("bzip2", bz2.compress),
+    ("xz", lzma.compress),
+]
+NUMBERS = schema(a="long", b="string")
+
+
+def number(value: int) -> bytes:
+    """Write a long."""
+    file = io.BytesIO()
+    fastavro.schemaless_writer(file, "long", value)
+    return file.getvalue()
+
+
+def compressed_file(codec: str, compress: Callable[[bytes], bytes], blocks: int = 3) -> bytes:
+    """Write blocks of 1000 records with a compression."""
+    header = avro(NUMBERS, [], codec="null")
+    name = codec.encode()
+    data = header.replace(b"\x08null", number(len(name)) + name)
+    for block in range(blocks):
+        records = io.BytesIO()
+        for row in range(1000):
+            record = {"a": block * 1000 + row, "b": "text"}
+            fastavro.schemaless_writer(records, NUMBERS, record)
+        body = compress(records.getvalue())
+        data += number(1000) + number(len(body)) + body + SYNC
+    return data
+
+
+@pytest.mark.parametrize(("codec", "compress"), CODECS)
+def test_avro_reader_with_every_codec_reads_all_blocks(
+    codec: str, compress: Callable[[bytes], bytes]
+) -> None:
+    """Small blocks are put together; numbers go through."""
+    (table,) = tables(compressed_file(codec, compress))
+
+    assert table.batch.column("a").to_pylist() == list(range(3000))
+    assert list(table.record_numbers) == list(range(1, 3001))
+
+
+@pytest.mark.parametrize(("codec", "compress"), CODECS)
+def test_avro_reader_with_every_codec_refuses_damaged_blocks(
+    codec: str, compress: Callable[[bytes], bytes]
+) -> None:
+    """Whatever was changed: all records are read, or the file is bad."""
+    good = compressed_file(codec, compress)
+    chance = random.Random(5)  # noqa: S311 - not a secret
+    for _ in range(40):
+        data = bytearray(good)
+        data[chance.randrange(len(data))] = chance.randrange(256)
+        with suppress(BadFileError):
+            found = tables(bytes(data))
+            assert sum(table.good + len(table.bad) for table in found) == 3000
+
+
+@pytest.mark.parametrize(("codec", "compress"), CODECS)
+def test_avro_reader_with_blocks_that_grow_too_much_refuses_the_file(
+    codec: str, compress: Callable[[bytes], bytes]
+) -> None:
+    """A small file cannot fill the memory; the message names the limit to change."""
+    if codec == "null":
+        return
+    header = compressed_file(codec, compress, blocks=0)
+    body = compress(bytes(70 * 2**20))
+    data = header + number(1) + number(len(body)) + body + SYNC
+
+    assert refused(data, limits=ReadLimits(max_expansion=1)) == (
+        "block 1 grows too much, more than `read_limits.max_expansion` allows (1)"
+    )
+
+
+FILE = compressed_file("null", bytes)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "is not an avro file"),
+        (FILE[:20], "is cut off: the last block has no end"),
+        (FILE[:-1], "is cut off: the last block has no end"),
+        (FILE[:-1] + b"x", "is damaged: the mark behind block 3 is not its mark"),
+        (FILE + b"\0", "is cut off: the last block has no end"),
+        (
+            FILE.replace(b"\x08null", b"\x06lz4"),
+            "is compressed with 'lz4'; known are null, deflate, snappy, zstandard, bzip2, xz",
+        ),
+        (FILE.replace(b'{"type"', b'["type"'), "is damaged: the schema in its header is no JSON"),
+        (FILE.replace(b'"long"', b'"lang"'), "has no valid avro schema (lang)"),
+        (
+            compressed_file("null", bytes, 0) + number(5) + number(2) + b"\0\0" + SYNC,
+            "is damaged: a block has not all of its records",
+        ),
+        (
+            compressed_file("null", bytes, 0) + number(1) + number(4) + b"\0\0\0\0" + SYNC,
+            "is damaged: a block has other records than it says",
+        ),
+        (
+            compressed_file("null", bytes, 0) + number(2**40) + number(2) + b"\0\0" + SYNC,
+            "is damaged: a block has not all of its records",
+        ),
+    ],
+)
+def test_avro_reader_with_a_damaged_file_says_what_is_wrong(data: bytes, reason: str) -> None:
+    """The reason is a phrase that tells what is missing or wrong."""
+    assert refused(data) == reason
+
+
+def test_avro_reader_with_records_of_nothing_takes_some_of_them_only() -> None:
+    """A few bytes may say any number of records that have none, block by block."""
+    block = number(600_000) + number(0) + SYNC
+    header = avro(schema(a="null"), [], codec="null")
+
+    [table] = tables(header + block)
+
+    assert table.good == 600_000
+    assert refused(header + block * 2) == "has more than 1000000 records without a byte"
+
+
+def test_avro_reader_with_bytes_behind_records_of_nothing_refuses_the_file() -> None:
+    """What is left over is not taken for the number of more such records, which never end."""
+    header = avro(schema(a="null"), [], codec="null")
+    left = number(2**60)
+    block = number(1) + number(len(left)) + left + SYNC
+
+    assert refused(header + block) == "is damaged: a block has other records than it says"
+
+
+def test_avro_reader_with_an_int_of_more_than_32_bits_refuses_the_file() -> None:
+    """A day that no int can say is damage, not a value."""
+    header = avro(schema(a=logical("int", "date")), [], codec="null")
+    day = number(2**40)
+    block = number(1) + number(len(day)) + day + SYNC
+
+    assert refused(header + block) == "is damaged: an int has more than 32 bits"
+
+
+NODE = {"type": "record", "name": "n", "fields": [{"name": "next", "type": ["null", "n"]}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("string", "holds no records but values of the type string"),
+        (schema(), "has no columns"),
+        (
+            {"type": "record", "name": "r", "fields": [{"name": 5, "type": "int"}]},
+            "has a schema with a field whose name is no text (5)",
+        ),
+        (schema(a=NODE), "has a schema of values that hold themselves (n), which is not supported"),
+        (
+            schema(a={"type": "array", "items": "null"}),
+            "has a schema of arrays of nothing, which is not supported",
+        ),
+        (
+            schema(a=["int", logical("long", "timestamp-micros")]),
+            "column 'a' may hold several types that cannot be told apart, which is not supported",
+        ),
+    ],
+)
+def test_avro_reader_with_a_schema_it_cannot_read_refuses_the_file(kind: Any, reason: str) -> None:
+    """Before any record is read: what no column could hold, or no memory."""
+    assert refused(avro(kind, [])) == reason
+
+
+def test_avro_reader_with_too_many_columns_refuses_the_file() -> None:
+    """The message names the limit to change."""
+    reason = "has 2 columns, more than `read_limits.max_columns` allows (1)"
+
+    assert refused(FILE, limits=ReadLimits(max_columns=1)) == reason
+
+
+def test_avro_reader_without_records_tells_the_columns() -> None:
+    """A file without records still has columns and types."""
+    (table,) = tables(avro(schema(a=logical("int", "date"), b=DATES), []))
+
+    assert table.batch.schema == pa.schema([("a", pa.date32()), ("b", pa.string())])
+    assert (table.good, table.json) == (0, frozenset({"b"}))

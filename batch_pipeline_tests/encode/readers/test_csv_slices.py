@@ -1,0 +1,150 @@
+"""Reading a csv file in parts gives what reading it in one piece gives."""
+
+import io
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from batch_pipeline.encode.chunks import ByteRange
+from batch_pipeline.encode.errors import TaskInputError
+from batch_pipeline.encode.readers.csv import (
+    CsvReader,
+    CsvSliceReader,
+    count_quotes_and_lines,
+    make_slices,
+)
+from batch_pipeline.encode.readers.formats import SOURCE_READERS, SplitMethod
+from batch_pipeline.model.record_rules import ReadLimits
+from batch_pipeline.model.stream import CsvOptions, SourceFormat
+from batch_pipeline_tests.encode.readers.text_input import BytesInput
+
+COMMA = CsvOptions()
+Found = list[tuple[int, tuple[str | None, ...]]]
+
+cells = st.none() | st.text(alphabet='ab,"\n\ré', max_size=5)
+
+
+def written(rows: list[tuple[str | None, ...]], end: str) -> bytes:
+    """Write rows, the cells with special characters in quotes."""
+
+    def cell(value: str | None) -> str:
+        if value is None:
+            return ""
+        if value == "" or set(',"\r\n') & set(value):
+            return '"' + value.replace('"', '""') + '"'
+        return value
+
+    return "".join(",".join(map(cell, row)) + end for row in rows).encode()
+
+
+def in_one_piece(data: bytes, options: CsvOptions = COMMA) -> Found:
+    """Read all records with the lines where they start."""
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    found: Found = []
+    for chunk in CsvReader(BytesInput(data), options, ReadLimits()).chunks():
+        assert not chunk.bad
+        rows = [tuple(row.values()) for row in chunk.batch.to_pylist()]
+        found += zip(chunk.line_numbers, rows, strict=True)
+    return found
+
+
+def in_parts(data: bytes, cuts: list[int], options: CsvOptions = COMMA) -> Found:
+    """Read the file cut at these bytes, part by part."""
+    file = io.BytesIO(data)
+    bounds = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    parts = [ByteRange(start, stop) for start, stop in pairwise(bounds)]
+    counts = [count_quotes_and_lines(file, part, options.quote) for part in parts]
+    found: Found = []
+    for part in make_slices(parts, counts):
+        reader = CsvSliceReader(file, part, options, ReadLimits(), BytesInput().bad_file)
+        for chunk in reader.chunks():
+            rows = [tuple(row.values()) for row in chunk.batch.to_pylist()]
+            found += zip(chunk.line_numbers, rows, strict=True)
+    return found
+
+
+@settings(deadline=None, max_examples=400)
+@given(
+    rows=st.lists(st.tuples(cells, cells), max_size=8),
+    end=st.sampled_from(["\n", "\r\n", "\r", "\n\n"]),
+    cuts=st.lists(st.integers(0, 80), max_size=6),
+    start=st.sampled_from([b"", b"\xef\xbb\xbf", b"\n\r\n"]),
+    names=st.sampled_from([(), ("x", "y")]),
+    is_ended=st.booleans(),
+)
+@example(rows=[('"', "\r\n")], end="\r\n", cuts=[1, 4, 5, 6], start=b"", names=(), is_ended=True)
+def test_csv_slices_with_any_cuts_read_what_one_piece_reads(
+    rows: list[tuple[str | None, ...]],
+    end: str,
+    cuts: list[int],
+    start: bytes,
+    names: tuple[str, ...],
+    is_ended: bool,
+) -> None:
+    """Each record is read once, in order, at its line, wherever the file is cut."""
+    data = start + written([("a", "b"), *rows], end)
+    if not is_ended and rows and rows[-1] != (None, None):
+        data = data.removesuffix(end.encode())
+    options = CsvOptions(names=names)
+
+    assert in_parts(data, cuts, options) == in_one_piece(data, options)
+
+
+def test_csv_slices_with_a_cut_at_every_byte_read_what_one_piece_reads() -> None:
+    """No place is too odd: between return and newline, in doubled quotes, in the header."""
+    data = b'\n"h\n1",b\r\n1,"a""\r\n"\r\n\r\n"""",\r\n3,"x\n\ny"\r\n'
+
+    expected = in_one_piece(data)
+
+    assert [row for _, row in expected] == [("1", 'a"\r\n'), ('"', None), ("3", "x\n\ny")]
+    for cut in range(len(data) + 1):
+        assert in_parts(data, [cut]) == expected, cut
+    assert in_parts(data, list(range(len(data)))) == expected
+
+
+def test_csv_slices_with_records_longer_than_a_block_find_their_ends() -> None:
+    """A record may cover whole slices, which then have none."""
+    long = "x\n" * 200_000
+    data = written([("a", "b"), ("1", long), ("2", long), ("3", "y")], "\n")
+
+    expected = [(2, ("1", long)), (200_003, ("2", long)), (400_004, ("3", "y"))]
+
+    assert in_parts(data, list(range(100_000, len(data), 100_000))) == expected
+    assert in_parts(data, [5]) == expected  # in front of the quote that opens
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'1,2\n3,4\n5,"6\n7,8\n',
+        b'1,2\n3,"4"x\n5,6\n7,8\n',
+        b"1,2\n3\n5,6\n7,8\n",
+        b"1,2\n3,\xff\n5,6\n7,8\n",
+        b'1,2\n3,4"\n5,6\n7,8"\n',
+    ],
+)
+def test_csv_slices_with_a_bad_record_ask_for_one_piece(body: bytes) -> None:
+    """Counting quotes proves nothing once one breaks the rules; bad records are reported once."""
+    data = b"a,b\n" + body
+
+    for cut in range(len(data)):
+        with pytest.raises(TaskInputError):
+            in_parts(data, [cut])
+
+
+def test_csv_slices_with_a_single_quote_in_the_header_ask_for_one_piece() -> None:
+    """The header counts too: with a quote in a name all that follows looks quoted."""
+    assert in_one_piece(b'5",b\n1,2\n') == [(2, ("1", "2"))]
+
+    with pytest.raises(TaskInputError):
+        in_parts(b'5",b\n1,2\n3,4\n', [8])
+
+
+def test_split_method_with_an_escape_is_none() -> None:
+    """Behind an escape a quote is an ordinary byte, so that counting quotes tells nothing."""
+    csv = SOURCE_READERS[SourceFormat.CSV]
+
+    assert csv.split_method(COMMA) is SplitMethod.QUOTE_COUNTS
+    assert csv.split_method(CsvOptions(escape="\\")) is SplitMethod.NONE

@@ -1,0 +1,132 @@
+"""Opening the file of an item: the right file, all of it, as text or as a file to seek in."""
+
+import gzip
+import os
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from batch_pipeline.encode.chunks import ByteRange
+from batch_pipeline.encode.readers.decoded_file import open_source
+from batch_pipeline.encode.readers.formats import SplitMethod
+from batch_pipeline.encode.source_file import bad_file_error
+from batch_pipeline.model.errors import BadFileError
+from batch_pipeline.model.item import LandedFile
+from batch_pipeline.model.location import to_path, to_uri
+from batch_pipeline.model.record_rules import BadFileKind
+from batch_pipeline.model.stream import SourceFormat
+from batch_pipeline_tests.encode.landed_files import STREAM, in_memory, landed, stream_of
+
+
+def refusal(file: LandedFile) -> tuple[BadFileKind, str]:
+    """Open a file that cannot be used: its kind and the reason."""
+    with pytest.raises(BadFileError) as error, open_source(file, STREAM):
+        pass
+    return BadFileKind(error.value.kind), error.value.reason
+
+
+@pytest.mark.guarantee("G9")
+def test_source_with_a_file_that_is_gone_is_missing(tmp_path: Path) -> None:
+    """A file or a folder that is not there is distinguished from one that cannot be read."""
+    for name in ("gone", "no/folder"):
+        file = LandedFile(location=to_uri(tmp_path / name), size_bytes=1)
+        assert refusal(file) == (BadFileKind.MISSING, "is not there")
+    assert refusal(LandedFile(location=to_uri(tmp_path))) == (
+        BadFileKind.CORRUPT,
+        "is not a regular file",
+    )
+
+
+@pytest.mark.guarantee("G9")
+def test_source_with_another_size_or_time_has_changed(tmp_path: Path) -> None:
+    """What was registered is what is read."""
+    file = landed(tmp_path, b"a\n1\n")
+    assert file.modified_at is not None
+    earlier = replace(file, modified_at=file.modified_at - timedelta(microseconds=1))
+
+    kind, reason = refusal(replace(file, size_bytes=5))
+    assert (kind, reason) == (
+        BadFileKind.CHANGED,
+        "changed since it was registered: size 5 -> 4 B",
+    )
+    kind, reason = refusal(earlier)
+    assert kind is BadFileKind.CHANGED
+    assert reason.startswith("changed since it was registered: modified 20")
+
+
+@pytest.mark.guarantee("G9")
+def test_source_with_a_file_that_changes_while_it_is_read_has_changed(tmp_path: Path) -> None:
+    """Even where nothing was noted, and where the new content looks damaged."""
+    file = LandedFile(location=landed(tmp_path, gzip.compress(os.urandom(600_000))).location)
+    path = Path(to_path(file.location))
+
+    with pytest.raises(BadFileError) as error, open_source(file, STREAM) as source:
+        assert path.write_bytes(b"other") + len(source.read(2**20)) > 0
+    assert (error.value.kind, error.value.reason) == (
+        BadFileKind.CHANGED,
+        "changed while it was read",
+    )
+    with pytest.raises(BadFileError) as error, open_source(file, STREAM):
+        path.unlink()
+    assert error.value.kind is BadFileKind.MISSING
+
+
+def test_reason_of_a_bad_file_is_one_line_of_letters_and_signs() -> None:
+    """Libraries put bytes of a file into what they say, and reasons go into logs and terminals."""
+    error = bad_file_error(STREAM, "file:///in/a", "is damaged (\x1b[2J\nbyte \x0f)" + "é" * 2000)
+    assert error.reason.startswith("is damaged (\\x1b[2J\\nbyte \\x0f)ééé")
+    assert len(error.reason) == 1000
+
+
+def test_source_with_damage_is_corrupt(tmp_path: Path) -> None:
+    """Damage of a file that is the registered one."""
+    file = landed(tmp_path, gzip.compress(b"a\n")[:-1])
+
+    assert refusal(file) == (BadFileKind.CORRUPT, "gzip data ends early")
+
+
+@pytest.mark.parametrize("is_compressed", [True, False])
+@pytest.mark.parametrize("start", [b"PAR1\x15", b"Obj\x01", b"a,b"])
+def test_source_as_a_file_has_all_uncompressed_bytes(start: bytes, is_compressed: bool) -> None:
+    """Readers of binary formats seek: also in what landed compressed."""
+    data = start + os.urandom(3_000_000)
+    source = in_memory(gzip.compress(data) if is_compressed else data)
+
+    for _ in range(2):
+        file = source.file
+        assert file.read() == data
+        file.seek(-1_000_000, os.SEEK_END)
+        assert file.read(5) == data[-1_000_000:][:5]
+    source.close()
+
+
+def test_source_of_plain_text_can_be_split() -> None:
+    """Parts are for plain UTF-8 files whose records can be found from any byte on."""
+    jsonl = b'{"a":1}\n'
+
+    assert in_memory(jsonl).split_method is SplitMethod.BYTE_RANGES
+    assert in_memory(b"\xef\xbb\xbfa,b\n").split_method is SplitMethod.QUOTE_COUNTS
+    assert in_memory(b"PAR1\x15...").split_method is SplitMethod.BYTE_RANGES
+    whole = [
+        in_memory(gzip.compress(jsonl)),
+        in_memory("\ufeffa,b\n".encode("utf-16-le")),
+        in_memory(b"[{}]"),
+        in_memory(b"Obj\x01...."),
+        in_memory(jsonl, stream_of(SourceFormat.JSON)),
+    ]
+    assert {source.split_method for source in whole} == {SplitMethod.NONE}
+
+
+def test_source_with_a_part_keeps_it_for_its_reader(tmp_path: Path) -> None:
+    """The reader gets the part and may go to any byte of the file."""
+    file = landed(tmp_path, b"\xef\xbb\xbf" + b'{"a":1}\n{"a":2}\n')
+
+    with open_source(file, STREAM, ByteRange(4, 9)) as source:
+        assert source.part == ByteRange(4, 9)
+        assert source.text_start == 3
+        source.seek(11)
+        assert source.read(100) == b'{"a":2}\n'
+        with source.reopened() as again:
+            assert again.read(3) == b"\xef\xbb\xbf"

@@ -1,0 +1,137 @@
+"""What a file is, detected from its first bytes."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batch_pipeline.encode.readers.formats import detect_text_format, reader_for_extension
+from batch_pipeline.model.errors import BadFileError
+from batch_pipeline.model.stream import SourceFormat, kind_of
+from batch_pipeline_tests.encode.landed_files import fault_of, in_memory, stream_of
+
+CSV, JSONL, JSON = SourceFormat.CSV, SourceFormat.JSONL, SourceFormat.JSON
+PARQUET, AVRO = b"PAR1\x15\x04\x15...", b"Obj\x01...."
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        (b"", CSV),
+        (b"\n", CSV),
+        (b"a,b\n1,2\n", CSV),
+        (b"[id],[name]\n1,x\n", CSV),
+        (b'"{",b\n', CSV),
+        (b'{"a":1}', JSONL),
+        (b'{"a":1}\n{"a":2}\n', JSONL),
+        (b'\n \r\n{"a":1}\r\n\r\n{"a":2}\r\n', JSONL),
+        (b"{}\n[]\n", JSONL),
+        (b'{"a":nope}\n{"a":2}\n', JSONL),
+        (b'{"a":1,\n{"a":2}\n', JSONL),
+        (b'{"a":1\n{"a":2}\n', JSONL),
+        (b'{"a":"x\n{"a":"y"}\n', JSONL),
+        (b'{"a":1} garbage\n{"a":2}\n', JSONL),
+        (b'{"a":"a line longer than what was read', JSONL),
+        (b'{"a":"\xff"}\n{"a":2}\n', JSONL),
+        (b'{"a":' + b"[" * 5000 + b"\n", JSONL),
+        (b'{\n  "a": 1\n}\n', JSON),
+        (b'{"a": 1,\n "b": 2}', JSON),
+        (b'{\r\n\r\n "a": [\r\n {', JSON),
+        (b'{ "a":\n "cut', JSON),
+        (b'{"a":1}{"a":2}', JSON),
+        (b'{"a":1} {"a":2}\n{"a":3}', JSON),
+        (b'{"a":1}\r{"a":2}\r', JSON),
+        (b'[{"a":1}]', JSON),
+        (b'\n[\n {"a":1}', JSON),
+        (b"[", JSON),
+        (b"[ ]", JSON),
+        (b"[1, 2]", JSON),
+        (b"[null]", JSON),
+    ],
+)
+def test_text_format_by_the_start_of_a_file(start: bytes, expected: SourceFormat) -> None:
+    """Records one a line are jsonl, broken ones too; objects laid out otherwise are json."""
+    assert detect_text_format(start) is expected
+
+
+@given(
+    st.lists(st.dictionaries(st.text(), st.integers() | st.text()), min_size=1, max_size=4),
+    st.integers(0, 60),
+)
+def test_text_format_of_json_written_by_python_is_what_was_written(
+    records: list[dict[str, object]], cut: int
+) -> None:
+    """Wherever the start is cut, lines are never taken for documents."""
+    lines = "\n".join(map(json.dumps, records)).encode()
+
+    assert detect_text_format(lines) is JSONL
+    assert detect_text_format(lines[: cut + 1]) is JSONL
+    if records[0]:
+        assert detect_text_format(json.dumps(records[0], indent=1).encode()) is JSON
+    assert detect_text_format(json.dumps(records, indent=1).encode()) is JSON
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"), [(PARQUET, SourceFormat.PARQUET), (AVRO, SourceFormat.AVRO)]
+)
+def test_source_with_magic_bytes_has_their_format(data: bytes, expected: SourceFormat) -> None:
+    """Binary formats are detected by their magic bytes, and may be declared."""
+    assert in_memory(data).format is expected
+    assert in_memory(data, stream_of(expected)).format is expected
+
+
+@pytest.mark.parametrize("declared", [CSV, JSONL, JSON])
+def test_source_declared_as_text_that_is_binary_is_a_bad_file(declared: SourceFormat) -> None:
+    """The declaration wins over a guess, but not over magic bytes."""
+    assert in_memory(b"{a\n1\n", stream_of(declared)).format is declared
+    with pytest.raises(BadFileError) as error:
+        in_memory(PARQUET, stream_of(declared))
+
+    reason = f"is a file of format parquet, but `source.format` is {declared}"
+    assert fault_of(error) == (None, reason)
+
+
+@pytest.mark.parametrize("data", [b"", b"a,b\n", AVRO, b'{"a":1}'])
+def test_source_declared_as_parquet_that_is_none_is_a_bad_file(data: bytes) -> None:
+    """Nothing else is taken for parquet."""
+    with pytest.raises(BadFileError, match=r"format parquet, which|format avro, but"):
+        in_memory(data, stream_of(SourceFormat.PARQUET))
+
+
+@pytest.mark.parametrize(
+    ("start", "name"),
+    [
+        (b"PK\x03\x04", "a zip archive (or a spreadsheet)"),
+        (b"PK\x05\x06", "an empty zip archive"),
+        (b"ARROW1\0\0", "an Arrow file"),
+        (b"\xff\xff\xff\xff", "an Arrow stream"),
+        (b"PARE\x10\0\0\0", "an encrypted parquet file"),
+        (b"\x04\x22\x4d\x18", "compressed with lz4"),
+        (b"%PDF-1.7", "a PDF document"),
+        (b"name" + bytes(253) + b"ustar", "a tar archive"),
+    ],
+)
+def test_source_of_a_kind_that_nobody_reads_is_a_bad_file(start: bytes, name: str) -> None:
+    """Better a clear word than a hundred strange records."""
+    with pytest.raises(BadFileError) as error:
+        in_memory(start + b"...")
+
+    assert fault_of(error) == (None, f"is {name}, which cannot be read")
+
+
+@pytest.mark.parametrize(
+    "data", [b"PARENT_ID,name\n1,x\n", b"PAR1,PAR2,PAR3\n1,2,3\n", b"x" * 257 + b"ustar"]
+)
+def test_source_of_text_with_letters_of_a_binary_format_is_text(data: bytes) -> None:
+    """Column names may start like a parquet file; what follows tells them apart."""
+    assert in_memory(data).format is CSV
+
+
+def test_reader_for_extension_knows_the_usual_extensions_only() -> None:
+    names = ("a.tsv", "a.ndjson.gz", "a.pq", "a.log", "a.xlsx", "a")
+    readers = [reader_for_extension(kind_of(name)[0].ending) for name in names]
+    assert [reader and reader.format for reader in readers] == [
+        *(SourceFormat.CSV, SourceFormat.JSONL, SourceFormat.PARQUET),
+        *(None, None, None),
+    ]

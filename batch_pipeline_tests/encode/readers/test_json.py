@@ -1,0 +1,292 @@
+"""Reading JSON arrays and documents: each record once, as it stands, in one line, at its place."""
+
+import json
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from batch_pipeline.encode.readers.json import JsonReader
+from batch_pipeline.model.errors import BadFileError
+from batch_pipeline.model.stream import SourceFormat
+from batch_pipeline_tests.encode.landed_files import (
+    fault_of,
+    in_memory,
+    line_numbers,
+    record_numbers,
+    stream_of,
+    texts,
+)
+
+JSON = stream_of(SourceFormat.JSON)
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('{}[]",:\\\n\r/ '))
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+objects = st.dictionaries(st.text(), values, max_size=4)
+indents = st.none() | st.integers(0, 3) | st.sampled_from(["\t", " \n", "\r\n"])
+
+
+def read(data: bytes, *, block_bytes: int = 2**21) -> tuple[list[bytes], list[int]]:
+    """Read a whole file: the records, and the lines where they start."""
+    chunks = list(JsonReader(in_memory(data, JSON), block_bytes=block_bytes).chunks())
+    assert record_numbers(chunks) == list(range(1, len(texts(chunks)) + 1))
+    return texts(chunks), line_numbers(chunks)
+
+
+@given(
+    st.lists(objects | values, max_size=6),
+    indents,
+    st.booleans(),
+    st.sampled_from([b"", b" ", b"\r\n", b"\n\n\t"]),
+    st.integers(1, 80),
+)
+@example([{"a": "]},{"}, {"b": '\\"'}, {"c": "\\"}], None, True, b"", 1)
+@example([1, "a,b", None, [], {}, "]"], 2, False, b"\n", 7)
+def test_json_reader_with_any_array_returns_its_elements(
+    expected: list[Any], indent: Any, is_ascii: bool, around: bytes, block_bytes: int
+) -> None:
+    """Whatever the layout and wherever blocks end, the elements are what Python reads."""
+    array = json.dumps(expected, indent=indent, ensure_ascii=is_ascii).encode()
+    if indent is None:
+        array = around.join([b"", b"[", array[1:-1], b"]", b""])
+
+    records, _ = read(array, block_bytes=block_bytes)
+
+    assert [json.loads(record) for record in records] == expected
+    assert not any(b"\n" in record or b"\r" in record for record in records)
+
+
+@given(
+    st.lists(objects | values, max_size=6).filter(lambda all_: not all_ or all_[0] != []),
+    indents,
+    st.sampled_from([b" ", b"\n", b"\r", b"\r\n\r\n"]),
+    st.integers(1, 80),
+)
+def test_json_reader_with_any_documents_returns_them(
+    expected: list[Any], indent: Any, between: bytes, block_bytes: int
+) -> None:
+    """Documents in one line or over many are what Python reads; one at the start is no array."""
+    expected = [{}, *expected]
+    data = between.join(json.dumps(one, indent=indent).encode() for one in expected)
+
+    records, lines = read(data, block_bytes=block_bytes)
+
+    assert [json.loads(record) for record in records] == expected
+    assert lines[0] == 1
+    assert lines == sorted(lines)
+
+
+@given(st.lists(objects, min_size=1, max_size=6), st.integers(1, 80))
+def test_json_reader_with_objects_glued_together_separates_them(
+    expected: list[Any], block_bytes: int
+) -> None:
+    """Nothing needs to stand between two objects."""
+    data = b"".join(json.dumps(one).encode() for one in expected)
+
+    records, lines = read(data, block_bytes=block_bytes)
+
+    assert [json.loads(record) for record in records] == expected
+    assert lines == [1] * len(expected)
+
+
+@pytest.mark.parametrize("block_bytes", [1, 5, 2**21])
+def test_json_reader_with_a_pretty_array_returns_text_and_places(block_bytes: int) -> None:
+    """Digits, blanks and key order stay; line ends become spaces; lines are counted from 1."""
+    data = b'\n [\n  {\r\n "b": 1.50,\n "a": 12345678901234567890 }\n,\n\n {"a":"x\\ny"}, {}\n]\n'
+
+    assert read(data, block_bytes=block_bytes) == (
+        [b'{   "b": 1.50,  "a": 12345678901234567890 }', b'{"a":"x\\ny"}', b"{}"],
+        [3, 8, 8],
+    )
+
+
+@pytest.mark.parametrize("data", [b"", b" \n", b"[]", b" [\n ]\n", b"[" + b" " * 100 + b"]"])
+def test_json_reader_with_nothing_in_the_file_returns_no_records(data: bytes) -> None:
+    """An empty file and an empty array have no records."""
+    assert read(data, block_bytes=8) == ([], [])
+
+
+@pytest.mark.parametrize("block_bytes", [1, 6, 2**21])
+def test_json_reader_with_elements_other_than_objects_passes_them_on(block_bytes: int) -> None:
+    """Numbers, texts, arrays and nonsense between commas are records for the check to refuse."""
+    data = b'[1, {"a":1}, "x,[", nonsense here,\n[{}], null, {"b":2}, -2.5e3]'
+
+    records, lines = read(data, block_bytes=block_bytes)
+
+    assert records == [
+        b"1",
+        b'{"a":1}',
+        b'"x,["',
+        b"nonsense here",
+        b"[{}]",
+        b"null",
+        b'{"b":2}',
+        b"-2.5e3",
+    ]
+    assert lines == [1, 1, 1, 1, 2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("block_bytes", [1, 6, 2**21])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b'{"a":NaN}',
+        b'{"a":1,}',
+        b'{"a":"\\x"}',
+        b'{"a":"\n"}',
+        b'{"a":"\xff"}',
+        b'{"a":nope, "b":"]"}',
+        b'{"a":"\\ud800"}',
+        b'{"a":1 1}',
+        b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}",
+    ],
+)
+def test_json_reader_with_a_broken_element_passes_it_on_unchanged(
+    broken: bytes, block_bytes: int
+) -> None:
+    """What is wrong inside of a record is for the check, as long as its end is certain."""
+    array = b'[{"a":1},' + broken + b',{"a":2}]'
+    documents = b'{"a":1}' + broken + b'{"a":2}'
+    expected = [b'{"a":1}', broken, b'{"a":2}']
+
+    assert read(array, block_bytes=block_bytes)[0] == expected
+    assert read(documents, block_bytes=block_bytes)[0] == expected
+
+
+def test_json_reader_with_a_broken_element_over_lines_keeps_line_ends_of_its_texts() -> None:
+    """Between values a line end becomes a space; within quotes it is what is wrong, and stays."""
+    records, _ = read(b'[{"a":\n"x\ny",\r\n"b":1},\n{"c":\n1}]')
+
+    assert records == [b'{"a": "x\ny",  "b":1}', b'{"c": 1}']
+
+
+@pytest.mark.parametrize("block_bytes", [1, 4, 2**21])
+@pytest.mark.parametrize(
+    ("data", "line", "reason"),
+    [
+        (b'[{"a":1},\n{"b":2}\n', 3, "the array has no end"),
+        (b"[", 1, "the array has no end"),
+        (b'[{"a":1},\n{"b":', 2, "the record that starts here has no end"),
+        (b'[{"a":1},\n{"b":"x]', 2, "the record that starts here has no end"),
+        (b'{"a":1}\n\n{"b":{}', 3, "the record that starts here has no end"),
+        (b"[{}]\n\n{}", 3, "something follows the end of the array"),
+        (b"[{}]]", 1, "something follows the end of the array"),
+        (b"[{},\n]", 1, "a comma has no element on one side"),
+        (b"[\n,{}]", 2, "a comma has no element on one side"),
+        (b"[{},\n ,{}]", 1, "a comma has no element on one side"),
+        (b"[1,,2]", 1, "a comma has no element on one side"),
+        (b"[{}\n{}]", 2, "a comma is missing between two elements"),
+        (b"[{} x,{}]", 1, "a comma is missing between two elements"),
+        (b"[{},x {}]", 1, "a comma is missing between two elements"),
+        (b"[{}}", 1, "a bracket closes what was not opened"),
+        (b"{}\n]", 2, "a bracket closes what was not opened"),
+        (b"{}}{}", 1, "a bracket closes what was not opened"),
+        (b"{},\n{}", 1, "a comma stands between documents"),
+        (b'{}\n"x', 2, "a quote is not closed"),
+    ],
+)
+def test_json_reader_with_broken_boundaries_names_the_line(
+    data: bytes, line: int, reason: str, block_bytes: int
+) -> None:
+    """Where it cannot be told how many records there are, the file is bad."""
+    with pytest.raises(BadFileError) as error:
+        read(data, block_bytes=block_bytes)
+
+    assert fault_of(error)[1] == reason
+    assert fault_of(error)[0] == line
+
+
+@pytest.mark.parametrize("block_bytes", [1, 2**21])
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b'[{"a":"x}, {"b":1}, {"c":2"}, {"d":3}]', "its quotes do not match"),
+        (b'{"a":"x} {"b":1} {"c":2"}\n{"d":3}', "its quotes do not match"),
+        (b'[{"a":\\"x}, {"b":1}]', "its quotes do not match"),
+        (b'[{"a":[1}, {"b":2]}, {"c":3}]', "its brackets do not match"),
+        (b'[{"a":1], {"b":2}, {"c":3}]', "its brackets do not match"),
+        (b'[{"a":1}, {"b" 2}]', "its quotes do not match"),
+        (b'[{"a":1}, xx"yy, {"b":2}, z", {"c":3}]', "a quote is at a wrong place"),
+    ],
+)
+def test_json_reader_with_a_record_that_may_contain_others_rejects_the_file(
+    data: bytes, reason: str, block_bytes: int
+) -> None:
+    """A forgotten quote or bracket must not make one bad record out of several good ones."""
+    with pytest.raises(BadFileError) as error:
+        read(data, block_bytes=block_bytes)
+
+    assert fault_of(error)[1].startswith(reason)
+
+
+array_text = st.lists(st.sampled_from(list('[]{},:" \n1a\\')), max_size=14).map("".join)
+
+
+def test_json_reader_with_scalars_alone_reads_each_of_them_once() -> None:
+    """Expect a file of a million numbers to take no longer for each than a short one."""
+    found, _ = read(b"1 " * 10**6)
+    assert (len(found), set(found)) == (10**6, {b"1"})
+
+
+@given(array_text, st.integers(1, 6))
+@example('{"a":"},{"}', 3)
+def test_json_reader_with_any_text_after_a_bracket_neither_invents_nor_loses(
+    text: str, block_bytes: int
+) -> None:
+    """Text that Python reads as an array has these elements; any other keeps all that is in it."""
+    data = b"[" + text.encode()
+    try:
+        records, _ = read(data, block_bytes=block_bytes)
+    except BadFileError:
+        with pytest.raises(json.JSONDecodeError):
+            json.loads(data)
+        return
+    try:
+        expected = json.loads(data)
+    except ValueError:
+        kept = b"[" + b",".join(records) + b"]"
+        assert b"".join(kept.split()) == b"".join(data.split())
+    else:
+        assert [json.loads(record) for record in records] == expected
+
+
+def test_json_reader_with_a_record_that_is_too_long_names_its_line() -> None:
+    """A record above the limit ends the file, whether its end is in sight or not."""
+    stream = stream_of(SourceFormat.JSON, max_record_bytes=100)
+    reason = "a record is longer than 100 bytes, more than `read_limits.max_record_bytes` allows"
+    long = b'{"a":"' + b"x" * 100 + b'"}'
+
+    for data in (b"[{},\n" + long + b"]", b"{}\n" + long, b"[{},\n" + long[:-2]):
+        for block_bytes in (1, 10, 2**21):
+            with pytest.raises(BadFileError) as error:
+                list(JsonReader(in_memory(data, stream), block_bytes=block_bytes).chunks())
+            assert fault_of(error)[0] == 2
+            assert fault_of(error)[1] in (reason, "the record that starts here has no end")
+
+
+def test_json_reader_with_a_large_array_keeps_little_in_memory() -> None:
+    """Memory depends on the block, not on the file."""
+    data = b"[" + b",\n".join(b'{"a":%d,"b":"%s"}' % (n, b"x" * 100) for n in range(200_000)) + b"]"
+    reader = JsonReader(in_memory(data, JSON), block_bytes=2**18)
+    tracemalloc.start()
+    try:
+        count = sum(chunk.good for chunk in reader.chunks())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert count == 200_000
+    assert len(data) > 20 * 2**20
+    assert peak < 8 * 2**20

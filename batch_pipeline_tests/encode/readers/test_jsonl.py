@@ -1,0 +1,202 @@
+"""Reading JSON lines: each line once, as it stands, with its place, whole files and parts."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from batch_pipeline.encode.chunks import ByteRange, JsonRecords, TextLines
+from batch_pipeline.encode.readers.decoded_file import open_source
+from batch_pipeline.encode.readers.jsonl import JsonlReader
+from batch_pipeline.encode.writers.json_lines import Lines
+from batch_pipeline.model.errors import BadFileError
+from batch_pipeline.model.item import LandedFile
+from batch_pipeline.model.stream import SourceFormat
+from batch_pipeline_tests.encode.landed_files import (
+    fault_of,
+    in_memory,
+    landed,
+    line_numbers,
+    record_numbers,
+    stream_of,
+    texts,
+)
+
+JSONL = stream_of(SourceFormat.JSONL)
+
+
+def read(data: bytes, *, block_bytes: int = 2**21) -> list[JsonRecords]:
+    """Read a whole file."""
+    return list(JsonlReader(in_memory(data, JSONL), block_bytes=block_bytes).chunks())
+
+
+def read_part(
+    file: LandedFile, start: int, stop: int, block_bytes: int = 2**21
+) -> list[JsonRecords]:
+    """Read a part of a file; all numbers are asked for while it is open."""
+    with open_source(file, JSONL, ByteRange(start, stop)) as source:
+        chunks = list(JsonlReader(source, block_bytes=block_bytes).chunks())
+        assert len(line_numbers(chunks)) == len(record_numbers(chunks)) == len(texts(chunks))
+    return chunks
+
+
+@pytest.mark.parametrize("block_bytes", [1, 7, 2**21])
+def test_jsonl_reader_with_lines_of_all_kinds_returns_them_unchanged(block_bytes: int) -> None:
+    """Blanks around go, blank lines are skipped; NUL bytes and nonsense are for the check."""
+    data = b'\xef\xbb\xbf{"b": 1.50,"a":null} \r\n\n \t\r\n\0\n  nonsense\n{"c":\r1}'
+
+    chunks = read(data, block_bytes=block_bytes)
+
+    assert texts(chunks) == [b'{"b": 1.50,"a":null}', b"\0", b"nonsense", b'{"c":\r1}']
+    assert line_numbers(chunks) == [1, 4, 5, 6]
+    assert record_numbers(chunks) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_jsonl_reader_with_plain_lines_returns_one_block(end: bytes) -> None:
+    """Where no line has to change, nothing is taken apart before somebody asks."""
+    data = b'{"a":1}\n{"a":"}"}\n{}'
+
+    [chunk] = read(data + end)
+
+    assert isinstance(chunk.lines, TextLines)
+    assert bytes(Lines.of(chunk.lines).text) == data + b"\n"
+    assert Lines.of(chunk.lines).ends.tolist() == [8, 18, 21]
+    assert list(map(bytes, chunk.lines.views())) == list(chunk.lines) == data.split(b"\n")
+
+
+@pytest.mark.parametrize("strange", [b" {}", b"{} ", b"{}\r", b" \t", b"1", b"{", b"}"])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_jsonl_reader_with_one_other_line_returns_the_same_lines(
+    strange: bytes, place: int
+) -> None:
+    """Padded, blank and broken lines are found wherever they stand."""
+    lines = [b'{"a":1}', b"{}"]
+    lines.insert(place, strange)
+
+    [chunk] = read(b"\n".join(lines))
+
+    assert not isinstance(chunk.lines, TextLines)
+    assert texts([chunk]) == [line.strip() for line in lines if line.strip()]
+    numbered = enumerate(lines, start=1)
+    assert line_numbers([chunk]) == [number for number, line in numbered if line.strip()]
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"\xef\xbb\xbf", b" \r\n\r\n"])
+def test_jsonl_reader_with_blank_lines_only_returns_no_records(data: bytes) -> None:
+    """A file without records is fine."""
+    assert read(data) == []
+
+
+def test_jsonl_reader_with_many_blocks_reads_every_line_once() -> None:
+    """Lines that cross the borders of blocks are whole, and numbers are counted over them."""
+    lines = [b'{"a":%d,"s":"%s"}' % (number, b"x" * 1000) for number in range(6000)]  # 6 MB
+
+    chunks = read(b"\n".join(lines))
+
+    assert len(chunks) > 1
+    assert texts(chunks) == lines
+    assert line_numbers(chunks) == record_numbers(chunks) == list(range(1, 6001))
+
+
+@pytest.mark.parametrize("end", [b"", b"\r", b"\n"])
+def test_jsonl_reader_with_line_ends_of_returns_only_rejects_the_file(end: bytes) -> None:
+    """Where all records would be one line, the reason is clear, and what to do."""
+    with pytest.raises(BadFileError) as error:
+        read(b'{"a":1}\r\r{"a":2}\r{"a":3}' + end)
+
+    assert fault_of(error) == (
+        None,
+        (
+            "its lines end with a return alone, and JSON lines end with a line feed; "
+            "`source.format: json` reads them"
+        ),
+    )
+
+
+@pytest.mark.parametrize("block_bytes", [1, 13, 2**21])
+@pytest.mark.parametrize("end", [b"", b"\n", b"\n{}\n"])
+def test_jsonl_reader_with_a_line_that_is_too_long_names_it(block_bytes: int, end: bytes) -> None:
+    """A line above the limit ends the file, whether its end is in sight or not."""
+    stream = stream_of(SourceFormat.JSONL, max_record_bytes=100)
+    data = b"{}\n\n" + b"x" * 101 + end
+
+    with pytest.raises(BadFileError) as error:
+        list(JsonlReader(in_memory(data, stream), block_bytes=block_bytes).chunks())
+
+    reason = "a line is longer than 100 bytes, more than `read_limits.max_record_bytes` allows"
+    assert fault_of(error) == (3, reason)
+
+
+def test_jsonl_reader_with_a_part_returns_the_lines_that_start_in_it(tmp_path: Path) -> None:
+    """The line that crosses the end of a part belongs to it, the one that crosses its start not."""
+    file = landed(tmp_path, b"11\n\n22\n33\n44")
+
+    assert texts(read_part(file, 0, 1)) == [b"11"]
+    assert texts(read_part(file, 0, 3)) == [b"11"]
+    assert texts(read_part(file, 0, 5)) == [b"11", b"22"]
+    assert texts(read_part(file, 1, 5)) == [b"22"]
+    assert texts(read_part(file, 4, 5)) == [b"22"]
+    assert texts(read_part(file, 5, 7)) == []
+    assert texts(read_part(file, 5, 8)) == [b"33"]
+    assert texts(read_part(file, 10, 99)) == [b"44"]
+    assert texts(read_part(file, 11, 99)) == []
+    assert texts(read_part(file, 99, 100)) == []
+    assert texts(read_part(file, 4, 4)) == []
+    assert line_numbers(read_part(file, 5, 99)) == [4, 5]
+    assert record_numbers(read_part(file, 5, 99)) == [3, 4]
+
+
+pieces = st.lists(
+    st.sampled_from([b"\n", b"\r\n", b" \n", b'{"a":1}\n', b"x\n", b"\0\n", b"a long line\n", b"y"])
+)
+
+
+@given(pieces, st.booleans(), st.lists(st.integers(0, 60), max_size=5), st.integers(1, 30))
+@example([b"\n", b"x\n"], True, [1, 2, 3, 4], 1)
+@example([b"\0\n", b"\0\n"], False, [2], 1)
+def test_jsonl_reader_with_any_cut_of_a_file_returns_the_same(
+    tmp_path_factory: pytest.TempPathFactory,
+    lines: list[bytes],
+    has_mark: bool,
+    cuts: list[int],
+    block_bytes: int,
+) -> None:
+    """Parts together give each record once, with the line and the number that it has."""
+    data = b"\xef\xbb\xbf" * has_mark + b"".join(lines)
+    file = landed(tmp_path_factory.mktemp("landing"), data)
+    bounds = sorted({0, *(cut for cut in cuts if cut < len(data)), len(data) + 1})
+    whole = read(data)
+
+    parts = [chunk for bound in pairwise(bounds) for chunk in read_part(file, *bound, block_bytes)]
+
+    assert texts(parts) == texts(whole)
+    assert line_numbers(parts) == line_numbers(whole)
+    assert record_numbers(parts) == record_numbers(whole)
+
+
+def test_jsonl_reader_with_a_part_that_has_a_long_line_names_it(tmp_path: Path) -> None:
+    """Lines are counted from the start of the file."""
+    stream = stream_of(SourceFormat.JSONL, max_record_bytes=100)
+    file = landed(tmp_path, b"{}\n" * 1000 + b"x" * 101)
+
+    part = ByteRange(1500, 4000)
+
+    with pytest.raises(BadFileError) as error, open_source(file, stream, part) as source:
+        list(JsonlReader(source).chunks())
+    assert fault_of(error)[0] == 1001
+
+
+def test_jsonl_reader_with_a_part_counts_only_on_demand(tmp_path: Path) -> None:
+    """What is in front of a part is not read for records that nobody asks the place of."""
+    file = landed(tmp_path, b"{}\n" * 1000)
+
+    with open_source(file, JSONL, ByteRange(1500, 4000)) as source:
+        [chunk] = JsonlReader(source).chunks()
+    (tmp_path / "orders").unlink()
+
+    assert len(chunk.line_numbers) == len(chunk.record_numbers) == chunk.good == 500
+    with pytest.raises(BadFileError, match="is not there"):
+        chunk.line_numbers[0]

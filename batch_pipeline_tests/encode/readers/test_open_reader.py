@@ -1,0 +1,58 @@
+"""From a landed file to chunks, whatever its compression: the right reader reads the right text."""
+
+import bz2
+import gzip
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from batch_pipeline.encode.chunks import JsonRecords, Table
+from batch_pipeline.encode.readers.decoded_file import open_source
+from batch_pipeline.encode.readers.formats import open_reader
+from batch_pipeline.model.stream import SourceFormat
+from batch_pipeline_tests.encode.landed_files import landed, stream_of
+
+RECORDS = [{"id": number, "city": "Zürich 東京 😀", "of": str(number)} for number in range(500)]
+LAYOUTS = {
+    "jsonl": "\n".join(json.dumps(record, ensure_ascii=False) for record in RECORDS),
+    "array": json.dumps(RECORDS, ensure_ascii=False),
+    "pretty array": json.dumps(RECORDS, indent="\t", ensure_ascii=False),
+    "documents": "\n".join(json.dumps(record, indent=2, ensure_ascii=False) for record in RECORDS),
+    "one line": "".join(json.dumps(record, ensure_ascii=False) for record in RECORDS),
+    "returns": "\r".join(json.dumps(record, ensure_ascii=False) for record in RECORDS),
+    "csv": "id,city,of\n" + "".join(f'{r["id"]},{r["city"]},"{r["of"]}"\n' for r in RECORDS),
+}
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    "plain": bytes,
+    "gzip": gzip.compress,
+    "bzip2": bz2.compress,
+    "xz": lzma.compress,
+    "zstd": lambda data: pa.compress(data, codec="zstd", asbytes=True),
+}
+
+
+@pytest.mark.parametrize("compression", COMPRESSORS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("charset", ["utf-8", "utf-8-sig", "utf-16", "gb18030"])
+def test_file_in_any_layout_compression_and_charset_has_the_same_records(
+    tmp_path: Path, layout: str, compression: str, charset: str
+) -> None:
+    """Everything is detected from the bytes except a charset without a mark, which is declared."""
+    file = landed(tmp_path, COMPRESSORS[compression](LAYOUTS[layout].encode(charset)))
+    stream = stream_of(charset=charset if charset == "gb18030" else "utf-8")
+    found = []
+
+    with open_source(file, stream) as source:
+        assert (source.format is SourceFormat.CSV) == (layout == "csv")
+        for chunk in open_reader(source, stream).chunks():
+            assert not chunk.bad
+            if isinstance(chunk, Table):
+                found += [row | {"id": int(row["id"])} for row in chunk.batch.to_pylist()]
+            elif isinstance(chunk, JsonRecords):
+                found += [json.loads(line) for line in chunk.lines]
+
+    assert found == RECORDS

@@ -1,0 +1,314 @@
+"""Reading parquet: types, what does not fit, damage, parts."""
+
+import io
+import random
+from contextlib import suppress
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from batch_pipeline.encode.chunks import ByteRange, Table
+from batch_pipeline.encode.readers.parquet import ParquetReader
+from batch_pipeline.model.errors import BadFileError
+from batch_pipeline.model.record_rules import OnNonfinite, ReadLimits
+from batch_pipeline_tests.encode.readers.text_input import BytesInput
+
+
+def parquet(table: pa.Table, **options: Any) -> bytes:
+    """Write a parquet file in memory."""
+    file = io.BytesIO()
+    pq.write_table(table, file, **options)
+    return file.getvalue()
+
+
+def tables(
+    data: bytes,
+    *,
+    rule: OnNonfinite = OnNonfinite.QUARANTINE,
+    part: ByteRange | None = None,
+    limits: ReadLimits | None = None,
+) -> list[Table]:
+    """Read a file in memory."""
+    file, limits = io.BytesIO(data), limits or ReadLimits()
+    return list(ParquetReader(file, limits, rule, BytesInput().bad_file, part).chunks())
+
+
+def one_column(array: pa.Array, **options: Any) -> Table:
+    """Write one column and read it again."""
+    (table,) = tables(parquet(pa.table({"a": array}), **options))
+    return table
+
+
+@pytest.mark.parametrize(
+    ("array", "arrow_type", "values"),
+    [
+        (pa.array([1, None], pa.int8()), pa.int64(), [1, None]),
+        (pa.array([2**64 - 1], pa.uint64()), pa.decimal128(20, 0), [Decimal(2**64 - 1)]),
+        (pa.array([0.1], pa.float32()), pa.float64(), [0.10000000149011612]),
+        (pa.array([1.5], pa.float16()), pa.float64(), [1.5]),
+        (pa.array([Decimal("1.10")], pa.decimal128(9, 2)), pa.decimal128(9, 2), [Decimal("1.10")]),
+        (pa.array([Decimal("1.5")], pa.decimal256(50, 1)), pa.string(), ["1.5"]),
+        (pa.array(["x", None], pa.large_string()), pa.string(), ["x", None]),
+        (pa.array(["x", None]).dictionary_encode(), pa.string(), ["x", None]),
+        (pa.array([b"\xff"], pa.binary(1)), pa.binary(), [b"\xff"]),
+        (pa.array([True, None]), pa.bool_(), [True, None]),
+        (pa.array([date(1, 1, 1), date(9999, 12, 31)]), pa.date32(), [date.min, date.max]),
+        (pa.array([1000], pa.time64("ns")), pa.time64("us"), [time(0, 0, 0, 1)]),
+        (pa.array([1], pa.time32("ms")), pa.time64("us"), [time(0, 0, 0, 1000)]),
+        (
+            pa.array([1], pa.timestamp("ms", "Europe/Berlin")),
+            pa.timestamp("us", "UTC"),
+            [datetime(1970, 1, 1, 0, 0, 0, 1000, tzinfo=UTC)],
+        ),
+        (pa.array([-1500], pa.duration("ms")), pa.string(), ["-PT1.500S"]),
+        (pa.nulls(2), pa.null(), [None, None]),
+    ],
+)
+def test_parquet_reader_with_typed_columns_keeps_every_value(
+    array: pa.Array, arrow_type: pa.DataType, values: list[Any]
+) -> None:
+    """Every type becomes the one of its column, without a change of value."""
+    table = one_column(array)
+
+    assert table.batch.column("a").type == arrow_type
+    assert table.batch.column("a").to_pylist() == values
+    assert table.bad == ()
+
+
+@pytest.mark.parametrize(
+    ("array", "texts"),
+    [
+        (pa.array([[1, None], [], None]), ["[1,null]", "[]", None]),
+        (
+            pa.array([{"b": Decimal("1.10"), "a": date(2026, 1, 31)}, None]),
+            ['{"b":1.10,"a":"2026-01-31"}', None],
+        ),
+        (
+            pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int8())),
+            ['{"k":1}', "{}", None],
+        ),
+        (pa.array([[(1, "x")]], pa.map_(pa.int8(), pa.string())), ['[[1,"x"]]']),
+        (pa.array([[{"t": datetime(2026, 1, 1, tzinfo=UTC)}]]), ['[{"t":"2026-01-01T00:00:00Z"}]']),
+        (pa.array([[1, 2], None], pa.list_(pa.int8(), 2)), ["[1,2]", None]),
+    ],
+)
+def test_parquet_reader_with_nested_columns_gives_json_text(
+    array: pa.Array, texts: list[str | None]
+) -> None:
+    """Nested values are JSON text: nulls, empty lists and the order of keys survive."""
+    table = one_column(array)
+
+    assert table.batch.column("a").to_pylist() == texts
+    assert table.json == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("array", "reason"),
+    [
+        (pa.array([1000, 1001, 2000], pa.timestamp("ns")), "is not in whole microseconds or"),
+        (pa.array([0, 2**60, 0], pa.timestamp("ms", "UTC")), "is not in whole microseconds or"),
+        (pa.array([0, 1, 0], pa.time64("ns")), "is not a time of day in whole microseconds"),
+        (pa.array([0, 2**30, 0], pa.date32()), "is not a whole day of the years 1 to 9999"),
+        (pa.array([[1.5], [float("nan")], None]), "holds NaN, which JSON cannot say"),
+        (pa.array([[0], [1], None], pa.list_(pa.timestamp("ns"))), "is not in whole microseconds"),
+        (
+            pa.array([[], [("k", 1), ("k", 2)], None], pa.map_(pa.string(), pa.int8())),
+            "holds a map with a key that is there twice",
+        ),
+    ],
+)
+def test_parquet_reader_with_values_that_do_not_fit_sets_records_aside(
+    array: pa.Array, reason: str
+) -> None:
+    """Nothing is cut: the record is reported with its number, the others are read."""
+    data = parquet(pa.table({"n": pa.array([1, 2, 3]), "a": array}))
+
+    (table,) = tables(data)
+
+    assert table.batch.column("n").to_pylist() == [1, 3]
+    assert (list(table.record_numbers), list(table.line_numbers)) == ([1, 3], [1, 3])
+    (bad,) = table.bad
+    assert bad.line == 2
+    assert bad.reason.startswith(f"column 'a' {reason}")
+    assert bad.raw.startswith(b'{"n":2,"a":')
+
+
+def test_parquet_reader_with_text_that_is_not_utf8_sets_the_record_aside() -> None:
+    """Other writers do not check their texts."""
+    binary = pa.array([b"a", b"\xff", b"c"])
+    text = pa.StringArray.from_buffers(3, *binary.buffers()[1:])
+
+    table = one_column(text)
+
+    assert table.batch.column("a").to_pylist() == ["a", "c"]
+    assert [(bad.line, bad.reason) for bad in table.bad] == [(2, "column 'a' is not UTF-8")]
+
+
+def test_parquet_reader_with_nonfinite_numbers_keeps_them_in_columns_of_numbers() -> None:
+    """Whether they can be written is for the output to say; in JSON text the rule decides."""
+    array = pa.array([{"x": float("inf")}])
+    data = parquet(pa.table({"f": pa.array([float("-inf")]), "o": array}))
+
+    (as_text,) = tables(data, rule=OnNonfinite.STRING)
+    (as_null,) = tables(data, rule=OnNonfinite.NULL)
+
+    assert as_text.batch.to_pylist() == [{"f": float("-inf"), "o": '{"x":"Infinity"}'}]
+    assert as_null.batch.to_pylist() == [{"f": float("-inf"), "o": '{"x":null}'}]
+
+
+def test_parquet_reader_with_int96_reads_all_years_and_cuts_nothing() -> None:
+    """The old timestamps reach further than nanoseconds; those finer than microseconds are bad."""
+    far = [datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999), None]  # noqa: DTZ001
+    reached = one_column(pa.array(far, pa.timestamp("us")), use_deprecated_int96_timestamps=True)
+    fine = one_column(
+        pa.array([1, 1000, None], pa.timestamp("ns")), use_deprecated_int96_timestamps=True
+    )
+
+    assert reached.batch.column("a").to_pylist() == far
+    assert fine.batch.column("a").cast(pa.int64()).to_pylist() == [1, None]
+    assert [(bad.line, bad.reason) for bad in fine.bad] == [
+        (1, "column 'a' is not in whole microseconds")
+    ]
+
+
+def test_parquet_reader_without_records_tells_the_columns() -> None:
+    """A file without rows still has columns and types."""
+    (table,) = tables(parquet(pa.table({"a": pa.array([], pa.date32()), "b": pa.array([[1]])[:0]})))
+
+    assert table.batch.schema == pa.schema([("a", pa.date32()), ("b", pa.string())])
+    assert (table.good, table.json) == (0, frozenset({"b"}))
+
+
+def test_parquet_reader_with_a_large_row_group_gives_small_tables() -> None:
+    """However large a row group is, a table has a few MiB, and numbers go on."""
+    text = ["x" * 1000 + str(number) for number in range(20_000)]
+    data = parquet(pa.table({"a": text}), use_dictionary=False)
+
+    found = tables(data)
+
+    assert len(found) > 3
+    assert all(table.batch.nbytes < 6 * 2**20 for table in found)
+    assert [number for table in found for number in table.record_numbers] == list(range(1, 20_001))
+    assert [value for table in found for value in table.batch.column("a").to_pylist()] == text
+
+
+def test_parquet_reader_with_values_that_repeat_gives_small_tables() -> None:
+    """A dictionary of one long text in a file of some kilobytes does not fill the memory, where a
+    file may grow so much.
+    """
+    data = parquet(pa.table({"a": ["x" * 10_000] * 20_000}))
+
+    with pytest.raises(BadFileError, match="bytes become more than 250 times as many"):
+        tables(data)
+    found = tables(data, limits=ReadLimits(max_expansion=10**6))
+
+    assert len(data) < 100_000
+    assert all(table.batch.nbytes < 10 * 2**20 for table in found)
+    assert sum(table.good for table in found) == 20_000
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, 7, 50])
+def test_parquet_reader_with_parts_reads_every_row_group_once(pieces: int) -> None:
+    """A row group belongs to the part that its middle is in; numbers are those of the file."""
+    data = parquet(pa.table({"a": list(range(1000))}), row_group_size=90)
+    size = len(data) // pieces + 1
+    parts = [ByteRange(start, start + size) for start in range(0, len(data), size)]
+
+    found = [table for part in parts for table in tables(data, part=part)]
+
+    assert [number for table in found for number in table.record_numbers] == list(range(1, 1001))
+    values = [value for table in found for value in table.batch.column("a").to_pylist()]
+    assert values == list(range(1000))
+
+
+GOOD = parquet(
+    pa.table({"a": list(range(3000)), "b": [[{"x": "y"}]] * 3000, "c": ["text"] * 3000}),
+    write_page_checksum=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "is empty"),
+        (b"PAR1", "is not a parquet file: it is too short"),
+        (GOOD[:-1], "is not a parquet file, or its end is missing"),
+        (GOOD[:1000], "is not a parquet file, or its end is missing"),
+        (GOOD[:-4] + b"PARE", "is encrypted"),
+        (GOOD[:300] + b"\0\1\2\3" + GOOD[304:], "is damaged: a page does not match its checksum"),
+    ],
+)
+def test_parquet_reader_with_a_damaged_file_says_what_is_wrong(data: bytes, reason: str) -> None:
+    """The reason is a phrase, without a path or a stack trace."""
+    with pytest.raises(BadFileError) as raised:
+        tables(data)
+
+    assert raised.value.reason == reason
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_parquet_reader_with_random_damage_reads_all_or_refuses(seed: int) -> None:
+    """Whatever was changed: all records are accounted for, or the file is bad."""
+    chance = random.Random(seed)  # noqa: S311 - not a secret
+    data = bytearray(GOOD)
+    for _ in range(3):
+        data[chance.randrange(len(data))] = chance.randrange(256)
+
+    cut = chance.choice([len(data), chance.randrange(len(data))])
+
+    with suppress(BadFileError):
+        found = tables(bytes(data[:cut]))
+        assert sum(table.good + len(table.bad) for table in found) == 3000
+
+
+def test_parquet_reader_with_any_damage_in_the_footer_reads_or_refuses() -> None:
+    """To ask for what is damaged there may end the process: each byte is changed once."""
+    lists = pa.array([[1, 2], None, [3]], pa.list_(pa.int64()))
+    data = parquet(pa.table({"a": lists, "b": ["x", "y", None]}), store_schema=False)
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    for position in range(footer, len(data) - 8):
+        changed = bytearray(data)
+        changed[position] ^= 1
+        with suppress(BadFileError):
+            tables(bytes(changed), part=ByteRange(0, len(data)))
+
+
+def test_parquet_reader_with_a_name_twice_refuses_the_file() -> None:
+    """One of the two would be lost, at the top as well as inside of objects."""
+    inner = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
+    for table, reason in [
+        (pa.table([[1], [2]], names=["a", "a"]), "column 'a' is there twice"),
+        (pa.table({"o": inner}), "column 'o' holds objects with a name twice"),
+    ]:
+        with pytest.raises(BadFileError) as raised:
+            tables(parquet(table))
+
+        assert raised.value.reason.startswith(reason)
+
+
+def test_parquet_reader_with_a_nul_in_a_name_refuses_the_file() -> None:
+    with pytest.raises(BadFileError) as raised:
+        tables(parquet(pa.table({"a": [1], "x\0y": [2]})))
+
+    reason = "column 'x\\x00y': a name with a NUL cannot be stored in PostgreSQL"
+    assert raised.value.reason == reason
+
+
+def test_parquet_reader_with_too_many_columns_refuses_the_file() -> None:
+    """The message names the limit to change."""
+    with pytest.raises(BadFileError) as raised:
+        tables(parquet(pa.table({"a": [1], "b": [2]})), limits=ReadLimits(max_columns=1))
+
+    assert raised.value.reason == "has 2 columns, more than `read_limits.max_columns` allows (1)"
+
+
+def test_parquet_reader_with_a_file_that_grows_too_much_refuses_it() -> None:
+    """The file's own figures tell it, before a page of that size is decompressed."""
+    data = parquet(pa.table({"a": ["x" * 2**26]}), compression="zstd", use_dictionary=False)
+
+    with pytest.raises(BadFileError, match="bytes become more than 250 times as many"):
+        tables(data)

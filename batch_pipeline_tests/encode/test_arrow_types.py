@@ -1,0 +1,92 @@
+"""Arrow types and columns."""
+
+import pyarrow as pa
+import pytest
+
+from batch_pipeline.encode.arrow_types import (
+    ArrowTypeUnknownError,
+    arrow_schema_of,
+    arrow_type_of,
+    column_of,
+)
+from batch_pipeline.model.schema import Column, ColumnType
+
+
+@pytest.mark.parametrize(
+    ("arrow_type", "expected"),
+    [
+        (pa.null(), "unknown"),
+        (pa.bool_(), "boolean"),
+        (pa.int8(), "integer"),
+        (pa.uint32(), "integer"),
+        (pa.int64(), "integer"),
+        (pa.uint64(), "decimal(20,0)"),
+        (pa.float16(), "number"),
+        (pa.float32(), "number"),
+        (pa.float64(), "number"),
+        (pa.decimal32(5, 2), "decimal(5,2)"),
+        (pa.decimal128(38, 38), "decimal(38,38)"),
+        (pa.decimal128(5, -2), "decimal(7,0)"),
+        (pa.decimal256(38, 2), "decimal(38,2)"),
+        (pa.decimal256(39, 2), "any"),
+        (pa.string(), "string"),
+        (pa.large_string(), "string"),
+        (pa.string_view(), "string"),
+        (pa.dictionary(pa.int8(), pa.string()), "string"),
+        (pa.dictionary(pa.int8(), pa.int64()), "integer"),
+        (pa.binary(), "binary"),
+        (pa.large_binary(), "binary"),
+        (pa.binary(16), "binary"),
+        (pa.uuid(), "string"),
+        (pa.duration("ns"), "string"),
+        (pa.date32(), "date"),
+        (pa.date64(), "date"),
+        (pa.time32("s"), "time"),
+        (pa.time64("ns"), "time"),
+        (pa.timestamp("ns"), "local_timestamp"),
+        (pa.timestamp("s", "Europe/Berlin"), "timestamp"),
+        (pa.list_(pa.int8()), "array"),
+        (pa.large_list(pa.int8()), "array"),
+        (pa.list_(pa.int8(), 3), "array"),
+        (pa.struct([("a", pa.int8())]), "object"),
+        (pa.map_(pa.string(), pa.int8()), "object"),
+        (pa.map_(pa.int8(), pa.string()), "array"),
+        (pa.json_(), "string"),
+        (pa.bool8(), "integer"),
+    ],
+)
+def test_column_of_a_type_gives_the_narrowest_that_holds_it(
+    arrow_type: pa.DataType, expected: str
+) -> None:
+    """No value of the Arrow type is outside of the column's."""
+    assert column_of("a", arrow_type).type_text == expected
+
+
+def test_column_of_a_type_without_a_column_names_both() -> None:
+    """The message says which column has which type."""
+    with pytest.raises(ArrowTypeUnknownError) as raised:
+        column_of("a", pa.month_day_nano_interval())
+
+    assert str(raised.value) == (
+        "column 'a' has the type month_day_nano_interval, which is not supported"
+    )
+
+
+def test_arrow_type_of_every_column_type_comes_back() -> None:
+    """What is written as an Arrow type is read as the same column; JSON text is text."""
+    text = {ColumnType.UNKNOWN, ColumnType.OBJECT, ColumnType.ARRAY, ColumnType.ANY}
+    for kind in ColumnType:
+        size = (12, 2) if kind is ColumnType.DECIMAL else (0, 0)
+        column = Column(name="a", type=kind, precision=size[0], scale=size[1])
+        expected = Column(name="a", type=ColumnType.STRING) if kind in text else column
+        assert column_of("a", arrow_type_of(column)) == expected
+
+
+def test_arrow_schema_of_columns_keeps_their_order() -> None:
+    """Names and types stand in the order of the columns."""
+    columns = (
+        Column(name="b", type=ColumnType.DATE),
+        Column(name="a", type=ColumnType.DECIMAL, precision=5, scale=1),
+    )
+
+    assert arrow_schema_of(columns) == pa.schema([("b", pa.date32()), ("a", pa.decimal128(5, 1))])

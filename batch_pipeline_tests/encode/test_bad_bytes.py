@@ -1,0 +1,271 @@
+"""Malformed files through whole tasks: refused or quarantined with reason and place, never changed.
+
+Each bad record stands between two good ones, which must come out whatever is between them.
+"""
+
+import bz2
+import gzip
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from batch_pipeline.encode.task_values import TaskReport
+from batch_pipeline.model.encoding import Format
+from batch_pipeline.model.location import to_path
+from batch_pipeline.model.stream import SourceFormat
+from batch_pipeline_tests.encode.task_fixture import (
+    encode_with_inferred_schema,
+    quarantining_task,
+    rows_of,
+)
+
+GRAMMAR = [
+    *(
+        b'{"a":[1,]}',
+        b'{"a":1,}',
+        b'{"a":[,1]}',
+        b"{'a':1}",
+        b"{a:1}",
+        b'{"a"}',
+        b'{"a":}',
+        b"{:1}",
+    ),
+    *(b'{"a":[1 2]}', b'{"a":1/*x*/}', b'{"a":(1)}', b'{"a":1;}'),
+    *(b'{"a":01}', b'{"a":-01}', b'{"a":+1}', b'{"a":.5}', b'{"a":1.}', b'{"a":1e}', b'{"a":1e+}'),
+    *(b'{"a":0x1}', b'{"a":--1}', b'{"a":-}', b'{"a":1_0}', b'{"a":1,5}', b'{"a":nan}'),
+    *(b'{"a":inf}', b'{"a":nul}', b'{"a":True}', b'{"a":undefined}'),
+    *(b'{"a":"\t"}', b'{"a":"\x00"}', b'{"a":"\x1f"}', b'{"a":"\\x41"}', b'{"a":"\\u12"}'),
+    *(b'{"a":"\\u123g"}', b'{"a":"\\0"}', b'{"a":"\\\t"}'),
+]
+NO_TEXT = [b'{"a":"\xff"}', b'{"a":"\xc0\xaf"}', b'{"a":"\xed\xa0\x80"}', b'{"\xe9":1}']
+NO_TEXT += [b'{"a":"\xf4\x90\x80\x80"}', b'{"a":"\xe2\x82"}', b'{"a":["\xf0\x9f\x98"]}']
+HALVES = [rb'{"a":"\ud800"}', rb'{"a":"\udc00\ud800"}', rb'{"a":["\ud800x"]}', rb'{"\udfff":1}']
+TWINS = [b'{"a":1,"a":1}', b'{"a":1,"\\u0061":2}', b'{"a":{"b":1,"b":1}}', b'{"a":[{"":1,"":2}]}']
+NULS = [rb'{"x\u0000y":1}', rb'{"a":1,"b":2,"\u0000":{"c":1}}', rb'{"a":null,"x\u0000":null}']
+BAD_RECORDS = [
+    *((text, "is not valid JSON") for text in GRAMMAR),
+    *((text, "is not UTF-8") for text in NO_TEXT),
+    *((text, "has a text with half of a surrogate pair") for text in HALVES),
+    *((text, "has the key ") for text in TWINS),
+    *((text, "has the key ") for text in NULS),
+    (b'[{"a":1}]', "is not a JSON object but array"),
+    (b'"a"', "is not a JSON object but string"),
+    (b"1", "is not a JSON object but number"),
+    (b"true", "is not a JSON object but boolean"),
+    (b"null", "is not a JSON object but null"),
+    (b'{"a":' + b"[" * 3000 + b"]" * 3000 + b"}", "is nested too deeply"),
+]
+BAD_LINES = [  # as documents these are several records, or cannot be told from what follows
+    (b'{"a":1', "is not valid JSON"),
+    (b'{"a":[1}', "is not valid JSON"),
+    (b'{"a":"x', "is not valid JSON"),
+    (b"}", "is not valid JSON"),
+    (b'{"a" 1}', "is not valid JSON"),
+    (b'{"a"=1}', "is not valid JSON"),
+    (b'{"a":1 "b":2}', "is not valid JSON"),
+    (b'{"a":1}{"a":2}', "is not valid JSON"),
+    (b'{"a":1}x', "is not valid JSON"),
+    (b'{"a":1}\x00', "is not valid JSON"),
+    (b'\xc2\xa0{"a":1}', "is not valid JSON"),
+    (b'\xef\xbb\xbf{"a":1}', "starts with a byte order mark in the middle of the file"),
+]
+BAD_DOCUMENTS = [
+    (b'{"a":1', "line 2: the record that starts here has no end"),
+    (b'{"a":[1}', "line 2: the record that starts here has no end"),
+    (b'{"a":"x', "line 2: the record that starts here has no end"),
+    (b"}", "line 2: a bracket closes what was not opened"),
+    (b'{"a" 1}', "line 2: its quotes do not match: where it ends cannot be told"),
+    (b'{"a":1 "b":2}', "line 2: its quotes do not match: where it ends cannot be told"),
+    (b'{"a":1},', "line 2: a comma stands between documents"),
+]
+
+
+def encoded(
+    folder: Path, data: bytes, source: SourceFormat, output: Format
+) -> tuple[TaskReport, list[Any]]:
+    """Encode a file and give the report with the records that were written."""
+    task = quarantining_task(folder, source, output)
+    task.land(data)
+    report, _ = encode_with_inferred_schema(task)
+    if output is not Format.JSONL:
+        return report, rows_of(report)
+    paths = [Path(to_path(part.uri)) for part in report.part_files]
+    return report, [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+
+
+def quarantined(report: TaskReport) -> list[dict[str, Any]]:
+    """Read the quarantine files."""
+    paths = [Path(to_path(part.uri)) for part in report.quarantine_files]
+    lines = [line for path in paths for line in gzip.decompress(path.read_bytes()).splitlines()]
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("output", [Format.JSONL, Format.PARQUET])
+@pytest.mark.parametrize(
+    ("source", "text", "reason"),
+    [
+        *((SourceFormat.JSONL, *case) for case in [*BAD_RECORDS, *BAD_LINES]),
+        *((SourceFormat.JSON, *case) for case in BAD_RECORDS),
+    ],
+)
+def test_malformed_records_are_set_aside_alone(
+    tmp_path: Path, source: SourceFormat, output: Format, text: bytes, reason: str
+) -> None:
+    """Reason, line and text are in the quarantine file, the neighbours in the part file."""
+    data = b'{"a":"first"}\n' + text + b'\n{"a":"last"}\n'
+
+    report, rows = encoded(tmp_path, data, source, output)
+
+    assert rows == [{"a": "first"}, {"a": "last"}]
+    [bad] = quarantined(report)
+    assert bad["line"] == 2
+    assert bad["reason"].startswith(reason)
+    assert bad["raw"].startswith(text.decode(errors="backslashreplace")[:20])
+
+
+def test_bad_record_with_a_long_key_has_a_reason_of_bounded_length(tmp_path: Path) -> None:
+    data = b'{"a":1}\n{"x\\u0000' + b"y" * 5_000 + b'":1}\n'
+
+    report, _ = encoded(tmp_path, data, SourceFormat.JSONL, Format.JSONL)
+
+    [bad] = quarantined(report)
+    assert bad["reason"].startswith('has the key "x')
+    assert bad["reason"].endswith("a name with a NUL cannot be stored in PostgreSQL")
+    assert len(bad["reason"]) == 1_000
+    assert [one.reason for one in report.bad_records] == [bad["reason"]]
+
+
+@pytest.mark.parametrize(("text", "reason"), BAD_DOCUMENTS)
+def test_documents_whose_ends_cannot_be_told_refuse_the_file(
+    tmp_path: Path, text: bytes, reason: str
+) -> None:
+    """Where records end is never guessed."""
+    data = b'{"a":"first"}\n' + text + b'\n{"a":"last"}\n'
+
+    report, rows = encoded(tmp_path, data, SourceFormat.JSON, Format.JSONL)
+
+    assert (report.items[0].bad_file, rows) == (reason, [])
+
+
+ARRAYS = {
+    b'[{"a":1},]': "line 1: a comma has no element on one side",
+    b'[,{"a":1}]': "line 1: a comma has no element on one side",
+    b'[{"a":1},,{"a":2}]': "line 1: a comma has no element on one side",
+    b'[{"a":1} {"a":2}]': "line 1: a comma is missing between two elements",
+    b'[{"a":1}': "line 1: the array has no end",
+    b'[{"a":1}]]': "line 1: something follows the end of the array",
+    b'[{"a":1}]\n{"a":2}': "line 2: something follows the end of the array",
+    b'[{"a":1}}': "line 1: a bracket closes what was not opened",
+    b'[{"a":1},"x]': "line 1: the array has no end",
+}
+
+
+@pytest.mark.parametrize("data", ARRAYS)
+def test_arrays_that_are_malformed_refuse_the_file(tmp_path: Path, data: bytes) -> None:
+    """A comma or a bracket that is wrong makes all elements doubtful."""
+    report, rows = encoded(tmp_path, data, SourceFormat.JSON, Format.JSONL)
+
+    assert (report.items[0].bad_file, rows) == (ARRAYS[data], [])
+
+
+@pytest.mark.parametrize("output", [Format.JSONL, Format.PARQUET])
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"1", "expected fields: 2, found: 1"),
+        (b" ", "expected fields: 2, found: 1"),
+        (b"1,2,3", "expected fields: 2, found: 3"),
+        (b"1,", None),
+        (b'1,p"q', None),
+        (b"1,\x00", None),
+        (b'1,"p"q', "text follows a closing quote"),
+        (b'1,"p" ', "text follows a closing quote"),
+        (b"1,\xff", "is not UTF-8"),
+        (b"1,\xed\xa0\x80", "is not UTF-8"),
+        (b'1,"\xc0\xaf"', "is not UTF-8"),
+    ],
+)
+def test_malformed_csv_records_are_set_aside_alone(
+    tmp_path: Path, output: Format, line: bytes, reason: str | None
+) -> None:
+    """What RFC 4180 does not say is not guessed; what is unusual only is kept."""
+    data = b"a,b\n0,first\n" + line + b"\n2,last\n"
+
+    report, rows = encoded(tmp_path, data, SourceFormat.CSV, output)
+
+    assert [rows[0], rows[-1]] == [{"a": 0, "b": "first"}, {"a": 2, "b": "last"}]
+    found = [(bad["line"], bad["reason"]) for bad in quarantined(report)]
+    assert found == ([] if reason is None else [(3, reason)])
+    kept = line[2:].decode() or None if reason is None else None
+    assert [row["b"] for row in rows[1:-1]] == ([kept] if reason is None else [])
+
+
+def test_an_open_quote_in_csv_takes_what_follows_with_it(tmp_path: Path) -> None:
+    """Which lines stand behind it is told line by line."""
+    data = b'a,b\n0,first\n1,"open\n2,lost\n'
+
+    report, rows = encoded(tmp_path, data, SourceFormat.CSV, Format.JSONL)
+
+    assert rows == [{"a": 0, "b": "first"}]
+    assert [(bad["line"], bad["reason"]) for bad in quarantined(report)] == [
+        (3, "a quote is not closed"),
+        (4, "stands behind an open quote of line 3"),
+    ]
+
+
+@pytest.mark.parametrize("output", [Format.PARQUET, Format.ARROW])
+def test_records_without_columns_are_refused_where_columns_are_written(
+    tmp_path: Path, output: Format
+) -> None:
+    """A table without columns counts no rows, so no record would be in it."""
+    report, rows = encoded(tmp_path, b"{}\n{}\n", SourceFormat.JSONL, output)
+
+    reason = f"its records have no columns, so {output} cannot hold them"
+    assert (report.items[0].bad_file, rows) == (reason, [])
+
+
+def test_document_with_an_integer_without_end_is_read(tmp_path: Path) -> None:
+    """What Python makes no number of is none of its business: the text goes on as it is."""
+    data = b'{"a":\n' + b"9" * 5000 + b"}\n"
+    report, _ = encoded(tmp_path, data, SourceFormat.AUTO, Format.PARQUET)
+
+    assert [item.written for item in report.items] == [1]
+
+
+LINE = b'{"a":1}\n'
+FILES = {
+    "gzip data ends early": gzip.compress(LINE)[:-9],
+    "gzip checksum is wrong": gzip.compress(LINE)[:-8] + b"\0" * 8,
+    "bytes behind the gzip data are not gzip": gzip.compress(LINE) + b"not gzip at all",
+    "bzip2 data ends early": bz2.compress(LINE)[:-5],
+    "xz data ends early": lzma.compress(LINE)[:-5],
+    "zstd data ends early": zstandard.compress(LINE * 99)[:-3],
+    "zstd checksum is wrong": zstandard.ZstdCompressor(write_checksum=True).compress(LINE)[:-1]
+    + b"\1",
+    "bytes behind the zstd data are not zstd": zstandard.compress(LINE) + b"not zstd at all",
+    "is compressed twice, with gzip and gzip": gzip.compress(gzip.compress(LINE)),
+    "is UTF-16 text without a byte order mark": '{"a":1}'.encode("utf-16-le"),
+    "is a zip archive (or a spreadsheet), which cannot be read": b"PK\x03\x04" + bytes(30),
+    "is a PDF document, which cannot be read": b"%PDF-1.7\n",
+    "is damaged: the schema in its header is no JSON": b"Obj\x01" + bytes(20),
+    "is not a parquet file, or its end is missing": b"PAR1" + bytes(99),
+    "line 1: header: holds a zero byte, which no text does": bytes(100),
+    "line 1: header: is not UTF-8": b"\xff\xff,b\n1,2\n",
+    "line 1: header: column 'a' is there twice": b"a,a\n1,2\n",
+    "line 1: header: column 2 has no name": b"a,\n1,2\n",
+    "line 1: header: a quote is not closed": b'"a\n1,2\n',
+}
+
+
+@pytest.mark.parametrize("reason", FILES)
+def test_damaged_files_are_refused_with_the_reason(tmp_path: Path, reason: str) -> None:
+    """None of their records is written."""
+    report, rows = encoded(tmp_path, FILES[reason], SourceFormat.AUTO, Format.JSONL)
+
+    assert str(report.items[0].bad_file).startswith(reason)
+    assert (rows, report.part_files) == ([], ())
+    assert [bad["reason"] for bad in quarantined(report)] == [report.items[0].bad_file]

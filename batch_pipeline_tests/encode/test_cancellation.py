@@ -1,0 +1,102 @@
+"""Cancellation marks: how tasks of an encode are told to end."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from batch_pipeline.encode.cancellation import (
+    CancellationCheck,
+    CancellationFlag,
+    TaskCancelledError,
+)
+from batch_pipeline.encode.task import encode_items
+from batch_pipeline.encode.task_values import TaskSpec
+from batch_pipeline.model.item import Item, LandedFile, modified_at
+from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.record_rules import LineageContext
+from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline.model.stream import Storage
+from batch_pipeline.storage.part_storage import PartFileStorage
+from batch_pipeline_tests.factories import stream
+
+
+def ticking(*times: float) -> Callable[[], float]:
+    """Make a clock that shows these times, one a look."""
+    left = iter(times)
+    return lambda: next(left)
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> CancellationFlag:
+    """The mark of one encode in an empty storage."""
+    return CancellationFlag.of(Storage(root=to_uri(tmp_path), prefix="p-"), "orders-1-2-a1", "0a0b")
+
+
+def test_stop_check_of_a_marked_encode_ends_the_task(mark: CancellationFlag) -> None:
+    """The mark is looked for at once and then every half second, not for each chunk."""
+    check = CancellationCheck(mark, ticking(0, 0, 0.4, 0.6, 0.6))
+    check.check()
+    mark.set()
+    check.check()
+
+    with pytest.raises(TaskCancelledError):
+        check.check()
+
+
+def test_stop_check_without_a_mark_goes_on(mark: CancellationFlag) -> None:
+    """A cleared mark stops nobody, and a task need not have one."""
+    mark.set()
+    mark.clear()
+
+    CancellationCheck(mark).check()
+    CancellationCheck(None).check()
+
+
+def test_stop_mark_in_storage_that_is_gone_says_that_it_could_not_be_set(tmp_path: Path) -> None:
+    """The caller then has Spark kill the tasks."""
+    gone = CancellationFlag.of(Storage(root=to_uri(tmp_path / "gone")), "orders-1", "0a0b")
+
+    assert gone.set() is False
+    assert gone.is_set() is False
+    gone.clear()
+
+
+def test_stop_mark_left_behind_goes_with_the_files_of_its_attempt(
+    mark: CancellationFlag, tmp_path: Path
+) -> None:
+    """Its name starts like theirs, so whoever removes these removes it too."""
+    mark.set()
+
+    removed = PartFileStorage(Storage(root=to_uri(tmp_path), prefix="p-")).remove_attempt(
+        "orders-1-2-a1"
+    )
+
+    assert removed == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_task_of_an_encode_that_is_called_off_ends_without_files(
+    mark: CancellationFlag, tmp_path: Path
+) -> None:
+    """Each task looks for the mark before it opens its first file."""
+    landed = tmp_path / "in.csv"
+    landed.write_bytes(b"a\n1\n")
+    root = tmp_path / "batches"
+    root.mkdir()
+    context = LineageContext(batch_key="1-2", attempt=1, started_at=modified_at(landed.stat()))
+    spec = TaskSpec(
+        number=0,
+        stem="orders-1",
+        stream=stream(storage=Storage(root=to_uri(root))),
+        schema=RecordSchema.from_json([("a", "integer")]),
+        items=(Item(id=1, file=LandedFile(location=to_uri(landed), size_bytes=4)),),
+        context=context,
+        cancellation_flag=mark,
+    )
+    mark.set()
+
+    with pytest.raises(TaskCancelledError):
+        encode_items(spec, execution="00c0ffee")
+
+    assert list(root.iterdir()) == []

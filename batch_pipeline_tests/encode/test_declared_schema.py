@@ -1,0 +1,163 @@
+"""A declared schema after the mapping: what the manifest says is what the records hold."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch_pipeline.model.encoding import Format
+from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline.model.stream import SourceFormat, Stream
+from batch_pipeline.settings.stream_file import read_stream_file
+from batch_pipeline_tests.encode.task_fixture import fields_of, lines_of, quarantining_task
+
+PROPERTIES: dict[str, Any] = {
+    "id": {"type": "integer"},
+    "email": {"type": ["null", "string"]},
+    "password": {"type": "string"},
+    "paid": {"type": "string", "format": "date"},
+    "tags": {"type": "array"},
+    "address": {
+        "anyOf": [
+            {
+                "type": "object",
+                "properties": {
+                    "city": {"type": "string"},
+                    "secret": {"type": "string"},
+                    "geo": {"type": "object", "properties": {"lat": {"type": "number"}}},
+                    "else": {"$ref": "#/definitions/else"},
+                },
+            },
+            {"type": "null"},
+        ]
+    },
+    "extra": {"type": "object"},
+}
+HEAD = """\
+type: batch_pipeline.BatchStream
+attributes:
+  stream: orders
+  source: {uri: ./landing}
+  schema: {file: orders.schema.json}
+"""
+
+
+def stream_of(folder: Path, *lines: str) -> Stream:
+    """Read a stream file with a declared schema and a mapping."""
+    schema = {"type": "object", "properties": PROPERTIES}
+    (folder / "orders").mkdir()
+    (folder / "orders" / "orders.schema.json").write_text(json.dumps(schema))
+    path = folder / "orders" / "defs.yaml"
+    path.write_text(HEAD + "".join(f"  {line}\n" for line in lines))
+    return read_stream_file(path)
+
+
+def columns_of(stream: Stream) -> dict[str, str]:
+    """Return the types of the declared columns by name."""
+    declared = stream.schema.declared
+    assert declared is not None
+    return {column.name: column.type_text for column in declared.columns}
+
+
+UNMAPPED = {
+    "id": "integer",
+    "email": "string",
+    "password": "string",
+    "paid": "date",
+    "tags": "array",
+    "address": "object",
+    "extra": "object",
+}
+
+
+@pytest.mark.parametrize(
+    ("lines", "gone", "added"),
+    [
+        ([], set(), {}),
+        (['select: ["*", "!password"]'], {"password"}, {}),
+        (['select: ["*", "!address.secret"]'], set(), {}),
+        (["stream_maps: {orders: {password: null}}"], {"password"}, {}),
+        (["stream_maps: {orders: {day: paid, paid: null}}"], {"paid"}, {"day": "date"}),
+        (["stream_maps: {orders: {email: md5(email), n: id + 1}}"], set(), {}),
+        (
+            ["stream_maps: {orders: {id: id, email: self, __else__: null}}"],
+            UNMAPPED.keys() - {"id", "email"},
+            {},
+        ),
+    ],
+)
+def test_declared_columns_after_a_mapping_are_those_of_the_records(
+    tmp_path: Path, lines: list[str], gone: set[str], added: dict[str, str]
+) -> None:
+    kept = {name: kind for name, kind in UNMAPPED.items() if name not in gone}
+    assert columns_of(stream_of(tmp_path, *lines)) == kept | added
+
+
+@pytest.mark.parametrize(
+    ("lines", "nested"),
+    [
+        (
+            ["flattening_enabled: true"],
+            {"address__city": "string", "address__secret": "string", "address__geo__lat": "number"},
+        ),
+        (
+            ["flattening_enabled: true", "flattening_max_depth: 1"],
+            {"address__city": "string", "address__secret": "string", "address__geo": "string"},
+        ),
+        (
+            ["flattening_enabled: true", 'select: ["*", "!address.secret", "!address.geo.*"]'],
+            {"address__city": "string"},
+        ),
+        (
+            ["flattening_enabled: true", "stream_maps: {orders: {home: address, address: null}}"],
+            {"home__city": "string", "home__secret": "string", "home__geo__lat": "number"},
+        ),
+    ],
+)
+def test_declared_objects_after_flattening_are_the_columns_that_they_become(
+    tmp_path: Path, lines: list[str], nested: dict[str, str]
+) -> None:
+    plain = {"id": "integer", "email": "string", "password": "string", "paid": "date"}
+    assert columns_of(stream_of(tmp_path, *lines)) == {**plain, "tags": "string", **nested}
+
+
+RECORDS = [
+    {
+        "id": 1,
+        "email": "a@b",
+        "password": "x",
+        "paid": "2026-01-31",
+        "tags": [1, {"x": 2}],
+        "address": {"city": "Cork", "secret": "y", "geo": {"lat": 1.5}},
+    },
+    {"id": 2, "address": None, "extra": None},
+    {"id": 3, "address": {"city": "Bern", "geo": None}},
+]
+
+
+@pytest.mark.parametrize("output", [Format.JSONL, Format.PARQUET])
+def test_records_of_a_declared_schema_fit_it_after_the_mapping(
+    tmp_path: Path, output: Format
+) -> None:
+    lines = ['select: ["*", "!password", "!address.secret"]', "flattening_enabled: true"]
+    stream = stream_of(tmp_path, *lines)
+    task = quarantining_task(tmp_path, SourceFormat.JSONL, output)
+    task.stream = replace(task.stream, mapping=stream.mapping, schema=stream.schema)
+    task.land(b"".join(json.dumps(record).encode() + b"\n" for record in RECORDS))
+    declared = stream.schema.declared
+    assert declared is not None
+
+    report = task.encode(**{column.name: column.type_text for column in declared.columns})
+
+    assert (report.misfits, report.bad_records) == ((), ())
+    if output is Format.JSONL:
+        found = [set(fields_of(line)) for line in lines_of(report)]
+        assert found == [set(declared.names), {"id"}, {"id", "address__city"}]
+
+
+def test_declared_schema_without_a_mapping_stays(tmp_path: Path) -> None:
+    stream = stream_of(tmp_path)
+    assert isinstance(stream.schema.declared, RecordSchema)
+    assert stream.mapping.is_identity

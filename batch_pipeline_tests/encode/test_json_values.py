@@ -1,0 +1,99 @@
+"""Values as JSON text."""
+
+import json
+import math
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batch_pipeline.encode.json_values import NonfiniteError, json_text
+from batch_pipeline.model.record_rules import OnNonfinite
+
+QUARANTINE = OnNonfinite.QUARANTINE
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text('ab"\\\n', max_size=3), inner),
+    max_leaves=10,
+)
+
+
+@settings(deadline=None)
+@given(value=values)
+def test_json_text_of_plain_values_is_read_back(value: Any) -> None:
+    """Integers of any size, floats, texts, null and their nestings come back as they were."""
+    assert json.loads(json_text(value, QUARANTINE)) == value
+
+
+@settings(deadline=None)
+@given(value=st.decimals(allow_nan=False, allow_infinity=False, places=5))
+def test_json_text_of_decimals_keeps_all_digits(value: Decimal) -> None:
+    """A decimal is a number with every digit, zeros at its end too."""
+    assert Decimal(json_text(value, QUARANTINE).decode()).as_tuple() == value.as_tuple()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (Decimal("1.10"), "1.10"),
+        (date(2026, 1, 31), '"2026-01-31"'),
+        (time(12, 30, 0, 1), '"12:30:00.000001"'),
+        (datetime(2026, 1, 31, 12, tzinfo=UTC), '"2026-01-31T12:00:00Z"'),
+        (datetime(2026, 1, 31, 12), '"2026-01-31T12:00:00"'),  # noqa: DTZ001 - it has no zone
+        (
+            datetime(2026, 1, 31, 12, tzinfo=timezone(timedelta(hours=1))),
+            '"2026-01-31T12:00:00+01:00"',
+        ),
+        (b"ab", '"YWI="'),
+        (UUID(int=1), '"00000000-0000-0000-0000-000000000001"'),
+        ({"b": [1, None], "a": {}}, '{"b":[1,null],"a":{}}'),
+        ("é\u2028", '"é\u2028"'),
+    ],
+)
+def test_json_text_of_typed_values_is_compact(value: Any, text: str) -> None:
+    """No blanks, keys in their order, times and bytes as the schema says."""
+    assert json_text(value, QUARANTINE) == text.encode()
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [
+        (math.nan, "NaN"),
+        (math.inf, "Infinity"),
+        (-math.inf, "-Infinity"),
+        (Decimal("NaN"), "NaN"),
+        (Decimal("-Infinity"), "-Infinity"),
+    ],
+)
+def test_json_text_of_a_nonfinite_number_follows_the_rule(number: float, name: str) -> None:
+    """However deep it is: it is refused, null, or its name."""
+    value = {"a": [1.5, {"b": number}]}
+
+    with pytest.raises(NonfiniteError) as raised:
+        json_text(value, QUARANTINE)
+
+    assert str(raised.value) == f"holds {name}, which JSON cannot say"
+    assert json_text(value, OnNonfinite.NULL) == b'{"a":[1.5,{"b":null}]}'
+    assert json_text(value, OnNonfinite.STRING) == b'{"a":[1.5,{"b":"%b"}]}' % name.encode()
+
+
+def test_json_text_of_the_words_null_and_nan_keeps_them() -> None:
+    """Texts that look like what is searched for stay what they are."""
+    value = {"NaN": "null", "b": ["Infinity", None]}
+
+    assert json_text(value, QUARANTINE) == b'{"NaN":"null","b":["Infinity",null]}'
+
+
+def test_json_text_with_an_exception_for_a_value_raises_it() -> None:
+    """What cannot be told says so itself."""
+    with pytest.raises(KeyError):
+        json_text({"a": KeyError("x")}, QUARANTINE)

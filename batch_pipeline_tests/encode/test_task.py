@@ -1,0 +1,454 @@
+"""What one task makes of its items: records, reports, misfits, quarantine, and no litter."""
+
+import gzip
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from batch_pipeline.encode.readers.decoded_file import open_source
+from batch_pipeline.encode.task import run_tasks
+from batch_pipeline.encode.task_values import TaskReport, TaskSpec
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.errors import BadFileError
+from batch_pipeline.model.location import to_path
+from batch_pipeline.model.planning import Limits
+from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, OnBadFile
+from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline.model.stream import (
+    CsvOptions,
+    PartLimits,
+    Source,
+    SourceFormat,
+)
+from batch_pipeline_tests.encode.task_fixture import TaskFixture, counts, misfits, records
+from batch_pipeline_tests.factories import CONTEXT
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> TaskFixture:
+    """An empty landing folder and an empty storage."""
+    return TaskFixture(tmp_path)
+
+
+def test_task_with_files_of_all_kinds_writes_their_records_in_order(task: TaskFixture) -> None:
+    """Plain and gzip, csv and jsonl are told by their bytes; empty files and headers are fine."""
+    task.land(b"a,b\n1,x\n", "looks-like.jsonl.gz")
+    task.land(gzip.compress(b'{"b":"y","a":2}\n') + gzip.compress(b'{"a":3}\n'), "looks-like.csv")
+    task.land(b"")
+    task.land(gzip.compress(b""))
+    task.land(b"b,a\n")
+    task.land(gzip.compress(b"\xef\xbb\xbfb\r\nz"))
+    task.land(b'\xef\xbb\xbf \n{"a":null}')
+
+    report = task.encode(a="integer", b="string")
+
+    assert records(report.part_files) == [
+        {"a": 1, "b": "x"},
+        {"b": "y", "a": 2},
+        {"a": 3},
+        {"b": "z"},
+        {"a": None},
+    ]
+    assert counts(report) == [(n, n, 0) for n in (1, 2, 0, 0, 0, 1, 1)]
+    assert report.formats == (SourceFormat.CSV, SourceFormat.JSONL)
+    assert task.files() == ["orders-1-00000000-00c0ffee.jsonl.gz"]
+
+
+def test_task_with_a_wide_csv_file_writes_its_columns_only_into_its_records(
+    task: TaskFixture,
+) -> None:
+    wide = [f"c{number}" for number in range(5_000)]
+    task.land(b"id,name\n1,x\n2,\n")
+    task.land(",".join(wide).encode() + b"\n" + b"," * 4_998 + b"7,\n")
+
+    report = task.encode(id="integer", name="string", **dict.fromkeys(wide, "integer"))
+
+    first, second, third = records(report.part_files)
+    assert [first, second] == [{"id": 1, "name": "x"}, {"id": 2, "name": None}]
+    assert list(third) == wide
+    assert {name for name, value in third.items() if value is not None} == {"c4998"}
+
+
+def test_task_with_a_declared_format_does_not_guess(task: TaskFixture) -> None:
+    """A csv whose first column name starts with a brace is csv when the stream says so."""
+    task.stream = replace(task.stream, source=Source(uri="file:///l", format=SourceFormat.CSV))
+    task.land(b"{a\n1\n")
+
+    assert records(task.encode(**{"{a": "integer"}).part_files) == [{"{a": 1}]
+
+
+def test_task_with_delimiter_and_quote_options_uses_them(task: TaskFixture) -> None:
+    """The stream's csv options reach the reader."""
+    source = Source(uri="file:///l", csv=CsvOptions(delimiter=";", quote="'"))
+    task.stream = replace(task.stream, source=source)
+    task.land(b"a;b\n'x;''y';1,5\n")
+
+    assert records(task.encode(a="string", b="string").part_files) == [{"a": "x;'y", "b": "1,5"}]
+
+
+@pytest.mark.guarantee("G7")
+def test_task_with_the_same_items_writes_the_same_bytes(task: TaskFixture) -> None:
+    """Two executions differ in the names of their files only."""
+    task.stream = replace(task.stream, part_limits=PartLimits(max_records=2))
+    task.land(b"a\n1\n2\n3\n")
+    first, second = (task.encode(execution=name, a="integer") for name in ("0" * 8, "1" * 8))
+
+    assert [part.sha256 for part in first.part_files] == [part.sha256 for part in second.part_files]
+    assert [part.records for part in first.part_files] == [2, 1]
+    assert len(task.files()) == 4
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (["0", "-1", "999999999999999999"], "integer"),
+        (["-0"], "integer"),
+        (["1000000000000000000"], "integer"),
+        (["01"], "string"),
+        (["+1"], "string"),
+        (["0x10"], "string"),
+        (["1", ""], "integer"),
+        (["1", '""'], "string"),
+        (["1.5", "2", "-0.25", "1e5", "1.5E-9"], "number"),
+        (["123456789.012345"], "number"),
+        (["123456789.0123456"], "number"),
+        (["123456789.01234567890"], "decimal(19,10)"),
+        (["10000000000000000000", "-1"], "decimal(20,0)"),
+        (["9" * 39], "string"),
+        (["0.000000000000000123"], "number"),
+        (["1e400"], "string"),
+        (["1."], "string"),
+        ([".5"], "string"),
+        (["1.2.3"], "string"),
+        (["1-2"], "string"),
+        (["-"], "string"),
+        (["00.5"], "string"),
+        (["1", "1.5", "x"], "string"),
+        (["1234567890123456", "1.5"], "number"),
+        (["9007199254740993", "1.5"], "decimal(16,0)"),
+        (["true"], "string"),
+        (["", ""], "unknown"),
+    ],
+)
+def test_task_with_csv_cells_finds_the_type_that_keeps_them_exact(
+    task: TaskFixture, cells: list[str], kind: str
+) -> None:
+    """Numbers are only what a 64-bit integer or a double holds digit by digit; all else is text."""
+    task.land("\n".join(["k,a", *(f"k,{cell}" for cell in cells)]).encode())
+
+    assert misfits(task.encode(k="string")) == {"a": kind}
+
+
+def test_task_with_misfits_finds_all_of_them_and_leaves_no_file(task: TaskFixture) -> None:
+    """One pass is enough: after the first misfit the other items are still looked at."""
+    task.stream = replace(task.stream, part_limits=PartLimits(max_records=1))
+    task.land(b"a,b\n1,1\n2,2\n")
+    task.land(b"c,b,a\n,1.5,3\n")
+    task.land(b"a,d\nx,y\n")
+    task.land(b"e\n")
+
+    report = task.encode(a="integer", b="integer")
+
+    assert misfits(report) == {
+        "a": "string",
+        "b": "number",
+        "c": "unknown",
+        "d": "string",
+        "e": "unknown",
+    }
+    assert list(misfits(report)) == ["a", "b", "c", "d", "e"]
+    assert (report.part_files, task.files()) == ((), [])
+    assert counts(report) == [(0, 0, 0)] * 4
+
+
+def test_task_with_the_schema_its_misfits_asked_for_has_none(task: TaskFixture) -> None:
+    """A second pass with the widened schema writes."""
+    task.land(b"a,b\n1,\n1.5,\n")
+    task.land(b'{"a":[],"b":"x","c":{"d":1}}\n')
+    first = task.encode()
+
+    second = task.encode(**misfits(first))
+
+    assert misfits(first) == {"a": "any", "b": "string", "c": "object"}
+    assert second.misfits == ()
+    assert records(second.part_files) == [
+        {"a": "1", "b": None},
+        {"a": "1.5", "b": None},
+        {"a": [], "b": "x", "c": {"d": 1}},
+    ]
+
+
+def test_task_with_wide_integers_that_fit_tells_them(task: TaskFixture) -> None:
+    """Another task may find fractions in the column, which these integers would not survive."""
+    task.land(b"a,b\n9007199254740993,1\n")
+
+    report = task.encode(a="integer", b="integer")
+
+    assert (report.misfits, report.wide) == ((), ("a",))
+
+
+def test_task_with_parquet_writes_typed_columns(task: TaskFixture) -> None:
+    """Records of both kinds come out under the schema's types."""
+    encoding = Encoding(format=Format.PARQUET, compression=Compression.ZSTD)
+    task.stream = replace(task.stream, encoding=encoding)
+    task.land(b"a,b\n1,2\n")
+    task.land(b'{"b":2.5,"c":[1, 2]}\n')
+
+    report = task.encode(a="integer", b="number", c="array")
+
+    table = pa.parquet.read_table(to_path(report.part_files[0].uri))
+    assert table.to_pylist() == [
+        {"a": 1, "b": 2.0, "c": None},
+        {"a": None, "b": 2.5, "c": "[1, 2]"},
+    ]
+
+
+def test_task_with_parquet_and_records_without_columns_calls_the_file_bad(
+    task: TaskFixture,
+) -> None:
+    """Parquet has no rows without columns; such records must not vanish in silence."""
+    encoding = Encoding(format=Format.PARQUET, compression=Compression.ZSTD)
+    task.stream = replace(
+        task.stream, encoding=encoding, on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE)
+    )
+    task.land(b"{}\n{}\n")
+
+    report = task.encode()
+
+    reason = "its records have no columns, so parquet cannot hold them"
+    assert [(item.read, item.bad_file) for item in report.items] == [(0, reason)]
+    assert (report.part_files, len(report.quarantine_files)) == ((), 1)
+
+
+def test_task_with_bad_records_quarantines_them(task: TaskFixture) -> None:
+    """Bad records are kept with item, place, line, reason and text; the others are written."""
+    task.stream = replace(task.stream, on_bad_record=BadRecordRules(max_bad_records=3))
+    first = task.land(b"a,b\n1,x\n2\n3,\xff\n")
+    second = task.land(b'{"a":4}\n{"a":\n')
+
+    report = task.encode(a="integer", b="string")
+
+    assert records(report.part_files) == [{"a": 1, "b": "x"}, {"a": 4}]
+    assert counts(report) == [(3, 1, 2), (2, 1, 1)]
+    assert [(bad.item_id, bad.line) for bad in report.bad_records] == [(1, 3), (1, 4), (2, 2)]
+    common = ("item_id", "location", "line", "reason", "raw")
+    assert [tuple(line[key] for key in common) for line in records(report.quarantine_files)] == [
+        (1, first.file.location, 3, "expected fields: 2, found: 1", "2"),
+        (1, first.file.location, 4, "is not UTF-8", "3,\\xff"),
+        (2, second.file.location, 2, "is not valid JSON (Input data was truncated)", '{"a":'),
+    ]
+    assert task.files()[1].startswith("quarantine/orders-1-0000")
+
+
+def test_task_with_more_bad_records_than_allowed_stops_without_files(task: TaskFixture) -> None:
+    """What was found is told, later items are not read, no file is left."""
+    task.stream = replace(task.stream, on_bad_record=BadRecordRules(max_bad_records=25))
+    task.land(b"a,b\n1,x\n" + b"2\n" * 20)
+    task.land(b"a,b\n" + b"2\n" * 6)
+    task.land(b"a,b\n1,x\n")
+
+    report = task.encode(a="integer", b="string")
+
+    assert counts(report) == [(20, 0, 20), (6, 0, 6), (0, 0, 0)]
+    assert [bad.line for bad in report.bad_records] == list(range(3, 23))
+    assert (report.part_files, report.quarantine_files, task.files()) == ((), (), [])
+
+
+def half_gzip() -> bytes:
+    """Make a gzip file that ends early, behind several blocks of good records."""
+    packed = gzip.compress(b"a\n" + b"".join(b"%d\n" % number for number in range(400_000)))
+    return packed[:-20]
+
+
+BAD_FILES = {
+    "gzip data ends early": gzip.compress(b"a\n1\n")[:-9],
+    "gzip checksum is wrong": gzip.compress(b"a\n1\n")[:-8] + b"\0" * 8,
+    "line 1: header: column 'a' is there twice": b"a,a\n1,2\n",
+    "is a zip archive (or a spreadsheet), which cannot be read": b"PK\x03\x04" + b"\0" * 30,
+}
+
+
+@pytest.mark.parametrize("reason", BAD_FILES)
+def test_task_with_a_bad_file_sets_it_aside(task: TaskFixture, reason: str) -> None:
+    """A bad file is told and its reason kept in quarantine; the others are written."""
+    task.stream = replace(task.stream, on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE))
+    task.land(b"a\n1\n")
+    bad = task.land(BAD_FILES[reason])
+    task.land(b"a\n3\n")
+
+    report = task.encode(a="integer")
+
+    assert [item.bad_file for item in report.items] == [None, reason, None]
+    assert counts(report) == [(1, 1, 0), (0, 0, 0), (1, 1, 0)]
+    assert records(report.part_files) == [{"a": 1}, {"a": 3}]
+    assert records(report.quarantine_files) == [
+        {
+            "item_id": 2,
+            "location": bad.file.location,
+            "line": None,
+            "reason": reason,
+            "raw": None,
+        }
+    ]
+
+
+def test_task_with_files_that_turn_bad_late_takes_back_their_records(task: TaskFixture) -> None:
+    """Records written before the damage showed are not left in any part file."""
+    task.stream = replace(
+        task.stream,
+        on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE),
+        part_limits=PartLimits(max_records=100_000),
+    )
+    task.land(b"a\n-1\n")
+    for _ in range(3):
+        task.land(half_gzip())
+    task.land(b"a\n-2\n")
+
+    report = task.encode(a="integer")
+
+    early = "gzip data ends early"
+    assert [item.bad_file for item in report.items] == [None, early, early, early, None]
+    assert records(report.part_files) == [{"a": -1}, {"a": -2}]
+    assert len(task.files()) == 2
+
+
+def test_task_with_a_bad_file_that_fails_the_batch_stops_without_files(task: TaskFixture) -> None:
+    """The reason is told; nothing is written, later items are not read."""
+    task.land(b"a\n1\n")
+    task.land(half_gzip())
+    task.land(b"a\n3\n")
+
+    report = task.encode(a="integer")
+
+    assert [item.bad_file for item in report.items] == [None, "gzip data ends early", None]
+    assert counts(report) == [(0, 0, 0)] * 3
+    assert task.files() == []
+
+
+def test_task_with_a_file_that_is_gone_or_changed_says_so(task: TaskFixture) -> None:
+    """Size and time to the microsecond are those that were registered, or the file is bad."""
+    task.stream = replace(task.stream, on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE))
+    for _ in range(3):
+        task.land(b"a\n1\n")
+    gone, longer, later = (Path(to_path(item.file.location)) for item in task.items)
+    gone.unlink()
+    longer.write_bytes(b"a\n1\n2\n")
+    noon = datetime(2024, 5, 1, 12, tzinfo=UTC)
+    task.items[2] = replace(task.items[2], file=replace(task.items[2].file, modified_at=noon))
+    nanoseconds = int(noon.timestamp()) * 10**9
+    os.utime(later, ns=(0, nanoseconds + 1_999))
+
+    report = task.encode(a="integer")
+
+    changed = "changed since it was registered:"
+    assert [item.bad_file for item in report.items] == [
+        "is not there",
+        f"{changed} size 4 -> 6 B",
+        f"{changed} modified 2024-05-01T12:00:00+00:00 -> 2024-05-01T12:00:00.000001+00:00",
+    ]
+    os.utime(later, ns=(0, nanoseconds + 999))
+    assert counts(task.encode(a="integer"))[2] == (1, 1, 0)
+
+
+def test_task_with_things_that_are_no_files_says_so(task: TaskFixture) -> None:
+    """Folders, pipes and links in circles are bad files, never a reason to wait or to crash."""
+    task.stream = replace(task.stream, on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE))
+    for _ in range(3):
+        task.land(b"")
+    paths = [Path(to_path(item.file.location)) for item in task.items]
+    for path in paths:
+        path.unlink()
+    paths[0].mkdir()
+    os.mkfifo(paths[1])
+    paths[2].symlink_to(paths[2])
+
+    reasons = [str(item.bad_file) for item in task.encode().items]
+
+    assert reasons[:2] == ["is not a regular file"] * 2
+    assert reasons[2].startswith("cannot be read (too many levels")
+
+
+def test_open_source_with_a_file_that_grows_while_read_refuses_it(task: TaskFixture) -> None:
+    """The facts are checked again when the file has been read."""
+    item = task.land(b"a\n1\n")
+    path = Path(to_path(item.file.location))
+
+    def read_while_it_grows() -> None:
+        with open_source(item.file, task.stream) as source, path.open("ab") as writer:
+            source.read(2**22)
+            writer.write(b"2\n")
+
+    with pytest.raises(BadFileError, match="size 4 -> 6 B"):
+        read_while_it_grows()
+
+
+@contextmanager
+def largest_file(size_bytes: int) -> Iterator[None]:
+    """Let the system refuse files of this process that grow larger."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.guarantee("G3")
+@pytest.mark.parametrize("format_", Format)
+def test_task_with_storage_that_refuses_to_write_reports_it_and_cleans_up(
+    task: TaskFixture, format_: Format
+) -> None:
+    """The system's reason is told; neither the finished nor the open part file is left."""
+    task.stream = replace(
+        task.stream,
+        encoding=Encoding(format=format_, compression=Compression.NONE),
+        part_limits=PartLimits(max_records=1),
+    )
+    task.land(b"a\nsmall\n" + b"large" * 20_000 + b"\n")
+
+    with largest_file(50_000):
+        report = task.encode(a="string")
+
+    assert report.storage_error == "File too large"
+    assert task.files() == []
+
+
+def test_task_with_a_storage_root_that_is_gone_reports_it(task: TaskFixture) -> None:
+    """The root is not made anew: it may be a disk that is not mounted."""
+    task.land(b"a\n1\n")
+    task.root.rmdir()
+
+    assert task.encode(a="integer").storage_error == "No such file or directory"
+
+
+def test_run_tasks_gives_one_report_for_each_specification(task: TaskFixture) -> None:
+    """Specifications come as JSON and reports go as JSON; each execution has names of its own."""
+    task.land(b"a\n1\n")
+    schema = RecordSchema.from_json([("a", "integer")])
+    specs = [
+        TaskSpec(
+            number=number,
+            stem="s",
+            stream=replace(task.stream, limits=Limits(max_weight=1, max_count=1, max_wait=wait)),
+            schema=schema,
+            items=tuple(task.items),
+            context=CONTEXT,
+        )
+        for number, wait in [(0, timedelta(minutes=5)), (1, timedelta(microseconds=7))]
+    ]
+    batch = pa.record_batch({"spec": [msgspec.json.encode(spec) for spec in specs]})
+
+    rows = [row for found in run_tasks(iter([batch])) for row in found.to_pylist()]
+
+    reports = [msgspec.json.decode(row["report"], type=TaskReport) for row in rows]
+    assert [row["number"] for row in rows] == [0, 1]
+    assert [counts(report) for report in reports] == [[(1, 1, 0)], [(1, 1, 0)]]
+    assert len({name.split("-")[2].split(".")[0] for name in task.files()}) == 2

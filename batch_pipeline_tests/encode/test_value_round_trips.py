@@ -1,0 +1,231 @@
+"""Random values through whole tasks: what other libraries read back is what was written.
+
+The promise is the table "Values" of `docs/encoding.md`; its expectations are computed here from the
+written text or the Python values alone, never by the code under test.
+"""
+
+import bz2
+import gzip
+import math
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from batch_pipeline.model.encoding import Format
+from batch_pipeline.model.schema import Column, ColumnType
+from batch_pipeline.model.stream import SourceFormat
+from batch_pipeline_tests.encode import json_strategies
+from batch_pipeline_tests.encode.task_fixture import (
+    TaskFixture,
+    encode_with_inferred_schema,
+    fields_of,
+    lines_of,
+    parse_json_exactly,
+    quarantining_task,
+    rows_of,
+)
+
+PROPERTY = settings(
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+JSON_TYPES = {ColumnType.OBJECT, ColumnType.ARRAY, ColumnType.ANY}
+NUMERIC = {ColumnType.INTEGER, ColumnType.DECIMAL, ColumnType.NUMBER}
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "plain": bytes,
+    "gzip": gzip.compress,
+    "bzip2": bz2.compress,
+    "zstd": zstandard.ZstdCompressor().compress,
+}
+Records = list[dict[str, str]]
+LAYOUTS: dict[str, Callable[[list[str]], str]] = {
+    "lines": "\n".join,
+    "lines with returns": lambda texts: "".join(f"{text}\r\n" for text in texts),
+    "array": lambda texts: "[\n" + ",\n  ".join(texts) + "\n]\n",
+    "documents": "\n\n".join,
+    "documents in one line": " ".join,
+}
+
+
+def land_halves(
+    task: TaskFixture, texts: list[str], write: Callable[[list[str]], bytes], at: int
+) -> None:
+    """Land records as two files, the second one maybe empty of them."""
+    task.land(write(texts[: at + 1]))
+    if texts[at + 1 :]:
+        task.land(write(texts[at + 1 :]))
+
+
+def has_half_pair(text: str) -> bool:
+    """Tell whether a JSON text holds half of a surrogate pair."""
+    return "\\" in text and _is_half(parse_json_exactly(text))
+
+
+def _is_half(value: Any) -> bool:
+    if isinstance(value, str):
+        return any("\ud800" <= char <= "\udfff" for char in value)
+    return isinstance(value, (list, tuple)) and any(map(_is_half, value))
+
+
+def is_same_number(value: Any, text: str, column: Column) -> bool:
+    """Tell whether a value read back is the number that was written."""
+    if column.type is ColumnType.INTEGER:
+        return type(value) is int and value == Decimal(text)
+    if column.type is ColumnType.DECIMAL:
+        return isinstance(value, Decimal) and value == Decimal(text)
+    is_equal = type(value) is float and Decimal(repr(value)) == Decimal(text)
+    is_signed = text.startswith("-") and not text.lstrip("-").isdigit()
+    return is_equal and (not is_signed or math.copysign(1, value) < 0)
+
+
+def is_same_json_value(value: Any, text: str | None, column: Column) -> bool:
+    """Tell whether a cell of parquet or Arrow holds what a JSON value says."""
+    if text is None or text == "null":
+        return value is None
+    if column.type in JSON_TYPES:
+        return bool(parse_json_exactly(value) == parse_json_exactly(text))
+    if column.type in NUMERIC:
+        return is_same_number(value, text, column)
+    expected = {"true": True, "false": False}.get(text) if text in {"true", "false"} else None
+    return bool(value == (parse_json_exactly(text) if expected is None else expected))
+
+
+@pytest.mark.parametrize("output", Format)
+@PROPERTY
+@given(
+    records=json_strategies.records(),
+    layout=st.sampled_from(sorted(LAYOUTS)),
+    blank=st.sampled_from(["", " "]),
+    packing=st.sampled_from(sorted(PACKED)),
+    at=st.integers(0, 5),
+)
+def test_json_values_come_out_as_they_were_written(
+    output: Format, records: Records, layout: str, blank: str, packing: str, at: int
+) -> None:
+    """All layouts of JSON: text unchanged in JSON lines, exact values or JSON text in columns."""
+    texts = [json_strategies.text_of(record, blank=blank) for record in records]
+    good = [
+        number
+        for number, text in enumerate(texts)
+        if not has_half_pair(text) and not any("\0" in name for name in records[number])
+    ]
+
+    def write(some: list[str]) -> bytes:
+        return PACKED[packing](LAYOUTS[layout](some).encode())
+
+    with TemporaryDirectory() as folder:
+        task = quarantining_task(Path(folder), SourceFormat.AUTO, output)
+        land_halves(task, texts, write, at)
+        report, schema = encode_with_inferred_schema(task)
+        assert [item.bad_file for item in report.items] == [None] * len(task.items)
+        assert len(report.bad_records) == len(texts) - len(good)
+        if output is Format.JSONL:
+            lines = lines_of(report)
+            assert [parse_json_exactly(line) for line in lines] == [
+                parse_json_exactly(texts[number]) for number in good
+            ]
+            return
+        rows = rows_of(report)
+    assert len(rows) == len(good)
+    for row, number in zip(rows, good, strict=True):
+        for column in schema.columns:
+            written = records[number].get(column.name)
+            assert is_same_json_value(row[column.name], written, column), (column, written, row)
+
+
+CSV_CELLS = {
+    "integers": json_strategies.INTEGERS,
+    "short integers": json_strategies.SHORT_INTEGERS,
+    "prices": json_strategies.PRICES,
+    "numbers": st.one_of(json_strategies.SHORT_INTEGERS, json_strategies.NUMBERS),
+    "odd": st.sampled_from(["007", "+1", " 1", "1.", ".5", "1_000", "NaN", "0x1", "true", "-"]),
+    "text": st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=8),
+    "all": st.one_of(
+        json_strategies.INTEGERS, json_strategies.NUMBERS, st.sampled_from(["x", "", "1,5"])
+    ),
+}
+CSV_NAMES = st.sampled_from(["a", "b", "ä", "a b", "a,b", 'q"q', "two\nlines", "007", "{", "[1]"])
+Cell = str | None
+
+
+@st.composite
+def csv_tables(draw: st.DrawFn) -> tuple[list[str], list[list[Cell]]]:
+    """Columns of one kind each; None is an empty cell without quotes, never in the first column."""
+    kinds = draw(
+        st.dictionaries(CSV_NAMES, st.sampled_from(sorted(CSV_CELLS)), min_size=1, max_size=4)
+    )
+    cells = [
+        st.one_of(CSV_CELLS[kind], st.none()) if number else CSV_CELLS[kind]
+        for number, kind in enumerate(kinds.values())
+    ]
+    return list(kinds), draw(st.lists(st.tuples(*cells).map(list), min_size=1, max_size=8))
+
+
+def csv_cell(cell: Cell, *, quoted: bool) -> str:
+    """Write a cell."""
+    if cell is None:
+        return ""
+    if quoted or cell == "" or set(cell) & set(',"\r\n'):
+        return '"' + cell.replace('"', '""') + '"'
+    return cell
+
+
+@pytest.mark.parametrize("output", Format)
+@PROPERTY
+@given(
+    table=csv_tables(),
+    end=st.sampled_from(["\n", "\r\n", "\r"]),
+    quoted=st.booleans(),
+    packing=st.sampled_from(sorted(PACKED)),
+    at=st.integers(0, 7),
+)
+def test_csv_cells_come_out_as_they_were_written(
+    output: Format,
+    table: tuple[list[str], list[list[Cell]]],
+    end: str,
+    quoted: bool,
+    packing: str,
+    at: int,
+) -> None:
+    """A number keeps its digits or its exact value; all else is the text of the cell."""
+    names, rows = table
+    header = ",".join(csv_cell(name, quoted=quoted) for name in names)
+    texts = [",".join(csv_cell(cell, quoted=quoted) for cell in row) for row in rows]
+
+    def write(some: list[str]) -> bytes:
+        return PACKED[packing](("".join(line + end for line in [header, *some])).encode())
+
+    with TemporaryDirectory() as folder:
+        task = quarantining_task(Path(folder), SourceFormat.CSV, output)
+        land_halves(task, texts, write, at)
+        report, schema = encode_with_inferred_schema(task)
+        assert [item.bad_file for item in report.items] == [None] * len(task.items)
+        is_text = output is Format.JSONL
+        found = list(map(fields_of, lines_of(report))) if is_text else rows_of(report)
+    assert len(found) == len(rows)
+    for record, row in zip(found, rows, strict=True):
+        assert list(record) == names
+        for column, cell in zip(schema.columns, row, strict=True):
+            assert is_same_cell(record[column.name], cell, column, is_text=is_text), (column, cell)
+
+
+def is_same_cell(value: Any, cell: Cell, column: Column, *, is_text: bool) -> bool:
+    """Tell whether a value, a JSON one if `is_text`, is what a csv cell says."""
+    if cell is None:
+        return value is None
+    if column.type not in NUMERIC:
+        return column.type is ColumnType.STRING and value == cell
+    if not JSON_NUMBER.fullmatch(cell):
+        return False
+    if is_text:
+        return bool(value == ("number", cell))
+    return is_same_number(value, cell, column)

@@ -1,0 +1,403 @@
+"""Validation of JSON records: what stays as it is, what is bad, and what widens the schema."""
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from batch_pipeline.encode.chunks import JsonRecords, Table
+from batch_pipeline.model.record_rules import OnNonfinite, ReadLimits
+from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline_tests.encode.validation.validator_under_test import (
+    ValidatorUnderTest,
+    reasons,
+    schema,
+)
+
+LONG = "0.12345678901234567890"
+
+
+def test_json_validator_with_valid_lines_returns_them_unchanged() -> None:
+    """Key order, big integers, nulls, absent keys and number text survive."""
+    lines = [
+        b'{"b":"x","a":12345}',
+        b'{ "a" : null }',
+        b"{}",
+        b'{"c":1.50,"a":-0,"b":"\\u00e9\\ud83d\\ude00\xe2\x80\xa8"}',
+        b'{"c":0.123456789012345678901234567890}',
+        b'{"b":"a \\":\\" in a text","a":1}',
+    ]
+    subject = ValidatorUnderTest(schema(a="integer", b="string", c="number"))
+
+    chunk = subject.lines(*lines)
+
+    assert chunk.lines == lines
+    assert chunk.bad == ()
+    assert subject.profile.fits
+
+
+@pytest.mark.parametrize("values", [False, True])
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"a":1', "is not valid JSON (Input data was truncated)"),
+        (b'{"a":NaN}', "holds NaN, which JSON cannot say"),
+        (b'{"x":[-Infinity]}', "holds -Infinity, which JSON cannot say"),
+        (b"[1]", "is not a JSON object but array"),
+        (b"7", "is not a JSON object but number"),
+        (b"null", "is not a JSON object but null"),
+        (b'{"s":"\xff"}', "is not UTF-8"),
+        (b'{"x":{"y":"\xff"}}', "is not UTF-8"),
+        (b'{"s":"a\rb"}', "is not valid JSON (JSON is malformed: invalid character (byte 7))"),
+        (b'{"s":"a\x00b"}', "is not valid JSON (JSON is malformed: invalid character (byte 7))"),
+        (b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}", "is nested too deeply"),
+        (b'\xef\xbb\xbf{"a":1}', "starts with a byte order mark in the middle of the file"),
+        (
+            b'{"s":"\\ud800"}',
+            "has a text with half of a surrogate pair, which UTF-8 cannot hold",
+        ),
+        (
+            b'{"x":{"\\udc00":1}}',
+            "has a text with half of a surrogate pair, which UTF-8 cannot hold",
+        ),
+        (b'{"a":1,"a":1}', 'has the key "a" twice'),
+        (b'{"a":1,"s":"x" , "a" : 2,"x":1}', 'has the key "a" twice'),
+        (b'{"a" :1,"a":2}', 'has the key "a" twice'),
+        (b'{"a":1,"\\u0061":2}', 'has the key "a" twice'),
+        (b'{"s":"\\u0022:","a":1,"a":1}', 'has the key "a" twice'),
+        (b'{"x":{"y":1,"y":2}}', 'has the key "y" twice'),
+        (b'{"x":[{"y":"\\u0022:","z":1,"z":2}]}', 'has the key "z" twice'),
+        (b'{"new":1,"new":1}', 'has the key "new" twice'),
+        (
+            b'{"new":1,"x\\u0000y":2}',
+            'has the key "x\\u0000y": a name with a NUL cannot be stored in PostgreSQL',
+        ),
+    ],
+)
+def test_json_validator_with_a_bad_line_reports_its_number_and_reason(
+    values: bool, line: bytes, reason: str
+) -> None:
+    """Only the malformed line is bad; the lines around it are kept."""
+    subject = ValidatorUnderTest(schema(a="integer", s="string", x="any"), values=values)
+    if b"NaN" in line:
+        subject = ValidatorUnderTest(schema(a="string", s="string", x="any"), values=values)
+    good = [b'{"s":"x"}', b'{"s":"y","x":{"y":1}}']
+
+    chunk = subject.validate(good[0], line, good[1])
+
+    assert [(bad.line, bad.reason, bad.raw) for bad in chunk.bad] == [(2, reason, line)]
+    assert (chunk.good, list(chunk.record_numbers), list(chunk.line_numbers)) == (2, [1, 3], [1, 3])
+    assert subject.profile.fits
+
+
+@pytest.mark.parametrize("values", [False, True])
+def test_json_validator_with_a_nul_in_a_key_adds_no_column(values: bool) -> None:
+    subject = ValidatorUnderTest(values=values)
+
+    chunk = subject.validate(b'{"a":1}', rb'{"new":1,"x\u0000y":2}', b'{"a":2}')
+
+    assert [bad.line for bad in chunk.bad] == [2]
+    assert subject.misfits() == [("a", "integer")]
+
+
+@pytest.mark.parametrize("values", [False, True])
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        (b'{"a":1,"s":"x","a":2}', "a"),
+        (b'{"a" :1,"s":"x","a":2}', "a"),
+        (b'{"a":1,"s":"x","a":2,"x":{"y":1}}', "a"),
+        (b'{"a":1,"s":"x","x":{"y":1,"y":2}}', "y"),
+        (b'{"a":1,"s":"x","x":[{"\\u0022:":1,"y":1,"y":2}]}', "y"),
+    ],
+)
+def test_json_validator_with_complete_records_finds_a_duplicate_key(
+    values: bool, line: bytes, key: str
+) -> None:
+    """Records that have all columns are decoded as a block, which must prove the same."""
+    nested = b'"x":' in line
+    good = b'{"a":1,"s":"text \\":"%b}' % (b',"x":{"y":[]}' if nested else b"")
+    types = {"a": "integer", "s": "string"} | ({"x": "any"} if nested else {})
+    subject = ValidatorUnderTest(schema(**types), values=values)
+
+    chunk = subject.validate(good.replace(b'\\":', b""), line)
+
+    assert reasons(chunk) == [(2, f'has the key "{key}" twice')]
+    assert subject.validate(good, good).bad == ()
+
+
+def test_json_validator_with_unknown_columns_infers_their_types() -> None:
+    """Without a schema the columns appear in order, each as wide as its values need."""
+    subject = ValidatorUnderTest()
+
+    subject.lines(
+        b'{"i":1,"n":1,"s":"x","o":{},"l":[],"u":null,"m":1}',
+        b'{"b":true,"n":1.5,"m":"x","i":-3}',
+    )
+
+    assert subject.misfits() == [
+        ("i", "integer"),
+        ("n", "number"),
+        ("s", "string"),
+        ("o", "object"),
+        ("l", "array"),
+        ("u", "unknown"),
+        ("m", "any"),
+        ("b", "boolean"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "needed"),
+    [
+        (b'{"i":1.5}', [("i", "number")]),
+        (b'{"n":1}', []),
+        (b'{"i":true}', [("i", "any")]),
+        (b'{"s":1}', [("s", "any")]),
+        (b'{"u":"x"}', [("u", "string")]),
+        (b'{"new":null}', [("new", "unknown")]),
+        (b'{"quo\\"te":1}', [('quo"te', "integer")]),
+        (b'{"I":1}', [("I", "integer")]),
+        (b'{"":1}', [("", "integer")]),
+        (b'{"i":9223372036854775807}', []),
+        (b'{"i":9223372036854775808}', [("i", "decimal(19,0)")]),
+        (b'{"i":-12345678901234567890123456789012345678}', [("i", "decimal(38,0)")]),
+        (b'{"i":123456789012345678901234567890123456789}', [("i", "any")]),
+        (b'{"i":' + b"9" * 5000 + b"}", [("i", "any")]),
+        (b'{"n":1e400}', [("n", "any")]),
+        (b'{"n":1e99999999999999999999}', [("n", "any")]),
+        (b'{"t":"2026-01-31T10:00:00+01:00"}', []),
+        (b'{"t":"2026-01-31T10:00:00.123456000Z"}', []),
+        (b'{"t":"2026-01-31T10:00:00.1234567Z"}', [("t", "string")]),
+        (b'{"t":"2026-01-31T10:00:00"}', [("t", "string")]),
+        (b'{"t":1769853600}', [("t", "any")]),
+        (b'{"d":"2026-02-29"}', [("d", "string")]),
+        (b'{"d":"0000-01-01"}', [("d", "string")]),
+        (b'{"c":"12:30:00.000001"}', []),
+        (b'{"c":"24:00:00"}', [("c", "string")]),
+        (b'{"y":"AA=="}', []),
+        (b'{"y":"AB=="}', [("y", "string")]),
+        (b'{"m":123.45}', []),
+        (b'{"m":123.450}', []),
+        (b'{"m":1e2}', []),
+        (b'{"m":123.456}', [("m", "decimal(6,3)")]),
+        (b'{"m":"1"}', [("m", "any")]),
+        (b'{"m":true}', [("m", "any")]),
+    ],
+)
+@pytest.mark.parametrize("values", [False, True])
+def test_json_validator_with_a_value_of_another_type_widens_its_column(
+    line: bytes, needed: list[tuple[str, str]], values: bool
+) -> None:
+    """A column takes the narrowest type for old and new values; other columns stay."""
+    known = schema(
+        i="integer",
+        n="number",
+        s="string",
+        u="unknown",
+        t="timestamp",
+        d="date",
+        c="time",
+        y="binary",
+        m="decimal(5,2)",
+    )
+    subject = ValidatorUnderTest(known, values=values)
+
+    subject.validate(b"{}", line, b"{}")
+
+    assert subject.misfits() == needed
+    assert [misfit.line for misfit in subject.profile.misfits()] == [2] * len(needed)
+
+
+@pytest.mark.parametrize(
+    ("lines", "known", "needed"),
+    [
+        ([b'{"n":9007199254740993}'], {"n": "number"}, [("n", "any")]),
+        ([b'{"i":9007199254740993}', b'{"i":0.5}'], {"i": "integer"}, [("i", "decimal(19,0)")]),
+        ([b'{"i":0.5}', b'{"i":9007199254740993}'], {"i": "integer"}, [("i", "decimal(19,0)")]),
+        ([b'{"i":9007199254740992}', b'{"i":0.5}'], {"i": "integer"}, [("i", "number")]),
+        ([b'{"o":[]}'], {"o": "object"}, [("o", "any")]),
+        ([b'{"n":%s}' % LONG.encode()], {"n": "number"}, [("n", "any")]),
+        ([b'{"n":%s}' % LONG.encode()], {}, [("n", "decimal(19,19)")]),
+        ([b'{"n":0.8444218515250481}'], {"n": "number"}, []),
+        ([b'{"n":9007199254740993.5}'], {"n": "number"}, [("n", "any")]),
+        ([b'{"n":1e-400}'], {"n": "number"}, [("n", "any")]),
+        ([b'{"n":0e-400}'], {"n": "number"}, []),
+        ([b'{"n":1.50}', b'{"n":-0.0}'], {"n": "number"}, []),
+    ],
+)
+def test_json_validator_with_values_that_a_column_would_round_widens_it(
+    lines: list[bytes], known: dict[str, str], needed: list[tuple[str, str]]
+) -> None:
+    """Numbers that 64 bits or a double cannot hold become decimals or JSON text, never rounded."""
+    subject = ValidatorUnderTest(schema(**known), values=True)
+
+    subject.validate(*lines)
+
+    assert subject.misfits() == needed
+
+
+def test_json_validator_with_numbers_of_all_lengths_infers_one_decimal() -> None:
+    """A new column with one long number counts the digits of all of them, in any order."""
+    lines = [b'{"n":0.5}', b'{"n":%s}' % LONG.encode(), b'{"n":123}', b'{"n":1e3}']
+    for order in (lines, lines[::-1]):
+        subject = ValidatorUnderTest(values=True).until_it_fits(*order)
+        assert [column.type_text for column in subject.profile.columns.values()] == [
+            "decimal(23,19)"
+        ]
+        found = {row["n"] for row in subject.rows(*order)}
+        assert found == {Decimal("0.5"), Decimal(LONG), Decimal(123), Decimal(1000)}
+
+
+def test_json_validator_with_an_escaped_name_reads_its_values() -> None:
+    """Column names with quotes, backslashes or control characters are names like any other."""
+    known = RecordSchema.from_json([('a"b\\c\nd', "integer"), ("s", "string")])
+    line = b'{"a\\"b\\\\c\\nd":5}'
+
+    assert ValidatorUnderTest(known, values=True).rows(line) == [{'a"b\\c\nd': 5, "s": None}]
+    assert ValidatorUnderTest(known).lines(line).lines == [line]
+
+
+def test_json_validator_for_columns_returns_a_table_of_the_schemas_types() -> None:
+    """Objects, arrays and mixed values are the JSON text as it was written."""
+    known = schema(a="any", o="object", l="array", i="integer", s="string", m="decimal(3,2)")
+    subject = ValidatorUnderTest(known, values=True)
+    lines = (
+        b'{"o":{"x": 1.50},"a":12345678901234567890.12,"i":9007199254740992,"m":1.5}',
+        b'{"l":[1, 2],"a":"t","o":null,"s":"x"}',
+    )
+
+    rows = subject.rows(*lines)
+
+    empty = dict.fromkeys("aolism")
+    assert rows == [
+        empty
+        | {"a": "12345678901234567890.12", "o": '{"x": 1.50}', "i": 2**53, "m": Decimal("1.50")},
+        empty | {"a": '"t"', "l": "[1, 2]", "s": "x"},
+    ]
+    assert subject.profile.fits
+    table = subject.validate(*lines)
+    assert isinstance(table, Table)
+    assert (table.json, table.text) == (frozenset("aol"), frozenset())
+
+
+@pytest.mark.parametrize(
+    ("rule", "line"),
+    [
+        (OnNonfinite.NULL, b'{"n": null ,"s":"NaN \\" Infinity","x":[null,null]}'),
+        (OnNonfinite.STRING, b'{"n": "NaN" ,"s":"NaN \\" Infinity","x":["Infinity","-Infinity"]}'),
+    ],
+)
+def test_json_validator_with_nan_follows_the_rule(rule: OnNonfinite, line: bytes) -> None:
+    """All other bytes of the line stay, and strings that contain NaN are strings."""
+    subject = ValidatorUnderTest(schema(n="any", s="string", x="array"), on_nonfinite=rule)
+
+    chunk = subject.lines(b'{"n": NaN ,"s":"NaN \\" Infinity","x":[Infinity,-Infinity]}')
+
+    assert (chunk.lines, chunk.bad, subject.profile.fits) == ([line], (), True)
+
+
+def test_json_validator_for_columns_keeps_nan_in_a_column_of_doubles() -> None:
+    """A double is NaN or infinite in parquet too; JSON text is not."""
+    subject = ValidatorUnderTest(schema(n="number", x="array"), values=True)
+
+    chunk = subject.validate(b'{"n":Infinity}', b'{"n":1.5,"x":[NaN]}', b'{"n":2}')
+
+    assert isinstance(chunk, Table)
+    assert chunk.batch.column("n").to_pylist() == [float("inf"), 2.0]
+    assert reasons(chunk) == [(2, "holds NaN, which JSON cannot say")]
+
+
+def test_json_validator_with_too_many_columns_rejects_the_record() -> None:
+    """Neither one record nor all of them together may have more columns than the limit."""
+    subject = ValidatorUnderTest(schema(a="integer"), read_limits=ReadLimits(max_columns=2))
+
+    chunk = subject.validate(b'{"a":1,"b":1,"c":1}', b'{"b":1}', b'{"c":1}')
+
+    assert reasons(chunk) == [
+        (1, "has 3 columns, more than `read_limits.max_columns` allows (2)"),
+        (3, "has columns that would make more than `read_limits.max_columns` allows (2)"),
+    ]
+    assert subject.misfits() == [("b", "integer")]
+
+
+def test_json_validator_with_returns_between_values_returns_one_line() -> None:
+    """A carriage return between values becomes a space: no reader can end the line there."""
+    chunk = ValidatorUnderTest(schema(a="integer", b="integer")).lines(b'{"a":1,\r"b":2}')
+
+    assert chunk.lines == [b'{"a":1, "b":2}']
+
+
+names = st.sampled_from(["a", "b", "é", "", 'q"', "A", "long name"])
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(codec="utf-8"), max_size=5)
+    | st.sampled_from(['":', '" :', "2026-01-31"])
+)
+values_ = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3)
+)
+records = st.lists(st.dictionaries(names, values_, max_size=5), min_size=1, max_size=5)
+separators = st.sampled_from([(",", ":"), (", ", ": "), (" , ", " : ")])
+
+
+@settings(deadline=None, max_examples=200)
+@given(records, separators, st.booleans())
+def test_json_validator_with_any_records_keeps_their_text(
+    found: list[dict[str, Any]], separator: tuple[str, str], ascii_only: bool
+) -> None:
+    """Every valid record stays byte for byte, once the schema holds it."""
+    lines = [
+        json.dumps(record, separators=separator, ensure_ascii=ascii_only).encode()
+        for record in found
+    ]
+
+    chunk = ValidatorUnderTest().until_it_fits(*lines).validate(*lines)
+
+    assert isinstance(chunk, JsonRecords)
+    assert (chunk.lines, chunk.bad) == (lines, ())
+
+
+@settings(deadline=None, max_examples=200)
+@given(records)
+@example([{"a": 0.1}, {"a": 2**53 + 1}, {"a": None}])
+@example([{"a": 1e300}, {"a": 2**60}])
+def test_json_validator_with_any_records_returns_columns_of_their_values(
+    found: list[dict[str, Any]],
+) -> None:
+    """Values in columns are the values of the records; absent and null are both null."""
+    lines = [json.dumps(record).encode() for record in found]
+    subject = ValidatorUnderTest(values=True).until_it_fits(*lines)
+
+    chunk = subject.validate(*lines)
+
+    assert isinstance(chunk, Table)
+    assert chunk.bad == ()
+    rows = chunk.batch.to_pylist() if chunk.batch.num_columns else [{}] * len(found)
+    for record, row in zip(found, rows, strict=True):
+        for name, cell in row.items():
+            back = cell
+            if cell is not None and name in chunk.json:
+                back = json.loads(cell)
+            if isinstance(back, float) and isinstance(record.get(name), int):
+                back = int(back)
+            assert back == record.get(name) or Decimal(str(record[name])) == back
+        assert {name for name, value in record.items() if value is not None} <= row.keys()
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.permutations([b"1", b"0.5", LONG.encode(), b"9007199254740993", b"1e30", b"null"]))
+def test_json_validator_with_values_in_any_order_infers_the_same_types(texts: list[bytes]) -> None:
+    """The order of records changes no type of the schema that holds them all."""
+    lines = [b'{"n":%s}' % text for text in texts]
+
+    subject = ValidatorUnderTest(values=True).until_it_fits(*lines)
+
+    assert [column.type_text for column in subject.profile.columns.values()] == ["any"]

@@ -1,0 +1,309 @@
+"""Vectorized reading of flat lines: what the standard library reads, or nothing at all."""
+
+import json
+import math
+from decimal import Decimal
+from math import isfinite
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from batch_pipeline.encode.chunks import TextLines
+from batch_pipeline.encode.validation.json_vectorized import FlatReader, has_only_exact_doubles
+from batch_pipeline.encode.validation.text_values import is_exact_double
+from batch_pipeline.model.schema import Column, ColumnType
+
+COLUMNS = (
+    Column(name="id", type=ColumnType.INTEGER),
+    Column(name="a_name_of_many_bytes", type=ColumnType.STRING),
+    Column(name="price", type=ColumnType.NUMBER),
+    Column(name="paid", type=ColumnType.BOOLEAN),
+    Column(name="count", type=ColumnType.INTEGER),
+    Column(name="näme", type=ColumnType.STRING),
+    Column(name="gone", type=ColumnType.UNKNOWN),
+)
+LINE = (
+    '{"id":1,"a_name_of_many_bytes":"Öl, {1}","price":1.50,"paid":true,"count":-7,"näme":"x",'
+    '"gone":null}'
+).encode()
+
+records = st.fixed_dictionaries(
+    {
+        "id": st.integers(-(2**53), 2**53) | st.none(),
+        "a_name_of_many_bytes": st.text(max_size=6) | st.none(),
+        "price": st.floats(allow_nan=False, allow_infinity=False) | st.integers(-9, 9) | st.none(),
+        "paid": st.booleans() | st.none(),
+        "count": st.integers(-(2**53), 2**53),
+        "näme": st.text(alphabet='aß"\\,:{}\n ', max_size=4),
+        "gone": st.none(),
+    }
+)
+
+
+def compact(value: Any) -> str:
+    """Return JSON without blanks and with as few escapes as possible."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def read(*lines: bytes, columns: tuple[Column, ...] = COLUMNS, **names: str) -> list[Any] | None:
+    """Read lines as columns of Python values."""
+    text = b"".join(line + b"\n" for line in lines)
+    optional, wide = (frozenset(names.get(kind, "").split()) for kind in ("optional", "wide"))
+    arrays = FlatReader(columns, optional, wide).read(TextLines.of(text, len(text)))
+    if arrays is None:
+        return None
+    for array in arrays:
+        array.validate(full=True)
+    return [array.to_pylist() for array in arrays]
+
+
+def with_value(name: str, text: str) -> bytes:
+    """Return the line with another value, given as JSON text."""
+    values = {key: compact(value) for key, value in json.loads(LINE).items()}
+    values[name] = text
+    return ("{" + ",".join(f'"{key}":{value}' for key, value in values.items()) + "}").encode()
+
+
+def read_by_json(line: bytes) -> list[Any]:
+    """Read a line with the standard library, numbers exactly, in the order of the columns."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        assert len(pairs) == len(dict(pairs)), f"a duplicate key in {line!r}"
+        return dict(pairs)
+
+    found = json.loads(line.decode(), object_pairs_hook=unique, parse_float=Decimal)
+    assert isinstance(found, dict)
+    assert found.keys() == {column.name for column in COLUMNS}
+    return [found[column.name] for column in COLUMNS]
+
+
+def assert_same(rows: list[Any], columns: list[list[Any]]) -> None:
+    """Compare with what the standard library reads, types included."""
+    kinds = (int, str, float, bool, int, str, type(None))
+    for row, read_row in zip(rows, zip(*columns, strict=True), strict=True):
+        for wanted, value, kind in zip(row, read_row, kinds, strict=True):
+            if wanted is None:
+                assert value is None
+                continue
+            assert type(value) is kind
+            assert not isinstance(wanted, bool) or kind is bool
+            exact = Decimal(repr(value)) if kind is float else value
+            assert exact == wanted
+
+
+def test_flat_reader_with_lines_of_all_columns_are_read() -> None:
+    """Keys in any order, values of all types and nulls become columns."""
+    turned = compact(dict(reversed(json.loads(LINE).items()))).encode()
+    empty = compact(dict.fromkeys(json.loads(turned))).encode()
+
+    assert read(turned, empty) == [
+        [1, None],
+        ["Öl, {1}", None],
+        [1.5, None],
+        [True, None],
+        [-7, None],
+        ["x", None],
+        [None, None],
+    ]
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (", ", ":"), (",", ": ")])
+def test_flat_reader_with_lines_of_blanks_in_the_same_places_are_read(
+    separators: tuple[str, str],
+) -> None:
+    """Many writers put a blank after each comma, each colon or both."""
+    line = json.dumps(json.loads(LINE), ensure_ascii=False, separators=separators).encode()
+
+    assert read(line, line) == read(LINE, LINE) is not None
+
+
+def test_flat_reader_with_lines_without_an_optional_column_returns_nulls() -> None:
+    """An optional column may be absent from all lines."""
+    columns = (Column(name="id", type=ColumnType.INTEGER), Column(name="x", type=ColumnType.STRING))
+
+    assert read(b'{"id":1}', b'{"id":2}', columns=columns, optional="x") == [[1, 2], [None, None]]
+    assert read(b'{"id":1}', b'{"id":2}', columns=columns) is None
+
+
+def test_flat_reader_with_lines_of_long_integers_are_read_where_the_column_is_wide() -> None:
+    """Only a wide column holds an integer beyond 2^53."""
+    columns = (Column(name="id", type=ColumnType.INTEGER),)
+
+    assert read(b'{"id":9007199254740993}', columns=columns, wide="id") == [[2**53 + 1]]
+    assert read(b'{"id":9007199254740993}', columns=columns) is None
+
+
+def test_flat_reader_with_lines_of_times_are_read_as_their_type_says() -> None:
+    """Strings of a typed column are parsed strictly."""
+    columns = (Column(name="at", type=ColumnType.DATE),)
+
+    assert str(read(b'{"at":"2026-01-31"}', columns=columns)) == "[[datetime.date(2026, 1, 31)]]"
+    assert read(b'{"at":"2026-02-31"}', columns=columns) is None
+    assert read(b'{"at":20260131}', columns=columns) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("id", "1.0"),
+        ("id", "007"),
+        ("id", "9223372036854775808"),
+        ("id", "9007199254740993"),
+        ("id", '"1"'),
+        ("id", "true"),
+        ("id", "{}"),
+        ("id", "1 "),
+        ("id", "nul"),
+        ("id", ""),
+        ("price", "0.12345678901234567890"),
+        ("price", "1e400"),
+        ("price", "NaN"),
+        ("price", "-Infinity"),
+        ("price", "-0"),
+        ("price", ".5"),
+        ("price", "9007199254740993"),
+        ("paid", "1"),
+        ("paid", "True"),
+        ("näme", "1"),
+        ("näme", "none"),
+        ("näme", '"a" "b"'),
+        ("näme", '"a":"b"'),
+        ("näme", r'"\ud800"'),
+        ("näme", '"a\tb"'),
+        ("näme", '""",'),
+        ("näme", '["a"]'),
+        ("näme", '{"x":"a"}'),
+        ("gone", "0"),
+        ("gone", 'null,"id":1'),
+        ("gone", 'null,"more":1'),
+        ("gone", "null,"),
+    ],
+)
+def test_flat_reader_with_lines_of_a_value_that_may_not_fit_returns_none(
+    name: str, text: str
+) -> None:
+    """One value that is not of its type, or that would change, rejects the block."""
+    assert read(LINE, with_value(name, text), LINE) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        LINE.replace(b'"id"', b'"Id"'),
+        LINE.replace(b'"a_name_of_many_bytes"', b'"a_name_of_many_bytez"'),
+        LINE.replace(b'"id":1,', b""),
+        LINE.replace(b'"id":1,', b'"id":1,"id":1,'),
+        LINE.replace(b'"id":1,', b'"id": 1,'),
+        LINE.replace(b'1,"a_', b'1, "a_'),
+        LINE.replace(b":", b":  "),
+        LINE.replace(b"}", b"}}"),
+        LINE.replace(b'{"id"', b'{{"id"'),
+        LINE.replace("Ö".encode(), b"\xd6"),
+        LINE.replace(b'"id":1,', b"")[:-1] + b',"id":1}',
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+    ],
+)
+def test_flat_reader_with_lines_of_a_line_of_another_form_returns_none(line: bytes) -> None:
+    """Other keys, another order, other blanks or bytes that are not UTF-8 reject the block."""
+    assert read(LINE, line, LINE) is None
+
+
+@given(st.lists(records, min_size=1, max_size=4))
+def test_flat_reader_with_lines_of_any_records_are_read_as_written_or_not_at_all(
+    written: list[dict[str, Any]],
+) -> None:
+    """Values are exact, and every block without escapes and long numbers is read."""
+    names = [column.name for column in COLUMNS]
+    lines = [compact({n: record[n] for n in names}).encode() for record in written]
+    columns = read(*lines)
+    if columns is not None:
+        assert_same([read_by_json(line) for line in lines], columns)
+        return
+    prices = [record["price"] for record in written]
+    is_signed = any(price == 0 and math.copysign(1, price) < 0 for price in prices if price == 0)
+    assert is_signed or any(b"\\" in line or b"\x7f" in line for line in lines)
+
+
+@given(
+    st.integers(0, 3 * len(LINE)),
+    st.integers(0, 3),
+    st.sampled_from([b"", *(bytes([one]) for one in b'"\\,:{}[] 0-.eEnN1\n\r\t\xff\x00')]),
+    st.booleans(),
+)
+@example(0, 1, b"", False)
+def test_flat_reader_with_lines_of_any_damage_are_read_as_the_standard_library_does_or_not_at_all(
+    at: int, removed: int, added: bytes, has_blanks: bool
+) -> None:
+    """Wherever bytes are removed or added, no malformed line is read."""
+    line = json.dumps(json.loads(LINE), ensure_ascii=False).encode() if has_blanks else LINE
+    text = b"\n".join([line, line, line])
+    lines = (text[:at] + added + text[at + removed :]).split(b"\n")
+    columns = read(*lines)
+    if columns is not None:
+        assert_same([read_by_json(line) for line in lines], columns)
+
+
+_JSON_NUMBERS = (
+    st.floats(allow_nan=False, allow_infinity=False).map(repr)
+    | st.from_regex(r"-?(0|[1-9][0-9]{0,18})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?", fullmatch=True)
+    | st.integers(10**14, 10**17).map(lambda digits: f"0.{digits}")
+)
+_JSON_TEXTS = st.from_regex(r'"[0-9.,:/eE {}-]{0,40}"', fullmatch=True)
+
+
+def block(values: list[str]) -> bytes:
+    """Build lines of records with three columns."""
+    lines = [values[start : start + 3] for start in range(0, len(values), 3)]
+    records = [",".join(f'"a{at}": {value}' for at, value in enumerate(line)) for line in lines]
+    return "".join(f"{{{record}}}\n" for record in records).encode()
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.lists(_JSON_NUMBERS | _JSON_TEXTS, min_size=1, max_size=7))
+@example(["0.30000000000000004", "1.7976931348623157e308", "5e-324"])
+@example(["1234567890123456789.5"])
+@example(["123456789012345e-330"])
+@example(["1.00000000000000001e5", "1e-0000000000000000000000000000000000000000330"])
+@example(["123456789012345678e0000000000000000000000000000000000000000000001"])
+@example(['"2026.11.21.10.11.12"', '" 2026.11.21.10.11.12 "', "0.1"])
+def test_has_only_exact_doubles_of_any_block_is_true_only_if_each_number_is(
+    values: list[str],
+) -> None:
+    """The proof fails if a number is not its double, except those that every decoder rejects."""
+    floats = [text for text in values if text[0] != '"' and not text.lstrip("-").isdigit()]
+
+    if has_only_exact_doubles(block(values)):
+        assert all(is_exact_double(text) for text in floats if isfinite(float(text)))
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False, min_value=1e-90), min_size=1))
+def test_has_only_exact_doubles_of_floats_as_python_writes_them_is_true(
+    numbers: list[float],
+) -> None:
+    """Python writes the shortest digits that identify a double."""
+    assert has_only_exact_doubles(block(list(map(json.dumps, numbers))))
+
+
+@pytest.mark.parametrize(
+    ("text", "proven"),
+    [
+        (b'{"a":0.1234567890123456789}\n', False),
+        (b'{"a":-0.30000000000000004441}\n', False),
+        (b'{"a":[12345678901234567890.5]}\n', False),
+        (b'{"a":0.30000000000000004}\n', True),
+        (b'{"a":0.10000000000000000000}\n', True),
+        (b'{"a":12345678901234567890}\n', True),
+        (b'{"a":"12345678901234567890.5"}\n', True),
+        (b"{}\n", True),
+        (b"", True),
+    ],
+)
+def test_has_only_exact_doubles_of_one_record(text: bytes, proven: bool) -> None:
+    """Integers are checked by the decoder, and strings contain no numbers."""
+    assert has_only_exact_doubles(text) is proven

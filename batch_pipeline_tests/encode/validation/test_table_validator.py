@@ -1,0 +1,324 @@
+"""Validation of tables: text cells, JSON text and typed columns, and what widens the schema."""
+
+import json
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batch_pipeline.encode.chunks import Table
+from batch_pipeline.encode.validation.table_validator import ParsedCells, parse_cells
+from batch_pipeline.encode.validation.text_values import parse_texts
+from batch_pipeline.model.record_rules import OnNonfinite
+from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
+from batch_pipeline_tests.encode.validation.validator_under_test import (
+    ValidatorUnderTest,
+    reasons,
+    schema,
+)
+
+
+def cells(**columns: list[str | None]) -> Table:
+    """Build a table of text cells whose first row is line 2."""
+    batch = pa.record_batch({name: pa.array(texts, pa.string()) for name, texts in columns.items()})
+    places = range(2, 2 + batch.num_rows)
+    return Table(batch=batch, line_numbers=places, record_numbers=places, text=frozenset(columns))
+
+
+def typed(json_columns: tuple[str, ...] = (), **columns: pa.Array) -> Table:
+    """Build a table of typed columns."""
+    batch = pa.record_batch(columns)
+    places = range(1, 1 + batch.num_rows)
+    return Table(
+        batch=batch, line_numbers=places, record_numbers=places, json=frozenset(json_columns)
+    )
+
+
+def checked(subject: ValidatorUnderTest, table: Table) -> Table:
+    """Validate a table."""
+    found = subject.validator.validate(table)
+    assert isinstance(found, Table)
+    return found
+
+
+@pytest.mark.parametrize("values", [False, True])
+@pytest.mark.parametrize(
+    ("known", "texts", "needed"),
+    [
+        ("integer", ["1", None], []),
+        ("integer", ["9223372036854775807"], []),
+        ("integer", ["1", "9223372036854775808"], [("a", "decimal(19,0)")]),
+        ("integer", ["1", "1.5"], [("a", "number")]),
+        ("integer", ["1", "007"], [("a", "string")]),
+        ("integer", ["1", ""], [("a", "string")]),
+        ("number", ["0.8444218515250481", "1e300"], []),
+        ("number", ["1", "0.12345678901234567890"], [("a", "string")]),
+        ("number", ["1", "1e400"], [("a", "string")]),
+        ("decimal(5,2)", ["123.45", "1e2", "1.500"], []),
+        ("decimal(5,2)", ["1", "1234.5"], [("a", "decimal(6,2)")]),
+        ("decimal(5,2)", ["1", "+1"], [("a", "string")]),
+        ("boolean", ["true", "false", None], []),
+        ("boolean", ["true", "True"], [("a", "string")]),
+        ("date", ["2026-01-31"], []),
+        ("date", ["2026-01-31", "31.1.2026"], [("a", "string")]),
+        ("timestamp", ["2026-01-31T10:00:00Z", "2026-01-31 10:00:00.5+01:00"], []),
+        ("timestamp", ["2026-01-31T10:00:00Z", "2026-01-31T10:00:00"], [("a", "string")]),
+        ("local_timestamp", ["2026-01-31T10:00:00"], []),
+        ("local_timestamp", ["2026-01-31T10:00:00", "2026-01-31"], [("a", "string")]),
+        ("time", ["12:30:00"], []),
+        ("time", ["12:30:00", "12:30"], [("a", "string")]),
+        ("binary", ["AA=="], []),
+        ("string", ["1", "x"], []),
+        ("any", ["1", "x"], []),
+        ("object", [None, "x"], [("a", "any")]),
+        ("unknown", [None, "1"], [("a", "integer")]),
+        ("integer", [None, None], []),
+    ],
+)
+def test_table_validator_with_text_cells_widens_columns_that_do_not_hold_them(
+    values: bool, known: str, texts: list[str | None], needed: list[tuple[str, str]]
+) -> None:
+    """Cells are parsed as their column's type; a cell that is not of it widens the column."""
+    subject = ValidatorUnderTest(RecordSchema.from_json([("a", known)]), values=values)
+
+    done = checked(subject, cells(a=texts))
+
+    assert subject.misfits() == needed
+    assert (done.good, done.bad) == (len(texts), ())
+    bad_at = len(texts) + 1
+    assert [misfit.line for misfit in subject.profile.misfits()] == [bad_at] * len(needed)
+
+
+def test_table_validator_with_text_cells_for_columns_returns_their_values() -> None:
+    """Cells of a column of type `any` remain text."""
+    known = schema(
+        i="integer", n="number", m="decimal(5,2)", b="boolean", s="string", a="any", x="integer"
+    )
+    times = schema(d="date", c="time", t="timestamp", l="local_timestamp", y="binary")
+    subject = ValidatorUnderTest(RecordSchema(known.columns + times.columns), values=True)
+
+    done = checked(
+        subject,
+        cells(
+            i=["1", None],
+            n=["1e2", None],
+            m=["1.5", None],
+            b=["true", None],
+            s=["1", None],
+            a=["1", None],
+            x=[None, None],
+            d=["2026-01-31", None],
+            c=["12:30:00.000001", None],
+            t=["2026-01-31T10:00:00+01:00", None],
+            l=["2026-01-31 10:00:00", None],
+            y=["AA==", None],
+        ),
+    )
+
+    assert subject.profile.fits
+    assert done.text == frozenset("a")
+    assert done.batch.to_pylist()[0] == {
+        "i": 1,
+        "n": 100.0,
+        "m": Decimal("1.50"),
+        "b": True,
+        "s": "1",
+        "a": "1",
+        "x": None,
+        "d": date(2026, 1, 31),
+        "c": time(12, 30, 0, 1),
+        "t": datetime(2026, 1, 31, 9, tzinfo=UTC),
+        "l": datetime(2026, 1, 31, 10),  # noqa: DTZ001 - a local time
+        "y": b"\0",
+    }
+    assert set(done.batch.to_pylist()[1].values()) == {None}
+    assert done.batch.schema.field("x").type == pa.int64()
+
+
+def test_table_validator_with_text_cells_for_lines_keeps_them() -> None:
+    """JSON lines are written from the text of the cells."""
+    subject = ValidatorUnderTest(schema(i="integer", t="timestamp"))
+    table = cells(i=["1", "-0"], t=["2026-01-31 10:00:00Z", None])
+
+    done = checked(subject, table)
+
+    assert (done.batch, done.text) == (table.batch, table.text)
+
+
+@pytest.mark.parametrize(
+    ("known", "array", "needed"),
+    [
+        (None, pa.array([1], pa.int64()), "integer"),
+        (None, pa.array([None], pa.int64()), "integer"),
+        (None, pa.array([None], pa.string()), "string"),
+        ("unknown", pa.array([None], pa.bool_()), "boolean"),
+        ("integer", pa.array([1], pa.int64()), None),
+        ("number", pa.array([2**53], pa.int64()), None),
+        ("number", pa.array([2**53 + 1], pa.int64()), "any"),
+        ("decimal(20,1)", pa.array([1], pa.int64()), None),
+        ("decimal(5,2)", pa.array([Decimal("1.5")], pa.decimal128(4, 1)), None),
+        ("decimal(5,2)", pa.array([Decimal("1.5")], pa.decimal128(6, 1)), "decimal(7,2)"),
+        ("string", pa.array([1], pa.int64()), "any"),
+        ("string", pa.array([date(2026, 1, 31)], pa.date32()), None),
+        ("date", pa.array(["2026-01-31"]), None),
+        ("date", pa.array(["x"]), "string"),
+        ("integer", pa.array([None], pa.string()), None),
+        ("any", pa.array([1], pa.int64()), None),
+    ],
+)
+def test_table_validator_with_a_typed_column_widens_by_its_type(
+    known: str | None, array: pa.Array, needed: str | None
+) -> None:
+    """The type in the file counts even without values; nulls fit any known type."""
+    subject = ValidatorUnderTest(
+        RecordSchema.from_json([] if known is None else [("a", known)]), values=True
+    )
+
+    done = checked(subject, typed(a=array))
+
+    assert subject.misfits() == ([] if needed is None else [("a", needed)])
+    assert done.good == 1
+
+
+def test_table_validator_with_typed_columns_returns_the_types_of_the_schema() -> None:
+    """Integers become doubles or decimals that hold them, and times become strings."""
+    subject = ValidatorUnderTest(
+        schema(n="number", m="decimal(20,1)", s="string", a="any"), values=True
+    )
+    one = pa.array([1, None], pa.int64())
+    instant = pa.array([datetime(2026, 1, 31, 10, tzinfo=UTC), None], pa.timestamp("us", "UTC"))
+
+    done = checked(subject, typed(n=one, m=one, s=instant, a=one))
+
+    expected = {"n": 1.0, "m": Decimal("1.0"), "s": "2026-01-31T10:00:00Z", "a": 1}
+    assert done.batch.to_pylist() == [expected, dict.fromkeys("nmsa")]
+    assert (subject.profile.fits, done.text) == (True, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("known", "texts", "needed"),
+    [
+        (None, ['{"x":1}', None], "object"),
+        (None, ["[1]"], "array"),
+        (None, ["[1]", "{}"], "any"),
+        (None, ["1"], "any"),
+        ("object", ["{}"], None),
+        ("object", ["{}", "[]"], "any"),
+        ("any", ["1", "{}"], None),
+        ("string", ["{}"], "any"),
+        (None, [None], "unknown"),
+    ],
+)
+def test_table_validator_with_json_text_infers_types_from_first_bytes(
+    known: str | None, texts: list[str | None], needed: str | None
+) -> None:
+    """The first byte distinguishes objects, arrays and other values."""
+    subject = ValidatorUnderTest(RecordSchema.from_json([] if known is None else [("a", known)]))
+
+    done = checked(subject, typed(("a",), a=pa.array(texts, pa.string())))
+
+    assert subject.misfits() == ([] if needed is None else [("a", needed)])
+    assert done.json == frozenset("a")
+
+
+def test_table_validator_with_nan_for_lines_rejects_the_row() -> None:
+    """JSON cannot represent NaN; a column of doubles can."""
+    table = typed(n=pa.array([1.5, float("nan"), None]), s=pa.array(["x", "y", "z"]))
+    known = schema(n="number", s="string")
+
+    lines, columns = (
+        checked(ValidatorUnderTest(known), table),
+        checked(ValidatorUnderTest(known, values=True), table),
+    )
+
+    assert reasons(lines) == [(2, "column 'n' holds NaN, which JSON cannot say")]
+    assert json.loads(lines.bad[0].raw) == {"n": "NaN", "s": "y"}
+    assert (lines.batch.column("s").to_pylist(), list(lines.record_numbers)) == (["x", "z"], [1, 3])
+    assert (columns.good, columns.bad) == (3, ())
+    kept = checked(ValidatorUnderTest(known, on_nonfinite=OnNonfinite.NULL), table)
+    assert (kept.good, kept.bad) == (3, ())
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(st.floats(allow_nan=False, allow_infinity=False) | st.integers(), min_size=1),
+    st.booleans(),
+)
+def test_table_validator_with_number_cells_returns_columns_of_their_values(
+    numbers: list[Any], values: bool
+) -> None:
+    """Whatever the digits, the value in the column is the value of the cell."""
+    table = cells(a=[repr(number) if values else f"{number}" for number in numbers])
+    known = RecordSchema()
+    for _ in range(4):
+        subject = ValidatorUnderTest(known, values=True)
+        done = checked(subject, table)
+        if subject.profile.fits:
+            break
+        known = RecordSchema(tuple(subject.profile.columns.values()))
+
+    assert subject.profile.fits
+    found = done.batch.column("a").to_pylist()
+    for cell, text in zip(found, table.batch.column("a").to_pylist(), strict=True):
+        if isinstance(cell, str):
+            assert cell == text
+        else:
+            assert Decimal(repr(cell) if isinstance(cell, float) else cell) == Decimal(text)
+
+
+_CELL_TYPES = [
+    ColumnType.BOOLEAN,
+    ColumnType.INTEGER,
+    ColumnType.NUMBER,
+    ColumnType.DATE,
+    ColumnType.TIMESTAMP,
+]
+_MIXED_CELLS = st.sampled_from(
+    [None, "", "1", "-20", "007", "1.50", "1e5", "true", "2026-01-31", "2026-01-31T10:00:00Z", "x"]
+)
+
+
+def integers(*names: str) -> dict[str, Column]:
+    """Return columns of integers."""
+    return {name: Column(name=name, type=ColumnType.INTEGER) for name in names}
+
+
+@settings(deadline=None)
+@given(st.data(), st.booleans())
+def test_parse_cells_of_any_columns_equals_parsing_each_column_alone(
+    data: st.DataObject, values: bool
+) -> None:
+    """Neither values nor positions of invalid cells move to another column."""
+    rows = data.draw(st.integers(1, 4))
+    texts = st.lists(_MIXED_CELLS, min_size=rows, max_size=rows).filter(any)
+    types = data.draw(st.lists(st.sampled_from(_CELL_TYPES), min_size=1, max_size=5))
+    columns = {f"c{n}": Column(name=f"c{n}", type=kind) for n, kind in enumerate(types)}
+    cells = {name: pa.array(data.draw(texts), pa.string()) for name in columns}
+
+    found = parse_cells(cells, columns, values=values)
+
+    for name, column in columns.items():
+        alone, invalid = parse_texts(cells[name], column)
+        assert found[name].array.equals(alone if values else cells[name])
+        assert list(found[name].invalid) == invalid
+
+
+def test_parse_cells_beside_wide_integers_returns_only_those_as_wide() -> None:
+    """A column is wide by its own integers only."""
+    cells = {"a": pa.array(["1", "2"]), "b": pa.array(["9007199254740993", None])}
+
+    found = parse_cells(cells, integers("a", "b"), values=True)
+
+    assert {name: one.wide for name, one in found.items()} == {"a": False, "b": True}
+    assert found["b"].array.to_pylist() == [9007199254740993, None]
+
+
+def test_parse_cells_of_no_columns_is_empty() -> None:
+    """A table may have no text cells to parse."""
+    none: dict[str, ParsedCells] = {}
+
+    assert parse_cells({}, {}, values=True) == none

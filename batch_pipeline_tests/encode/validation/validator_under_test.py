@@ -1,0 +1,88 @@
+"""A chunk validator with a stream and a known schema, without files and tasks."""
+
+from dataclasses import replace
+from typing import Any
+
+from batch_pipeline.encode.chunks import Chunk, JsonRecords, Table
+from batch_pipeline.encode.validation import ChunkValidator
+from batch_pipeline.encode.validation.type_inference import SchemaProfile
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.planning import Limits
+from batch_pipeline.model.record_rules import Evolution, SchemaRules
+from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline.model.stream import Source, Storage, Stream
+
+STREAM = Stream(
+    name="orders",
+    source=Source(uri="file:///landing"),
+    limits=Limits(max_weight=1, max_count=1),
+    encoding=Encoding(format=Format.JSONL, compression=Compression.GZIP),
+    storage=Storage(root="file:///batches"),
+)
+
+
+def schema(**types: str) -> RecordSchema:
+    """Build a schema from columns given as name=type."""
+    return RecordSchema.from_json(list(types.items()))
+
+
+class ValidatorUnderTest:
+    """A validator for a known schema, for an output of lines or, with `values`, of columns."""
+
+    def __init__(
+        self,
+        known: RecordSchema | None = None,
+        *,
+        values: bool = False,
+        evolution: Evolution = Evolution.ADD,
+        **stream: Any,
+    ) -> None:
+        if values:
+            parquet = Encoding(format=Format.PARQUET, compression=Compression.ZSTD)
+            stream = {"encoding": parquet, **stream}
+        self._values = values
+        rules = SchemaRules(evolution=evolution)
+        self.profile = SchemaProfile(known or RecordSchema())
+        self.validator = ChunkValidator(self.profile, replace(STREAM, schema=rules, **stream))
+
+    def validate(self, *lines: bytes) -> Chunk:
+        """Validate lines, the first of which is line 1."""
+        places = range(1, len(lines) + 1)
+        return self.validator.validate(
+            JsonRecords(lines=list(lines), line_numbers=places, record_numbers=places)
+        )
+
+    def lines(self, *lines: bytes) -> JsonRecords:
+        """Validate lines for an output of lines."""
+        validated = self.validate(*lines)
+        assert isinstance(validated, JsonRecords)
+        return validated
+
+    def rows(self, *lines: bytes) -> list[dict[str, Any]]:
+        """Validate lines, none of them bad, and return the rows of the resulting table."""
+        validated = self.validate(*lines)
+        assert isinstance(validated, Table)
+        assert validated.bad == ()
+        rows: list[dict[str, Any]] = validated.batch.to_pylist()
+        return rows
+
+    def misfits(self) -> list[tuple[str, str]]:
+        """Return the columns that the schema lacks or must widen, with the types they need."""
+        return [(one.column.name, one.column.type_text) for one in self.profile.misfits()]
+
+    def until_it_fits(self, *lines: bytes, **stream: Any) -> "ValidatorUnderTest":
+        """Repeat with the schema that is needed until it holds all lines."""
+        subject = self
+        for _ in range(4):
+            subject.validate(*lines)
+            if subject.profile.fits:
+                break
+            known = RecordSchema(tuple(subject.profile.columns.values()))
+            subject = ValidatorUnderTest(known, values=self._values, **stream)
+        assert subject.profile.fits
+        return subject
+
+
+def reasons(chunk: Chunk) -> list[tuple[int, str]]:
+    """Return line and reason of each bad record."""
+    return [(bad.line, bad.reason) for bad in chunk.bad]

@@ -1,0 +1,108 @@
+"""Names, schemas and tables for tests of part files, and readers of the files on disk."""
+
+import hashlib
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+
+from batch_pipeline.encode.chunks import Table
+from batch_pipeline.encode.writers.part_files import PartNames
+from batch_pipeline.model.location import to_path, to_uri
+from batch_pipeline.model.manifest import PartFile
+from batch_pipeline.model.schema import RecordSchema
+
+ALL_TYPES = {
+    "empty": "unknown",
+    "flag": "boolean",
+    "count": "integer",
+    "price": "decimal(12,2)",
+    "ratio": "number",
+    "name": "string",
+    "octets": "binary",
+    "day": "date",
+    "clock": "time",
+    "instant": "timestamp",
+    "local": "local_timestamp",
+    "nested": "object",
+    "list": "array",
+    "mixed": "any",
+}
+TYPED = {
+    "empty": pa.array([None, None], pa.string()),
+    "flag": pa.array([True, None]),
+    "count": pa.array([-(2**63), None]),
+    "price": pa.array([Decimal("1234567890.10"), None], pa.decimal128(12, 2)),
+    "ratio": pa.array([0.1, None]),
+    "name": pa.array(['"Zoë"', None]),
+    "octets": pa.array([b"\x00\xff", None], pa.binary()),
+    "day": pa.array([date(2026, 1, 31), None]),
+    "clock": pa.array([time(12, 30, 0, 1), None], pa.time64("us")),
+    "instant": pa.array([datetime(2026, 1, 31, 12, tzinfo=UTC), None], pa.timestamp("us", "UTC")),
+    "local": pa.array([5, None], pa.timestamp("us")),
+    "nested": pa.array(['{"b":null,"a":1.10}', None]),
+    "list": pa.array(["[1,[]]", None]),
+    "mixed": pa.array(['"x"', None]),
+}
+TYPED_VALUES = {name: column.to_pylist() for name, column in TYPED.items()}
+JSON_COLUMNS = frozenset({"nested", "list", "mixed"})
+
+
+def names(root: Path, suffix: str = "jsonl.gz") -> PartNames:
+    """Return the names of the files of task 3."""
+    return PartNames(
+        root=to_uri(root), stem="orders-1", task=3, execution="00c0ffee", suffix=suffix
+    )
+
+
+def schema(**types: str) -> RecordSchema:
+    """Return a schema of columns given as name=type."""
+    return RecordSchema.from_json(list(types.items()))
+
+
+def table(
+    batch: pa.RecordBatch, *, text: bool = False, json: frozenset[str] = frozenset()
+) -> Table:
+    """Return the first records of a file as a chunk, all columns of text cells if `text`."""
+    count = batch.num_rows
+    cells = frozenset(batch.schema.names) if text else frozenset()
+    numbers = range(1, count + 1)
+    return Table(batch=batch, line_numbers=numbers, record_numbers=numbers, text=cells, json=json)
+
+
+def cells(**columns: list[str | None]) -> Table:
+    """Return a table of text cells."""
+    arrays = {name: pa.array(column, pa.string()) for name, column in columns.items()}
+    return table(pa.record_batch(arrays), text=True)
+
+
+def typed() -> Table:
+    """Return a table of two records with a column of each type, null in the second one."""
+    return table(pa.record_batch(TYPED), json=JSON_COLUMNS)
+
+
+def list_files(root: Path) -> list[str]:
+    """List all files below a folder."""
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+def content(part: PartFile) -> bytes:
+    """Read a part file after checking its size and hash."""
+    data = Path(to_path(part.uri)).read_bytes()
+    assert (len(data), hashlib.sha256(data).hexdigest()) == (part.size_bytes, part.sha256)
+    return data
+
+
+@contextmanager
+def files_up_to(size_bytes: int) -> Iterator[None]:
+    """Limit the size of files that this process can write."""
+    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))

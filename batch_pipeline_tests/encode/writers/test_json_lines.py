@@ -1,0 +1,230 @@
+"""JSON lines of tables, as readers read them: text cells, typed values and JSON text."""
+
+import json
+import math
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from batch_pipeline.encode.chunks import Table
+from batch_pipeline.encode.writers.json_lines import json_lines
+from batch_pipeline.model.record_rules import OnNonfinite
+from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline_tests.encode.writers.part_factories import (
+    ALL_TYPES,
+    cells,
+    schema,
+    table,
+    typed,
+)
+
+texts = st.text(
+    alphabet=st.one_of(
+        st.sampled_from('\0\b\t\n\f\r\x1f\x7f"\\/\u2028\ufeff😀'),
+        st.characters(exclude_categories=["Cs"]),
+    ),
+    max_size=8,
+)
+
+
+def lines_of(
+    records: Table, known: RecordSchema, rule: OnNonfinite = OnNonfinite.QUARANTINE
+) -> list[str]:
+    """Write a table as JSON lines."""
+    written = b"".join(bytes(lines.text) for lines in json_lines(records, known, rule))
+    assert written.endswith(b"\n")
+    return written.decode()[:-1].split("\n")
+
+
+def parsed(records: Table, known: RecordSchema) -> list[dict[str, Any]]:
+    """Write a table as JSON lines and read them with the standard library."""
+    return [json.loads(line) for line in lines_of(records, known)]
+
+
+@settings(deadline=None)
+@given(rows=st.lists(st.tuples(st.none() | texts, texts), min_size=1, max_size=6), name=texts)
+@example(rows=[("\0", '\\"')], name='"\\\n')
+def test_json_lines_with_any_text_reads_back_the_same(
+    rows: list[tuple[str | None, str]], name: str
+) -> None:
+    """Whatever is in a cell or in a column's name, a JSON reader finds it again."""
+    first, second = f"1{name}", f"2{name}"
+    batch = pa.record_batch(
+        [pa.array([row[0] for row in rows], pa.string()), pa.array([row[1] for row in rows])],
+        names=[first, second],
+    )
+    known = RecordSchema.from_json([(first, "string"), (second, "any")])
+    expected = [{first: one, second: two} for one, two in rows]
+
+    assert parsed(table(batch, text=True), known) == expected
+    assert parsed(table(batch), known) == expected
+    assert parsed(table(batch.slice(1), text=True), known) == expected[1:] if rows[1:] else True
+
+
+def test_json_lines_of_text_cells_stand_in_schema_order_as_they_came() -> None:
+    """Numbers and booleans are bare, nulls are null; columns that the table lacks are left out."""
+    batch = cells(s=["x", None], n=["1.50", "-0"], i=[None, "12"], u=[None, None], b=["true"] * 2)
+    known = schema(
+        i="integer", n="number", late="string", s="string", u="unknown", o="object", b="boolean"
+    )
+
+    assert lines_of(batch, known) == [
+        '{"i":null,"n":1.50,"s":"x","u":null,"b":true}',
+        '{"i":12,"n":-0,"s":null,"u":null,"b":true}',
+    ]
+
+
+def test_json_lines_with_nothing_rescued_keep_the_column_of_rescued_values() -> None:
+    known = schema(a="string", late="string", _rescued_data="string")
+
+    assert lines_of(cells(a=["x"]), known) == ['{"a":"x","_rescued_data":null}']
+
+
+def test_json_lines_tell_where_each_line_ends() -> None:
+    """Ends count bytes, not characters."""
+    [lines] = json_lines(cells(a=["ö", "x"]), schema(a="string"), OnNonfinite.NULL)
+
+    assert bytes(lines.text) == '{"a":"ö"}\n{"a":"x"}\n'.encode()
+    assert list(lines.ends) == [11, 21]
+
+
+def test_json_lines_of_nulls_only_writes_a_line_each() -> None:
+    """Records without any value are records."""
+    assert parsed(cells(a=[None, None]), schema(a="string")) == [{"a": None}] * 2
+
+
+def test_json_lines_of_records_without_a_column_of_the_schema_are_empty_objects() -> None:
+    assert parsed(cells(a=["x", "y"]), schema(b="string")) == [{}] * 2
+
+
+def test_json_lines_of_no_records_writes_nothing() -> None:
+    """A chunk whose records are all set aside has no line."""
+    assert list(json_lines(cells(a=[]), schema(a="string"), OnNonfinite.NULL)) == []
+
+
+def test_json_lines_with_few_bytes_and_many_names_come_in_slices() -> None:
+    """Names that are far longer than the cells do not make one huge text."""
+    name = "n" * 2**20
+    ones: list[str | None] = ["1"] * 100
+    known = schema(**{name: "integer"})
+    lines = list(json_lines(cells(**{name: ones}), known, OnNonfinite.NULL))
+
+    assert len(lines) > 1
+    assert sum(len(piece.ends) for piece in lines) == 100
+
+
+def test_json_lines_of_typed_values_write_each_type_exactly() -> None:
+    """Numbers have their digits, times are ISO 8601, binary is base64, nested values are nested."""
+    [first, second] = lines_of(typed(), schema(**ALL_TYPES))
+
+    assert first == (
+        '{"empty":null,"flag":true,"count":-9223372036854775808,"price":1234567890.10,'
+        '"ratio":0.1,"name":"\\"Zoë\\"","octets":"AP8=","day":"2026-01-31",'
+        '"clock":"12:30:00.000001","instant":"2026-01-31T12:00:00.000000Z",'
+        '"local":"1970-01-01T00:00:00.000005","nested":{"b":null,"a":1.10},"list":[1,[]],'
+        '"mixed":"x"}'
+    )
+    assert set(json.loads(second).values()) == {None}
+
+
+def test_json_lines_of_typed_values_in_a_mixed_column_write_the_values() -> None:
+    """A column that is of any type holds in one file numbers, in the next one text."""
+    assert lines_of(table(pa.record_batch({"a": [1, 2]})), schema(a="any")) == [
+        '{"a":1}',
+        '{"a":2}',
+    ]
+    assert lines_of(table(pa.record_batch({"a": ["1"]})), schema(a="any")) == ['{"a":"1"}']
+
+
+def test_json_lines_of_json_text_with_line_ends_stay_one_line_each() -> None:
+    """Line ends between values of nested JSON are blanks afterwards."""
+    batch = pa.record_batch({"a": ['{\n"b":\r\n1}', "[]"]})
+
+    written = lines_of(table(batch, json=frozenset({"a"})), schema(a="any"))
+
+    assert written == ['{"a":{ "b":  1}}', '{"a":[]}']
+
+
+@given(values=st.lists(st.none() | st.floats(allow_nan=False, allow_infinity=False), min_size=1))
+@example(values=[-0.0, 1.0, 1e15, 1e16, 5e-324, 1.7976931348623157e308, 999_999_999_999_999.0])
+@example(values=[2.0**53, 1e-7, 1e23, 123456789012345680.0])
+def test_json_lines_of_doubles_read_back_as_the_same_doubles(values: list[float | None]) -> None:
+    """Not even the sign of zero is lost, and none of them is read as an integer."""
+    read = parsed(table(pa.record_batch({"a": pa.array(values, pa.float64())})), schema(a="number"))
+
+    assert [repr(record["a"]) for record in read] == list(map(repr, values))
+
+
+@given(
+    values=st.lists(
+        st.none() | st.decimals(min_value=-(10**27), max_value=10**27, places=10), min_size=1
+    )
+)
+@example(values=[Decimal("1E-10"), Decimal("0E-10"), Decimal("-0.1")])
+def test_json_lines_of_decimals_keep_all_digits(values: list[Decimal | None]) -> None:
+    """Decimals are JSON numbers of the same value and scale."""
+    batch = pa.record_batch({"a": pa.array(values, pa.decimal128(38, 10))})
+
+    lines = lines_of(table(batch), schema(a="decimal(38,10)"))
+
+    assert [json.loads(line, parse_float=Decimal)["a"] for line in lines] == values
+
+
+@given(
+    instants=st.lists(st.none() | st.datetimes(timezones=st.just(UTC)), min_size=2, max_size=5),
+    start=st.integers(0, 1),
+)
+@example(instants=[None, datetime(1, 1, 1, tzinfo=UTC)], start=1)
+def test_json_lines_of_times_read_back_as_the_same_times(
+    instants: list[datetime | None], start: int
+) -> None:
+    """Instants, local times, days and times of day are what the standard library reads."""
+    local = [one and one.replace(tzinfo=None) for one in instants]
+    batch = pa.record_batch(
+        {
+            "i": pa.array(instants, pa.timestamp("us", "UTC")),
+            "l": pa.array(local, pa.timestamp("us")),
+            "d": pa.array([one and one.date() for one in local], pa.date32()),
+            "t": pa.array([None if one is None else one.time() for one in local], pa.time64("us")),
+        }
+    ).slice(start)
+
+    known = schema(i="timestamp", l="local_timestamp", d="date", t="time")
+    readers = (
+        datetime.fromisoformat,
+        datetime.fromisoformat,
+        date.fromisoformat,
+        time.fromisoformat,
+    )
+    read = [
+        [
+            None if text is None else reader(text)
+            for reader, text in zip(readers, record.values(), strict=True)
+        ]
+        for record in parsed(table(batch), known)
+    ]
+
+    assert read == [list(row.values()) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (OnNonfinite.NULL, ["null", "null", "null", "1.5", "null"]),
+        (OnNonfinite.STRING, ['"NaN"', '"Infinity"', '"-Infinity"', "1.5", "null"]),
+    ],
+)
+def test_json_lines_of_nonfinite_doubles_obey_the_rule(
+    rule: OnNonfinite, expected: list[str]
+) -> None:
+    """What JSON cannot say becomes null or text; other values stay."""
+    batch = pa.record_batch({"a": [math.nan, math.inf, -math.inf, 1.5, None]})
+
+    written = lines_of(table(batch), schema(a="number"), rule)
+
+    assert written == [f'{{"a":{value}}}' for value in expected]

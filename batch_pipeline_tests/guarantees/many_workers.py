@@ -1,0 +1,106 @@
+"""Many workers on one job: processes of several threads that acquire batches at the same time."""
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from batch_pipeline.inventory.acquire import AcquireRequest
+from batch_pipeline.inventory.connection import open_engine
+from batch_pipeline.inventory.database import open_database
+from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.sources import MetaSource
+from batch_pipeline.inventory.meta_tables.watermark_choice import choose_watermark
+from batch_pipeline.model.job import JobTerms
+from batch_pipeline.model.planning import Limits
+
+CREATE = """
+CREATE TABLE public.meta (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, item text NOT NULL, weight bigint NOT NULL)
+"""
+FILL = (
+    "INSERT INTO public.meta (item, weight) SELECT 'file-' || n, 10 "
+    "FROM generate_series(1, CAST(:rows AS int)) n"
+)
+ITEMS = 10  # of a batch
+_BATCH = Limits(max_weight=10 * ITEMS, max_count=1_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one process does: how many calls in all of its threads, in which job."""
+
+    url: str
+    calls: int
+    threads: int
+    job: str = "bench"
+
+
+Result = tuple[list[tuple[int, int]], list[tuple[float, float]]]  # ranges; start and end of calls
+
+
+def acquire_batches(work: Work) -> Result:
+    """Acquire batches in threads and return their ranges and the times of each call."""
+    database = open_database(work.url, migrated=False)
+    meta_engine = open_engine(work.url)
+    table = ReflectedMetaTable.open(meta_engine, "public.meta", MetaColumns(uid="id"))
+
+    def worker() -> Callable[[], tuple[int, int]]:
+        source = MetaSource(table=table, choice=choose_watermark(table))
+        terms = JobTerms(name=work.job, meta_table=source.name)
+        wish = AcquireRequest(terms=terms, limits=_BATCH, config={})
+
+        def call() -> tuple[int, int]:
+            attempt = database.acquisitions.acquire(wish, source)
+            assert attempt is not None
+            return attempt.batch.id_range.first_id, attempt.batch.id_range.last_id
+
+        return call
+
+    result = _in_threads(work, worker)
+    database.close()
+    meta_engine.dispose()
+    return result
+
+
+def _in_threads(work: Work, worker: Callable[[], Callable[[], tuple[int, int]]]) -> Result:
+    ranges: list[tuple[int, int]] = []
+    seconds: list[tuple[float, float]] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call = worker()
+            for _ in range(work.calls // work.threads):
+                began = time.monotonic()
+                ranges.append(call())
+                seconds.append((began, time.monotonic()))
+        except BaseException as error:  # noqa: BLE001 - raised by the thread that waits
+            errors.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(work.threads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return ranges, seconds
+
+
+def measured(work: Work, processes: int) -> tuple[list[tuple[int, int]], list[float], float]:
+    """Acquire in several processes; return ranges, the seconds of each call and calls a second."""
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        pool.map(_import, range(processes), chunksize=1)
+        results = pool.map(acquire_batches, [work] * processes, chunksize=1)
+    ranges = [one for found, _ in results for one in found]
+    ends = [end for _, found in results for _, end in found]
+    starts = [start for _, found in results for start, _ in found]
+    seconds = [end - start for _, found in results for start, end in found]
+    return ranges, seconds, len(seconds) / (max(ends) - min(starts))
+
+
+def _import(_number: int) -> None:
+    time.sleep(0.2)  # so that each process takes one of these

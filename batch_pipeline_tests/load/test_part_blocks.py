@@ -1,0 +1,188 @@
+"""The ways to read JSON lines for a load give the same, whatever the values are."""
+
+import hashlib
+import json
+import re
+from decimal import Context, Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from batch_pipeline.load.part_blocks import LineReader, read_blocks
+from batch_pipeline.load.types import IncompatibleValueError
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.schema import Column, RecordSchema
+from batch_pipeline_tests.factories import manifest, part_file, record_schema
+
+SCHEMA = RecordSchema(
+    tuple(
+        Column.from_text(name, kind)
+        for name, kind in {
+            "boolean": "boolean",
+            "integer": "integer",
+            "decimal": "decimal(20,5)",
+            "number": "number",
+            "text": "string",
+            "binary": "binary",
+            "date": "date",
+            "time": "time",
+            "instant": "timestamp",
+            "local": "local_timestamp",
+            "nothing": "unknown",
+        }.items()
+    )
+)
+_TEXTS = st.text(st.characters(codec="utf-8")).map(json.dumps)
+_DIGITS = st.integers(-(10**15) + 1, 10**15 - 1).map(str)
+_ZONES = st.sampled_from(["Z", "+00:00", "-11:30", "+05"])
+_FRACTIONS = st.sampled_from(["", ".1", ".123456", ".123456000"])
+_MOMENTS = st.datetimes().map(lambda one: one.replace(microsecond=0).isoformat())
+# JSON texts by column, as our own writer and those of others have them.
+VALUES: dict[str, st.SearchStrategy[str]] = {
+    "boolean": st.sampled_from(["true", "false"]),
+    "integer": st.integers(-(2**63), 2**63 - 1).map(str) | st.just("-0"),
+    "decimal": _DIGITS | st.builds("{}.{}".format, _DIGITS, st.integers(0, 99999)),
+    "number": st.floats(allow_nan=False, allow_infinity=False).map(repr)
+    | st.integers(-(10**25), 10**25).map(str)
+    | st.sampled_from(["1E5", "-0.0", "1e-400"]),
+    "text": _TEXTS | st.text(st.characters(codec="ascii")).map(json.dumps),
+    "binary": st.sampled_from(['""', '"AA=="', '"AP8="']),
+    "date": st.dates().map(lambda one: f'"{one.isoformat()}"'),
+    "time": st.builds('"{}{}"'.format, st.sampled_from(["00:00:00", "23:59:59"]), _FRACTIONS),
+    "instant": st.builds('"{}{}{}"'.format, _MOMENTS, _FRACTIONS, _ZONES),
+    "local": st.builds('"{}{}"'.format, _MOMENTS, _FRACTIONS),
+    "nothing": st.just("null"),
+}
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> bytes:
+    """Records some of whose columns are absent or null, with blanks and in any order."""
+    written = []
+    for _ in range(draw(st.integers(1, 8))):
+        fields = draw(st.fixed_dictionaries({}, optional=VALUES))
+        names = draw(st.permutations(list(fields)))
+        nulls = draw(st.sets(st.sampled_from(list(VALUES))))
+        blank = draw(st.sampled_from(["", " "]))
+        texts = (f'"{name}":{blank}{"null" if name in nulls else fields[name]}' for name in names)
+        written.append("{" + f"{blank},".join(texts) + "}\n")
+    return "".join(written).encode()
+
+
+@given(text=lines())
+def test_all_ways_give_the_same(text: bytes) -> None:
+    """Expect the readers of Arrow and msgspec and the careful one to agree on every value."""
+    reader = LineReader(SCHEMA)
+    careful = [repr(row) for row in reader.read_carefully(text).to_pylist()]
+    if not re.search(rb"[0-9][eE]", text):  # by which a number may have any number of digits
+        assert [repr(row) for row in reader.read_columns(text).to_pylist()] == careful
+    assert [repr(row) for row in reader.read_records(text).to_pylist()] == careful
+
+
+@given(text=lines())
+def test_careful_way_gives_what_the_text_says(text: bytes) -> None:
+    """Expect the values that JSON itself has, where JSON has a type for them."""
+    found = LineReader(SCHEMA).read_carefully(text).to_pylist()
+    for row, line in zip(found, text.decode().split("\n"), strict=False):
+        record: dict[str, Any] = json.loads(line)
+        for name in ("boolean", "integer", "number", "text"):
+            value = record.get(name)
+            if name == "number" and value is not None:
+                value = float(value)
+            assert row[name] == value
+
+
+def test_number_of_too_many_digits_is_never_infinite() -> None:
+    """Expect digits beyond those of a double to be refused, as exponents are."""
+    schema = RecordSchema((Column.from_text("a", "number"),))
+    for text in ("9" * 400, "-1e400"):
+        with pytest.raises(IncompatibleValueError, match="is no number"):
+            LineReader(schema).read(f'{{"a":1.5}}\n{{"a":{text}}}\n'.encode())
+
+
+@pytest.mark.parametrize("other", ["string", "object"])
+def test_decimal_of_too_many_digits_is_never_another_number(other: str) -> None:
+    """Expect what Arrow's cast makes -1 of to be refused, by whichever way it is read."""
+    columns = (Column.from_text("a", "decimal(38,10)"), Column.from_text("b", other))
+    with pytest.raises(IncompatibleValueError, match="is no decimal"):
+        LineReader(RecordSchema(columns)).read(f'{{"a":1.5}}\n{{"a":{"9" * 400}}}\n'.encode())
+
+
+@given(
+    text=st.integers(-(10**45), 10**45).map(str)
+    | st.builds("{}e{}".format, st.integers(-999, 999), st.integers(-30, 50)),
+    scale=st.integers(0, 38),
+    other=st.sampled_from(["string", "object"]),
+)
+@example(text="-999999999999999999990000000001", scale=10, other="string")
+@example(text="1e29", scale=30, other="string")
+@example(text="0e39", scale=0, other="string")
+@example(text="0.1" + 38 * "0", scale=0, other="string")
+@example(text="2" + 38 * "5", scale=0, other="object")
+@example(text="2" + 37 * "5" + ".1", scale=1, other="string")
+@example(text="4" + 37 * "9", scale=1, other="string")
+def test_decimal_is_what_was_written_or_refused(text: str, scale: int, other: str) -> None:
+    """Expect no number that overflows a decimal of 38 digits to become another one."""
+    columns = (Column.from_text("a", f"decimal(38,{scale})"), Column.from_text("b", other))
+    try:
+        batch = LineReader(RecordSchema(columns)).read(f'{{"a":0.0}}\n{{"a":{text}}}\n'.encode())
+    except IncompatibleValueError:
+        number = Decimal(text)
+        exponent = number.normalize(Context(prec=50)).as_tuple().exponent
+        # The place of the first digit, which 0e39 has, too.
+        assert number.adjusted() >= 38 - scale or -int(exponent) > scale
+        return
+    assert batch.column("a").to_pylist() == [0, Decimal(text)]
+
+
+def test_records_with_objects_keep_the_text_of_these() -> None:
+    """Expect digits, blanks and the order of keys as they were."""
+    schema = RecordSchema((Column.from_text("o", "object"), Column.from_text("n", "integer")))
+    text = b'{"n":1,"o":{"b": 1.10, "a":[12345678901234567890123]}}\n{"o":null}\n\n{"n":2}\n'
+    batch = LineReader(schema).read(text)
+    expected = ['{"b": 1.10, "a":[12345678901234567890123]}', None, None]
+    assert batch.column("o").to_pylist() == expected
+    assert batch.column("n").to_pylist() == [1, None, 2]
+
+
+def test_columns_of_any_name_are_read_beside_objects() -> None:
+    """Expect a name with quotes to work where a record holds objects, too."""
+    schema = RecordSchema((Column.from_text("o", "any"), Column.from_text('"', "integer")))
+    batch = LineReader(schema).read(b'{"\\"":1,"o":[2]}\n')
+    assert [array.to_pylist() for array in batch.columns] == [["[2]"], [1]]
+
+
+@pytest.mark.parametrize(
+    ("line", "column"),
+    [('{"integer":1.5}', "integer"), ('{"nothing":1}', "nothing"), ('{"other":1}', "other")],
+)
+def test_value_that_does_not_fit_is_located(line: str, column: str) -> None:
+    """Expect row and column, whichever way was tried first."""
+    with pytest.raises(IncompatibleValueError) as raised:
+        LineReader(SCHEMA).read(f"{{}}\n{line}\n".encode())
+    assert (raised.value.row, raised.value.column) == (1, column)
+
+
+def test_column_that_a_columnar_file_lacks_or_has_without_values_is_null(tmp_path: Path) -> None:
+    path = tmp_path / "part.parquet"
+    pq.write_table(pa.table({"order_id": [1, 2], "empty": pa.nulls(2, pa.string())}), path)
+    part = part_file(
+        uri=to_uri(path),
+        records=2,
+        size_bytes=path.stat().st_size,
+        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+    )
+    encoding = Encoding(format=Format.PARQUET, compression=Compression.SNAPPY)
+    schema = record_schema("order_id", "empty", "absent")
+    (block,) = read_blocks(manifest(encoding=encoding, schema=schema, part_files=(part,)))
+    assert block.read().to_pydict() == {
+        "order_id": [1, 2],
+        "empty": [None, None],
+        "absent": [None, None],
+    }

@@ -1,0 +1,74 @@
+"""Secrets that programs print: each form has the name of its variable in its place."""
+
+import json
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+import pytest
+
+from batch_pipeline.load.singer_process import TargetConfig
+
+SECRET = 'hunter2 "ü\\ /&'  # noqa: S105 - a word to look for, it opens nothing
+URL = "postgresql://ann:s%2Fcr%C3%A9t@warehouse.example.org/x"
+KEY = "-----BEGIN KEY-----\nMIIEvQIBADANBg\n-----END KEY-----\n"
+DOCUMENT = json.dumps({"type": "x", "private_key": KEY, "scopes": ["https://scope.example.org"]})
+
+
+def config(**secrets: str) -> TargetConfig:
+    """A configuration whose values are all secrets."""
+    return TargetConfig({}, secrets)
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        pytest.param(SECRET, id="as it is"),
+        pytest.param(json.dumps({"password": SECRET}), id="JSON"),
+        pytest.param(json.dumps([SECRET], ensure_ascii=False), id="JSON with its letters"),
+        pytest.param(repr({"password": SECRET}), id="Python"),
+        pytest.param(f"https://ann:{quote(SECRET)}@host", id="URL"),
+        pytest.param(f"https://ann:{quote(SECRET, safe='')}@host", id="URL without slashes"),
+        pytest.param(f"password={quote_plus(SECRET)}", id="form"),
+    ],
+)
+def test_secret_is_hidden_however_it_is_written(printed: str) -> None:
+    """Expect the name once, and no word of the secret."""
+    hidden = config(PASSWORD=SECRET).redact(printed)
+    assert hidden.count("$PASSWORD") == 1
+    assert "hunter2" not in hidden
+
+
+@pytest.mark.parametrize(
+    ("secret", "printed", "left"),
+    [
+        pytest.param(URL, "password s/crét", "password $IT", id="password of a URL"),
+        pytest.param(URL, "password s%2Fcr%C3%A9t", "password $IT", id="as the URL has it"),
+        pytest.param(KEY, "key: MIIEvQIBADANBg", "key: $IT", id="line of a key"),
+        pytest.param(DOCUMENT, "key: MIIEvQIBADANBg", "key: $IT", id="line in a key file"),
+        pytest.param(DOCUMENT, repr({"k": KEY}), "{'k': '$IT'}", id="value in a key file"),
+        pytest.param("abc", "abc", "abc", id="too short to be one"),
+        pytest.param("{no JSON", "no JSON", "no JSON", id="no key file"),
+    ],
+)
+def test_part_of_a_secret_is_hidden(secret: str, printed: str, left: str) -> None:
+    """Expect what a program makes of a URL or a key file to be hidden as well."""
+    assert config(IT=secret).redact(printed) == left
+
+
+def test_longer_secret_is_hidden_before_one_that_it_holds() -> None:
+    """Expect no tail of the longer one."""
+    assert config(ONE="abcd", TWO="abcd-efgh").redact("abcd-efgh abcd") == "$TWO $ONE"
+
+
+def test_values_of_a_message_keep_their_kind() -> None:
+    """Expect texts and keys to be hidden, and numbers to stay."""
+    value: Any = {"bookmarks": {"a": 1, "hunter2": ["hunter2", None, 1.5]}}
+    hidden = config(WORD="hunter2").redact_json(value)
+    assert hidden == {"bookmarks": {"a": 1, "$WORD": ["$WORD", None, 1.5]}}
+
+
+def test_configuration_shows_no_secret() -> None:
+    """Expect neither values nor secrets in what a traceback would show."""
+    one = TargetConfig.resolve({"password": "$PASSWORD"}, {"PASSWORD": "hunter2"}, "here")
+    assert one.values == {"password": "hunter2"}
+    assert "hunter2" not in repr(one)

@@ -1,0 +1,71 @@
+"""Comparing what batches saw with what is there, and saying what was found."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batch_pipeline.model.audit import Audit, Comparison, CountedNames
+
+IDS = st.sets(st.integers(-30, 30))
+
+
+@given(seen=IDS, present=IDS)
+def test_comparison_of_any_two_sets_finds_both_differences(
+    seen: set[int], present: set[int]
+) -> None:
+    """Expect the surplus with its weights, the missing ids, and the weight of what both have."""
+    comparison = Comparison(seen=sorted(seen), rows=[(uid, 100 + uid) for uid in sorted(present)])
+    assert list(comparison.surplus()) == [(uid, 100 + uid) for uid in sorted(present - seen)]
+    missing = sorted(seen - present)
+    assert comparison.missing == CountedNames(count=len(missing), first=tuple(missing[:20]))
+    assert comparison.weight == sum(100 + uid for uid in seen & present)
+
+
+def test_comparison_counts_a_row_that_a_view_gives_twice_once() -> None:
+    """Expect no second arrival, and no second weight."""
+    comparison = Comparison(seen=[1], rows=[(1, 5), (1, 5), (2, 7), (2, 7)])
+    assert list(comparison.surplus()) == [(2, 7)]
+    assert (comparison.weight, comparison.missing.count) == (5, 0)
+
+
+def test_noted_names_the_first_twenty_only() -> None:
+    """Expect the count to go on where the names end."""
+    noted = CountedNames().extended(range(15)).plus(CountedNames().extended(range(15, 30)))
+    assert (noted.count, noted.first) == (30, tuple(range(20)))
+    assert str(noted).endswith("18, 19, …")
+    assert str(CountedNames().extended([3, 4])) == "3, 4"
+
+
+def test_sentence_of_a_clean_audit_is_short() -> None:
+    """Expect one line that says so."""
+    audit = Audit(job="orders", late_job="orders.late", batches=12)
+    assert audit.is_clean
+    assert audit.sentence() == (
+        "orders: Published batches compared with the meta table: 12. Nothing is late, gone or "
+        "changed."
+    )
+
+
+def test_sentences_name_everything_that_was_found() -> None:
+    """Expect what is late, known, refused, gone, changed and left out, each with what follows."""
+    audit = Audit(
+        job="orders",
+        late_job="orders.late",
+        batches=3,
+        left_out=1,
+        refused=CountedNames(count=1, first=(9,)),
+        missing=CountedNames(count=2, first=(4, 5)),
+        changed=CountedNames(count=1, first=("000000000007-000000000009",)),
+    ).with_late([17, 18], batches=1, known=5)
+    assert not audit.is_clean
+    assert audit.sentence() == (
+        "orders: Published batches compared with the meta table: 3. "
+        "Items that arrived late: 2 (ids: 17, 18). "
+        "Batches of job 'orders.late' planned for them: 1. "
+        "Late items planned by earlier audits: 5. "
+        "Late items with a weight that cannot be counted: 1 (ids: 9). "
+        "Correct it, and the next audit plans them. "
+        "Items gone since they were published: 2 (ids: 4, 5). What was published of them stays. "
+        "Batches that weigh something else than when they were published: 1 "
+        "(000000000007-000000000009). What was published of them stays. "
+        "Published batches left out: 1. What they saw was not kept, or they run again just now."
+    )

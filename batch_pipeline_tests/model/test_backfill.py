@@ -1,0 +1,109 @@
+"""What a backfill is asked for, and how lists of ids are cut."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from batch_pipeline.model.backfill import Backfill, Selection, Throughput, cut_lists
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.planning import Limits, cut
+from batch_pipeline.settings.times import parse_time
+from batch_pipeline_tests.factories import limits
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+WINDOW = IdRange(first_id=1, last_id=2)
+
+
+@given(
+    some.dictionaries(some.integers(-50, 50), some.integers(0, 9), max_size=40),
+    some.integers(1, 20),
+    some.integers(1, 8),
+)
+def test_cut_lists_agrees_with_the_cutting_of_ranges(
+    weights: dict[int, int], max_weight: int, max_count: int
+) -> None:
+    """Expect the same items together as in ranges, each list from its first to its last id."""
+    bounds = Limits(max_weight=max_weight, max_count=max_count)
+    rows = sorted(weights.items())
+    in_ranges = list(cut(rows, after_id=-51, high_watermark=50, limits=bounds))
+    in_lists = list(cut_lists(rows, bounds))
+    assert [(one.weight, one.count, one.closed) for one in in_ranges] == [
+        (one.weight, one.count, one.closed) for one, _ in in_lists
+    ]
+    assert [item_id for _, ids in in_lists for item_id in ids] == [item_id for item_id, _ in rows]
+    for one, ids in in_lists:
+        assert (one.id_range.first_id, one.id_range.last_id) == (ids[0], ids[-1])
+
+
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [
+        ({"since": datetime(2026, 3, 1)}, "since"),  # noqa: DTZ001 - the case
+        ({"since": NOON, "until": NOON}, "until"),
+        ({"item_ids": ()}, "item ids"),
+        ({"item_ids": (2**63,)}, "item ids"),
+        ({"item_ids": (1,), "failed_only": True}, "item ids"),
+        ({"item_ids": (1,), "ids": WINDOW}, "item ids"),
+        ({"failed_only": True, "since": NOON}, "times"),
+    ],
+)
+def test_selection_that_contradicts_itself_is_refused(what: dict[str, object], name: str) -> None:
+    """Expect the part to be named that does not fit."""
+    with pytest.raises(InvalidValueError) as caught:
+        Selection(**what)  # type: ignore[arg-type] # the cases of the test
+    assert caught.value.name == name
+
+
+def test_selection_as_json_is_the_same_for_the_same_items() -> None:
+    """Expect order, doubles and zones to make no difference, and different items to differ."""
+    abroad = NOON.astimezone(timezone(timedelta(hours=5)))
+    assert Selection(since=abroad).to_json() == Selection(since=NOON).to_json()
+    one, same = Selection(item_ids=(3, 1, 3)), Selection(item_ids=(1, 3))
+    assert one.to_json() == same.to_json()
+    assert one.to_json() != Selection(item_ids=(1, 4)).to_json()
+    assert Selection().to_json() == {}
+    assert Selection(ids=WINDOW).to_json() == {"first_id": 1, "last_id": 2}
+
+
+def test_backfill_of_a_stream_below_id_1_is_refused() -> None:
+    """Expect an explicit window below the first id of every stream to be a mistake."""
+    selection = Selection(ids=IdRange(first_id=0, last_id=9))
+    with pytest.raises(InvalidValueError, match="first_id is 0; expected at least 1"):
+        Backfill.of_stream("orders", "2023", selection, limits())
+
+
+def test_pace_without_weight_counts_batches() -> None:
+    """Expect the weight to tell the time, and the batches where they weigh nothing."""
+    by_weight = Throughput(job="orders", attempts=1, seconds_per_batch=3, weight_per_second=10)
+    assert by_weight.seconds(batches=2, weight=100) == 10
+    by_batches = Throughput(job="orders", attempts=1, seconds_per_batch=3, weight_per_second=None)
+    assert by_batches.seconds(batches=2, weight=0) == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        ("2026-03-01", datetime(2026, 3, 1, tzinfo=UTC)),
+        (" 2026-03-01T12:00:00Z ", NOON),
+        ("2026-03-01T17:00:00+05:00", NOON),
+    ],
+)
+def test_time_with_a_zone_and_date_are_read(text: str, time: datetime) -> None:
+    """Expect a date to be its first moment in UTC."""
+    assert parse_time(text) == time
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "noon", "2026-03-01T12:00:00", "2026-02-30", "1772366400"),
+        *("0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59-01:00"),  # no times in UTC
+    ],
+)
+def test_time_that_could_mean_several_is_refused(text: str) -> None:
+    """Expect what is no time, or a time of no zone, to be refused by name."""
+    with pytest.raises(InvalidValueError, match="since is"):
+        parse_time(text, name="since")

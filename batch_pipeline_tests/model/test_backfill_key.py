@@ -1,0 +1,82 @@
+"""Partition keys of backfills: what they name, their order, and what is no such key."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batch_pipeline.model.backfill import backfill_key, parse_backfill_key
+from batch_pipeline.model.batch import partition_key
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.id_range import IdRange
+
+names = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,49}", fullmatch=True).filter(
+    lambda name: name != "late" and "..." not in name
+)
+ids = st.integers(min_value=0, max_value=10**12 - 1)
+
+
+def _range(ends: tuple[int, int]) -> IdRange:
+    return IdRange(first_id=min(ends), last_id=max(ends))
+
+
+def test_key_names_backfill_and_range() -> None:
+    """Expect the name, a colon, and the key of the range."""
+    key = backfill_key("2023", IdRange(first_id=20, last_id=29))
+    assert key == "2023:000000000020-000000000029"
+
+
+@given(name=names, ends=st.tuples(ids, ids))
+def test_key_that_was_written_is_read_back(name: str, ends: tuple[int, int]) -> None:
+    """Expect name and range, and nothing that Dagster gives a meaning."""
+    key = backfill_key(name, _range(ends))
+    assert parse_backfill_key(key) == (name, _range(ends))
+    assert not {"|", ",", "[", "]", "/"}.intersection(key)
+    assert "..." not in key
+
+
+@given(name=names, ranges=st.lists(st.tuples(ids, ids), min_size=2))
+def test_order_of_keys_is_the_order_of_ids(name: str, ranges: list[tuple[int, int]]) -> None:
+    """Expect text order to be id order within a backfill."""
+    keys = [backfill_key(name, ids) for ids in sorted(map(_range, ranges))]
+    assert keys == sorted(keys)
+
+
+@given(text=st.text(alphabet="late2023:-. 019", max_size=40))
+def test_only_what_is_written_is_read(text: str) -> None:
+    """Expect every other text to be refused."""
+    try:
+        name, id_range = parse_backfill_key(text)
+    except InvalidValueError:
+        return
+    assert backfill_key(name, id_range) == text
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "2023",
+        "2023:",
+        ":000000000020-000000000029",
+        "2023:20-29",
+        "2023:000000000029-000000000020",
+        "20:23:000000000020-000000000029",
+        "late:000000000020-000000000029",
+        "a...b:000000000020-000000000029",
+        "2023: 000000000020-000000000029",
+        "2023:000000000020-000000000029\n",
+        "000000000020-000000000029",
+    ],
+)
+def test_text_that_is_no_key_is_refused(key: str) -> None:
+    """Expect the error to quote it and to show a key."""
+    with pytest.raises(InvalidValueError) as caught:
+        parse_backfill_key(key)
+    assert repr(key) in str(caught.value)
+    assert "2023:000000000020-000000000029" in str(caught.value)
+
+
+def test_key_of_the_stream_itself_is_no_key_of_a_backfill() -> None:
+    """Expect the two assets' keys never to be taken for each other."""
+    with pytest.raises(InvalidValueError):
+        parse_backfill_key(partition_key(IdRange(first_id=1, last_id=2)))

@@ -1,0 +1,88 @@
+"""Cron lines: what is one, and that Dagster takes whatever is."""
+
+import warnings
+
+import dagster as dg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batch_pipeline.model.dagster_settings import check_cron
+from batch_pipeline.model.errors import InvalidValueError
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "0 6 * * *",
+        "*/15 * * * *",
+        "0,30 8-18/2 * * mon-fri",
+        "5 4 31 jan,MAR *",
+        "0 0 29 2 *",
+        "0 0 31 2 sun",  # either field is enough
+        " 0  6 1-7 * 6 ",
+    ],
+)
+def test_cron_line_is_accepted(line: str) -> None:
+    """Expect numbers, names, ranges, lists and steps."""
+    check_cron(line, name="schedule")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("daily", "five fields"),
+        ("0 6 * *", "five fields"),
+        ("0 6 * * * *", "five fields"),
+        ("60 6 * * *", "minute, '60', is within 0 to 59"),
+        ("0 24 * * *", "hour, '24'"),
+        ("0 0 0 * *", "day of the month, '0'"),
+        ("0 0 * 13 *", "month, '13'"),
+        ("0 0 * * 7", "day of the week, '7'"),
+        ("0 0 * * mo", "day of the week, 'mo'"),
+        ("9-3 * * * *", "minute, '9-3'"),
+        ("*/90 * * * *", "minute, '*/90'"),
+        ("1-5/9 * * * *", "minute, '1-5/9'"),
+        ("*/0 * * * *", "minute, '*/0'"),
+        ("5/10 * * * *", "minute, '5/10'"),
+        ("1, * * * *", "minute, '1,'"),
+        ("a * * * *", "minute, 'a'"),
+        ("0 0 L * *", "day of the month, 'l'"),
+        ("0 0 31 2,4 *", "a day that its months have"),
+    ],
+)
+def test_cron_line_that_is_none_is_refused(line: str, words: str) -> None:
+    """Expect the field that is wrong, its text, and what it may be."""
+    with pytest.raises(InvalidValueError) as caught:
+        check_cron(line, name="schedule")
+    assert repr(line) in str(caught.value)
+    assert words in str(caught.value)
+
+
+def _field(lowest: int, highest: int) -> st.SearchStrategy[str]:
+    number = st.integers(lowest, highest)
+    ends = st.tuples(number, number).map(sorted).filter(lambda both: both[1] > 0)
+    step = st.integers(1, highest - lowest)
+    part = st.one_of(
+        st.just("*"),
+        number.map(str),
+        step.map(lambda by: f"*/{by}"),
+        ends.map(lambda both: f"{both[0]}-{both[1]}"),
+        st.builds(lambda both, by: f"{both[0]}-{both[1]}/{min(by, both[1])}", ends, step),
+    )
+    return st.lists(part, min_size=1, max_size=3).map(",".join)
+
+
+@given(st.tuples(_field(0, 59), _field(0, 23), _field(1, 31), _field(1, 12), _field(0, 6)))
+def test_cron_line_that_is_accepted_suits_dagster(fields: tuple[str, ...]) -> None:
+    """Expect Dagster to build a schedule, without a warning, of every line that passes here."""
+    line = " ".join(fields)
+    try:
+        check_cron(line, name="schedule")
+    except InvalidValueError:
+        assert fields[2] != "*"  # only days that no month has are refused of these
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        schedule = dg.ScheduleDefinition(name="one", cron_schedule=line, job_name="any")
+    assert schedule.cron_schedule == line

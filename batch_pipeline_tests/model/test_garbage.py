@@ -1,0 +1,403 @@
+"""Which files are garbage: judged by name, age and what is known of their attempts."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batch_pipeline.model.batch import AttemptStatus
+from batch_pipeline.model.garbage import (
+    SHORTEST_GRACE,
+    UNKNOWN_FOR,
+    Folder,
+    KnownAttempt,
+    Owner,
+    Reason,
+    StoredFile,
+    classify,
+    parse_name,
+)
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.load import PostgresTarget
+from batch_pipeline.model.stream import Storage
+from batch_pipeline_tests.factories import NOON, stream
+
+TOKEN = UUID("12345678-1234-4234-8234-123456789012")
+NAME = "orders-000000000001-000000000003-a1-12345678-00000000-abcdef01.jsonl.gz"
+STOP_MARK = ".orders-000000000001-000000000003-a1-12345678-abcdef01.stop"
+POINTER = "orders-000000000001-000000000003.g1.json"
+HEX = "0123456789abcdef0123456789abcdef"
+IDS = IdRange(first_id=1, last_id=3)
+LONG_AGO = NOON - timedelta(days=30)
+CLOSED = [AttemptStatus.FAILED, AttemptStatus.ABANDONED, AttemptStatus.CANCELLED]
+
+
+def attempt(**overrides: Any) -> KnownAttempt:
+    """An attempt on batch 1..3 of `orders` that failed 30 days ago."""
+    facts: dict[str, Any] = {
+        "id": 7,
+        "job": "orders",
+        "stream": "orders",
+        "ids": IDS,
+        "number": 1,
+        "token": TOKEN,
+        "status": AttemptStatus.FAILED,
+        "lease": timedelta(minutes=5),
+        "ended_at": LONG_AGO,
+    }
+    return KnownAttempt(**(facts | overrides))
+
+
+def published(**overrides: Any) -> KnownAttempt:
+    """The first generation, published 30 days ago, with one file."""
+    facts: dict[str, Any] = {
+        "status": AttemptStatus.SUCCEEDED,
+        "generation": 1,
+        "file_names": frozenset({NAME}),
+    }
+    return attempt(**(facts | overrides))
+
+
+def owner(keep: timedelta | None = None, *others: str, prefix: str = "") -> Owner:
+    """The stream `orders` with a backfill, beside others in the same storage root."""
+    storage = Storage(root="file:///batches", prefix=prefix, keep_superseded=keep)
+    beside = [stream(name=name) for name in others]
+    return Owner.of(stream(storage=storage), beside, {"orders": {"orders", "orders.2023"}})
+
+
+def loading(
+    keep: timedelta | None, *targets: str, keep_superseded: timedelta | None = None
+) -> Owner:
+    """The stream `orders` with targets, keeping what is loaded so long."""
+    storage = Storage(root="file:///batches", keep_loaded=keep, keep_superseded=keep_superseded)
+    described = tuple(PostgresTarget(name=name, conn="$DW") for name in targets)
+    return Owner.of(stream(storage=storage, targets=described), [], {"orders": {"orders"}})
+
+
+def reason(
+    name: str,
+    *known: KnownAttempt,
+    of: Owner | None = None,
+    modified_at: datetime = LONG_AGO,
+    size_bytes: int = 10,
+    folder: Folder = Folder.ROOT,
+) -> Reason | None:
+    """Judge a file by its name; pointers lie where pointers do."""
+    if ".json-" in name or name.endswith(".json"):
+        folder = Folder.MANIFESTS
+    file = StoredFile(folder=folder, name=name, size_bytes=size_bytes, modified_at=modified_at)
+    named = parse_name(folder, name)
+    assert named is not None
+    garbage = classify(file, named, known, of or owner(), NOON)
+    return None if garbage is None else garbage.reason
+
+
+@pytest.mark.parametrize("status", CLOSED)
+@pytest.mark.parametrize("name", [NAME, f".{NAME}.tmp", STOP_MARK])
+def test_file_of_an_attempt_that_ended_unpublished_is_garbage(
+    status: AttemptStatus, name: str
+) -> None:
+    """Expect part files, unfinished ones and stop marks to be judged alike."""
+    assert reason(name, attempt(status=status)) is Reason.UNPUBLISHED
+
+
+def test_file_of_a_running_attempt_stays() -> None:
+    """Expect the age of a file to say nothing while its attempt runs."""
+    assert reason(NAME, attempt(status=AttemptStatus.RUNNING, ended_at=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("lease", "ended", "expected"),
+    [
+        (timedelta(minutes=5), timedelta(hours=24), None),
+        (timedelta(minutes=5), timedelta(hours=24, seconds=1), Reason.UNPUBLISHED),
+        (timedelta(hours=3), timedelta(hours=30), None),
+        (timedelta(hours=3), timedelta(hours=30, seconds=1), Reason.UNPUBLISHED),
+        (timedelta(hours=-3), timedelta(hours=1), None),  # a lease that was let run out
+    ],
+)
+def test_file_stays_for_a_day_and_ten_leases(
+    lease: timedelta, ended: timedelta, expected: Reason | None
+) -> None:
+    """Expect 24 hours or ten leases after the end, whichever is longer."""
+    assert reason(NAME, attempt(lease=lease, ended_at=NOON - ended)) is expected
+
+
+def test_file_that_was_written_to_within_a_day_stays() -> None:
+    """Expect what a process writes that does not know of its end to be left to later."""
+    assert reason(NAME, attempt(), modified_at=NOON - SHORTEST_GRACE) is None
+
+
+def test_file_that_a_manifest_does_not_list_is_garbage() -> None:
+    """Expect what a lost task left beside the files of its second run to go, and those to stay."""
+    other = NAME.replace("abcdef01", "abcdef02")
+    assert reason(other, published()) is Reason.UNLISTED
+    assert reason(f".{NAME}.tmp", published()) is Reason.UNLISTED
+    assert reason(NAME, published()) is None
+
+
+@pytest.mark.parametrize("name", [NAME, POINTER])
+@pytest.mark.parametrize(
+    ("keep", "overrides", "expected"),
+    [
+        (None, {}, None),
+        (timedelta(days=9), {}, Reason.SUPERSEDED),
+        (timedelta(days=10), {}, None),
+        (timedelta(0), {"replaced_at": NOON - timedelta(hours=24)}, None),
+        (timedelta(0), {"replaced_at": NOON - timedelta(hours=25)}, Reason.SUPERSEDED),
+        (timedelta(0), {"replaced_at": None}, None),
+        (timedelta(0), {"unread": True}, None),
+    ],
+)
+def test_superseded_generation_goes_when_the_stream_says_so(
+    name: str, keep: timedelta | None, overrides: dict[str, Any], expected: Reason | None
+) -> None:
+    """Expect it kept for ever by default, then for a day at least, and until it was read."""
+    one = published(**({"replaced_at": NOON - timedelta(days=10)} | overrides))
+    assert reason(name, one, of=owner(keep)) is expected
+
+
+def test_superseded_files_name_their_attempts() -> None:
+    """Expect the attempt that must be marked before its files go."""
+    one = published(replaced_at=LONG_AGO)
+    for folder, name in ((Folder.ROOT, NAME), (Folder.MANIFESTS, POINTER)):
+        file = StoredFile(folder=folder, name=name, size_bytes=1, modified_at=LONG_AGO)
+        named = parse_name(folder, name)
+        assert named is not None
+        garbage = classify(file, named, [one], owner(timedelta(days=1)), NOON)
+        assert garbage is not None
+        assert garbage.attempt_ids == (7,)
+
+
+TEN_DAYS_AGO = NOON - timedelta(days=10)
+
+
+@pytest.mark.parametrize("name", [NAME, POINTER])
+@pytest.mark.parametrize(
+    ("keep", "overrides", "expected"),
+    [
+        (None, {}, None),
+        (timedelta(days=9), {}, Reason.LOADED),
+        (timedelta(days=10), {}, None),
+        (timedelta(0), {"acknowledged": {"a": TEN_DAYS_AGO}}, None),
+        (timedelta(0), {"acknowledged": {}}, None),
+        (timedelta(0), {"acknowledged": {"a": NOON - timedelta(hours=24)}}, None),
+        (timedelta(0), {"held": True}, None),
+        (timedelta(0), {"unread": True}, None),
+        (timedelta(days=9), {"replaced_at": NOON}, Reason.LOADED),
+        (None, {"marked": True, "acknowledged": {}}, Reason.LOADED),
+        (None, {"marked": True, "held": True, "unread": True}, Reason.LOADED),
+        (None, {"marked": True, "replaced_at": NOON}, Reason.SUPERSEDED),
+    ],
+)
+def test_loaded_generation_goes_when_the_stream_says_so(
+    name: str, keep: timedelta | None, overrides: dict[str, Any], expected: Reason | None
+) -> None:
+    """Expect the last of all present targets to count, and whoever still needs it to keep it."""
+    acknowledged = {"a": LONG_AGO, "b": TEN_DAYS_AGO, "gone": NOON}
+    one = published(**({"acknowledged": acknowledged} | overrides))
+    assert reason(name, one, of=loading(keep, "a", "b")) is expected
+
+
+def test_loaded_generation_of_a_stream_without_targets_stays() -> None:
+    """Expect no target to be no reason, whatever earlier ones have got."""
+    one = published(acknowledged={"a": LONG_AGO})
+    assert one.loaded_at([]) is None
+    assert one.loaded_at(["a"]) == LONG_AGO
+    nobody = replace(loading(timedelta(0), "a"), targets=frozenset())
+    assert reason(NAME, one, of=nobody) is None
+
+
+def test_replaced_generation_is_called_so_first() -> None:
+    """Expect the reason that holds for good where both do."""
+    one = published(acknowledged={"a": LONG_AGO}, replaced_at=LONG_AGO)
+    both = loading(timedelta(0), "a", keep_superseded=timedelta(0))
+    assert reason(NAME, one, of=both) is Reason.SUPERSEDED
+
+
+def test_pointer_of_two_generations_goes_once_both_may() -> None:
+    """Expect one of them to keep it, and loaded to be said where one is only that."""
+    of = loading(timedelta(0), "a", keep_superseded=timedelta(0))
+    replaced = published(replaced_at=LONG_AGO)
+    there = published(id=8, acknowledged={"a": LONG_AGO})
+    assert reason(POINTER, replaced, there, of=of) is Reason.LOADED
+    assert reason(POINTER, replaced, published(id=8, acknowledged={}), of=of) is None
+
+
+def test_pointer_that_two_batches_share_stays_with_the_later() -> None:
+    """Expect lists of ids with equal ends, whose manifest files have one name, to keep it."""
+    replaced = published(replaced_at=LONG_AGO)
+    live = published(id=8)
+    assert reason(POINTER, replaced, live, of=owner(timedelta(0))) is None
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"stream": "clicks"},
+        {"stream": None},
+        {"job": "ders"},
+        {"number": 2},
+        {"ids": IdRange(first_id=1, last_id=4)},
+    ],
+)
+def test_file_of_somebody_elses_attempt_stays(overrides: dict[str, Any]) -> None:
+    """Expect stream, job, ids and number to be those of the name."""
+    assert reason(NAME, attempt(**overrides)) is None
+
+
+def test_file_stays_when_two_attempts_can_be_meant() -> None:
+    """Expect tokens that begin alike to leave it open whose a file is, unless its ids tell."""
+    assert reason(NAME, attempt(), attempt(id=8)) is None
+    other = attempt(id=8, ids=IdRange(first_id=4, last_id=6), status=AttemptStatus.RUNNING)
+    assert reason(NAME, attempt(), other) is Reason.UNPUBLISHED
+
+
+def test_file_with_another_prefix_stays() -> None:
+    """Expect the prefix of the storage to belong to the name."""
+    assert reason(NAME, attempt(), of=owner(prefix="eu-")) is None
+    assert reason(f"eu-{NAME}", attempt(), of=owner(prefix="eu-")) is Reason.UNPUBLISHED
+
+
+@pytest.mark.parametrize("name", [NAME, POINTER, NAME.replace("orders", "orders.2023")])
+def test_file_that_nobody_knows_is_told_after_a_week(name: str) -> None:
+    """Expect files of the stream's jobs, and no others, to be listed as unknown."""
+    week = NOON - UNKNOWN_FOR
+    assert reason(name) is Reason.UNKNOWN
+    assert reason(name, modified_at=week) is None
+    assert reason(name.replace("orders", "clicks")) is None
+    assert reason(f"x{name}") is None
+
+
+def test_file_that_two_streams_could_have_written_stays() -> None:
+    """Expect no stream to take what prefix and name of another one spell as well."""
+    beside = Owner.of(
+        stream(name="orders", storage=Storage(root="file:///batches", prefix="x")),
+        [stream(name="xorders")],
+        {},
+    )
+    assert reason(f"x{NAME}", of=beside) is None
+    elsewhere = Owner.of(
+        stream(name="orders", storage=Storage(root="file:///batches", prefix="x")),
+        [stream(name="xorders", storage=Storage(root="file:///elsewhere"))],
+        {},
+    )
+    assert reason(f"x{NAME}", of=elsewhere) is Reason.UNKNOWN
+
+
+def test_unfinished_pointer_goes_after_a_day() -> None:
+    """Expect only those of the stream's own jobs."""
+    name = f".{POINTER}-{HEX}.tmp"
+    assert reason(name) is Reason.TEMPORARY
+    assert reason(name, modified_at=NOON - SHORTEST_GRACE) is None
+    assert reason(name.replace("orders", "clicks")) is None
+
+
+def test_probe_goes_after_a_day_with_one_stream_of_the_root() -> None:
+    """Expect an empty probe to be taken by the stream whose name comes first."""
+    name = f".probe-{HEX}"
+    assert reason(name, size_bytes=0) is Reason.TEMPORARY
+    assert reason(name, size_bytes=0, modified_at=NOON - SHORTEST_GRACE) is None
+    assert reason(name, size_bytes=1) is None
+    assert reason(name, size_bytes=0, of=owner(None, "refunds")) is Reason.TEMPORARY
+    assert reason(name, size_bytes=0, of=owner(None, "clicks")) is None
+
+
+@pytest.mark.parametrize(
+    ("keep", "ended", "expected"),
+    [
+        (None, timedelta(days=30), None),
+        (timedelta(days=31), timedelta(days=30), None),
+        (timedelta(days=29), timedelta(days=30), Reason.QUARANTINED),
+        (timedelta(0), timedelta(hours=24), None),
+    ],
+)
+def test_quarantine_file_of_a_live_generation_goes_when_the_stream_says_so(
+    keep: timedelta | None, ended: timedelta, expected: Reason | None
+) -> None:
+    """Expect the files of records to stay, and a day to be kept whatever is said."""
+    storage = Storage(root="file:///batches", keep_quarantine=keep)
+    of = Owner.of(stream(storage=storage), [], {"orders": {"orders"}})
+    one = published(ended_at=NOON - ended)
+    assert reason(NAME, one, of=of, folder=Folder.QUARANTINE) is expected
+    assert reason(NAME, one, of=of) is None
+
+
+def test_quarantine_file_that_was_given_up_goes_on_going() -> None:
+    """Expect the mark to count more than what the stream file says now."""
+    one = published(quarantine_marked=True)
+    assert reason(NAME, one, folder=Folder.QUARANTINE) is Reason.QUARANTINED
+    assert reason(NAME, one) is None
+    assert reason(POINTER, one) is None
+
+
+def test_quarantine_file_of_a_replaced_generation_goes_with_it() -> None:
+    """Expect the reason to be that of the other files."""
+    storage = Storage(
+        root="file:///batches", keep_quarantine=timedelta(0), keep_superseded=timedelta(0)
+    )
+    of = Owner.of(stream(storage=storage), [], {"orders": {"orders"}})
+    one = published(replaced_at=LONG_AGO)
+    assert reason(NAME, one, of=of, folder=Folder.QUARANTINE) is Reason.SUPERSEDED
+
+
+durations = st.timedeltas(timedelta(0), timedelta(days=400))
+ages = durations.map(lambda age: NOON - age)
+
+
+@given(
+    one=st.builds(
+        attempt,
+        status=st.sampled_from(AttemptStatus),
+        lease=durations,
+        ended_at=ages,
+        generation=st.just(1),
+        replaced_at=st.none() | ages,
+        unread=st.booleans(),
+        acknowledged=st.dictionaries(st.sampled_from("abc"), ages),
+        held=st.booleans(),
+        file_names=st.sampled_from([frozenset(), frozenset({NAME})]),
+    ),
+    keep=st.none() | durations,
+    keep_loaded=st.none() | durations,
+    modified_at=ages,
+    name=st.sampled_from([NAME, POINTER]),
+)
+def test_live_file_is_never_garbage(
+    one: KnownAttempt,
+    keep: timedelta | None,
+    keep_loaded: timedelta | None,
+    modified_at: datetime,
+    name: str,
+) -> None:
+    """Expect whatever a live manifest lists, or a running attempt may publish, to stay.
+
+    Unless all targets have it and nobody needs it. And what is taken ended a day and ten leases
+    ago, whatever the other facts.
+    """
+    of = loading(keep_loaded, "a", "b", keep_superseded=keep)
+    found = reason(name, one, of=of, modified_at=modified_at)
+    is_live = one.status is AttemptStatus.SUCCEEDED and one.replaced_at is None
+    is_listed = name == POINTER or name in one.file_names
+    if one.status is AttemptStatus.RUNNING:
+        assert found is None
+    if is_live and is_listed:
+        assert found in {None, Reason.LOADED}
+    if found is Reason.LOADED:
+        assert keep_loaded is not None
+        assert one.acknowledged.keys() >= {"a", "b"}
+        assert all(NOON - one.acknowledged[name] > keep_loaded for name in ("a", "b"))
+        assert not one.unread
+        assert not one.held
+    if found is Reason.SUPERSEDED:
+        assert keep is not None
+        assert one.replaced_at is not None
+        assert not one.unread
+    if found is not None:
+        assert one.ended_at is not None
+        assert NOON - one.ended_at > max(10 * one.lease, timedelta(hours=24))
+        assert NOON - modified_at > timedelta(hours=24)

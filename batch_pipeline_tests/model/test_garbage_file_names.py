@@ -1,0 +1,142 @@
+"""What files of a storage root are, told by their names."""
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batch_pipeline.encode.cancellation import CancellationFlag
+from batch_pipeline.encode.writers.part_files import PartNames
+from batch_pipeline.model.batch import Attempt, Batch
+from batch_pipeline.model.encoding import SUFFIXES
+from batch_pipeline.model.garbage import AttemptFile, Folder, ManifestFile, Probe, parse_name
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.stream import STREAM_NAME, Storage
+from batch_pipeline.storage.part_storage import PartFileStorage
+from batch_pipeline_tests.factories import batch, manifest
+
+STEM = "orders-000000000001-000000000003-a2-12345678"
+POINTER = "orders-000000000001-000000000003.g1.json"
+IDS = IdRange(first_id=1, last_id=3)
+MINE = AttemptFile(head="orders", ids=IDS, number=2, token="12345678")  # noqa: S106 - no secret
+ROOT = "file:///batches"
+HEX = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        (Folder.ROOT, f"{STEM}-00010000-abcdef01.jsonl.gz"),
+        (Folder.ROOT, f"{STEM}-123450000-abcdef01.parquet"),  # task 12345
+        (Folder.ROOT, f".{STEM}-00010000-abcdef01.jsonl.gz.tmp"),
+        (Folder.ROOT, f".{STEM}-abcdef01.stop"),
+        (Folder.QUARANTINE, f"{STEM}-00010000-abcdef01.jsonl.gz"),
+        (Folder.QUARANTINE, f".{STEM}-00010000-abcdef01.jsonl.gz.tmp"),
+    ],
+)
+def test_name_of_an_attempts_file_tells_the_attempt(folder: Folder, name: str) -> None:
+    """Expect prefix and job, ids, number and token, of finished and unfinished files alike."""
+    assert parse_name(folder, name) == MINE
+
+
+def test_name_of_a_pointer_tells_the_generation() -> None:
+    """Expect a manifest file and one that is being written to differ in nothing else."""
+    facts = {"head": "orders", "ids": IDS, "generation": 1}
+    finished = ManifestFile(**facts, finished=True)  # type: ignore[arg-type] # one dict for both
+    unfinished = ManifestFile(**facts, finished=False)  # type: ignore[arg-type] # as above
+    assert parse_name(Folder.MANIFESTS, POINTER) == finished
+    assert parse_name(Folder.MANIFESTS, f".{POINTER}-{HEX}.tmp") == unfinished
+
+
+def test_name_of_a_probe_is_known_in_the_root_only() -> None:
+    """Expect no probe below the root, where none is written."""
+    assert parse_name(Folder.ROOT, f".probe-{HEX}") == Probe()
+    assert parse_name(Folder.QUARANTINE, f".probe-{HEX}") is None
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        (Folder.ROOT, "orders.csv"),
+        (Folder.ROOT, STEM),
+        (Folder.ROOT, f"{STEM}-00010000-abcdef01.csv"),
+        (Folder.ROOT, f"{STEM}-00010000-abcdef01.jsonl.gz.tmp"),  # not hidden
+        (Folder.ROOT, f".{STEM}-00010000-abcdef01.jsonl.gz"),  # hidden, and not unfinished
+        (Folder.ROOT, f"{STEM}-0001-abcdef01.jsonl.gz"),
+        (Folder.ROOT, f"{STEM}-00010000-ABCDEF01.jsonl.gz"),
+        (Folder.ROOT, f"copy of {STEM}-00010000-abcdef01.jsonl.gz.bak"),
+        (Folder.ROOT, "orders-000000000003-000000000001-a2-12345678-00010000-abcdef01.jsonl.gz"),
+        (Folder.ROOT, "orders-1-3-a2-12345678-00010000-abcdef01.jsonl.gz"),
+        (Folder.ROOT, f"-{STEM.removeprefix('orders-')}-00010000-abcdef01.jsonl.gz"),
+        (Folder.ROOT, POINTER),
+        (Folder.ROOT, ".probe-1"),
+        (Folder.QUARANTINE, f".{STEM}-abcdef01.stop"),
+        (Folder.MANIFESTS, f"{STEM}-00010000-abcdef01.jsonl.gz"),
+        (Folder.MANIFESTS, POINTER.replace(".g1", ".g0")),
+        (Folder.MANIFESTS, "notes.json"),
+        pytest.param(Folder.MANIFESTS, POINTER.replace(".g1", f".g{'1' * 5000}"), id="generation"),
+        pytest.param(
+            Folder.ROOT,
+            STEM.replace("-a2-", f"-a{'1' * 5000}-") + "-00010000-abcdef01.jsonl.gz",
+            id="number",
+        ),
+    ],
+)
+def test_name_of_anything_else_is_not_recognised(folder: Folder, name: str) -> None:
+    """Expect files of other people, and ours in the wrong place, to be nobody's."""
+    assert parse_name(folder, name) is None
+
+
+@given(
+    prefix=st.just("") | st.from_regex(STREAM_NAME, fullmatch=True),
+    one=st.builds(
+        batch,
+        first_id=st.integers(0, 10**15),
+        last_id=st.integers(10**15, 10**16),
+        job=st.from_regex(STREAM_NAME, fullmatch=True),
+    ),
+    number=st.integers(1, 999),
+    token=st.uuids(),
+    place=st.tuples(st.integers(0, 99_999), st.integers(0, 99_999)),
+    suffix=st.sampled_from(sorted(SUFFIXES)),
+)
+def test_names_that_are_given_are_read_back(
+    prefix: str, one: Batch, number: int, token: UUID, place: tuple[int, int], suffix: str
+) -> None:
+    """Expect the names of part files and stop marks of every attempt to tell that attempt."""
+    attempt = Attempt(id=1, batch=one, number=number, token=token)
+    task, part = place
+    names = PartNames(
+        root=ROOT,
+        stem=f"{prefix}{attempt.stem}",
+        task=task,
+        execution=token.hex[-8:],
+        suffix=suffix,
+    )
+    mark = CancellationFlag.of(Storage(root=ROOT, prefix=prefix), attempt.stem, "0a1b2c3d")
+    expected = AttemptFile(
+        head=prefix + one.job, ids=one.id_range, number=number, token=token.hex[:8]
+    )
+    finished = names.name(part)
+    for name in (finished, f".{finished}.tmp", mark.name):
+        assert parse_name(Folder.ROOT, name) == expected
+
+
+@given(
+    prefix=st.just("") | st.from_regex(STREAM_NAME, fullmatch=True),
+    job=st.from_regex(STREAM_NAME, fullmatch=True),
+    generation=st.integers(1, 99),
+)
+def test_names_of_pointers_that_are_given_are_read_back(
+    tmp_path_factory: pytest.TempPathFactory, prefix: str, job: str, generation: int
+) -> None:
+    """Expect the manifest file that a storage writes to tell job, batch and generation."""
+    folder = tmp_path_factory.mktemp("batches")
+    one = manifest(job=job, generation=generation)
+    PartFileStorage(Storage(root=to_uri(folder), prefix=prefix)).point_to(one)
+    [path] = (folder / "manifests").iterdir()
+    assert parse_name(Folder.MANIFESTS, path.name) == ManifestFile(
+        head=prefix + job, ids=IDS, generation=generation, finished=True
+    )

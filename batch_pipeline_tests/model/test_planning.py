@@ -1,0 +1,171 @@
+"""The rules of cutting, over all inputs that Hypothesis thinks of."""
+
+from datetime import timedelta
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.id_range import MAX_ID, IdRange
+from batch_pipeline.model.planning import Cut, Limits, cut
+from batch_pipeline_tests.factories import limits
+
+Weighed = list[tuple[int, int]]
+
+
+@st.composite
+def weighed_ids(draw: st.DrawFn) -> tuple[int, Weighed, int]:
+    """A bookmark, ascending ids behind it with their weights, and a ceiling."""
+    after_id = draw(st.integers(0, 2**40))
+    gaps = draw(st.lists(st.integers(1, 5) | st.integers(1, 2**50), max_size=40))
+    weights = st.integers(0, 12) | st.integers(0, 2**50)
+    items, item_id = [], after_id
+    for gap in gaps:
+        item_id += gap
+        items.append((item_id, draw(weights)))
+    return after_id, items, item_id + draw(st.integers(0, 3))
+
+
+bounds = st.builds(
+    Limits, max_weight=st.integers(1, 30) | st.integers(1, 2**52), max_count=st.integers(1, 6)
+)
+
+
+def naive(items: Weighed, *, after_id: int, ceiling: int, limits: Limits) -> list[Cut]:
+    """Cut with lists and a second look: group first, then give each group its range."""
+    groups: list[Weighed] = []
+    for one in items:
+        group = [*groups[-1], one] if groups else [one]
+        fits = sum(weight for _, weight in group) <= limits.max_weight
+        if groups and fits and len(group) <= limits.max_count:
+            groups[-1] = group
+        else:
+            groups.append([one])
+    starts = [after_id + 1, *(group[0][0] for group in groups[1:])]
+    ends = [*(start - 1 for start in starts[1:]), ceiling]
+    result = []
+    for number, group in enumerate(groups):
+        weight = sum(weight for _, weight in group)
+        is_last = number == len(groups) - 1
+        full = weight >= limits.max_weight or len(group) == limits.max_count
+        id_range = IdRange(first_id=starts[number], last_id=ends[number])
+        result.append(
+            Cut(id_range=id_range, weight=weight, count=len(group), closed=full or not is_last)
+        )
+    return result
+
+
+@pytest.mark.guarantee("G6")
+@given(weighed_ids(), bounds)
+def test_cut_of_anything_equals_the_naive_cut(case: tuple[int, Weighed, int], of: Limits) -> None:
+    """Expect one pass to give what the slow and obvious way gives."""
+    after_id, items, ceiling = case
+    found = list(cut(items, after_id=after_id, high_watermark=ceiling, limits=of))
+    assert found == naive(items, after_id=after_id, ceiling=ceiling, limits=of)
+
+
+@given(weighed_ids(), bounds)
+def test_cut_of_anything_tiles_the_ids(case: tuple[int, Weighed, int], of: Limits) -> None:
+    """Expect ranges without a hole from the bookmark to the ceiling, or none without items."""
+    after_id, items, ceiling = case
+    ranges = [
+        one.id_range for one in cut(items, after_id=after_id, high_watermark=ceiling, limits=of)
+    ]
+    assert bool(ranges) == bool(items)
+    if ranges:
+        assert (ranges[0].first_id, ranges[-1].last_id) == (after_id + 1, ceiling)
+    for left, right in pairwise(ranges):
+        assert right.first_id == left.last_id + 1
+
+
+@given(weighed_ids(), bounds)
+def test_cut_of_anything_counts_what_lies_in_each_range(
+    case: tuple[int, Weighed, int], of: Limits
+) -> None:
+    """Expect weight and count to be those of the items in the range, so each item counts once."""
+    after_id, items, ceiling = case
+    for one in cut(items, after_id=after_id, high_watermark=ceiling, limits=of):
+        inside = [weight for item_id, weight in items if item_id in one.id_range]
+        assert (one.weight, one.count) == (sum(inside), len(inside))
+
+
+@pytest.mark.guarantee("G6")
+@given(weighed_ids(), bounds)
+def test_cut_of_anything_keeps_the_limits(case: tuple[int, Weighed, int], of: Limits) -> None:
+    """Expect both limits to hold, but for an item that is too heavy itself and stands alone."""
+    after_id, items, ceiling = case
+    for one in cut(items, after_id=after_id, high_watermark=ceiling, limits=of):
+        assert 1 <= one.count <= of.max_count
+        assert one.weight <= of.max_weight or one.count == 1
+
+
+@given(weighed_ids(), bounds, st.data())
+def test_cut_in_two_plans_ends_where_closed_batches_end(
+    case: tuple[int, Weighed, int], of: Limits, data: st.DataObject
+) -> None:
+    """Expect going on behind a closed batch to give the same as going through."""
+    after_id, items, ceiling = case
+    whole = list(cut(items, after_id=after_id, high_watermark=ceiling, limits=of))
+    if not whole:
+        return
+    taken = data.draw(st.integers(1, len(whole)))
+    bookmark = whole[taken - 1].id_range.last_id
+    rest = [one for one in items if one[0] > bookmark]
+    assert whole[taken:] == list(cut(rest, after_id=bookmark, high_watermark=ceiling, limits=of))
+
+
+def test_cut_reads_its_input_once_and_only_as_far_as_asked() -> None:
+    """Expect a stream of items to be enough, so that memory stays constant."""
+    items = iter([(1, 60), (2, 60), (3, 60)])
+    first = next(cut(items, after_id=0, high_watermark=3, limits=limits(max_weight=100)))
+    assert first == Cut(id_range=IdRange(first_id=1, last_id=1), weight=60, count=1, closed=True)
+    assert next(items) == (3, 60)
+
+
+@pytest.mark.parametrize(
+    ("weights", "counts"),
+    [
+        ([50, 50, 1], [2, 1]),  # exactly full is full
+        ([50, 51], [1, 1]),
+        ([101, 0, 0], [1, 2]),  # nothing joins an oversized item, however light
+        ([0, 101], [1, 1]),  # and it joins nothing
+        ([0, 0, 0, 0], [3, 1]),  # the count closes what the weight never would
+    ],
+)
+def test_cut_at_the_edge_of_a_limit_follows_the_rule(weights: list[int], counts: list[int]) -> None:
+    """Expect these hand-made cases of 100 bytes and 3 items a batch."""
+    items = list(enumerate(weights, start=1))
+    cuts = cut(
+        items, after_id=0, high_watermark=len(items), limits=limits(max_weight=100, max_count=3)
+    )
+    assert [one.count for one in cuts] == counts
+
+
+def test_cut_up_to_the_largest_id_stays_in_64_bits() -> None:
+    """Expect a range that ends at 2^63-1."""
+    (only,) = cut([(MAX_ID, 1)], after_id=MAX_ID - 1, high_watermark=MAX_ID, limits=limits())
+    assert str(only.id_range) == f"{MAX_ID}..{MAX_ID}"
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"max_weight": 0}, "batch.max_weight"),
+        ({"max_count": 0}, "batch.max_count"),
+        ({"min_weight": -1}, "batch.min_weight"),
+        ({"min_weight": 101}, "batch.min_weight"),
+    ],
+)
+def test_limits_that_no_batch_can_keep_are_refused(values: dict[str, int], named: str) -> None:
+    """Expect the setting to be named."""
+    with pytest.raises(InvalidValueError) as caught:
+        limits(**values)
+    assert caught.value.name == named
+
+
+def test_limits_at_their_edges_are_accepted() -> None:
+    """Expect one byte, one item and a minimum as large as the maximum to be limits."""
+    edge = Limits(max_weight=1, max_count=1, min_weight=1, max_wait=timedelta(0))
+    assert (edge.max_weight, edge.max_count, edge.min_weight) == (1, 1, 1)

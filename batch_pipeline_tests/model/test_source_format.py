@@ -1,0 +1,75 @@
+"""What names of files tell of their kind, and which names streams get of them."""
+
+from fnmatch import fnmatchcase
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batch_pipeline.model.stream import (
+    STREAM_NAME,
+    common_word,
+    kind_of,
+    pattern,
+    stream_name_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "ending", "whole"),
+    [
+        ("orders-2026-01-24.csv", "orders-", ".csv", ".csv"),
+        ("orders-2026-01-24.csv.gz", "orders-", ".csv", ".csv.gz"),
+        ("ORDERS_7.CSV.GZ", "ORDERS_", ".csv", ".CSV.GZ"),
+        ("customers.jsonl", "customers", ".jsonl", ".jsonl"),
+        ("sales_Q1_2026.json", "sales_", ".json", ".json"),
+        ("part-00000-4f1c.snappy.parquet", "part-", ".parquet", ".parquet"),
+        ("4f1c02aa-77de-11ee-b962.jsonl.zst", "", ".jsonl", ".jsonl.zst"),
+        ("export.2026", "export.", "", ""),
+        ("dump.gz", "dump", "", ".gz"),
+        (".csv", ".csv", "", ""),
+        ("a\n1.csv", "", ".csv", ".csv"),
+    ],
+)
+def test_kind_is_told_by_word_and_ending(name: str, word: str, ending: str, whole: str) -> None:
+    """Expect what comes before numbers, and the ending without and with its compression."""
+    kind, written = kind_of(name)
+    assert (kind.word, kind.ending, written) == (word, ending, whole)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "word"),
+    [
+        ("dpc-covid19-regions-202", "dpc-covid19-regions-"),
+        ("orders-2026-01-0", "orders-"),
+        ("log_2026_jan_0", "log_"),
+        ("part0000", "part"),
+        ("sales_Q", "sales_"),
+        ("7", ""),
+        ("", ""),
+    ],
+)
+def test_word_that_several_files_share_ends_before_a_number(prefix: str, word: str) -> None:
+    """Expect numbers within words to belong to them, and what may change to be left out."""
+    assert common_word(prefix) == word
+
+
+@given(st.text(st.characters(exclude_characters="/\0"), min_size=1, max_size=40))
+def test_pattern_of_a_kind_takes_the_file_whatever_its_name(name: str) -> None:
+    """Expect that a file's own pattern matches it, with brackets and stars in its name, too."""
+    kind, ending = kind_of(name)
+    assert fnmatchcase(name, pattern(kind.word, ending))
+
+
+@given(st.text(max_size=200))
+def test_stream_name_made_of_any_text_is_one_or_none(text: str) -> None:
+    """Expect a name that stream files take, or none at all."""
+    name = stream_name_of(text)
+    assert name is None or STREAM_NAME.fullmatch(name)
+
+
+def test_stream_name_keeps_letters_and_digits() -> None:
+    """Expect other characters as underscores, and none at the ends."""
+    assert stream_name_of("Umsätze 2026 (neu)") == "Ums_tze_2026_neu"
+    assert stream_name_of("orders-") == "orders"
+    assert stream_name_of("受注") is None

@@ -1,0 +1,70 @@
+"""The tap over manifests that a test lists: what it prints, without an inventory."""
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from batch_pipeline.model.manifest import Manifest
+from batch_pipeline.model.stream import Stream
+from batch_pipeline.singer.bookmarks import Bookmark
+from batch_pipeline.singer.tap.settings import OfferedStream, PublishedSource
+from batch_pipeline.singer.tap.tap import PublishedTap
+from batch_pipeline_tests.conformance.printed import parsed
+from batch_pipeline_tests.factories import record_schema, stream
+
+
+@dataclass
+class ListedSource:
+    """One stream, whose manifests are those of a list."""
+
+    manifests: Sequence[Manifest]
+    stream: Stream = field(default_factory=stream)
+
+    def offered_streams(self) -> Sequence[OfferedStream]:
+        """Offer the stream with the schema of the last manifest."""
+        newest = self.manifests[-1].schema if self.manifests else record_schema()
+        return [OfferedStream(stream=self.stream, schema=newest)]
+
+    def published(
+        self, stream: str, bookmark: Bookmark, *, backfills: bool
+    ) -> Iterator[tuple[int, Manifest]]:
+        """Number the manifests of each job from 1 and give those behind the bookmark."""
+        counts: dict[str, int] = {}
+        for one in self.manifests:
+            job = one.batch.job
+            counts[job] = counts.get(job, 0) + 1
+            if counts[job] > bookmark.numbers.get(job, 0) and (backfills or job == stream):
+                yield counts[job], one
+
+
+def tap_class(source: PublishedSource, base: type[PublishedTap] = PublishedTap) -> Any:
+    """Make a tap that reads from a source."""
+
+    class ListedTap(base):  # type: ignore[valid-type,misc] # the base is the test's to choose
+        """A tap over a list."""
+
+        def open_source(self) -> PublishedSource:
+            """Return the source."""
+            return source
+
+    return ListedTap
+
+
+def printed(tap: Any, *, until: type[Exception] | None = None) -> list[bytes]:
+    """Return the lines that a tap prints when it sends all that there is, or until an error."""
+    ends: Any = nullcontext() if until is None else pytest.raises(until)
+    with io.TextIOWrapper(io.BytesIO(), encoding="utf-8") as out:
+        with redirect_stdout(out), ends:
+            tap.sync_all()
+        out.flush()
+        data: bytes = out.buffer.getvalue()
+        return data.splitlines(keepends=True)
+
+
+def sent(source: PublishedSource, **options: Any) -> list[dict[str, Any]]:
+    """Return the messages of the tap over a source; options are those of the SDK's `Tap`."""
+    return parsed(printed(tap_class(source)(**options)))

@@ -1,0 +1,79 @@
+"""Files of BATCH messages: their records as they are written, or a refusal that names the file."""
+
+import gzip
+from datetime import date
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from batch_pipeline.model.encoding import Compression, Format
+from batch_pipeline.singer.parser import BatchEncoding, BatchMessage, MessageError
+from batch_pipeline.singer.target.batches import BatchFile, BatchLimits, check, records
+
+LIMITS = BatchLimits(max_line_bytes=1000)
+
+
+def read(path: Path, data: bytes, format_: Format = Format.JSONL) -> list[object]:
+    """Check a file and read its records."""
+    path.write_bytes(data)
+    packed = {b"\x1f": Compression.GZIP, b"\x28": Compression.ZSTD}
+    encoding = BatchEncoding(format=format_, compression=packed.get(data[:1]))
+    message = BatchMessage(line=7, stream="orders", encoding=encoding, manifest=(path.as_uri(),))
+    file = BatchFile(location=path.as_uri(), path=path)
+    check(message, 0, file, keys=(), limits=LIMITS)
+    return [record for _, record in records(message, file, LIMITS)]
+
+
+def test_lines_are_read_with_blank_ones_left_out(tmp_path: Path) -> None:
+    """Expect the blanks of JSON around a record, and no others, to be nothing."""
+    data = b'{"a":1}\n\n \t{"a":2} \r\n'
+    assert read(tmp_path / "x.jsonl", data) == [{"a": 1}, {"a": 2}]
+    assert read(tmp_path / "x.jsonl.gz", gzip.compress(data)) == [{"a": 1}, {"a": 2}]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (b'{"a":1}\x0c', "line 2 is no JSON object"),
+        (b'{"a":1,"a":2}', "line 2 has a twice"),
+        (rb'{"a":1,"a":"\u003a"}', "line 2 has a twice"),
+        (b'{"a":1e99999999999999999999}', "line 2 has a value that cannot be told"),
+        (b'{"a":"\\ud800"}', "line 2 is no JSON object"),
+        (b'{"a":' + b"[" * 400 + b"]" * 400 + b',"a":1}', "line 2 has a twice"),
+    ],
+)
+def test_line_that_has_no_one_meaning_is_refused_with_its_place(
+    tmp_path: Path, line: bytes, told: str
+) -> None:
+    """Expect the file and the line in the message, whatever is wrong."""
+    with pytest.raises(MessageError, match=rf"Line 7, .*x\.jsonl {told}"):
+        read(tmp_path / "x.jsonl", b'{"a":0}\n' + line + b"\n")
+
+
+def test_file_of_zstd_that_breaks_off_is_refused(tmp_path: Path) -> None:
+    """Expect data that breaks off never to be taken for its end."""
+    path = tmp_path / "x.jsonl.zst"
+    data = zstandard.compress(b'{"a":1}\n' * 9)
+    assert read(path, data) == [{"a": 1}] * 9
+    with pytest.raises(MessageError, match=r"x\.jsonl\.zst cannot be read"):
+        read(path, data[:-2])
+
+
+def test_value_of_a_table_that_json_cannot_tell_is_refused(tmp_path: Path) -> None:
+    """Expect a day behind the year 9999 not to end the target with an error of a library."""
+    path = tmp_path / "x.parquet"
+    days = pa.array([date(2026, 3, 1).toordinal(), 2**31 - 1], pa.int32()).view(pa.date32())
+    pq.write_table(pa.table({"a": days}), path)
+    with pytest.raises(MessageError, match=r"x\.parquet has a value, in record 1 or behind it"):
+        read(path, path.read_bytes(), Format.PARQUET)
+
+
+def test_time_zone_of_a_table_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    """Expect the same of a zone that Python does not have."""
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"a": pa.array([0], pa.timestamp("us", "No/Where"))}), path)
+    with pytest.raises(MessageError, match=r"x\.parquet has a value, in record 1 or behind it"):
+        read(path, path.read_bytes(), Format.PARQUET)

@@ -1,0 +1,153 @@
+"""What the target may be told, and the page that says so."""
+
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import batch_pipeline
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.singer.target.config import (
+    _KEYS,
+    Bounds,
+    TargetConfig,
+    read_config,
+    stream_name,
+)
+
+NOBODY = "~a-user-that-no-machine-has"
+KNOWN = [*_KEYS, "batch_size_rows", "validate_records"]
+
+
+def _read(**given: Any) -> TargetConfig:
+    return read_config(given, dict.fromkeys(KNOWN))
+
+
+def test_empty_config_has_the_usual_values() -> None:
+    """Expect gzipped JSON lines, generous bounds, new stream files, files where they lie."""
+    assert _read() == TargetConfig(
+        encoding=Encoding(format=Format.JSONL, compression=Compression.GZIP)
+    )
+
+
+def test_bounds_are_the_narrowest_that_were_given() -> None:
+    """Expect the SDK's own bound of rows to count too."""
+    assert _read(max_records=50, batch_size_rows=20, max_bytes=7, max_age_seconds=1).bounds == (
+        Bounds(max_records=20, max_bytes=7, max_age_seconds=1.0)
+    )
+
+
+def test_parquet_is_compressed_by_snappy_unless_told_otherwise() -> None:
+    """Expect what the SDK writes."""
+    assert _read(format="parquet").encoding.compression is Compression.SNAPPY
+    assert _read(format="parquet", compression="zstd").encoding.compression is Compression.ZSTD
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [
+        ({"max_recrods": 1}, "max_recrods"),
+        ({"max_records": 0}, "max_records"),
+        ({"max_records": True}, "max_records"),
+        ({"max_bytes": "1MiB"}, "max_bytes"),
+        ({"max_age_seconds": 0}, "max_age_seconds"),
+        ({"max_age_seconds": -1}, "max_age_seconds"),
+        ({"max_age_seconds": float("nan")}, "max_age_seconds"),
+        ({"max_age_seconds": float("inf")}, "max_age_seconds"),
+        ({"max_age_seconds": float("-inf")}, "max_age_seconds"),
+        ({"max_age_seconds": Decimal("NaN")}, "max_age_seconds"),
+        ({"max_age_seconds": Decimal("sNaN")}, "max_age_seconds"),
+        ({"max_age_seconds": Decimal("1e400")}, "max_age_seconds"),
+        ({"max_age_seconds": 10**400}, "max_age_seconds"),
+        ({"format": "arrow"}, "format"),
+        ({"compression": "xz"}, "compression"),
+        ({"compression": "snappy"}, "encoding.compression"),
+        ({"batch_files": "move"}, "batch_files"),
+        ({"create_streams": "yes"}, "create_streams"),
+        ({"home": ""}, "home"),
+        ({"stream_names": []}, "stream_names"),
+        ({"stream_names": {"a": 1}}, "stream_names.a"),
+        ({"batch_config": {"size": 1}}, "batch_config.size"),
+        ({"max_expansion": 0}, "max_expansion"),
+        ({"batch_roots": "/theirs"}, "batch_roots"),
+        ({"batch_roots": [7]}, "batch_roots"),
+        ({"batch_roots": ["https://host/theirs"]}, "batch_roots"),
+        ({"batch_roots": ["file://host/theirs"]}, "batch_roots"),
+        ({"batch_roots": ["s3://key:hunter2@bucket/theirs"]}, "batch_roots"),
+    ],
+)
+def test_config_with_a_mistake_is_refused_by_key(given: dict[str, Any], key: str) -> None:
+    """Expect the key that is wrong."""
+    with pytest.raises(InvalidValueError) as caught:
+        _read(**given)
+    assert caught.value.name == key
+
+
+@pytest.mark.parametrize("path", [f"{NOBODY}/x", "a\0b", "a\ud800"])
+@pytest.mark.parametrize(
+    ("key", "given"),
+    [
+        ("home", lambda path: {"home": path}),
+        ("streams_folder", lambda path: {"streams_folder": path}),
+        ("landing_root", lambda path: {"landing_root": path}),
+        ("batch_roots", lambda path: {"batch_roots": ["/theirs", path]}),
+        (
+            "batch_config.storage.root",
+            lambda path: {"batch_config": {"storage": {"root": path}}},
+        ),
+    ],
+)
+def test_path_that_no_folder_can_have_is_refused_with_what_to_write(
+    key: str, given: Callable[[str], dict[str, Any]], path: str
+) -> None:
+    """Expect the key, and of a ~ what is wrong with it."""
+    with pytest.raises(InvalidValueError) as caught:
+        _read(**given(path))
+    assert caught.value.name == key
+    if path.startswith("~"):
+        assert "whose ~ names a user of this machine" in str(caught.value)
+
+
+def test_home_folder_of_a_user_is_meant_wherever_a_path_starts_with_it() -> None:
+    """Expect no folder that is called ~."""
+    read = _read(home="~/here", batch_roots=["~/b"], batch_config={"storage": {"root": "~/b"}})
+    assert read.batch_config is not None
+    assert read.batch_config.storage is not None
+    assert read.home == Path.home() / "here"
+    assert read.batch_roots.uris == ((Path.home() / "b").as_uri(),)
+    assert read.batch_config.storage.root == str(Path.home() / "b")
+
+
+def test_roots_of_batch_files_are_folders_and_prefixes() -> None:
+    """Expect URIs without a slash at their end, and `..` to be taken out."""
+    roots = ["/theirs/", "/data/../theirs", "file:///my%20files", "s3a://bucket/theirs/"]
+    assert _read(batch_roots=roots).batch_roots.uris == (
+        "file:///theirs",
+        "file:///theirs",
+        "file:///my%20files",
+        "s3://bucket/theirs",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("public-orders", "public-orders"),
+        ("a b", "a_b-806c5cd3"),
+        (".hidden", "hidden-3b71d5a1"),
+        ("日本", "_-c7b7cdcc"),
+    ],
+)
+def test_stream_names_are_kept_wherever_they_can_be(name: str, expected: str) -> None:
+    """Expect another name to be readable, and not to be anybody else's."""
+    assert stream_name(name) == expected
+
+
+def test_every_setting_of_the_target_is_on_its_page() -> None:
+    """Expect no setting that only the code knows."""
+    page = Path(batch_pipeline.__file__).parent / "docs/singer.md"
+    section = page.read_text(encoding="utf-8").partition("\n## Target")[2].partition("\n## ")[0]
+    assert [key for key in _KEYS if f"`{key}`" not in section] == []

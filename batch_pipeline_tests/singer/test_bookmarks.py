@@ -1,0 +1,111 @@
+"""Bookmarks: written by us, printed by a target, and read again."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.model.id_range import MAX_ID
+from batch_pipeline.singer.bookmarks import Bookmark, bookmark_json, parse_bookmark, read_bookmark
+from batch_pipeline.singer.messages import line, state_message
+from batch_pipeline_tests.factories import batch, manifest
+
+numbers = st.integers(0, MAX_ID)
+
+
+def test_bookmark_in_a_state_file_reads_back(tmp_path: Path) -> None:
+    """Expect what we say to be what we understand, wrapped by a target or not."""
+    bookmark = Bookmark(numbers={"orders": 7, "orders.2023": 2})
+    message = state_message(manifest(), bookmark, stream="orders")
+    state = tmp_path / "state.json"
+    for text in (line(message), line(message["value"])):
+        state.write_text(text, encoding="utf-8")
+        assert read_bookmark(state, "orders") == bookmark
+        assert read_bookmark(state, "clicks") == Bookmark()
+
+
+@given(others=st.dictionaries(st.text(min_size=1), numbers), job=st.text(min_size=1), last=numbers)
+def test_bookmark_of_any_jobs_reads_back(others: dict[str, int], job: str, last: int) -> None:
+    """Whatever jobs are called and how far they are, JSON brings the bookmark back."""
+    sent = manifest(batch=batch(job=job))
+    bookmark = Bookmark(numbers=others).after(sent, last)
+    written = json.loads(json.dumps(bookmark_json(sent, bookmark)))
+    found = parse_bookmark(written, "orders", path="state.json")
+    assert (found, found.last) == (bookmark, (job, sent.batch.label, sent.generation))
+
+
+def test_bookmark_of_an_earlier_release_is_that_of_the_streams_own_job() -> None:
+    """Expect a number without a job, or with no other jobs, to be understood."""
+    old = {"job": "orders", "batch_id": "000000000001-000000000003", "generation": 1}
+    for written in ({"publish_number": 7}, {**old, "publish_number": 7}):
+        found = parse_bookmark(written, "orders", path="state.json")
+        assert found == Bookmark(numbers={"orders": 7})
+
+
+@pytest.mark.parametrize(
+    "state",
+    ["{}", '{"bookmarks": {}}', '{"value": {}}', '{"bookmarks": {"orders": null}}'],
+)
+def test_read_bookmark_of_a_state_without_ours_starts_from_the_first(
+    tmp_path: Path, state: str
+) -> None:
+    """Expect a state that knows nothing of the stream to be a beginning."""
+    path = tmp_path / "state.json"
+    path.write_text(state)
+    assert read_bookmark(path, "orders") == Bookmark()
+
+
+@pytest.mark.parametrize(
+    ("state", "problem"),
+    [
+        (b"", "is no JSON"),
+        (b"{", "is no JSON"),
+        (b'{"bookmarks": {}}\n{"bookmarks": {}}\n', "is no JSON"),
+        (b"\xff\xfe", "is no JSON"),
+        (b"[" * 100_000, "is no JSON"),
+        (b"1" * 5_000, "is no JSON"),
+        (b"null", "no object `bookmarks`"),
+        (b"[]", "no object `bookmarks`"),
+        (b'"text"', "no object `bookmarks`"),
+        (b'{"value": null}', "no object `bookmarks`"),
+        (b'{"bookmarks": []}', "no object `bookmarks`"),
+        (b'{"orders": {"publish_number": 7}}', "no object `bookmarks`"),
+        (b'{"bookmarks": {"orders": 7}}', "no `publish_number`"),
+        (b'{"bookmarks": {"orders": {}}}', "no `publish_number`"),
+        (b'{"bookmarks": {"orders": {"publish_number": "7"}}}', "no `publish_number`"),
+        (b'{"bookmarks": {"orders": {"publish_number": 7.0}}}', "no `publish_number`"),
+        (b'{"bookmarks": {"orders": {"publish_number": true}}}', "no `publish_number`"),
+        (b'{"bookmarks": {"orders": {"publish_number": -1}}}', "no `publish_number`"),
+        (b'{"bookmarks": {"orders": {"publish_number": 1, "job": 2}}}', "`job` that is no name"),
+        (
+            b'{"bookmarks": {"orders": {"publish_number": 1, "other_jobs": [2]}}}',
+            "no numbers in `other_jobs`",
+        ),
+        (
+            b'{"bookmarks": {"orders": {"publish_number": 1, "other_jobs": {"a": "2"}}}}',
+            "no numbers in `other_jobs`",
+        ),
+        (
+            b'{"bookmarks": {"orders": {"publish_number": 9223372036854775808}}}',
+            "no `publish_number`",
+        ),
+    ],
+)
+def test_read_bookmark_of_another_file_is_refused(
+    tmp_path: Path, state: bytes, problem: str
+) -> None:
+    """Expect the file and what is wrong with it, for starting over would deliver all twice."""
+    path = tmp_path / "state.json"
+    path.write_bytes(state)
+    with pytest.raises(ConfigurationError, match=problem) as caught:
+        read_bookmark(path, "orders")
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_read_bookmark_of_a_missing_file_is_refused(tmp_path: Path) -> None:
+    """Expect a wrong path not to count as an empty state."""
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        read_bookmark(tmp_path / "state.json", "orders")

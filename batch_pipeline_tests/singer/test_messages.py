@@ -1,0 +1,234 @@
+"""SCHEMA, BATCH, STATE and ACTIVATE_VERSION lines: what is in them, and who can read them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from singer_sdk.helpers._batch import SDKBatchMessage
+from singer_sdk.singerlib.encoding.simple import (
+    ActivateVersionMessage,
+    RecordMessage,
+    SchemaMessage,
+    StateMessage,
+)
+
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.singer.bookmarks import Bookmark
+from batch_pipeline.singer.messages import (
+    JSON_SCHEMA,
+    batch_message,
+    line,
+    messages,
+    schema_message,
+    state_message,
+)
+from batch_pipeline.singer.part_records import record_lines
+from batch_pipeline_tests.encode.writers.published_parts import (
+    ENCODINGS,
+    encoding_id,
+    published_lines,
+)
+from batch_pipeline_tests.factories import batch, manifest, part_file, record_schema
+
+VALID = Draft202012Validator(json.loads(JSON_SCHEMA.read_text(encoding="utf-8")))
+READERS: dict[str, Any] = {
+    "SCHEMA": SchemaMessage,
+    "BATCH": SDKBatchMessage,
+    "RECORD": RecordMessage,
+    "STATE": StateMessage,
+    "ACTIVATE_VERSION": ActivateVersionMessage,
+}
+# What the SDK's targets look at; they leave other keys at the top level alone.
+READ_OF_BATCH = ("type", "stream", "encoding", "manifest")
+
+
+def _sent(*published: Any, **options: Any) -> list[Any]:
+    return list(messages(enumerate(published, start=1), stream="orders", **options))
+
+
+def _kinds(*published: Any) -> list[str]:
+    return [message["type"] for message in _sent(*published)]
+
+
+def _check(message: Any) -> None:
+    """Check a message against our JSON Schema, and that the SDK reads what we said."""
+    VALID.validate(message)
+    kind = message["type"]
+    read = {key: message[key] for key in READ_OF_BATCH} if kind == "BATCH" else dict(message)
+    understood = READERS[kind].from_dict(dict(read)).to_dict()
+    assert understood == read
+
+
+def test_messages_of_two_manifests_announce_their_schema_once() -> None:
+    """Expect SCHEMA first, then BATCH and STATE for each manifest."""
+    second = manifest(batch=batch(4, 6), part_files=(part_file("b"),))
+    assert _kinds(manifest(), second) == ["SCHEMA", "BATCH", "STATE", "BATCH", "STATE"]
+
+
+def test_messages_repeat_the_schema_when_its_version_changes() -> None:
+    """Expect each change, also back to an older version, to be announced before its BATCH."""
+    wider = manifest(schema_version=2, schema=record_schema("order_id", "price"))
+    assert _kinds(manifest(), wider, manifest()) == ["SCHEMA", "BATCH", "STATE"] * 3
+
+
+def test_messages_repeat_the_schema_when_the_keys_change() -> None:
+    """Expect new key properties, which SCHEMA carries too, to be announced."""
+    assert _kinds(manifest(), manifest(key_properties=())) == ["SCHEMA", "BATCH", "STATE"] * 2
+
+
+def test_messages_of_an_empty_manifest_move_the_state_only() -> None:
+    """Expect neither SCHEMA nor BATCH where there is no file, and SCHEMA with the first file."""
+    empty = manifest(part_files=(), schema_version=2)
+    assert _kinds(empty) == ["STATE"]
+    assert _kinds(empty, manifest(), empty, manifest()) == [
+        "STATE",
+        "SCHEMA",
+        "BATCH",
+        "STATE",
+        "STATE",
+        "BATCH",
+        "STATE",
+    ]
+
+
+def test_messages_of_nothing_are_none() -> None:
+    """Expect silence without a manifest."""
+    assert _kinds() == []
+
+
+def test_schema_message_holds_shape_and_keys() -> None:
+    """Expect these keys and no other."""
+    assert schema_message(manifest()) == {
+        "type": "SCHEMA",
+        "stream": "orders",
+        "schema": {"type": "object", "properties": {"order_id": {"type": ["null", "integer"]}}},
+        "key_properties": ["order_id"],
+    }
+
+
+def test_batch_message_holds_nothing_extra_in_its_encoding() -> None:
+    """Expect facts of ours at the top level, files in record order."""
+    parts = (part_file("b", records=2), part_file("a", records=3, sha256="cd" * 32))
+    assert batch_message(manifest(part_files=parts, generation=3)) == {
+        "type": "BATCH",
+        "stream": "orders",
+        "encoding": {"format": "jsonl", "compression": "gzip"},
+        "manifest": ["file:///batches/b", "file:///batches/a"],
+        "job": "orders",
+        "batch_id": "000000000001-000000000003",
+        "generation": 3,
+        "schema_version": 1,
+        "record_count": 5,
+        "bytes": 200,
+        "sha256": ["ab" * 32, "cd" * 32],
+    }
+
+
+def test_batch_message_holds_paths_verbatim() -> None:
+    """Expect spaces and percent signs as the file system has them, for the SDK decodes nothing."""
+    part = part_file(uri="file:///data%20of%20100%25/%C3%A9.jsonl.gz")
+    message = batch_message(manifest(part_files=(part,)))
+    assert message["manifest"] == ["file:///data of 100%/é.jsonl.gz"]
+
+
+def test_batch_message_of_negative_ids_has_their_range_as_name() -> None:
+    """Expect `-3..-1`, for which there is no partition key."""
+    below = batch(1, 3, id_range=IdRange(first_id=-3, last_id=-1))
+    assert batch_message(manifest(batch=below))["batch_id"] == "-3..-1"
+    assert _sent(manifest(batch=below))[2]["value"]["bookmarks"]["orders"]["batch_id"] == "-3..-1"
+
+
+def test_schema_message_with_columns_announces_only_these() -> None:
+    """Expect a column that is left out not to be reported of."""
+    wide = manifest(schema=record_schema("order_id", "price"))
+    message = schema_message(wide, columns={"order_id"})
+    assert message["schema"]["properties"] == {"order_id": {"type": ["null", "integer"]}}
+
+
+def test_messages_of_several_jobs_keep_a_number_of_each() -> None:
+    """Expect the last manifest in the bookmark, and beside it how far the other jobs are."""
+    late, past = batch(2, 2, job="orders.late"), batch(1, 3, job="orders.2023")
+    published = [(7, manifest()), (1, manifest(batch=late)), (4, manifest(batch=past))]
+    sent = list(messages(published, stream="orders", bookmark=Bookmark(numbers={"orders.x": 9})))
+    states = [one["value"]["bookmarks"]["orders"] for one in sent if one["type"] == "STATE"]
+    first = {"job": "orders", "batch_id": "000000000001-000000000003", "generation": 1}
+    assert states[0] == {**first, "publish_number": 7, "other_jobs": {"orders.x": 9}}
+    assert states[2] == {
+        **first,
+        "job": "orders.2023",
+        "publish_number": 4,
+        "other_jobs": {"orders.x": 9, "orders": 7, "orders.late": 1},
+    }
+    assert [one["job"] for one in sent if one["type"] == "BATCH"] == [
+        "orders",
+        "orders.late",
+        "orders.2023",
+    ]
+    assert {one["stream"] for one in sent if "stream" in one} == {"orders"}
+
+
+def test_messages_under_another_name_keep_the_streams_own_in_bookmarks() -> None:
+    """Expect an alias in SCHEMA and BATCH only: bookmarks are ours to read."""
+    sent = _sent(manifest(), name="sales")
+    assert [message.get("stream") for message in sent] == ["sales", "sales", None]
+    assert list(sent[2]["value"]["bookmarks"]) == ["orders"]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=encoding_id)
+def test_messages_of_any_encoding_are_valid_and_read_by_the_sdk(encoding: Any) -> None:
+    """Expect every message to fit our JSON Schema and to come back from the SDK's own classes."""
+    one = manifest(encoding=encoding, batch=batch(1, 3, job="orders.2023"))
+    bookmark = Bookmark(numbers={"orders": 3})
+    for message in _sent(one, manifest(part_files=()), name="sales", bookmark=bookmark):
+        _check(message)
+
+
+def test_record_message_is_valid_and_read_by_the_sdk(tmp_path: Path) -> None:
+    (record,) = record_lines(published_lines(tmp_path, b'{"order_id":1}'), "orders")
+    _check(json.loads(record))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"encoding": {"format": "jsonl", "compression": "gzip", "level": 1}},
+        {"encoding": {"format": "avro", "compression": "none"}},
+        {"manifest": []},
+        {"manifest": ["/batches/a"]},
+        {"sha256": ["AB" * 32]},
+        {"generation": 0},
+        {"record_count": -1},
+        {"version": 1},
+    ],
+)
+def test_json_schema_refuses_a_batch_that_is_not_ours(changes: dict[str, Any]) -> None:
+    """Expect keys, counts and URIs of other kinds to be noticed."""
+    message = batch_message(manifest())
+    assert VALID.is_valid(message)
+    assert not VALID.is_valid({**message, **changes})
+
+
+def test_state_message_says_what_was_sent_last() -> None:
+    """Expect the batch, its generation and its publish number under the stream's own name."""
+    assert state_message(manifest(), Bookmark(numbers={"orders": 7}), stream="orders") == {
+        "type": "STATE",
+        "value": {
+            "bookmarks": {
+                "orders": {
+                    "job": "orders",
+                    "batch_id": "000000000001-000000000003",
+                    "generation": 1,
+                    "publish_number": 7,
+                }
+            }
+        },
+    }
+
+
+def test_line_is_one_line_of_json_with_its_ending() -> None:
+    """Expect line breaks inside of values to be escaped and other letters to stay readable."""
+    text = line({"a": "1\n2", "b": "é"})
+    assert text == '{"a": "1\\n2", "b": "é"}\n'
+    assert json.loads(text) == {"a": "1\n2", "b": "é"}

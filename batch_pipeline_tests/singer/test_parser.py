@@ -1,0 +1,254 @@
+"""Lines of other people's taps: what they become, and why some are refused."""
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batch_pipeline.model.encoding import Compression, Format
+from batch_pipeline.model.errors import PipelineError
+from batch_pipeline.singer.parser import (
+    ActivateVersionMessage,
+    BatchEncoding,
+    BatchMessage,
+    MessageError,
+    MessageReader,
+    RecordMessage,
+    SchemaMessage,
+    StateMessage,
+)
+
+SCHEMA = b'{"type":"SCHEMA","stream":"orders","schema":{"properties":{}},"key_properties":["id"]}'
+
+
+def _reader() -> MessageReader:
+    reader = MessageReader()
+    reader.read(SCHEMA, 1)
+    return reader
+
+
+def _refused(line: bytes) -> MessageError:
+    with pytest.raises(MessageError) as caught:
+        _reader().read(line, 7)
+    return caught.value
+
+
+def _batch(**changed: Any) -> bytes:
+    message: dict[str, Any] = {
+        "type": "BATCH",
+        "stream": "orders",
+        "encoding": {"format": "jsonl", "compression": "gzip"},
+        "manifest": ["file:///a.jsonl.gz"],
+    }
+    return json.dumps(message | changed).encode()
+
+
+def test_schema_line_gives_its_shape_and_keys() -> None:
+    """Expect the schema as it was written, and keys in their order."""
+    assert MessageReader().read(SCHEMA, 1) == SchemaMessage(
+        line=1, stream="orders", schema={"properties": {}}, key_properties=("id",)
+    )
+
+
+@pytest.mark.parametrize("keys", [b"null", b"[]"])
+def test_schema_line_without_keys_gives_none(keys: bytes) -> None:
+    """Expect a stream without key properties, however its tap says so."""
+    read = MessageReader().read(SCHEMA.replace(b'["id"]', keys), 1)
+    assert isinstance(read, SchemaMessage)
+    assert read.key_properties == ()
+
+
+def test_record_line_keeps_its_text_and_every_digit() -> None:
+    """Expect the record byte for byte, and exact numbers beside it."""
+    text = b'{"id": 123456789012345678901234567890, "price": 1.10, "a":null}'
+    line = b'{"type":"RECORD","stream":"orders","record":' + text + b',"version":3,"mine":[1]}'
+    read = _reader().read(line, 2)
+    assert read == RecordMessage(
+        2,
+        "orders",
+        text,
+        {"id": 123456789012345678901234567890, "price": Decimal("1.10"), "a": None},
+        version=3,
+    )
+    assert isinstance(read, RecordMessage)
+    assert str(read.record["price"]) == "1.10"
+
+
+def test_record_line_with_escaped_colons_is_read_the_careful_way() -> None:
+    """Expect the same value where the quick look for lost keys cannot tell."""
+    line = rb'{"type":"RECORD","stream":"orders","record":{"a\u003ab":"\u003a:"}}'
+    read = _reader().read(line, 2)
+    assert isinstance(read, RecordMessage)
+    assert read.record == {"a:b": "::"}
+
+
+def test_batch_line_gives_encoding_and_files() -> None:
+    """Expect what the message says, tolerating keys that only its writer knows."""
+    read = _reader().read(_batch(batch_id="x", sha256=["ab"]), 2)
+    assert read == BatchMessage(
+        line=2,
+        stream="orders",
+        encoding=BatchEncoding(format=Format.JSONL, compression=Compression.GZIP),
+        manifest=("file:///a.jsonl.gz",),
+        sha256=("ab",),
+    )
+
+
+def test_state_line_keeps_the_text_of_its_value() -> None:
+    """Expect digits and order of keys to come back as they were written."""
+    read = _reader().read(b'{"type":"STATE","value":{"b": 1.50, "a": 1}}', 2)
+    assert read == StateMessage(
+        line=2, text='{"b": 1.50, "a": 1}', value={"b": Decimal("1.50"), "a": 1}
+    )
+
+
+def test_activate_version_line_gives_the_version() -> None:
+    """Expect stream and version."""
+    read = _reader().read(b'{"type":"ACTIVATE_VERSION","stream":"orders","version":5}', 2)
+    assert read == ActivateVersionMessage(line=2, stream="orders", version=5)
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "key"),
+    [
+        (b"", "is no JSON (", None),
+        (b"starting up", "is no JSON (", None),
+        (b'{"type":"STATE","value":{"a":NaN}}', "is no JSON (", None),
+        (b'{"type":"STATE","value":{"a":"\xff"}}', "is no JSON (", None),
+        (b'{"type":"STATE","value":{"a":' + b"[" * 5000, "is no JSON (", None),
+        (b'{"type":"STATE","value":{"a":' + b"1" * 5000 + b"}}", "is no JSON (", None),
+        (rb'{"type":"STATE","value":{"a":"\ud800"}}', "is no JSON (", None),
+        (b"[1]", "expected a JSON object", None),
+        (b'"RECORD"', "expected a JSON object", None),
+        (b'{"type":"RECORDS"}', "expected SCHEMA, ", "type"),
+        (b'{"stream":"orders"}', "is missing;", "type"),
+        (b'{"type":1}', "; expected ", "type"),
+        (b'{"type":"STATE"}', "is missing;", "value"),
+        (b'{"type":"STATE","value":null}', "; expected ", "value"),
+        (b'{"type":"SCHEMA","stream":"a"}', "is missing;", "schema"),
+        (b'{"type":"SCHEMA","stream":"a","schema":{}}', "is missing;", "schema.properties"),
+        (b'{"type":"SCHEMA","stream":"","schema":{}}', "; expected ", "stream"),
+        (b'{"type":"RECORD","stream":"orders"}', "is missing;", "record"),
+        (b'{"type":"RECORD","stream":"orders","record":[1]}', "; expected ", "record"),
+        (b'{"type":"RECORD","stream":7,"record":{}}', "; expected ", "stream"),
+        (
+            b'{"type":"RECORD","stream":"orders","record":{},"version":true}',
+            "; expected ",
+            "version",
+        ),
+        (
+            b'{"type":"RECORD","stream":"orders","record":{},"time_extracted":7}',
+            "; expected text or null",
+            "time_extracted",
+        ),
+        (b'{"type":"RECORD","stream":"x","record":{}}', "Let the tap write SCHEMA first", None),
+        (b'{"type":"RECORD","stream":"orders","record":{"a":1,"a":2}}', "is there twice", "a"),
+        (b'{"type":"RECORD","stream":"orders","stream":"x","record":{}}', "is there twice", None),
+        (
+            rb'{"type":"RECORD","stream":"orders","record":{"a\u003a":1,"a:":2}}',
+            "is there twice",
+            "a:",
+        ),
+        (b'{"type":"ACTIVATE_VERSION","stream":"orders","version":1.0}', "; expected ", "version"),
+        (_batch(stream="x"), "Let the tap write SCHEMA first", None),
+        (_batch(manifest=[]), "is empty", "manifest"),
+        (_batch(manifest=["a", "a"]), "has 'a' twice", "manifest"),
+        (_batch(manifest="a"), "; expected ", "manifest"),
+        (_batch(manifest=[""]), "; expected ", "manifest"),
+        (_batch(encoding={"format": "avro"}), "Set `batch_config.encoding`", "encoding.format"),
+        (
+            _batch(encoding={"format": "jsonl", "compression": "bz2"}),
+            "Set `batch_config.encoding`",
+            "encoding.compression",
+        ),
+        (
+            _batch(encoding={"format": "jsonl", "level": 1}),
+            "Set `batch_config.encoding`",
+            "encoding.level",
+        ),
+        (_batch(encoding="jsonl"), "; expected ", "encoding"),
+    ],
+)
+def test_line_with_a_mistake_is_refused_by_line_and_key(
+    line: bytes, message: str, key: str | None
+) -> None:
+    """Expect an error that says what is wrong, in which line, and by which key if there is one."""
+    refused = _refused(line)
+    assert message in str(refused)
+    assert refused.line == 7
+    if key is not None:
+        assert refused.key == key
+    assert str(refused).startswith("Line 7")
+    assert "run again from the last STATE" in str(refused)
+
+
+def test_missing_manifest_is_told_with_stream_key_and_next_step() -> None:
+    """Expect one sentence that says what is wrong, what is left and what to do."""
+    line = b'{"type":"BATCH","stream":"orders","encoding":{"format":"jsonl"}}'
+    assert str(_refused(line)) == (
+        "Line 7, stream 'orders', key `manifest`: is missing; the message cannot be understood "
+        "without it. It was not taken, nor is anything that no printed STATE covers. Correct the "
+        "program that wrote the line, then run again from the last STATE that was printed."
+    )
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+_KEYS = ["type", "stream", "record", "schema", "value", "version", "encoding", "manifest"]
+_TYPES = ["SCHEMA", "RECORD", "BATCH", "STATE", "ACTIVATE_VERSION"]
+_MESSAGES = st.dictionaries(st.sampled_from(_KEYS), _JSON, max_size=8).flatmap(
+    lambda made: st.builds(
+        lambda kind, stream: {**made, "type": kind, "stream": stream},
+        st.sampled_from(_TYPES),
+        st.sampled_from(["orders", "other"]),
+    )
+)
+
+
+def _message_or_refusal(line: bytes) -> str:
+    try:
+        return str(_reader().read(line, 2))
+    except PipelineError as error:
+        return str(error)
+
+
+@given(st.binary(max_size=200) | _MESSAGES.map(lambda made: json.dumps(made).encode()))
+def test_any_bytes_are_a_message_or_one_of_our_errors(line: bytes) -> None:
+    """Expect no line to crash the reader, and every refusal to have its sentence."""
+    assert _message_or_refusal(line)
+
+
+@given(st.dictionaries(st.text(max_size=8), _JSON, max_size=6))
+def test_any_record_reads_as_json_says(record: dict[str, Any]) -> None:
+    """Expect what Python's own parser finds, numbers exact, or a refusal of what is no JSON."""
+    text = json.dumps(record)
+    line = f'{{"type":"RECORD","stream":"orders","record":{text}}}'.encode()
+    try:
+        read = _reader().read(line, 2)
+    except MessageError as error:
+        assert "is no JSON (" in str(error)  # noqa: PT017 - an error is one of two ends
+        assert any(word in text for word in ("NaN", "Infinity", "\\ud"))
+        return
+    assert isinstance(read, RecordMessage)
+    assert read.record == json.loads(text, parse_float=Decimal)
+    assert read.text == text.encode()
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c:", "d\\u003a", "e"]), min_size=1, max_size=5))
+def test_record_with_any_keys_is_refused_only_for_one_that_is_there_twice(keys: list[str]) -> None:
+    """Expect a lost key never to pass, whatever else is in the record."""
+    text = ",".join(f'"{key}":{{"{keys[0]}":":"}}' for key in keys)
+    line = f'{{"type":"RECORD","stream":"orders","record":{{{text}}}}}'.encode()
+    if len(set(keys)) == len(keys):
+        assert isinstance(_reader().read(line, 2), RecordMessage)
+    else:
+        with pytest.raises(MessageError, match="is there twice"):
+            _reader().read(line, 2)

@@ -1,0 +1,249 @@
+"""Records read back from part files: the same from every encoding, and nothing from bad files."""
+
+import gzip
+import hashlib
+import json
+import tracemalloc
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.errors import BatchDataError
+from batch_pipeline.model.manifest import Manifest
+from batch_pipeline.singer.part_records import record_blocks, record_lines, records
+from batch_pipeline_tests.encode.writers.part_factories import ALL_TYPES, schema, table, typed
+from batch_pipeline_tests.encode.writers.published_parts import (
+    ENCODINGS,
+    GZIP,
+    encoding_id,
+    part_paths,
+    published_lines,
+    published_table,
+)
+from batch_pipeline_tests.factories import manifest, part_file
+
+HEAD = b'{"type":"RECORD","stream":"sales","record":'
+ONE, TWO, THREE = b'{"order_id":1}', b'{"order_id":2}', b'{"order_id":3}'
+
+
+def read(one: Manifest, **options: Any) -> list[dict[str, Any]]:
+    """Read the records of a manifest out of its messages, and check that the two ways agree."""
+    lines = list(record_lines(one, "sales", **options))
+    assert b"".join(lines) == b"".join(record_blocks(one, "sales", **options))
+    messages = [json.loads(line, parse_float=Decimal) for line in lines]
+    assert all(message.keys() == {"type", "stream", "record"} for message in messages)
+    found = [message["record"] for message in messages]
+    assert found == list(records(one, **options))
+    return found
+
+
+def republished(one: Manifest, data: bytes) -> Manifest:
+    """Put other bytes into the only file of a manifest, and let it say so."""
+    part_paths(one)[0].write_bytes(data)
+    digest = hashlib.sha256(data).hexdigest()
+    (part,) = one.part_files
+    return replace(one, part_files=(replace(part, size_bytes=len(data), sha256=digest),))
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=encoding_id)
+def test_records_of_any_encoding_have_the_same_values(tmp_path: Path, encoding: Encoding) -> None:
+    """Expect all digits, times as ISO text, bytes as base64, JSON as itself, and nulls."""
+    one = published_table(tmp_path, typed(), schema(**ALL_TYPES), encoding)
+    first, second = read(one)
+    assert first == {
+        "empty": None,
+        "flag": True,
+        "count": -9223372036854775808,
+        "price": Decimal("1234567890.10"),
+        "ratio": Decimal("0.1"),
+        "name": '"Zoë"',
+        "octets": "AP8=",
+        "day": "2026-01-31",
+        "clock": "12:30:00.000001",
+        "instant": "2026-01-31T12:00:00.000000Z",
+        "local": "1970-01-01T00:00:00.000005",
+        "nested": {"b": None, "a": Decimal("1.10")},
+        "list": [1, []],
+        "mixed": "x",
+    }
+    assert second == dict.fromkeys(ALL_TYPES)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=encoding_id)
+def test_record_lines_keep_the_text_of_decimals(tmp_path: Path, encoding: Encoding) -> None:
+    """Expect `1234567890.10` in the line itself, not what a double makes of it."""
+    one = published_table(tmp_path, typed(), schema(**ALL_TYPES), encoding)
+    (first, _) = record_lines(one, "sales")
+    assert b'"price":1234567890.10,' in first
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=encoding_id)
+def test_records_with_columns_have_only_these(tmp_path: Path, encoding: Encoding) -> None:
+    """Expect what is left out to be in no byte of any line, and the rest as it was."""
+    one = published_table(tmp_path, typed(), schema(**ALL_TYPES), encoding)
+    assert read(one, columns={"price", "nested"})[0] == {
+        "price": Decimal("1234567890.10"),
+        "nested": {"b": None, "a": Decimal("1.10")},
+    }
+    assert "Zoë".encode() not in b"".join(record_lines(one, "sales", columns={"price"}))
+    assert read(one, columns=set()) == [{}, {}]
+
+
+def test_record_lines_are_the_lines_of_the_files_in_their_order(tmp_path: Path) -> None:
+    """Expect the text of each record as it was written, also over the end of a file."""
+    odd = b'{"b": 1.50 ,"a":12345678901234567890123}'
+    one = published_lines(tmp_path, ONE, odd, THREE)
+    assert list(record_lines(one, "sales")) == [HEAD + text + b"}\n" for text in (ONE, odd, THREE)]
+    assert list(record_lines(one, "sales", columns={"a", "b"}))[1] == (
+        HEAD + b'{"b":1.50,"a":12345678901234567890123}}\n'
+    )
+
+
+def test_record_lines_of_a_name_with_quotes_stay_json(tmp_path: Path) -> None:
+    """Expect the name of the stream to be escaped."""
+    (line,) = record_lines(published_lines(tmp_path, ONE), 'a"b')
+    assert json.loads(line) == {"type": "RECORD", "stream": 'a"b', "record": {"order_id": 1}}
+
+
+def test_record_lines_of_a_record_longer_than_a_block_are_whole(tmp_path: Path) -> None:
+    """Expect a record of 3 MiB between two small ones."""
+    long = b'{"note":"' + b"x" * 3 * 2**20 + b'"}'
+    one = published_lines(tmp_path, ONE, long, THREE, each=3)
+    assert [len(line) for line in record_lines(one, "sales")] == [
+        len(HEAD) + len(text) + 2 for text in (ONE, long, THREE)
+    ]
+
+
+def test_records_of_a_long_file_take_the_memory_of_a_few_blocks(tmp_path: Path) -> None:
+    """Expect 200,000 rows of some 50 bytes to pass within a few MiB."""
+    rows = table(pa.record_batch({"name": pa.array(["x" * 20] * 200_000)}))
+    encoding = Encoding(format=Format.JSONL, compression=Compression.GZIP)
+    one = published_table(tmp_path, rows, schema(name="string"), encoding)
+    list(record_blocks(published_lines(tmp_path / "warm", ONE), "sales"))
+    tracemalloc.start()
+    count = sum(block.count(b"\n") for block in record_blocks(one, "sales"))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count == 200_000
+    assert most < 12 * 2**20
+
+
+def test_records_of_a_manifest_without_files_are_none() -> None:
+    """Expect silence."""
+    assert list(record_lines(manifest(part_files=()), "sales")) == []
+
+
+def test_records_of_a_path_with_spaces_and_percent_signs_are_found(tmp_path: Path) -> None:
+    """Expect the percent-encoding of a location to be undone."""
+    one = published_lines(tmp_path / "100% of it, é", ONE)
+    assert "100%25%20of%20it" in one.part_files[0].uri
+    assert read(one) == [{"order_id": 1}]
+
+
+def test_json_with_line_breaks_in_a_table_stays_one_line(tmp_path: Path) -> None:
+    """Expect breaks between the tokens of a JSON cell to become blanks."""
+    cells = table(pa.record_batch({"a": pa.array(['{"b":\r\n"\\n"}'])}), json=frozenset({"a"}))
+    encoding = Encoding(format=Format.PARQUET, compression=Compression.SNAPPY)
+    one = published_table(tmp_path, cells, schema(a="object"), encoding)
+    assert read(one) == [{"a": {"b": "\n"}}]
+
+
+@given(notes=st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1, max_size=5))
+def test_records_of_any_text_read_back_the_same(
+    tmp_path_factory: pytest.TempPathFactory, notes: list[str]
+) -> None:
+    """Whatever text is in a value or a name, JSON and parquet give it again."""
+    name = f"n{notes[0]}"
+    rows = table(pa.record_batch([pa.array(notes)], names=[name]))
+    for encoding in (GZIP, ENCODINGS[3]):
+        root = tmp_path_factory.mktemp("any")
+        one = published_table(root, rows, schema(**{name: "string"}), encoding)
+        assert read(one) == [{name: note} for note in notes]
+
+
+def test_records_of_a_file_that_is_gone_are_refused(tmp_path: Path) -> None:
+    """Expect the file by name before anything of the batch, also when it is the last file."""
+    one = published_lines(tmp_path, ONE, TWO, THREE)
+    part_paths(one)[1].unlink()
+    with pytest.raises(BatchDataError, match="is gone") as caught:
+        next(record_lines(one, "sales"))
+    assert str(caught.value) == (
+        "orders: a part file of batch 000000000001-000000000003, generation 1, cannot be sent: "
+        f"{part_paths(one)[1]}: is gone. No STATE was written for this batch, so it comes again. "
+        "Put the file back, or materialize the partition again: its next generation takes the "
+        "place of this one. `batch-pipeline verify` looks at all files."
+    )
+
+
+def test_records_of_a_folder_in_place_of_a_file_are_refused(tmp_path: Path) -> None:
+    """Expect what the file system says."""
+    size = tmp_path.stat().st_size
+    one = manifest(part_files=(part_file(uri=f"file://{tmp_path}", size_bytes=size),))
+    with pytest.raises(BatchDataError, match="cannot be read"):
+        next(record_lines(one, "sales"))
+
+
+@pytest.mark.parametrize("content", [b"short", 1_000 * b"x"], ids=["shorter", "longer"])
+def test_records_of_a_file_of_another_size_are_refused(tmp_path: Path, content: bytes) -> None:
+    """Expect both sizes."""
+    one = published_lines(tmp_path, ONE)
+    part_paths(one)[0].write_bytes(content)
+    size = one.part_files[0].size_bytes
+    with pytest.raises(BatchDataError, match=f"has {len(content)} B, published: {size} B"):
+        next(record_lines(one, "sales"))
+
+
+def test_records_of_a_file_with_another_content_are_refused(tmp_path: Path) -> None:
+    """Expect one changed bit to be noticed before a record is given."""
+    one = published_lines(tmp_path, ONE, encoding=ENCODINGS[2])
+    part_paths(one)[0].write_bytes(b'{"order_id":9}\n')
+    with pytest.raises(BatchDataError, match="its SHA-256 is"):
+        next(record_lines(one, "sales"))
+
+
+@pytest.mark.parametrize(
+    ("label", "data", "what"),
+    [
+        (ENCODINGS[0], b'{"order_id":1}\n', "is not jsonl with compression gzip"),
+        (
+            ENCODINGS[0],
+            gzip.compress(ONE + b"\n", mtime=0)[:-9],
+            "is not jsonl with compression gzip",
+        ),
+        (ENCODINGS[1], b'{"order_id":1}\n', "is not jsonl with compression zstd"),
+        (ENCODINGS[3], b'{"order_id":1}\n', "is not parquet"),
+        (ENCODINGS[7], b'{"order_id":1}\n', "is not arrow"),
+        (ENCODINGS[2], ONE + b"\n" + TWO + b"\n", "has other records: 2, published: 1"),
+        (ENCODINGS[2], b"", "has other records: 0, published: 1"),
+    ],
+)
+def test_records_of_a_file_with_a_wrong_label_are_refused(
+    tmp_path: Path, label: Encoding, data: bytes, what: str
+) -> None:
+    """Expect what the manifest says of the file to be reported, and that it is not so."""
+    one = replace(republished(published_lines(tmp_path, ONE), data), encoding=label)
+    with pytest.raises(BatchDataError, match=what):
+        list(record_lines(one, "sales"))
+
+
+def test_record_that_is_no_object_is_told_by_its_line(tmp_path: Path) -> None:
+    """Expect the line within its file wherever the text is looked into."""
+    one = published_lines(tmp_path, ONE, TWO, b"[3]", each=2)
+    with pytest.raises(BatchDataError, match=r"gz, line 1: is no JSON object") as caught:
+        list(record_lines(one, "sales", columns={"order_id"}))
+    assert f" {part_paths(one)[1]}, line 1: " in str(caught.value)
+    with pytest.raises(BatchDataError, match="line 1: is no JSON object"):
+        list(records(one))
+
+
+def test_last_line_without_its_break_is_a_record(tmp_path: Path) -> None:
+    """Expect a line whether or not a break follows."""
+    one = republished(published_lines(tmp_path, ONE, encoding=ENCODINGS[2]), ONE)
+    assert read(one) == [{"order_id": 1}]

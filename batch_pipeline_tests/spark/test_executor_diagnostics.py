@@ -1,0 +1,196 @@
+"""Diagnoses of executors that cannot run tasks, from Spark's reports and from probes."""
+
+from typing import Any
+
+import pytest
+
+from batch_pipeline.model.errors import TasksLostError
+from batch_pipeline.spark.executor_diagnostics import (
+    diagnose_executor,
+    find_problem,
+    is_process_loss,
+    missing_modules,
+    process_loss_error,
+)
+from batch_pipeline.spark.executor_probe import ExecutorReport
+from batch_pipeline.spark.packed_archive import ArchiveNote
+
+HERE = ArchiveNote(
+    python="3.11", platform="linux-x86_64", release="1", package="abc", distributions={}
+)
+LOST = (
+    "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed "
+    "4 times, most recent failure: Lost task 0.3 in stage 3.0 (TID 7) (10.0.0.7 executor 2): {}"
+)
+
+
+def report_of(**facts: Any) -> ExecutorReport:
+    """Return the report of an executor that has everything, but for `facts`."""
+    complete: dict[str, Any] = {
+        "task_id": 1,
+        "host": "h",
+        "python": "3.11.7",
+        "platform": "linux-x86_64",
+        "missing_modules": (),
+        "import_error": None,
+        "package_digest": "abc",
+        "archive_note": None,
+    }
+    return ExecutorReport(**(complete | facts))
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause"),
+    [
+        ("ModuleNotFoundError: No module named 'pyarrow.lib'\n", "lacks modules: pyarrow.lib"),
+        ('Cannot run program "python3.11": error=2, No such file', "it has no python3.11"),
+        (
+            "Python in worker has different version: 3.12 than that in driver: 3.11, PySpark",
+            "it has Python 3.12, and the driver has Python 3.11",
+        ),
+    ],
+    ids=["module", "program", "version"],
+)
+def test_diagnose_executor_of_a_lost_task_names_executor_and_cause(reason: str, cause: str) -> None:
+    """Host and id are those of Spark's own pages."""
+    error = diagnose_executor("yarn", LOST.format(reason))
+    assert error is not None
+    assert cause in str(error)
+    assert str(error).startswith("Executor 2 on 10.0.0.7, of Spark at yarn, cannot run tasks: ")
+    assert str(error).endswith(", then run again.")
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        LOST.format("ExecutorLostFailure (executor 2 exited: worker lost)"),
+        LOST.format("ModuleNotFoundError: No module named 'pyarrow.x'\n"),
+        LOST.format("ModuleNotFoundError: No module named 'pyarrow'\n").replace(
+            "executor 2", "executor driver"
+        ),
+        "ModuleNotFoundError: No module named 'x'",
+        "",
+    ],
+    ids=["lost", "nowhere", "in the driver", "no place", "nothing"],
+)
+def test_diagnose_executor_of_another_failure_returns_none(report: str) -> None:
+    """Packing does not help against a lost worker or a module that the driver lacks."""
+    assert diagnose_executor("yarn", report) is None
+
+
+BY_TASKS = "ExecutorLostFailure (executor 2 exited caused by one of the running tasks) Reason: 137"
+BY_OTHERS = "ExecutorLostFailure (executor 2 exited unrelated to the running tasks) Reason: gone"
+
+
+@pytest.mark.parametrize(
+    ("report", "is_in_tasks"),
+    [
+        (LOST.format(BY_TASKS), True),
+        (LOST.format("SparkException: Python worker exited unexpectedly (crashed)"), True),
+        (LOST.format(BY_OTHERS), False),
+        ("Job 3 cancelled because SparkContext was shut down", False),
+        ("Job aborted due to stage failure: Master removed our application: FAILED", False),
+    ],
+    ids=["executor", "worker", "taken away", "shut down", "removed"],
+)
+def test_process_loss_error_distinguishes_exits_in_tasks_from_outages(
+    report: str, is_in_tasks: bool
+) -> None:
+    error = process_loss_error("yarn", report, "the reason")
+    assert isinstance(error, TasksLostError) is is_in_tasks
+    assert (error.target, error.reason) == ("yarn", "the reason")
+
+
+CALLED = "An error occurred while calling o144.collect.\n: org.apache.spark.SparkException: "
+SHUFFLED = (
+    "ResultStage 5 has failed the maximum allowable number of times: 4. Most recent failure reason:"
+    "\norg.apache.spark.shuffle.MetadataFetchFailedException: Missing an output location"
+)
+IN_WORKER = "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        LOST.format(BY_TASKS),
+        LOST.format(BY_OTHERS),
+        f"{CALLED}Job 4 cancelled because SparkContext was shut down\n\tat org.apache.spark",
+        f"{CALLED}Job aborted due to stage failure: Master removed our application: KILLED\n\tat o",
+        "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.\nThis",
+        SHUFFLED,
+    ],
+    ids=["died", "taken away", "shut down", "removed", "stopped", "shuffled records"],
+)
+def test_is_process_loss_of_lost_executors_or_contexts(report: str) -> None:
+    """Such a report must not count as a failure of a user's function or data."""
+    assert is_process_loss(report)
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        f'{IN_WORKER}  File "t.py", line 7, in add\nZeroDivisionError: division by zero',
+        f"{CALLED}Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times",
+        "[CAST_INVALID_INPUT] The value 'x0' of the type STRING cannot be cast to INT",
+    ],
+    ids=["python", "task", "cast"],
+)
+def test_is_process_loss_of_failed_code_is_false(report: str) -> None:
+    assert not is_process_loss(report)
+
+
+def test_missing_modules_leaves_out_what_the_driver_lacks() -> None:
+    """A module that is missing everywhere is a mistake in the code, not of the executor."""
+    worker = IN_WORKER + "ModuleNotFoundError: No module named '{}'"
+    assert missing_modules(worker.format("batch_pipeline_tests.factories")) == [
+        "batch_pipeline_tests.factories"
+    ]
+    assert missing_modules(worker.format("no_such_module")) == []
+    assert missing_modules(worker.format("no_such_package.module")) == []
+
+
+def test_diagnose_executor_without_a_users_module_says_how_to_pack_it() -> None:
+    """The option `--with` takes the top-level package."""
+    report = LOST.format("ModuleNotFoundError: No module named 'batch_pipeline_tests.factories'")
+    text = str(diagnose_executor("yarn", report))
+    assert "lacks modules: batch_pipeline_tests.factories." in text
+    assert "`batch-pipeline pack packed.tar.gz --with batch_pipeline_tests`" in text
+    assert "or install batch_pipeline_tests for the Python of the executors" in text
+
+
+def test_find_problem_of_a_complete_executor_is_none() -> None:
+    """Its package may be in another folder if the sources are equal."""
+    assert find_problem(report_of(), HERE) is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "problem", "step"),
+    [
+        (
+            {"missing_modules": ("isal",)},
+            "its Python 3.11.7 lacks modules: isal",
+            "pack packed.tar.gz",
+        ),
+        ({"missing_modules": ("a", "b")}, "lacks modules: a, b", "BATCH_PIPELINE_SPARK_PACKED"),
+        ({"import_error": "bad ELF"}, "cannot import what tasks need (bad ELF)", "install"),
+        ({"package_digest": "xyz"}, "another release of batch-pipeline", "pack packed.tar.gz"),
+        (
+            {
+                "missing_modules": ("pyarrow",),
+                "platform": "linux-aarch64",
+                "archive_note": {"python": "3.11", "platform": "linux-x86_64"},
+            },
+            "is for Python 3.11 on linux-x86_64, and it has Python 3.11 on linux-aarch64",
+            "on a machine like it",
+        ),
+    ],
+    ids=["one", "several", "broken", "release", "platform"],
+)
+def test_find_problem_returns_the_problem_and_the_next_step(
+    facts: dict[str, Any], problem: str, step: str
+) -> None:
+    """A wrong archive is the cause of all modules that are missing."""
+    result = find_problem(report_of(**facts), HERE)
+    assert result is not None
+    assert problem in result[0]
+    assert step in result[1]

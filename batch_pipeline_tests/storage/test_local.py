@@ -1,0 +1,94 @@
+"""What needs no store: files of a disk behind the same face, and the words of failures."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.location import to_uri
+from batch_pipeline.storage.errors import UnreachableError, reason_of, translate_store_errors
+from batch_pipeline.storage.filesystem import _copy_name, local_file
+from batch_pipeline.storage.local import LocalFileSystem
+
+LOCAL = LocalFileSystem()
+
+
+def test_file_is_read_in_place(tmp_path: Path) -> None:
+    """Expect no copy of a file that lies on a disk, and its own facts."""
+    path = tmp_path / "a b.csv"
+    path.write_bytes(b"hello")
+    os.utime(path, ns=(0, 1_500_000_000))
+    with LOCAL.open(to_uri(path)) as file:
+        assert file.read() == b"hello"
+    with local_file(to_uri(path)) as given:
+        assert given == path
+    assert path.exists()
+    facts = LOCAL.head(to_uri(path))
+    assert (facts.size_bytes, facts.is_regular, facts.etag, facts.version) == (5, True, None, None)
+    assert facts.modified_at.isoformat() == "1970-01-01T00:00:01.500000+00:00"
+
+
+def test_folder_is_no_regular_file(tmp_path: Path) -> None:
+    """Expect a folder to differ from a file."""
+    assert not LOCAL.head(to_uri(tmp_path)).is_regular
+
+
+@pytest.mark.parametrize("ask", [LOCAL.open, LOCAL.head])
+def test_file_that_is_not_there_is_missed(tmp_path: Path, ask: object) -> None:
+    """Expect the system's own error."""
+    assert callable(ask)
+    with pytest.raises(FileNotFoundError) as failed:
+        ask(to_uri(tmp_path / "none"))
+    assert reason_of(failed.value) == "no such file or directory"
+
+
+@pytest.mark.parametrize("uri", ["http://host/a", "a.csv", "s3://b/a", "s3:///a"])
+def test_location_of_nothing_is_refused(uri: str) -> None:
+    """Expect what names neither a file nor an object to be refused before anything is asked."""
+    with pytest.raises(InvalidValueError):
+        LOCAL.open(uri)
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("in/a b.csv", "a b.csv"),
+        ("in/..", "object"),
+        ("in/.", "object"),
+        ("in/", "object"),
+        ("ä" * 127 + "b", "ä" * 127 + "b"),
+        ("ä" * 128, "object"),
+    ],
+    ids=["usual", "dots", "dot", "none", "longest", "long"],
+)
+def test_copy_has_a_name_that_files_may_have(key: str, name: str) -> None:
+    """Expect the last name of a key, where a disk takes it."""
+    assert _copy_name(f"s3://bucket/{key}") == name
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (
+            FileNotFoundError(errno.ENOENT, "No such file or directory", "a"),
+            "no such file or directory",
+        ),
+        (UnreachableError(errno.EBUSY, "the store is busy", "s3://b/a"), "the store is busy"),
+        (OSError("Out of luck"), "Out of luck"),
+        (OSError(), "OSError"),
+    ],
+    ids=["system", "store", "words", "nothing"],
+)
+def test_reason_is_said_in_words(error: OSError, reason: str) -> None:
+    """Expect the system's words in lower case, all others as they are."""
+    assert reason_of(error) == reason
+
+
+def test_own_errors_pass_unchanged() -> None:
+    """Expect nothing but a store's failures to be translated."""
+    for error in (FileExistsError("mine"), InvalidValueError("location", "a", "b"), KeyError("k")):
+        with pytest.raises(type(error)) as failed, translate_store_errors("s3://bucket/a"):
+            raise error
+        assert failed.value is error

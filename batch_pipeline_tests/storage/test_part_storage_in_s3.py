@@ -1,0 +1,139 @@
+"""A storage root in S3: unfinished uploads, what goes wrong."""
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.errors import GarbageLeftError, StorageUnavailableError
+from batch_pipeline.model.garbage import Folder as In
+from batch_pipeline.model.garbage import Reason, StoredFile
+from batch_pipeline.storage.s3 import PART_BYTES, S3, ObjectUpload
+from batch_pipeline_tests.factories import manifest
+from batch_pipeline_tests.integration.garbage_scene import (
+    open_bucket_scene,
+    paths,
+)
+from batch_pipeline_tests.storage_roots import content, root_at, storage_at
+from batch_pipeline_tests.store_faults import Deed, Fault, Faults
+
+STEM = "orders-000000000001-000000000003-a1-12345678"
+PART = f"{STEM}-00000000-abcdef01.jsonl.gz"
+LARGE = bytes(range(251)) * (2 * PART_BYTES // 251 + 1)
+
+
+def start_upload(uri: str) -> ObjectUpload:
+    """Begin to write an object, as a task does that dies before it completes it."""
+    upload = ObjectUpload(uri)
+    upload.write(LARGE)
+    upload.finish()
+    return upload
+
+
+def uploads(root: str) -> list[str]:
+    """List the keys of the uploads below a root that are not finished."""
+    return [one.name for one in S3.unfinished(f"{root}/")]
+
+
+def listed(root: str) -> list[str]:
+    """List the paths of what a storage has."""
+    return sorted(file.path for file in storage_at(root).files())
+
+
+def file_at(root: str, path: str) -> StoredFile:
+    """Find a file of a storage."""
+    [found] = [file for file in storage_at(root).files() if file.path == path]
+    return found
+
+
+def test_files_are_those_of_the_root_and_of_its_folders(bucket: str) -> None:
+    """Expect what lies deeper or beside to be left out, and sizes and times of the rest."""
+    root = f"{bucket}/batches"
+    names = [PART, f"quarantine/{PART}", "manifests/a.json"]
+    for name in (*names, "deeper/a", "quarantine/deeper/a", "manifests.json"):
+        S3.put(f"{root}/{name}", b"seven..")
+    S3.put(f"{bucket}/batches-of-others/{PART}", b"")
+    start_upload(f"{root}/quarantine/{PART}")
+    start_upload(f"{root}/deeper/{PART}")
+    expected = [*names, "manifests.json", f"quarantine/.{PART}.tmp"]
+    assert listed(root) == sorted(expected)
+    found = file_at(root, PART)
+    assert (found.folder, found.name, found.size_bytes) == (In.ROOT, PART, 7)
+    assert found.modified_at.utcoffset() == timedelta(0)
+
+
+def test_remove_attempt_aborts_its_uploads(bucket: str) -> None:
+    """Expect an upload of the attempt never to become an object, others to go on."""
+    root = f"{bucket}/batches"
+    for mine in (PART, f"quarantine/{PART}"):
+        start_upload(f"{root}/{mine}")
+    other = start_upload(f"{root}/{PART.replace('-a1-', '-a2-')}")
+    assert storage_at(root).remove_attempt(STEM) == 2
+    assert len(uploads(root)) == 1
+    other.commit()
+    assert root_at(root).names() == [PART.replace("-a1-", "-a2-")]
+
+
+def test_upload_that_nobody_finished_is_collected(database: Database, bucket: str) -> None:
+    """Expect the upload of an attempt that ended long ago to be aborted, that of a live one not."""
+    scene = open_bucket_scene(database, f"{bucket}/batches")
+    left = scene.failed()
+    root, stem = scene.stream.storage.root, left[0].removesuffix("-00000000-abcdef01.jsonl.gz")
+    start_upload(f"{root}/{stem}-00010000-abcdef01.jsonl.gz")
+    start_upload(f"{root}/not-ours.bin")
+    assert scene.collect().garbage == ()  # the attempt has just ended
+    scene.age()
+    collected = scene.collect()
+    assert f".{stem}-00010000-abcdef01.jsonl.gz.tmp" in paths(collected)
+    assert (collected.files(Reason.UNPUBLISHED), collected.removed_files) == (5, 5)
+    assert uploads(root) == ["not-ours.bin"]
+
+
+def test_remove_tells_whether_a_file_was_there(bucket: str) -> None:
+    """Expect objects and uploads to go once."""
+    root, storage = bucket, storage_at(bucket)
+    S3.put(f"{root}/{PART}", b"")
+    start_upload(f"{root}/manifests/{PART}")
+    start_upload(f"{root}/manifests/{PART}-and-more")
+    for path in (PART, f"manifests/.{PART}.tmp"):
+        file = file_at(root, path)
+        assert (storage.remove(file), storage.remove(file)) == (True, False)
+    assert uploads(root) == [f"manifests/{PART}-and-more"]
+    assert listed(root) == [f"manifests/.{PART}-and-more.tmp"]
+
+
+def put_part(root: str) -> str:
+    """Write a part file and give its URI."""
+    S3.put(f"{root}/{PART}", b"ten bytes.")
+    return f"{root}/{PART}"
+
+
+def test_root_that_may_not_be_listed_is_told(bucket: str, faults: Faults) -> None:
+    """Expect what a policy has to allow, of objects and of uploads."""
+    put_part(bucket)
+    faults.refuse(403, "AccessDenied", target="?uploads", times=1)
+    faults.refuse(403, "AccessDenied", target="list-type=2", skip=3)
+    for right in ("ListBucketMultipartUploads", "ListBucket"):
+        said = rf"refuses s3:{right} \(AccessDenied\).*batch-pipeline gc"
+        with pytest.raises(GarbageLeftError, match=said) as caught:
+            list(storage_at(bucket).files())
+        assert caught.value.uri == bucket
+
+
+def test_root_that_may_not_be_written_is_told(bucket: str, faults: Faults) -> None:
+    """Expect the check before an attempt to say that objects cannot be put, or not deleted."""
+    faults.refuse(403, "AccessDenied", method="PUT", times=1)
+    faults.refuse(403, "AccessDenied", method="DELETE")
+    for right in ("PutObject", "DeleteObject"):
+        with pytest.raises(StorageUnavailableError, match=f"refuses s3:{right}"):
+            storage_at(bucket).prepare()
+
+
+@pytest.mark.guarantee("G5", "G11")
+def test_pointer_whose_answer_was_lost_is_known_again(bucket: str, faults: Faults) -> None:
+    """Expect the request that is sent again to find its own file, and to be content with it."""
+    faults.add(Fault(deed=Deed.LOSE, method="PUT", target="/manifests/"))
+    uri = storage_at(bucket).point_to(manifest())
+    assert faults.count(f"PUT /{bucket.removeprefix('s3://')}/manifests/") == 2
+    assert json.loads(content(uri))["token"] == str(manifest().token)

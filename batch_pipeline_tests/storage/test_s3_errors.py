@@ -1,0 +1,389 @@
+"""Stores that refuse, are busy or do not answer: what is repeated, and what is said."""
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch_pipeline.storage import s3_client
+from batch_pipeline.storage.errors import UnreachableError, reason_of
+from batch_pipeline.storage.s3 import S3, ObjectUpload
+from batch_pipeline_tests.store_faults import Deed, Fault, Faults
+
+CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or a role"
+NO_S3 = "what answers there is no S3; set AWS_ENDPOINT_URL to the address of one"
+ROLE = """
+[profile base]
+aws_access_key_id = old
+aws_secret_access_key = old
+[profile team]
+source_profile = base
+role_arn = arn:aws:iam::123456789012:role/team
+"""
+Ask = Callable[[str], object]
+
+
+def listed(uri: str) -> object:
+    """List what lies below."""
+    return list(S3.list(uri))
+
+
+def begun(uri: str) -> None:
+    """Begin a large object."""
+    ObjectUpload(uri).write(bytes(9 * 2**20))
+
+
+def put_five(uri: str) -> None:
+    """Put a small object."""
+    S3.put(uri, b"hello")
+
+
+def told(ask: Ask, uri: str) -> OSError:
+    """Return the error of a request, which names what was asked for."""
+    with pytest.raises(OSError, match=r".") as failed:
+        ask(uri)
+    assert failed.value.filename == uri
+    return failed.value
+
+
+@pytest.fixture
+def refused_port() -> Iterator[int]:
+    """A port of loopback where nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+@pytest.mark.parametrize("ask", [put_five, S3.head, S3.open, listed, S3.delete])
+def test_busy_store_is_asked_again(bucket: str, faults: Faults, ask: Ask) -> None:
+    """Expect two requests that are too many to be repeated until one is answered."""
+    S3.put(f"{bucket}/a", b"hello")
+    before = len(faults.requests)
+    faults.slow_down(times=1)
+    faults.slow_down(times=1, status=500, code="InternalError")
+    ask(f"{bucket}/a")
+    assert len(faults.requests) == before + 3
+
+
+def test_busy_store_is_asked_as_often_as_told(
+    bucket: str, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect AWS's own variable to lower the number of requests, and words that name it."""
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
+    s3_client.forget()
+    faults.slow_down(times=10)
+    failed = told(put_five, f"{bucket}/a")
+    assert isinstance(failed, UnreachableError)
+    assert reason_of(failed) == "the store is busy (SlowDown, after 2 requests)"
+    assert faults.count("PUT") == 2
+
+
+def test_connection_without_answer_is_asked_again(bucket: str, faults: Faults) -> None:
+    """Expect requests whose connections end to be repeated."""
+    S3.put(f"{bucket}/a", b"hello")
+    faults.add(Fault(deed=Deed.LOSE, times=3))
+    assert S3.head(f"{bucket}/a").size_bytes == 5
+
+
+@pytest.mark.parametrize("ask", [put_five, begun, S3.open, listed])
+def test_missing_bucket_is_named(bucket: str, ask: Ask) -> None:
+    """Expect words that tell a missing bucket from a missing object; none is made."""
+    failed = told(ask, f"{bucket}-none/a")
+    assert isinstance(failed, FileNotFoundError)
+    assert reason_of(failed) == "there is no such bucket"
+
+
+@pytest.mark.parametrize(
+    ("ask", "action"),
+    [
+        (put_five, "s3:PutObject (AccessDenied)"),
+        (begun, "s3:PutObject (AccessDenied)"),
+        (listed, "s3:ListBucket (AccessDenied)"),
+        (S3.delete, "s3:DeleteObject (AccessDenied)"),
+        (lambda uri: list(S3.unfinished(uri)), "s3:ListBucketMultipartUploads (AccessDenied)"),
+        (S3.head, "s3:GetObject (403), or there is none and s3:ListBucket is refused"),
+        (
+            S3.open,
+            "s3:GetObject (AccessDenied), or there is none and s3:ListBucket is refused",
+        ),
+    ],
+    ids=["put", "upload", "list", "remove", "uploads", "look", "read"],
+)
+def test_refusal_names_what_has_to_be_allowed(
+    bucket: str, faults: Faults, ask: Ask, action: str
+) -> None:
+    """Expect the action of a policy in the words, and one request."""
+    faults.refuse(403, "AccessDenied")
+    failed = told(ask, f"{bucket}/a")
+    assert isinstance(failed, PermissionError)
+    assert reason_of(failed) == f"the store refuses {action}"
+    assert len(faults.requests) == 1
+
+
+def test_refusal_to_remove_one_of_many_says_why(bucket: str, faults: Faults) -> None:
+    """Expect an object that could not be removed with others to be reported with its reason."""
+    faults.refuse(200, "AccessDenied", method="POST", root="DeleteResult", body="<Key>b</Key>")
+    faults.refuse(403, "AccessDenied", method="DELETE")
+    failed = told(lambda _: S3.delete(f"{bucket}/a", f"{bucket}/b"), f"{bucket}/b")
+    assert reason_of(failed) == "the store refuses s3:DeleteObject (AccessDenied)"
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (403, "InvalidAccessKeyId"),
+        (403, "SignatureDoesNotMatch"),
+        (400, "ExpiredToken"),
+        (400, "InvalidToken"),
+    ],
+    ids=["key", "secret", "expired", "token"],
+)
+def test_wrong_credentials_are_the_fault_of_no_object(
+    bucket: str, faults: Faults, status: int, code: str
+) -> None:
+    """Expect an error about the access as a whole, which says where credentials come from."""
+    faults.refuse(status, code)
+    for ask in (put_five, S3.open, listed):
+        failed = told(ask, f"{bucket}/a")
+        assert isinstance(failed, UnreachableError)
+        assert reason_of(failed) == (
+            f"the store does not accept the credentials; {CREDENTIALS} ({code}, after 1 requests)"
+        )
+
+
+def test_refusal_without_words_names_what_it_may_be(bucket: str, faults: Faults) -> None:
+    """Expect a HEAD that S3 answers with a bare 400 to be no fault of the object."""
+    faults.refuse(400, "ExpiredToken")
+    failed = told(S3.head, f"{bucket}/a")
+    assert isinstance(failed, UnreachableError)
+    assert reason_of(failed) == (
+        "the store gives no reason (400): is it another region? have credentials expired?"
+    )
+
+
+def test_clock_that_differs_is_named(bucket: str, faults: Faults) -> None:
+    """Expect words about the clock."""
+    faults.refuse(403, "RequestTimeTooSkewed")
+    failed = told(S3.open, f"{bucket}/a")
+    assert isinstance(failed, UnreachableError)
+    assert reason_of(failed).startswith(
+        "the clock of this machine differs from the store's; set it right"
+    )
+
+
+def test_other_region_is_named(bucket: str, faults: Faults) -> None:
+    """Expect the region where the bucket is, and the variable that names it."""
+    here = {"x-amz-bucket-region": "eu-central-1"}
+    faults.refuse(301, "PermanentRedirect", headers=here)
+    for ask in (put_five, S3.open, listed, S3.head):
+        failed = told(ask, f"{bucket}/a")
+        assert isinstance(failed, UnreachableError)
+        assert reason_of(failed) == (
+            "the bucket is in the region eu-central-1; set AWS_REGION=eu-central-1"
+        )
+
+
+def test_region_of_the_signature_is_named(bucket: str, faults: Faults) -> None:
+    """Expect the region that the store tells in its answer."""
+    faults.refuse(
+        400, "AuthorizationHeaderMalformed", body="<Region>eu-west-1</Region>", method="PUT"
+    )
+    failed = told(put_five, f"{bucket}/a")
+    assert reason_of(failed) == "the bucket is in the region eu-west-1; set AWS_REGION=eu-west-1"
+
+
+def test_other_answers_are_told_as_they_are(bucket: str, faults: Faults) -> None:
+    """Expect the store's own code and words where we know no better."""
+    faults.refuse(400, "EntityTooLarge", method="PUT")
+    failed = told(put_five, f"{bucket}/a")
+    assert not isinstance(failed, UnreachableError)
+    assert reason_of(failed) == "the store answers EntityTooLarge: said by a test"
+
+
+def test_endpoint_where_nobody_listens_fails_soon(
+    bucket: str, refused_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect the address in the words."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{refused_port}")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "3")
+    s3_client.forget()
+    failed = told(S3.head, f"{bucket}/a")
+    assert isinstance(failed, UnreachableError)
+    assert reason_of(failed).startswith(
+        'it does not answer (Could not connect to the endpoint URL: "http://127.0.0.1:'
+    )
+
+
+def test_endpoint_that_says_nothing_is_asked_twice(
+    bucket: str, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect an end after two requests that waited for the whole of their time."""
+    monkeypatch.setattr(s3_client, "ANSWER_SECONDS", 0.2)
+    s3_client.forget()
+    faults.add(Fault(deed=Deed.HANG, times=10))
+    failed = told(S3.head, f"{bucket}/a")
+    assert isinstance(failed, UnreachableError)
+    assert reason_of(failed).startswith("it does not answer (Read timeout on endpoint URL")
+    assert len(faults.requests) == 2
+
+
+def test_silence_amid_a_body_is_read_over(
+    bucket: str, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect a reading to be taken up again where the store fell silent once."""
+    S3.put(f"{bucket}/a", b"hello")
+    monkeypatch.setattr(s3_client, "ANSWER_SECONDS", 0.2)
+    s3_client.forget()
+    faults.add(Fault(deed=Deed.HANG, method="GET"))
+    with S3.open(f"{bucket}/a") as file:
+        assert file.read() == b"hello"
+    assert faults.count("GET") == 2
+
+
+def test_no_partial_object_is_seen_when_the_store_goes_away(
+    bucket: str, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect nothing to be visible of what could neither be finished nor taken back."""
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    s3_client.forget()
+    faults.add(Fault(deed=Deed.DROP, method="PUT", times=100, after_bytes=2**20))
+    faults.add(Fault(deed=Deed.DROP, method="DELETE", times=1))
+    upload = ObjectUpload(f"{bucket}/large")
+    with pytest.raises(UnreachableError):
+        upload.write(bytes(40 * 2**20))
+    upload.abort()
+    assert list(S3.list(bucket)) == []
+    assert [one.name for one in S3.unfinished(bucket)] == ["large"]
+
+
+def test_put_new_to_a_store_without_rights_wins_nothing(bucket: str, faults: Faults) -> None:
+    """Expect a refusal to be no rival's win."""
+    faults.refuse(403, "AccessDenied", method="PUT")
+    with pytest.raises(PermissionError):
+        S3.create_if_absent(f"{bucket}/pointer", b"mine")
+
+
+def take_role(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use the credentials of a role, which are asked for, once, before anything else."""
+    (folder / "config").write_text(ROLE)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(folder / "config"))
+    monkeypatch.setenv("AWS_PROFILE", "team")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    s3_client.forget()
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("ThrottlingException", "the store is busy (ThrottlingException, after "),
+        ("RequestThrottled", "the store is busy (RequestThrottled, after "),
+        ("ExpiredTokenException", "the store does not accept the credentials; set AWS_"),
+        ("InvalidIdentityToken", "the store does not accept the credentials; set AWS_"),
+        (
+            "AccessDenied",
+            "AWS gives no credentials: it answers AssumeRole by AccessDenied: said by",
+        ),
+    ],
+)
+def test_answers_about_a_role_are_the_fault_of_no_object(
+    bucket: str,
+    faults: Faults,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    code: str,
+    reason: str,
+) -> None:
+    """Expect an error about the access, whatever the service that gives credentials says."""
+    take_role(tmp_path, monkeypatch)
+    faults.refuse(400, code, root="ErrorResponse")
+    failed = told(S3.head, f"{bucket}/a")
+    assert isinstance(failed, UnreachableError)
+    assert reason_of(failed).startswith(reason)
+
+
+def test_archived_object_is_told(bucket: str, faults: Faults) -> None:
+    """Expect what to do, instead of a right that is missing."""
+    faults.refuse(403, "InvalidObjectState")
+    assert reason_of(told(S3.open, f"{bucket}/a")) == "it is archived; restore it first"
+
+
+@pytest.mark.parametrize("ask", [listed, S3.head, S3.open, put_five])
+@pytest.mark.parametrize("page", ["<html>hello</html>", ""], ids=["page", "nothing"])
+def test_what_is_no_store_is_told_from_an_empty_one(
+    bucket: str, faults: Faults, ask: Ask, page: str
+) -> None:
+    """Expect a server that answers everything by a page to be named, and AWS's variable."""
+    faults.add(Fault(deed=Deed.SAY, times=10, body=page))
+    failed = told(ask, f"{bucket}/a")
+    assert isinstance(failed, UnreachableError)
+    assert reason_of(failed) == NO_S3
+
+
+def test_what_gives_no_role_but_a_page_is_told(
+    bucket: str, faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect the same words where the page answers a request for credentials."""
+    take_role(tmp_path, monkeypatch)
+    faults.add(Fault(deed=Deed.SAY, body="<html><br>"))
+    assert reason_of(told(S3.head, f"{bucket}/a")) == NO_S3
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(403, "InvalidAccessKeyId"), (400, "ExpiredToken"), (400, "InvalidToken")]
+)
+def test_renewed_credentials_are_read_after_a_refusal(
+    bucket: str,
+    faults: Faults,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    code: str,
+) -> None:
+    """Expect the keys that a file has by then, in the client of the process and in others'."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    path = tmp_path / "credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
+    path.write_text("[default]\naws_access_key_id = old\naws_secret_access_key = old\n")
+    s3_client.forget()
+    own = s3_client.kept(s3_client.new_client)
+    assert [_key_of(s3_client.client()), _key_of(own())] == ["old", "old"]
+    path.write_text("[default]\naws_access_key_id = new\naws_secret_access_key = new\n")
+    assert own() is own()
+    faults.refuse(status, code, times=1)
+    told(listed, f"{bucket}/")
+    assert [_key_of(s3_client.client()), _key_of(own())] == ["new", "new"]
+
+
+def _key_of(client: Any) -> str:
+    return str(client._request_signer._credentials.access_key)
+
+
+@pytest.mark.parametrize("attempts", ["2", "5"])
+def test_silence_is_ended_whatever_the_number_of_attempts(
+    bucket: str, faults: Faults, monkeypatch: pytest.MonkeyPatch, attempts: str
+) -> None:
+    """Expect two requests where AWS's variable allows more."""
+    monkeypatch.setattr(s3_client, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", attempts)
+    s3_client.forget()
+    faults.add(Fault(deed=Deed.HANG, times=10))
+    told(S3.head, f"{bucket}/a")
+    assert len(faults.requests) == 2
+
+
+@pytest.mark.parametrize(("attempts", "requests"), [("1", 1), ("3", 3)])
+def test_collision_is_repeated_as_often_as_told(
+    bucket: str, faults: Faults, monkeypatch: pytest.MonkeyPatch, attempts: str, requests: int
+) -> None:
+    """Expect AWS's variable to bound the requests, and not to end the repetition."""
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", attempts)
+    s3_client.forget()
+    faults.refuse(409, "ConditionalRequestConflict", method="PUT")
+    failed = told(put_five, f"{bucket}/a")
+    assert reason_of(failed).startswith("the store is busy (ConditionalRequestConflict")
+    assert faults.count("PUT") == requests

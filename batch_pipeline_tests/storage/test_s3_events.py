@@ -1,0 +1,289 @@
+"""Events of a bucket in a queue: what is registered, what is deleted then, what is left alone."""
+
+import json
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote_plus
+from uuid import uuid4
+
+import pytest
+
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.errors import LandingUnavailableError
+from batch_pipeline.model.item import Registered
+from batch_pipeline.model.location import split_object
+from batch_pipeline.model.stream import Arrivals
+from batch_pipeline.steps.register import register
+from batch_pipeline.storage.landing_poll import PolledLanding
+from batch_pipeline.storage.s3_events import Queue
+from batch_pipeline_tests.integration.seeds import query
+from batch_pipeline_tests.object_store import ObjectStore
+from batch_pipeline_tests.storage.bucket_landing import BucketLanding, Clock, looked
+from batch_pipeline_tests.store_faults import Faults, proxy
+
+
+@dataclass
+class Told:
+    """A bucket and the queue that its events go to, whose messages come again at once."""
+
+    place: BucketLanding
+    sqs: Any
+    queue: str
+
+    def watched(self, clock: Clock | None = None, **source: Any) -> PolledLanding:
+        """Return the landing that the queue tells of."""
+        arrivals = Arrivals(queue=self.queue, relist=timedelta(hours=1))
+        landing = self.place.landing(arrivals=arrivals, **source)
+        return PolledLanding(landing, now=clock or Clock())
+
+    def say(self, *keys: str, name: str = "ObjectCreated:Put", bucket: str | None = None) -> None:
+        """Send one message with an event of each key."""
+        own = split_object(self.place.bucket)[0]
+        records = [
+            {
+                "eventSource": "aws:s3",
+                "eventName": name,
+                "s3": {"bucket": {"name": bucket or own}, "object": {"key": quote_plus(key)}},
+            }
+            for key in keys
+        ]
+        self.send(json.dumps({"Records": records}))
+
+    def send(self, body: str) -> None:
+        """Send a message."""
+        self.sqs.send_message(QueueUrl=self.queue, MessageBody=body)
+
+    def waiting(self) -> int:
+        """Count the messages in the queue."""
+        name = "ApproximateNumberOfMessages"
+        asked = self.sqs.get_queue_attributes(QueueUrl=self.queue, AttributeNames=[name])
+        return int(asked["Attributes"][name])
+
+
+@pytest.fixture
+def told(bucket: str, object_store: ObjectStore) -> Told:
+    """A new bucket with a queue of its own."""
+    sqs = object_store.client("sqs")
+    attributes = {"VisibilityTimeout": "0"}
+    made = sqs.create_queue(QueueName=f"landed-{uuid4().hex}", Attributes=attributes)
+    return Told(BucketLanding(bucket), sqs, made["QueueUrl"])
+
+
+def _locations(database: Database) -> list[str]:
+    rows = query(database, "SELECT location FROM batch_pipeline.item ORDER BY id")
+    return [location.partition("/in/")[2] for (location,) in rows]
+
+
+def test_object_of_an_event_is_registered_and_its_message_deleted(
+    told: Told, database: Database
+) -> None:
+    """Expect the object's own facts, one HEAD and no listing, and an empty queue afterwards."""
+    watched = told.watched()
+    looked(watched, database)
+    told.place.asked.clear()
+    location = told.place.put("in/a b+%.csv", b"12345")
+    told.say("in/a b+%.csv")
+    assert looked(watched, database) == Registered(found=1, new_items=1)
+    assert told.place.asked == {"HeadObject": 1}
+    assert told.waiting() == 0
+    [item] = database.meta_table("orders").find(location)
+    assert item.file == next(told.place.landing().found_files())
+
+
+def test_quiet_look_asks_the_bucket_for_nothing(told: Told, database: Database) -> None:
+    """Expect no request to S3 until everything is listed again."""
+    clock = Clock()
+    watched = told.watched(clock)
+    looked(watched, database)
+    told.place.asked.clear()
+    clock.seconds = 3_599
+    looked(watched, database)
+    assert told.place.asked == {}
+    told.place.put("in/untold.csv")
+    clock.seconds = 3_600
+    assert looked(watched, database).new_items == 1
+    assert told.place.asked == {"ListObjectsV2": 1}
+
+
+def test_message_stays_until_its_files_are_registered(told: Told, database: Database) -> None:
+    """Expect a look that dies before its registration to lose nothing, and one that dies between
+    registration and deletion to register nothing twice.
+    """
+    looked(told.watched(), database)
+    told.place.put("in/a.csv")
+    told.say("in/a.csv")
+    watched = told.watched()
+    list(watched.found_files())
+    assert told.waiting() == 1
+    assert register(watched, database.meta_table("orders")).new_items == 1
+    assert told.waiting() == 1
+    assert looked(told.watched(), database).new_items == 0
+    assert told.waiting() == 0
+    assert _locations(database) == ["a.csv"]
+
+
+def test_event_of_an_object_that_is_gone_is_dropped(told: Told, database: Database) -> None:
+    """Expect what is gone to be no file, and a deletion that is told to make none, whatever was
+    put there since: that has an event of its own.
+    """
+    watched = told.watched()
+    looked(watched, database)
+    told.place.put("in/a.csv")
+    told.place.put("in/b.csv")
+    told.say("in/gone.csv", "in/a.csv")
+    told.say("in/b.csv", name="ObjectRemoved:Delete")
+    assert looked(watched, database).new_items == 1
+    assert told.waiting() == 0
+
+
+def test_event_of_an_unwanted_key_is_dropped(told: Told, database: Database) -> None:
+    """Expect the patterns of the stream file, folders and unfinished names to count."""
+    watched = told.watched(include=("*.csv", "*.tmp"))
+    looked(watched, database)
+    for key in ("in/a.csv", "in/a.txt", "in/a.tmp", "in/sub/"):
+        told.place.put(key, b"")
+        told.say(key)
+    looked(watched, database)
+    assert _locations(database) == ["a.csv"]
+    assert told.waiting() == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "hello",
+        '{"Service": "Amazon S3", "Event": "s3:TestEvent", "Bucket": "b"}',
+        '{"Records": []}',
+    ],
+    ids=["broken", "test", "empty"],
+)
+def test_message_that_is_not_understood_is_told_and_left(
+    told: Told, database: Database, caplog: pytest.LogCaptureFixture, body: str
+) -> None:
+    """Expect the others to be registered, and this one to be named and to stay."""
+    told.send(body)
+    told.place.put("in/a.csv")
+    told.say("in/a.csv")
+    watched = told.watched()
+    with caplog.at_level(logging.WARNING, "batch_pipeline"):
+        looked(watched, database)
+    assert _locations(database) == ["a.csv"]
+    assert told.waiting() == 1
+    assert f"is left in the queue {told.queue}" in caplog.text
+
+
+def test_message_of_another_bucket_or_prefix_is_left(
+    told: Told, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Expect what a message tells of this landing to be registered, and the message to stay for
+    whom the rest is meant.
+    """
+    told.place.put("in/a.csv")
+    told.place.put("out/b.csv")
+    told.say("in/a.csv", bucket="another-bucket")
+    told.say("in/a.csv", "out/b.csv")
+    watched = told.watched()
+    with caplog.at_level(logging.WARNING, "batch_pipeline"):
+        looked(watched, database)
+    assert _locations(database) == ["a.csv"]
+    assert told.waiting() == 2
+    assert "tells of s3://another-bucket/in/a.csv" in caplog.text
+
+
+def test_queue_gives_a_bounded_number_of_messages(told: Told) -> None:
+    """Expect an end although a message that is left comes again and again."""
+    told.send("hello")
+    assert [one.body for one in Queue(told.queue).receive(30)] == ["hello"] * 3
+
+
+def test_events_after_many_objects_are_all_taken(told: Told, database: Database) -> None:
+    """Expect more messages than SQS gives at once to be received and deleted in one look."""
+    hidden = {"VisibilityTimeout": "300"}
+    told.sqs.set_queue_attributes(QueueUrl=told.queue, Attributes=hidden)
+    watched = told.watched()
+    looked(watched, database)
+    told.place.put_many(1, 25)
+    for number in range(1, 26):
+        told.say(f"in/{number:05}.csv")
+    assert looked(watched, database) == Registered(found=25, new_items=25)
+    assert told.waiting() == 0
+
+
+def test_queue_that_is_not_there_is_told_while_the_bucket_is_listed(
+    told: Told, database: Database
+) -> None:
+    """Expect the listing that is due, words that name the queue, and none once it is there."""
+    told.place.put("in/a.csv")
+    watched = told.watched()
+    told.sqs.delete_queue(QueueUrl=told.queue)
+    assert looked(watched, database).new_items == 1
+    [trouble] = watched.troubles
+    assert isinstance(trouble, LandingUnavailableError)
+    assert f"{told.queue} cannot be listed or read (there is no such queue)" in str(trouble)
+    told.sqs.create_queue(QueueName=told.queue.rpartition("/")[2])
+    looked(watched, database)
+    assert watched.troubles == ()
+
+
+def test_object_that_is_refused_keeps_its_own_message_alone(
+    told: Told, database: Database, faults: Faults
+) -> None:
+    """Expect the others to be registered and their messages deleted and the refusal reported."""
+    watched = Told(BucketLanding(told.place.bucket), told.sqs, told.queue).watched()
+    looked(watched, database)
+    for name in ("a", "b", "c"):
+        told.place.put(f"in/{name}.csv")
+        told.say(f"in/{name}.csv")
+    faults.refuse(403, "AccessDenied", method="HEAD", target="in/b.csv")
+    assert looked(watched, database).new_items == 2
+    assert told.waiting() == 1
+    assert "/in/b.csv cannot be listed or read (the store refuses s3:GetObject" in str(
+        watched.troubles[0]
+    )
+
+
+def test_message_of_an_unfit_key_stays(told: Told, database: Database) -> None:
+    """Expect the key to be reported, and what else the message tells to be registered."""
+    watched = told.watched()
+    looked(watched, database)
+    told.place.put("in/a.csv")
+    told.say("in/a.csv", "in/a.csv#bytes=0-4", "in/nul\0.csv")
+    assert looked(watched, database).new_items == 1
+    assert told.waiting() == 1
+    assert "a.csv#bytes=0-4" in str(watched.troubles[0])
+
+
+def test_messages_that_cannot_be_deleted_are_told_after_registration(
+    told: Told, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect the registration to count, and the action that a policy has to allow."""
+    with proxy(told.sqs.meta.endpoint_url) as between:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", between.endpoint)
+        watched = told.watched()
+        looked(watched, database)
+        told.sqs.set_queue_attributes(QueueUrl=told.queue, Attributes={"VisibilityTimeout": "300"})
+        told.place.put("in/a.csv")
+        told.say("in/a.csv")
+        between.refuse(403, "AccessDenied", skip=2)
+        assert looked(watched, database).new_items == 1
+    assert "(the store refuses sqs:DeleteMessage (403))" in str(watched.troubles[0])
+
+
+def test_queue_that_does_not_accept_the_credentials_says_so(
+    told: Told, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect words about the credentials, and those of later to be read by the same process."""
+    with proxy(told.sqs.meta.endpoint_url) as between:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", between.endpoint)
+        watched = told.watched()
+        code = {"x-amzn-query-error": "InvalidClientTokenId;Sender"}
+        between.refuse(403, "InvalidClientTokenId", times=1, headers=code)
+        looked(watched, database)
+        assert "the store does not accept the credentials" in str(watched.troubles[0])
+        monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", told.sqs.meta.endpoint_url)
+        before = len(between.requests)
+        looked(watched, database)
+        assert watched.troubles == ()
+        assert len(between.requests) == before

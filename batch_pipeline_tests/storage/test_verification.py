@@ -1,0 +1,172 @@
+"""Looking again at published batches: files and counters, in one pass."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch_pipeline.model.checks import Check
+from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.manifest import PartFile
+from batch_pipeline.model.published import PublishedBatch, RecordCounts
+from batch_pipeline.steps.verify import verify
+from batch_pipeline.storage.verification import checksum_problem, size_problem
+from batch_pipeline_tests.factories import part_file
+
+FIVE = RecordCounts(read=5, written=5)
+
+
+def published(label: str = "b", **overrides: Any) -> PublishedBatch:
+    """A batch of five records in one part file."""
+    facts: dict[str, Any] = {
+        "label": label,
+        "generation": 1,
+        "part_files": (part_file(),),
+        "quarantine_files": (),
+        "batch": FIVE,
+        "items": FIVE,
+    }
+    return PublishedBatch(**(facts | overrides))
+
+
+def landed(folder: Path, data: bytes = b"12345") -> PartFile:
+    """A part file that is there."""
+    path = folder / "orders-0.jsonl"
+    path.write_bytes(data)
+    digest = hashlib.sha256(data).hexdigest()
+    return PartFile(uri=to_uri(path), records=5, size_bytes=len(data), sha256=digest)
+
+
+def test_batch_whose_counters_agree_has_no_contradiction() -> None:
+    """Expect none, also where records were filtered and quarantined."""
+    assert list(published().contradictions()) == []
+    lost = RecordCounts(read=7, written=5, filtered=1, quarantined=1)
+    assert list(published(batch=lost, items=lost).contradictions()) == []
+
+
+def test_transformed_batch_writes_another_number_than_it_was_given() -> None:
+    """Expect what the transform was given to be what the items wrote."""
+    items = RecordCounts(read=9, written=9)
+    batch = RecordCounts(read=9, written=5)
+    one = published(batch=batch, items=items, given_to_transform=9)
+    assert list(one.contradictions()) == []
+    assert list(published(batch=batch, items=items, given_to_transform=8).contradictions())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"unbalanced": (3, 4)}, "for the items 3, 4"),
+        ({"items": RecordCounts(read=5, written=4)}, "account for 4"),
+        ({"batch": RecordCounts(read=6, written=5)}, "records read: 6, 5 by its items"),
+        ({"part_files": ()}, "records written: 5, 0 in its part files"),
+    ],
+)
+def test_counters_that_disagree_are_told(overrides: dict[str, Any], said: str) -> None:
+    """Expect the first contradiction to say where."""
+    assert said in next(published(**overrides).contradictions())
+
+
+def test_one_pass_answers_every_question() -> None:
+    """Expect a verdict for each look beside the one on counters, with what was looked at."""
+    batches = iter([published("a"), published("b", batch=RecordCounts(read=6, written=5))])
+    found = verify(batches, {Check.PART_FILES: lambda part: f"{part.uri} is missing"})
+    files, counters = found[Check.PART_FILES], found[Check.CONSERVATION]
+    assert (files.passed, counters.passed) == (False, False)
+    assert files.numbers == {
+        "batches_checked": 2,
+        "batches_wrong": 2,
+        "problems": 2,
+        "files_checked": 2,
+        "size_bytes": 200,
+    }
+    assert counters.worst is not None
+    assert counters.worst.startswith("batch b, generation 1: records read: 6")
+
+
+def test_worst_is_the_batch_with_most_problems() -> None:
+    """Expect its first problem, and how many more there are."""
+    many = published("many", part_files=(part_file("x"), part_file("y")))
+    found = verify([published("few"), many], {Check.PART_FILES: lambda part: part.uri})
+    worst = found[Check.PART_FILES].worst
+    assert worst == "batch many, generation 1: file:///batches/x (and 1 more)"
+
+
+def test_quarantine_files_are_looked_at_too() -> None:
+    """Expect them to be counted and to fail."""
+    one = published(quarantine_files=(part_file("q"),))
+    found = verify([one], {Check.PART_FILES: lambda part: "gone" if "q" in part.uri else None})
+    assert found[Check.PART_FILES].numbers["files_checked"] == 2
+    assert not found[Check.PART_FILES].passed
+
+
+def test_files_that_were_removed_on_purpose_are_not_missing() -> None:
+    """Expect them to be distinct from those that are looked at, and counters to count."""
+    gone = published("a", files_removed=True, batch=RecordCounts(read=6, written=5))
+    found = verify([gone, published("b")], {Check.PART_FILES: lambda _: None})
+    files, counters = found[Check.PART_FILES], found[Check.CONSERVATION]
+    assert (files.passed, counters.passed) == (True, False)
+    assert files.summary == (
+        "Yes: batches checked: 1, files: 1. Files of 1 more were removed once they were loaded."
+    )
+    assert (files.numbers["batches_checked"], files.numbers["batches_removed"]) == (1, 1)
+    nothing = verify([gone], {Check.PART_FILES: lambda _: "missing"})[Check.PART_FILES]
+    assert (nothing.passed, "nothing to judge" in nothing.summary) == (True, False)
+
+
+def test_quarantine_files_that_were_removed_on_purpose_are_not_missing() -> None:
+    """Expect the other files of the batch to be looked at."""
+    one = published(quarantine_files=(part_file("q"),), quarantine_removed=True)
+    found = verify([one], {Check.PART_FILES: lambda part: "gone" if "q" in part.uri else None})
+    assert found[Check.PART_FILES].numbers["files_checked"] == 1
+    assert found[Check.PART_FILES].passed
+
+
+def test_look_at_a_batch_is_asked_once_for_each_batch() -> None:
+    """Expect its problem, and what to do about it."""
+    looks = {Check.POINTERS: lambda one: "no pointer" if one.label == "a" else None}
+    found = verify([published("a"), published("b")], {}, looks)[Check.POINTERS]
+    assert (found.passed, found.numbers["batches_wrong"]) == (False, 1)
+    assert found.worst == "batch a, generation 1: no pointer"
+    assert str(found.next_step).startswith("Who reads manifest files misses these batches")
+
+
+def test_nothing_published_passes_and_says_so() -> None:
+    """Expect every verdict to pass."""
+    found = verify([], {Check.CHECKSUMS: checksum_problem})
+    assert [one.passed for one in found.values()] == [True, True]
+    assert all("nothing to judge yet" in one.summary for one in found.values())
+
+
+def test_file_as_it_was_published_has_no_problem(tmp_path: Path) -> None:
+    """Expect both looks to be content."""
+    part = landed(tmp_path)
+    assert (size_problem(part), checksum_problem(part)) == (None, None)
+
+
+def test_changed_byte_shows_only_to_who_reads(tmp_path: Path) -> None:
+    """Expect the size to be right and the SHA-256 to be wrong."""
+    part = landed(tmp_path)
+    (tmp_path / "orders-0.jsonl").write_bytes(b"12945")
+    assert size_problem(part) is None
+    assert "has the SHA-256" in str(checksum_problem(part))
+
+
+def test_file_that_is_missing_or_shorter_shows_to_both(tmp_path: Path) -> None:
+    """Expect the path, and both sizes."""
+    part = landed(tmp_path)
+    path = tmp_path / "orders-0.jsonl"
+    path.write_bytes(b"123")
+    assert size_problem(part) == f"{path} has 3 B, published: 5 B"
+    assert checksum_problem(part) == size_problem(part)
+    path.unlink()
+    assert size_problem(part) == f"{path} is missing"
+
+
+def test_folder_in_the_way_of_a_file_is_told(tmp_path: Path) -> None:
+    """Expect a problem instead of an error."""
+    part = landed(tmp_path)
+    (tmp_path / "orders-0.jsonl").rename(tmp_path / "elsewhere")
+    (tmp_path / "orders-0.jsonl").symlink_to("orders-0.jsonl")
+    assert "cannot be looked at" in str(size_problem(part))
