@@ -1,5 +1,6 @@
 """Reads the public names from the code: Python, commands, settings, stream files, Dagster."""
 
+import copy
 import inspect
 import re
 from collections.abc import Iterator, Mapping
@@ -44,7 +45,9 @@ def commands() -> dict[str, str]:
             entries |= {f"{called} {_spelling(one)}": _rules(one) for one in command.params}
     for singer in (BatchPipelineTap, TargetBatchPipeline):
         entries[singer.name] = ", ".join(sorted(one.value for one in singer.capabilities))
-        for key, rule in singer.config_jsonschema["properties"].items():
+        config = copy.deepcopy(singer.config_jsonschema)
+        singer.append_builtin_config(config)  # as the SDK does, in place, when a plugin starts
+        for key, rule in config["properties"].items():
             entries[f"{singer.name} config {key}"] = str(rule.get("type"))
     return entries
 
