@@ -17,10 +17,9 @@ from typing import NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-from batch_pipeline.cli.completion import VARIABLE
 from batch_pipeline.cli.console import complain
-from batch_pipeline.cli.exits import EXIT_INTERRUPTED, exit_code
-from batch_pipeline.cli.streams import left_out_reported
+from batch_pipeline.cli.exit_codes import EXIT_INTERRUPTED, exit_code
+from batch_pipeline.cli.options import VARIABLE, left_out_reported
 from batch_pipeline.model.errors import PipelineError
 
 # Imports make objects that stay: looking through them for garbage was a tenth of a command's start.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from batch_pipeline.cli.console import err, head, note, say
-from batch_pipeline.cli.streams import opened
+from batch_pipeline.cli.options import opened
 
 if TYPE_CHECKING:
     from batch_pipeline.defs.instance.services import Service

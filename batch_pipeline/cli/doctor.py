@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batch_pipeline.cli.console import out, print_json
-from batch_pipeline.cli.exits import EXIT_OPERATOR
-from batch_pipeline.cli.streams import as_json
+from batch_pipeline.cli.exit_codes import EXIT_OPERATOR
+from batch_pipeline.cli.options import as_json
 from batch_pipeline.model.checks import Level
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.stream import Strategy

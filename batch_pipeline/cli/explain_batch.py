@@ -6,9 +6,8 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from batch_pipeline.cli.ages import at
-from batch_pipeline.cli.console import fact, head, note
-from batch_pipeline.cli.loads_told import loads_of, print_loads
+from batch_pipeline.cli.console import at, fact, head, note
+from batch_pipeline.cli.load_status import loads_of, print_loads
 from batch_pipeline.model.errors import (
     OF_ONE_META_TABLE,
     AmbiguousJobError,

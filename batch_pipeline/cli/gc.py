@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batch_pipeline.cli.console import complain, head, print_json, say
-from batch_pipeline.cli.exits import exit_code
+from batch_pipeline.cli.exit_codes import exit_code
+from batch_pipeline.cli.options import all_streams, as_json, chosen, dry_run, opened
 from batch_pipeline.cli.progress import progress
-from batch_pipeline.cli.streams import all_streams, as_json, chosen, dry_run, opened
 from batch_pipeline.model.errors import GarbageLeftError, PipelineError, StorageUnavailableError
 from batch_pipeline.model.garbage import Garbage, Reason
 from batch_pipeline.model.progress import start_step

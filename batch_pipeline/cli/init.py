@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from batch_pipeline.cli.console import err, head, note, print_json, print_next, say
-from batch_pipeline.cli.streams import as_json
+from batch_pipeline.cli.options import as_json
 from batch_pipeline.model.location import shown
 from batch_pipeline.settings.environment import load_settings
 from batch_pipeline.settings.units import format_bytes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batch_pipeline.cli.console import head, note, print_json, say
-from batch_pipeline.cli.streams import as_json, one_job, opened, optional_job, some_batches
+from batch_pipeline.cli.options import as_json, one_job, opened, optional_job, some_batches
 from batch_pipeline.model.batch import Batch, BatchState, BatchStatus
 from batch_pipeline.model.errors import ConfigurationError, UnknownJobError
 from batch_pipeline.model.job import Job, JobReport

@@ -9,10 +9,10 @@ from uuid import uuid4
 import click
 
 from batch_pipeline.cli.console import complain, print_json
-from batch_pipeline.cli.exits import EXIT_SOME_FAILED, exit_code
+from batch_pipeline.cli.exit_codes import EXIT_SOME_FAILED, exit_code
 from batch_pipeline.cli.explain_batch import find_batch
+from batch_pipeline.cli.options import as_json, one_stream, opened, removed_option, some_batches
 from batch_pipeline.cli.progress import progress
-from batch_pipeline.cli.streams import as_json, one_stream, opened, removed_option, some_batches
 from batch_pipeline.model.errors import (
     ConfigurationError,
     PipelineError,

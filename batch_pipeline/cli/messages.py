@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from batch_pipeline.cli.streams import one_stream, opened
+from batch_pipeline.cli.options import one_stream, opened
 
 
 @click.command()

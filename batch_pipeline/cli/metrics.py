@@ -6,7 +6,7 @@ from contextlib import suppress
 import click
 
 from batch_pipeline.cli.console import complain, say
-from batch_pipeline.cli.streams import opened
+from batch_pipeline.cli.options import opened
 
 
 @click.command()

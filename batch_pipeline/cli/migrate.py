@@ -3,7 +3,7 @@
 import click
 
 from batch_pipeline.cli.console import print_json, say
-from batch_pipeline.cli.streams import as_json, opened, removed_option
+from batch_pipeline.cli.options import as_json, opened, removed_option
 
 
 def _instead() -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from batch_pipeline.cli.console import print_json, say
-from batch_pipeline.cli.streams import as_json
+from batch_pipeline.cli.options import as_json
 from batch_pipeline.settings.units import format_bytes
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batch_pipeline.cli.console import print_json, say
+from batch_pipeline.cli.options import as_json, dry_run, one_stream, opened
 from batch_pipeline.cli.progress import progress
-from batch_pipeline.cli.streams import as_json, dry_run, one_stream, opened
 from batch_pipeline.model.backfill import Backfill, Estimate, Throughput
 from batch_pipeline.model.batch import Batch
 from batch_pipeline.model.errors import PipelineError

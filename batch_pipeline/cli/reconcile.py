@@ -8,16 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batch_pipeline.cli.console import complain, head, print_json, say
-from batch_pipeline.cli.exits import exit_code
+from batch_pipeline.cli.exit_codes import exit_code
+from batch_pipeline.cli.options import all_streams, as_json, chosen, dry_run, opened, removed_option
 from batch_pipeline.cli.progress import progress
-from batch_pipeline.cli.streams import (
-    all_streams,
-    as_json,
-    chosen,
-    dry_run,
-    opened,
-    removed_option,
-)
 from batch_pipeline.model.audit import Audit
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.manifest_file import Discarded

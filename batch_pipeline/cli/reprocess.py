@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batch_pipeline.cli.console import complain, head, note, print_json, say
-from batch_pipeline.cli.exits import EXIT_SOME_FAILED
-from batch_pipeline.cli.progress import progress
-from batch_pipeline.cli.streams import (
+from batch_pipeline.cli.exit_codes import EXIT_SOME_FAILED
+from batch_pipeline.cli.options import (
     as_json,
     dry_run,
     one_stream,
@@ -19,6 +18,7 @@ from batch_pipeline.cli.streams import (
     removed_option,
     some_batches,
 )
+from batch_pipeline.cli.progress import progress
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.settings.times import parse_time
 from batch_pipeline.settings.units import format_bytes

@@ -5,8 +5,8 @@ import sys
 import click
 
 from batch_pipeline.cli.console import print_json
+from batch_pipeline.cli.options import all_streams, as_json, chosen, opened
 from batch_pipeline.cli.progress import progress
-from batch_pipeline.cli.streams import all_streams, as_json, chosen, opened
 
 
 @click.command()
@@ -29,7 +29,12 @@ def run(stream: tuple[str, ...], as_json: bool) -> None:
     Example:
       batch-pipeline run orders
     """
-    from batch_pipeline.cli.walk import complain_of, drain_streams, drained_json, print_drained
+    from batch_pipeline.cli.run_output import (
+        complain_of,
+        drain_streams,
+        drained_json,
+        print_drained,
+    )
 
     with opened() as pipeline:
         streams = chosen(pipeline, stream)

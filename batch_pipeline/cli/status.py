@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batch_pipeline.cli.ages import ago, lasting
-from batch_pipeline.cli.console import fact, head, print_json, say
-from batch_pipeline.cli.streams import all_streams, as_json, chosen, opened
+from batch_pipeline.cli.console import ago, fact, head, lasting, print_json, say
+from batch_pipeline.cli.options import all_streams, as_json, chosen, opened
 from batch_pipeline.model.batch import BatchState, BatchStatus
 from batch_pipeline.model.errors import OF_ONE_META_TABLE
 from batch_pipeline.settings.units import format_bytes, format_duration
@@ -54,7 +53,7 @@ def status(stream: tuple[str, ...], as_json: bool) -> None:
 
 
 def _report(pipeline: "Pipeline", stream: "Stream") -> dict[str, Any]:
-    from batch_pipeline.cli.loads_told import standings_of
+    from batch_pipeline.cli.load_status import standings_of
 
     database = pipeline.database
     standing, reading, problem = _standing(pipeline, stream)
@@ -207,7 +206,7 @@ class _Told:
 
 
 def _print(told: _Told) -> None:
-    from batch_pipeline.cli.loads_told import print_standing
+    from batch_pipeline.cli.load_status import print_standing
 
     report = told.report
     head(report["stream"])

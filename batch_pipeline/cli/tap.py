@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from batch_pipeline.cli.console import complain
-from batch_pipeline.cli.exits import exit_code
+from batch_pipeline.cli.exit_codes import exit_code
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.settings.environment import load_settings

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from batch_pipeline.cli.console import complain
-from batch_pipeline.cli.exits import EXIT_INTERRUPTED, EXIT_OPERATOR, exit_code
+from batch_pipeline.cli.exit_codes import EXIT_INTERRUPTED, EXIT_OPERATOR, exit_code
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Source, SourceFormat, Stream

@@ -6,9 +6,9 @@ from typing import Any
 import click
 
 from batch_pipeline.cli.console import head, print_json, say
-from batch_pipeline.cli.exits import EXIT_SOME_FAILED
+from batch_pipeline.cli.exit_codes import EXIT_SOME_FAILED
+from batch_pipeline.cli.options import all_streams, as_json, chosen, opened
 from batch_pipeline.cli.progress import progress
-from batch_pipeline.cli.streams import all_streams, as_json, chosen, opened
 from batch_pipeline.model.checks import Check, CheckResult
 from batch_pipeline.model.progress import start_step
 

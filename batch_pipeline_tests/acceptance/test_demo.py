@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batch_pipeline.cli.demo_files import DemoFiles, write_demo
+from batch_pipeline.cli.demo import DemoFiles, write_demo
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline_tests.acceptance.workplace import (
     Workplace,

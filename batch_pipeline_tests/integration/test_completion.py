@@ -10,7 +10,7 @@ from click.shell_completion import get_completion_class
 from click.testing import CliRunner
 
 from batch_pipeline.cli import COMMANDS, cli
-from batch_pipeline.cli.completion import VARIABLE
+from batch_pipeline.cli.options import VARIABLE
 
 HEAVY = ("alembic", "dagster", "psycopg", "pyarrow", "pyspark", "sqlalchemy")
 STREAM_FILE = """\

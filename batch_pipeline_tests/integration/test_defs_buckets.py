@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from dagster_aws.s3 import S3Resource
 
 from batch_pipeline.cli import cli
-from batch_pipeline.cli.walk import complain_of
+from batch_pipeline.cli.run_output import complain_of
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.discover import Look, discover
 from batch_pipeline.defs.drain import drain

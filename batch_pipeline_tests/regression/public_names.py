@@ -10,7 +10,7 @@ import click
 import dagster as dg
 
 import batch_pipeline
-from batch_pipeline.cli import COMMANDS, cli, exits
+from batch_pipeline.cli import COMMANDS, cli, exit_codes
 from batch_pipeline.cli.tap import BatchPipelineTap
 from batch_pipeline.cli.target import TargetBatchPipeline
 from batch_pipeline.defs.component import UncheckedAttributes
@@ -38,7 +38,7 @@ def python_names() -> dict[str, str]:
 
 def commands() -> dict[str, str]:
     """Return the commands, their arguments and options, and the exit codes."""
-    entries = {f"exit code {n}": str(code) for n, code in vars(exits).items() if n.isupper()}
+    entries = {f"exit code {n}": str(code) for n, code in vars(exit_codes).items() if n.isupper()}
     for name in COMMANDS:
         entries[name] = COMMANDS[name].section.value
         for called, command in _leaves(name):

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from batch_pipeline.cli.ages import ago, at, lasting
+from batch_pipeline.cli.console import ago, at, lasting
 from batch_pipeline_tests.factories import NOON
 
 

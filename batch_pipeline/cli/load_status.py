@@ -4,8 +4,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from batch_pipeline.cli.ages import ago, at
-from batch_pipeline.cli.console import fact
+from batch_pipeline.cli.console import ago, at, fact
 from batch_pipeline.model.load import LoadRecord, LoadStatus
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from batch_pipeline.cli.console import complain, head, note, say
-from batch_pipeline.cli.exits import EXIT_SOME_FAILED, exit_code
+from batch_pipeline.cli.exit_codes import EXIT_SOME_FAILED, exit_code
 from batch_pipeline.defs.drain import Drained, drain
 from batch_pipeline.defs.in_process import alone
 from batch_pipeline.model.batch import BatchStatus

@@ -3,15 +3,18 @@
 Nothing heavy is imported here: a shell that completes a command line waits for it.
 """
 
+import os
+import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from batch_pipeline.cli.console import complain, note
-from batch_pipeline.cli.exits import EXIT_OPERATOR
+from batch_pipeline.cli.exit_codes import EXIT_OPERATOR
 from batch_pipeline.model.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -20,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def _complete_stream(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    from batch_pipeline.cli.completion import stream_names
 
     given = ctx.params.get("stream") or ()
     return [name for name in stream_names() if name.startswith(incomplete) and name not in given]
@@ -118,3 +120,45 @@ def left_out_reported(context: click.Context) -> Iterator[None]:
 
         complain(str(faulty(errors)))
         sys.exit(EXIT_OPERATOR)
+
+
+VARIABLE = "_BATCH_PIPELINE_COMPLETE"  # by which a shell asks click
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+def stream_names() -> list[str]:
+    """Read the names of streams from their files, in the order of these; judges no file.
+
+    Neither the stream's other keys nor the database is looked at, so that nobody waits.
+    """
+    import yaml
+
+    from batch_pipeline.model.errors import SettingError
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        files = sorted(_streams_folder().glob("*/defs.yaml"))
+    except (OSError, RuntimeError, SettingError):
+        return []
+    names = []
+    for file in files:
+        # Whoever presses a key is not told what is wrong with a file: `doctor` does that.
+        with suppress(OSError, ValueError, LookupError, TypeError, RecursionError, yaml.YAMLError):
+            name = loader(file.read_bytes()).get_single_data()["attributes"]["stream"]
+            if _NAME.fullmatch(name):
+                names.append(name)
+    return names
+
+
+def _streams_folder() -> Path:
+    """Give the streams folder of the settings, which are read where it is not plain without them:
+    reading them takes as long as all the rest.
+    """
+    named, here = os.environ.get("BATCH_PIPELINE_STREAMS"), Path.cwd() / "streams"
+    if named:
+        return Path(named).expanduser()
+    if here.is_dir() and not os.environ.get("BATCH_PIPELINE_ENV_FILE"):
+        return here
+    from batch_pipeline.settings.environment import load_settings
+
+    return load_settings(environment=os.environ).streams
