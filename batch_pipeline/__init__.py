@@ -8,13 +8,13 @@ The lifecycle of a file, and the module of each step:
 4. partition a batch is a partition of a Dagster asset     model/batch.py, defs/
 5. claim     an attempt starts, with a token and a lease   inventory/attempts.py
 6. encode    records become part files                     encode/task.py, spark/encoder.py
-7. publish   the manifest becomes visible                  steps/encode.py
+7. publish   the manifest becomes visible                  pipeline/attempt.py
 8. emit      SCHEMA, BATCH and STATE messages              singer/messages.py
-9. load      a target receives the records                 steps/load.py, load/
+9. load      a target receives the records                 pipeline/load.py, load/
 
 Where to change what:
 
-- keys of the stream file               settings/stream_attributes.py
+- keys of the stream file               config/stream_attributes.py
 - a source format                       encode/readers/formats.py, then a module beside it
 - an object store                       storage/filesystem.py, then a module like storage/local.py
 - which files count as landed           storage/landing.py, storage/landing_poll.py
@@ -31,10 +31,10 @@ Where to change what:
 - backfills                             inventory/backfills.py, defs/sensors/backfills.py
 - late arrivals                         inventory/late_arrivals.py
 - metadata and assets in Dagster        defs/metadata.py, defs/assets/
-- sensors                               defs/sensors/, steps/plan.py
-- checks of published batches           model/checks.py, steps/verify.py, defs/checks/
-- what garbage collection removes       model/garbage.py, steps/collect_garbage.py
-- restored backups                      steps/restore_check.py, steps/discard.py
+- sensors                               defs/sensors/, pipeline/plan.py
+- checks of published batches           model/checks.py, pipeline/verify.py, defs/checks/
+- what garbage collection removes       model/garbage.py, pipeline/collect_garbage.py
+- restored backups                      pipeline/restore_check.py, pipeline/restore_check.py
 - acquiring batches without Dagster     library/, inventory/acquire.py
 - commands                              cli/, COMMANDS in cli/__init__.py
 - `init`                                settings/own_files/, defs/project.py
@@ -52,9 +52,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from batch_pipeline.defs.build import build_definitions
-    from batch_pipeline.defs.component import BatchStream
-    from batch_pipeline.library import (
+    from batch_pipeline.client import (
         Batch,
         acquire_batch,
         acquire_batches,
@@ -69,6 +67,9 @@ if TYPE_CHECKING:
         resume_job,
         retry_job,
     )
+    from batch_pipeline.config.stream_file import describe_stream
+    from batch_pipeline.defs.build import build_definitions
+    from batch_pipeline.defs.component import BatchStream
     from batch_pipeline.model.errors import (
         AmbiguousJobError,
         BadWeightError,
@@ -95,7 +96,6 @@ if TYPE_CHECKING:
         UnknownMetaTableError,
         UnknownStreamError,
     )
-    from batch_pipeline.settings.stream_file import describe_stream
     from batch_pipeline.singer.parser import MessageError
 
 __all__ = [
@@ -149,7 +149,7 @@ _ELSEWHERE = {
     "BatchStream": "batch_pipeline.defs.component",
     "MessageError": "batch_pipeline.singer.parser",
     "build_definitions": "batch_pipeline.defs.build",
-    "describe_stream": "batch_pipeline.settings.stream_file",
+    "describe_stream": "batch_pipeline.config.stream_file",
 }
 
 
@@ -157,7 +157,7 @@ def __getattr__(name: str) -> object:
     """Load a part when its name is first asked for: the library without Dagster, the rest with."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_ELSEWHERE.get(name, "batch_pipeline.library")), name)
+    return getattr(import_module(_ELSEWHERE.get(name, "batch_pipeline.client")), name)
 
 
 def __dir__() -> list[str]:

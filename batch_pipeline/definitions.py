@@ -7,8 +7,8 @@ import os
 
 import dagster as dg
 
+from batch_pipeline.config.environment import load_settings
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.settings.environment import load_settings
 
 
 @dg.definitions

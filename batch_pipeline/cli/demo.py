@@ -21,8 +21,8 @@ from batch_pipeline.cli.options import opened
 from batch_pipeline.cli.progress import progress
 
 if TYPE_CHECKING:
+    from batch_pipeline.app import Pipeline
     from batch_pipeline.model.manifest import Manifest
-    from batch_pipeline.settings.pipeline import Pipeline
 
 _NEXT = (
     ("demo", "again: there is nothing left to do"),
@@ -48,7 +48,7 @@ def demo(reset: bool) -> None:
       batch-pipeline demo --reset
     """
     from batch_pipeline.cli.run_output import complain_of, drain_streams, manifests, print_drained
-    from batch_pipeline.settings.stream_file import load_streams
+    from batch_pipeline.config.stream_file import load_streams
 
     started = time.monotonic()
     with opened() as pipeline:
@@ -74,8 +74,8 @@ def demo(reset: bool) -> None:
 
 
 def _forget(pipeline: "Pipeline") -> None:
+    from batch_pipeline.config.stream_file import load_streams
     from batch_pipeline.defs.instance.forget import forget_stream
-    from batch_pipeline.settings.stream_file import load_streams
 
     folder = pipeline.home.path / "demo"
     with pipeline.home.lock("batch-pipeline demo --reset"):

@@ -12,8 +12,8 @@ from batch_pipeline.cli.console import err, head, note, say
 from batch_pipeline.cli.options import opened
 
 if TYPE_CHECKING:
+    from batch_pipeline.app import Pipeline
     from batch_pipeline.defs.instance.services import Service
-    from batch_pipeline.settings.pipeline import Pipeline
 
 
 @click.command()

@@ -13,19 +13,19 @@ from click.shell_completion import CompletionItem
 from batch_pipeline.cli.console import ago, at, fact, head, lasting, note, print_json, say
 from batch_pipeline.cli.load_status import print_loads
 from batch_pipeline.cli.options import as_json, chosen, opened
+from batch_pipeline.config.units import format_bytes
 from batch_pipeline.model.backfill import backfill_key, backfill_name
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline.model.errors import OF_ONE_META_TABLE
 from batch_pipeline.model.location import as_s3, shown, to_uri
-from batch_pipeline.settings.units import format_bytes
 
 if TYPE_CHECKING:
+    from batch_pipeline.app import Pipeline
     from batch_pipeline.model.batch import BatchStatus
     from batch_pipeline.model.garbage import Removal
     from batch_pipeline.model.item import Item
     from batch_pipeline.model.manifest import Manifest
     from batch_pipeline.model.stream import Stream
-    from batch_pipeline.settings.pipeline import Pipeline
 
 _ENDED = {
     AttemptStatus.FAILED: "failed",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from batch_pipeline.cli.console import at, fact, head, note
 from batch_pipeline.cli.load_status import loads_of, print_loads
+from batch_pipeline.config.units import format_bytes
 from batch_pipeline.model.errors import (
     OF_ONE_META_TABLE,
     AmbiguousJobError,
@@ -16,12 +17,11 @@ from batch_pipeline.model.errors import (
     UnknownBatchError,
     UnknownJobError,
 )
-from batch_pipeline.settings.units import format_bytes
 
 if TYPE_CHECKING:
+    from batch_pipeline.app import Pipeline
     from batch_pipeline.model.batch import Batch
     from batch_pipeline.model.stream import Stream
-    from batch_pipeline.settings.pipeline import Pipeline
 
 _SHOWN = 20
 _NAME = re.compile(r"([^:/]+:)?[0-9]+-[0-9]+|-?[0-9]+\.\.-?[0-9]+")

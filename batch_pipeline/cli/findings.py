@@ -5,6 +5,18 @@ from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 
+from batch_pipeline.app import Pipeline
+from batch_pipeline.config.environment_checks import (
+    check_configuration,
+    check_disks,
+    check_home,
+    check_java,
+    check_places,
+    check_ports,
+    check_versions,
+)
+from batch_pipeline.config.home import Home
+from batch_pipeline.config.stream_file import load_streams_tolerantly, no_streams
 from batch_pipeline.inventory.database import open_database
 from batch_pipeline.inventory.diagnostics import (
     check_dagster,
@@ -18,13 +30,6 @@ from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
 from batch_pipeline.model.checks import Finding, Level, attempted, failure, fine, warning
 from batch_pipeline.model.errors import SettingError
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.checkup.configuration import check_configuration
-from batch_pipeline.settings.checkup.folders import check_disks, check_home, check_places
-from batch_pipeline.settings.checkup.ports import check_ports
-from batch_pipeline.settings.checkup.versions import check_java, check_versions
-from batch_pipeline.settings.home import Home
-from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.settings.stream_file import load_streams_tolerantly, no_streams
 
 
 def find(asked: SourceTerms | None, job: str) -> Iterator[Finding]:

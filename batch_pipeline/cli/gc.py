@@ -11,15 +11,15 @@ from batch_pipeline.cli.console import complain, head, print_json, say
 from batch_pipeline.cli.exit_codes import exit_code
 from batch_pipeline.cli.options import all_streams, as_json, chosen, dry_run, opened
 from batch_pipeline.cli.progress import progress
+from batch_pipeline.config.units import format_bytes
 from batch_pipeline.model.errors import GarbageLeftError, PipelineError, StorageUnavailableError
 from batch_pipeline.model.garbage import Garbage, Reason
 from batch_pipeline.model.progress import start_step
-from batch_pipeline.settings.units import format_bytes
 
 if TYPE_CHECKING:
+    from batch_pipeline.app import Pipeline
     from batch_pipeline.model.stream import Stream
-    from batch_pipeline.settings.pipeline import Pipeline
-    from batch_pipeline.steps.collect_garbage import Collected
+    from batch_pipeline.pipeline.collect_garbage import Collected
 
 _SHOWN = 20
 _BECAUSE = {

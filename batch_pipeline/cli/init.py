@@ -9,13 +9,13 @@ import click
 
 from batch_pipeline.cli.console import err, head, note, print_json, print_next, say
 from batch_pipeline.cli.options import as_json
+from batch_pipeline.config.environment import load_settings
+from batch_pipeline.config.units import format_bytes
 from batch_pipeline.model.location import shown
-from batch_pipeline.settings.environment import load_settings
-from batch_pipeline.settings.units import format_bytes
 
 if TYPE_CHECKING:
+    from batch_pipeline.config.stream_proposal import Proposal
     from batch_pipeline.defs.project import Project
-    from batch_pipeline.settings.own_files.proposal import Proposal
 
 _SHOWN_COLUMNS = 8
 _SHOWN_KINDS = 8
@@ -48,10 +48,9 @@ def init(
     Example:
       batch-pipeline init shop --from exports
     """
+    from batch_pipeline.config.init_options import Asked
+    from batch_pipeline.config.stream_proposal import proposal_json, propose, text_of, this_machine
     from batch_pipeline.defs.project import write_project
-    from batch_pipeline.settings.own_files.keys import Asked
-    from batch_pipeline.settings.own_files.proposal import propose, this_machine
-    from batch_pipeline.settings.own_files.told import proposal_json, text_of
 
     there = Path(os.path.normpath(folder.expanduser().absolute()))
     asked = Asked(folder=there, place=place, name=name, include=include)

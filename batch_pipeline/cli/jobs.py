@@ -9,13 +9,13 @@ import click
 
 from batch_pipeline.cli.console import head, note, print_json, say
 from batch_pipeline.cli.options import as_json, one_job, opened, optional_job, some_batches
+from batch_pipeline.config.units import format_bytes
 from batch_pipeline.model.batch import Batch, BatchState, BatchStatus
 from batch_pipeline.model.errors import ConfigurationError, UnknownJobError
 from batch_pipeline.model.job import Job, JobReport
-from batch_pipeline.settings.units import format_bytes
 
 if TYPE_CHECKING:
-    from batch_pipeline.settings.pipeline import Pipeline
+    from batch_pipeline.app import Pipeline
 
 _SHOWN = 20
 on_table = click.option(

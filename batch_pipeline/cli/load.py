@@ -23,10 +23,10 @@ from batch_pipeline.model.load import TargetStatus
 from batch_pipeline.model.progress import is_enabled, start_step, track
 
 if TYPE_CHECKING:
+    from batch_pipeline.app import Pipeline
     from batch_pipeline.model.load import Target
     from batch_pipeline.model.stream import Stream
-    from batch_pipeline.settings.pipeline import Pipeline
-    from batch_pipeline.steps.load import Outcome
+    from batch_pipeline.pipeline.load import Outcome
 
 
 @dataclass(slots=True)
@@ -58,13 +58,13 @@ def load(stream: str, names: tuple[str, ...], batch: tuple[str, ...], as_json: b
     Example:
       batch-pipeline load orders --target warehouse
     """
-    from batch_pipeline.settings.restored import check_not_older
+    from batch_pipeline.pipeline.restore_check import ensure_inventory_current
 
     run_id = f"load-{uuid4().hex[:12]}"
     with opened() as pipeline, progress() as tell:
         one = pipeline.stream(stream)
         targets = _chosen(one, names)
-        check_not_older(pipeline, one)
+        ensure_inventory_current(pipeline.database, one)
         only = _due_again(pipeline, one, targets, batch) if batch else None
         desk = _Desk(pipeline, one, run_id, _silent if as_json else tell, only)
         results = [desk.load(target) for target in targets]
@@ -130,7 +130,6 @@ class _Desk:
 
     def load(self, target: "Target") -> _Result:
         """Load what is due into one target."""
-        from batch_pipeline.settings.loading import load_due
 
         result, name = _Result(target.name), target.name
         self.tell(f"{self.stream.name} into {name}")
@@ -138,7 +137,9 @@ class _Desk:
         due = None
         if is_enabled():
             due = self._standing(name).due if self.only is None else len(self.only)
-        outcomes = load_due(self.pipeline, self.stream, target, run_id=self.run_id, only=self.only)
+        outcomes = self.pipeline.load_pending(
+            self.stream, target, run_id=self.run_id, only=self.only
+        )
         try:
             for outcome in track(outcomes, f"loading into {name}", total=due):
                 result.outcomes.append(outcome)

@@ -8,9 +8,9 @@ from batch_pipeline.cli.console import ago, at, fact
 from batch_pipeline.model.load import LoadRecord, LoadStatus
 
 if TYPE_CHECKING:
+    from batch_pipeline.app import Pipeline
     from batch_pipeline.model.manifest import Manifest
     from batch_pipeline.model.stream import Stream
-    from batch_pipeline.settings.pipeline import Pipeline
 
 
 def loads_of(pipeline: "Pipeline", stream: "Stream", manifest: "Manifest") -> list[dict[str, Any]]:

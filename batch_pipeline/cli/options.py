@@ -18,8 +18,8 @@ from batch_pipeline.cli.exit_codes import EXIT_OPERATOR
 from batch_pipeline.model.errors import PipelineError
 
 if TYPE_CHECKING:
+    from batch_pipeline.app import Pipeline
     from batch_pipeline.model.stream import Stream
-    from batch_pipeline.settings.pipeline import Pipeline
 
 
 def _complete_stream(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -75,7 +75,7 @@ def removed_option(
 @contextmanager
 def opened() -> Iterator["Pipeline"]:
     """Open the pipeline that the environment describes, until the block ends."""
-    from batch_pipeline.settings.pipeline import Pipeline
+    from batch_pipeline.app import Pipeline
 
     with closing(Pipeline.from_environment()) as pipeline:
         yield pipeline
@@ -116,7 +116,7 @@ def left_out_reported(context: click.Context) -> Iterator[None]:
             raise
     errors = context.meta.get(_LEFT_OUT)
     if errors:
-        from batch_pipeline.settings.stream_file import faulty
+        from batch_pipeline.config.stream_file import faulty
 
         complain(str(faulty(errors)))
         sys.exit(EXIT_OPERATOR)
@@ -159,6 +159,6 @@ def _streams_folder() -> Path:
         return Path(named).expanduser()
     if here.is_dir() and not os.environ.get("BATCH_PIPELINE_ENV_FILE"):
         return here
-    from batch_pipeline.settings.environment import load_settings
+    from batch_pipeline.config.environment import load_settings
 
     return load_settings(environment=os.environ).streams

@@ -6,7 +6,7 @@ import click
 
 from batch_pipeline.cli.console import print_json, say
 from batch_pipeline.cli.options import as_json
-from batch_pipeline.settings.units import format_bytes
+from batch_pipeline.config.units import format_bytes
 
 
 @click.command()

@@ -9,17 +9,17 @@ import click
 from batch_pipeline.cli.console import print_json, say
 from batch_pipeline.cli.options import as_json, dry_run, one_stream, opened
 from batch_pipeline.cli.progress import progress
+from batch_pipeline.config.units import format_bytes, format_duration
 from batch_pipeline.model.backfill import Backfill, Estimate, Throughput
 from batch_pipeline.model.batch import Batch
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.item import Registered
 from batch_pipeline.model.planning import Planned
 from batch_pipeline.model.progress import start_step
-from batch_pipeline.settings.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
+    from batch_pipeline.app import Pipeline
     from batch_pipeline.model.stream import Stream
-    from batch_pipeline.settings.pipeline import Pipeline
 
 _SHOWN = 20
 _ONLY_WITH_BACKFILL = {
@@ -94,7 +94,7 @@ def plan(
     Example:
       batch-pipeline plan orders --backfill march --since 2026-03-01 --dry-run
     """
-    from batch_pipeline.settings.backfill_request import Asked, backfill_request
+    from batch_pipeline.config.backfill_form import Asked, backfill_request
 
     alone = [option for name, option in _ONLY_WITH_BACKFILL.items() if asked[name] not in _UNSET]
     if backfill is None and alone:
@@ -137,24 +137,21 @@ def _estimate(pipeline: "Pipeline", stream: "Stream", request: Backfill | None) 
 
 def _plan(pipeline: "Pipeline", stream: "Stream", *, accept_changed: bool) -> _Done:
     """Register what landed and plan it; return the new batches in id order."""
-    from batch_pipeline.settings.restored import check_not_older
-    from batch_pipeline.steps.plan import plan as plan_step
-    from batch_pipeline.steps.register import register
+    from batch_pipeline.pipeline.restore_check import ensure_inventory_current
 
-    check_not_older(pipeline, stream)
+    ensure_inventory_current(pipeline.database, stream)
     registered, database = _NOTHING, pipeline.database
     troubles: tuple[PipelineError, ...] = ()
     if stream.user_table is None:
         start_step(stream.name, "looking for files")
         landing = pipeline.landing(stream, wait=True)
-        registered = register(
-            landing,
-            database.meta_table(stream.name),
+        registered = database.meta_table(stream.name).register(
+            landing.found_files(),
             accept_changed=accept_changed,
             cutter=pipeline.cutter(stream),
         )
         troubles = (*landing.troubles,)
-    done = plan_step(database.batches, pipeline.meta_table(stream), stream, drain=True)
+    done = database.batches.plan(pipeline.meta_table(stream), stream.limits, drain=True)
     statuses = [] if done.ids is None else database.batches.statuses(stream.name, done.ids)
     return _Done(
         planned=done,
@@ -166,9 +163,9 @@ def _plan(pipeline: "Pipeline", stream: "Stream", *, accept_changed: bool) -> _D
 
 def _plan_backfill(pipeline: "Pipeline", stream: "Stream", request: Backfill) -> _Done:
     """Plan a backfill; return the new batches in id order."""
-    from batch_pipeline.settings.restored import check_not_older
+    from batch_pipeline.pipeline.restore_check import ensure_inventory_current
 
-    check_not_older(pipeline, stream)
+    ensure_inventory_current(pipeline.database, stream)
     table, backfills = pipeline.meta_table(stream), pipeline.database.backfills
     done = backfills.plan(request, table)
     if done.ids is None:

@@ -11,16 +11,16 @@ from batch_pipeline.cli.console import complain, head, print_json, say
 from batch_pipeline.cli.exit_codes import exit_code
 from batch_pipeline.cli.options import all_streams, as_json, chosen, dry_run, opened, removed_option
 from batch_pipeline.cli.progress import progress
+from batch_pipeline.config.units import parse_time
 from batch_pipeline.model.audit import Audit
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.manifest_file import Discarded
 from batch_pipeline.model.progress import start_step
-from batch_pipeline.settings.times import parse_time
 
 if TYPE_CHECKING:
+    from batch_pipeline.app import Pipeline
     from batch_pipeline.model.stream import Stream
-    from batch_pipeline.settings.pipeline import Pipeline
-    from batch_pipeline.steps.reconcile import Reconciled
+    from batch_pipeline.pipeline.reconcile import Reconciled
 
 _USUAL_AGE = timedelta(days=7)
 
@@ -117,18 +117,23 @@ def _audit_since(*, since: str | None, everything: bool, no_audit: bool) -> time
 
 def _reconcile(pipeline: "Pipeline", stream: "Stream", asked: _Asked) -> _Result:
     """Settle what is to be settled, then do what the hourly job does."""
-    from batch_pipeline.settings.restored import check_not_older, discard
-    from batch_pipeline.steps.reconcile import reconcile as reconcile_step
+    from batch_pipeline.pipeline.reconcile import reconcile as reconcile_step
+    from batch_pipeline.pipeline.restore_check import (
+        discard_unknown_manifests,
+        ensure_inventory_current,
+    )
 
     start_step(stream.name, "reconciling")
     result = _Result(stream=stream.name)
     try:
         if asked.discard:
             now = datetime.now(UTC)
-            result.discarded = discard(pipeline, stream, now=now, dry_run=asked.dry_run)
+            result.discarded = discard_unknown_manifests(
+                pipeline.database, stream, now=now, dry_run=asked.dry_run
+            )
         if asked.dry_run:
             return result
-        check_not_older(pipeline, stream)
+        ensure_inventory_current(pipeline.database, stream)
         database, storage = pipeline.database, pipeline.storage(stream)
         result.reconciled = reconcile_step(
             stream.name, database.attempts, database.manifests, storage

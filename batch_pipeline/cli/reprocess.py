@@ -19,9 +19,8 @@ from batch_pipeline.cli.options import (
     some_batches,
 )
 from batch_pipeline.cli.progress import progress
+from batch_pipeline.config.units import format_bytes, parse_time
 from batch_pipeline.model.errors import PipelineError
-from batch_pipeline.settings.times import parse_time
-from batch_pipeline.settings.units import format_bytes
 
 if TYPE_CHECKING:
     from batch_pipeline.defs.reprocess import Chosen, Remade

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.cli.console import complain, head, note, say
 from batch_pipeline.cli.exit_codes import EXIT_SOME_FAILED, exit_code
+from batch_pipeline.config.units import format_bytes
 from batch_pipeline.defs.drain import Drained, drain
 from batch_pipeline.defs.in_process import alone
 from batch_pipeline.model.batch import BatchStatus
@@ -12,8 +14,6 @@ from batch_pipeline.model.errors import JobPausedError, LandingTroubleError
 from batch_pipeline.model.location import shown
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.stream import Source, Stream
-from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.settings.units import format_bytes
 
 
 def drain_streams(pipeline: Pipeline, streams: Sequence[Stream], *, command: str) -> list[Drained]:

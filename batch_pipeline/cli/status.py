@@ -10,16 +10,16 @@ import click
 
 from batch_pipeline.cli.console import ago, fact, head, lasting, print_json, say
 from batch_pipeline.cli.options import all_streams, as_json, chosen, opened
+from batch_pipeline.config.units import format_bytes, format_duration
 from batch_pipeline.model.batch import BatchState, BatchStatus
 from batch_pipeline.model.errors import OF_ONE_META_TABLE
-from batch_pipeline.settings.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
+    from batch_pipeline.app import Pipeline
     from batch_pipeline.inventory.meta_tables.watermarks import WatermarkReading
     from batch_pipeline.model.backfill import Progress
     from batch_pipeline.model.status import StreamStatus
     from batch_pipeline.model.stream import Stream
-    from batch_pipeline.settings.pipeline import Pipeline
 
 _SHOWN = 5
 _WRONG = ("dead", "failed", "cancelled")  # states that wait for a person

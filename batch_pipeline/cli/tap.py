@@ -7,12 +7,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.cli.console import complain
 from batch_pipeline.cli.exit_codes import exit_code
+from batch_pipeline.config.environment import load_settings
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.manifest import Manifest
-from batch_pipeline.settings.environment import load_settings
-from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.singer.bookmarks import Bookmark
 from batch_pipeline.singer.tap.settings import OfferedStream, PublishedSource
 from batch_pipeline.singer.tap.tap import PublishedTap

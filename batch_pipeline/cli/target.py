@@ -13,19 +13,19 @@ from pathlib import Path
 
 import click
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.cli.console import complain
 from batch_pipeline.cli.exit_codes import EXIT_INTERRUPTED, EXIT_OPERATOR, exit_code
-from batch_pipeline.model.errors import PipelineError
-from batch_pipeline.model.location import to_uri
-from batch_pipeline.model.stream import Source, SourceFormat, Stream
-from batch_pipeline.settings.environment import load_settings
-from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.settings.stream_file import (
+from batch_pipeline.config.environment import load_settings
+from batch_pipeline.config.stream_file import (
     FILE_NAME,
     find_stream_files,
     load_streams_tolerantly,
     read_stream_file,
 )
+from batch_pipeline.model.errors import PipelineError
+from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.stream import Source, SourceFormat, Stream
 from batch_pipeline.singer.target.config import (
     CONFIG_READ_ERRORS,
     AnnouncedStream,

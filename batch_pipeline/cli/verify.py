@@ -39,7 +39,7 @@ def verify(stream: tuple[str, ...], deep: bool, last: int, everything: bool, as_
     Example:
       batch-pipeline verify orders --deep
     """
-    from batch_pipeline.settings.verification import Scope, verdicts
+    from batch_pipeline.pipeline.verify import Scope, verify_stream
 
     scope = Scope(newest=None, since=None) if everything else Scope(newest=last)
     checks = [check for check in Check if deep or check is not Check.CHECKSUMS]
@@ -47,7 +47,9 @@ def verify(stream: tuple[str, ...], deep: bool, last: int, everything: bool, as_
     with opened() as pipeline, progress():
         for one in chosen(pipeline, stream):
             start_step(one.name, "verifying")
-            found[one.name] = list(verdicts(pipeline, one, checks, scope))
+            found[one.name] = list(
+                verify_stream(pipeline.database, one, checks, scope, pipeline.meta_table)
+            )
     if as_json:
         print_json({"streams": [_report(name, said) for name, said in found.items()]})
     else:

@@ -12,6 +12,7 @@ from typing import Any
 
 import dagster as dg
 
+from batch_pipeline.config.stream_file import load_streams_tolerantly
 from batch_pipeline.defs.assets.encoded import backfill_asset, batches_asset
 from batch_pipeline.defs.assets.late import late_asset
 from batch_pipeline.defs.assets.loaded import loaded_asset
@@ -45,7 +46,6 @@ from batch_pipeline.defs.sensors.run_ends import cancelled_runs_sensor, failed_r
 from batch_pipeline.defs.sensors.stream_files import stream_files_sensor
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.stream_file import load_streams_tolerantly
 
 
 def build_definitions(streams: Iterable[Stream] | str | Path) -> dg.Definitions:

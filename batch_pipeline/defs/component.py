@@ -14,11 +14,11 @@ from dagster.components.core.context import ComponentDeclLoadContext
 from dagster.components.core.decl import YamlDecl
 from pydantic import BaseModel, RootModel
 
+from batch_pipeline.config.stream_attributes import StreamAttributes
+from batch_pipeline.config.stream_file import read_component, stream_of
 from batch_pipeline.defs.build import shared_definitions, stream_definitions
 from batch_pipeline.defs.scaffold import StreamScaffolder
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.stream_attributes import StreamAttributes
-from batch_pipeline.settings.stream_file import read_component, stream_of
 
 _EXAMPLE = {
     "stream": "orders",

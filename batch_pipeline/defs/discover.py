@@ -13,6 +13,7 @@ from datetime import datetime
 
 import dagster as dg
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.heard import Heard, Known
 from batch_pipeline.defs.partitioned import backfills_of, batches_of
 from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
@@ -21,13 +22,10 @@ from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.item import Registered
 from batch_pipeline.model.planning import Planned
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.ports import LandingWatch
-from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.settings.restored import Checked, check_not_older
-from batch_pipeline.steps.plan import plan
-from batch_pipeline.steps.reconcile import reconcile
-from batch_pipeline.steps.register import register
+from batch_pipeline.pipeline.reconcile import reconcile
+from batch_pipeline.pipeline.restore_check import CheckedInventory, ensure_inventory_current
 from batch_pipeline.storage.filesystem import FileSystem, filesystem_of
+from batch_pipeline.storage.landing_poll import PolledLanding
 from batch_pipeline.storage.s3 import S3FileSystem
 
 
@@ -52,10 +50,10 @@ class _Remembered:
     """
 
     heard: Heard
-    landing: LandingWatch | None = None
+    landing: PolledLanding | None = None
     beginning: datetime | None = None
     pointed: Mapping[int, int] | None = None
-    checked: Checked = field(default_factory=Checked)
+    checked: CheckedInventory = field(default_factory=CheckedInventory)
 
 
 class Look:
@@ -121,10 +119,10 @@ def discover(
             landing = _landing(
                 pipeline, stream, table, remembered, wait=drain, filesystem=filesystem
             )
-            registered = register(landing, table, cutter=pipeline.cutter(stream))
+            registered = table.register(landing.found_files(), cutter=pipeline.cutter(stream))
             registered = landing.settled(registered)
             troubles = (*landing.troubles,)
-        planned = plan(pipeline.database.batches, table, stream, drain=drain)
+        planned = pipeline.database.batches.plan(table, stream.limits, drain=drain)
         known = remembered.heard.look(pipeline, stream, batches_of(stream), instance)
     return Discovered(registered=registered, planned=planned, known=known, troubles=troubles)
 
@@ -152,7 +150,7 @@ def _reconcile(pipeline: Pipeline, stream: Stream, remembered: _Remembered) -> N
 
     Nothing is done where the inventory is older than the storage.
     """
-    check_not_older(pipeline, stream, remembered.checked)
+    ensure_inventory_current(pipeline.database, stream, remembered.checked)
     database = pipeline.database
     counts = database.change_feed.publish_counts(stream.name)
     if counts == remembered.pointed:
@@ -172,7 +170,7 @@ def _landing(
     *,
     wait: bool,
     filesystem: FileSystem | None,
-) -> LandingWatch:
+) -> PolledLanding:
     """Give the landing as it is remembered, unless the meta table was begun anew since."""
     beginning = table.first_registered_at()
     landing = remembered.landing

@@ -12,15 +12,16 @@ from typing import Any
 
 import dagster as dg
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.discover import look_at_backfills
 from batch_pipeline.defs.in_process import quiet_dagster, run_in_process
 from batch_pipeline.defs.instance.left_runs import close_left_runs, drain_tags
 from batch_pipeline.defs.metadata import LANDING_TROUBLE
 from batch_pipeline.defs.names import batches_job, late_job, meta_table_job, run_tags
-from batch_pipeline.defs.partitioned import backfills_of, batches_of
+from batch_pipeline.defs.partitioned import backfills_of, batches_of, group_neighbours
 from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
-from batch_pipeline.model.batch import BatchState, BatchStatus
+from batch_pipeline.model.batch import BatchState, BatchStatus, due_batches
 from batch_pipeline.model.errors import (
     DatabaseUnreachableError,
     JobPausedError,
@@ -30,8 +31,6 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.progress import start_step
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.steps.plan import due, neighbours
 
 _SHOWN = 300  # characters of an exception that is not ours
 
@@ -145,8 +144,10 @@ def _drain_stream(
         start_step(stream.name, "looking for files")
         _note_arrivals(drained, run_in_process(register_job, instance, tags=home))
         statuses = pipeline.database.batches.statuses(stream.name)
-        left = [s for s in due(statuses, retry_failed=True) if s.batch.key not in drained.tried]
-        late = due(pipeline.database.batches.late_statuses(stream.name), retry_failed=True)
+        left = [
+            s for s in due_batches(statuses, retry_failed=True) if s.batch.key not in drained.tried
+        ]
+        late = due_batches(pipeline.database.batches.late_statuses(stream.name), retry_failed=True)
         if late and not drained.tried_late:
             drained.tried_late += [status.batch.id for status in late]
             run_in_process(encode_late_job, instance, tags=home)
@@ -155,7 +156,7 @@ def _drain_stream(
         start_step(stream.name, "encoding", total=len(left))
         order = instance.get_dynamic_partitions(batches_of(stream).set_name)
         keys = [status.batch.key for status in left]
-        for group in neighbours(keys, order, most=stream.dagster.partitions_per_run):
+        for group in group_neighbours(keys, order, most=stream.dagster.partitions_per_run):
             jobs.check_not_paused(stream.name)
             drained.tried += group
             tags = home | run_tags(stream, group[0], group[-1])
@@ -176,11 +177,11 @@ def _drain_backfills(
     instance.add_dynamic_partitions(asset.set_name, list(known.new_keys))
     for event in known.unseen:
         instance.report_runless_asset_event(event)
-    waiting = sorted(due(known.statuses, retry_failed=True), key=lambda one: one.batch.job)
+    waiting = sorted(due_batches(known.statuses, retry_failed=True), key=lambda one: one.batch.job)
     for name, statuses in groupby(waiting, key=lambda one: one.batch.job):
         by_key = {asset.key_of(status.batch): status.batch.id for status in statuses}
         start_step(name, "encoding", total=len(by_key))
-        for group in neighbours(by_key, known.order, most=stream.dagster.partitions_per_run):
+        for group in group_neighbours(by_key, known.order, most=stream.dagster.partitions_per_run):
             reason = backfills.paused(stream.name).get(name)
             if reason is not None:
                 drained.error = drained.error or JobPausedError(name, reason)

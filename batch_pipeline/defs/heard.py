@@ -12,6 +12,7 @@ from itertools import islice
 
 import dagster as dg
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.key_order import KeyOrder
 from batch_pipeline.defs.metadata import batch_materialization, generation_of
 from batch_pipeline.defs.names import DATA_VERSION_TAG
@@ -20,8 +21,7 @@ from batch_pipeline.defs.sensors.run_keys import reporting_runs
 from batch_pipeline.inventory.change_feed import Cursor
 from batch_pipeline.model.batch import Batch, BatchStatus
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.steps.reconcile import pointer_of
+from batch_pipeline.pipeline.reconcile import pointer_of
 
 MOST_KEYS = 10_000  # adding so many takes Postgres half a second
 MOST_EVENTS = 500

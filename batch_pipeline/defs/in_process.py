@@ -9,9 +9,9 @@ from typing import Any
 
 import dagster as dg
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.instance.home import open_instance
 from batch_pipeline.model.errors import PipelineError
-from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.spark.sessions.session import close_session
 
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}

@@ -5,13 +5,13 @@ from typing import Any
 
 import dagster as dg
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.metadata import standing_observation
 from batch_pipeline.defs.names import meta_table_key
 from batch_pipeline.model.batch import BatchState
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.status import StreamStatus
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.pipeline import Pipeline
 
 
 def observation(pipeline: Pipeline, stream: Stream) -> dg.AssetObservation:

@@ -3,7 +3,7 @@
 What encodes, launches and counts is written once, against this value. Nothing is opened here.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
@@ -66,3 +66,23 @@ def backfills_of(stream: Stream) -> Partitioned:
         find=lambda database, key: database.backfills.batch(stream.name, key),
         statuses=lambda database: database.backfills.of_all(stream.name),
     )
+
+
+def group_neighbours(chosen: Iterable[str], order: Sequence[str], *, most: int) -> list[list[str]]:
+    """Group partition keys for runs: at most `most`, with no other key between them in `order`.
+
+    A run over several partitions is a range to Dagster, which includes every key in between. The
+    order is the one in which keys were added: the halves of a split batch come after later
+    batches. A key that is not in `order` is left out.
+    """
+    positions = {key: position for position, key in enumerate(order)}
+    groups: list[list[str]] = []
+    for key in chosen:
+        if key not in positions:
+            continue
+        last = groups[-1] if groups else []
+        if last and len(last) < most and positions[key] == positions[last[-1]] + 1:
+            last.append(key)
+        else:
+            groups.append([key])
+    return groups

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from batch_pipeline.config.landed_files import project_not_made
+from batch_pipeline.config.stream_file import FILE_NAME, load_streams_tolerantly
 from batch_pipeline.model.errors import ConfigurationError
-from batch_pipeline.settings.own_files.choice import project_not_made
-from batch_pipeline.settings.stream_file import FILE_NAME, load_streams_tolerantly
 
 STREAMS = "streams"
 _OF_DAGSTER = ("dagster.yaml", "workspace.yaml")

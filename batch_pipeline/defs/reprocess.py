@@ -7,20 +7,19 @@ from datetime import datetime, timedelta
 
 import dagster as dg
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.heard import Heard
 from batch_pipeline.defs.in_process import quiet_dagster, run_in_process
 from batch_pipeline.defs.instance.left_runs import close_left_runs, drain_tags
 from batch_pipeline.defs.names import batches_job, run_tags
-from batch_pipeline.defs.partitioned import batches_of
+from batch_pipeline.defs.partitioned import batches_of, group_neighbours
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.backfill import check_times
 from batch_pipeline.model.batch import BatchStatus
 from batch_pipeline.model.errors import InvalidValueError, UnknownBatchError, UnknownJobError
 from batch_pipeline.model.progress import start_step
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.steps.plan import neighbours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +125,7 @@ def reprocess(
         job = build_definitions([stream]).resolve_job_def(batches_job(stream))
         start_step(stream.name, "encoding", total=len(chosen.batches))
         most = stream.dagster.partitions_per_run
-        for group in neighbours(chosen.partitions, chosen.order, most=most):
+        for group in group_neighbours(chosen.partitions, chosen.order, most=most):
             database.jobs.check_not_paused(stream.name)
             tags = drain_tags(pipeline) | run_tags(stream, group[0], group[-1])
             run_in_process(job, instance, tags=tags)

@@ -9,9 +9,9 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field, PrivateAttr
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.model.errors import SparkUnavailableError
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.spark.sessions.session import SparkSettings, open_session
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import Annotated
 import dagster as dg
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from batch_pipeline.config.attribute_types import Location, stream_name
+from batch_pipeline.config.stream_text import stream_text
 from batch_pipeline.model.stream import SourceFormat, stream_name_of
-from batch_pipeline.settings.stream_text import stream_text
-from batch_pipeline.settings.stream_values import Location, stream_name
 
 _PYTHON = """\
 import dagster as dg

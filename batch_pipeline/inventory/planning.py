@@ -7,8 +7,9 @@ import json
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 
@@ -37,10 +38,11 @@ from batch_pipeline.model.errors import (
     UnknownBatchError,
 )
 from batch_pipeline.model.failpoint import failpoint
+from batch_pipeline.model.filter import Filter
 from batch_pipeline.model.id_range import IdRange
-from batch_pipeline.model.job import JobKind, JobTerms
+from batch_pipeline.model.item import Item
+from batch_pipeline.model.job import JobKind, JobTerms, TableIdentity
 from batch_pipeline.model.planning import Cut, Limits, Planned
-from batch_pipeline.ports import MetaTable
 
 _STREAM_ROWS = 10_000
 _COPY = (
@@ -48,6 +50,62 @@ _COPY = (
     "(job_id, first_id, last_id, weight, item_count, oversized, config, item_ids, "
     "id_runs) FROM STDIN"
 )
+
+
+class MetaTable(Protocol):
+    """The table that lists a stream's items."""
+
+    @property
+    def stream(self) -> str:
+        """Name of the stream whose items it lists."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Its canonical name, `schema.table`."""
+        ...
+
+    @property
+    def where(self) -> Filter | None:
+        """Filter applied to every read; None for all rows."""
+        ...
+
+    @property
+    def identity(self) -> TableIdentity | None:
+        """The database and the columns that it is read by, if known."""
+        ...
+
+    def high_watermark(self) -> int | None:
+        """Return the highest id below which no row can still appear, or None without rows."""
+        ...
+
+    def cuts(self, after_id: int | None, high_watermark: int, limits: Limits) -> Iterator[Cut]:
+        """Cut the items above an id (None: all) into batches, in one pass."""
+        ...
+
+    def oldest_age(self, after_id: int | None) -> timedelta | None:
+        """Return how long ago the oldest item above an id appeared, if that is known."""
+        ...
+
+    def backlog(self, after_id: int | None) -> tuple[int, int]:
+        """Return the number of the items above an id and their total weight."""
+        ...
+
+    def check_not_restarted(self, planned_up_to: int) -> None:
+        """Check that new ids are above the highest planned one.
+
+        Raises:
+            MetaTableRestartedError: the ids have started again from a lower one.
+        """
+        ...
+
+    def items(self, batch: Batch) -> Sequence[Item]:
+        """Read the items of a batch in id order.
+
+        Raises:
+            BatchDataError: a row cannot be an item.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)

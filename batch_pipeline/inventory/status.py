@@ -25,7 +25,7 @@ from batch_pipeline.inventory.meta_tables.queries import RangeFacts
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.watermarks import describe_reading
-from batch_pipeline.inventory.planning import status_from_row, status_query
+from batch_pipeline.inventory.planning import MetaTable, status_from_row, status_query
 from batch_pipeline.inventory.tables import attempt, batch, batch_state, bookmark, job
 from batch_pipeline.inventory.throughput import recent_throughput
 from batch_pipeline.model.backfill import Progress
@@ -41,7 +41,6 @@ from batch_pipeline.model.status import (
     Stuck,
     Tiling,
 )
-from batch_pipeline.ports import MetaTable
 
 _FINISHED = (BatchState.PUBLISHED.value, BatchState.SUPERSEDED.value)
 

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from batch_pipeline.inventory.connection import transaction
 from batch_pipeline.inventory.jobs import ALL_IDS, highest_planned, of_stream
+from batch_pipeline.inventory.planning import MetaTable
 from batch_pipeline.inventory.tables import (
     SCHEMA,
     UNFINISHED,
@@ -25,7 +26,6 @@ from batch_pipeline.inventory.tables import (
 from batch_pipeline.model.batch import AttemptStatus, BatchState
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.status import EndedAttempt, NotPlanned, UnfinishedBatches
-from batch_pipeline.ports import MetaTable
 
 _MAX_ATTEMPTS = 5_000
 # Ids are assigned before they are visible, so an attempt may appear this far below the highest id.

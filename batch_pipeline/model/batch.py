@@ -7,7 +7,7 @@ batch whose attempts keep failing.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -68,6 +68,23 @@ class BatchStatus:
     generation: int | None = None
     error: str | None = None
     finished_at: datetime | None = None
+
+
+_DUE = frozenset({BatchState.PLANNED, BatchState.INTERRUPTED})
+_DUE_ON_REQUEST = frozenset({BatchState.FAILED, BatchState.DEAD})
+
+
+def due_batches(statuses: Iterable[BatchStatus], *, retry_failed: bool) -> list[BatchStatus]:
+    """Return the batches to encode now: planned and interrupted ones, in the given order.
+
+    Failed and dead batches are due only with `retry_failed`, when a person asked for it. Cancelled
+    ones are never due: `jobs retry` plans them again.
+    """
+    return [
+        status
+        for status in statuses
+        if status.state in _DUE or (retry_failed and status.state in _DUE_ON_REQUEST)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

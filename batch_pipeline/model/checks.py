@@ -1,8 +1,8 @@
 """Checks of a stream and their results.
 
 `Check` lists the checks. The `evaluate_*` functions compute the `CheckResult` of those that need
-only values from the inventory; `steps.verify` computes the ones that read files. `Finding` is the
-result of a diagnosis of the installation. Presentation is left to the callers.
+only values from the inventory; `pipeline.verify` computes the ones that read files. `Finding` is
+the result of a diagnosis of the installation. Presentation is left to the callers.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

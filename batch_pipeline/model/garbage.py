@@ -2,7 +2,7 @@
 
 `parse_name` is the inverse of the file names that encoding and publishing create. `classify`
 decides from the file, the known attempts and the retention of the stream. Files are listed and
-deleted in `steps.collect_garbage`.
+deleted in `pipeline.collect_garbage`.
 """
 
 import re

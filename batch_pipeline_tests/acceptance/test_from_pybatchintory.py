@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 import batch_pipeline
-from batch_pipeline import acquire_batch, audit_job, library
+from batch_pipeline import acquire_batch, audit_job, client
 from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline_tests.acceptance.pybatchintory_user import Orders, asked, python_of, work
 from batch_pipeline_tests.integration.invariants import check_invariants
@@ -48,9 +48,9 @@ def url(server_url: str, template: str, request: pytest.FixtureRequest) -> Itera
         with psycopg.connect(url) as connection:
             connection.execute(CREATE)
         work(python, url, HISTORY)
-        library.configure(settings={"inventory_conn": url})
+        client.configure(settings={"inventory_conn": url})
         yield url
-        library.close()
+        client.close()
 
 
 def test_job_of_pybatchintory_continues_without_repeating_or_losing_an_item(url: str) -> None:
@@ -70,7 +70,7 @@ def test_job_of_pybatchintory_continues_without_repeating_or_losing_an_item(url:
     exec(finish, names)  # noqa: S102
     assert sorted(processed) == sorted(f"file-{number}" for number in NOT_PROCESSED)
     batch = names["batch"]
-    assert isinstance(batch, library.Batch)
+    assert isinstance(batch, client.Batch)
     assert batch.id_range.first_id == 42
     assert batch.items == [f"file-{number}" for number in range(42, 52)]
     batch.succeeded()

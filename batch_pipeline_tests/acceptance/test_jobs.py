@@ -6,12 +6,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.names import LAUNCH_TAG, batches_job, partitions, run_tags
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors.new_files import new_files_sensor
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline_tests.acceptance.workplace import Workplace, manifests
 from batch_pipeline_tests.integration.invariants import check_invariants
 from batch_pipeline_tests.integration.seeds import execute, query

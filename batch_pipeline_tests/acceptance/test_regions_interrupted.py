@@ -10,11 +10,11 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from batch_pipeline.config.home import Home
+from batch_pipeline.config.stream_file import read_stream_file
 from batch_pipeline.defs.instance.home import open_instance
 from batch_pipeline.defs.names import batches_key
 from batch_pipeline.inventory import embedded_server
-from batch_pipeline.settings.home import Home
-from batch_pipeline.settings.stream_file import read_stream_file
 from batch_pipeline_tests.acceptance.regions import (
     RECORDS,
     SUM_OF_POSITIVES,

@@ -11,11 +11,11 @@ import dagster as dg
 import pytest
 import sqlalchemy as sa
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors.late import late_sensor
 from batch_pipeline.defs.sensors.new_files import new_files_sensor
 from batch_pipeline.model.location import to_uri
-from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline_tests.acceptance.workplace import (
     Workplace,
     json_records,

@@ -12,8 +12,8 @@ from typing import Any
 
 from batch_pipeline.defs.names import run_tags
 from batch_pipeline.defs.partitioned import batches_of
+from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline.spark.sessions.session import close_session, open_session
-from batch_pipeline.steps.encode import encode
 from batch_pipeline_tests.acceptance.graphql import BACKFILL, LAUNCH, ask
 from batch_pipeline_tests.acceptance.workplace import manifests, new_workplace, wait_until
 from batch_pipeline_tests.benchmarks.dagster_latency import live
@@ -82,7 +82,7 @@ def through_dev(batches: int) -> list[str]:
 
 def _loop(opened: Stage, session: Any) -> None:
     pipeline, stream = opened.pipeline, opened.stream
-    workshop = pipeline.workshop(stream, lambda: session)
+    workshop = pipeline.encode_context(stream, lambda: session)
     for status in pipeline.database.batches.statuses(stream.name):
         encode(workshop, status.batch, run_id="loop")
 

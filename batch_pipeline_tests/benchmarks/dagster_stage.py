@@ -17,6 +17,7 @@ import dagster as dg
 import sqlalchemy as sa
 import yaml
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.instance.home import open_instance
 from batch_pipeline.defs.partitioned import Partitioned, backfills_of, batches_of
@@ -25,7 +26,6 @@ from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.pipeline import Pipeline
 
 _PUBLISH = [
     """

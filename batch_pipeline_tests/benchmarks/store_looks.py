@@ -13,7 +13,6 @@ from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.model.item import Registered
 from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.stream import Arrivals, KeyOrder, Source, Storage, Stream
-from batch_pipeline.steps.register import register
 from batch_pipeline.storage import s3_client
 from batch_pipeline.storage.landing import SourceLanding
 from batch_pipeline.storage.landing_poll import PolledLanding
@@ -70,7 +69,7 @@ def _looks(
     found: list[Registered] = []
 
     def look() -> None:
-        found.append(watched.settled(register(watched, table)))
+        found.append(watched.settled(table.register(watched.found_files())))
 
     while not found or found[-1].found < keys:
         line = _line(f"{name}, look {len(found) + 1}", requests, look, 1)

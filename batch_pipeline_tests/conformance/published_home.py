@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.steps.encode import encode
-from batch_pipeline.steps.plan import plan
-from batch_pipeline.steps.register import register
+from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline_tests.acceptance.workplace import Workplace
 from batch_pipeline_tests.conformance.printed import Producer
 from batch_pipeline_tests.factories import limits
@@ -96,10 +94,10 @@ def published_home(folder: Path, url: str) -> Iterator[PublishedHome]:
 
 def _publish_all(pipeline: Pipeline, stream: Stream, session: Any) -> None:
     table = pipeline.database.meta_table(stream.name)
-    register(pipeline.landing(stream, wait=False), table)
-    plan(pipeline.database.batches, table, stream, drain=True)
+    table.register(pipeline.landing(stream, wait=False).found_files())
+    pipeline.database.batches.plan(table, stream.limits, drain=True)
     statuses = list(pipeline.database.batches.statuses(stream.name))
-    workshop = pipeline.workshop(stream, lambda: session)
+    workshop = pipeline.encode_context(stream, lambda: session)
     if stream.name == "orders":
         selection = Selection(ids=IdRange(first_id=1, last_id=2))
         request = Backfill.of_stream("orders", "2023", selection, limits(max_weight=10**6))

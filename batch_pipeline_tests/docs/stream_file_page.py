@@ -12,9 +12,8 @@ from typing import get_origin
 from pydantic.fields import FieldInfo
 
 import batch_pipeline
-from batch_pipeline.settings.record_attributes import MappingAttributes
-from batch_pipeline.settings.section import Section
-from batch_pipeline.settings.stream_attributes import StreamAttributes
+from batch_pipeline.config.attribute_types import Section
+from batch_pipeline.config.stream_attributes import MappingAttributes, StreamAttributes
 from batch_pipeline_tests.docs.stream_file_sections import EXAMPLES, SEE, TITLES
 from batch_pipeline_tests.docs.stream_file_types import (
     meaning,

@@ -14,18 +14,18 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import AfterValidator, BeforeValidator
 from pydantic.fields import FieldInfo
 
-from batch_pipeline.settings.record_attributes import LineageValue, OnBadFileValue
-from batch_pipeline.settings.section import Section
-from batch_pipeline.settings.stream_values import (
+from batch_pipeline.config.attribute_types import (
     Duration,
     Location,
     QueueUrl,
+    Section,
     Size,
     stream_name,
 )
-from batch_pipeline.settings.table_attributes import Where
-from batch_pipeline.settings.target_attributes import Command, TargetConfig, Variable
-from batch_pipeline.settings.units import format_bytes, format_duration
+from batch_pipeline.config.source_attributes import Where
+from batch_pipeline.config.stream_attributes import LineageValue, OnBadFileValue
+from batch_pipeline.config.target_attributes import Command, TargetConfig, Variable
+from batch_pipeline.config.units import format_bytes, format_duration
 
 _TOLD = re.compile(r" \((?:(?:bytes|seconds), or with a unit[^;()]*; )?default:? ([^()]+)\)")
 _NO_BOUND = 2**31 - 1

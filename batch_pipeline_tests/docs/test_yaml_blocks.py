@@ -12,9 +12,9 @@ from dagster._core.instance.config import dagster_instance_config
 from dagster._core.workspace.config_schema import process_workspace_config
 
 from batch_pipeline import build_definitions, describe_stream
+from batch_pipeline.config.stream_attributes import StreamAttributes
+from batch_pipeline.config.stream_file import read_stream_file, stream_of
 from batch_pipeline.model.errors import PipelineError
-from batch_pipeline.settings.stream_attributes import StreamAttributes
-from batch_pipeline.settings.stream_file import read_stream_file, stream_of
 from batch_pipeline_tests.docs.pages import Found, blocks
 
 KEYS = {field.alias or name for name, field in StreamAttributes.model_fields.items()}

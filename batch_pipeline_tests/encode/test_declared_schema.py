@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from batch_pipeline.config.stream_file import read_stream_file
 from batch_pipeline.model.encoding import Format
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import SourceFormat, Stream
-from batch_pipeline.settings.stream_file import read_stream_file
 from batch_pipeline_tests.encode.task_fixture import fields_of, lines_of, quarantining_task
 
 PROPERTIES: dict[str, Any] = {

@@ -18,6 +18,7 @@ import psycopg
 import yaml
 from psycopg import sql
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.encode import EncodeRequest, EncodeResult
 from batch_pipeline.model.item import Item
@@ -25,12 +26,9 @@ from batch_pipeline.model.location import to_path
 from batch_pipeline.model.manifest import ItemReport, Manifest, PartFile
 from batch_pipeline.model.schema import Column, ColumnType, Misfit
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.settings.restored import check_not_older
+from batch_pipeline.pipeline.attempt import EncodeContext, encode
+from batch_pipeline.pipeline.restore_check import ensure_inventory_current
 from batch_pipeline.singer.bookmarks import Bookmark
-from batch_pipeline.steps.encode import Workshop, encode
-from batch_pipeline.steps.plan import plan
-from batch_pipeline.steps.register import register
 from batch_pipeline_tests.integration.seeds import query
 from batch_pipeline_tests.storage_roots import Root, content, root_at
 
@@ -190,7 +188,7 @@ class Site:
 
     def work(self, *, most: int | None = None) -> list[Manifest]:
         """Do what a sensor and its runs do: look, register, plan, encode and publish."""
-        check_not_older(self.pipeline, self.stream)
+        ensure_inventory_current(self.pipeline.database, self.stream)
         self.plan()
         statuses = self.database.batches.statuses("orders")
         due = [status.batch for status in statuses if status.state in _DUE]
@@ -199,16 +197,16 @@ class Site:
     def plan(self) -> None:
         """Register and plan, without asking whether that is right."""
         table = self.database.meta_table("orders")
-        register(self.pipeline.landing(self.stream, wait=False), table)
-        plan(self.database.batches, table, self.stream, drain=True)
+        table.register(self.pipeline.landing(self.stream, wait=False).found_files())
+        self.database.batches.plan(table, self.stream.limits, drain=True)
 
     def encode(self, one: Any) -> Manifest:
         """Make an attempt on a batch."""
         return encode(self.workshop(), one, run_id="run-1").manifest
 
-    def workshop(self) -> Workshop:
+    def workshop(self) -> EncodeContext:
         """Give what encoding needs, without Spark."""
-        made = self.pipeline.workshop(self.stream, _no_session)
+        made = self.pipeline.encode_context(self.stream, _no_session)
         return replace(made, encoder=LineEncoder(self.storage, self.stream.storage.prefix))
 
     def back_up(self) -> str:

@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from batch_pipeline.config.stream_file import read_stream_file
 from batch_pipeline.encode.readers.decoded_file import open_source
 from batch_pipeline.encode.task import run_tasks
 from batch_pipeline.encode.task_values import TaskReport, TaskSpec
@@ -28,7 +29,6 @@ from batch_pipeline.model.location import S3, Roots, scheme_of, to_location, to_
 from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, OnBadFile
 from batch_pipeline.model.schema import Column, RecordSchema
 from batch_pipeline.model.stream import Source, Storage, Stream, TableSource
-from batch_pipeline.settings.stream_file import read_stream_file
 from batch_pipeline.singer.parser import BatchEncoding, BatchMessage, MessageError
 from batch_pipeline.singer.target.batches import locate
 from batch_pipeline.storage import s3_client

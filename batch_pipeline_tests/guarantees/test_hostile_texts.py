@@ -10,13 +10,13 @@ import pytest
 import yaml
 
 from batch_pipeline.cli import console
+from batch_pipeline.config.stream_file import read_stream_file
 from batch_pipeline.defs.metadata import batch_metadata
 from batch_pipeline.model.backfill import check_backfill_name, parse_backfill_key
 from batch_pipeline.model.batch import parse_partition_key
 from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import STREAM_NAME, Storage
-from batch_pipeline.settings.stream_file import read_stream_file
 from batch_pipeline.singer.bookmarks import parse_bookmark, parse_bookmarks
 from batch_pipeline.singer.target.config import AnnouncedStream, stream_name
 from batch_pipeline.singer.target.sink import scaffold

@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from batch_pipeline import library
+from batch_pipeline import client
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import limits
@@ -115,7 +115,7 @@ def test_more_threads_than_connections_share_the_ids_and_wait_in_turn(
         execute_in_meta(engine, CREATE_META_TABLE)
         fill_evenly(engine, ids)
     settings = {"inventory_conn": database_url, "meta_conn": meta_url, "home": tmp_path}
-    library.configure(settings=settings)
+    client.configure(settings=settings)
 
     def drain() -> int:
         batches = 0
@@ -127,7 +127,7 @@ def test_more_threads_than_connections_share_the_ids_and_wait_in_turn(
     try:
         results = together(*[drain] * THREADS)
     finally:
-        library.close()
+        client.close()
     assert [one for one in results if isinstance(one, Exception)] == []
     assert delivered_ids(database) == list(range(1, ids + 1))
     figures(batches=ids // 2, overlaps=0, holes=0, threads_of_the_library=float(THREADS))

@@ -11,11 +11,10 @@ from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.manifest_file import HELD, InventoryOlderError
-from batch_pipeline.settings.loading import load_due
-from batch_pipeline.settings.restored import (
-    Checked,
-    check_not_older,
-    discard,
+from batch_pipeline.pipeline.restore_check import (
+    CheckedInventory,
+    discard_unknown_manifests,
+    ensure_inventory_current,
     unknown_manifests_of,
 )
 from batch_pipeline_tests.factories import NOON, limits
@@ -118,7 +117,7 @@ def test_restored_inventory_of_one_stream_lets_another_go_on(disk: Site) -> None
     disk.restore(backup)
     with pytest.raises(InventoryOlderError):
         disk.work()
-    check_not_older(disk.pipeline, disk.pipeline.stream("orders.eu"))
+    ensure_inventory_current(disk.pipeline.database, disk.pipeline.stream("orders.eu"))
     assert disk.database.jobs.paused("orders.eu") is None
 
 
@@ -140,8 +139,8 @@ def test_manifests_of_a_backfill_that_the_inventory_lacks_are_noticed(
     backup = disk.back_up()
     name = f"{backfilled(disk).job}-000000000001-000000000002.g1.json"
     disk.restore(backup)
-    assert unknown_manifests_of(disk.pipeline, disk.stream).jobs == {name: "orders.2023"}
-    done = discard(disk.pipeline, disk.stream, now=NOON, dry_run=False)
+    assert unknown_manifests_of(disk.pipeline.database, disk.stream).jobs == {name: "orders.2023"}
+    done = discard_unknown_manifests(disk.pipeline.database, disk.stream, now=NOON, dry_run=False)
     assert (done.manifests, done.records, done.unread) == (1, 2, 0)
     figures(restores=1, manifests_newer=1, noticed=1, discarded=1)
 
@@ -153,7 +152,7 @@ def test_load_is_refused_while_the_inventory_is_older(loading: Site, figures: Fi
         loading.work()
     [target] = loading.stream.targets
     with pytest.raises(JobPausedError, match=HELD):
-        list(load_due(loading.pipeline, loading.stream, target, run_id="load-1"))
+        list(loading.pipeline.load_pending(loading.stream, target, run_id="load-1"))
     figures(restores=1, manifests_newer=2, noticed=1)
 
 
@@ -176,7 +175,7 @@ def test_discarded_manifests_are_set_aside_and_published_once_more(
     texts = {name: content(f"{site.storage.uri}/manifests/{name}") for name in MANIFESTS}
     parts = [name for name in site.storage.names() if "/" not in name]
     site.restore(backup)
-    done = discard(site.pipeline, site.stream, now=NOON, dry_run=False)
+    done = discard_unknown_manifests(site.pipeline.database, site.stream, now=NOON, dry_run=False)
     assert (done.manifests, done.records, done.unread) == (2, 4, 0)
     assert {name: content(f"{done.folder}/manifests/{name}") for name in MANIFESTS} == texts
     site.land(9, 9)
@@ -217,7 +216,7 @@ def test_discarded_manifests_without_publish_number_count_as_one_more(
     disk.restore(backup)
     for name in MANIFESTS:
         harm(Path(disk.root, "manifests", name))
-    done = discard(disk.pipeline, disk.stream, now=NOON, dry_run=False)
+    done = discard_unknown_manifests(disk.pipeline.database, disk.stream, now=NOON, dry_run=False)
     assert (done.manifests, done.unread) == (2, 2 * unread)
     disk.work()
     assert sorted(row[7] for row in disk.said()["attempts"]) == [1, 2, 5, 6]
@@ -231,7 +230,9 @@ def test_dry_runs_tell_the_same_and_change_nothing(disk: Site) -> None:
     backup = yesterday_and_today(disk)
     disk.restore(backup)
     before, names = disk.said(), disk.storage.names()
-    discarded = discard(disk.pipeline, disk.stream, now=NOON, dry_run=True)
+    discarded = discard_unknown_manifests(
+        disk.pipeline.database, disk.stream, now=NOON, dry_run=True
+    )
     assert (discarded.manifests, discarded.records) == (2, 4)
     assert (disk.said(), disk.storage.names()) == (before, names)
     with pytest.raises(InventoryOlderError):
@@ -256,15 +257,15 @@ def test_attempt_whose_manifest_is_there_already_encodes_nothing(disk: Site) -> 
 
 def test_names_are_listed_once_for_each_process_and_database(disk: Site) -> None:
     """Expect one listing while the database stays what it is, and another once it is put back."""
-    checked = Checked()
+    checked = CheckedInventory()
     backup = yesterday_and_today(disk)
-    check_not_older(disk.pipeline, disk.stream, checked)
+    ensure_inventory_current(disk.pipeline.database, disk.stream, checked)
     stranger = "orders-000000000091-000000000092.g1.json"
     disk.storage.put(f"manifests/{stranger}", b"{}")
-    check_not_older(disk.pipeline, disk.stream, checked)
+    ensure_inventory_current(disk.pipeline.database, disk.stream, checked)
     disk.restore(backup)
     with pytest.raises(InventoryOlderError, match="manifests unknown to it: 3"):
-        check_not_older(disk.pipeline, disk.stream, checked)
+        ensure_inventory_current(disk.pipeline.database, disk.stream, checked)
 
 
 def test_stream_that_is_resumed_without_being_settled_is_paused_again(disk: Site) -> None:
@@ -289,7 +290,7 @@ def test_settling_ends_the_pause_and_leaves_that_of_a_person(
     with pytest.raises(InventoryOlderError):
         disk.work()
     assert disk.database.jobs.paused("orders") is not None
-    discard(disk.pipeline, disk.stream, now=NOON, dry_run=False)
+    discard_unknown_manifests(disk.pipeline.database, disk.stream, now=NOON, dry_run=False)
     assert disk.database.jobs.paused("orders") == reason
 
 
@@ -302,8 +303,8 @@ def test_discarding_that_is_stopped_can_be_done_again(
     disk.restore(backup)
     monkeypatch.setenv(VARIABLE, f"{point}=raise")
     with pytest.raises(RuntimeError, match="failpoint"):
-        discard(disk.pipeline, disk.stream, now=NOON, dry_run=False)
+        discard_unknown_manifests(disk.pipeline.database, disk.stream, now=NOON, dry_run=False)
     monkeypatch.delenv(VARIABLE)
-    discard(disk.pipeline, disk.stream, now=NOON, dry_run=False)
+    discard_unknown_manifests(disk.pipeline.database, disk.stream, now=NOON, dry_run=False)
     disk.work()
     assert sorted(row[7] for row in disk.said()["attempts"]) == [1, 2, 5, 6]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline import library
+from batch_pipeline import client
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline_tests.integration.library_tables import CREATE_META_TABLE
@@ -111,9 +111,9 @@ def logins(granted_url: str) -> Iterator[Logins]:
 @pytest.fixture
 def configured(database_url: str, tmp_path: Path) -> Iterator[None]:
     """The library on a fresh inventory whose database has the meta tables too."""
-    library.configure(settings={"inventory_conn": database_url, "home": tmp_path / "home"})
+    client.configure(settings={"inventory_conn": database_url, "home": tmp_path / "home"})
     yield
-    library.close()
+    client.close()
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import dagster as dg
 import pytest
 import yaml
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG
 from batch_pipeline.defs.partitioned import Partitioned, backfills_of, batches_of
@@ -18,7 +19,6 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.integration.seeds import ORDER_ID, plan, query, register
 

@@ -15,12 +15,12 @@ import dagster as dg
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.assets.encoded import encode_partitions
 from batch_pipeline.defs.assets.materializations import Materializations
 from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG, partitions
 from batch_pipeline.defs.partitioned import batches_of
 from batch_pipeline.model.location import to_path
-from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline_tests.integration.encode_scene import TinyEncoder
 
 BATCHES, BY_CITY = dg.AssetKey(["orders", "batches"]), dg.AssetKey("by_city")
@@ -84,7 +84,7 @@ def _dying_definitions(pipeline: Pipeline) -> dg.Definitions:
         raise AssertionError
 
     encoder = TinyEncoder(Path(to_path(stream.storage.root)))
-    workshop = replace(pipeline.workshop(stream, no_session), encoder=encoder)
+    workshop = replace(pipeline.encode_context(stream, no_session), encoder=encoder)
 
     @dg.asset(
         key=BATCHES,

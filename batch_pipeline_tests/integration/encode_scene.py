@@ -1,14 +1,13 @@
 """A planned batch with a tiny encoder: the stage on which the encode step is tested."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from batch_pipeline.inventory.attempts import FencedAttempts
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch
 from batch_pipeline.model.encode import Encoded, EncodeRequest, EncodeResult
@@ -18,7 +17,7 @@ from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.manifest import Manifest, PartFile
 from batch_pipeline.model.schema import Column, ColumnType, Misfit
 from batch_pipeline.model.stream import Storage, Stream
-from batch_pipeline.steps.encode import AskedAttempts, Workshop, encode
+from batch_pipeline.pipeline.attempt import EncodeContext, encode
 from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.factories import item_report, limits, stream
 from batch_pipeline_tests.integration.seeds import plan, query, register
@@ -76,21 +75,18 @@ class TinyEncoder:
 
 @dataclass
 class LostReplies:
-    """The real attempts behind a connection that breaks: each count is of calls yet to break.
+    """Attempts behind a connection that breaks: each count is of calls that are still to break.
 
-    `publish` breaks after the commit, `publish_before` in front of it.
+    `publish_before` breaks in front of the commit, `publish_after` behind it.
     """
 
-    inner: AskedAttempts
+    inner: FencedAttempts
     publish_before: int = 0
     publish_after: int = 0
     failing: int = 0
 
-    def claim(
-        self, batch: Batch, *, run_id: str, lease: timedelta
-    ) -> AbstractContextManager[Attempt]:
-        """Pass on."""
-        return self.inner.claim(batch, run_id=run_id, lease=lease)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
 
     def publish(self, attempt: Attempt, encoded: Encoded, stream: Stream) -> Manifest:
         """Lose the request or the reply."""
@@ -102,14 +98,6 @@ class LostReplies:
             self.publish_after -= 1
             raise UNREACHABLE
         return manifest
-
-    def check_running(self, attempt: Attempt) -> None:
-        """Pass on."""
-        self.inner.check_running(attempt)
-
-    def record_pointer(self, manifest: Manifest, uri: str) -> None:
-        """Pass on."""
-        self.inner.record_pointer(manifest, uri)
 
     def fail(
         self, attempt: Attempt, error: str, status: AttemptStatus, *, counts: bool = True
@@ -140,7 +128,7 @@ class Scene:
     database: Database
     root: Path
     encoder: TinyEncoder
-    workshop: Workshop
+    workshop: EncodeContext
     batch: Batch
 
     def encode(self, **changes: Any) -> Manifest:
@@ -172,7 +160,7 @@ def open_scene(database: Database, root: Path) -> Scene:
     (batch,) = plan(database, limits())
     storage = Storage(root=to_uri(root))
     encoder = TinyEncoder(root)
-    workshop = Workshop(
+    workshop = EncodeContext(
         stream=stream(storage=storage),
         meta_table=database.meta_table("orders"),
         schemas=database.schemas,

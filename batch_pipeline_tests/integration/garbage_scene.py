@@ -1,7 +1,7 @@
 """Attempts with real files in a storage root, made old: the stage on which garbage is collected."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePath
@@ -12,9 +12,9 @@ from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch
 from batch_pipeline.model.garbage import StoredFile
 from batch_pipeline.model.load import Loaded, PostgresTarget
 from batch_pipeline.model.location import join_uri, to_uri
-from batch_pipeline.model.manifest import Manifest, PartFile
+from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.stream import Storage, Stream
-from batch_pipeline.steps.collect_garbage import Collected, StoredFiles, collect_garbage
+from batch_pipeline.pipeline.collect_garbage import Collected, collect_garbage
 from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.factories import encoded, part_file, stream
@@ -123,7 +123,7 @@ class GarbageScene:
         *,
         dry_run: bool = False,
         with_unknown: bool = False,
-        storage: StoredFiles | None = None,
+        storage: PartFileStorage | None = None,
     ) -> Collected:
         """Collect the garbage of the stream."""
         return collect_garbage(
@@ -144,46 +144,17 @@ def open_garbage_scene(database: Database, root: Path, *, batches: int = 2) -> G
     return GarbageScene(database=database, root=root, batches=found, stream=one)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgedStorage:
-    """A storage in a bucket, whose clock nobody can turn back: files count as so much older."""
+@dataclass(frozen=True, kw_only=True)
+class AgedStorage(PartFileStorage):
+    """A storage in a bucket, whose files count as older, by their paths."""
 
-    storage: PartFileStorage
     ages: dict[str, timedelta]
 
     def files(self) -> Iterator[StoredFile]:
         """List the files."""
-        for file in self.storage.files():
+        for file in super().files():
             age = self.ages.get(file.path, timedelta(0))
             yield replace(file, modified_at=file.modified_at - age)
-
-    def remove(self, file: StoredFile) -> bool:
-        """Delete a file."""
-        return self.storage.remove(file)
-
-    def prepare(self) -> None:
-        """Check that it can be written."""
-        self.storage.prepare()
-
-    def check_unpointed(self, attempt: Attempt) -> None:
-        """Check that nobody has pointed before."""
-        self.storage.check_unpointed(attempt)
-
-    def check_written(self, parts: Iterable[PartFile]) -> None:
-        """Check that part files are there."""
-        self.storage.check_written(parts)
-
-    def remove_attempt(self, stem: str) -> int:
-        """Delete what an attempt has written."""
-        return self.storage.remove_attempt(stem)
-
-    def pointer_uri(self, manifest: Manifest) -> str:
-        """Give where the manifest file of a manifest is."""
-        return self.storage.pointer_uri(manifest)
-
-    def point_to(self, manifest: Manifest) -> str:
-        """Write the manifest file of a manifest."""
-        return self.storage.point_to(manifest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +166,7 @@ class BucketScene(GarbageScene):
     @property
     def storage(self) -> AgedStorage:
         """The storage of the stream."""
-        return AgedStorage(storage=PartFileStorage(self.stream.storage), ages=self.ages)
+        return AgedStorage(storage=self.stream.storage, ages=self.ages)
 
     def put(self, name: str, content: bytes = b"ten bytes.") -> PurePath:
         """Write an object below the root."""

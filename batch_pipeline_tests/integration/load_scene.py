@@ -10,7 +10,7 @@ from batch_pipeline.model.batch import Batch
 from batch_pipeline.model.load import Loading
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.stream import Storage, Stream
-from batch_pipeline.steps.load import Dock, Outcome, load
+from batch_pipeline.pipeline.load import LoadContext, Outcome, load
 from batch_pipeline.storage.verification import checksum_problem
 from batch_pipeline_tests.factories import encoded, item_report, stream
 from batch_pipeline_tests.integration.seeds import planned, publish, query
@@ -52,7 +52,7 @@ def due(database: Database, target: str = "warehouse") -> list[Loading]:
     return list(database.loads.due(orders(), target))
 
 
-def dock(database: Database, folder: Path, body: str, **overrides: Any) -> Dock:
+def dock(database: Database, folder: Path, body: str, **overrides: Any) -> LoadContext:
     """A target that is a program; batches need not come in order."""
     facts: dict[str, Any] = {
         "stream": orders(),
@@ -63,7 +63,7 @@ def dock(database: Database, folder: Path, body: str, **overrides: Any) -> Dock:
         "run_id": "load-1",
         "in_order": False,
     }
-    return Dock(**(facts | overrides))
+    return LoadContext(**(facts | overrides))
 
 
 def settled(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
@@ -77,7 +77,7 @@ def settled(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
     ]
 
 
-def loaded(dock: Dock) -> list[tuple[str, str]]:
+def loaded(dock: LoadContext) -> list[tuple[str, str]]:
     """Load what is due and tell what came of it."""
     return settled(list(load(dock)))
 

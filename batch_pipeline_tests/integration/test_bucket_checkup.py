@@ -2,9 +2,9 @@
 
 from datetime import UTC, datetime, timedelta
 
+from batch_pipeline.config.environment_checks import check_places
 from batch_pipeline.model.checks import Finding
 from batch_pipeline.model.stream import Source, Storage
-from batch_pipeline.settings.checkup.folders import check_places
 from batch_pipeline_tests.factories import stream
 from batch_pipeline_tests.integration.garbage_scene import names_below
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline import Batch, acquire_batch, inventory, library
+from batch_pipeline import Batch, acquire_batch, client, inventory
+from batch_pipeline.client.session import SESSIONS
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.published_table import PUBLISHED_COLUMNS, PublishedSources
 from batch_pipeline.inventory.meta_tables.sources import SourceTerms
-from batch_pipeline.library.session import SESSIONS
 from batch_pipeline.model.errors import (
     ConfigurationError,
     InvalidValueError,
@@ -109,7 +109,7 @@ def test_weights_and_counts_bound_chained_batches(ten: Database) -> None:
 
 def test_batch_published_once_more_is_delivered_as_a_new_row(database: Database) -> None:
     """Expect part file URIs of a stream's batches, and those of a new generation once more."""
-    library.configure(settings={"inventory_conn": str(database.engine.url.render_as_string(False))})
+    client.configure(settings={"inventory_conn": str(database.engine.url.render_as_string(False))})
     one, two = planned(database, batches=2)
     manifests = [publish(database, batch) for batch in (one, two)]
     expected = [[part.uri for part in manifest.part_files] for manifest in manifests]
@@ -121,7 +121,7 @@ def test_batch_published_once_more_is_delivered_as_a_new_row(database: Database)
     assert taken("second generations", "orders", *second) == [
         [[part.uri for part in again.part_files]]
     ]
-    library.close()
+    client.close()
 
 
 def test_batch_without_a_result_is_delivered_as_an_empty_list(ten: Database) -> None:
@@ -309,7 +309,7 @@ def test_other_ids_ceilings_and_columns_are_refused(ten: Database) -> None:
 
 def test_forgotten_upstream_is_reported(database: Database) -> None:
     """Expect publish numbers that start again to be an error, not silence."""
-    library.configure(settings={"inventory_conn": str(database.engine.url.render_as_string(False))})
+    client.configure(settings={"inventory_conn": str(database.engine.url.render_as_string(False))})
     [one] = planned(database)
     publish(database, one)
     publish(database, one)
@@ -319,7 +319,7 @@ def test_forgotten_upstream_is_reported(database: Database) -> None:
     publish(database, one)
     with pytest.raises(MetaTableRestartedError, match=r"planned its ids up to 2.* given is 2"):
         read("down", "orders")
-    library.close()
+    client.close()
 
 
 def test_chain_works_beside_meta_tables_of_another_database(
@@ -328,7 +328,7 @@ def test_chain_works_beside_meta_tables_of_another_database(
     """Expect the inventory to be read where it is, though meta tables are in SQLite."""
     acquired("up", batch_count=1).succeeded(result="from the inventory")
     settings = {"inventory_conn": database_url, "meta_conn": f"sqlite:///{tmp_path}/meta.db"}
-    library.configure(settings=settings)
+    client.configure(settings=settings)
     assert taken("down", "up") == [["from the inventory"]]
 
 
@@ -337,9 +337,9 @@ def test_planner_and_worker_may_read_what_is_published(logins: Logins) -> None:
     [one] = planned(logins.of("lib"))
     publish(logins.of("lib"), one)
     url = logins.of("lib").engine.url.render_as_string(hide_password=False)
-    library.configure(settings={"inventory_conn": url})
+    client.configure(settings={"inventory_conn": url})
     assert len(taken("down", "orders")[0]) == 1
-    library.close()
+    client.close()
 
 
 FILL = """

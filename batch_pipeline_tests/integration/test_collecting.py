@@ -11,7 +11,7 @@ from batch_pipeline.model.errors import GarbageLeftError
 from batch_pipeline.model.garbage import Reason
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Storage
-from batch_pipeline.steps.reconcile import reconcile
+from batch_pipeline.pipeline.reconcile import reconcile
 from batch_pipeline_tests.factories import limits, stream
 from batch_pipeline_tests.integration.garbage_scene import (
     DAY,

@@ -1,7 +1,7 @@
 """Files of generations that all targets have: when they are deleted and how readers see that."""
 
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from batch_pipeline.model.checks import Check
 from batch_pipeline.model.errors import FilesRemovedError, GarbageLeftError
 from batch_pipeline.model.garbage import Reason, StoredFile
 from batch_pipeline.model.job import JobKind
-from batch_pipeline.steps.collect_garbage import StoredFiles
-from batch_pipeline.steps.reconcile import pointer_of, reconcile
-from batch_pipeline.steps.verify import verify
+from batch_pipeline.pipeline.reconcile import pointer_of, reconcile
+from batch_pipeline.pipeline.verify import verify
+from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline.storage.verification import size_problem
 from batch_pipeline_tests.concurrency import run_python, together
 from batch_pipeline_tests.integration.garbage_scene import (
@@ -189,20 +189,16 @@ def test_collector_killed_after_the_mark_is_finished_by_the_next(
     assert scene.there() == []
 
 
-@dataclass(frozen=True, slots=True)
-class Undeletable:
+@dataclass(frozen=True)
+class Undeletable(PartFileStorage):
     """A storage in which one file cannot be deleted."""
 
-    storage: StoredFiles
     path: str
-
-    def files(self) -> Iterable[StoredFile]:
-        return self.storage.files()
 
     def remove(self, file: StoredFile) -> bool:
         if file.path == self.path:
             raise GarbageLeftError("file:///batches", f"{file.path} is read-only")
-        return self.storage.remove(file)
+        return super().remove(file)
 
 
 def test_pointer_file_that_cannot_go_keeps_what_it_names(scene: GarbageScene) -> None:
@@ -212,7 +208,7 @@ def test_pointer_file_that_cannot_go_keeps_what_it_names(scene: GarbageScene) ->
     scene.failed(scene.batches[1])
     scene.age()
     [pointer] = (name for name in live if "manifests" in name)
-    storage = Undeletable(scene.storage, pointer)
+    storage = Undeletable(scene.stream.storage, pointer)
     with pytest.raises(GarbageLeftError, match="read-only"):
         scene.loading_into("warehouse").collect(storage=storage)
     assert scene.there() == live

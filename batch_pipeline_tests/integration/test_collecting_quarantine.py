@@ -10,7 +10,7 @@ from batch_pipeline.model.checks import Check
 from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline.model.garbage import Reason
 from batch_pipeline.model.job import JobKind
-from batch_pipeline.steps.verify import verify
+from batch_pipeline.pipeline.verify import verify
 from batch_pipeline.storage.manifest_files import manifest_file_problem
 from batch_pipeline.storage.verification import size_problem
 from batch_pipeline_tests.integration.garbage_scene import DAY, GarbageScene, open_garbage_scene

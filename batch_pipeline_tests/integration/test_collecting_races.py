@@ -13,7 +13,7 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline.model.errors import FencedError
 from batch_pipeline.model.garbage import StoredFile
-from batch_pipeline.steps.collect_garbage import StoredFiles
+from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.concurrency import run_python, together
 from batch_pipeline_tests.integration.garbage_scene import (
     DAY,
@@ -31,7 +31,7 @@ from datetime import timedelta
 from batch_pipeline.model.stream import Storage
 from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline.inventory.database import open_database
-from batch_pipeline.steps.collect_garbage import collect_garbage
+from batch_pipeline.pipeline.collect_garbage import collect_garbage
 from batch_pipeline_tests.factories import stream
 database = open_database(sys.argv[1], migrated=None)
 storage = Storage(root=sys.argv[2], keep_superseded=timedelta(days=1))
@@ -54,23 +54,19 @@ def scene(request: pytest.FixtureRequest, database: Database) -> GarbageScene:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Meanwhile:
-    """A real storage during whose listing something happens elsewhere: at its start or its end."""
+@dataclass(frozen=True)
+class Meanwhile(PartFileStorage):
+    """A storage during whose listing something happens elsewhere: at its start or its end."""
 
-    storage: StoredFiles
+    inner: PartFileStorage
     at_start: Callable[[], object]
     at_end: Callable[[], object]
 
     def files(self) -> Iterator[StoredFile]:
         """List the files."""
         self.at_start()
-        yield from self.storage.files()
+        yield from self.inner.files()
         self.at_end()
-
-    def remove(self, file: StoredFile) -> bool:
-        """Delete a file."""
-        return self.storage.remove(file)
 
 
 def nothing() -> None:
@@ -94,7 +90,9 @@ def test_attempt_published_while_files_are_listed_keeps_them(scene: GarbageScene
         scene.publish(attempt)  # what it replaces does not matter: it is the newest
         scene.age()
     with claimed(scene.database, scene.batches[0]) as again:
-        storage = Meanwhile(scene.storage, lambda: scene.publish(again), scene.age)
+        storage = Meanwhile(
+            scene.stream.storage, scene.storage, lambda: scene.publish(again), scene.age
+        )
         collected = scene.collect(storage=storage)
     assert {*live(scene)} <= {*scene.there()}
     assert not {*paths(collected)} & {*live(scene)}
@@ -112,7 +110,8 @@ def test_attempt_claimed_while_files_are_listed_keeps_what_it_writes(
             scene.age()
 
         ends = (write, nothing) if at_start else (nothing, write)
-        collected = scene.collect(storage=Meanwhile(scene.storage, *ends), with_unknown=True)
+        storage = Meanwhile(scene.stream.storage, scene.storage, *ends)
+        collected = scene.collect(storage=storage, with_unknown=True)
     assert collected.garbage == ()
     assert len(scene.there()) == 4
 

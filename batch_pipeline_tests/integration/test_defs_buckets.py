@@ -11,8 +11,10 @@ import yaml
 from click.testing import CliRunner
 from dagster_aws.s3 import S3Resource
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.cli import cli
 from batch_pipeline.cli.run_output import complain_of
+from batch_pipeline.config.stream_file import read_stream_file
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.discover import Look, discover
 from batch_pipeline.defs.drain import drain
@@ -21,8 +23,6 @@ from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.store_resource import StoreResource
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.stream import Arrivals, KeyOrder, Source, Stream
-from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.settings.stream_file import read_stream_file
 from batch_pipeline.storage import s3_client
 from batch_pipeline.storage.s3 import S3FileSystem
 from batch_pipeline_tests.storage.bucket_landing import BucketLanding

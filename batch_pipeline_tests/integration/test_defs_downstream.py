@@ -254,7 +254,7 @@ def test_downstream_asset_when_a_blocking_check_fails_is_not_executed(scene: Def
 
 _PROJECT = """
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.app import Pipeline
 from batch_pipeline_tests.integration.downstream_scene import with_downstream
 
 defs = with_downstream(build_definitions([Pipeline.from_environment().stream("orders")]))

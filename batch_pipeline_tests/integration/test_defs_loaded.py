@@ -20,7 +20,6 @@ from batch_pipeline.defs.names import (
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors.loads import Memory
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.settings.loading import load_due
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
 from batch_pipeline_tests.integration.downstream_scene import execute as execute_run_of
 from batch_pipeline_tests.integration.downstream_scene import tags_of
@@ -158,7 +157,7 @@ def test_load_sensor_sees_a_new_generation(scene: DefsScene, tmp_path: Path) -> 
 def test_load_sensor_tells_dagster_of_loads_that_a_command_has_made(scene: DefsScene) -> None:
     """What `batch-pipeline load` has loaded turns green once, and later looks are silent."""
     pipeline, stream = scene.pipeline, scene.stream
-    assert len(list(load_due(pipeline, stream, stream.targets[0], run_id="load-1"))) == 2
+    assert len(list(pipeline.load_pending(stream, stream.targets[0], run_id="load-1"))) == 2
 
     told = scene.tick("orders_load")
     assert [event.partition for event in told.asset_events] == [FIRST, SECOND]

@@ -8,7 +8,6 @@ import pytest
 
 from batch_pipeline.defs.metadata import generation_of
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.settings.loading import load_due
 from batch_pipeline_tests.integration.defs_scene import open_defs_scene
 from batch_pipeline_tests.integration.load_scene import FIRST, LEASE
 from batch_pipeline_tests.integration.seeds import query
@@ -95,7 +94,7 @@ def test_load_of_a_later_generation_that_was_not_told_is_told(
         cursor = scene.tick("orders_load").cursor
         publish_next(scene, tmp_path, 0, generation=2)
         [good] = scene.stream.targets
-        assert len(list(load_due(scene.pipeline, scene.stream, good, run_id=run.run_id))) == 1
+        assert len(list(scene.pipeline.load_pending(scene.stream, good, run_id=run.run_id))) == 1
 
         for one in (cursor, None):
             [event] = scene.tick("orders_load", one).asset_events
@@ -114,7 +113,7 @@ def test_second_load_into_one_of_two_targets_that_was_not_told_is_told(
         cursor = scene.tick("orders_load").cursor
         database.loads.void("orders", "b", [FIRST])
         [_, b] = scene.stream.targets
-        assert len(list(load_due(scene.pipeline, scene.stream, b, run_id="load-2"))) == 1
+        assert len(list(scene.pipeline.load_pending(scene.stream, b, run_id="load-2"))) == 1
 
         told = scene.tick("orders_load", cursor)
         assert [event.partition for event in told.asset_events] == [FIRST]

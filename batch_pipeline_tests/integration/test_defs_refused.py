@@ -15,7 +15,7 @@ from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import PipelineError, SourceRefusedError, SourceUnavailableError
 from batch_pipeline.model.location import to_path
-from batch_pipeline.steps.encode import Workshop
+from batch_pipeline.pipeline.attempt import EncodeContext
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
 from batch_pipeline_tests.integration.encode_scene import Step, TinyEncoder
 from batch_pipeline_tests.integration.invariants import check_invariants
@@ -47,13 +47,13 @@ def scene(
         yield opened
 
 
-def _workshop(scene: DefsScene, *script: Step) -> Workshop:
+def _workshop(scene: DefsScene, *script: Step) -> EncodeContext:
     encoder = TinyEncoder(Path(to_path(scene.stream.storage.root)), [*script])
 
     def no_session() -> Any:
         raise AssertionError
 
-    return replace(scene.pipeline.workshop(scene.stream, no_session), encoder=encoder)
+    return replace(scene.pipeline.encode_context(scene.stream, no_session), encoder=encoder)
 
 
 def _encoded(scene: DefsScene, *script: Step) -> Mapping[str, PipelineError]:

@@ -9,13 +9,13 @@ import dagster as dg
 import pytest
 import yaml
 
+from batch_pipeline.config.stream_file import load_streams_tolerantly
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import AttemptStatus, BatchState
 from batch_pipeline.model.errors import StreamFileError
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.stream import Source
-from batch_pipeline.settings.stream_file import load_streams_tolerantly
 from batch_pipeline_tests.factories import stream
 from batch_pipeline_tests.integration.defs_scene import (
     DefsScene,

@@ -13,10 +13,10 @@ import psutil
 import psycopg
 import pytest
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.cli.dev import embedded_database
 from batch_pipeline.inventory import embedded_server
 from batch_pipeline.model.errors import ConfigurationError
-from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline_tests.concurrency import python, said
 
 USE = """

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batch_pipeline.model.batch import Attempt, BatchState
+from batch_pipeline.model.batch import Attempt, BatchState, due_batches
 from batch_pipeline.model.encode import BadRecord
 from batch_pipeline.model.errors import (
     BadFileError,
@@ -27,7 +27,6 @@ from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.manifest import Manifest, PartFile
 from batch_pipeline.model.record_rules import BadFileKind, BadFileRules, BadRecordRules, OnBadFile
-from batch_pipeline.steps.plan import due
 from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.factories import encoded, item_report, part_file
 from batch_pipeline_tests.integration.encode_scene import (
@@ -297,7 +296,7 @@ def test_encode_without_spark_leaves_the_batch_to_be_tried_again(scene: Scene) -
     fails(scene, SparkUnavailableError)
     assert scene.attempts()[0][0] == "abandoned"
     [status] = scene.database.batches.statuses("orders")
-    assert due([status], retry_failed=False) == [status]
+    assert due_batches([status], retry_failed=False) == [status]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from batch_pipeline.model.errors import InvariantError
 from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
-from batch_pipeline.steps.encode import encode
+from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline_tests.integration.encode_scene import ID, PRICE, Scene, misfit
 
 

@@ -9,7 +9,7 @@ from batch_pipeline.defs.metadata import batch_metadata
 from batch_pipeline.model.errors import BatchDataError, ConfigurationError
 from batch_pipeline.model.record_rules import RESCUED, Evolution, SchemaRules
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
-from batch_pipeline.steps.encode import encode
+from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline_tests.integration.encode_scene import (
     ID,
     PLACE,

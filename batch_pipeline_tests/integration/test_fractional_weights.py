@@ -8,7 +8,7 @@ from math import inf, nan
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline import acquire_batches, audit_job, library
+from batch_pipeline import acquire_batches, audit_job, client
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.cutting import all_cuts
@@ -147,7 +147,7 @@ def test_library_batches_by_rounded_weights_and_finds_nothing_changed(database: 
     assert late is not None
     assert (late.items, late.weight) == (["file-0"], 4)
     assert query(database, "SELECT max(batch_weight) FROM batch_pipeline.inventory") == [(4,)]
-    library.close()
+    client.close()
 
 
 def test_weights_of_text_are_refused(sqlite: sa.Engine) -> None:

@@ -14,8 +14,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from batch_pipeline.cli import cli
+from batch_pipeline.config.stream_file import load_streams
 from batch_pipeline.model.errors import ConfigurationError
-from batch_pipeline.settings.stream_file import load_streams
 from batch_pipeline.storage import s3_client
 
 Run = Callable[..., Result]

@@ -11,16 +11,16 @@ import batch_pipeline
 from batch_pipeline import (
     acquire_batch,
     audit_job,
+    client,
     estimate_backfill,
     job_status,
-    library,
     plan_backfill,
 )
+from batch_pipeline.client.session import SESSIONS
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.connection import open_meta_engine
 from batch_pipeline.inventory.meta_tables.sources import MetaSources
 from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
-from batch_pipeline.library.session import SESSIONS
 from batch_pipeline.model.errors import JobChangedError
 from batch_pipeline.model.stream import TableSource
 from batch_pipeline_tests.factories import limits
@@ -64,7 +64,7 @@ USES: dict[str, Callable[..., object]] = {
 def _forgotten(database: Database) -> None:
     """Leave the jobs as an earlier release made them, for a process that starts afterwards."""
     run(database, "UPDATE batch_pipeline.job SET config = config - 'columns' - 'database'")
-    library.configure(settings=SESSIONS.current().settings.model_dump())
+    client.configure(settings=SESSIONS.current().settings.model_dump())
 
 
 def documented_statements() -> list[str]:
@@ -94,12 +94,12 @@ def move(database_url: str, tmp_path: Path) -> Iterator[Callable[[str], None]]:
             with meta_engine(f"sqlite:///{file}") as engine:
                 execute(engine, CREATE_SQLITE)
                 fill_evenly(engine, 10)
-        library.configure(
+        client.configure(
             settings={"inventory_conn": database_url, "meta_conn": f"sqlite:///{file}"}
         )
 
     yield configure
-    library.close()
+    client.close()
 
 
 @pytest.mark.parametrize("use", USES)
@@ -209,11 +209,11 @@ def test_job_in_the_inventorys_database_survives_a_restore_elsewhere(
 ) -> None:
     url = ten.engine.url.render_as_string(hide_password=False)
     ten.close()
-    library.close()
+    client.close()
     with copied(server_url, name_of(url)) as restored:
-        library.configure(settings={"inventory_conn": restored})
+        client.configure(settings={"inventory_conn": restored})
         assert acquired().items == files(5, 10)
-        library.close()
+        client.close()
 
 
 def test_database_is_the_same_by_another_login_and_url(
@@ -229,12 +229,12 @@ def test_database_is_the_same_by_another_login_and_url(
         empty_database_url + "&application_name=other",
     )
     for meta_conn in others:
-        library.configure(settings={"inventory_conn": database_url, "meta_conn": meta_conn})
+        client.configure(settings={"inventory_conn": database_url, "meta_conn": meta_conn})
         acquired("elsewhere", batch_count=2).succeeded()
     stored = str(query(ten, "SELECT config FROM batch_pipeline.job WHERE name = 'elsewhere'"))
     assert "system" in stored
     assert "unused" not in stored
-    library.close()
+    client.close()
     run(ten, "DROP ROLE other_login")
 
 
@@ -248,10 +248,10 @@ def test_database_of_a_role_that_may_not_ask_for_the_system_is_known_by_its_name
             "inventory_conn": database_url,
             "meta_conn": empty_database_url.replace("postgres@", "guest_of_files@"),
         }
-        library.configure(settings=settings)
+        client.configure(settings=settings)
         for _ in range(2):
             acquired("elsewhere", batch_count=2).succeeded()
-        library.close()
+        client.close()
         execute(engine, "DROP OWNED BY guest_of_files; DROP ROLE guest_of_files")
     ((config,),) = query(ten, "SELECT config FROM batch_pipeline.job WHERE name = 'elsewhere'")
     assert config["database"]["servers"] == []

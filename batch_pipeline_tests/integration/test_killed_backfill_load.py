@@ -12,7 +12,7 @@ from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.batch import Batch
 from batch_pipeline.model.load import PostgresTarget
 from batch_pipeline.model.schema import Column
-from batch_pipeline.steps.load import Outcome, load
+from batch_pipeline.pipeline.load import Outcome, load
 from batch_pipeline_tests.concurrency import run_python
 from batch_pipeline_tests.factories import encoded, item_report, limits
 from batch_pipeline_tests.integration.load_scene import FIRST, dock

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from batch_pipeline import acquire_batch, acquire_batches, library
+from batch_pipeline import acquire_batch, acquire_batches, client
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import (
     ConfigurationError,
@@ -96,7 +96,7 @@ def test_argument_that_cannot_be_used_is_named(
 def test_configuration_by_a_dict_in_the_place_of_the_path_is_refused(ten: Database) -> None:
     settings: Any = {"inventory_conn": "postgresql://me:secret@db/ops"}
     with pytest.raises(InvalidValueError, match=r"dot_env is 'dict'.*settings=") as caught:
-        library.configure(settings)
+        client.configure(settings)
     assert "secret" not in str(caught.value)
     _goes_on(ten)
 
@@ -146,7 +146,7 @@ def test_table_that_does_not_fit_is_refused(
 def test_role_without_the_right_to_read_is_told(ten: Database, database_url: str) -> None:
     """Expect the missing right to be named, and the next call to work once it is granted."""
     run(ten, "DROP ROLE IF EXISTS library_reader; CREATE ROLE library_reader LOGIN")
-    library.configure(
+    client.configure(
         settings={
             "inventory_conn": database_url,
             "meta_conn": database_url.replace("postgres@", "library_reader@"),
@@ -156,7 +156,7 @@ def test_role_without_the_right_to_read_is_told(ten: Database, database_url: str
         acquire_or_none()
     run(ten, "GRANT SELECT ON meta_table TO library_reader")
     _goes_on(ten)
-    library.close()
+    client.close()
     run(ten, "DROP OWNED BY library_reader; DROP ROLE library_reader")
 
 
@@ -164,8 +164,8 @@ def test_inventory_that_was_not_migrated_is_told(
     ten: Database, database_url: str, empty_database_url: str
 ) -> None:
     """Expect the command to run to be named, and no table to be made."""
-    library.configure(settings={"inventory_conn": empty_database_url})
+    client.configure(settings={"inventory_conn": empty_database_url})
     with pytest.raises(ConfigurationError, match="migrate"):
         acquire_or_none()
-    library.configure(settings={"inventory_conn": database_url})
+    client.configure(settings={"inventory_conn": database_url})
     _goes_on(ten)

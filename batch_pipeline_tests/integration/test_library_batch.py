@@ -8,10 +8,10 @@ from functools import partial
 
 import pytest
 
-from batch_pipeline import Batch, acquire_batches, library
+from batch_pipeline import Batch, acquire_batches, client
+from batch_pipeline.client.session import SESSIONS
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.heartbeat import Heartbeat
-from batch_pipeline.library.session import SESSIONS
 from batch_pipeline.model.errors import (
     BatchReleasedError,
     ConfigurationError,
@@ -222,7 +222,7 @@ def test_process_of_a_batch_whose_rows_are_gone_does_not_call_the_function(ten: 
 def test_unknown_item_column_burns_nothing(ten: Database) -> None:
     """Expect a misspelt column to be refused before a batch is taken."""
     with pytest.raises(MetaTableError, match="has no column"):
-        library.acquire_batch("job", "meta_table", {"uid": "id", "item": "fiel"})
+        client.acquire_batch("job", "meta_table", {"uid": "id", "item": "fiel"})
     assert statuses(ten) == []
     assert acquired(batch_count=1).items == ["file-1"]
 

@@ -9,9 +9,9 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline import Batch, library
+from batch_pipeline import Batch, client
+from batch_pipeline.client.session import SESSIONS
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.library.session import SESSIONS
 from batch_pipeline.model.errors import RetryableError
 from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline_tests.integration.cuts import Cutter, cutting
@@ -43,12 +43,12 @@ def cutter(
     with meta_engine(meta_url) as engine:
         execute(engine, CREATE_META_TABLE)
         fill_evenly(engine, IDS)
-    library.configure(
+    client.configure(
         settings={"inventory_conn": database_url, "meta_conn": meta_url, "home": tmp_path}
     )
     with cutting(database) as cutter:
         yield cutter
-    library.close()
+    client.close()
 
 
 def _read_and_release(batch: Batch) -> None:

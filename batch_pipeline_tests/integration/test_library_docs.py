@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import batch_pipeline
-from batch_pipeline import library
+from batch_pipeline import client
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model import errors
 from batch_pipeline.model.filter import Operator
@@ -74,7 +74,7 @@ def reader(database: Database) -> Iterator[Reader]:
     one = Reader()
     one.run("Start", database.engine.url.render_as_string(hide_password=False))
     yield one
-    library.close()
+    client.close()
 
 
 def outcomes(database: Database) -> list[tuple[Any, ...]]:
@@ -160,7 +160,7 @@ def test_steering_examples_run(
 
 def test_page_names_everything_that_is_exported() -> None:
     """Expect each function, ceiling, operator and setting to be on the page."""
-    exported = {*batch_pipeline.__all__} & {*library.__all__}  # the rest is of Dagster
+    exported = {*batch_pipeline.__all__} & {*client.__all__}  # the rest is of Dagster
     assert [name for name in exported if name.lower() not in TEXT] == []
     for strategy in Strategy:
         assert f"| `{strategy}` |" in SECTIONS["Ceilings"]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline import acquire_batches, library
+from batch_pipeline import acquire_batches, client
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import MetaUnreachableError
 from batch_pipeline_tests.integration.library_tables import (
@@ -34,9 +34,9 @@ def table(
     fill_evenly(mariadb, 10)
     # Without a driver's name, as people write it.
     url = mariadb_url.replace("/mysql?", "/meta?").replace("mysql+pymysql://root", "mariadb://app")
-    library.configure(settings={"inventory_conn": database_url, "meta_conn": url})
+    client.configure(settings={"inventory_conn": database_url, "meta_conn": url})
     yield mariadb
-    library.close()
+    client.close()
     execute(mariadb, "DROP USER app@localhost")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline import library
+from batch_pipeline import client
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import SettingError
 from batch_pipeline_tests.concurrency import eventually, python, run_python, said
@@ -108,7 +108,7 @@ def thirty(meta_table: Database) -> Database:
 
 
 def _loaded(script: str) -> str:
-    names = ("batch_pipeline.library", "dagster", "pyspark", "sqlalchemy", "pyarrow", "pandas")
+    names = ("batch_pipeline.client", "dagster", "pyspark", "sqlalchemy", "pyarrow", "pandas")
     script += f"; import sys; print(*[name for name in {names} if name in sys.modules])"
     command = [sys.executable, "-c", script]
     return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
@@ -118,7 +118,7 @@ def test_package_loads_nothing_until_it_is_asked() -> None:
     """Expect a light package, and a library without Dagster, Spark or pyarrow."""
     assert _loaded("import batch_pipeline").split() == []
     used = _loaded("from batch_pipeline import acquire_batch, acquire_batches, configure, Batch")
-    assert used.split() == ["batch_pipeline.library", "sqlalchemy"]
+    assert used.split() == ["batch_pipeline.client", "sqlalchemy"]
     with pytest.raises(AttributeError, match="no attribute 'acquire'"):
         _ = sys.modules["batch_pipeline"].acquire
 
@@ -179,7 +179,7 @@ def test_configuration_again_goes_to_the_other_database(
     """Expect the first connections to be closed, and the second configuration to be used."""
     held = acquired(batch_count=5)
     assert held.items == files(1, 5)
-    library.configure(settings={"INVENTORY_CONN": database_url})
+    client.configure(settings={"INVENTORY_CONN": database_url})
     application = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
     eventually(lambda: query(thirty, application) == [(1,)])
     assert acquired(batch_count=5).items == files(1, 5)
@@ -194,22 +194,22 @@ def test_configuration_takes_the_first_source_that_says(
     right.write_text(f"BATCH_PIPELINE_INVENTORY_CONN={database_url}\n")
     wrong.write_text(f"BATCH_PIPELINE_INVENTORY_CONN={nowhere}\n")
     monkeypatch.setenv("BATCH_PIPELINE_ENV_FILE", str(wrong))
-    library.configure(dot_env=right)
+    client.configure(dot_env=right)
     assert acquired(batch_count=1).items == ["file-1"]
     monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", database_url)
-    library.configure(dot_env=str(wrong))
+    client.configure(dot_env=str(wrong))
     assert acquired(batch_count=1).attempt == 2
     monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", nowhere)
-    library.configure(settings={"inventory_conn": database_url})
+    client.configure(settings={"inventory_conn": database_url})
     assert acquired(batch_count=1).attempt == 3
     monkeypatch.delenv("BATCH_PIPELINE_INVENTORY_CONN")
     monkeypatch.setenv("BATCH_PIPELINE_ENV_FILE", str(right))
-    library.close()
+    client.close()
     assert acquire_or_none() is not None
 
 
 def test_configuration_with_a_mistake_changes_nothing(thirty: Database) -> None:
     """Expect the name to be pointed out, and the present configuration to go on."""
     with pytest.raises(SettingError, match="did you mean inventory_conn"):
-        library.configure(settings={"inventory_con": "postgresql://x/y"})
+        client.configure(settings={"inventory_con": "postgresql://x/y"})
     assert acquired(batch_count=1).items == ["file-1"]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline import acquire_batches, library
+from batch_pipeline import acquire_batches, client
+from batch_pipeline.client.session import SESSIONS
 from batch_pipeline.inventory import embedded_server
 from batch_pipeline.inventory.database import Database, open_database
-from batch_pipeline.library.session import SESSIONS
 from batch_pipeline.model.errors import (
     ConfigurationError,
     DatabaseUnreachableError,
@@ -58,9 +58,9 @@ def elsewhere(ten: Database, database_url: str, empty_database_url: str) -> Iter
         execute(engine, CREATE_META_TABLE)
         fill_evenly(engine, 10)
         settings = {"inventory_conn": database_url, "meta_conn": empty_database_url}
-        library.configure(settings=settings)
+        client.configure(settings=settings)
         yield engine
-        library.close()
+        client.close()
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_column_that_goes_away_burns_nothing(
         with pytest.raises(ConfigurationError):
             _ = acquired(batch_count=2).items
         execute(with_table, f"ALTER TABLE meta_table RENAME COLUMN {new} TO {old}")
-    library.configure(settings=SESSIONS.current().settings.model_dump())
+    client.configure(settings=SESSIONS.current().settings.model_dump())
     for batch in acquire_batches("job", "meta_table", COLUMNS, batch_count=2):
         assert batch.items == files(batch.id_range.first_id, batch.id_range.last_id)
         batch.succeeded()
@@ -173,7 +173,7 @@ def test_serialization_failures_are_retryable(ten: Database, database_url: str) 
     fill_evenly(ten.engine, 60, first_id=11)
     (name,) = query(ten, "SELECT quote_ident(current_database())")[0]
     run(ten, f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
-    library.configure(settings={"inventory_conn": database_url})
+    client.configure(settings={"inventory_conn": database_url})
 
     def drain() -> None:
         while True:
@@ -203,7 +203,7 @@ def test_forgotten_file_of_a_sqlite_table_is_told(
     with meta_engine(f"sqlite:///{file}") as engine:
         execute(engine, SQLITE_TABLE)
         fill_evenly(engine, 10)
-    library.configure(settings={"inventory_conn": database_url, "meta_conn": f"sqlite:///{file}"})
+    client.configure(settings={"inventory_conn": database_url, "meta_conn": f"sqlite:///{file}"})
     file.rename(aside)
     for _ in range(2):
         with pytest.raises(RetryableError, match="unable to open database file"):
@@ -231,7 +231,7 @@ def test_second_server_that_is_down_is_told(
         execute(engine, CREATE_META_TABLE)
         fill_evenly(engine, 10)
     run(ten, "DROP TABLE meta_table")
-    library.configure(settings={"inventory_conn": database_url, "meta_conn": url})
+    client.configure(settings={"inventory_conn": database_url, "meta_conn": url})
     batch = acquired(batch_count=2)
     embedded_server.release(other_server)
     with pytest.raises(MetaUnreachableError):
@@ -252,7 +252,7 @@ def test_inventory_that_is_down_is_told(
     """Expect every call to be retryable while the inventory is away, and to go on after it."""
     url = embedded_server.ensure_running(other_server)
     open_database(url, migrated=True).close()
-    library.configure(settings={"inventory_conn": url, "meta_conn": database_url})
+    client.configure(settings={"inventory_conn": url, "meta_conn": database_url})
     batch = acquired(batch_count=2)
     assert batch.items == files(1, 2)
     embedded_server.release(other_server)
@@ -264,7 +264,7 @@ def test_inventory_that_is_down_is_told(
     with acquired() as batch:
         assert batch.items == files(3, 10)
     assert acquire_or_none() is None
-    library.close()
+    client.close()
 
 
 def test_sqlite_table_is_batched(ten: Database, database_url: str, tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_sqlite_table_is_batched(ten: Database, database_url: str, tmp_path: Pat
         execute(engine, SQLITE_TABLE)
         fill_evenly(engine, 10)
         settings = {"inventory_conn": database_url, "meta_conn": f"sqlite:///{tmp_path}/meta.db"}
-        library.configure(settings=settings)
+        client.configure(settings=settings)
         where: list[object] = [{"column": "id", "operator": "!=", "value": 3}]
         batches = acquire_batches("job", "meta_table", COLUMNS, batch_weight=40, where=where)
         counts = [batch.process(len) for batch in batches]

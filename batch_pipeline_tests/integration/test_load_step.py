@@ -21,7 +21,7 @@ from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.load import Loaded
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.manifest import PartFile
-from batch_pipeline.steps.load import load
+from batch_pipeline.pipeline.load import load
 from batch_pipeline.storage.verification import checksum_problem
 from batch_pipeline_tests.concurrency import eventually, run_python, together
 from batch_pipeline_tests.factories import limits

@@ -17,12 +17,12 @@ from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 from psycopg import sql
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.cli import cli
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.metrics.reading import Reading
 from batch_pipeline.metrics.server import serving
 from batch_pipeline.model.batch import AttemptStatus
-from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline_tests.integration.checks_scene import publish
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
 from batch_pipeline_tests.integration.logins import name_of

@@ -14,8 +14,8 @@ from batch_pipeline.model.errors import BatchDataError, PartFileChangedError, Re
 from batch_pipeline.model.load import MessageMode, PostgresTarget
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.manifest import Manifest, PartFile
+from batch_pipeline.pipeline.load import load
 from batch_pipeline.singer.part_records import record_lines, records
-from batch_pipeline.steps.load import load
 from batch_pipeline.storage.s3 import PART_BYTES, S3, ObjectUpload
 from batch_pipeline.storage.verification import (
     checksum_problem,

@@ -12,8 +12,8 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import BatchState
 from batch_pipeline.model.errors import ManifestFileTakenError
 from batch_pipeline.model.location import to_uri
-from batch_pipeline.ports import PartStorage
-from batch_pipeline.steps.reconcile import Reconciled, reconcile
+from batch_pipeline.pipeline.reconcile import Reconciled, reconcile
+from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.concurrency import eventually, python, said
 from batch_pipeline_tests.integration.seeds import (
     CLAIM_AND_WAIT,
@@ -27,13 +27,13 @@ from batch_pipeline_tests.storage_roots import content, root_at, storage_at
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> PartStorage:
+def storage(tmp_path: Path) -> PartFileStorage:
     """A storage of its own."""
     return storage_at(to_uri(tmp_path))
 
 
 @pytest.fixture(params=["disk", "s3"])
-def any_storage(request: pytest.FixtureRequest, tmp_path: Path) -> PartStorage:
+def any_storage(request: pytest.FixtureRequest, tmp_path: Path) -> PartFileStorage:
     """A storage of its own, on a disk and in S3."""
     if request.param == "disk":
         return storage_at(to_uri(tmp_path))
@@ -41,11 +41,13 @@ def any_storage(request: pytest.FixtureRequest, tmp_path: Path) -> PartStorage:
     return storage_at(bucket)
 
 
-def _reconcile(database: Database, storage: PartStorage, job: str = "orders") -> Reconciled:
+def _reconcile(database: Database, storage: PartFileStorage, job: str = "orders") -> Reconciled:
     return reconcile(job, database.attempts, database.manifests, storage)
 
 
-def test_reconcile_with_nothing_open_does_nothing(database: Database, storage: PartStorage) -> None:
+def test_reconcile_with_nothing_open_does_nothing(
+    database: Database, storage: PartFileStorage
+) -> None:
     """Expect no work before the first batch, and none of planned ones."""
     assert _reconcile(database, storage) == Reconciled(attempts=0, pointers=0)
     planned(database)
@@ -53,7 +55,7 @@ def test_reconcile_with_nothing_open_does_nothing(database: Database, storage: P
 
 
 def test_reconcile_closes_the_attempt_of_a_killed_process(
-    database: Database, database_url: str, storage: PartStorage
+    database: Database, database_url: str, storage: PartFileStorage
 ) -> None:
     """Expect the batch of the dead to be interrupted, which makes it due again."""
     (one,) = planned(database)
@@ -70,7 +72,7 @@ def test_reconcile_closes_the_attempt_of_a_killed_process(
 
 
 def test_reconcile_beside_a_live_attempt_leaves_it_alone(
-    database: Database, storage: PartStorage
+    database: Database, storage: PartFileStorage
 ) -> None:
     """Expect only the attempt whose lease ran out to be closed."""
     first, second = planned(database, 2)
@@ -84,7 +86,7 @@ def test_reconcile_beside_a_live_attempt_leaves_it_alone(
 
 
 def test_reconcile_writes_the_pointers_that_a_crash_left_out(
-    database: Database, any_storage: PartStorage
+    database: Database, any_storage: PartFileStorage
 ) -> None:
     """Expect each missing pointer once, remembered in the inventory, also of old generations."""
     first, second = planned(database, 2)
@@ -97,7 +99,7 @@ def test_reconcile_writes_the_pointers_that_a_crash_left_out(
 
 
 def test_reconcile_of_a_pointer_that_is_there_only_remembers_it(
-    database: Database, any_storage: PartStorage
+    database: Database, any_storage: PartFileStorage
 ) -> None:
     """Expect a crash between file and inventory to leave one manifest file."""
     uri = any_storage.point_to(publish(database, planned(database)[0]))
@@ -107,7 +109,7 @@ def test_reconcile_of_a_pointer_that_is_there_only_remembers_it(
 
 
 def test_reconcile_writes_the_pointers_behind_one_whose_name_is_taken(
-    database: Database, any_storage: PartStorage
+    database: Database, any_storage: PartFileStorage
 ) -> None:
     """Expect the first of three to be told, to stay as it is, and the others to be written."""
     one, two = planned(database, 2)

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline.model.manifest_file import HELD, InventoryOlderError
-from batch_pipeline.settings.restored import check_not_older, discard
+from batch_pipeline.pipeline.restore_check import (
+    discard_unknown_manifests,
+    ensure_inventory_current,
+)
 from batch_pipeline_tests.factories import NOON
 from batch_pipeline_tests.guarantees.restored_site import Site, open_site
 from batch_pipeline_tests.integration.logins import url_of
@@ -38,7 +41,12 @@ def test_planner_and_worker_together_discard(site: Site) -> None:
     """Expect rights to plan and to work to be enough, and to go on afterwards."""
     with pytest.raises(InventoryOlderError):
         site.work()
-    assert discard(site.pipeline, site.stream, now=NOON, dry_run=False).manifests == 2
+    assert (
+        discard_unknown_manifests(
+            site.pipeline.database, site.stream, now=NOON, dry_run=False
+        ).manifests
+        == 2
+    )
     assert len(site.work()) == 2
     assert site.database.jobs.paused("orders") is None
 
@@ -48,9 +56,9 @@ def test_worker_alone_notices_and_cannot_pause(site: Site) -> None:
     for login, is_paused in (("wanda", False), ("lib", True)):
         somebody = by(site, login)
         with pytest.raises(InventoryOlderError):
-            check_not_older(somebody.pipeline, somebody.stream)
+            ensure_inventory_current(somebody.pipeline.database, somebody.stream)
         paused = somebody.database.jobs.paused("orders")
         assert (paused or "").startswith(HELD) is is_paused
-    discard(site.pipeline, site.stream, now=NOON, dry_run=False)
+    discard_unknown_manifests(site.pipeline.database, site.stream, now=NOON, dry_run=False)
     wanda = by(site, "wanda")
-    check_not_older(wanda.pipeline, wanda.stream)
+    ensure_inventory_current(wanda.pipeline.database, wanda.stream)

@@ -15,6 +15,7 @@ from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import (
     QueuedRunCoordinatorDaemon,
 )
 
+from batch_pipeline.config.home import Home
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.instance.home import open_instance, prepare_dagster_home
 from batch_pipeline.defs.instance.launcher import LocalRunLauncher
@@ -31,7 +32,6 @@ from batch_pipeline.model.dagster_settings import DagsterRules
 from batch_pipeline.model.errors import SettingError
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.home import Home
 from batch_pipeline_tests.factories import batch, stream
 
 pytestmark = [

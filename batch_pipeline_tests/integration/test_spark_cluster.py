@@ -20,6 +20,7 @@ from batch_pipeline.model.location import to_path
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Storage
+from batch_pipeline.pipeline.attempt import EncodeContext, encode
 from batch_pipeline.spark import engine, task_planning
 from batch_pipeline.spark.encoder import SparkEncoder
 from batch_pipeline.spark.engine import is_stopped
@@ -27,7 +28,6 @@ from batch_pipeline.spark.executor_diagnostics import check_executors
 from batch_pipeline.spark.packed_archive import build_archive
 from batch_pipeline.spark.sessions import launch
 from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
-from batch_pipeline.steps.encode import Workshop, encode
 from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.acceptance.workplace import wait_until
 from batch_pipeline_tests.factories import limits
@@ -137,7 +137,7 @@ def batch_of(desk: Desk, database: Database) -> GarbageScene:
 def published(scene: GarbageScene, session: SparkSession) -> Manifest:
     """Encode and publish the batch, as a run does."""
     database = scene.database
-    workshop = Workshop(
+    workshop = EncodeContext(
         stream=scene.stream,
         meta_table=database.meta_table(scene.stream.name),
         schemas=database.schemas,

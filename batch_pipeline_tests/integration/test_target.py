@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from batch_pipeline.config.stream_file import load_streams
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Source
-from batch_pipeline.settings.stream_file import load_streams
 from batch_pipeline.singer.parser import MessageError
 from batch_pipeline.singer.target import landing_files
 from batch_pipeline.singer.target.errors import RecordKeyMissingError

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from batch_pipeline.config.units import parse_time
 from batch_pipeline.model.backfill import Backfill, Selection, Throughput, cut_lists
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.planning import Limits, cut
-from batch_pipeline.settings.times import parse_time
 from batch_pipeline_tests.factories import limits
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

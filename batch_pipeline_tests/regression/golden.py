@@ -17,16 +17,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.encode.task import encode_items
 from batch_pipeline.encode.task_values import TaskSpec
 from batch_pipeline.model.encode import EncodeRequest, EncodeResult
 from batch_pipeline.model.location import to_path
-from batch_pipeline.settings.pipeline import Pipeline
+from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline.spark.task_planning import plan_tasks
 from batch_pipeline.spark.tasks import combine_reports, raise_task_errors
-from batch_pipeline.steps.encode import encode
-from batch_pipeline.steps.plan import plan
-from batch_pipeline.steps.register import register
 from batch_pipeline_tests.regression.stream_inputs import stream_inputs
 from batch_pipeline_tests.regression.text_inputs import Input, text_inputs
 from batch_pipeline_tests.regression.typed_inputs import typed_inputs
@@ -154,9 +152,11 @@ class TaskEncoder:
 def _encoded(pipeline: Pipeline, name: str, folder: Path) -> Iterator[dict[str, Any]]:
     stream = pipeline.stream(name)
     table = pipeline.database.meta_table(name)
-    register(pipeline.landing(stream, wait=False), table, cutter=pipeline.cutter(stream))
-    plan(pipeline.database.batches, table, stream, drain=True)
-    workshop = replace(pipeline.workshop(stream, _no_session), encoder=TaskEncoder())
+    table.register(
+        pipeline.landing(stream, wait=False).found_files(), cutter=pipeline.cutter(stream)
+    )
+    pipeline.database.batches.plan(table, stream.limits, drain=True)
+    workshop = replace(pipeline.encode_context(stream, _no_session), encoder=TaskEncoder())
     for status in pipeline.database.batches.statuses(name):
         try:
             made = encode(workshop, status.batch, run_id="run-1", now=lambda: _STARTED_AT)

@@ -27,10 +27,10 @@ import dagster as dg
 import psycopg
 from click.testing import CliRunner, Result
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.cli import cli
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.instance.home import open_instance
-from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline_tests.regression.snapshots import DATA
 
 _MADE = DATA / "home_0_1_0"

@@ -10,14 +10,14 @@ import click
 import dagster as dg
 
 import batch_pipeline
+from batch_pipeline.app import Pipeline
 from batch_pipeline.cli import COMMANDS, cli, exit_codes
 from batch_pipeline.cli.tap import BatchPipelineTap
 from batch_pipeline.cli.target import TargetBatchPipeline
+from batch_pipeline.config.environment import PREFIX, Settings
 from batch_pipeline.defs.component import UncheckedAttributes
 from batch_pipeline.metrics.families import families, up
 from batch_pipeline.metrics.reading import Reading
-from batch_pipeline.settings.environment import PREFIX, Settings
-from batch_pipeline.settings.pipeline import Pipeline
 
 _MODULE_OF_NAME = re.compile(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z])")  # modules may move
 _QUOTED_TYPE = re.compile(r"(: |-> )'([^']*)'")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from batch_pipeline.config.stream_file import describe_stream
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.settings.stream_file import describe_stream
 from batch_pipeline_tests.regression import public_names
 from batch_pipeline_tests.regression.snapshots import compare
 

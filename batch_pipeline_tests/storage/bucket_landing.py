@@ -9,7 +9,6 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.item import Registered
 from batch_pipeline.model.location import split_object
 from batch_pipeline.model.stream import Source
-from batch_pipeline.steps.register import register
 from batch_pipeline.storage import s3_client
 from batch_pipeline.storage.landing import SourceLanding
 from batch_pipeline.storage.landing_poll import PolledLanding
@@ -76,7 +75,7 @@ class Clock:
 
 def looked(watched: PolledLanding, database: Database) -> Registered:
     """Look once and register what is there, as a tick does."""
-    return watched.settled(register(watched, database.meta_table("orders")))
+    return watched.settled(database.meta_table("orders").register(watched.found_files()))
 
 
 def names(watched: PolledLanding | SourceLanding) -> list[str]:

@@ -9,7 +9,6 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import LandingUnavailableError
 from batch_pipeline.model.item import Registered
 from batch_pipeline.model.stream import Arrivals, KeyOrder
-from batch_pipeline.steps.register import register
 from batch_pipeline.storage.landing_poll import PolledLanding
 from batch_pipeline_tests.integration.seeds import execute, query
 from batch_pipeline_tests.storage.bucket_landing import BucketLanding, Clock, looked, names
@@ -182,7 +181,11 @@ def test_full_looks_let_a_long_pass_come_to_its_end(
             if remembered.landing is None:
                 remembered.landing = PolledLanding(place.landing(), limit=2)
             watched = remembered.landing
-            news.append(watched.settled(register(watched, database.meta_table("orders"))).new_items)
+            news.append(
+                watched.settled(
+                    database.meta_table("orders").register(watched.found_files())
+                ).new_items
+            )
         if number == 8:
             execute(database, "DELETE FROM batch_pipeline.item WHERE id = 2")
     assert news[:8] == [2, 2, 2, 2, 2, 0, 0, 0]

@@ -15,7 +15,6 @@ from batch_pipeline.model.errors import LandingUnavailableError
 from batch_pipeline.model.item import Registered
 from batch_pipeline.model.location import split_object
 from batch_pipeline.model.stream import Arrivals
-from batch_pipeline.steps.register import register
 from batch_pipeline.storage.landing_poll import PolledLanding
 from batch_pipeline.storage.s3_events import Queue
 from batch_pipeline_tests.integration.seeds import query
@@ -117,7 +116,7 @@ def test_message_stays_until_its_files_are_registered(told: Told, database: Data
     watched = told.watched()
     list(watched.found_files())
     assert told.waiting() == 1
-    assert register(watched, database.meta_table("orders")).new_items == 1
+    assert database.meta_table("orders").register(watched.found_files()).new_items == 1
     assert told.waiting() == 1
     assert looked(told.watched(), database).new_items == 0
     assert told.waiting() == 0

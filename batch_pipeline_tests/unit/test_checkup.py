@@ -11,16 +11,22 @@ from typing import NamedTuple
 
 import pytest
 
+from batch_pipeline.config.environment import load_settings
+from batch_pipeline.config.environment_checks import (
+    check_configuration,
+    check_disks,
+    check_home,
+    check_java,
+    check_places,
+    check_ports,
+    check_versions,
+    clock,
+)
+from batch_pipeline.config.home import Home
 from batch_pipeline.model.checks import Finding, attempted, fine
 from batch_pipeline.model.errors import InvariantError, SettingError
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Source, Storage, Stream
-from batch_pipeline.settings.checkup.configuration import check_configuration
-from batch_pipeline.settings.checkup.folders import check_disks, check_home, check_places, clock
-from batch_pipeline.settings.checkup.ports import check_ports
-from batch_pipeline.settings.checkup.versions import check_java, check_versions
-from batch_pipeline.settings.environment import load_settings
-from batch_pipeline.settings.home import Home
 from batch_pipeline_tests.factories import NOON, stream
 
 VERSIONS = {

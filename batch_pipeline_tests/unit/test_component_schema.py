@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from batch_pipeline.config.stream_attributes import StreamAttributes
 from batch_pipeline.defs.component import UncheckedAttributes
-from batch_pipeline.settings.stream_attributes import StreamAttributes
 
 
 def _attributes(**more: Any) -> dict[str, Any]:

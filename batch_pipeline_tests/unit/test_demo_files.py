@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline.cli.demo import DemoFiles, write_demo
+from batch_pipeline.config.stream_file import load_streams
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.planning import cut
-from batch_pipeline.settings.stream_file import load_streams
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from batch_pipeline.config.environment import Settings, load_settings
 from batch_pipeline.model.errors import SettingError
-from batch_pipeline.settings.environment import Settings, load_settings
 
 PRIVATE_WORD = "hunter2"
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from batch_pipeline.config.home import Home
 from batch_pipeline.model.errors import ConfigurationError, RetryableError
-from batch_pipeline.settings.home import Home
 
 HOLD_THE_LOCK = """
 import sys
@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from batch_pipeline.settings.home import Home
+from batch_pipeline.config.home import Home
 
 since = datetime(2026, 11, 20, 18, 2, tzinfo=UTC)
 with Home(path=Path(sys.argv[1])).lock("batch-pipeline dev", since=since):
@@ -193,7 +193,7 @@ def test_lock_of_killed_process_is_not_kept_by_its_child(home: Home, start_child
     program = f"""
 import os, signal, subprocess, sys
 from pathlib import Path
-from batch_pipeline.settings.home import Home
+from batch_pipeline.config.home import Home
 
 CHILD = "import sys; print('child', flush=True); sys.stdin.readline()"
 with Home(path=Path(sys.argv[1])).lock("batch-pipeline dev"):
@@ -220,7 +220,7 @@ def test_lock_left_by_forked_child_stays_with_its_parent(home: Home) -> None:
 import os, sys
 from pathlib import Path
 from batch_pipeline.model.errors import RetryableError
-from batch_pipeline.settings.home import Home
+from batch_pipeline.config.home import Home
 
 home = Home(path=Path(sys.argv[1]))
 with home.lock("batch-pipeline dev"):

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_pipeline.defs.key_order import KeyOrder
+from batch_pipeline.defs.partitioned import group_neighbours
 from batch_pipeline.defs.sensors.launch import Groups, Memory
-from batch_pipeline.steps.plan import neighbours
 
 _KEYS = [f"{number:02d}" for number in range(12)]
 _ORDER = st.permutations(_KEYS).map(lambda keys: keys[:9])
@@ -21,7 +21,7 @@ def test_groups_are_those_of_the_step_that_has_all_keys_at_once(
     """Expect the same groups, whatever is not in the order left out of both."""
     groups = Groups(order=KeyOrder(lambda: order), most=99, size=size)
     assert all(groups.takes(key, "orders") for key in sorted(chosen))
-    assert groups.groups == neighbours(sorted(chosen), order, most=size)
+    assert groups.groups == group_neighbours(sorted(chosen), order, most=size)
 
 
 def test_groups_are_full_when_a_key_takes_one_more_run() -> None:

@@ -13,12 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from batch_pipeline.config.init_options import Asked
+from batch_pipeline.config.stream_file import read_stream_file
+from batch_pipeline.config.stream_proposal import Proposal, proposal_json, propose, text_of
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.planning import Machine
-from batch_pipeline.settings.own_files.keys import Asked
-from batch_pipeline.settings.own_files.proposal import Proposal, propose
-from batch_pipeline.settings.own_files.told import proposal_json, text_of
-from batch_pipeline.settings.stream_file import read_stream_file
 from batch_pipeline.storage.landing import SourceLanding
 
 MACHINE = Machine(cores=2, memory_bytes=8 * 2**30)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from batch_pipeline.config.stream_file import read_component, read_stream_file
 from batch_pipeline.defs.scaffold import StreamChoices, StreamScaffolder
 from batch_pipeline.model.stream import SourceFormat, Stream
-from batch_pipeline.settings.stream_file import read_component, read_stream_file
 
 TYPE = "batch_pipeline.BatchStream"
 FOLDERS = st.text(

@@ -6,6 +6,13 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from batch_pipeline.config.stream_file import (
+    StreamAttributes,
+    find_stream_files,
+    load_streams,
+    load_streams_tolerantly,
+    read_stream_file,
+)
 from batch_pipeline.model.dagster_settings import DagsterRules
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import ConfigurationError, StreamFileError
@@ -29,13 +36,6 @@ from batch_pipeline.model.stream import (
     SourceFormat,
     Storage,
     Stream,
-)
-from batch_pipeline.settings.stream_file import (
-    StreamAttributes,
-    find_stream_files,
-    load_streams,
-    load_streams_tolerantly,
-    read_stream_file,
 )
 
 MINIMAL = """\

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from batch_pipeline.config.stream_file import read_stream_file
 from batch_pipeline.model.stream import Arrivals, KeyOrder, Source
-from batch_pipeline.settings.stream_file import read_stream_file
 from batch_pipeline_tests.unit.test_stream_file_mistakes import MINIMAL, refusal_of, stream_file
 
 BUCKET = "uri: s3://bucket/landing"

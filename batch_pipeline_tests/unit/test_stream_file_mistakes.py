@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from batch_pipeline.config.stream_file import read_stream_file
 from batch_pipeline.model.errors import StreamFileError
-from batch_pipeline.settings.stream_file import read_stream_file
 
 MINIMAL = """\
 type: batch_pipeline.BatchStream

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from batch_pipeline.config.stream_file import read_stream_file
 from batch_pipeline.model.errors import StreamFileError
 from batch_pipeline.model.filter import AllOf, Condition, Operator
 from batch_pipeline.model.stream import CsvOptions, SourceFormat, Strategy, Stream, TableSource
-from batch_pipeline.settings.stream_file import read_stream_file
 
 MINIMAL = """\
 type: batch_pipeline.BatchStream

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from batch_pipeline.config.stream_file import read_stream_file
 from batch_pipeline.model.errors import StreamFileError
 from batch_pipeline.model.load import MessageMode, PostgresTarget, SingerTarget, WriteMode
-from batch_pipeline.settings.stream_file import read_stream_file
 from batch_pipeline_tests.unit.test_stream_file_mistakes import refusal_of, stream_file, with_lines
 
 SECRET = "hunter2!"  # noqa: S105 - of nobody

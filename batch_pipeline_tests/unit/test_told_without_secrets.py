@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.instance.guarded import GuardedServer
 from batch_pipeline.defs.store_resource import StoreResource
 from batch_pipeline.load.postgres import PostgresLoader
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.load import PostgresTarget
-from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.singer.target.config import CONFIG_SCHEMA, read_config
 from batch_pipeline.spark.cluster import Cluster
 from batch_pipeline.spark.sessions.session import SparkSettings

@@ -6,13 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batch_pipeline.config.units import format_bytes, format_duration, parse_bytes, parse_duration
 from batch_pipeline.model.errors import InvalidValueError
-from batch_pipeline.settings.units import (
-    format_bytes,
-    format_duration,
-    parse_bytes,
-    parse_duration,
-)
 
 
 @pytest.mark.parametrize(

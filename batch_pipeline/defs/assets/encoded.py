@@ -33,9 +33,8 @@ from batch_pipeline.model.errors import (
 from batch_pipeline.model.manifest_file import InventoryOlderError
 from batch_pipeline.model.progress import log as progress
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.ports import Encoder
-from batch_pipeline.steps.encode import Workshop, encode
-from batch_pipeline.steps.reconcile import pointer_of
+from batch_pipeline.pipeline.attempt import EncodeContext, Encoder, encode
+from batch_pipeline.pipeline.reconcile import pointer_of
 
 
 def batches_asset(stream: Stream) -> dg.AssetsDefinition:
@@ -78,7 +77,7 @@ def encoding_asset(
     ) -> Iterator[dg.Output[None]]:
         settings = pipeline.pipeline.spark
         session = spark.session_of(stream, settings, is_retry=context.retry_number > 0)
-        workshop = pipeline.pipeline.workshop(stream, session)
+        workshop = pipeline.pipeline.encode_context(stream, session)
         with Materializations(context) as published:
             failures = encode_partitions(published, workshop, pipeline.pipeline.database, asset)
             blocking = evaluate_run_checks(context, pipeline.pipeline, stream, asked)
@@ -92,7 +91,7 @@ def encoding_asset(
 
 
 def encode_partitions(
-    published: Materializations, workshop: Workshop, database: Database, asset: Partitioned
+    published: Materializations, workshop: EncodeContext, database: Database, asset: Partitioned
 ) -> Mapping[str, PipelineError]:
     """Encode and publish the run's partitions of an asset one after the other; gives what failed.
 
@@ -141,7 +140,7 @@ def raise_failures(
 
 def _encode_partition(
     published: Materializations,
-    workshop: Workshop,
+    workshop: EncodeContext,
     database: Database,
     asset: Partitioned,
     key: str,

@@ -17,6 +17,7 @@ from batch_pipeline.defs.metadata import ENCODE_VERSION, batch_metadata, encoded
 from batch_pipeline.defs.names import DRAIN_TAG, LAUNCH_TAG, group, late_key, meta_table_key, pool
 from batch_pipeline.defs.resources import PipelineResource, SparkResource
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.batch import due_batches
 from batch_pipeline.model.errors import (
     ConfigurationError,
     PipelineError,
@@ -24,8 +25,7 @@ from batch_pipeline.model.errors import (
     SourceRefusedError,
 )
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.steps.encode import Workshop, encode
-from batch_pipeline.steps.plan import due
+from batch_pipeline.pipeline.attempt import EncodeContext, encode
 
 
 def late_asset(stream: Stream) -> dg.AssetsDefinition:
@@ -49,7 +49,7 @@ def late_asset(stream: Stream) -> dg.AssetsDefinition:
     ) -> Iterator[dg.Output[None]]:
         settings = pipeline.pipeline.spark
         session = spark.session_of(stream, settings, is_retry=context.retry_number > 0)
-        workshop = pipeline.pipeline.workshop(stream, session)
+        workshop = pipeline.pipeline.encode_context(stream, session)
         with Materializations(context) as published:
             failures, tried = encode_late(published, workshop, pipeline.pipeline.database)
             blocking = evaluate_run_checks(
@@ -65,7 +65,7 @@ def late_asset(stream: Stream) -> dg.AssetsDefinition:
 
 
 def encode_late(
-    published: Materializations, workshop: Workshop, database: Database
+    published: Materializations, workshop: EncodeContext, database: Database
 ) -> tuple[Mapping[str, PipelineError], int]:
     """Encode and publish a stream's late batches that wait; failed ones too when a person asks.
 
@@ -77,7 +77,7 @@ def encode_late(
     context, stream = published.context, workshop.stream
     launched = LAUNCH_TAG in context.run.tags
     by_itself = not {DRAIN_TAG, LAUNCH_TAG}.isdisjoint(context.run.tags)
-    waiting = due(database.batches.late_statuses(stream.name), retry_failed=not launched)
+    waiting = due_batches(database.batches.late_statuses(stream.name), retry_failed=not launched)
     waiting.sort(key=lambda status: status.attempts)  # what fails again and again is in no way
     failures: dict[str, PipelineError] = {}
     for status in waiting:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import dagster as dg
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.assets.encoded import raise_failures
 from batch_pipeline.defs.assets.materializations import NOTHING, Materializations
 from batch_pipeline.defs.assets.reasons import WaitsError
@@ -21,9 +22,7 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import FilesRemovedError, LoadRunningError, PipelineError
 from batch_pipeline.model.load import PostgresTarget, Target
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.loading import load_due
-from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.steps.load import Outcome
+from batch_pipeline.pipeline.load import Outcome
 
 Context = dg.AssetExecutionContext | dg.OpExecutionContext
 _MOST_WAITS = 120
@@ -91,8 +90,8 @@ def load_into_targets(
         before = pipeline.database.loads.cursor(stream.name, targets)
         for target in stream.targets:
             try:
-                for outcome in load_due(
-                    pipeline, stream, target, run_id=context.run.run_id, only=only
+                for outcome in pipeline.load_pending(
+                    stream, target, run_id=context.run.run_id, only=only
                 ):
                     _note(context, came_to, target, outcome)
             except PipelineError as error:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import dagster as dg
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.discover import discover, lands_in_s3
 from batch_pipeline.defs.metadata import META_TABLE_VERSION, discovery_metadata
 from batch_pipeline.defs.names import group, meta_table_key
@@ -12,7 +13,6 @@ from batch_pipeline.defs.partitioned import batches_of
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.storage import s3_client
 from batch_pipeline.storage.filesystem import FileSystem
 from batch_pipeline.storage.s3 import S3FileSystem

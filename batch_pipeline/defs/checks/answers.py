@@ -5,12 +5,12 @@ from typing import Any
 
 import dagster as dg
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.checks.asked import Asked
 from batch_pipeline.model.checks import CheckResult
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.settings.verification import Scope, verdicts
+from batch_pipeline.pipeline.verify import Scope, verify_stream
 
 _FEW = 50
 _PASSED = "SUCCEEDED"
@@ -42,7 +42,9 @@ def evaluate_run_checks(
     if _were_fine(context.instance, asked):
         scope = replace(scope, newest=max(_FEW, tried))
     try:
-        found = list(verdicts(pipeline, stream, asked.in_runs, scope))
+        found = list(
+            verify_stream(pipeline.database, stream, asked.in_runs, scope, pipeline.meta_table)
+        )
     except PipelineError as error:
         context.log.warning("The checks were left out: %s", error)
         return []

@@ -19,7 +19,7 @@ from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.run_order import tags_at
 from batch_pipeline.model.checks import Check
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.verification import Scope, verdicts
+from batch_pipeline.pipeline.verify import Scope, verify_stream
 
 _HOURLY = "17 * * * *"
 _WEEKLY = "37 3 * * 0"
@@ -104,7 +104,13 @@ def _checks(stream: Stream, asked: Asked) -> dg.AssetChecksDefinition:
             context.log.info("The step that encodes has answered the checks of its batches.")
             return
         chosen = [Check(key.name) for key in context.selected_asset_check_keys]
-        for verdict in verdicts(pipeline.pipeline, stream, chosen, check_scope.of(asked)):
+        for verdict in verify_stream(
+            pipeline.pipeline.database,
+            stream,
+            chosen,
+            check_scope.of(asked),
+            pipeline.pipeline.meta_table,
+        ):
             yield check_result(asked, verdict)
 
     return checks

@@ -2,11 +2,11 @@
 
 import dagster as dg
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.instance.home import open_instance
 from batch_pipeline.defs.names import late_key, meta_table_key
 from batch_pipeline.defs.partitioned import backfills_of, batches_of
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.pipeline import Pipeline
 
 
 def forget_stream(pipeline: Pipeline, stream: Stream) -> None:

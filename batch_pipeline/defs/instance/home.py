@@ -11,8 +11,8 @@ import dagster as dg
 import yaml
 from dagster._core.instance.ref import InstanceRef
 
+from batch_pipeline.config.home import Home
 from batch_pipeline.model.errors import SettingError
-from batch_pipeline.settings.home import Home
 
 _CONFIGURATION = "dagster.yaml"
 

@@ -5,8 +5,8 @@ import platform
 
 import dagster as dg
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.names import DRAIN_TAG
-from batch_pipeline.settings.pipeline import Pipeline
 
 _BEGUN = [
     dg.DagsterRunStatus.STARTING,

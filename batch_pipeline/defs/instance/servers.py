@@ -19,11 +19,11 @@ import yaml
 from dagster._core.errors import DagsterUserCodeUnreachableError
 from dagster._grpc.client import DagsterGrpcClient
 
+from batch_pipeline.config.home import Home
 from batch_pipeline.defs.instance.guarded import GuardedServer, stop
 from batch_pipeline.defs.instance.home import prepare_dagster_home
 from batch_pipeline.defs.instance.services import Service, service_ended
 from batch_pipeline.model.errors import RetryableError, port_in_use
-from batch_pipeline.settings.home import Home
 from batch_pipeline.storage.local import PrivateFolder
 
 _MODULE = "batch_pipeline.definitions"

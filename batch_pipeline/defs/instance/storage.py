@@ -10,8 +10,8 @@ from typing import Any
 from dagster._serdes import ConfigurableClassData
 from dagster_postgres import DagsterPostgresStorage
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.inventory.connection import normalize_url, replace_dead_connections
-from batch_pipeline.settings.pipeline import Pipeline
 
 NO_TIMEOUT = 0
 RECYCLE_SECONDS = 600

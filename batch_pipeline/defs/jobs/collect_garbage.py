@@ -14,7 +14,7 @@ from batch_pipeline.defs.names import COLLECT_GARBAGE_JOB
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.model.garbage import Reason
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.steps.collect_garbage import Collected
+from batch_pipeline.pipeline.collect_garbage import Collected
 
 
 class CollectGarbage(dg.Config):

@@ -11,6 +11,8 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+from batch_pipeline.app import Pipeline
+from batch_pipeline.config.backfill_form import Asked, backfill_request
 from batch_pipeline.defs.discover import look_at_backfills
 from batch_pipeline.defs.metadata import backfill_observation, estimate_metadata
 from batch_pipeline.defs.names import PLAN_BACKFILL_JOB, backfill_asset_key
@@ -19,9 +21,7 @@ from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.model.backfill import Backfill, backfill_name
 from batch_pipeline.model.errors import InvalidValueError, PipelineError, UnknownStreamError
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.backfill_request import Asked, backfill_request
-from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.settings.restored import check_not_older
+from batch_pipeline.pipeline.restore_check import ensure_inventory_current
 
 
 class PlanBackfill(dg.Config):
@@ -122,7 +122,7 @@ def _plan(
     context: dg.OpExecutionContext, pipeline: Pipeline, stream: Stream, request: Backfill
 ) -> dict[str, Any]:
     """Plan a backfill and add its partitions."""
-    check_not_older(pipeline, stream)
+    ensure_inventory_current(pipeline.database, stream)
     database, table = pipeline.database, pipeline.meta_table(stream)
     planned = database.backfills.plan(request, table)
     known = look_at_backfills(pipeline, stream, context.instance)

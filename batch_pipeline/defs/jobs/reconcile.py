@@ -9,14 +9,14 @@ from datetime import timedelta
 import dagster as dg
 from pydantic import Field
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.jobs.each_stream import Counts, chosen, do_for_each
 from batch_pipeline.defs.names import RECONCILE_JOB
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.model.errors import JobChangedError
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.settings.restored import check_not_older
-from batch_pipeline.steps.reconcile import reconcile
+from batch_pipeline.pipeline.reconcile import reconcile
+from batch_pipeline.pipeline.restore_check import ensure_inventory_current
 
 
 class Reconcile(dg.Config):
@@ -55,7 +55,7 @@ def reconcile_job(streams: Sequence[Stream]) -> dg.JobDefinition:
 
 
 def _reconcile(pipeline: Pipeline, stream: Stream, since: timedelta) -> Counts:
-    check_not_older(pipeline, stream)
+    ensure_inventory_current(pipeline.database, stream)
     database, storage = pipeline.database, pipeline.storage(stream)
     done = reconcile(stream.name, database.attempts, database.manifests, storage)
     counts = {"attempts_closed": done.attempts, "pointers_written": done.pointers}

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import dagster as dg
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.discover import Look, look_at_backfills
 from batch_pipeline.defs.heard import Known
 from batch_pipeline.defs.metadata import backfill_observation
@@ -25,7 +26,6 @@ from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
 from batch_pipeline.model.backfill import Progress
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.pipeline import Pipeline
 
 _INTERVAL_SECONDS = 30
 

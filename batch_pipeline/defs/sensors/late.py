@@ -22,14 +22,14 @@ from batch_pipeline.model.batch import BatchStatus
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.restored import Checked, check_not_older
+from batch_pipeline.pipeline.restore_check import CheckedInventory, ensure_inventory_current
 
 _INTERVAL_SECONDS = 30
 
 
 def late_sensor(stream: Stream) -> dg.SensorDefinition:
     """Launch what audits have planned; a run at a time. Safe to repeat and to lose anywhere."""
-    checked = Checked()  # of the process that evaluates the sensor; a new one starts anew
+    checked = CheckedInventory()  # of the process that evaluates the sensor; a new one starts anew
 
     @dg.sensor(
         name=f"{identifier(stream)}_late",
@@ -45,7 +45,7 @@ def late_sensor(stream: Stream) -> dg.SensorDefinition:
         before = Memory.of_cursor(context.cursor).looked_at
         memory = replace(Memory.of_cursor(context.cursor), looked_at=now)
         try:
-            check_not_older(pipeline.pipeline, stream, checked)
+            ensure_inventory_current(pipeline.pipeline.database, stream, checked)
             end_cancelled_since(pipeline.pipeline, context.instance, stream, before)
             database.jobs.check_not_paused(stream.name)
             waiting = database.change_feed.due(stream.name, JobKind.LATE)

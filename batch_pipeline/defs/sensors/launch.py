@@ -10,10 +10,9 @@ from batch_pipeline.defs.partitioned import Partitioned
 from batch_pipeline.defs.run_order import priority
 from batch_pipeline.defs.sensors.remembered import Remembered
 from batch_pipeline.defs.sensors.run_keys import unfinished_runs
-from batch_pipeline.model.batch import BatchState, BatchStatus
+from batch_pipeline.model.batch import BatchState, BatchStatus, due_batches
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.steps.plan import due
 
 _AT_ONCE = 3
 _FIRST_PAUSE_SECONDS = 60
@@ -108,7 +107,7 @@ def launches(
     is_all = True
     for status in statuses:
         key = asset.key_of(status.batch)
-        if key in taken or not due((status,), retry_failed=False):
+        if key in taken or not due_batches((status,), retry_failed=False):
             continue
         alone = memory.was_in_vain(key) and status.state is BatchState.INTERRUPTED
         if not memory.is_early(key) and not chosen.takes(key, status.batch.job, alone=alone):
@@ -133,7 +132,7 @@ def launches(
 
 @dataclass(slots=True, kw_only=True)
 class Groups:
-    """At most `most` groups of at most `size` neighbours, as `steps.plan.neighbours` makes them."""
+    """At most `most` groups of at most `size` neighbours, as `group_neighbours` does."""
 
     order: Sequence[str]
     most: int

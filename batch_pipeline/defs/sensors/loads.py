@@ -11,6 +11,7 @@ from itertools import islice
 
 import dagster as dg
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.metadata import generation_of, loaded_materialization, loading_runs
 from batch_pipeline.defs.names import (
     MAX_RETRIES_TAG,
@@ -26,8 +27,7 @@ from batch_pipeline.defs.sensors.run_keys import UNFINISHED, is_for, runs_about_
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.load import LoadedGeneration, TargetStatus
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.settings.restored import Checked, check_not_older
+from batch_pipeline.pipeline.restore_check import CheckedInventory, ensure_inventory_current
 
 _INTERVAL_SECONDS = 10
 _MOST_EVENTS = 500
@@ -82,7 +82,7 @@ class Memory(Remembered):
 
 def loads_sensor(stream: Stream) -> dg.SensorDefinition:
     """Load what is published; tell Dagster of loads that it has not heard of. Safe to repeat."""
-    checked = Checked()  # of the process that evaluates the sensor; a new one starts anew
+    checked = CheckedInventory()  # of the process that evaluates the sensor; a new one starts anew
 
     @dg.sensor(
         name=load_job(stream),
@@ -95,7 +95,7 @@ def loads_sensor(stream: Stream) -> dg.SensorDefinition:
         context: dg.SensorEvaluationContext, pipeline: PipelineResource
     ) -> dg.SensorResult | dg.SkipReason:
         try:
-            check_not_older(pipeline.pipeline, stream, checked)
+            ensure_inventory_current(pipeline.pipeline.database, stream, checked)
             return _look(pipeline.pipeline, stream, context.instance, context.cursor)
         except PipelineError as error:
             return dg.SkipReason(str(error))

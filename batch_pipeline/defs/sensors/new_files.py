@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import dagster as dg
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.discover import Discovered, Look, discover, lands_in_s3
 from batch_pipeline.defs.metadata import discovery_materialization, discovery_metadata
 from batch_pipeline.defs.names import batches_job, identifier
@@ -15,7 +16,6 @@ from batch_pipeline.defs.sensors.launch import Memory, launches
 from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.pipeline import Pipeline
 from batch_pipeline.storage import s3_client
 from batch_pipeline.storage.filesystem import FileSystem
 from batch_pipeline.storage.s3 import S3FileSystem

@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.names import CLOSED_TAG, late_job, late_key
 from batch_pipeline.defs.partitioned import backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors.run_keys import is_for, keys_of
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.pipeline import Pipeline
 
 _INTERVAL_SECONDS = 10
 _SLACK_SECONDS = 300  # clocks of the machines that end runs may differ by so much

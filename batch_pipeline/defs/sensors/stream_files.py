@@ -8,9 +8,9 @@ from pathlib import Path
 
 import dagster as dg
 
+from batch_pipeline.config.stream_file import load_streams_tolerantly, unusable_files
 from batch_pipeline.defs.names import STREAM_FILES_SENSOR
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.settings.stream_file import load_streams_tolerantly, unusable_files
 
 _INTERVAL_SECONDS = 60
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
 
@@ -26,8 +26,8 @@ from batch_pipeline.model.item import Item, LandedFile, Registered
 from batch_pipeline.model.job import INVENTORY, TableIdentity
 from batch_pipeline.model.location import MARK, split_location
 from batch_pipeline.model.planning import Cut, Limits, cut
+from batch_pipeline.model.progress import track
 from batch_pipeline.model.stream import Strategy
-from batch_pipeline.ports import Cutter
 
 _CHUNK = 5_000
 _STREAM_ROWS = 10_000
@@ -37,6 +37,21 @@ OWN_IDENTITY = TableIdentity(
 )
 _FilesByLocation = Mapping[str, Sequence[LandedFile]]
 _Row = TypeVar("_Row")
+
+
+class Cutter(Protocol):
+    """Cuts large files into several items."""
+
+    def is_large(self, file: LandedFile) -> bool:
+        """Return whether a file is large enough to become more than one item."""
+        ...
+
+    def ranges(self, file: LandedFile) -> Sequence[LandedFile]:
+        """Return the ranges of a file in order; each starts and ends at a record.
+
+        Returns the whole file if it cannot be cut, and nothing if it is gone or has changed.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +227,7 @@ class OwnMetaTable:
         self,
         files: Iterable[LandedFile],
         *,
-        accept_changed: bool,
+        accept_changed: bool = False,
         cutter: Cutter | None = None,
         all_or_none: bool = False,
     ) -> Registered:
@@ -222,9 +237,10 @@ class OwnMetaTable:
         one transaction, or none if one of them has changed.
         """
         files_seen = new_items = accepted = 0
+        landed = track(files, "registering files")
         changed: list[str] = []
         registration = FileRegistration(engine=self.engine, stream=self.stream, cutter=cutter)
-        for chunk in _chunks(files, None if all_or_none else _CHUNK):
+        for chunk in _chunks(landed, None if all_or_none else _CHUNK):
             files_seen += len(chunk)
             new, taken, refused = registration.register(
                 chunk, accept_changed=accept_changed, all_or_none=all_or_none

@@ -14,7 +14,7 @@ from decimal import Decimal
 from importlib import import_module
 from math import isfinite
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from batch_pipeline.model.encoding import PART_FORMATS, Compression, Encoding, Format
 from batch_pipeline.model.errors import InvalidValueError
@@ -29,13 +29,15 @@ from batch_pipeline.model.location import (
 )
 from batch_pipeline.model.record_rules import ReadLimits
 from batch_pipeline.model.stream import STREAM_NAME, SourceFormat
-from batch_pipeline.ports import Registry
 from batch_pipeline.singer.parser import (
     MAX_LINE_BYTES,
     SINGER_FORMATS,
     BatchConfig,
     read_batch_config,
 )
+
+if TYPE_CHECKING:
+    from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
 
 # Errors of reading a config file, which the SDK parses with `simplejson`.
 CONFIG_READ_ERRORS: tuple[type[Exception], ...] = (
@@ -297,7 +299,7 @@ class StreamLanding:
     stream: str
     root: str
     format: SourceFormat
-    registry: Registry
+    registry: "OwnMetaTable"
 
 
 class StreamLandings(Protocol):

@@ -21,17 +21,17 @@ from dagster._core.execution.api import execute_run_iterator
 from dagster._core.storage.tags import GRPC_INFO_TAG
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.cli import cli as commands
 from batch_pipeline.cli.target import main as target_command
+from batch_pipeline.config.home import Home
+from batch_pipeline.config.stream_file import load_streams
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.instance.home import open_instance
 from batch_pipeline.defs.names import run_tags
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors.run_ends import end_failed
-from batch_pipeline.settings.home import Home
-from batch_pipeline.settings.pipeline import Pipeline
-from batch_pipeline.settings.stream_file import load_streams
-from batch_pipeline.steps import encode, load
+from batch_pipeline.pipeline import attempt, load
 
 _MODULES = (
     "batch_pipeline.cli.gc",
@@ -113,7 +113,7 @@ def launch(stream: str, job: str, first: str, last: str) -> str:
 def run(run_id: str, lease_seconds: float | None = None) -> str:
     """Execute a run that was asked for; gives its status."""
     if lease_seconds is not None:
-        encode.LEASE = load.LEASE = timedelta(seconds=lease_seconds)
+        attempt.LEASE = load.LEASE = timedelta(seconds=lease_seconds)
     with open_instance(_HOME) as instance:
         return _execute(instance, run_id)
 

@@ -12,12 +12,12 @@ import zstandard
 from hypothesis import strategies as st
 from singer_sdk.exceptions import InvalidJSONSchema, InvalidRecord
 
+from batch_pipeline.config.stream_file import read_stream_file
 from batch_pipeline.load.part_blocks import LineReader
 from batch_pipeline.load.types import IncompatibleValueError
 from batch_pipeline.model.encoding import Compression, Format
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
-from batch_pipeline.settings.stream_file import read_stream_file
 from batch_pipeline.singer.parser import (
     BatchEncoding,
     BatchMessage,

@@ -10,6 +10,14 @@ from uuid import UUID
 import yaml
 from hypothesis import strategies as st
 
+from batch_pipeline.config.stream_file import read_stream_file
+from batch_pipeline.config.units import (
+    MAX_BYTES,
+    MAX_DURATION,
+    parse_bytes,
+    parse_duration,
+    parse_time,
+)
 from batch_pipeline.model.backfill import backfill_key, parse_backfill_key
 from batch_pipeline.model.batch import parse_partition_key, partition_key
 from batch_pipeline.model.errors import (
@@ -26,9 +34,6 @@ from batch_pipeline.model.location import shown, split_location, to_location, to
 from batch_pipeline.model.manifest import Origin, OriginItem, OriginJob
 from batch_pipeline.model.manifest_file import ManifestUnfitError, parse_manifest_file, stream_of
 from batch_pipeline.model.schema import RecordSchema, schema_of
-from batch_pipeline.settings.stream_file import read_stream_file
-from batch_pipeline.settings.times import parse_time
-from batch_pipeline.settings.units import MAX_BYTES, MAX_DURATION, parse_bytes, parse_duration
 from batch_pipeline.singer.bookmarks import read_bookmark
 from batch_pipeline.singer.parser import read_batch_config
 from batch_pipeline.singer.target.config import CONFIG_SCHEMA, read_config

@@ -1,0 +1,428 @@
+"""The composition root: settings in, the open parts of one home out.
+
+Each part is opened on first use, and all are closed together. Modules that need PyArrow or Spark
+are imported when they are used, so that a client that only acquires batches loads neither.
+"""
+
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from batch_pipeline.config.environment import Settings, load_settings
+from batch_pipeline.config.home import Home
+from batch_pipeline.config.stream_file import faulty, load_streams, load_streams_tolerantly
+from batch_pipeline.inventory.database import Database, database_url, open_database
+from batch_pipeline.inventory.meta_tables.connection import open_meta_engine
+from batch_pipeline.inventory.meta_tables.published_table import (
+    PublishedSources,
+    is_published,
+    terms_of_job,
+)
+from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
+from batch_pipeline.inventory.meta_tables.sources import MetaSources
+from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
+from batch_pipeline.model.audit import Audit
+from batch_pipeline.model.errors import (
+    ConfigurationError,
+    SettingError,
+    StreamFileError,
+    UnknownJobError,
+    UnknownMetaTableError,
+    UnknownStreamError,
+)
+from batch_pipeline.model.job import Job
+from batch_pipeline.model.load import MessageMode, PostgresTarget, SingerTarget, Target
+from batch_pipeline.model.stream import Stream
+from batch_pipeline.pipeline.attempt import EncodeContext
+from batch_pipeline.pipeline.collect_garbage import Collected, collect_garbage
+from batch_pipeline.pipeline.load import FileCheck, LoadContext, Loader, Outcome, load
+from batch_pipeline.pipeline.restore_check import (
+    ensure_inventory_current,
+    ensure_not_paused_as_older,
+)
+from batch_pipeline.spark.sessions.session import SparkSettings
+from batch_pipeline.storage.filesystem import FileSystem
+from batch_pipeline.storage.landing import SourceLanding
+from batch_pipeline.storage.landing_poll import PolledLanding
+from batch_pipeline.storage.part_storage import PartFileStorage
+from batch_pipeline.storage.verification import content_problem, problem_before_reading
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from sqlalchemy import Engine
+
+    from batch_pipeline.encode.readers.item_cuts import ItemCutter
+    from batch_pipeline.inventory.splitting import ItemTable
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The parts of one home, opened on first use and closed together.
+
+    `environment` is where stream files find the variables that they name.
+    """
+
+    settings: Settings
+    environment: Mapping[str, str] = field(
+        default_factory=lambda: dict(os.environ), repr=False
+    )  # it holds secrets
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Pipeline":
+        """Read the settings from an environment, by default that of this process."""
+        given = dict(os.environ if environment is None else environment)
+        return cls(load_settings(environment=given), given)
+
+    @cached_property
+    def home(self) -> Home:
+        """The home folder; it is created if it does not exist."""
+        home = Home(path=self.settings.home)
+        home.ensure()
+        return home
+
+    @cached_property
+    def streams(self) -> dict[str, Stream]:
+        """All streams of the streams folder by name.
+
+        Raises:
+            ConfigurationError: there is no stream file.
+            StreamFileError, ConfigurationError: a stream file is not valid.
+        """
+        return load_streams(self.settings.streams)
+
+    @property
+    def usable_streams(self) -> dict[str, Stream]:
+        """The streams with valid files, by name; the other files are in `stream_file_errors`.
+
+        Raises:
+            ConfigurationError: there is no stream file.
+            StreamFileError, ConfigurationError: none of the files is valid.
+        """
+        return self._read_stream_files[0] or self.streams
+
+    @property
+    def stream_file_errors(self) -> list[StreamFileError]:
+        """The errors of stream files that are not valid."""
+        return self._read_stream_files[1]
+
+    @cached_property
+    def _read_stream_files(self) -> tuple[dict[str, Stream], list[StreamFileError]]:
+        return load_streams_tolerantly(self.settings.streams)
+
+    @cached_property
+    def database_url(self) -> str:
+        """URL of the inventory's server; the embedded server is started."""
+        configured = self.settings.inventory_conn
+        secret = None if configured is None else configured.get_secret_value()
+        return database_url(secret, self.home.postgres)
+
+    @cached_property
+    def database(self) -> Database:
+        """The open inventory; an embedded one is migrated, a configured one must be current."""
+        return open_database(self.database_url, migrated=self.settings.inventory_conn is None)
+
+    @cached_property
+    def meta_engine(self) -> "Engine":
+        """Connections to the database of users' meta tables; by default the inventory's server."""
+        configured = self.settings.meta_conn
+        secret = None if configured is None else configured.get_secret_value()
+        return open_meta_engine(secret or self.database_url)
+
+    @cached_property
+    def meta_sources(self) -> MetaSources:
+        """Users' meta tables, by name."""
+        return MetaSources(self.meta_engine, self.database.engine)
+
+    @cached_property
+    def published_sources(self) -> PublishedSources:
+        """The published results of jobs as meta tables; always on the inventory's server."""
+        own = self.settings.meta_conn is None
+        engine = self.meta_engine if own else open_meta_engine(self.database_url)
+        return PublishedSources(engine, self.database.engine)
+
+    def sources_of(self, meta_table: str) -> MetaSources:
+        """Return the meta tables that one of this name belongs to.
+
+        Raises:
+            InvalidValueError: the name is not `table` or `schema.table`.
+        """
+        return self.published_sources if is_published(meta_table) else self.meta_sources
+
+    @cached_property
+    def spark(self) -> SparkSettings:
+        """Settings of Spark sessions."""
+        remote = self.settings.spark_remote
+        return SparkSettings(
+            home=self.home.path,
+            remote=None if remote is None else remote.get_secret_value(),
+            master=self.settings.spark_master,
+            packed=self.settings.spark_packed,
+        )
+
+    def migrate(self) -> tuple[str, str, str]:
+        """Migrate the inventory to this release; return old revision, new revision and location.
+
+        Raises:
+            ConfigurationError: there is no embedded inventory yet.
+        """
+        home = Home(path=self.settings.home)
+        if self.settings.inventory_conn is None and not home.postgres.is_dir():
+            raise _no_inventory(str(home.path))
+        database = open_database(self.database_url, migrated=None)
+        try:
+            return *database.migrate(), database.location
+        finally:
+            database.close()
+
+    def stream(self, name: str) -> Stream:
+        """Return a stream by name; the files of other streams may be invalid.
+
+        Raises:
+            StreamFileError, ConfigurationError: its file is not valid, or no file is.
+            UnknownStreamError: there is none.
+        """
+        errors = [error for error in self.stream_file_errors if _describes(error, name)]
+        if errors:
+            raise faulty(errors)
+        known = self.usable_streams
+        if name not in known:
+            raise UnknownStreamError(name, tuple(known), str(self.settings.streams))
+        return known[name]
+
+    def meta_table(self, stream: Stream) -> OwnMetaTable | UserMetaTable:
+        """Return the meta table of a stream: our own, or the user's.
+
+        Raises:
+            SettingError: the variable that names the user's database is not set or is not a URL.
+        """
+        described = stream.user_table
+        if described is None:
+            return self.database.meta_table(stream.name)
+        sources = self._sources_at(stream, described.conn)
+        return UserMetaTable.of(stream, described, inventory=self.database.engine, sources=sources)
+
+    def job(self, name: str, meta_table: str | None = None) -> Job:
+        """Return a job by its name, and by its meta table in any spelling if one is given.
+
+        Raises:
+            UnknownJobError: there is none.
+            AmbiguousJobError: several meta tables have one of this name.
+            MetaUnreachableError: the database of the meta table cannot be reached.
+        """
+        jobs = self.database.jobs
+        try:
+            return jobs.find(name, meta_table)  # as the inventory spells it
+        except UnknownJobError:
+            if meta_table is None:
+                raise
+            try:
+                canonical = self.sources_of(meta_table).canonical_name(meta_table)
+            except UnknownMetaTableError:
+                canonical = None  # of another database perhaps, where its whole name is needed
+            if canonical is None:
+                raise
+        return jobs.find(name, canonical)
+
+    def items_of(self, job: Job) -> "ItemTable":
+        """Return the table with the items of a job: a stream's, or a user's.
+
+        Raises:
+            PipelineError: the user's table cannot be read.
+        """
+        if job.stream is not None:
+            own = self.database.meta_table(job.stream)
+            if job.meta_table == own.name:
+                return own
+            return self.meta_table(self.stream(job.stream)).reflected()
+        terms = terms_of_job(self.database.engine, job)
+        return self.sources_of(job.meta_table).table(terms)
+
+    def audit(self, stream: Stream, since: timedelta | None) -> Audit | None:
+        """Audit batches published within `since` (None: all); return None before a first plan."""
+        table = self.meta_table(stream).reflected()
+        try:
+            return self.database.late_arrivals.audit(
+                stream.name, table, limits=stream.limits, since=since
+            )
+        except UnknownJobError:
+            return None
+
+    def landing(self, stream: Stream, *, wait: bool) -> SourceLanding:
+        """Return the landing of a stream; with `wait`, listings wait for files being written."""
+        return SourceLanding(stream=stream, wait=wait)
+
+    def watched_landing(
+        self, stream: Stream, *, wait: bool, filesystem: FileSystem | None = None
+    ) -> PolledLanding:
+        """Return a landing of a stream that keeps state between polls.
+
+        With `wait` a poll lists everything and waits for files being written; otherwise it lists
+        as much as one sensor tick can take. `filesystem` replaces that of the landing's URI.
+        """
+        landing = SourceLanding(stream=stream, wait=wait, filesystem=filesystem)
+        return PolledLanding(landing, limit=None if wait else landing.files.list_limit)
+
+    def cutter(self, stream: Stream) -> "ItemCutter | None":
+        """Return the cutter of large files, or None if each file of the stream is one item."""
+        if stream.max_item_bytes is None:
+            return None
+        from batch_pipeline.encode.readers.item_cuts import ItemCutter  # pyarrow: 0.2 s
+
+        return ItemCutter(stream=stream, most_bytes=stream.max_item_bytes)
+
+    def storage(self, stream: Stream) -> PartFileStorage:
+        """Return the storage of a stream."""
+        return PartFileStorage(stream.storage)
+
+    def encode_context(
+        self, stream: Stream, session: "Callable[[], SparkSession]"
+    ) -> EncodeContext:
+        """Return the parts that encode a stream's batches; `session` returns the Spark session."""
+        from batch_pipeline.spark.encoder import SparkEncoder  # pyarrow: 0.2 s
+
+        return EncodeContext(
+            stream=stream,
+            meta_table=self.meta_table(stream),
+            schemas=self.database.schemas,
+            attempts=self.database.attempts,
+            encoder=SparkEncoder(session),
+            storage=self.storage(stream),
+        )
+
+    def collect_garbage(
+        self,
+        stream: Stream,
+        others: Iterable[Stream],
+        *,
+        with_unknown: bool = False,
+        dry_run: bool = False,
+    ) -> Collected:
+        """Delete the garbage of a stream; `others` are all streams that may share its storage.
+
+        Raises:
+            GarbageLeftError: a file cannot be listed or deleted.
+            InventoryOlderError: the storage has manifests that the inventory does not know.
+        """
+        ensure_inventory_current(self.database, stream)
+        return collect_garbage(
+            stream,
+            others,
+            self.database.stored_attempts,
+            self.storage(stream),
+            with_unknown=with_unknown,
+            dry_run=dry_run,
+        )
+
+    def load_pending(
+        self,
+        stream: Stream,
+        target: Target,
+        *,
+        run_id: str,
+        only: Collection[str] | None = None,
+    ) -> Iterator[Outcome]:
+        """Load what is pending of a stream into a target; yield an outcome for each generation.
+
+        `only` has names of batches; None loads all.
+
+        Raises:
+            PipelineError: nothing more can be loaded now; what was loaded before stays loaded.
+        """
+        ensure_not_paused_as_older(self.database, stream)
+        with closing(self.loader(stream, target)) as loader:
+            yield from load(
+                LoadContext(
+                    stream=stream,
+                    target=target.name,
+                    loads=self.database.loads,
+                    loader=loader,
+                    problem_of=_file_check(target),
+                    run_id=run_id,
+                    in_order=target.keeps_last and bool(stream.message_keys),
+                    only=only,
+                )
+            )
+
+    def loader(self, stream: Stream, target: Target) -> Loader:
+        """Return the loader of a target; close it after use.
+
+        Raises:
+            SettingError: the variable that names the target's database is not set.
+        """
+        if isinstance(target, PostgresTarget):
+            from batch_pipeline.load.postgres import PostgresLoader
+
+            key = f"targets.{target.name}.postgres.conn"
+            return PostgresLoader(target, self.named_url(stream, target.conn, key))
+        if not isinstance(target, SingerTarget):
+            raise TypeError(type(target))
+        from batch_pipeline.load.singer_loader import SingerLoader
+
+        return SingerLoader(stream=stream.name, target=target, environment=self.environment)
+
+    def close(self) -> None:
+        """Close all open parts; the embedded server stops with its last client process."""
+        if "database" in self.__dict__:
+            self.database.close()
+        for engine, _ in self._named_sources.values():
+            engine.dispose()
+        for name in ("meta_sources", "published_sources"):
+            if name in self.__dict__:
+                self.__dict__[name].close()
+        if "meta_engine" in self.__dict__:
+            self.meta_engine.dispose()
+
+    @cached_property
+    def _named_sources(self) -> "dict[str, tuple[Engine, MetaSources]]":
+        return {}
+
+    def _sources_at(self, stream: Stream, conn: str | None) -> MetaSources:
+        """Return the meta tables of the database that a stream file names."""
+        if conn is None:
+            return self.meta_sources
+        if conn not in self._named_sources:
+            name = conn[1:] if conn.startswith("$") else "source.meta_table.conn"
+            url = self.named_url(stream, conn, "source.meta_table.conn")
+            engine = open_meta_engine(url, setting=name)
+            self._named_sources[conn] = engine, MetaSources(engine, self.database.engine)
+        return self._named_sources[conn][1]
+
+    def named_url(self, stream: Stream, conn: str, key: str) -> str:
+        """Return the URL of a database that a stream file names at a key.
+
+        Raises:
+            SettingError: the variable that holds it is not set.
+        """
+        if not conn.startswith("$"):
+            return conn
+        url = self.environment.get(conn[1:])
+        if not url:
+            where = f"{key} of the stream {stream.name}"
+            step = "Set it to the URL of the database that has the table, then run again."
+            raise SettingError(conn[1:], where, "this variable is not set", step)
+        return url
+
+
+def _describes(error: StreamFileError, name: str) -> bool:
+    """Return whether an invalid file is that of a stream, by its name or else by its folder."""
+    return name == (error.stream or Path(error.path).parent.name)
+
+
+def _file_check(target: Target) -> FileCheck:
+    """Return how part files are verified before a load; a loader may verify their bytes itself."""
+    if isinstance(target, SingerTarget) and target.messages is not MessageMode.RECORD:
+        return content_problem
+    return problem_before_reading
+
+
+def _no_inventory(home: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"There is no inventory in {home}. Nothing was made. Change to the folder of your "
+        f"project, or set BATCH_PIPELINE_HOME or BATCH_PIPELINE_INVENTORY_CONN; "
+        f"`batch-pipeline run` makes a new embedded inventory."
+    )

@@ -1,0 +1,156 @@
+"""Inspect and control jobs from Python, like the commands do.
+
+`meta_table_name` is needed only if jobs of several meta tables have the same name.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from batch_pipeline.client.options import AcquireOptions
+from batch_pipeline.client.session import SESSIONS
+from batch_pipeline.inventory.job_control import Cancelled
+from batch_pipeline.inventory.status import read_job_status
+from batch_pipeline.model.audit import Audit
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.job import JobReport, JobStatus
+
+__all__ = [
+    "audit_job",
+    "cancel_job",
+    "job_status",
+    "jobs",
+    "pause_job",
+    "resume_job",
+    "retry_job",
+]
+
+_WEEK = timedelta(days=7)
+_BATCHES = "the number, range `first..last` or key of a batch, or a list of these"
+
+
+def jobs() -> list[JobReport]:
+    """Return all jobs by name, with their batches by state and their pending items.
+
+    Raises:
+        RetryableError: the inventory does not answer.
+    """
+    return SESSIONS.current().database.jobs.jobs()
+
+
+def job_status(  # noqa: PLR0913 - what acquire_batch is called with
+    job: str,
+    meta_table_name: str,
+    meta_table_cols: Mapping[str, str | None] | None = None,
+    where: list[Any] | dict[str, Any] | None = None,
+    *,
+    ceiling: str | None = None,
+    settle_by: str | tuple[str, timedelta] | None = None,
+    on_bad_weight: int | None = None,
+) -> JobStatus:
+    """Return the status of a job: batches by state, unplanned items, and the high watermark.
+
+    The arguments are those of `acquire_batch`. Nothing is changed. A new job has all items of the
+    table unplanned. Counting unplanned items reads them all.
+
+    Raises:
+        JobChangedError: the job has another filter, other columns or another database.
+        ConfigurationError: the table or its columns do not match the arguments.
+        RetryableError: a database does not answer.
+    """
+    options = AcquireOptions(**locals())
+    return SESSIONS.current().use_source(
+        options,
+        lambda database, source: read_job_status(database.engine, options.terms(source), source),
+    )
+
+
+def audit_job(
+    job: str, meta_table_name: str | None = None, *, since: timedelta | None = _WEEK
+) -> Audit:
+    """Compare published batches with the meta table, and plan items that arrived late.
+
+    The table is read like for the job's last batch. `since` selects batches published within that
+    time, one week by default, None for all. `acquire_batch` of the same job hands out late items
+    before new ones. Each late item is planned once, even if the audit is repeated.
+
+    Raises:
+        UnknownJobError, AmbiguousJobError: there is no such job, or several.
+        ConfigurationError: the meta table can no longer be read.
+        RetryableError: a database does not answer.
+    """
+    session = SESSIONS.current()
+    stored_job = session.job(job, meta_table_name)
+    if since is not None and since <= timedelta(0):
+        raise InvalidValueError("since", since, "a positive timedelta, or None")
+    return session.database.late_arrivals.audit(
+        stored_job.name, session.table_of(stored_job), since=since
+    )
+
+
+def pause_job(job: str, reason: str = "", meta_table_name: str | None = None) -> None:
+    """Pause a job: no batch is handed out until it is resumed; running batches continue.
+
+    Raises:
+        UnknownJobError, AmbiguousJobError: there is no such job, or several.
+    """
+    session = SESSIONS.current()
+    session.database.jobs.pause(job, reason, session.job(job, meta_table_name).meta_table)
+
+
+def resume_job(job: str, meta_table_name: str | None = None) -> None:
+    """Resume a paused job.
+
+    Raises:
+        UnknownJobError, AmbiguousJobError: there is no such job, or several.
+    """
+    session = SESSIONS.current()
+    session.database.jobs.resume(job, session.job(job, meta_table_name).meta_table)
+
+
+def cancel_job(
+    job: str, batch: int | str | None = None, meta_table_name: str | None = None
+) -> Cancelled:
+    """Cancel one or all unpublished batches of a job, including running ones.
+
+    A batch is given by its number, its range `first..last` or its key. Published batches stay, and
+    new items are acquired as before.
+
+    Raises:
+        UnknownJobError, AmbiguousJobError: there is no such job, or several.
+        UnknownBatchError: the job has no such batch.
+    """
+    session = SESSIONS.current()
+    control, table = session.database.jobs, session.job(job, meta_table_name).meta_table
+    return control.cancel(job, table) if batch is None else control.cancel_batch(job, batch, table)
+
+
+def retry_job(
+    job: str,
+    batches: int | str | Iterable[int | str] | None = None,
+    meta_table_name: str | None = None,
+) -> int:
+    """Retry failed, dead and cancelled batches of a job, all or some; return their number.
+
+    Their attempts are counted from zero, and they are handed out before new batches. `batches` is
+    one batch or several, each given as for `cancel_job`.
+
+    Raises:
+        InvalidValueError: an element of `batches` cannot name a batch.
+        UnknownJobError, AmbiguousJobError: there is no such job, or several.
+        UnknownBatchError: the job has no such batch.
+    """
+    session = SESSIONS.current()
+    table = session.job(job, meta_table_name).meta_table
+    chosen = None if batches is None else _named(batches)
+    return session.database.jobs.retry(job, batches=chosen, meta_table=table)
+
+
+def _named(batches: int | str | Iterable[int | str]) -> list[int | str]:
+    """Return a list of batch names from one name or several."""
+    several = isinstance(batches, Iterable) and not isinstance(batches, str)
+    names: list[Any] = list(batches) if several else [batches]  # type: ignore[arg-type] # checked
+    for name in names:
+        if not isinstance(name, int | str) or isinstance(name, bool):
+            raise InvalidValueError("batches", name, _BATCHES)
+    return names

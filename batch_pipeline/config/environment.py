@@ -1,0 +1,226 @@
+"""Settings of the process: environment, dot-env files and arguments, with one precedence.
+
+The environment arrives as an argument and is never written to; nothing is read at import.
+"""
+
+import difflib
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+from pathlib import Path
+from typing import Annotated
+
+from dotenv.parser import parse_stream
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+)
+
+from batch_pipeline.model.errors import SettingError
+
+PREFIX = "BATCH_PIPELINE_"
+ENV_FILE = f"{PREFIX}ENV_FILE"
+
+
+# Settings of earlier releases, with what to do instead.
+REMOVED = {
+    f"{PREFIX}KEEP_LOGS": (
+        "Remove it. Errors, logs and events are kept; larger batches (`batch.max_weight`, "
+        "`batch.max_count`) cause fewer of them."
+    ),
+}
+
+
+def _absolute(path: Path) -> Path:
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError as error:
+        raise ValueError("its ~ names no user's home folder") from error
+
+
+def _streams_folder(home: Path) -> Path:
+    here, demo = Path.cwd() / "streams", home / "demo" / "streams"
+    return demo if demo.is_dir() and not here.is_dir() else here
+
+
+def _postgres_url(secret: SecretStr) -> SecretStr:
+    scheme, separator, rest = secret.get_secret_value().partition("://")
+    if scheme.partition("+")[0] not in {"postgresql", "postgres"} or not separator or not rest:
+        raise ValueError("is no URL like postgresql://user:password@host:5432/database")
+    return secret
+
+
+def _database_url(secret: SecretStr) -> SecretStr:
+    scheme, separator, _ = secret.get_secret_value().partition("://")
+    if not separator or not scheme.replace("+", "").replace("_", "").isalnum():
+        raise ValueError("is no database URL like postgresql://user:password@host:5432/database")
+    return secret
+
+
+def _spark_connect_url(secret: SecretStr) -> SecretStr:
+    if not secret.get_secret_value().removeprefix("sc://").strip("/") or not (
+        secret.get_secret_value().startswith("sc://")
+    ):
+        raise ValueError("is no Spark Connect URL like sc://host:15002/;token=…")
+    return secret
+
+
+def _master(text: str) -> str:
+    if not text.strip():
+        raise ValueError("is empty; give a Spark master such as local[*] or spark://host:7077")
+    if text.strip().startswith("sc://"):
+        raise ValueError("is a Spark Connect address; give it as BATCH_PIPELINE_SPARK_REMOTE")
+    return text.strip()
+
+
+class Settings(BaseModel):
+    """What the process was told, checked; secrets hide themselves when printed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    home: Annotated[Path, AfterValidator(_absolute)] = Field(
+        default_factory=lambda: Path.cwd() / ".batch_pipeline",
+        description="Folder of the embedded services; .batch_pipeline below the current one.",
+    )
+    streams: Annotated[Path, AfterValidator(_absolute)] = Field(
+        default_factory=lambda given: _streams_folder(given["home"]),
+        description="Folder with <name>/defs.yaml per stream; streams below the current one, or "
+        "the demo's while there is no such folder.",
+    )
+    inventory_conn: Annotated[SecretStr, AfterValidator(_postgres_url)] | None = Field(
+        default=None, description="Postgres URL of the inventory; the embedded server if left out."
+    )
+    meta_conn: Annotated[SecretStr, AfterValidator(_database_url)] | None = Field(
+        default=None, description="URL of the meta tables' database; the inventory's if left out."
+    )
+    spark_remote: Annotated[SecretStr, AfterValidator(_spark_connect_url)] | None = Field(
+        default=None, description="Spark Connect URL; a session of its own if left out."
+    )
+    spark_master: Annotated[str, AfterValidator(_master)] = Field(
+        default="local[*]", description="Spark master; all cores of this machine if left out."
+    )
+    spark_packed: Annotated[Path, AfterValidator(_absolute)] | None = Field(
+        default=None,
+        description="Archive of what executors import, made by `pack`; what they have if left out.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    """A value with the name it was given under and the place it came from."""
+
+    name: str
+    source: str
+    value: object = dataclass_field(repr=False)
+
+
+def load_settings(
+    *,
+    dot_env: Path | None = None,
+    settings: Mapping[str, object] | None = None,
+    environment: Mapping[str, str],
+) -> Settings:
+    """Merge all sources; an earlier one wins, value by value.
+
+    Order: `config` (by field name, None counts as not given), `environment`, `dot_env`, the file
+    named by BATCH_PIPELINE_ENV_FILE in the environment, defaults. An empty variable counts as not
+    given. Values of dot-env files are taken literally (`${…}` is not expanded); relative paths are
+    below the current folder. Other BATCH_PIPELINE_ variables of the environment are left alone.
+
+    Raises:
+        SettingError: a value is unusable, an argument or a name in a dot-env file is unknown, or a
+            dot-env file cannot be read; names variable and source, never the value.
+    """
+    given: dict[str, _Given] = {}
+    env_file = environment.get(ENV_FILE)
+    if env_file:
+        given |= _from_dot_env(Path(env_file), asked_by=ENV_FILE)
+    if dot_env is not None:
+        given |= _from_dot_env(dot_env, asked_by="dot_env")
+    _refuse_removed(environment, "environment")
+    given |= _from_environment(environment)
+    given |= _from_arguments(settings or {})
+    try:
+        return Settings.model_validate({field: one.value for field, one in given.items()})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        one = given[str(first["loc"][0])]
+        problem = first["msg"].removeprefix("Value error, ").rstrip(".")
+        raise SettingError(one.name, one.source, problem, "Correct it and run again.") from None
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, _Given]:
+    given = {}
+    for field in Settings.model_fields:
+        name = _variable(field)
+        if environment.get(name):
+            given[field] = _Given(name=name, source="environment", value=environment[name])
+    return given
+
+
+def _refuse_removed(names: Iterable[str], source: str) -> None:
+    """Raise if a setting of an earlier release is given."""
+    for name, step in REMOVED.items():
+        if name in names:
+            raise SettingError(name, source, "this setting was removed", step)
+
+
+def _from_arguments(settings: Mapping[str, object]) -> dict[str, _Given]:
+    given = {}
+    for field, value in settings.items():
+        if field not in Settings.model_fields:
+            problem = "no such setting" + _suggestion(field, list(Settings.model_fields))
+            raise SettingError(str(field), "settings argument", problem, "Correct the name.")
+        if value is not None:
+            given[field] = _Given(name=field, source="settings argument", value=value)
+    return given
+
+
+def _from_dot_env(path: Path, *, asked_by: str) -> dict[str, _Given]:
+    fields = {_variable(field): field for field in Settings.model_fields}
+    given = {}
+    for binding in parse_stream(io.StringIO(_dot_env_text(path, asked_by))):
+        source = f"{path}, line {_first_line(binding.original.string, binding.original.line)}"
+        name = binding.key or ""
+        if binding.error:
+            step = "Write NAME=value, with quotes around a value of several words."
+            raise SettingError("dot-env file", source, "this line cannot be understood", step)
+        _refuse_removed([name], source)
+        if name in fields and binding.value:
+            given[fields[name]] = _Given(name=name, source=source, value=binding.value)
+        elif name == ENV_FILE:
+            problem = "a dot-env file cannot name another one"
+            raise SettingError(name, source, problem, "Set it in the environment.")
+        elif name not in fields and name.upper().startswith(PREFIX):
+            problem = "no such setting" + _suggestion(name, list(fields))
+            raise SettingError(name, source, problem, "Correct the name or remove the line.")
+    return given
+
+
+def _dot_env_text(path: Path, asked_by: str) -> str:
+    try:
+        return path.expanduser().read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        raise SettingError(
+            asked_by, str(path), f"this dot-env file cannot be read: {reason}", "Correct the path."
+        ) from error
+
+
+def _first_line(text: str, line: int) -> int:
+    """Skip the blank lines that the parser counts to the statement after them."""
+    return line + text[: len(text) - len(text.lstrip())].count("\n")
+
+
+def _variable(field: str) -> str:
+    return f"{PREFIX}{field.upper()}"
+
+
+def _suggestion(name: object, known: list[str]) -> str:
+    close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.7)
+    return f"; did you mean {close[0]}?" if close else f" (known: {', '.join(known)})"

@@ -1,0 +1,346 @@
+"""The files of a place by what their names tell; of most only size and order are kept."""
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import merge
+from os.path import commonprefix
+
+from batch_pipeline.encode.readers.csv_dialect import detect_dialect
+from batch_pipeline.encode.readers.formats import (
+    SOURCE_READERS,
+    RecordKind,
+    SourceReader,
+    reader_for_extension,
+)
+from batch_pipeline.encode.sample import FileStart, read_sample, read_start
+from batch_pipeline.model.errors import BadFileError, ConfigurationError
+from batch_pipeline.model.item import LandedFile
+from batch_pipeline.model.location import shown
+from batch_pipeline.model.stream import (
+    CsvOptions,
+    FileKind,
+    SourceFormat,
+    Stream,
+    common_word,
+    kind_of,
+    pattern,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Group:
+    """Files of one kind, in the order of the listing; `endings` are as written, with compression.
+
+    `samples` are the first files that are not empty, and then ever fewer of the later ones; `last`
+    is the last one of all.
+    """
+
+    kind: FileKind
+    endings: set[str] = field(default_factory=set)
+    sizes: "array[int]" = field(default_factory=lambda: array("q"))
+    order: "array[int]" = field(default_factory=lambda: array("q"))
+    samples: list[LandedFile] = field(default_factory=list)
+    last: LandedFile | None = None
+    prefix: str | None = None
+    filled: int = 0
+
+    def add(self, file: LandedFile, name: str, ending: str, number: int) -> None:
+        """Take in a file that came as the so many-th of the listing."""
+        stem = name.removesuffix(ending)
+        both = stem if self.prefix is None else self.prefix, stem
+        self.prefix = commonprefix(both)  # noqa: RUF071 - letters, not folders, are meant
+        size = file.size_bytes or 0
+        self.endings.add(ending)
+        self.sizes.append(size)
+        self.order.append(number)
+        if size:
+            self.last = file
+            self.filled += 1
+            if self.filled & (self.filled - 1) == 0:  # 1, 2, 4, 8, …
+                self.samples.append(file)
+
+    @property
+    def word(self) -> str:
+        """What their names begin with: more than the word of their kind, where all of several do.
+
+        A single file does not tell which part of its name changes.
+        """
+        word = self.kind.word
+        if not word or len(self.sizes) < 2 or self.prefix is None:
+            return word
+        return max(word, common_word(self.prefix), key=len)
+
+    @property
+    def patterns(self) -> list[str]:
+        """Name patterns of these files and of those that will land beside them."""
+        return [pattern(self.word, ending) for ending in sorted(self.endings)]
+
+
+def grouped(files: Iterable[LandedFile]) -> list[Group]:
+    """Group files by ending and leading word, the groups with most files, then bytes, first."""
+    groups: dict[FileKind, Group] = {}
+    for number, file in enumerate(files):
+        name = shown(file.uri).rpartition("/")[2]
+        kind, ending = kind_of(name)
+        if kind not in groups:
+            groups[kind] = Group(kind=kind)
+        groups[kind].add(file, name, ending, number)
+    return sorted(groups.values(), key=_rank)
+
+
+def weights(groups: Iterable[Group]) -> Iterator[int]:
+    """Give the sizes of the files of some groups in the order of the listing."""
+    each = (zip(one.order, one.sizes, strict=True) for one in groups)
+    return (size for _, size in merge(*each))
+
+
+def _rank(group: Group) -> tuple[bool, int, int, list[str]]:
+    is_unknown = reader_for_extension(group.kind.ending) is None
+    return is_unknown, -len(group.sizes), -sum(group.sizes), group.patterns
+
+
+_MOST_WORDS = 20  # beyond, files are not compared by what their names begin with
+_LOOKED_INTO = 20
+_STARTS = 3
+_FIRST_RECORDS = 100
+_OF_A_KIND = "which cannot be read"  # how reasons end that tell what a file is instead
+_OTHER_COLUMNS = "other columns"
+_OTHER_KIND = "another kind of file"
+_READABLE = frozenset({_OTHER_COLUMNS, _OTHER_KIND})
+_EMPTY = "empty"
+_UNKNOWN_TEXT = "neither csv nor JSON; convert it to csv"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """Files that are not the stream's, and why; readable ones could be a stream of their own."""
+
+    patterns: tuple[str, ...]
+    files: int
+    reason: str
+    is_readable: bool = False
+
+    @property
+    def shown(self) -> str:
+        """The patterns for people."""
+        return ", ".join(self.patterns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadAs:
+    """How files are read; the keys of `source` in a stream file."""
+
+    format: SourceFormat
+    csv: CsvOptions = field(default_factory=CsvOptions)
+    charset: str = "utf-8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The groups that are the stream's, the first one with the most files, and the others."""
+
+    groups: tuple[Group, ...]
+    include: tuple[str, ...]
+    exclude: tuple[str, ...]
+    read_as: ReadAs
+    left_out: tuple[LeftOut, ...]
+
+
+StreamOf = Callable[[ReadAs], Stream]
+
+
+def choose(groups: Sequence[Group], stream_of: StreamOf, place: str) -> Choice:
+    """Choose the files of the commonest ending that can be read, and of those the alike ones.
+
+    `stream_of` gives a stream that reads files that way.
+
+    Raises:
+        ConfigurationError: none can be read, or the first one that should be readable cannot.
+        SourceUnavailableError: a store cannot be reached.
+    """
+    endings: dict[str, list[Group]] = {}
+    for group in groups:
+        endings.setdefault(group.kind.ending, []).append(group)
+    ranked = sorted(endings.values(), key=_choice_rank)
+    left_out: list[LeftOut] = []
+    for number, family in enumerate(ranked):
+        read_as = _read_as(family, stream_of, left_out)
+        if read_as is not None:
+            return _alike(family, read_as, stream_of, (left_out, ranked[number + 1 :]))
+    why = "; ".join(f"{one.files} {one.shown}: {one.reason}" for one in left_out[:3])
+    if not any(one.samples for one in groups):
+        why = "all files are empty"
+    step = "Name a folder with csv, JSON, parquet or avro files."
+    raise project_not_made(place, f"no file there can be read ({why})", step)
+
+
+def _choice_rank(family: Sequence[Group]) -> tuple[bool, bool, int, int]:
+    is_unknown = reader_for_extension(family[0].kind.ending) is None
+    is_empty = not any(one.samples for one in family)
+    files, size = sum(len(one.sizes) for one in family), sum(sum(one.sizes) for one in family)
+    return is_empty, is_unknown, -files, -size
+
+
+def _read_as(
+    family: Sequence[Group], stream_of: StreamOf, left_out: list[LeftOut]
+) -> ReadAs | None:
+    """Tell how the files of an ending are read by the first ones; None where they cannot be."""
+    group = next((one for one in family if one.samples), family[0])
+    promised, reason = reader_for_extension(group.kind.ending), _EMPTY
+    try:
+        starts = list(_starts(group, stream_of(ReadAs(format=SourceFormat.AUTO))))
+    except BadFileError as error:
+        if promised is not None and not error.reason.endswith(_OF_A_KIND):
+            raise unreadable(error) from error
+        starts, reason = [], error.reason
+    readings = [_reading(promised, start) for start in starts]
+    if readings and readings[0] is not None:
+        return _common(readings[0], readings[1:])
+    reason = _UNKNOWN_TEXT if starts else reason
+    left_out.append(_without(family, reason))
+    return None
+
+
+def _starts(group: Group, stream: Stream) -> Iterator[FileStart]:
+    """Look at the first files; of all but the very first only at those that can be read."""
+    for number, file in enumerate(group.samples[:_STARTS]):
+        try:
+            yield read_start(file, stream)
+        except BadFileError:
+            if number == 0:
+                raise
+
+
+def _common(first: ReadAs, others: Sequence[ReadAs | None]) -> ReadAs:
+    """Tell how all files are read: each by its own first bytes where they are of two formats."""
+    if all(one is None or one.format is first.format for one in others):
+        return first
+    return ReadAs(format=SourceFormat.AUTO, csv=first.csv, charset=first.charset)
+
+
+def _reading(promised: SourceReader | None, start: FileStart) -> ReadAs | None:
+    """Return how a file is read, by its extension and its first bytes."""
+    detected, charset = start.format, start.charset
+    if SOURCE_READERS[detected].record_kind is not RecordKind.TEXT_CELLS:
+        return ReadAs(format=detected, charset=charset)
+    if promised is not None and promised.record_kind is RecordKind.JSON:
+        return ReadAs(format=promised.format, charset=charset)  # its first line is malformed
+    dialect = detect_dialect(start.text, is_whole=start.is_whole)
+    if dialect is None and promised is not None and promised.format is detected:
+        dialect = CsvOptions()  # of one column
+    return None if dialect is None else ReadAs(format=detected, csv=dialect, charset=charset)
+
+
+def _alike(
+    family: Sequence[Group],
+    read_as: ReadAs,
+    stream_of: StreamOf,
+    others: tuple[list[LeftOut], Sequence[Sequence[Group]]],
+) -> Choice:
+    """Choose the groups of an ending whose files have the columns of the largest one."""
+    left_out, rest = others
+    chosen, main = list(family), family[0]
+    if 1 < len(family) <= _MOST_WORDS:
+        stream = stream_of(read_as)
+        columns = _columns(main, stream, is_first=True)
+        chosen = [main]
+        for group in family[1:]:
+            reason = _difference(group, stream, columns)
+            if reason is None:
+                chosen.append(group)
+            else:
+                left_out.append(_without([group], reason))
+    for number, other in enumerate(rest):
+        left_out.append(_without(other, _reason(other, stream_of, number)))
+    unlike = [one for one in family if one not in chosen]
+    include = _patterns(chosen) if unlike else _endings(chosen)
+    return Choice(
+        groups=tuple(chosen),
+        include=include,
+        exclude=_overlapping(include, chosen, [*unlike, *(one for other in rest for one in other)]),
+        read_as=read_as,
+        left_out=tuple(left_out),
+    )
+
+
+def _without(groups: Sequence[Group], reason: str) -> LeftOut:
+    files = sum(len(one.sizes) for one in groups)
+    is_readable = reason in _READABLE
+    return LeftOut(patterns=_endings(groups), files=files, reason=reason, is_readable=is_readable)
+
+
+def _columns(group: Group, stream: Stream, *, is_first: bool) -> set[str]:
+    if not group.samples:
+        return set()
+    try:
+        found = read_sample(group.samples[:1], stream, most_records=_FIRST_RECORDS)
+    except BadFileError as error:
+        if is_first:
+            raise unreadable(error) from error
+        raise
+    return {column.name for column in found.columns}
+
+
+def _difference(group: Group, stream: Stream, columns: set[str]) -> str | None:
+    """Say why files are unlike those with these columns; None where they are alike."""
+    try:
+        own = _columns(group, stream, is_first=False)
+    except BadFileError as error:
+        return error.reason
+    common = len(own & columns)
+    return _OTHER_COLUMNS if common * 2 < min(len(own), len(columns)) else None
+
+
+def _reason(family: Sequence[Group], stream_of: StreamOf, number: int) -> str:
+    """Say why files of another ending than the stream's are left out."""
+    group = next((one for one in family if one.samples), None)
+    if group is None:
+        return _EMPTY
+    if number < _LOOKED_INTO:
+        try:
+            start = read_start(group.samples[0], stream_of(ReadAs(format=SourceFormat.AUTO)))
+        except BadFileError as error:
+            return error.reason
+        if _reading(reader_for_extension(group.kind.ending), start) is None:
+            return _UNKNOWN_TEXT
+    return _OTHER_KIND
+
+
+def _patterns(groups: Sequence[Group]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one for group in groups for one in group.patterns))
+
+
+def _endings(groups: Sequence[Group]) -> tuple[str, ...]:
+    endings = sorted({ending for group in groups for ending in group.endings})
+    return _patterns(groups) if len(groups) == 1 else tuple(f"*{ending}" for ending in endings)
+
+
+def _overlapping(
+    include: Sequence[str], chosen: Sequence[Group], others: Sequence[Group]
+) -> tuple[str, ...]:
+    """Give the patterns of other groups whose files the stream's patterns would take, too."""
+    words = [one.kind.word for one in chosen]
+    if any(one.startswith("*") for one in include):
+        words = [""]
+    endings = {ending for one in chosen for ending in one.endings}
+    found = (
+        pattern
+        for group in others
+        if any(group.kind.word.startswith(word) for word in words)
+        for pattern, other in zip(group.patterns, sorted(group.endings), strict=True)
+        if any(other.endswith(ending) for ending in endings)
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def unreadable(error: BadFileError) -> ConfigurationError:
+    place = shown(error.location)
+    place = place if error.line is None else f"{place}, line {error.line}"
+    step = "Mend or move this file, or name others with --include."
+    return project_not_made(place, error.reason, step)
+
+
+def project_not_made(place: str, problem: str, next_step: str) -> ConfigurationError:
+    """Build the error of a place that no project can be made of."""
+    return ConfigurationError(f"{place}: {problem}. Nothing was written. {next_step}")

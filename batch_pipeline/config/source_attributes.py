@@ -1,0 +1,321 @@
+"""The keys of `source.meta_table` in a stream file: the user's own table of files."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+from batch_pipeline.config.attribute_types import (
+    Duration,
+    Location,
+    QueueUrl,
+    Section,
+    Size,
+    Text,
+    absolute_uri,
+    refusal,
+)
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.filter import Filter, parse_filter
+from batch_pipeline.model.id_range import MAX_ID
+from batch_pipeline.model.location import scheme_of
+from batch_pipeline.model.stream import (
+    Arrivals,
+    CsvOptions,
+    KeyOrder,
+    Source,
+    SourceFiles,
+    SourceFormat,
+    Strategy,
+    TableSource,
+)
+from batch_pipeline.storage.filesystem import filesystem_of
+
+_KEY = "source.meta_table"
+_VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
+_URL = re.compile(r"[a-z][a-z0-9_]*(\+[a-z0-9_]+)?://.*")
+_SQLITE_FILE = re.compile(r"(sqlite(?:\+[a-z0-9_]+)?:///)([^/:?][^?]*)(.*)")
+_SECRETS = ("password", "passwd", "pwd", "passfile", "secret", "token")
+_ADVICE = (
+    "expected $NAME of an environment variable that holds the database URL, or a URL without a "
+    "password"
+)
+
+
+def _connection(text: str) -> str:
+    """Check where the database is; the text is never repeated, for it may hold a password."""
+    match = _VARIABLE.fullmatch(text)
+    if match is not None:
+        return f"${match[1] or match[2]}"
+    if not _URL.fullmatch(text):
+        raise refusal(f"is no variable and no database URL; {_ADVICE}")
+    try:
+        parts = urlsplit(text)
+        has_password = parts.password is not None
+    except ValueError as error:
+        raise refusal(f"is no database URL; {_ADVICE}") from error
+    asked = [name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
+    if has_password or any(secret in name for name in asked for secret in _SECRETS):
+        raise refusal(f"holds a password, which a stream file must not; {_ADVICE}")
+    return text
+
+
+def _filter(value: Any) -> Filter:
+    try:
+        return parse_filter(value, f"{_KEY}.where")
+    except InvalidValueError as error:
+        problem = f"is {error.value!r:.80}; expected {error.expected}"
+        raise refusal(problem, key=error.name) from error
+
+
+_TERMS = {"type": "array", "items": {"type": "object"}}
+_FILTER_SCHEMA = {"anyOf": [_TERMS, {"type": "object"}, {"type": "null"}]}
+Where = Annotated[Any, BeforeValidator(_filter), WithJsonSchema(_FILTER_SCHEMA)]
+
+
+class TableAttributes(Section):
+    """A meta table of your own: one row for each file, with an id that grows."""
+
+    table: Text = Field(description="Its name; another schema's table as `schema.table`.")
+    roots: tuple[Location, ...] = Field(
+        (),
+        description="Where its files may lie, links followed, one or more: folders, by file:///… "
+        "URIs or by paths, relative to the stream file, and prefixes such as s3://bucket/prefix. "
+        "A row that names a file elsewhere is refused; `[/]` is anywhere on disks (default: none, "
+        "which is refused).",
+    )
+    conn: Annotated[Text, AfterValidator(_connection)] | None = Field(
+        None,
+        description="$NAME of an environment variable with the URL of its database, or a URL "
+        "without a password; else BATCH_PIPELINE_META_CONN has the URL (default: the inventory's "
+        "database).",
+    )
+    uid: Text = Field("uid", description="Column of ids: unique, never used again (default uid).")
+    item: Text = Field(
+        "item",
+        description="Column of locations: absolute paths, file:///… or s3://… URIs (default item).",
+    )
+    weight: Text | None = Field(
+        "weight",
+        description="Column of what batch limits count, in bytes as a rule; null: every file "
+        "weighs 0 (default weight).",
+    )
+    where: Where = Field(
+        None,
+        description="Which rows: a list of `{column, operator, value}`, `{all: […]}`, `{any: […]}` "
+        "(default: all).",
+    )
+    imported: Text | None = Field(
+        None, description="Column of the times at which rows were inserted (default: none)."
+    )
+    ceiling: Strategy | None = Field(
+        None,
+        description="How it is known that no row can still appear below an id (default: the exact "
+        "way of the database, else settle).",
+    )
+    settle: Duration | None = Field(
+        None,
+        description="Of settle: how long a row is left alone after it was imported (seconds, or "
+        "with a unit; default: 15m).",
+    )
+    on_bad_weight: Annotated[int, Field(strict=True, ge=0, le=MAX_ID)] | None = Field(
+        None,
+        description="What a row counts whose weight is NULL, negative or no number (default: "
+        "such rows are refused).",
+    )
+
+    def check(self) -> None:
+        if not self.roots:
+            problem = (
+                "is missing; expected the places below which rows may name files, such as "
+                '`roots: ["/data/exports"]`, or `roots: ["/"]` for every file of this machine'
+            )
+            raise refusal(problem, key=f"{_KEY}.roots")
+        self.to_domain(Path("/"))
+
+    def to_domain(self, base: Path, **read_as: Any) -> TableSource:
+        """Give the domain's form, with a relative SQLite file starting at `base`."""
+        return TableSource(
+            table=self.table,
+            roots=tuple(absolute_uri(one, base) for one in self.roots),
+            conn=None if self.conn is None else _with_base(self.conn, base),
+            uid=self.uid,
+            item=self.item,
+            weight=self.weight,
+            where=self.where,
+            imported=self.imported,
+            ceiling=self.ceiling,
+            settle=self.settle,
+            on_bad_weight=self.on_bad_weight,
+            **read_as,
+        )
+
+
+def _with_base(conn: str, base: Path) -> str:
+    match = _SQLITE_FILE.fullmatch(conn)
+    if match is None:
+        return conn
+    path = quote(str(base.absolute() / unquote(match[2])))
+    return f"{match[1]}{path}{match[3]}"
+
+
+_LEAST_ITEM = 64 * 2**10  # what opening and closing a file costs, in bytes read
+_CHOICES = {
+    "uri": "one of them",
+    "roots": "`source.meta_table.roots`",
+    "listing": "rows as they come",
+    "events": "rows as they come",
+    "max_item_size": "rows whose locations name ranges of bytes",
+}
+
+
+class OptionAttributes(Section):
+    """How text files are written."""
+
+    delimiter: str = Field(",", description="csv: one ASCII character between cells.")
+    quote: str = Field('"', description="csv: one ASCII character around cells.")
+    escape: str | None = Field(
+        None,
+        description="csv: one ASCII character that takes the meaning from the next one; without it "
+        "a quote inside of a cell is doubled (default: none).",
+    )
+    names: tuple[Text, ...] = Field(
+        (), description="csv: columns of files without a header (default: the first record)."
+    )
+    charset: str = Field(
+        "utf-8", description="csv and JSON: a charset that Python knows (default utf-8)."
+    )
+
+    def check(self) -> None:
+        try:
+            "".encode(self.charset)  # also refuses codecs that give no text
+        except LookupError as error:
+            problem = f"is {self.charset!r:.80}; expected a charset that Python knows"
+            raise refusal(problem, key="source.options.charset") from error
+        self.csv()
+
+    def csv(self) -> CsvOptions:
+        """Give the domain's form of what concerns csv."""
+        return CsvOptions(
+            delimiter=self.delimiter,
+            is_delimiter_given="delimiter" in self.model_fields_set,
+            quote=self.quote,
+            escape=self.escape,
+            names=self.names,
+        )
+
+
+class ListingAttributes(Section):
+    """How a bucket is listed."""
+
+    order: KeyOrder = Field(
+        KeyOrder.ANY,
+        description="any: every look lists all keys; ascending, where later files have higher "
+        "keys: a look asks for those behind the highest one alone (default any).",
+    )
+    relist: Duration | None = Field(
+        None,
+        description="With ascending, or with events: how often all keys are listed nevertheless, "
+        "which finds what came out of order (seconds, or with a unit; default: 1h).",
+    )
+
+
+class EventAttributes(Section):
+    """Where a bucket tells of new objects."""
+
+    queue: QueueUrl = Field(
+        description="URL of the SQS queue that the bucket's event notifications go to; only this "
+        "stream reads it."
+    )
+
+
+class SourceAttributes(Section):
+    """Where files land, or the table of your own that lists them, and how they are read."""
+
+    uri: Location | None = Field(
+        None,
+        description="Where files land: a folder, by a file:///… URI or by a path, relative to the "
+        "stream file; or s3://bucket/prefix (default: none, then `meta_table` is needed).",
+    )
+    meta_table: TableAttributes | None = Field(
+        None, description="In place of uri: a table of your own, one row for each file."
+    )
+    roots: tuple[Location, ...] = Field(
+        (),
+        description="Where links in the folder may lead to, beside the folder itself: folders, by "
+        "file:///… URIs or by paths, relative to the stream file (default: nowhere).",
+    )
+    include: Annotated[tuple[Text, ...], Field(min_length=1)] = Field(
+        ("*",),
+        description="Patterns of names (`*`, `?`, `[abc]`): a file is read if it matches one.",
+    )
+    exclude: tuple[Text, ...] = Field(
+        (), description="Patterns of names: a file that matches one is left out (default: none)."
+    )
+    listing: ListingAttributes = Field(
+        ListingAttributes(), description="How a bucket is listed (default: all keys at each look)."
+    )
+    events: EventAttributes | None = Field(
+        None, description="Where a bucket tells of new files (default: it is listed)."
+    )
+    max_item_size: Annotated[Size, Field(ge=_LEAST_ITEM)] | None = Field(
+        None,
+        description="Plain csv and jsonl files larger than this become several items, each a "
+        "range of whole records, and are encoded, resumed and repeated range by range (bytes, or "
+        "with a unit; default: none, a file is one item).",
+    )
+    format: SourceFormat = Field(
+        SourceFormat.AUTO,
+        description="What the files contain: csv, jsonl, json (an array, or documents), parquet, "
+        "avro, or auto: decided file by file (default auto).",
+    )
+    options: OptionAttributes = Field(OptionAttributes(), description="How text files are written.")
+
+    def check(self) -> None:
+        if self.meta_table is None and self.uri is None:
+            raise refusal("is missing; expected it, or `source.meta_table`", key="source.uri")
+        if self.meta_table is None:
+            self._arrivals()
+            self._check_arrivals(absolute_uri(self.uri or ".", Path("/")))
+            return
+        for key in ("uri", "roots", "include", "exclude", "listing", "events", "max_item_size"):
+            if key in self.model_fields_set:
+                choice = _CHOICES.get(key, "`source.meta_table.where` chooses rows")
+                problem = f"cannot stand beside `source.meta_table`; expected {choice}"
+                raise refusal(problem, key=f"source.{key}")
+
+    def _check_arrivals(self, place: str) -> None:
+        if self.roots and scheme_of(place) != "file":
+            problem = "says where links lead to; expected none beside a bucket, which has no links"
+            raise refusal(problem, key="source.roots")
+        for key in ("listing", "events"):
+            if key in self.model_fields_set and not filesystem_of(place).has_events:
+                problem = "is there for buckets only; expected none beside a folder"
+                raise refusal(problem, key=f"source.{key}")
+
+    def to_domain(self, base: Path) -> SourceFiles:
+        """Give the domain's form, with relative paths starting at `base`."""
+        if self.meta_table is not None:
+            return self.meta_table.to_domain(base, **self._read_as())
+        return Source(
+            uri=absolute_uri(self.uri or ".", base),  # never None here: `check` has refused that
+            roots=tuple(absolute_uri(one, base) for one in self.roots),
+            include=self.include,
+            exclude=self.exclude,
+            arrivals=self._arrivals(),
+            max_item_bytes=self.max_item_size,
+            **self._read_as(),
+        )
+
+    def _arrivals(self) -> Arrivals:
+        queue = None if self.events is None else self.events.queue
+        return Arrivals(order=self.listing.order, relist=self.listing.relist, queue=queue)
+
+    def _read_as(self) -> dict[str, Any]:
+        return {
+            "format": self.format,
+            "csv": self.options.csv(),
+            "charset": self.options.charset,
+        }

@@ -1,0 +1,485 @@
+"""The keys of a stream file that say how records are judged, mapped and marked."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from batch_pipeline.config.attribute_types import (
+    Count,
+    Duration,
+    Location,
+    Section,
+    Size,
+    Text,
+    absolute_uri,
+    refusal,
+    stream_name,
+)
+from batch_pipeline.config.source_attributes import SourceAttributes
+from batch_pipeline.config.target_attributes import TargetAttributes, TargetName
+from batch_pipeline.model.dagster_settings import DagsterRules
+from batch_pipeline.model.encoding import PART_FORMATS, Compression, Encoding, Format
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.planning import Limits
+from batch_pipeline.model.record_rules import (
+    BadFileRules,
+    BadRecordRules,
+    Evolution,
+    LineageColumn,
+    OnBadFile,
+    OnNonfinite,
+    ReadLimits,
+    RecordMapping,
+    SchemaRules,
+)
+from batch_pipeline.model.schema import schema_of
+from batch_pipeline.model.stream import PartLimits, Storage, Stream
+
+_SDC = tuple(column for column in LineageColumn if column.value.startswith("_sdc_"))
+
+
+class SchemaAttributes(Section):
+    """The columns of the records, and how they may change."""
+
+    mode: Literal["infer", "declared"] | None = Field(
+        None,
+        description="infer: from the records; declared: by `file` (default: declared where `file` "
+        "is given, else infer).",
+    )
+    file: Text | None = Field(
+        None, description="JSON Schema of a record: a path, relative to the stream file."
+    )
+    evolution: Evolution = Field(
+        Evolution.ADD,
+        description="When records do not fit the schema: add columns and widen types, fail the "
+        "batch, or rescue what does not fit into the column `_rescued_data` (default add).",
+    )
+    sample_records: Count | None = Field(
+        None, description="Records that one task reads to infer columns (default: all)."
+    )
+
+    def check(self) -> None:
+        if self.mode == "declared" and self.file is None:
+            raise refusal("is missing; expected the path of a JSON Schema", key="schema.file")
+        if self.mode == "infer" and self.file is not None:
+            raise refusal("is infer; expected declared beside `schema.file`", key="schema.mode")
+
+    def declared_json(self, base: Path) -> Any:
+        """Read the schema file; None where there is none.
+
+        Raises:
+            InvalidValueError: it cannot be read.
+        """
+        return None if self.file is None else _json(base / self.file)
+
+    def to_domain(self, declared_json: Any) -> SchemaRules:
+        """Give the domain's form; `declared_json` is what the schema file holds.
+
+        Raises:
+            InvalidValueError: it says what no column can be.
+        """
+        declared = None if self.file is None else schema_of(declared_json)
+        return SchemaRules(
+            declared=declared, evolution=self.evolution, sample_records=self.sample_records
+        )
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InvalidValueError("schema.file", str(path), f"a JSON Schema ({reason})") from error
+
+
+class OnBadRecordAttributes(Section):
+    """How many malformed records are set aside in a quarantine file before the batch fails."""
+
+    max_bad_records: int | None = Field(
+        None,
+        strict=True,
+        ge=0,
+        description="Malformed records of a batch, at most (default: 0, or any number where "
+        "`max_bad_ratio` is given).",
+    )
+    max_bad_ratio: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Share of malformed records among all of the batch, at most.",
+    )
+
+    def to_domain(self) -> BadRecordRules:
+        """Give the domain's form."""
+        return BadRecordRules(
+            max_bad_records=self.max_bad_records, max_bad_ratio=self.max_bad_ratio
+        )
+
+
+class OnBadFileAttributes(Section):
+    """What to do with each kind of bad file: fail, skip or quarantine."""
+
+    missing: OnBadFile = Field(OnBadFile.FAIL, description="A file that is not there any more.")
+    changed: OnBadFile = Field(OnBadFile.FAIL, description="A file other than the one registered.")
+    corrupt: OnBadFile = Field(OnBadFile.FAIL, description="A file that cannot be read.")
+
+    def to_domain(self) -> BadFileRules:
+        """Give the domain's form."""
+        return BadFileRules(missing=self.missing, changed=self.changed, corrupt=self.corrupt)
+
+
+def _for_all_kinds(value: Any) -> Any:
+    if isinstance(value, str):
+        return {"missing": value, "changed": value, "corrupt": value}
+    return value
+
+
+OnBadFileValue = Annotated[
+    OnBadFileAttributes,
+    BeforeValidator(_for_all_kinds, json_schema_input_type=OnBadFile | OnBadFileAttributes),
+]
+
+
+def _lineage(value: Any) -> Any:
+    """Read `true` as the columns that Singer targets expect."""
+    if isinstance(value, bool):
+        return _SDC if value else ()
+    return value
+
+
+LineageValue = Annotated[
+    tuple[LineageColumn, ...],
+    BeforeValidator(_lineage, json_schema_input_type=bool | tuple[LineageColumn, ...]),
+]
+
+
+class ReadLimitAttributes(Section):
+    """What a task is willing to read."""
+
+    max_record_bytes: Annotated[Size, Field(ge=1)] = Field(
+        64 * 2**20,
+        description="Length of a record, at most (bytes, or with a unit; default 64MiB).",
+    )
+    max_expansion: Count = Field(
+        250,
+        description="How many times larger a compressed file may become, looked at from 64MiB on "
+        "(default 250).",
+    )
+    max_columns: Count = Field(10_000, description="Columns of a record, at most (default 10000).")
+
+    def to_domain(self) -> ReadLimits:
+        """Give the domain's form."""
+        return ReadLimits(
+            max_record_bytes=self.max_record_bytes,
+            max_expansion=self.max_expansion,
+            max_columns=self.max_columns,
+        )
+
+
+class MappingAttributes(Section):
+    """Selection, stream maps and flattening, with the names and meanings of the Singer SDK."""
+
+    select: Annotated[tuple[Text, ...], Field(min_length=1)] = Field(
+        ("*",),
+        description="Patterns of properties; `!` in front deselects, the last match decides.",
+    )
+    stream_maps: dict[str, Any] = Field(
+        {}, description="The Singer SDK's stream maps, by stream (default: none)."
+    )
+    stream_map_config: dict[str, Any] = Field(
+        {}, description="What expressions of stream maps see as `config` (default: none)."
+    )
+    flattening_enabled: bool = Field(
+        default=False, description="Flatten nested objects (default false)."
+    )
+    flattening_max_depth: Annotated[int, Field(strict=True, ge=0)] | None = Field(
+        None, description="Levels to flatten, at most (default: all)."
+    )
+    flattening_separator: Text = Field("__", description="Between the names of levels.")
+
+    def mapping(self) -> RecordMapping:
+        """Give the domain's form."""
+        return RecordMapping(
+            stream_maps=self.stream_maps,
+            stream_map_config=self.stream_map_config,
+            flattening_enabled=self.flattening_enabled,
+            flattening_max_depth=self.flattening_max_depth,
+            flattening_separator=self.flattening_separator,
+            select=self.select,
+        )
+
+
+def alternatives(words: Iterable[str]) -> str:
+    """Return words as text, such as `a, b or c`."""
+    *others, last = words
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+_TITLES = alternatives(part_format.title for part_format in PART_FORMATS.values())
+_COMPRESSIONS = "; ".join(
+    f"of {file_format} {alternatives(part_format.compressions)}"
+    for file_format, part_format in PART_FORMATS.items()
+)
+
+
+class EncodingAttributes(Section):
+    """What BATCH files are; Singer's `batch_config.encoding`."""
+
+    format: Format = Field(
+        Format.JSONL,
+        description=f"What a BATCH file is: {_TITLES} (default jsonl).",
+    )
+    compression: Compression | None = Field(
+        None,
+        description=f"O{_COMPRESSIONS[1:]} (default: the first of these).",
+    )
+    level: Annotated[int, Field(strict=True)] | None = Field(
+        None, description="gzip 0 to 9, zstd 1 to 19 (default: the fastest that is worth it)."
+    )
+
+    def check(self) -> None:
+        self.to_domain()
+
+    def to_domain(self) -> Encoding:
+        """Give the domain's form."""
+        compression = self.compression or PART_FORMATS[self.format].compressions[0]
+        return Encoding(format=self.format, compression=compression, level=self.level)
+
+
+class StorageAttributes(Section):
+    """Where part files go; Singer's `batch_config.storage`."""
+
+    root: Location = Field(
+        "./batches",
+        description="Where part files go: a folder, by a file:///… URI or by a path, relative to "
+        "the stream file; or s3://bucket/prefix (default ./batches).",
+    )
+    prefix: str = Field("", description="Start of every file name (default: none).")
+    keep_superseded: Duration | None = Field(
+        None,
+        description="How long files of a generation stay once a newer one is published, at least "
+        "24h (seconds, or with a unit such as 30d; default: for ever).",
+    )
+    keep_loaded: Duration | None = Field(
+        None,
+        description="How long files of a generation stay once all `targets` have it, at least 24h "
+        "(seconds, or with a unit such as 30d; default: for ever).",
+    )
+    keep_quarantine: Duration | None = Field(
+        None,
+        description="How long quarantine files stay once their generation is published, at least "
+        "24h (seconds, or with a unit such as 90d; default: as long as its other files).",
+    )
+
+    def check(self) -> None:
+        self.to_domain(Path("/"))
+
+    def to_domain(self, base: Path) -> Storage:
+        """Give the domain's form, with relative paths starting at `base`."""
+        return Storage(
+            root=absolute_uri(self.root, base),
+            prefix=self.prefix,
+            keep_superseded=self.keep_superseded,
+            keep_loaded=self.keep_loaded,
+            keep_quarantine=self.keep_quarantine,
+        )
+
+
+class PartFilesAttributes(Section):
+    """Bounds of one part file."""
+
+    max_records: Count = Field(100_000, description="Records, at most (default 100000).")
+    max_bytes: Annotated[Size, Field(ge=1)] = Field(
+        128 * 2**20,
+        description="Uncompressed size, at most (bytes, or with a unit; default 128MiB).",
+    )
+
+    def to_domain(self) -> PartLimits:
+        """Give the domain's form."""
+        return PartLimits(max_records=self.max_records, max_bytes=self.max_bytes)
+
+
+class BatchAttributes(Section):
+    """Bounds of a batch."""
+
+    max_weight: Size = Field(
+        64 * 2**20,
+        description="Size of all files of a batch together, at most; a heavier file is a batch of "
+        "its own (bytes, or with a unit; default 64MiB).",
+    )
+    max_count: Count = Field(100, description="Files in a batch, at most (default 100).")
+    max_wait: Duration = Field(
+        timedelta(minutes=5),
+        description="How old the oldest file of a batch lighter than `min_weight` must be before "
+        "it is taken anyway (seconds, or with a unit; default 5m).",
+    )
+    min_weight: Size = Field(
+        0,
+        description="A last batch lighter than this waits for more files; 0 never waits (bytes, or "
+        "with a unit; default 0).",
+    )
+
+    def check(self) -> None:
+        self.to_domain()
+
+    def to_domain(self) -> Limits:
+        """Give the domain's form."""
+        return Limits(**{name: getattr(self, name) for name in type(self).model_fields})
+
+
+class DagsterAttributes(Section):
+    """How Dagster runs the stream."""
+
+    partitions_per_run: Count = Field(
+        50, description="Batches that one run encodes, at most (default 50)."
+    )
+    runs_at_once: Count = Field(
+        10, description="Runs that sensors keep queued or running, at most (default 10)."
+    )
+    group: Text | None = Field(None, description="Asset group (default: the name of the stream).")
+    owners: tuple[Text, ...] = Field(
+        (), description="E-mail addresses, or team:name (default: none)."
+    )
+    tags: dict[Text, str] = Field({}, description="Tags of the assets (default: none).")
+    schedule: Text | None = Field(
+        None,
+        description="Cron line that says when to look for new files (default: all the time).",
+    )
+    timezone: Text = Field("UTC", description="Time zone of the schedule (default UTC).")
+    pool: Text | None = Field(
+        None,
+        description="Dagster pool whose limit holds for the runs (default: one of its own).",
+    )
+    max_backlog_age: Duration = Field(
+        timedelta(hours=1),
+        description="How long the oldest item may wait before a check says so (seconds, or with a "
+        "unit; default 1h).",
+    )
+    max_quarantined_ratio: float = Field(
+        0.0, description="Share of quarantined records, 0 to 1, above which a check says so."
+    )
+
+    def check(self) -> None:
+        self.to_domain()
+
+    def to_domain(self) -> DagsterRules:
+        """Give the domain's form."""
+        return DagsterRules(**{name: getattr(self, name) for name in type(self).model_fields})
+
+
+class StreamAttributes(MappingAttributes):
+    """One stream: where its files land, how they are cut into batches, what is written where."""
+
+    stream: Annotated[str, AfterValidator(stream_name)] = Field(
+        description="Singer name of the stream: letters, digits, '_', '.' and '-'; at most 100."
+    )
+    source: SourceAttributes = Field(description="Where files land and how they are read.")
+    batch: BatchAttributes = Field(BatchAttributes(), description="Bounds of a batch.")
+    key_properties: tuple[Text, ...] = Field(
+        (), description="Columns that together identify a record (default: none)."
+    )
+    encoding: EncodingAttributes = Field(
+        EncodingAttributes(), description="What BATCH files are (default: jsonl with gzip)."
+    )
+    storage: StorageAttributes = Field(
+        StorageAttributes(), description="Where part files go (default ./batches)."
+    )
+    schema_: SchemaAttributes = Field(
+        SchemaAttributes(),
+        alias="schema",
+        description="The columns, and how they may change (default: inferred).",
+    )
+    on_bad_record: OnBadRecordAttributes = Field(
+        OnBadRecordAttributes(),
+        description="How many malformed records a batch may have (default: none).",
+    )
+    on_bad_file: OnBadFileValue = Field(
+        OnBadFileAttributes(),
+        description="A file that cannot be used: fail its batch, or skip or quarantine it and "
+        "publish the rest; one word, or one each for missing, changed and corrupt (default: fail).",
+    )
+    on_nonfinite: OnNonfinite = Field(
+        OnNonfinite.QUARANTINE,
+        description="NaN and infinities where JSON is written: quarantine the record, or write "
+        "null or a string (default quarantine).",
+    )
+    transform: Text | None = Field(
+        None,
+        description="`package.module:function` of yours, DataFrame to DataFrame, run on Spark "
+        "(default: none).",
+    )
+    lineage: LineageValue = Field(
+        (),
+        description="Columns added to each record; true for those that Singer targets expect, "
+        "`_sdc_…` (default: none).",
+    )
+    read_limits: ReadLimitAttributes = Field(
+        ReadLimitAttributes(), description="What a task is willing to read."
+    )
+    part_files: PartFilesAttributes = Field(
+        PartFilesAttributes(), description="Bounds of one part file."
+    )
+    dagster: DagsterAttributes = Field(
+        DagsterAttributes(), description="How Dagster runs the stream."
+    )
+    targets: dict[TargetName, TargetAttributes] = Field(
+        {}, description="Where published batches are loaded, by a name of your own (default: none)."
+    )
+
+    def check(self) -> None:
+        if self.schema_.file is None:
+            self.to_stream(Path("/"))  # else the file stays closed until its folder is known
+
+    def to_stream(self, base: Path) -> Stream:
+        """Give the domain's stream; `base` is the folder of the stream file."""
+        declared_json = self.schema_.declared_json(base)
+        stream = Stream(
+            name=self.stream,
+            source=self.source.to_domain(base),
+            limits=self.batch.to_domain(),
+            encoding=self.encoding.to_domain(),
+            storage=self.storage.to_domain(base),
+            key_properties=self.key_properties,
+            schema=self.schema_.to_domain(declared_json),
+            on_bad_record=self.on_bad_record.to_domain(),
+            on_bad_file=self.on_bad_file.to_domain(),
+            on_nonfinite=self.on_nonfinite,
+            mapping=self.mapping(),
+            transform=self.transform,
+            lineage=self.lineage,
+            read_limits=self.read_limits.to_domain(),
+            part_limits=self.part_files.to_domain(),
+            dagster=self.dagster.to_domain(),
+            targets=tuple(one.to_domain(name) for name, one in self.targets.items()),
+        )
+        return stream if stream.mapping.is_identity else _mapped(stream, declared_json)
+
+
+def _mapped(stream: Stream, declared_json: Any) -> Stream:
+    """Check the mapping, and keep what it makes of name, keys and declared columns.
+
+    Raises:
+        InvalidValueError: the mapping is not valid.
+    """
+    from batch_pipeline.encode.mapping.mapper import Mapper  # loads Arrow
+
+    mapper = Mapper.of(stream)
+    if mapper is None:
+        return stream
+    keys = mapper.key_properties
+    alias = None if mapper.alias == stream.name else mapper.alias
+    mapped_keys = None if keys == stream.key_properties else keys
+    stream = replace(stream, alias=alias, mapped_keys=mapped_keys)
+    if declared_json is None:
+        return stream
+    mapped = mapper.schema(declared_json)
+    return replace(
+        stream,
+        schema=replace(stream.schema, declared=schema_of(mapped.schema)),
+        mapping=replace(stream.mapping, flat_objects=mapped.objects),
+    )

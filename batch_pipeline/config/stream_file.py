@@ -1,0 +1,372 @@
+"""Where a stream's files lie, seen together: what it writes must not land in it again.
+
+Texts of URIs only; links and mounts of disks are not followed.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from batch_pipeline.config.attribute_types import REFUSAL
+from batch_pipeline.config.stream_attributes import StreamAttributes
+from batch_pipeline.config.yaml_lines import Document, Problem, YamlProblemError, parse_yaml
+from batch_pipeline.model.errors import ConfigurationError, InvalidValueError, StreamFileError
+from batch_pipeline.model.stream import Source, Stream
+
+
+def check_apart(stream: Stream) -> None:
+    """Check that no file that the stream writes is one that its landing lists.
+
+    Hidden folders of a landing are not listed, so that it may write there.
+
+    Raises:
+        InvalidValueError: storage is the landing, or lies in it.
+    """
+    if not isinstance(stream.source, Source):
+        return
+    landing = f"{stream.source.uri}/"
+    root = stream.storage.root
+    below = f"{root}/"
+    is_hidden = "/." in f"/{below.removeprefix(landing)}"
+    if below.startswith(landing) and not is_hidden:
+        expected = f"a place outside of `source.uri` ({stream.source.uri}), or part files land"
+        raise InvalidValueError(
+            "storage.root", root, f"{expected} there, and are read and written again"
+        )
+
+
+_KEYS = re.compile(r"([^.\[\]]+)|\[([0-9]+)\]")
+# Keys and values of earlier releases, with what to use instead.
+_AS_CSV = (
+    "convert the files to csv, or read each line as one cell: `format: csv` with "
+    "`options: {names: [line]}` and a `delimiter` and a `quote` that occur in no line"
+)
+_REMOVED = {
+    "`batch.target_seconds`": "choose `batch.max_weight` and `batch.max_count` instead, which "
+    "bound a batch",
+    "`source.options.columns`": _AS_CSV,
+    "`storage.archive`": "copy files away before `keep_superseded` or `keep_loaded` ends, or leave "
+    "these keys out to keep all generations",
+}
+_REMOVED_VALUES = {("`source.format`", "text"): _AS_CSV}
+_EXPECTED = {
+    "string_type": "text (in quotes where YAML takes it for something else)",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "tuple_type": "a list, for example [a, b]",
+    "model_type": "keys and values",
+    "model_attributes_type": "keys and values",
+    "string_too_short": "some text",
+    "too_short": "at least one entry",
+    "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le}",
+}
+
+
+def problem_of(document: Document, error: ErrorDetails, file: type[BaseModel]) -> Problem:
+    """Say one validation error in the words of a file, at the line of the key or value."""
+    path: tuple[Hashable, ...] = error["loc"]
+    context: dict[str, Any] = error.get("ctx", {})
+    if error["type"] == "extra_forbidden":
+        return Problem(line=document.line(path, of_key=True), text=_unknown_key(path, file))
+    if error["type"] == "invalid_key":
+        text = f"the key {error['input']!r:.80} is no text; {_known_keys(path[:-1], file)}"
+        return Problem(line=document.line(path, of_key=True), text=text)
+    if error["type"] == "missing":
+        text = f"{_dotted(path)} is missing"
+        return Problem(line=document.line(path[:-1], of_key=True), text=text)
+    if error["type"] == REFUSAL:
+        if context["key"]:
+            path = ("attributes", *keys_of(context["key"]))
+        return Problem(line=document.line(path), text=f"{_dotted(path)} {context['problem']}")
+    if (removed := _removed_value(_dotted(path), error["input"])) is not None:
+        text = f"{_dotted(path)} {error['input']} was removed; {removed}"
+        return Problem(line=document.line(path), text=text)
+    usual = context.get("expected") or error["msg"].removeprefix("Input should be ")
+    expected = _EXPECTED.get(error["type"], usual).format_map(context)
+    text = f"{_dotted(path)} is {_shown(error['input'])}; expected {expected}"
+    of_key = error["input"] is None
+    return Problem(line=document.line(path, of_key=of_key), text=text)
+
+
+def keys_of(dotted: str) -> list[Hashable]:
+    """Split `a.b[0].c` into its keys; entries are counted from 0."""
+    return [int(index) if index else key for key, index in _KEYS.findall(dotted)]
+
+
+def _unknown_key(path: tuple[Hashable, ...], file: type[BaseModel]) -> str:
+    if (removed := _REMOVED.get(_dotted(path))) is not None:
+        return f"{_dotted(path)} was removed; {removed}"
+    name, place = str(path[-1]), f" in {_dotted(path[:-1])}" if path[:-1] else ""
+    alike = [key for key in _fields_at(path[:-1], file) if abs(len(key) - len(name)) <= 2]
+    close = difflib.get_close_matches(name, alike, n=1, cutoff=0.6)
+    hint = f"did you mean `{close[0]}`?" if close else _known_keys(path[:-1], file)
+    return f"unknown key `{name}`{place}; {hint}"
+
+
+def _removed_value(key: str, value: Any) -> str | None:
+    return _REMOVED_VALUES.get((key, value)) if isinstance(value, str) else None
+
+
+def _known_keys(path: tuple[Hashable, ...], file: type[BaseModel]) -> str:
+    return f"known keys: {', '.join(_fields_at(path, file))}"
+
+
+def _fields_at(path: tuple[Hashable, ...], file: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Find the fields of the section at a place, by their keys in the file."""
+    fields, is_named = _fields(file), False
+    for key in path:
+        if isinstance(key, int) or is_named:
+            is_named = False
+            continue  # an entry of a list, or a name of the writer's own: the section is known
+        annotation = fields[str(key)].annotation
+        fields, is_named = _fields(_model_in(annotation)), get_origin(annotation) is dict
+    return fields
+
+
+def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    return {field.alias or name: field for name, field in model.model_fields.items()}
+
+
+def _model_in(annotation: Any) -> type[BaseModel]:
+    """Find the section that an annotation holds, alone or as the entries of a list."""
+    candidates = [annotation, *get_args(annotation)]
+    return next(c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel))
+
+
+def _dotted(path: tuple[Hashable, ...]) -> str:
+    """Name a place as its reader knows it: below `attributes`, entries counted from 1."""
+    keys = path[1:] if len(path) > 1 and path[0] == "attributes" else path
+    text = ""
+    for key in keys:
+        text += f"[{key + 1}]" if isinstance(key, int) else f".{key}" if text else str(key)
+    return f"`{text}`"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "empty"
+    if isinstance(value, dict):
+        return "keys and values"
+    return f"{value!r:.80}"
+
+
+__all__ = [
+    "StreamAttributes",
+    "describe_stream",
+    "faulty",
+    "find_stream_files",
+    "load_streams",
+    "load_streams_tolerantly",
+    "read_component",
+    "read_stream_file",
+    "stream_of",
+]
+
+FILE_NAME = "defs.yaml"
+COMPONENT = "batch_pipeline.BatchStream"
+_SHOWN_PROBLEMS = 10
+_NEXT_STEP = "The stream was not loaded. Correct the file and run again."
+
+
+class StreamFile(BaseModel):
+    """The whole of a stream file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    type: Literal["batch_pipeline.BatchStream"]
+    attributes: StreamAttributes
+
+
+def read_stream_file(path: Path) -> Stream:
+    """Read one stream file; paths in it are relative to its folder.
+
+    Raises:
+        StreamFileError: it cannot be read or used; tells all its problems, each with its line.
+    """
+    return _read(path)[0]
+
+
+def find_stream_files(folder: Path) -> list[Path]:
+    """List `<folder>/<name>/defs.yaml` by name, hidden folders left out; empty without a folder."""
+    found = folder.glob(f"*/{FILE_NAME}")
+    return sorted(path for path in found if not path.parent.name.startswith("."))
+
+
+def load_streams(folder: Path) -> dict[str, Stream]:
+    """Read all streams of a folder, by name and in the order of their files.
+
+    Raises:
+        ConfigurationError: there is no stream file, or no folder.
+        StreamFileError, ConfigurationError: files cannot be used, or two name the same stream.
+    """
+    streams, errors = load_streams_tolerantly(folder)
+    if errors:
+        raise faulty(errors)
+    if not streams:
+        raise no_streams(str(folder))
+    return streams
+
+
+def faulty(errors: Sequence[StreamFileError]) -> StreamFileError | ConfigurationError:
+    """Return one error for all stream files that cannot be used."""
+    return errors[0] if len(errors) == 1 else unusable_files(tuple(errors))
+
+
+def load_streams_tolerantly(folder: Path) -> tuple[dict[str, Stream], list[StreamFileError]]:
+    """Read all usable streams of a folder and tell what is wrong with the other files.
+
+    A name that two files claim is loaded from neither: which one owns the batches cannot be known.
+    """
+    read: list[tuple[Path, int, Stream]] = []
+    errors: list[StreamFileError] = []
+    files: dict[str, list[Path]] = {}
+    for path in find_stream_files(folder):
+        try:
+            stream, line = _read(path)
+        except StreamFileError as error:
+            errors.append(error)
+            continue
+        read.append((path, line, stream))
+        files.setdefault(stream.name, []).append(path)
+    for path, line, stream in read:
+        others = ", ".join(str(other) for other in files[stream.name] if other != path)
+        if others:
+            problem = f"the stream {stream.name} is also described by {others}"
+            step = "Neither was loaded. Rename one or remove one of the files, then run again."
+            errors.append(StreamFileError(str(path), line, problem, step, stream.name))
+    streams = {stream.name: stream for _, _, stream in read if len(files[stream.name]) == 1}
+    return streams, sorted(errors, key=lambda error: error.path)
+
+
+def read_component(path: Path, *, number: int, fill: Callable[[Any], Any]) -> Stream:
+    """Read the stream of one component in a file of a Dagster project, counted from 0.
+
+    `fill` replaces templates in the attributes. What else the file says is Dagster's.
+
+    Raises:
+        StreamFileError: the attributes cannot be used; tells all their problems, with lines.
+    """
+    document = _parsed(path, number)
+    value: dict[str, Any] = {"type": COMPONENT}
+    if isinstance(document.value, dict) and "attributes" in document.value:
+        value["attributes"] = fill(document.value["attributes"])
+    return _stream_in(path, replace(document, value=value))
+
+
+def describe_stream(stream: str, *, folder: Path | None = None, **attributes: Any) -> Stream:
+    """Describe a stream in Python, with the keys that stand below `attributes` in a stream file.
+
+    `folder` is where relative paths start (default: the current folder).
+
+    Raises:
+        ConfigurationError: they cannot be used; tells all their problems.
+    """
+    return stream_of({"stream": stream, **attributes}, folder or Path.cwd())
+
+
+def stream_of(attributes: Mapping[str, Any], base: Path) -> Stream:
+    """Make a stream of what stands below `attributes` in a file; `base` is where paths start.
+
+    Raises:
+        ConfigurationError: they cannot be used; tells all their problems.
+    """
+    value = {"type": COMPONENT, "attributes": dict(attributes)}
+    document = Document(value=value, key_lines={}, value_lines={}, duplicates=())
+    made = _stream_or_problems(document, base)
+    if isinstance(made, list):
+        texts = [one.text for one in made[:_SHOWN_PROBLEMS]]
+        raise _stream_attributes(str(attributes.get("stream", "")), ";\n  ".join(texts))
+    return made
+
+
+def _read(path: Path) -> tuple[Stream, int]:
+    """Read a file and the line of its stream's name."""
+    document = _parsed(path, None)
+    if not isinstance(document.value, dict):
+        line = document.line(())
+        text = f"the file holds no keys and values; expected `type: {COMPONENT}` and `attributes:`"
+        raise _error(path, [Problem(line=line, text=text)])
+    return _stream_in(path, document), document.line(("attributes", "stream"))
+
+
+def _parsed(path: Path, number: int | None) -> Document:
+    try:
+        return parse_yaml(path.read_bytes(), number=number)
+    except OSError as error:
+        problem = f"the file cannot be read ({error.strerror or type(error).__name__})"
+        raise StreamFileError(str(path), None, problem, _NEXT_STEP) from error
+    except YamlProblemError as error:
+        raise _error(path, [error.problem]) from error
+
+
+def _stream_in(path: Path, document: Document) -> Stream:
+    made = _stream_or_problems(document, path.absolute().parent)
+    if isinstance(made, list):
+        raise replace(_error(path, made), stream=_name_in(document.value))
+    return made
+
+
+def _name_in(value: Any) -> str | None:
+    """Return the name of the stream that a document describes, None where it has none."""
+    attributes = value.get("attributes") if isinstance(value, dict) else None
+    name = attributes.get("stream") if isinstance(attributes, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _stream_or_problems(document: Document, base: Path) -> Stream | list[Problem]:
+    try:
+        file = StreamFile.model_validate(document.value)
+    except ValidationError as error:
+        problems = [
+            problem_of(document, one, StreamFile) for one in error.errors(include_url=False)
+        ]
+        return [*problems, *document.duplicates]
+    if document.duplicates:
+        return list(document.duplicates)
+    try:
+        stream = file.attributes.to_stream(base)
+        check_apart(stream)
+    except InvalidValueError as error:
+        line = document.line(("attributes", *keys_of(error.name)))
+        return [Problem(line=line, text=str(error).rstrip("."))]
+    return stream
+
+
+def _error(path: Path, problems: list[Problem]) -> StreamFileError:
+    ordered = sorted(problems, key=lambda problem: problem.line or 0)
+    texts = [
+        one.text if index == 0 else f"line {one.line}: {one.text}"
+        for index, one in enumerate(ordered[:_SHOWN_PROBLEMS])
+    ]
+    if len(ordered) > _SHOWN_PROBLEMS:
+        texts.append(f"and {len(ordered) - _SHOWN_PROBLEMS} more")
+    return StreamFileError(str(path), ordered[0].line, ";\n  ".join(texts), _NEXT_STEP)
+
+
+def _stream_attributes(stream: str, problem: str) -> ConfigurationError:
+    place = f"The stream {stream!r}"
+    stop = "" if problem.endswith("?") else "."
+    return ConfigurationError(f"{place}: {problem}{stop} It was not made. Correct the arguments.")
+
+
+def unusable_files(problems: tuple[StreamFileError, ...]) -> ConfigurationError:
+    """Build the error of a folder with stream files that cannot be used."""
+    files = f"Stream files that cannot be used: {len(problems)}."
+    return ConfigurationError("\n".join([files, *map(str, problems)]))
+
+
+def no_streams(folder: str) -> ConfigurationError:
+    """Build the error of a folder without stream files."""
+    return ConfigurationError(
+        f"No stream file found below {folder}. Nothing was done. Write "
+        f"<name>/defs.yaml there, set BATCH_PIPELINE_STREAMS to another folder, or try "
+        f"`batch-pipeline demo`."
+    )

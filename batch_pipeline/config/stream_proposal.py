@@ -1,0 +1,250 @@
+"""A stream for the files of a place: what its stream file says, and what it would do.
+
+The stream is the product's own, made of these very keys; nothing is written.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psutil
+
+from batch_pipeline.config.init_options import Asked, Site, name_for, source_keys
+from batch_pipeline.config.landed_files import (
+    Group,
+    LeftOut,
+    choose,
+    grouped,
+    project_not_made,
+    unreadable,
+    weights,
+)
+from batch_pipeline.config.stream_file import COMPONENT
+from batch_pipeline.config.stream_text import stream_text
+from batch_pipeline.config.units import format_bytes
+from batch_pipeline.encode.sample import Sample, read_sample
+from batch_pipeline.model.errors import BadFileError, LandingUnavailableError
+from batch_pipeline.model.item import Item, LandedFile
+from batch_pipeline.model.location import shown
+from batch_pipeline.model.planning import Limits, Machine, cut, limits_for
+from batch_pipeline.model.stream import Stream
+from batch_pipeline.spark.task_planning import estimate_cost
+from batch_pipeline.storage.landing import SourceLanding
+
+_MOST_FILES = 5
+_MOST_RECORDS = 10_000
+_LEAST_RATIO = 0.01
+_SMALL_FILE = 2**20  # opening it costs more than its bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryPlan:
+    """What planning would make of the files now; `heavier` batches are one too heavy file each."""
+
+    files: int
+    size_bytes: int
+    batches: int
+    heavier: int
+    largest_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A stream for some files; `attributes` are the keys of its stream file.
+
+    `files_found` and `bytes_found` are those of the whole place, `notes` what somebody should know,
+    `own_folders` what the stream writes into the project.
+    """
+
+    stream: Stream
+    attributes: Mapping[str, Any]
+    left_out: tuple[LeftOut, ...]
+    sample: Sample
+    plan: DryPlan
+    machine: Machine
+    files_found: int
+    bytes_found: int
+    notes: tuple[str, ...]
+    own_folders: tuple[str, ...]
+
+
+def this_machine() -> Machine:
+    """Give the cores that this process may use, and the memory of the machine."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return Machine(cores=cores or 1, memory_bytes=psutil.virtual_memory().total)
+
+
+def propose(asked: Asked, machine: Machine) -> Proposal:
+    """Look at the files of a place and propose a stream for them.
+
+    Raises:
+        ConfigurationError: there are none, none can be read, or they give no name.
+        SourceUnavailableError: a store cannot be reached.
+    """
+    site = Site.of(asked)
+    groups, troubles = _listed(asked, site)
+    choice = choose(groups, site.read_as, site.place)
+    if asked.include and not choice.left_out:
+        choice = replace(choice, include=asked.include)
+    name = name_for(asked, choice, site.place)
+    attributes = site.attributes(name, source_keys(choice))
+    files = _spread(choice.groups)
+    try:
+        sample = read_sample(files, site.stream(attributes), most_records=_MOST_RECORDS)
+    except BadFileError as error:
+        raise unreadable(error) from error
+    sizes = list(weights(choice.groups))
+    limits = limits_for(sizes, machine, growth=_growth(files))
+    attributes["batch"] = {"max_weight": limits.max_weight, "max_count": limits.max_count}
+    attributes |= _on_bad_record(sample)
+    return Proposal(
+        stream=site.stream(attributes),
+        attributes=attributes,
+        left_out=choice.left_out,
+        sample=sample,
+        plan=_dry_plan(sizes, limits),
+        machine=machine,
+        files_found=sum(len(one.sizes) for one in groups),
+        bytes_found=sum(sum(one.sizes) for one in groups),
+        notes=(*troubles, *_notes(sample)),
+        own_folders=(site.batches,),
+    )
+
+
+def _listed(asked: Asked, site: Site) -> tuple[list[Group], list[str]]:
+    stream = site.listed(asked.include)
+    landing = SourceLanding(stream=stream, wait=True)
+    try:
+        groups = grouped(landing.found_files())
+    except LandingUnavailableError as error:
+        step = "Mend the access, or name another place with --from."
+        raise project_not_made(site.place, f"cannot be listed ({error.reason})", step) from error
+    if not groups:
+        what = f"no file named {', '.join(asked.include)}" if asked.include else "no file"
+        step = "Let files land there first, or name another place with --from."
+        raise project_not_made(site.place, f"{what} is there", step)
+    return groups, [str(one) for one in landing.troubles]
+
+
+def _spread(groups: Sequence[Group]) -> list[LandedFile]:
+    """Give up to five files from the whole length of the listing: first, last, some between."""
+    firsts = [one.samples[0] for one in groups if one.samples]
+    lasts = [one.last for one in groups if one.last is not None]
+    later = [file for one in groups for file in reversed(one.samples[1:])]
+    between = later[:: max(1, len(later) // _MOST_FILES)]
+    ordered = [*firsts[:1], *lasts[:1], *firsts[1:], *between, *lasts[1:]]
+    return list(dict.fromkeys(ordered))[:_MOST_FILES]
+
+
+def _growth(files: Sequence[LandedFile]) -> float:
+    """Tell how many times as many bytes there are to encode as files have."""
+    items = [Item(id=1, file=file) for file in files if (file.size_bytes or 0) > _SMALL_FILE]
+    weight = sum(item.weight for item in items)
+    return sum(map(estimate_cost, items)) / weight if weight else 1.0
+
+
+def _on_bad_record(sample: Sample) -> dict[str, Any]:
+    """Allow twice the share of malformed records that was seen; the usual rule where none was."""
+    if not sample.bad:
+        return {}
+    ratio = round(2 * sample.bad / (sample.bad + sample.records), 3)
+    return {"on_bad_record": {"max_bad_ratio": min(1.0, max(_LEAST_RATIO, ratio))}}
+
+
+def _dry_plan(sizes: Sequence[int], limits: Limits) -> DryPlan:
+    cuts = list(cut(enumerate(sizes, 1), after_id=0, high_watermark=len(sizes), limits=limits))
+    return DryPlan(
+        files=len(sizes),
+        size_bytes=sum(sizes),
+        batches=len(cuts),
+        heavier=sum(one.weight > limits.max_weight for one in cuts),
+        largest_bytes=max(sizes),
+    )
+
+
+def bad_of(sample: Sample) -> str:
+    """Return how many of the records that were looked at are malformed."""
+    return f"malformed records: {sample.bad} of {sample.bad + sample.records} looked at"
+
+
+def _notes(sample: Sample) -> list[str]:
+    notes = []
+    if sample.first_bad is not None:
+        location, line, reason = sample.first_bad
+        notes.append(
+            f"{bad_of(sample)}, the first one in {shown(location)}, line {line}: {reason}. "
+            f"They will be quarantined; `on_bad_record` in the stream file says how many may be."
+        )
+    for error in sample.unread:
+        line_of = "" if error.line is None else f", line {error.line}"
+        notes.append(
+            f"{shown(error.location)}{line_of}: {error.reason}. Its batch will fail; mend or move "
+            f"the file, or set `on_bad_file: quarantine` in the stream file."
+        )
+    return notes
+
+
+_MOST_COLUMNS = 50
+
+
+def text_of(proposal: Proposal) -> str:
+    """Write the stream file, with what was seen as comments."""
+    machine, sample = proposal.machine, proposal.sample
+    notes = {
+        "batch.max_weight": (
+            f"for {machine.cores} cores and {format_bytes(machine.memory_bytes)} of memory; the "
+            f"largest file has {format_bytes(proposal.plan.largest_bytes)}"
+        ),
+        "batch.max_count": "files in a batch",
+    }
+    keys = [one.name for one in sample.columns if one.name.lower().endswith("id")]
+    if keys:
+        notes["key_properties"] = f"columns that together identify a record, such as {keys[0]}"
+    if sample.bad:
+        notes["on_bad_record"] = f"{bad_of(sample)}; more than this share fails a batch"
+    heading = [f"Columns (records looked at: {sample.records}):"]
+    heading += [f"  {one.name}: {one.type_text}" for one in sample.columns[:_MOST_COLUMNS]]
+    if len(sample.columns) > _MOST_COLUMNS:
+        heading.append(f"  and {len(sample.columns) - _MOST_COLUMNS} more")
+    return stream_text(COMPONENT, proposal.attributes, notes=notes, heading=heading)
+
+
+def proposal_json(proposal: Proposal) -> dict[str, Any]:
+    """Describe a proposal for programs."""
+    sample, plan, source = proposal.sample, proposal.plan, proposal.stream.source
+    return {
+        "stream": proposal.stream.name,
+        "source": source.place,
+        "files_found": proposal.files_found,
+        "bytes_found": proposal.bytes_found,
+        "include": proposal.attributes["source"]["include"],
+        "exclude": proposal.attributes["source"].get("exclude", []),
+        "format": source.format.value,
+        "options": proposal.attributes["source"].get("options", {}),
+        "left_out": [
+            {"patterns": list(one.patterns), "files": one.files, "reason": one.reason}
+            for one in proposal.left_out
+        ],
+        "columns": {one.name: one.type_text for one in sample.columns},
+        "records_sampled": sample.records,
+        "records_malformed": sample.bad,
+        "first_malformed": _first_bad(proposal),
+        "max_weight": proposal.stream.limits.max_weight,
+        "max_count": proposal.stream.limits.max_count,
+        "plan": {
+            "files": plan.files,
+            "weight_bytes": plan.size_bytes,
+            "batches": plan.batches,
+            "oversized": plan.heavier,
+        },
+        "notes": list(proposal.notes),
+    }
+
+
+def _first_bad(proposal: Proposal) -> dict[str, Any] | None:
+    first = proposal.sample.first_bad
+    if first is None:
+        return None
+    location, line, reason = first
+    return {"location": location, "file": shown(location), "line": line, "reason": reason}

@@ -1,0 +1,194 @@
+"""The keys of `targets` in a stream file: where published batches are loaded.
+
+What a target does with them is not known here, nor is a variable's value ever looked up.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from math import isfinite
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+from batch_pipeline.config.attribute_types import Duration, Section, Text, refusal
+from batch_pipeline.model.load import (
+    TARGET_NAME,
+    MessageMode,
+    PostgresTarget,
+    SingerTarget,
+    WriteMode,
+)
+
+_VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
+_SECRET = re.compile(r"passw|passphrase|secret|token|api_?key|private_?key|credential", re.I)
+
+
+def target_name(text: str) -> str:
+    """Check the name of a target."""
+    if not TARGET_NAME.fullmatch(text):
+        allowed = "1 to 100 letters, digits, '_', '.' or '-', starting with a letter, digit or '_'"
+        raise refusal(f"is the name {text!r:.80}; expected {allowed}")
+    return text
+
+
+def _variable(text: str) -> str:
+    """Check a variable; the text is never repeated, for it may hold a password."""
+    match = _VARIABLE.fullmatch(text)
+    if match is None:
+        raise refusal(
+            "is no variable; expected $NAME of an environment variable that holds a URL such as "
+            "postgresql://user:password@host:5432/database"
+        )
+    return f"${match[1] or match[2]}"
+
+
+def _command(value: Any) -> tuple[str, ...]:
+    try:
+        words = shlex.split(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise refusal(f"is {value!r:.80}, which has an open quote; close it") from error
+    if not isinstance(words, list | tuple) or not all(isinstance(one, str) for one in words):
+        raise refusal("is no command; expected a line such as target-csv, or a list of words")
+    if not words or not all(words):
+        raise refusal("is empty; expected a command line such as target-csv")
+    if words[0].startswith("~"):
+        problem = f"starts with {words[0]!r:.80}, whose ~ no shell resolves"
+        raise refusal(f"{problem}; write the path in full, or a name on the PATH")
+    if any(one == "--config" or one.startswith("--config=") for one in words):
+        raise refusal("names a --config; write what is in that file below `config`")
+    return tuple(words)
+
+
+def _config(value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise refusal("is no mapping; expected the keys of the target's configuration")
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise refusal(f"cannot be written as JSON ({error}); put dates in quotes") from error
+    for path, one in _leaves(value, ()):
+        if isinstance(one, float) and not isfinite(one):
+            place = ".".join(path)
+            raise refusal(f"has no finite number at {place}; write one, or leave the key out")
+        if not _is_secret(path, one):
+            continue
+        raise refusal(
+            f"holds a secret at {'.'.join(path)}, which a stream file must not; write $NAME of an "
+            f"environment variable that holds it"
+        )
+    return _with_plain_variables(value)
+
+
+def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Give what is neither a mapping nor a list, with the keys above it."""
+    if isinstance(value, Mapping):
+        for name, one in value.items():
+            yield from _leaves(one, (*path, str(name)))
+    elif isinstance(value, list):
+        for one in value:
+            yield from _leaves(one, path)
+    else:
+        yield path, value
+
+
+def _is_secret(path: tuple[str, ...], value: Any) -> bool:
+    """Tell text that looks like a secret; what it is is never repeated."""
+    if not isinstance(value, str) or not value or _VARIABLE.fullmatch(value):
+        return False
+    return bool(_SECRET.search(path[-1])) or _has_password(value)
+
+
+def _has_password(text: str) -> bool:
+    try:
+        return bool(urlsplit(text).password)
+    except ValueError:
+        return False
+
+
+def _with_plain_variables(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _with_plain_variables(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_with_plain_variables(one) for one in value]
+    match = _VARIABLE.fullmatch(value) if isinstance(value, str) else None
+    return value if match is None else f"${match[1] or match[2]}"
+
+
+_WORDS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+Command = Annotated[tuple[str, ...], BeforeValidator(_command), WithJsonSchema(_WORDS)]
+Variable = Annotated[str, AfterValidator(_variable)]
+TargetConfig = Annotated[dict[str, Any], BeforeValidator(_config)]
+TargetName = Annotated[str, AfterValidator(target_name)]
+
+
+class PostgresTargetAttributes(Section):
+    """A table that batches are copied into."""
+
+    conn: Variable = Field(
+        description="$NAME of an environment variable with the URL of the database."
+    )
+    schema_: Text = Field("public", alias="schema", description="Its schema (default public).")
+    table: Text | None = Field(
+        None, description="Its name (default: the stream's name in messages)."
+    )
+    mode: WriteMode = Field(
+        WriteMode.APPEND,
+        description="append, or upsert: of records with one key the newest stays (default append).",
+    )
+
+
+class TargetAttributes(Section):
+    """One target: a Postgres table, or any Singer target."""
+
+    postgres: PostgresTargetAttributes | None = Field(
+        None, description="A Postgres table, loaded by COPY."
+    )
+    command: Command | None = Field(
+        None, description="In place of postgres: the command line of a Singer target."
+    )
+    config: TargetConfig | None = Field(
+        None,
+        description="Its configuration; a value that is $NAME is taken from the environment.",
+    )
+    messages: MessageMode | None = Field(
+        None,
+        description="How it gets records: in BATCH messages, in RECORD messages, or auto: in BATCH "
+        "messages if it reads such files (default: auto).",
+    )
+    timeout: Duration | None = Field(
+        None,
+        description="How long it may do nothing before it is stopped (seconds, or with a unit; "
+        "default: 30m).",
+    )
+
+    def check(self) -> None:
+        if (self.postgres is None) == (self.command is None):
+            raise refusal("needs either `postgres` or `command`")
+        if self.postgres is not None:
+            for name in ("config", "messages", "timeout"):
+                if getattr(self, name) is not None:
+                    raise refusal(f"has `{name}`, which goes with `command` only")
+        if self.timeout is not None and self.timeout <= timedelta(0):
+            raise refusal("has a `timeout` of 0 s; expected more")
+
+    def to_domain(self, name: str) -> PostgresTarget | SingerTarget:
+        """Give the domain's form."""
+        if self.postgres is not None:
+            return PostgresTarget(
+                name=name,
+                conn=self.postgres.conn,
+                schema=self.postgres.schema_,
+                table=self.postgres.table,
+                mode=self.postgres.mode,
+            )
+        given = {
+            "config": self.config,
+            "messages": self.messages,
+            "timeout": self.timeout,
+        }
+        told = {key: value for key, value in given.items() if value is not None}
+        return SingerTarget(name=name, command=self.command or (), **told)  # type: ignore[arg-type] # each has its field's type

@@ -1,0 +1,353 @@
+"""Run one attempt: claim a batch, encode its items, publish the manifest.
+
+Records may change the schema of their stream, as the stream file allows: an encoding that reports
+records which do not fit is repeated with a wider schema.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Protocol
+
+from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch
+from batch_pipeline.model.encode import EncodeCallbacks, Encoded, EncodeRequest, EncodeResult
+from batch_pipeline.model.errors import (
+    BadFileError,
+    BatchDataError,
+    InvariantError,
+    ManifestFileUnavailableError,
+    RetryableError,
+    StorageUnavailableError,
+    TasksLostError,
+    repair_step,
+)
+from batch_pipeline.model.failpoint import failpoint
+from batch_pipeline.model.manifest import Manifest
+from batch_pipeline.model.manifest_file import InventoryOlderError
+from batch_pipeline.model.record_rules import RESCUED, Evolution, LineageContext, OnBadFile
+from batch_pipeline.model.schema import (
+    Column,
+    ColumnType,
+    Misfit,
+    RecordSchema,
+    SchemaChange,
+    changes_between,
+)
+from batch_pipeline.model.stream import Stream
+
+if TYPE_CHECKING:
+    from batch_pipeline.inventory.attempts import FencedAttempts
+    from batch_pipeline.inventory.planning import MetaTable
+    from batch_pipeline.inventory.schemas import SchemaVersions
+    from batch_pipeline.storage.part_storage import PartFileStorage
+
+log = logging.getLogger(__name__)
+
+LEASE = timedelta(minutes=5)
+_MAX_WIDENINGS = 4
+
+
+class Encoder(Protocol):
+    """Encodes the items of a batch into part files."""
+
+    def prepare(self) -> None:
+        """Start what `encode` needs, so that a failure to start is raised before the claim."""
+        ...
+
+    def encode(self, request: EncodeRequest) -> EncodeResult:
+        """Encode the items of a request; bad records and files are reported, not raised.
+
+        Raises:
+            ConflictError: the request was cancelled; its files are removed.
+            StorageUnavailableError: part files cannot be written.
+            SparkUnavailableError: Spark cannot be reached.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodeContext:
+    """The parts that encode the batches of a stream."""
+
+    stream: Stream
+    meta_table: "MetaTable"
+    schemas: "SchemaVersions"
+    attempts: "FencedAttempts"
+    encoder: Encoder
+    storage: "PartFileStorage"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A published batch.
+
+    `pointer_uri` is the URI of its manifest file, `seconds` the time from the claim to that file,
+    and `schema_changes` are the changes that its records made to the schema of the stream.
+    """
+
+    manifest: Manifest
+    pointer_uri: str
+    seconds: float
+    schema_changes: tuple[SchemaChange, ...] = ()
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def encode(
+    context: EncodeContext, batch: Batch, *, run_id: str, now: Callable[[], datetime] = _utc_now
+) -> Published:
+    """Run one attempt on a batch and publish its manifest.
+
+    On any error the attempt is closed with the reason and its files are removed. If the process
+    dies, a later claim or `reconcile` closes the attempt.
+
+    Raises:
+        ConflictError: another attempt on the batch is running.
+        BatchDataError: the data of the batch is bad; other batches are not affected.
+        FencedError: another attempt replaced this one.
+        InventoryOlderError: the storage already has the manifest that this attempt would publish.
+        ConfigurationError, RetryableError: the database, the storage or Spark failed.
+    """
+    started_at = now()
+    context.storage.prepare()
+    context.encoder.prepare()
+    with context.attempts.claim(batch, run_id=run_id, lease=LEASE) as attempt:
+        try:
+            _ensure_unpublished(context, attempt)
+            failpoint("encode.after_claim")
+            encoded = _encode_items(context, attempt, started_at)
+            parts = (*encoded.result.part_files, *encoded.result.quarantine_files)
+            context.storage.check_written(parts)
+            failpoint("encode.before_publish")
+            manifest = _publish(context, attempt, encoded)
+        except BaseException as error:
+            _close_attempt(context, attempt, error)
+            raise
+    failpoint("encode.before_pointer")
+    pointer_uri = _write_manifest_file(context, manifest)
+    seconds = (now() - started_at).total_seconds()
+    return Published(
+        manifest=manifest,
+        pointer_uri=pointer_uri,
+        seconds=seconds,
+        schema_changes=encoded.schema_changes,
+    )
+
+
+def _ensure_unpublished(context: EncodeContext, attempt: Attempt) -> None:
+    """Raise if the generation that this attempt would publish is in the storage already."""
+    try:
+        context.storage.check_unpointed(attempt)
+    except InventoryOlderError:
+        context.attempts.check_running(attempt)  # raises if another attempt replaced this one
+        raise
+
+
+def _write_manifest_file(context: EncodeContext, manifest: Manifest) -> str:
+    """Write the manifest file; if that fails, the next `reconcile` does: the batch is published."""
+    try:
+        uri = context.storage.point_to(manifest)
+    except ManifestFileUnavailableError as error:
+        log.warning("%s", error)
+        return context.storage.pointer_uri(manifest)
+    context.attempts.record_pointer(manifest, uri)
+    return uri
+
+
+def _encode_items(context: EncodeContext, attempt: Attempt, started_at: datetime) -> Encoded:
+    lineage = LineageContext(
+        batch_key=attempt.batch.key, attempt=attempt.number, started_at=started_at
+    )
+    items = context.meta_table.items(attempt.batch)
+    version, schema = _known_schema(context.schemas, context.stream)
+    evolution = _evolution_of(context.stream, schema)
+    changes: tuple[SchemaChange, ...] = ()
+    for pass_number in range(_MAX_WIDENINGS):
+        result = context.encoder.encode(
+            EncodeRequest(
+                stream=_stream_for_pass(context.stream, evolution, pass_number),
+                items=items,
+                schema=schema,
+                stem=attempt.stem,
+                context=lineage,
+                watch=EncodeCallbacks(is_cancelled=lambda: not context.attempts.holds(attempt)),
+            )
+        )
+        _check_bad_data(context.stream, result)
+        if not result.misfits:
+            result.check_conservation()
+            version = version or _first_version(context, result)
+            weight = sum(item.weight for item in items)
+            return Encoded(
+                result=result,
+                schema=schema,
+                schema_version=version,
+                schema_changes=changes,
+                weight=weight,
+            )
+        _check_evolution(context.stream, evolution, result.misfits, (version, schema))
+        before = schema
+        version, schema = context.schemas.widen(
+            context.stream.name,
+            [misfit.column for misfit in result.misfits],
+            text_source=result.text_source,
+            because=result.misfits,
+        )
+        changes += changes_between(before, schema, result.misfits)
+    raise _schema_unsettled(context.stream.name, schema)
+
+
+def _first_version(context: EncodeContext, result: EncodeResult) -> int:
+    """Record a first schema version for a stream that has no column yet; return its number."""
+    version, _ = context.schemas.widen(context.stream.name, (), text_source=result.text_source)
+    return version
+
+
+def _check_bad_data(stream: Stream, result: EncodeResult) -> None:
+    is_registered = stream.user_table is None
+    for item in result.items:
+        kind = item.bad_kind
+        if kind is not None and stream.on_bad_file.of(kind) is OnBadFile.FAIL:
+            place = (stream.name, item.location, None, item.bad_file or kind)
+            raise BadFileError(*place, is_registered=is_registered, kind=kind)
+    bad = sum(item.quarantined for item in result.items)
+    read = sum(item.read for item in result.items)
+    if not stream.on_bad_record.allow(bad=bad, read=read):
+        first = result.bad_records[0]
+        raise BatchDataError(
+            f"{stream.name}: {first.location}, line {first.line}: {first.reason}. Bad records: "
+            f"{bad}, {stream.on_bad_record.sentence} allowed; nothing of this batch was published. "
+            f"{repair_step(stream.name, is_registered=is_registered)}, or raise the limits of "
+            f"`on_bad_record`; then run again."
+        )
+
+
+def _publish(context: EncodeContext, attempt: Attempt, encoded: Encoded) -> Manifest:
+    try:
+        return context.attempts.publish(attempt, encoded, context.stream)
+    except RetryableError:
+        # Perhaps only the reply to the commit was lost. Publishing again is idempotent.
+        return context.attempts.publish(attempt, encoded, context.stream)
+
+
+def _close_attempt(context: EncodeContext, attempt: Attempt, error: BaseException) -> None:
+    try:
+        unpublished = context.attempts.fail(
+            attempt, _reason(error), _status(error), counts=_counts(error)
+        )
+    except RetryableError:
+        return  # it may be published: its files stay until garbage collection
+    if unpublished:
+        # An error of the storage must not replace the error of the attempt.
+        with suppress(StorageUnavailableError):
+            context.storage.remove_attempt(attempt.stem)
+
+
+def _status(error: BaseException) -> AttemptStatus:
+    # Errors that the data did not cause are retried automatically.
+    return AttemptStatus.ABANDONED if _is_infrastructure_error(error) else AttemptStatus.FAILED
+
+
+def _counts(error: BaseException) -> bool:
+    """Return whether the attempt counts towards `max_attempts`; outages do not."""
+    # What a task read may have killed its process.
+    return isinstance(error, TasksLostError) or not _is_infrastructure_error(error)
+
+
+def _is_infrastructure_error(error: BaseException) -> bool:
+    is_interrupt = not isinstance(error, Exception)
+    return is_interrupt or isinstance(error, RetryableError | StorageUnavailableError)
+
+
+def _reason(error: BaseException) -> str:
+    if not isinstance(error, Exception):
+        return "interrupted"
+    return str(error) or type(error).__name__
+
+
+def _schema_unsettled(stream: str, schema: RecordSchema) -> InvariantError:
+    return InvariantError(
+        f"{stream}: the schema did not settle after {_MAX_WIDENINGS} widenings "
+        f"(columns: {len(schema.columns)}). Nothing was published. Please "
+        f"report this."
+    )
+
+
+def _known_schema(schemas: "SchemaVersions", stream: Stream) -> tuple[int, RecordSchema]:
+    """Return the newest schema version, with the declared columns and those that all records get.
+
+    Raises:
+        ConfigurationError: the declaration narrows or contradicts the known schema.
+    """
+    declared = stream.schema.declared
+    if (
+        declared is None or stream.transform is not None
+    ):  # with a transform, declared columns are its input
+        version, schema = schemas.latest(stream.name)
+    else:
+        version, schema = schemas.declare(stream.name, declared)
+    added = _added(stream)
+    if {*added} <= {*schema.columns}:
+        return version, schema
+    return schemas.widen(stream.name, added, text_source=False)
+
+
+def _evolution_of(stream: Stream, schema: RecordSchema) -> Evolution:
+    """Return the rule for a batch: without declared or known columns, records may add any."""
+    added = {column.name for column in _added(stream)}
+    if stream.schema.declared is None and added.issuperset(schema.names):
+        return Evolution.ADD
+    return stream.schema.evolution
+
+
+def _stream_for_pass(stream: Stream, evolution: Evolution, pass_number: int) -> Stream:
+    """Return the stream for a pass of the encoder; only the first pass infers from a sample."""
+    sample = stream.schema.sample_records if pass_number == 0 else None
+    rules = replace(stream.schema, evolution=evolution, sample_records=sample)
+    return replace(stream, schema=rules)
+
+
+def _check_evolution(
+    stream: Stream,
+    evolution: Evolution,
+    misfits: Sequence[Misfit],
+    known: tuple[int, RecordSchema],
+) -> None:
+    """Check that the schema may change; a column that had only nulls may always take a type.
+
+    Raises:
+        BatchDataError: it may not change.
+    """
+    if evolution is not Evolution.FAIL:
+        return
+    version, columns = known[0], known[1].by_name()
+    refused = [misfit for misfit in misfits if not _is_untyped(columns.get(misfit.column.name))]
+    if not refused:
+        return
+    first = refused[0]
+    column = columns.get(first.column.name)
+    place = first.location if first.line is None else f"{first.location}, line {first.line}"
+    held = "has no such column" if column is None else f"has {column.type_text}"
+    others = len(refused) - 1
+    more = f" (more columns that do not fit: {others})" if others else ""
+    raise BatchDataError(
+        f"{stream.name}: {place}: column {first.column.name} holds {first.seen}, schema version "
+        f"{version} {held}{more}; `schema.evolution` is `fail`, so nothing of this batch was "
+        f"published. {repair_step(stream.name, is_registered=stream.user_table is None)}, declare "
+        f"the column wide enough, or set `evolution: add` or `rescue`; then run again."
+    )
+
+
+def _added(stream: Stream) -> list[Column]:
+    added = [lineage.column for lineage in stream.lineage]
+    if stream.schema.evolution is Evolution.RESCUE:
+        added.append(Column(name=RESCUED, type=ColumnType.STRING))
+    return added
+
+
+def _is_untyped(column: Column | None) -> bool:
+    return column is not None and column.type is ColumnType.UNKNOWN

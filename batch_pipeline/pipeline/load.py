@@ -1,0 +1,256 @@
+"""Load published generations that a target does not have yet, in publishing order.
+
+A generation counts as loaded only when the target has acknowledged it. Part files are verified
+before they are sent.
+"""
+
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from uuid import UUID
+
+from batch_pipeline.model.errors import (
+    ConfigurationError,
+    ConflictError,
+    PartFileChangedError,
+    PipelineError,
+    RetryableError,
+    TargetFailedError,
+    Unloaded,
+)
+from batch_pipeline.model.failpoint import failpoint
+from batch_pipeline.model.load import Load, Loaded, Loading
+from batch_pipeline.model.manifest import PartFile
+from batch_pipeline.model.stream import Stream
+
+if TYPE_CHECKING:
+    from batch_pipeline.inventory.loads import TargetLoads
+
+LEASE = timedelta(minutes=5)
+ATTEMPTS = 3
+AT_ONCE = 16
+IN_A_ROW = 3
+FileCheck = Callable[[PartFile], str | None]
+
+
+class Loader(Protocol):
+    """Loads published batches into one target."""
+
+    def load(self, loading: Loading, storage_root: str) -> Loaded:
+        """Load one published generation into the target, exactly once.
+
+        It is loaded only when the target has acknowledged it.
+
+        Raises:
+            PipelineError: it was not loaded; the message says in which state the target is.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close connections and processes; nothing can be loaded afterwards."""
+        ...
+
+
+@runtime_checkable
+class GroupLoader(Protocol):
+    """A loader that takes several generations at once, because starting it is expensive."""
+
+    def load_together(
+        self, loadings: Sequence[Loading], storage_root: str
+    ) -> Generator[Loaded, None, None]:
+        """Load generations in order; yield a result whenever the target acknowledges one.
+
+        Raises:
+            PipelineError: the first generation without a result and those after it are not loaded.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadContext:
+    """The parts that load a stream into one target.
+
+    `problem_of` returns what is wrong with a part file, or None. With `in_order` a generation of a
+    job waits until those published before it are loaded. `only` has the names of the batches to
+    load; None means all pending ones.
+    """
+
+    stream: Stream
+    target: str
+    loads: "TargetLoads"
+    loader: Loader
+    problem_of: FileCheck
+    run_id: str
+    in_order: bool
+    attempts: int = ATTEMPTS
+    only: Collection[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The result of one generation: it was loaded, failed with an error, or had to wait.
+
+    `gives_up` is set on the last outcome if the load stops because the target keeps failing.
+    """
+
+    loading: Loading
+    loaded: Loaded | None = None
+    error: PipelineError | None = None
+    gives_up: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether it was not tried because one that must be loaded before it failed."""
+        return self.loaded is None and self.error is None
+
+
+def load(context: LoadContext) -> Iterator[Outcome]:
+    """Load everything that is pending; yield an outcome for each generation.
+
+    A generation that fails is tried up to `attempts` times. The ones after it are loaded, or wait
+    if the order matters. The load stops when three in a row fail that never failed before;
+    generations that failed in earlier loads do not count.
+
+    Raises:
+        LoadRunningError: another process loads this stream into the target.
+        ConfigurationError, RetryableError: nothing can be loaded, or not now.
+    """
+    in_a_row = 0
+    with closing(_outcomes(context)) as outcomes:
+        for outcome in outcomes:
+            if outcome.loaded is not None:
+                in_a_row = 0
+            elif isinstance(outcome.error, TargetFailedError) and not outcome.loading.failed_before:
+                in_a_row += 1
+            if in_a_row == IN_A_ROW:
+                yield replace(outcome, gives_up=True)
+                return
+            yield outcome
+
+
+def _outcomes(context: LoadContext) -> Generator[Outcome, None, None]:
+    held_up: set[str] = set()
+    pending = context.loads.due(context.stream, context.target, only=context.only, held_up=held_up)
+    size = AT_ONCE if isinstance(context.loader, GroupLoader) else 1
+    while group := list(islice(pending, size)):
+        free = [one for one in group if one.manifest.batch.job not in held_up]
+        yield from (Outcome(loading=one) for one in group if one not in free)
+        yield from _load_group(context, free, held_up)
+
+
+def _load_group(context: LoadContext, group: list[Loading], held_up: set[str]) -> Iterator[Outcome]:
+    """Load generations together; after a failure, the rest one by one.
+
+    `held_up` has the jobs whose batches wait for one that failed.
+    """
+    problems = [_problem(context, one) for one in group]
+    settled: set[UUID] = set()
+    if len(group) > 1 and not any(problems):
+        settled = yield from _try_together(context, group)
+    for one, problem in zip(group, problems, strict=True):
+        if one.manifest.token in settled:
+            continue
+        if one.manifest.batch.job in held_up:
+            yield Outcome(loading=one)
+            continue
+        outcome = _load_one(context, one, problem)
+        if outcome.error is not None and context.in_order:
+            held_up.add(one.manifest.batch.job)
+        yield outcome
+
+
+def _try_together(
+    context: LoadContext, group: Sequence[Loading]
+) -> Generator[Outcome, None, set[UUID]]:
+    """Load a group at once; yield what succeeds and return its tokens; do not raise."""
+    settled: set[UUID] = set()
+    try:
+        for outcome in _attempt(context, group):
+            yield outcome
+            settled.add(outcome.loading.manifest.token)
+    except (ConfigurationError, ConflictError, RetryableError):
+        raise
+    except PipelineError:
+        return settled  # loading one by one finds the one that fails
+    return settled
+
+
+def _load_one(context: LoadContext, one: Loading, problem: str | None) -> Outcome:
+    error: PipelineError | None = None
+    for _ in range(context.attempts):
+        try:
+            (outcome,) = _attempt(context, [one], problem)
+        except (ConfigurationError, ConflictError, RetryableError):
+            raise
+        except PipelineError as raised:
+            error = raised
+            if isinstance(raised, PartFileChangedError):
+                break  # repeating cannot help
+        else:
+            return outcome
+    return Outcome(loading=one, error=error)
+
+
+def _attempt(
+    context: LoadContext, group: Sequence[Loading], problem: str | None = None
+) -> Iterator[Outcome]:
+    """Claim generations and load them together; record each when it is acknowledged.
+
+    `problem` describes what is wrong with the files of a single generation.
+    """
+    stream, target = context.stream.name, context.target
+    with context.loads.claim(stream, target, group, run_id=context.run_id, lease=LEASE) as claim:
+        wanted = () if claim is None else claim.loadings
+        for one in group:
+            if one not in wanted:  # another process has loaded it meanwhile
+                already = Loaded(records=one.manifest.records, already=True)
+                yield Outcome(loading=one, loaded=already)
+        if claim is None:
+            return
+        running = claim.load
+        try:
+            with closing(_acknowledged(context, wanted, problem)) as acknowledged:
+                for number, loaded in enumerate(acknowledged):
+                    failpoint("load.acknowledged")
+                    following = wanted[number + 1] if number + 1 < len(wanted) else None
+                    started = _record(context, running, loaded, following)
+                    yield Outcome(loading=wanted[number], loaded=loaded)
+                    running = running if started is None else started
+        except BaseException as error:
+            with suppress(RetryableError):  # keep the first error; the lease expires
+                context.loads.fail(running, error)
+            raise
+
+
+def _record(
+    context: LoadContext, running: Load, loaded: Loaded, then: Loading | None
+) -> Load | None:
+    try:
+        return context.loads.succeed(running, loaded, then)
+    except RetryableError:
+        # Perhaps only the reply to the commit was lost. Recording again is idempotent.
+        return context.loads.succeed(running, loaded, then)
+
+
+def _acknowledged(
+    context: LoadContext, wanted: Sequence[Loading], problem: str | None
+) -> Generator[Loaded, None, None]:
+    if problem is not None:
+        unloaded = Unloaded(
+            target=context.target, stream=context.stream.name, batch=wanted[0].label
+        )
+        raise PartFileChangedError(unloaded, problem)
+    root = context.stream.storage.root
+    if isinstance(context.loader, GroupLoader):
+        yield from context.loader.load_together(wanted, root)
+    else:
+        for one in wanted:
+            yield context.loader.load(one, root)
+
+
+def _problem(context: LoadContext, one: Loading) -> str | None:
+    found = (context.problem_of(part) for part in one.manifest.part_files)
+    return next((problem for problem in found if problem is not None), None)

@@ -1,0 +1,235 @@
+"""Detect an inventory that is older than the storage of a stream, and repair it.
+
+An inventory that was restored from a backup does not know what was published after the backup.
+Nothing is planned, published or deleted on it. `find_unknown_manifests` lists the manifest files
+that it does not know, `ensure_inventory_current` pauses the stream if there are some, and
+`discard_unknown_manifests` moves them aside so that the stream can go on. No file is deleted, and
+no publish number is assigned twice.
+"""
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from batch_pipeline.model.errors import (
+    JobPausedError,
+    ManifestFileTakenError,
+    PermissionDeniedError,
+)
+from batch_pipeline.model.failpoint import failpoint
+from batch_pipeline.model.garbage import Folder, ManifestFile, parse_name
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.manifest_file import (
+    HELD,
+    MAX_BYTES,
+    Discarded,
+    InventoryOlderError,
+    ManifestUnfitError,
+    UnknownManifests,
+    parse_manifest_file,
+    stream_of,
+)
+from batch_pipeline.model.stream import Stream
+from batch_pipeline.storage.manifest_files import ManifestFiles, check_manifest_file
+from batch_pipeline.storage.part_storage import PartFileStorage
+
+if TYPE_CHECKING:
+    from batch_pipeline.inventory.database import Database
+    from batch_pipeline.inventory.restore_check import RestoreCheck
+
+log = logging.getLogger("batch_pipeline")
+
+_CHUNK = 5_000
+_MAX_GENERATION = 2**31 - 1
+_CHECKS_FROM_MEMORY = 15  # sensors check every few seconds, and listing a storage may take long
+_Generation = tuple[str, IdRange, int]
+
+
+@dataclass(slots=True)
+class CheckedInventory:
+    """The result of the last check of a stream in this process.
+
+    `fingerprint` is that of the database checked. If it was older than the storage, `unknown` is
+    returned for some more checks without listing the storage again.
+    """
+
+    fingerprint: tuple[object, ...] = ()
+    unknown: UnknownManifests | None = None
+    checks_left: int = 0
+
+
+def ensure_inventory_current(
+    database: "Database", stream: Stream, checked: CheckedInventory | None = None
+) -> None:
+    """Raise and pause the stream if its storage has manifests that the inventory does not know.
+
+    Runs one short query; the storage is listed once for each process and start of the database.
+
+    Raises:
+        InventoryOlderError: there are such manifests; the jobs of the stream are paused.
+        StorageUnavailableError: the storage cannot be listed.
+    """
+    known, inventory = checked or CheckedInventory(), database.restore_check
+    fingerprint = inventory.fingerprint()
+    if fingerprint == known.fingerprint and known.unknown is None:
+        return
+    if fingerprint == known.fingerprint and known.unknown is not None and known.checks_left:
+        known.checks_left -= 1
+        raise InventoryOlderError.of(known.unknown, stream.storage.root)
+    unknown = unknown_manifests_of(database, stream)
+    if not unknown.jobs:
+        known.fingerprint, known.unknown = fingerprint, None
+        # A process that listed the storage before the repair may have paused the stream after it.
+        inventory.resume_stream(stream.name)
+        return
+    known.fingerprint, known.unknown = fingerprint, unknown
+    known.checks_left = _CHECKS_FROM_MEMORY
+    error = InventoryOlderError.of(unknown, stream.storage.root)
+    log.error("%s", error)
+    with suppress(PermissionDeniedError):  # the worker role may not pause, but stops all the same
+        inventory.pause_stream(stream.name, error.pause_reason)
+    raise error
+
+
+def ensure_not_paused_as_older(database: "Database", stream: Stream) -> None:
+    """Raise if a process has found the inventory older than the storage; runs one short query.
+
+    Raises:
+        JobPausedError: the stream is paused for that reason.
+    """
+    reason = database.jobs.paused(stream.name)
+    if reason is not None and reason.startswith(HELD):
+        raise JobPausedError(stream.name, reason)
+
+
+def unknown_manifests_of(database: "Database", stream: Stream) -> UnknownManifests:
+    """Find the manifest files of a stream's storage that the inventory does not know.
+
+    Raises:
+        StorageUnavailableError: the storage cannot be listed.
+    """
+    return find_unknown_manifests(stream, database.restore_check, ManifestFiles(stream.storage))
+
+
+def find_unknown_manifests(
+    stream: Stream, inventory: "RestoreCheck", files: ManifestFiles
+) -> UnknownManifests:
+    """Find the manifest files of a stream that its inventory does not know, by their names.
+
+    Files are listed before the inventory is queried, so that it knows a manifest which is published
+    meanwhile. One file is read for each job that the inventory does not know. Memory: some thousand
+    names and the result.
+
+    Raises:
+        StorageUnavailableError: the storage cannot be listed.
+    """
+    prefix = stream.storage.prefix
+    mine, others = inventory.job_names(stream.name)
+    known, taken = {stream.name, *mine}, set(others)
+    unknown: dict[str, str] = {}
+    of_unknown_jobs: dict[str, list[str]] = defaultdict(list)
+    listed = _parsed_names(files.names(f"{prefix}{stream.name}"))
+    while some := list(islice(listed, _CHUNK)):
+        candidates: dict[_Generation, str] = {}
+        for name, parsed in some:
+            job = parsed.head.removeprefix(prefix)
+            if job in known:
+                candidates[job, parsed.ids, parsed.generation] = name
+            elif job.startswith(f"{stream.name}.") and job not in taken:
+                of_unknown_jobs[job].append(name)
+        unknown |= {
+            candidates[one]: one[0]
+            for one in inventory.unknown_generations(stream.name, [*candidates])
+        }
+    for job, names in of_unknown_jobs.items():
+        if _is_of(stream, names[0], files):
+            unknown |= dict.fromkeys(names, job)
+    return UnknownManifests(stream=stream.name, jobs=unknown)
+
+
+def discard_unknown_manifests(
+    database: "Database", stream: Stream, *, now: datetime, dry_run: bool
+) -> Discarded:
+    """Move the manifest files of a stream that the inventory does not know to another folder.
+
+    Manifest files that have the name of a manifest which the inventory knows, but other content,
+    are moved as well. Part files stay: their names are never used again, and readers of the
+    discarded manifests may still need them.
+
+    Raises:
+        StorageUnavailableError: a file cannot be listed, read or moved; those before it are moved.
+    """
+    files = ManifestFiles(stream.storage)
+    jobs = {**unknown_manifests_of(database, stream).jobs, **_taken_names(database, stream, files)}
+    mark = f"{now:%Y%m%dT%H%M%SZ}-{uuid4().hex[:8]}"
+    inventory = database.restore_check
+    numbers = dict(inventory.publish_counts(stream.name))
+    without_number: Counter[str] = Counter()
+    records = unread = 0
+    for name, job in jobs.items():
+        try:
+            published = parse_manifest_file(files.read(name, MAX_BYTES), name)
+        except ManifestUnfitError:
+            unread += 1
+            without_number[job] += 1
+            continue
+        records += published.records
+        if published.number is None:
+            without_number[job] += 1
+        else:
+            numbers[job] = max(numbers.get(job, 0), published.number)
+    if not dry_run:
+        counts = {job: number + without_number[job] for job, number in numbers.items()}
+        inventory.raise_publish_counts(counts, stream.name)
+        failpoint("discard.counted")
+        for name in UnknownManifests(stream=stream.name, jobs=jobs).names:
+            files.set_aside(name, mark)
+        failpoint("discard.moved")
+        inventory.resume_stream(stream.name)
+    return Discarded(
+        stream=stream.name,
+        manifests=len(jobs),
+        records=records,
+        unread=unread,
+        folder=files.discarded(mark) if jobs else None,
+    )
+
+
+def _parsed_names(names: Iterable[str]) -> Iterator[tuple[str, ManifestFile]]:
+    for name in names:
+        parsed = parse_name(Folder.MANIFESTS, name)
+        if not isinstance(parsed, ManifestFile) or not parsed.finished:
+            continue
+        if parsed.generation <= _MAX_GENERATION:
+            yield name, parsed
+
+
+def _is_of(stream: Stream, name: str, files: ManifestFiles) -> bool:
+    """Return whether a job that the inventory does not know belongs to the stream.
+
+    Its name alone does not tell: another inventory may have streams whose names begin alike.
+    """
+    with suppress(ManifestUnfitError):
+        return stream_of(files.read(name, MAX_BYTES), name) == stream.name
+    return False
+
+
+def _taken_names(database: "Database", stream: Stream, files: ManifestFiles) -> dict[str, str]:
+    """Find manifest files whose names are those of other manifests, which the inventory knows."""
+    storage, jobs = PartFileStorage(stream.storage), {}
+    for manifest in database.manifests.without_pointer(stream.name):
+        uri = storage.pointer_uri(manifest)
+        name = uri.rpartition("/")[2]
+        try:
+            check_manifest_file(files.read(name, MAX_BYTES), manifest, uri)
+        except ManifestFileTakenError:
+            jobs[name] = manifest.job
+        except ManifestUnfitError:
+            continue  # the file does not exist
+    return jobs

@@ -1,1 +1,0 @@
-"""Looks at the machine and the settings, each whether one can work with them; changes nothing."""
