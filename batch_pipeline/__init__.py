@@ -14,6 +14,7 @@ The lifecycle of a file, and the module of each step:
 
 Where to change what:
 
+- which class implements what           app.py
 - keys of the stream file               config/stream_attributes.py
 - a source format                       encode/readers/formats.py, then a module beside it
 - an object store                       storage/filesystem.py, then a module like storage/local.py
@@ -30,14 +31,14 @@ Where to change what:
 - states of a batch                     inventory/batch_states.py, the only writer
 - backfills                             inventory/backfills.py, defs/sensors/backfills.py
 - late arrivals                         inventory/late_arrivals.py
-- metadata and assets in Dagster        defs/metadata.py, defs/assets/
-- sensors                               defs/sensors/, pipeline/plan.py
-- checks of published batches           model/checks.py, pipeline/verify.py, defs/checks/
+- assets and their metadata             defs/assets/, defs/metadata.py
+- what sensors add and launch           defs/partition_sync.py, defs/sensors/
+- checks of published batches           model/checks.py, pipeline/verify.py, defs/checks.py
 - what garbage collection removes       model/garbage.py, pipeline/collect_garbage.py
-- restored backups                      pipeline/restore_check.py, pipeline/restore_check.py
-- acquiring batches without Dagster     library/, inventory/acquire.py
+- restored backups                      pipeline/restore_check.py
+- acquiring batches without Dagster     client/, inventory/acquire.py
 - commands                              cli/, COMMANDS in cli/__init__.py
-- `init`                                settings/own_files/, defs/project.py
+- `init`                                config/stream_proposal.py, defs/project.py
 - messages and bookmarks of Singer      singer/messages.py, singer/bookmarks.py
 - the tap                               singer/tap/stream.py, cli/tap.py
 - the target                            singer/target/target.py, singer/target/sink.py

@@ -13,7 +13,7 @@ from batch_pipeline.cli.options import opened
 
 if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline
-    from batch_pipeline.defs.instance.services import Service
+    from batch_pipeline.defs.instance.servers import Service
 
 
 @click.command()
@@ -37,8 +37,7 @@ def dev(port: int) -> None:
     Example:
       batch-pipeline dev --port 3001
     """
-    from batch_pipeline.defs.instance.servers import check_port
-    from batch_pipeline.defs.instance.services import watch
+    from batch_pipeline.defs.instance.servers import check_port, watch
 
     stop = _stop_on_signals()
     with ExitStack() as stack:
@@ -60,8 +59,7 @@ def dev(port: int) -> None:
 
 def _start(pipeline: "Pipeline", stack: ExitStack, port: int) -> "list[Service]":
     """Start database, Spark and Dagster, in this order."""
-    from batch_pipeline.defs.instance.home import open_instance
-    from batch_pipeline.defs.instance.left_runs import close_left_runs
+    from batch_pipeline.defs.instance.home import close_left_runs, open_instance
     from batch_pipeline.defs.instance.servers import DagsterServers
 
     with err.status("starting the database"):
@@ -81,7 +79,7 @@ def _start(pipeline: "Pipeline", stack: ExitStack, port: int) -> "list[Service]"
 
 def embedded_database(pipeline: "Pipeline") -> "list[Service]":
     """Return the embedded server; a configured one is not a service of this command."""
-    from batch_pipeline.defs.instance.services import Service
+    from batch_pipeline.defs.instance.servers import Service
     from batch_pipeline.inventory.embedded_server import find_server
 
     if pipeline.settings.inventory_conn is not None:
@@ -100,7 +98,7 @@ def embedded_database(pipeline: "Pipeline") -> "list[Service]":
 
 def _spark(pipeline: "Pipeline", stack: ExitStack) -> "tuple[str, list[Service]]":
     """Return the address of the Spark that runs share: configured, or started by this command."""
-    from batch_pipeline.defs.instance.services import Service
+    from batch_pipeline.defs.instance.servers import Service
     from batch_pipeline.spark.sessions.class_data_builder import BackgroundBuild
     from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
     from batch_pipeline.spark.sessions.session import (

@@ -23,7 +23,7 @@ from batch_pipeline.config.units import format_bytes, parse_time
 from batch_pipeline.model.errors import PipelineError
 
 if TYPE_CHECKING:
-    from batch_pipeline.defs.reprocess import Chosen, Remade
+    from batch_pipeline.defs.in_process import Chosen, Remade
     from batch_pipeline.model.batch import BatchStatus
 
 _SHOWN = 20
@@ -61,9 +61,8 @@ def reprocess(
     Example:
       batch-pipeline reprocess orders --all --dry-run
     """
-    from batch_pipeline.defs.in_process import alone, beside_others
-    from batch_pipeline.defs.reprocess import choose
-    from batch_pipeline.defs.reprocess import reprocess as do_it
+    from batch_pipeline.defs.in_process import alone, beside_others, choose
+    from batch_pipeline.defs.in_process import reprocess as do_it
 
     if (batch and everything) or not (batch or everything or any(published.values())):
         raise click.UsageError("Choose: --batch BATCHES, --all, --since TIME or --until TIME.")

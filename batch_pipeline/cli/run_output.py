@@ -7,8 +7,7 @@ from batch_pipeline.app import Pipeline
 from batch_pipeline.cli.console import complain, head, note, say
 from batch_pipeline.cli.exit_codes import EXIT_SOME_FAILED, exit_code
 from batch_pipeline.config.units import format_bytes
-from batch_pipeline.defs.drain import Drained, drain
-from batch_pipeline.defs.in_process import alone
+from batch_pipeline.defs.in_process import Drained, alone, drain
 from batch_pipeline.model.batch import BatchStatus
 from batch_pipeline.model.errors import JobPausedError, LandingTroubleError
 from batch_pipeline.model.location import shown

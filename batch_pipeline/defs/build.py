@@ -13,16 +13,17 @@ from typing import Any
 import dagster as dg
 
 from batch_pipeline.config.stream_file import load_streams_tolerantly
-from batch_pipeline.defs.assets.encoded import backfill_asset, batches_asset
+from batch_pipeline.defs.assets.batches import backfill_asset, batches_asset
 from batch_pipeline.defs.assets.late import late_asset
 from batch_pipeline.defs.assets.loaded import loaded_asset
 from batch_pipeline.defs.assets.meta_table import meta_table_asset
-from batch_pipeline.defs.checks.steps import CheckScope, check_jobs, checks_of
-from batch_pipeline.defs.discover import lands_in_s3
-from batch_pipeline.defs.jobs.collect_garbage import collect_garbage_job
-from batch_pipeline.defs.jobs.load import load_due_job
-from batch_pipeline.defs.jobs.plan_backfill import plan_backfill_job
-from batch_pipeline.defs.jobs.reconcile import reconcile_job
+from batch_pipeline.defs.checks import CheckScope, check_jobs, checks_of
+from batch_pipeline.defs.jobs import (
+    collect_garbage_job,
+    load_due_job,
+    plan_backfill_job,
+    reconcile_job,
+)
 from batch_pipeline.defs.names import (
     STREAM_TAG,
     backfill_asset_key,
@@ -34,14 +35,13 @@ from batch_pipeline.defs.names import (
     meta_table_job,
     meta_table_key,
 )
+from batch_pipeline.defs.partition_sync import lands_in_s3
 from batch_pipeline.defs.resources import PipelineResource, SparkResource
-from batch_pipeline.defs.schedules.maintenance import maintenance_schedules
-from batch_pipeline.defs.schedules.new_files import new_files_schedules
+from batch_pipeline.defs.schedules import maintenance_schedules, new_files_schedules
 from batch_pipeline.defs.sensors.backfills import backfill_sensor
 from batch_pipeline.defs.sensors.late import late_sensor
 from batch_pipeline.defs.sensors.loads import loads_sensor
-from batch_pipeline.defs.sensors.new_files import new_files_sensor
-from batch_pipeline.defs.sensors.planned import planned_sensor
+from batch_pipeline.defs.sensors.new_files import new_files_sensor, planned_sensor
 from batch_pipeline.defs.sensors.run_ends import cancelled_runs_sensor, failed_runs_sensor
 from batch_pipeline.defs.sensors.stream_files import stream_files_sensor
 from batch_pipeline.model.errors import InvalidValueError
@@ -106,7 +106,7 @@ def _store_of(streams: Sequence[Stream]) -> dict[str, Any]:
     """Give the resource that buckets are listed with, where a stream lands in one."""
     if not any(map(lands_in_s3, streams)):
         return {}
-    from batch_pipeline.defs.store_resource import StoreResource  # dagster-aws
+    from batch_pipeline.defs.resources import StoreResource  # dagster-aws
 
     return {"s3": StoreResource.of_environment()}
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from batch_pipeline.defs.names import run_tags
-from batch_pipeline.defs.partitioned import batches_of
+from batch_pipeline.defs.partitions import batches_of
 from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline.spark.sessions.session import close_session, open_session
 from batch_pipeline_tests.acceptance.graphql import BACKFILL, LAUNCH, ask

@@ -13,7 +13,7 @@ import yaml
 from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG
-from batch_pipeline.defs.partitioned import Partitioned, backfills_of, batches_of
+from batch_pipeline.defs.partitions import Partitioned, backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.backfill import Backfill, Selection

@@ -16,10 +16,10 @@ from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.defs.assets.encoded import encode_partitions
-from batch_pipeline.defs.assets.materializations import Materializations
+from batch_pipeline.defs.assets.batches import encode_partitions
+from batch_pipeline.defs.assets.partition_events import Materializations
 from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG, partitions
-from batch_pipeline.defs.partitioned import batches_of
+from batch_pipeline.defs.partitions import batches_of
 from batch_pipeline.model.location import to_path
 from batch_pipeline_tests.integration.encode_scene import TinyEncoder
 

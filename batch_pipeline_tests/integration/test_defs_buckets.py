@@ -16,11 +16,10 @@ from batch_pipeline.cli import cli
 from batch_pipeline.cli.run_output import complain_of
 from batch_pipeline.config.stream_file import read_stream_file
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.defs.discover import Look, discover
-from batch_pipeline.defs.drain import drain
+from batch_pipeline.defs.in_process import drain
 from batch_pipeline.defs.names import meta_table_job
-from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.defs.store_resource import StoreResource
+from batch_pipeline.defs.partition_sync import Look, discover
+from batch_pipeline.defs.resources import PipelineResource, StoreResource
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.stream import Arrivals, KeyOrder, Source, Stream
 from batch_pipeline.storage import s3_client

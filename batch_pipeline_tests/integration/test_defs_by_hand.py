@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 
 from batch_pipeline.defs.names import LAUNCH_TAG
-from batch_pipeline.defs.partitioned import Partitioned
+from batch_pipeline.defs.partitions import Partitioned
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import BatchSupersededError, UnknownBatchError
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene

@@ -292,7 +292,7 @@ def test_good_run_hides_no_damage_that_is_on_record(
     scene: DefsScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Expect a run to look further back than at its own batch once a check is red."""
-    monkeypatch.setattr("batch_pipeline.defs.checks.answers._FEW", 1)
+    monkeypatch.setattr("batch_pipeline.defs.checks._FEW", 1)
     path = path_of(publish_all(scene)[0])
     scene.tick("orders_new_files")
     path.unlink()

@@ -269,7 +269,7 @@ def test_loaded_partition_is_sent_although_the_first_try_failed_before(
     scene: DefsScene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Expect the second try of the step to ask again for what the first one could not."""
-    monkeypatch.setattr("batch_pipeline.defs.assets.repeats._PAUSE_SECONDS", 0)
+    monkeypatch.setattr("batch_pipeline.defs.assets.partition_events._PAUSE_SECONDS", 0)
     assert run_job(scene).success
     for statement in (VOIDS, CUT, AT_THE_FIRST):
         execute(scene.database, statement)

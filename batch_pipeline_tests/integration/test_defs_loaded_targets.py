@@ -36,7 +36,7 @@ def test_load_into_a_server_that_is_gone_holds_up_no_other_target(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Expect the step to be tried four times, and the other target to be sent the batch once."""
-    monkeypatch.setattr("batch_pipeline.defs.assets.repeats._PAUSE_SECONDS", 0)
+    monkeypatch.setattr("batch_pipeline.defs.assets.partition_events._PAUSE_SECONDS", 0)
     monkeypatch.setenv("WAREHOUSE", "postgresql://someone@127.0.0.1:1/warehouse")
     targets = {
         "gone": {"postgres": {"conn": "$WAREHOUSE"}},

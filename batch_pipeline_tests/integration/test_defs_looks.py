@@ -6,11 +6,18 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from batch_pipeline.defs.discover import Look, discover, look_at_backfills, look_at_batches
-from batch_pipeline.defs.heard import MOST_KEYS, Heard, Known
 from batch_pipeline.defs.metadata import generation_of
 from batch_pipeline.defs.names import DATA_VERSION_TAG, LAUNCH_TAG
-from batch_pipeline.defs.partitioned import Partitioned
+from batch_pipeline.defs.partition_sync import (
+    MOST_KEYS,
+    Heard,
+    Known,
+    Look,
+    discover,
+    look_at_backfills,
+    look_at_batches,
+)
+from batch_pipeline.defs.partitions import Partitioned
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.job import JobKind
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene, ranges

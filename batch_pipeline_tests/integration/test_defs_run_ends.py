@@ -6,7 +6,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from batch_pipeline.defs.instance.left_runs import close_left_runs, drain_tags
+from batch_pipeline.defs.instance.home import close_left_runs, drain_tags
 from batch_pipeline.defs.names import CLOSED_TAG, PRIORITY_TAG, late_job, meta_table_job
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import AttemptStatus, BatchStatus

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batch_pipeline.defs.reprocess import choose
+from batch_pipeline.defs.in_process import choose
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene

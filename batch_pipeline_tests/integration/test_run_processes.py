@@ -14,8 +14,8 @@ from dagster._core.events import EngineEventData
 from dagster._core.launcher.base import WorkerStatus
 from dagster._core.storage.tags import GRPC_INFO_TAG
 
-from batch_pipeline.defs.instance.guarded import GuardedServer, stop
 from batch_pipeline.defs.instance.launcher import LocalRunLauncher
+from batch_pipeline.defs.instance.servers import GuardedServer, stop
 
 SLEEP = "import time; time.sleep(600)"
 PARENT = f"""

@@ -25,8 +25,8 @@ from batch_pipeline.defs.names import (
     RANGE_START_TAG,
     STREAM_TAG,
 )
-from batch_pipeline.defs.partitioned import Partitioned, backfills_of, batches_of
-from batch_pipeline.defs.sensors.launch import Memory, launches
+from batch_pipeline.defs.partitions import Partitioned, backfills_of, batches_of
+from batch_pipeline.defs.sensors.run_requests import Memory, launches
 from batch_pipeline.model.batch import BatchState, BatchStatus
 from batch_pipeline.model.dagster_settings import DagsterRules
 from batch_pipeline.model.errors import SettingError

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from batch_pipeline.defs.discover import Look
+from batch_pipeline.defs.partition_sync import Look
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import LandingUnavailableError
 from batch_pipeline.model.item import Registered

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_pipeline.defs.key_order import KeyOrder
-from batch_pipeline.defs.partitioned import group_neighbours
-from batch_pipeline.defs.sensors.launch import Groups, Memory
+from batch_pipeline.defs.partition_sync import KeyOrder
+from batch_pipeline.defs.partitions import group_neighbours
+from batch_pipeline.defs.sensors.run_requests import Groups, Memory
 
 _KEYS = [f"{number:02d}" for number in range(12)]
 _ORDER = st.permutations(_KEYS).map(lambda keys: keys[:9])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batch_pipeline.defs.partitioned import group_neighbours
+from batch_pipeline.defs.partitions import group_neighbours
 from batch_pipeline.model.batch import BatchState, due_batches
 from batch_pipeline_tests.factories import batch_status
 

@@ -3,8 +3,8 @@
 import dagster as dg
 import pytest
 
-from batch_pipeline.defs.assets.encoded import raise_failures
-from batch_pipeline.defs.assets.reasons import WaitsError, told
+from batch_pipeline.defs.assets.batches import raise_failures
+from batch_pipeline.defs.assets.partition_events import WaitsError, told
 from batch_pipeline.model.errors import PipelineError, TargetFailedError
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from batch_pipeline.config.stream_file import read_component, read_stream_file
-from batch_pipeline.defs.scaffold import StreamChoices, StreamScaffolder
+from batch_pipeline.defs.component import StreamChoices, StreamScaffolder
 from batch_pipeline.model.stream import SourceFormat, Stream
 
 TYPE = "batch_pipeline.BatchStream"

@@ -6,7 +6,7 @@ from threading import Event
 
 import pytest
 
-from batch_pipeline.defs.instance.services import Service, watch
+from batch_pipeline.defs.instance.servers import Service, watch
 from batch_pipeline.model.errors import RetryableError
 
 

@@ -8,11 +8,13 @@ from collections.abc import Iterator, Mapping
 
 import dagster as dg
 
-from batch_pipeline.defs.assets.encoded import raise_failures
-from batch_pipeline.defs.assets.materializations import NOTHING, Materializations
-from batch_pipeline.defs.assets.repeats import surroundings_failed
-from batch_pipeline.defs.checks.answers import evaluate_run_checks
-from batch_pipeline.defs.checks.asked import asked_of_late
+from batch_pipeline.defs.assets.batches import raise_failures
+from batch_pipeline.defs.assets.partition_events import (
+    NOTHING,
+    Materializations,
+    surroundings_failed,
+)
+from batch_pipeline.defs.checks import asked_of_late, evaluate_run_checks
 from batch_pipeline.defs.metadata import ENCODE_VERSION, batch_metadata, encoded_tags
 from batch_pipeline.defs.names import DRAIN_TAG, LAUNCH_TAG, group, late_key, meta_table_key, pool
 from batch_pipeline.defs.resources import PipelineResource, SparkResource

@@ -10,13 +10,17 @@ from dataclasses import dataclass, field
 import dagster as dg
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.defs.assets.encoded import raise_failures
-from batch_pipeline.defs.assets.materializations import NOTHING, Materializations
-from batch_pipeline.defs.assets.reasons import WaitsError
-from batch_pipeline.defs.assets.repeats import repeated, surroundings_failed
+from batch_pipeline.defs.assets.batches import raise_failures
+from batch_pipeline.defs.assets.partition_events import (
+    NOTHING,
+    Materializations,
+    WaitsError,
+    repeated,
+    surroundings_failed,
+)
 from batch_pipeline.defs.metadata import loaded_materialization
 from batch_pipeline.defs.names import batches_key, group, loaded_key, partitions
-from batch_pipeline.defs.partitioned import batches_of
+from batch_pipeline.defs.partitions import batches_of
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import FilesRemovedError, LoadRunningError, PipelineError

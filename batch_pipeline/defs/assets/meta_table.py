@@ -5,11 +5,10 @@ from collections.abc import Iterator
 import dagster as dg
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.defs.discover import discover, lands_in_s3
-from batch_pipeline.defs.metadata import META_TABLE_VERSION, discovery_metadata
+from batch_pipeline.defs.metadata import META_TABLE_VERSION, discovery_metadata, observation
 from batch_pipeline.defs.names import group, meta_table_key
-from batch_pipeline.defs.observe import observation
-from batch_pipeline.defs.partitioned import batches_of
+from batch_pipeline.defs.partition_sync import discover, lands_in_s3
+from batch_pipeline.defs.partitions import batches_of
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.stream import Stream

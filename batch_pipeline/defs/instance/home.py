@@ -1,6 +1,8 @@
 """The Dagster instance of a home: the package's settings, and a person's on top of them."""
 
+import hashlib
 import os
+import platform
 import tempfile
 from collections.abc import Mapping
 from importlib.resources import files
@@ -11,8 +13,12 @@ import dagster as dg
 import yaml
 from dagster._core.instance.ref import InstanceRef
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.config.home import Home
+from batch_pipeline.defs.names import DRAIN_TAG, late_key, meta_table_key
+from batch_pipeline.defs.partitions import backfills_of, batches_of
 from batch_pipeline.model.errors import SettingError
+from batch_pipeline.model.stream import Stream
 
 _CONFIGURATION = "dagster.yaml"
 
@@ -73,3 +79,60 @@ def _merged(settings: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, An
         if isinstance(value, dict) and isinstance(settings.get(key), dict)
     }
     return {**settings, **own, **both}
+
+
+def forget_stream(pipeline: Pipeline, stream: Stream) -> None:
+    """Delete all that is remembered of a stream; its files stay."""
+    pipeline.database.delete_stream(stream.name)
+    partitioned = (batches_of(stream), backfills_of(stream))
+    with open_instance(pipeline.home) as instance:
+        for name in (asset.set_name for asset in partitioned):
+            for key in instance.get_dynamic_partitions(name):
+                instance.delete_dynamic_partition(name, key)
+        keys = [asset.asset_key for asset in partitioned]
+        _wipe(instance, [meta_table_key(stream), late_key(stream), *keys])
+
+
+def _wipe(instance: dg.DagsterInstance, keys: list[dg.AssetKey]) -> None:
+    known = [key for key in keys if instance.has_asset_key(key)]
+    if known:
+        instance.wipe_assets(known)
+
+
+_BEGUN = [
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+_UNFINISHED = [dg.DagsterRunStatus.NOT_STARTED, *_BEGUN]
+_REASON = (
+    "The process of this run ended without a word. What it had published stays published; the "
+    "other batches are encoded by another run."
+)
+_CANCELLED = "A person cancelled this run, whose process then ended without a word."
+
+
+def drain_tags(pipeline: Pipeline) -> dict[str, str]:
+    """Tag a run that lives in the process which holds the lock of a home."""
+    home = f"{platform.node()}:{pipeline.settings.home}"
+    return {DRAIN_TAG: hashlib.sha256(home.encode()).hexdigest()[:16]}
+
+
+def close_left_runs(pipeline: Pipeline, instance: dg.DagsterInstance) -> int:
+    """Report as failed what a crash left unfinished; gives the number of runs.
+
+    A run whose cancelling it kept from its end is cancelled, and its batches are called off. The
+    caller holds the home's lock, so nothing of this home runs. An embedded database holds no
+    runs but this home's; in a shared one, runs that do not say whose they are stay. Queued runs
+    stay, too: the daemon goes on with them.
+    """
+    filters = [dg.RunsFilter(tags=dict(drain_tags(pipeline)), statuses=_UNFINISHED)]
+    if pipeline.settings.inventory_conn is None:
+        filters.append(dg.RunsFilter(statuses=_BEGUN))
+    left = {run.run_id: run for one in filters for run in instance.get_runs(one)}
+    for run in left.values():
+        if run.status is dg.DagsterRunStatus.CANCELING:
+            instance.report_run_canceled(run, _CANCELLED)
+        else:
+            instance.report_run_failed(run, _REASON)
+    return len(left)

@@ -11,18 +11,17 @@ from dataclasses import replace
 import dagster as dg
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.defs.discover import Look, look_at_backfills
-from batch_pipeline.defs.heard import Known
 from batch_pipeline.defs.metadata import backfill_observation
 from batch_pipeline.defs.names import (
     backfill_job,
     backfill_partitions,
     identifier,
 )
-from batch_pipeline.defs.partitioned import backfills_of
+from batch_pipeline.defs.partition_sync import Known, Look, look_at_backfills
+from batch_pipeline.defs.partitions import backfills_of
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.defs.sensors.launch import Launches, Memory, launches
 from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
+from batch_pipeline.defs.sensors.run_requests import Launches, Memory, launches
 from batch_pipeline.model.backfill import Progress
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.stream import Stream

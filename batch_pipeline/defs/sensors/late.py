@@ -14,10 +14,8 @@ from batch_pipeline.defs.names import (
     late_job,
 )
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.defs.run_order import priority
-from batch_pipeline.defs.sensors.launch import Memory
 from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
-from batch_pipeline.defs.sensors.run_keys import UNFINISHED
+from batch_pipeline.defs.sensors.run_requests import UNFINISHED, Memory, priority
 from batch_pipeline.model.batch import BatchStatus
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.job import JobKind

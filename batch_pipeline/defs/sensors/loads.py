@@ -21,9 +21,13 @@ from batch_pipeline.defs.names import (
     loaded_key,
 )
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.defs.run_order import priority
-from batch_pipeline.defs.sensors.remembered import Remembered
-from batch_pipeline.defs.sensors.run_keys import UNFINISHED, is_for, runs_about_to_be_repeated
+from batch_pipeline.defs.sensors.run_requests import (
+    UNFINISHED,
+    Remembered,
+    is_for,
+    priority,
+    runs_about_to_be_repeated,
+)
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.load import LoadedGeneration, TargetStatus
 from batch_pipeline.model.stream import Stream

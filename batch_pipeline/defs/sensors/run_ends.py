@@ -11,9 +11,9 @@ import dagster as dg
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.names import CLOSED_TAG, late_job, late_key
-from batch_pipeline.defs.partitioned import backfills_of, batches_of
+from batch_pipeline.defs.partitions import backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.defs.sensors.run_keys import is_for, keys_of
+from batch_pipeline.defs.sensors.run_requests import is_for, keys_of
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.stream import Stream
 

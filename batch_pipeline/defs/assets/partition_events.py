@@ -1,28 +1,59 @@
-"""Materializations of the batches of a step, and the output that steps downstream wait for.
+"""What a run says of batches that failed: the first reasons, and how many more there are.
 
-A run has several partitions, and some may fail. Dagster skips what is downstream of a step without
-an output, and an output materializes every partition of the run, the failed ones too. So:
-
-- If no asset of the run waits for the step, each batch is reported by an event as soon as it is
-  published, and there is no output.
-- Otherwise the events are held until the step ends. If each partition of the run is published, they
-  become the metadata of one output, which Dagster turns into one event for each partition. If not,
-  they are logged, and there is no output.
-
-Events that a killed process held are reported by the stream's sensors, which compare the inventory
-with Dagster.
+A run page shows a message whole, so thousands of reasons would hide the first. Nothing is judged.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from types import TracebackType
 from typing import Self, cast
 
 import dagster as dg
 
 from batch_pipeline.defs.metadata import generation_of
-from batch_pipeline.defs.names import DATA_VERSION_TAG
+from batch_pipeline.defs.names import DATA_VERSION_TAG, DRAIN_TAG, LAUNCH_TAG, RETRY_TAG
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.batch import Batch
+from batch_pipeline.model.errors import BatchDataError, PipelineError, RetryableError
+from batch_pipeline.model.manifest import Manifest
+
+MOST = 20
+
+
+@dataclass(eq=False)
+class WaitsError(BatchDataError):
+    """A batch was not tried, since one that must come before it failed."""
+
+    batch: str
+
+    def sentence(self) -> str:
+        return (
+            f"{self.batch}: not tried, because an earlier batch has to be loaded first. Mend that "
+            f"one; this one is loaded after it."
+        )
+
+
+def told(errors: Iterable[PipelineError]) -> str:
+    """Give the first reasons; the rest is counted, and so are batches that only wait."""
+    every = list(errors)
+    blamed = [str(error) for error in every if not isinstance(error, WaitsError)]
+    waiting = len(every) - len(blamed)
+    counted = [
+        *([f"and {len(blamed) - MOST} more"] if len(blamed) > MOST else []),
+        *([f"batches that wait for others: {waiting}"] if waiting else []),
+    ]
+    return "; ".join([*blamed[:MOST], *counted])
+
+
+def told_by_batch(failures: Mapping[str, PipelineError]) -> dict[str, str]:
+    """Give the first reasons by batch, without those that only wait."""
+    blamed = (
+        (key, str(error)) for key, error in failures.items() if not isinstance(error, WaitsError)
+    )
+    return dict(islice(blamed, MOST))
+
 
 NOTHING = cast("dg.DagsterType", dg.Nothing)  # annotated by Dagster as a class
 
@@ -131,3 +162,54 @@ def _output(events: list[dg.AssetMaterialization]) -> dg.Output[None]:
     return dg.Output(
         None, data_version=None if version is None else dg.DataVersion(version), tags=tags
     )
+
+
+_MOST_REPEATS = 3
+_PAUSE_SECONDS = 5
+
+
+def surroundings_failed(
+    context: dg.AssetExecutionContext | dg.OpExecutionContext, *errors: PipelineError
+) -> Exception:
+    """Give what to raise when the rest of a run's batches would fail as well.
+
+    A server or Spark that is gone may come back: the step is tried again, at most three times,
+    unless one of several errors is none that goes by itself. What is left then is not lost: sensors
+    launch it again, after ever longer pauses.
+    """
+    said = told(errors)
+    come_back = all(isinstance(error, RetryableError) for error in errors)
+    if come_back and DRAIN_TAG not in context.run.tags and context.retry_number < _MOST_REPEATS:
+        context.log.warning(said)
+        return dg.RetryRequested(max_retries=_MOST_REPEATS, seconds_to_wait=_PAUSE_SECONDS)
+    return dg.Failure(said, allow_retries=False)
+
+
+def repeated(run: dg.DagsterRun) -> set[str]:
+    """Give the ids of a run and of those whose process died and that it repeats."""
+    ids = {run.run_id}
+    if RETRY_TAG in run.tags:
+        ids |= {one for one in (run.parent_run_id, run.root_run_id) if one is not None}
+    return ids
+
+
+def made_before(
+    context: dg.AssetExecutionContext, database: Database, batch: Batch
+) -> Manifest | None:
+    """Give the manifest of a batch that this run need not encode, None when it has to.
+
+    A run for what is new leaves out all that is published; one that is repeated leaves out what it
+    has published itself, in an earlier try or as the run whose process died.
+    """
+    run = context.run
+    if run.tags.get(LAUNCH_TAG) == "new":
+        return _with_origin(database, database.manifests.of_batch(batch))
+    if not context.retry_number and RETRY_TAG not in run.tags:
+        return None
+    found = database.manifests.of_batch(batch)
+    is_made = found is not None and database.manifests.run_of(found) in repeated(run)
+    return _with_origin(database, found) if is_made else None
+
+
+def _with_origin(database: Database, found: Manifest | None) -> Manifest | None:
+    return None if found is None else database.manifests.with_origin(found)

@@ -10,14 +10,24 @@ from dataclasses import dataclass, replace
 
 import dagster as dg
 
-from batch_pipeline.defs.assets.materializations import NOTHING, Materializations
-from batch_pipeline.defs.assets.reasons import WaitsError, told, told_by_batch
-from batch_pipeline.defs.assets.repeats import made_before, surroundings_failed
-from batch_pipeline.defs.checks.answers import evaluate_run_checks
-from batch_pipeline.defs.checks.asked import Asked, asked_of_backfills, asked_of_batches
+from batch_pipeline.defs.assets.partition_events import (
+    NOTHING,
+    Materializations,
+    WaitsError,
+    made_before,
+    surroundings_failed,
+    told,
+    told_by_batch,
+)
+from batch_pipeline.defs.checks import (
+    Asked,
+    asked_of_backfills,
+    asked_of_batches,
+    evaluate_run_checks,
+)
 from batch_pipeline.defs.metadata import ENCODE_VERSION, batch_materialization
 from batch_pipeline.defs.names import DRAIN_TAG, LAUNCH_TAG, group, meta_table_key, pool
-from batch_pipeline.defs.partitioned import Partitioned, backfills_of, batches_of
+from batch_pipeline.defs.partitions import Partitioned, backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource, SparkResource
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.encode import EncodeRequest, EncodeResult

@@ -1,1 +1,0 @@
-"""Dagster jobs that people and schedules launch, besides the materializing of assets."""
