@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from batch_pipeline.config.environment import Settings, load_settings
 from batch_pipeline.config.home import Home
-from batch_pipeline.config.stream_file import faulty, load_streams, load_streams_tolerantly
+from batch_pipeline.config.stream_file import invalid_file_error, load_streams, load_valid_streams
 from batch_pipeline.inventory.database import Database, database_url, open_database
 from batch_pipeline.inventory.meta_tables.connection import open_meta_engine
 from batch_pipeline.inventory.meta_tables.published_table import (
@@ -112,7 +112,7 @@ class Pipeline:
 
     @cached_property
     def _read_stream_files(self) -> tuple[dict[str, Stream], list[StreamFileError]]:
-        return load_streams_tolerantly(self.settings.streams)
+        return load_valid_streams(self.settings.streams)
 
     @cached_property
     def database_url(self) -> str:
@@ -188,7 +188,7 @@ class Pipeline:
         """
         errors = [error for error in self.stream_file_errors if _describes(error, name)]
         if errors:
-            raise faulty(errors)
+            raise invalid_file_error(errors)
         known = self.usable_streams
         if name not in known:
             raise UnknownStreamError(name, tuple(known), str(self.settings.streams))

@@ -47,7 +47,7 @@ def demo(reset: bool) -> None:
     Example:
       batch-pipeline demo --reset
     """
-    from batch_pipeline.cli.run_output import complain_of, drain_streams, manifests, print_drained
+    from batch_pipeline.cli.run_output import manifests, print_error, print_result, run_streams
     from batch_pipeline.config.stream_file import load_streams
 
     started = time.monotonic()
@@ -62,14 +62,14 @@ def demo(reset: bool) -> None:
         )
         say("line, one only a header, one is empty; from the middle on there is one more column.")
         with progress():
-            [drained] = drain_streams(pipeline, [stream], command="batch-pipeline demo")
-        print_drained(pipeline, stream, drained)
+            [drained] = run_streams(pipeline, [stream], command="batch-pipeline demo")
+        print_result(pipeline, stream, drained)
         done = manifests(pipeline, drained)
         if done:
             _print_message(done[0])
         _print_next(nothing_new=not drained.tried and drained.error is None)
         say(f"{time.monotonic() - started:.1f} s")
-        code = complain_of([drained])
+        code = print_error([drained])
     sys.exit(code)
 
 

@@ -59,7 +59,7 @@ def dev(port: int) -> None:
 
 def _start(pipeline: "Pipeline", stack: ExitStack, port: int) -> "list[Service]":
     """Start database, Spark and Dagster, in this order."""
-    from batch_pipeline.defs.instance.home import close_left_runs, open_instance
+    from batch_pipeline.defs.instance.home import close_abandoned_runs, open_instance
     from batch_pipeline.defs.instance.servers import DagsterServers
 
     with err.status("starting the database"):
@@ -70,7 +70,7 @@ def _start(pipeline: "Pipeline", stack: ExitStack, port: int) -> "list[Service]"
         remote, spark = _spark(pipeline, stack)
     say("spark      warm, through Spark Connect")
     with open_instance(pipeline.home) as instance:
-        close_left_runs(pipeline, instance)
+        close_abandoned_runs(pipeline, instance)
     servers = DagsterServers(pipeline.home, port=port, spark_remote=remote)
     with err.status("starting Dagster"):
         stack.enter_context(servers)

@@ -48,10 +48,10 @@ def doctor(meta_table: str | None, as_json: bool, **table: str | None) -> None:
     given = [name for name in _ONLY_WITH_META_TABLE if table[name] is not None]
     if meta_table is None and given:
         raise click.UsageError(f"--{given[0].replace('_', '-')} needs --meta-table.")
-    from batch_pipeline.cli.findings import find
+    from batch_pipeline.cli.findings import diagnose
 
     asked = None if meta_table is None else _terms(meta_table, table)
-    findings = list(find(asked, _job(table)))
+    findings = list(diagnose(asked, _job(table)))
     is_well = not any(one.level is Level.FAIL for one in findings)
     if as_json:
         told = [

@@ -34,7 +34,7 @@ _ENDED = {
 }
 
 
-def print_story(story: dict[str, Any], now: datetime) -> None:
+def print_timeline(story: dict[str, Any], now: datetime) -> None:
     """Print where a file is by now, what to do if it is stuck, and how it came there."""
     head(story["location"])
     fact("now", _now(story, now))
@@ -207,7 +207,7 @@ def explain(file: str, as_json: bool) -> None:
     Example:
       batch-pipeline explain orders-2026-01-24.csv
     """
-    from batch_pipeline.cli.explain_batch import batch_stories, print_batch
+    from batch_pipeline.cli.explain_batch import batch_timelines, print_batch
 
     with opened() as pipeline:
         streams = chosen(pipeline, ())
@@ -217,7 +217,7 @@ def explain(file: str, as_json: bool) -> None:
             for item in _found(pipeline, stream, _location(file))
         ]
         stories = [_story(pipeline, stream, item) for stream, item in found]
-        batches = [*batch_stories(pipeline, streams, file)]
+        batches = [*batch_timelines(pipeline, streams, file)]
         missing = [] if stories or batches else _why_not(pipeline, file)
     if as_json:
         told = {"file": file, "items": stories, "batches": batches, "not_registered": missing}
@@ -226,7 +226,7 @@ def explain(file: str, as_json: bool) -> None:
     for number, story in enumerate(() if as_json else stories):
         if number:
             say()
-        print_story(story, now)
+        print_timeline(story, now)
     for number, batch in enumerate(() if as_json else batches):
         if number or stories:
             say()

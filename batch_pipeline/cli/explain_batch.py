@@ -32,7 +32,7 @@ def is_batch_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def batch_stories(
+def batch_timelines(
     pipeline: "Pipeline", streams: "list[Stream]", name: str
 ) -> Iterator[dict[str, Any]]:
     """Describe the batches of this name, at most one for each stream."""

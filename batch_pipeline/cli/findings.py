@@ -16,7 +16,7 @@ from batch_pipeline.config.environment_checks import (
     check_versions,
 )
 from batch_pipeline.config.home import Home
-from batch_pipeline.config.stream_file import load_streams_tolerantly, no_streams
+from batch_pipeline.config.stream_file import load_valid_streams, no_streams
 from batch_pipeline.inventory.database import open_database
 from batch_pipeline.inventory.diagnostics import (
     check_dagster,
@@ -32,7 +32,7 @@ from batch_pipeline.model.errors import SettingError
 from batch_pipeline.model.stream import Stream
 
 
-def find(asked: SourceTerms | None, job: str) -> Iterator[Finding]:
+def diagnose(asked: SourceTerms | None, job: str) -> Iterator[Finding]:
     """Look at everything, with a meta table of this job in place of the streams where one is asked
     for.
     """
@@ -48,7 +48,7 @@ def find(asked: SourceTerms | None, job: str) -> Iterator[Finding]:
 
 def _machine(pipeline: Pipeline) -> Iterator[Finding]:
     settings, environment = pipeline.settings, pipeline.environment
-    home, streams = Home(path=settings.home), load_streams_tolerantly(settings.streams)[0]
+    home, streams = Home(path=settings.home), load_valid_streams(settings.streams)[0]
     yield from attempted("settings", lambda: check_configuration(settings, environment))
     yield from attempted("versions", check_versions)
     yield from attempted("java", lambda: check_java(settings, environment))
@@ -78,7 +78,7 @@ def _inventory(pipeline: Pipeline) -> Iterator[Finding]:
 
 def _streams(pipeline: Pipeline) -> Iterator[Finding]:
     folder = pipeline.settings.streams
-    streams, problems = load_streams_tolerantly(folder)
+    streams, problems = load_valid_streams(folder)
     if not streams and not problems:
         yield warning("streams", str(no_streams(str(folder))))
     for problem in problems:  # the other streams run in Dagster, so they are looked at here

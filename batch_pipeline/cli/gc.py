@@ -34,7 +34,7 @@ _BECAUSE = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _GcOptions:
     dry_run: bool
     with_unknown: bool
 
@@ -61,7 +61,7 @@ def gc(stream: tuple[str, ...], unknown: bool, dry_run: bool, as_json: bool) -> 
     Example:
       batch-pipeline gc orders --dry-run
     """
-    asked = _Asked(dry_run=dry_run, with_unknown=unknown)
+    asked = _GcOptions(dry_run=dry_run, with_unknown=unknown)
     done: dict[str, Collected] = {}
     failed: dict[str, PipelineError] = {}
     with opened() as pipeline, progress():
@@ -85,7 +85,7 @@ def gc(stream: tuple[str, ...], unknown: bool, dry_run: bool, as_json: bool) -> 
 
 
 def _collect(
-    pipeline: "Pipeline", stream: "Stream", every: "Iterable[Stream]", asked: _Asked
+    pipeline: "Pipeline", stream: "Stream", every: "Iterable[Stream]", asked: _GcOptions
 ) -> "Collected":
     return pipeline.collect_garbage(
         stream,
@@ -95,7 +95,7 @@ def _collect(
     )
 
 
-def _report(one: "Collected", asked: _Asked) -> dict[str, Any]:
+def _report(one: "Collected", asked: _GcOptions) -> dict[str, Any]:
     return {
         "stream": one.stream,
         "dry_run": asked.dry_run,
@@ -112,7 +112,7 @@ def _file(one: Garbage) -> dict[str, Any]:
     return {"path": file.path, "size_bytes": file.size_bytes, "reason": one.reason.value}
 
 
-def _print(one: "Collected", asked: _Asked) -> None:
+def _print(one: "Collected", asked: _GcOptions) -> None:
     head(one.stream)
     if not one.garbage:
         say("  Nothing to delete.")

@@ -48,12 +48,12 @@ def init(
     Example:
       batch-pipeline init shop --from exports
     """
-    from batch_pipeline.config.init_options import Asked
+    from batch_pipeline.config.init_options import InitOptions
     from batch_pipeline.config.stream_proposal import proposal_json, propose, text_of, this_machine
     from batch_pipeline.defs.project import write_project
 
     there = Path(os.path.normpath(folder.expanduser().absolute()))
-    asked = Asked(folder=there, place=place, name=name, include=include)
+    asked = InitOptions(folder=there, place=place, name=name, include=include)
     with err.status("looking at the files"):
         proposal = propose(asked, this_machine())
     ignored = (".batch_pipeline", ".tmp_dagster_home_*", *proposal.own_folders)

@@ -66,7 +66,7 @@ def load(stream: str, names: tuple[str, ...], batch: tuple[str, ...], as_json: b
         targets = _chosen(one, names)
         ensure_inventory_current(pipeline.database, one)
         only = _due_again(pipeline, one, targets, batch) if batch else None
-        desk = _Desk(pipeline, one, run_id, _silent if as_json else tell, only)
+        desk = _LoadRunner(pipeline, one, run_id, _silent if as_json else tell, only)
         results = [desk.load(target) for target in targets]
     if as_json:
         print_json({"stream": stream, "run_id": run_id, "targets": [_report(r) for r in results]})
@@ -119,7 +119,7 @@ def _silent(_: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Desk:
+class _LoadRunner:
     """Loads a stream target by target, and tells of each batch as it is settled."""
 
     pipeline: "Pipeline"

@@ -60,13 +60,13 @@ def _sentence(one: dict[str, Any], now: datetime) -> str:
     return f"{name}: due, {one['status']}, tries: {one['tries']}"
 
 
-def standings_of(pipeline: "Pipeline", stream: "Stream") -> list[dict[str, Any]]:
+def load_statuses_of(pipeline: "Pipeline", stream: "Stream") -> list[dict[str, Any]]:
     """Count for each target of a stream what it has and what waits."""
     names = [target.name for target in stream.targets]
     return [asdict(one) for one in pipeline.database.loads.target_statuses(stream.name, names)]
 
 
-def print_standing(one: dict[str, Any], now: datetime) -> None:
+def print_load_status(one: dict[str, Any], now: datetime) -> None:
     """Print how far a target is."""
     last = "" if one["loaded_at"] is None else f", last {ago(one['loaded_at'], now)}"
     failed = f", {one['failed']} of them failed" if one["failed"] else ""

@@ -116,9 +116,9 @@ def left_out_reported(context: click.Context) -> Iterator[None]:
             raise
     errors = context.meta.get(_LEFT_OUT)
     if errors:
-        from batch_pipeline.config.stream_file import faulty
+        from batch_pipeline.config.stream_file import invalid_file_error
 
-        complain(str(faulty(errors)))
+        complain(str(invalid_file_error(errors)))
         sys.exit(EXIT_OPERATOR)
 
 

@@ -94,7 +94,7 @@ def plan(
     Example:
       batch-pipeline plan orders --backfill march --since 2026-03-01 --dry-run
     """
-    from batch_pipeline.config.backfill_form import Asked, backfill_request
+    from batch_pipeline.config.backfill_form import BackfillForm, backfill_request
 
     alone = [option for name, option in _ONLY_WITH_BACKFILL.items() if asked[name] not in _UNSET]
     if backfill is None and alone:
@@ -105,7 +105,7 @@ def plan(
     with opened() as pipeline:
         one = pipeline.stream(stream)
         items = asked.pop("item")
-        given = Asked(items=items, **asked)
+        given = BackfillForm(items=items, **asked)
         request = None if backfill is None else backfill_request(one, backfill, given)
         job = stream if request is None else request.name
         if dry_run:

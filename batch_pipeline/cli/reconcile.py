@@ -26,7 +26,7 @@ _USUAL_AGE = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _ReconcileOptions:
     discard: bool
     dry_run: bool
     audits: bool
@@ -92,7 +92,7 @@ def reconcile(
         raise click.UsageError("--dry-run needs --discard.")
     since = _audit_since(**audit)
     audits = not audit["no_audit"]
-    asked = _Asked(discard=discard, dry_run=dry_run, audits=audits, since=since)
+    asked = _ReconcileOptions(discard=discard, dry_run=dry_run, audits=audits, since=since)
     with opened() as pipeline, progress():
         results = [_reconcile(pipeline, one, asked) for one in chosen(pipeline, stream)]
     if as_json:
@@ -115,7 +115,7 @@ def _audit_since(*, since: str | None, everything: bool, no_audit: bool) -> time
     return datetime.now(UTC) - parse_time(since, name="--since")
 
 
-def _reconcile(pipeline: "Pipeline", stream: "Stream", asked: _Asked) -> _Result:
+def _reconcile(pipeline: "Pipeline", stream: "Stream", asked: _ReconcileOptions) -> _Result:
     """Settle what is to be settled, then do what the hourly job does."""
     from batch_pipeline.pipeline.reconcile import reconcile as reconcile_step
     from batch_pipeline.pipeline.restore_check import (
@@ -158,7 +158,7 @@ def _report(one: _Result) -> dict[str, Any]:
     }
 
 
-def _print(one: _Result, asked: _Asked) -> None:
+def _print(one: _Result, asked: _ReconcileOptions) -> None:
     head(one.stream)
     if one.discarded is not None:
         _print_discarded(one.discarded, dry_run=asked.dry_run)

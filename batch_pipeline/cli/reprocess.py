@@ -23,7 +23,7 @@ from batch_pipeline.config.units import format_bytes, parse_time
 from batch_pipeline.model.errors import PipelineError
 
 if TYPE_CHECKING:
-    from batch_pipeline.defs.in_process import Chosen, Remade
+    from batch_pipeline.defs.in_process import ReprocessResult, ReprocessSelection
     from batch_pipeline.model.batch import BatchStatus
 
 _SHOWN = 20
@@ -61,7 +61,7 @@ def reprocess(
     Example:
       batch-pipeline reprocess orders --all --dry-run
     """
-    from batch_pipeline.defs.in_process import alone, beside_others, choose
+    from batch_pipeline.defs.in_process import open_exclusively, open_shared, select_batches
     from batch_pipeline.defs.in_process import reprocess as do_it
 
     if (batch and everything) or not (batch or everything or any(published.values())):
@@ -74,11 +74,13 @@ def reprocess(
         pipeline = stack.enter_context(opened())
         one = pipeline.stream(stream)
         dagster = (
-            beside_others(pipeline) if dry_run else alone(pipeline, "batch-pipeline reprocess")
+            open_shared(pipeline)
+            if dry_run
+            else open_exclusively(pipeline, "batch-pipeline reprocess")
         )
         instance = stack.enter_context(dagster)
         stack.enter_context(progress())
-        chosen = choose(pipeline, one, instance, keys=batch, **times)
+        chosen = select_batches(pipeline, one, instance, keys=batch, **times)
         try:
             remade = [] if dry_run else do_it(pipeline, one, instance, chosen)
         except (KeyboardInterrupt, PipelineError):
@@ -95,7 +97,9 @@ def reprocess(
     sys.exit(EXIT_SOME_FAILED if failed else 0)
 
 
-def _tell_rest(stream: str, keys: Sequence[str], since: str | None, chosen: "Chosen") -> None:
+def _tell_rest(
+    stream: str, keys: Sequence[str], since: str | None, chosen: "ReprocessSelection"
+) -> None:
     if chosen.moment is not None:
         words = [stream, *(f"--batch {key}" for key in keys)]
         words += [] if since is None else ["--since", since]
@@ -104,13 +108,15 @@ def _tell_rest(stream: str, keys: Sequence[str], since: str | None, chosen: "Cho
 
 
 def _each(
-    chosen: "Chosen", remade: "Sequence[Remade]"
-) -> "Iterator[tuple[BatchStatus, Remade | None]]":
+    chosen: "ReprocessSelection", remade: "Sequence[ReprocessResult]"
+) -> "Iterator[tuple[BatchStatus, ReprocessResult | None]]":
     """Give the chosen batches, each with what became of it; without, where nothing was done."""
     return zip_longest(chosen.batches, remade)
 
 
-def _print_batches(stream: str, chosen: "Chosen", remade: "Sequence[Remade]") -> None:
+def _print_batches(
+    stream: str, chosen: "ReprocessSelection", remade: "Sequence[ReprocessResult]"
+) -> None:
     if not chosen.partitions:
         say(f"{stream}: nothing published is chosen.")
         return
@@ -128,7 +134,9 @@ def _print_batches(stream: str, chosen: "Chosen", remade: "Sequence[Remade]") ->
     say(f"  batches     {done}")
 
 
-def _batches(chosen: "Chosen", remade: "Sequence[Remade]") -> list[dict[str, Any]]:
+def _batches(
+    chosen: "ReprocessSelection", remade: "Sequence[ReprocessResult]"
+) -> list[dict[str, Any]]:
     told = []
     for status, one in _each(chosen, remade):
         is_new = one is not None and one.is_new

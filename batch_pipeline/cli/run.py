@@ -30,20 +30,20 @@ def run(stream: tuple[str, ...], as_json: bool) -> None:
       batch-pipeline run orders
     """
     from batch_pipeline.cli.run_output import (
-        complain_of,
-        drain_streams,
-        drained_json,
-        print_drained,
+        print_error,
+        print_result,
+        result_json,
+        run_streams,
     )
 
     with opened() as pipeline:
         streams = chosen(pipeline, stream)
         with progress():
-            results = drain_streams(pipeline, streams, command="batch-pipeline run")
+            results = run_streams(pipeline, streams, command="batch-pipeline run")
         if as_json:
-            print_json({"streams": [drained_json(pipeline, result) for result in results]})
+            print_json({"streams": [result_json(pipeline, result) for result in results]})
         else:
             for result in results:
-                print_drained(pipeline, pipeline.stream(result.stream), result)
-        code = complain_of(results)
+                print_result(pipeline, pipeline.stream(result.stream), result)
+        code = print_error(results)
     sys.exit(code)

@@ -7,7 +7,7 @@ from batch_pipeline.app import Pipeline
 from batch_pipeline.cli.console import complain, head, note, say
 from batch_pipeline.cli.exit_codes import EXIT_SOME_FAILED, exit_code
 from batch_pipeline.config.units import format_bytes
-from batch_pipeline.defs.in_process import Drained, alone, drain
+from batch_pipeline.defs.in_process import RunResult, open_exclusively, run_until_idle
 from batch_pipeline.model.batch import BatchStatus
 from batch_pipeline.model.errors import JobPausedError, LandingTroubleError
 from batch_pipeline.model.location import shown
@@ -15,23 +15,23 @@ from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.stream import Source, Stream
 
 
-def drain_streams(pipeline: Pipeline, streams: Sequence[Stream], *, command: str) -> list[Drained]:
+def run_streams(pipeline: Pipeline, streams: Sequence[Stream], *, command: str) -> list[RunResult]:
     """Drain streams, alone at work on the home.
 
     Raises:
         RetryableError: another command works on the home.
     """
-    with alone(pipeline, command) as instance:
-        return list(drain(pipeline, streams, instance))
+    with open_exclusively(pipeline, command) as instance:
+        return list(run_until_idle(pipeline, streams, instance))
 
 
-def manifests(pipeline: Pipeline, drained: Drained) -> list[Manifest]:
+def manifests(pipeline: Pipeline, drained: RunResult) -> list[Manifest]:
     """Read the manifests that a drain published."""
     read = (pipeline.database.manifests.of_batch(one.batch) for one in drained.published)
     return [manifest for manifest in read if manifest is not None]
 
 
-def complain_of(results: Sequence[Drained]) -> int:
+def print_error(results: Sequence[RunResult]) -> int:
     """Tell each batch and stream that failed, and give the exit code.
 
     A paused stream is no error: its code is left only where nothing is wrong with the others.
@@ -54,7 +54,7 @@ def complain_of(results: Sequence[Drained]) -> int:
     return EXIT_SOME_FAILED if failed else exit_code(paused) if paused else 0
 
 
-def drained_json(pipeline: Pipeline, drained: Drained) -> dict[str, Any]:
+def result_json(pipeline: Pipeline, drained: RunResult) -> dict[str, Any]:
     """Describe a drain for programs."""
     return {
         "stream": drained.stream,
@@ -76,7 +76,7 @@ def drained_json(pipeline: Pipeline, drained: Drained) -> dict[str, Any]:
     }
 
 
-def print_drained(pipeline: Pipeline, stream: Stream, drained: Drained) -> None:
+def print_result(pipeline: Pipeline, stream: Stream, drained: RunResult) -> None:
     """Print what a drain did, station by station."""
     head(drained.stream)
     _print_arrivals(stream, drained)
@@ -100,7 +100,7 @@ def print_drained(pipeline: Pipeline, stream: Stream, drained: Drained) -> None:
     say(f"  7 publish   manifests: {len(done)}, in {root}/manifests")
 
 
-def _print_arrivals(stream: Stream, drained: Drained) -> None:
+def _print_arrivals(stream: Stream, drained: RunResult) -> None:
     if not isinstance(stream.source, Source):
         say(f"  1 land      rows of {stream.source.place}, a meta table of your own")
         return
@@ -113,7 +113,7 @@ def _print_arrivals(stream: Stream, drained: Drained) -> None:
         )
 
 
-def _print_plan(drained: Drained) -> None:
+def _print_plan(drained: RunResult) -> None:
     say(f"  3 plan      new batches: {drained.batches_planned}; encoded now:")
     shown = drained.statuses if len(drained.statuses) <= 12 else drained.statuses[:10]
     for one in shown:
@@ -127,7 +127,7 @@ def _print_plan(drained: Drained) -> None:
     say("  4 partition each batch is a partition of the Dagster asset of that key")
 
 
-def _of_backfill(drained: Drained, one: BatchStatus) -> str:
+def _of_backfill(drained: RunResult, one: BatchStatus) -> str:
     return f"  {one.batch.job}" if one.batch.id in drained.tried_backfill else ""
 
 

@@ -49,11 +49,11 @@ def status(stream: tuple[str, ...], as_json: bool) -> None:
     for number, report in enumerate(reports):
         if number:
             say()
-        _print(_Told(report, now))
+        _print(_StreamReport(report, now))
 
 
 def _report(pipeline: "Pipeline", stream: "Stream") -> dict[str, Any]:
-    from batch_pipeline.cli.load_status import standings_of
+    from batch_pipeline.cli.load_status import load_statuses_of
 
     database = pipeline.database
     standing, reading, problem = _standing(pipeline, stream)
@@ -74,7 +74,7 @@ def _report(pipeline: "Pipeline", stream: "Stream") -> dict[str, Any]:
         "batches": {state.value: states.get(state, 0) for state in BatchState},
         "unfinished": [_unfinished(one) for one in statuses if one.state not in _SETTLED],
         "backfills": [_backfill(one, paused) for one in database.backfills.of_stream(stream.name)],
-        "targets": standings_of(pipeline, stream),
+        "targets": load_statuses_of(pipeline, stream),
     }
 
 
@@ -139,7 +139,7 @@ def _unfinished(one: BatchStatus) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _StreamReport:
     """A report in words, with ages as they are at a moment."""
 
     report: dict[str, Any]
@@ -205,8 +205,8 @@ class _Told:
         return f"{one['batch_id']}, attempts: {one['attempts']}{ended}"
 
 
-def _print(told: _Told) -> None:
-    from batch_pipeline.cli.load_status import print_standing
+def _print(told: _StreamReport) -> None:
+    from batch_pipeline.cli.load_status import print_load_status
 
     report = told.report
     head(report["stream"])
@@ -227,14 +227,14 @@ def _print(told: _Told) -> None:
     for backfill in report["backfills"]:
         _print_backfill(backfill)
     for target in report["targets"]:
-        print_standing(target, told.now)
+        print_load_status(target, told.now)
     kind = "folder" if report["meta_table"] is None else "meta table"
     fact("source", f"{kind} {report['source']}")
     if report["ceiling_strategy"] is not None:
         fact("ceiling", _height(report))
 
 
-def _print_unfinished(told: _Told) -> None:
+def _print_unfinished(told: _StreamReport) -> None:
     some = told.unfinished()
     for one in some[:_SHOWN]:
         fact(one["state"], told.tries(one))

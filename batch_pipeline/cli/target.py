@@ -20,7 +20,7 @@ from batch_pipeline.config.environment import load_settings
 from batch_pipeline.config.stream_file import (
     FILE_NAME,
     find_stream_files,
-    load_streams_tolerantly,
+    load_valid_streams,
     read_stream_file,
 )
 from batch_pipeline.model.errors import PipelineError
@@ -59,7 +59,7 @@ class PipelineLandings:
     @cached_property
     def _streams(self) -> dict[str, Stream]:
         """The streams that can be read; what is wrong with others is no business of these."""
-        return load_streams_tolerantly(self._pipeline.settings.streams)[0]
+        return load_valid_streams(self._pipeline.settings.streams)[0]
 
     def landing_of(self, wanted: AnnouncedStream) -> StreamLanding:
         """Give the place of a Singer stream; a stream file is written where none is there.

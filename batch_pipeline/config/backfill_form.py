@@ -12,7 +12,7 @@ from batch_pipeline.model.stream import Stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class BackfillForm:
     """The words of one request; None and empty ones are those that nobody wrote."""
 
     first_id: int | None = None
@@ -25,7 +25,7 @@ class Asked:
     max_count: int | None = None
 
 
-def backfill_request(stream: Stream, name: str, asked: Asked) -> Backfill:
+def backfill_request(stream: Stream, name: str, asked: BackfillForm) -> Backfill:
     """Read a request; limits that are not stated are those of the stream.
 
     Raises:

@@ -23,7 +23,7 @@ _NOT_NAMED = "init"  # the stream while nobody knows its name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class InitOptions:
     """What a person asked for: a project in `folder` for the files at `place`, a path or a URI.
 
     `include` are the name patterns of the files that are meant; all of them where it is empty.
@@ -43,7 +43,7 @@ class Site:
     uri: str
 
     @classmethod
-    def of(cls, asked: Asked) -> "Site":
+    def of(cls, asked: InitOptions) -> "Site":
         """Take over what was asked for.
 
         Raises:
@@ -117,7 +117,7 @@ def source_keys(choice: Choice) -> dict[str, Any]:
     return {**source, **_reading(choice.read_as)}
 
 
-def name_for(asked: Asked, choice: Choice, place: str) -> str:
+def name_for(asked: InitOptions, choice: Choice, place: str) -> str:
     """Give the stream's name: the one asked for, the files' own word, or the folder's name.
 
     Raises:

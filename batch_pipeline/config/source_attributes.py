@@ -133,9 +133,9 @@ class TableAttributes(Section):
                 '`roots: ["/data/exports"]`, or `roots: ["/"]` for every file of this machine'
             )
             raise refusal(problem, key=f"{_KEY}.roots")
-        self.to_domain(Path("/"))
+        self.to_model(Path("/"))
 
-    def to_domain(self, base: Path, **read_as: Any) -> TableSource:
+    def to_model(self, base: Path, **read_as: Any) -> TableSource:
         """Give the domain's form, with a relative SQLite file starting at `base`."""
         return TableSource(
             table=self.table,
@@ -295,10 +295,10 @@ class SourceAttributes(Section):
                 problem = "is there for buckets only; expected none beside a folder"
                 raise refusal(problem, key=f"source.{key}")
 
-    def to_domain(self, base: Path) -> SourceFiles:
+    def to_model(self, base: Path) -> SourceFiles:
         """Give the domain's form, with relative paths starting at `base`."""
         if self.meta_table is not None:
-            return self.meta_table.to_domain(base, **self._read_as())
+            return self.meta_table.to_model(base, **self._read_as())
         return Source(
             uri=absolute_uri(self.uri or ".", base),  # never None here: `check` has refused that
             roots=tuple(absolute_uri(one, base) for one in self.roots),

@@ -77,7 +77,7 @@ class SchemaAttributes(Section):
         """
         return None if self.file is None else _json(base / self.file)
 
-    def to_domain(self, declared_json: Any) -> SchemaRules:
+    def to_model(self, declared_json: Any) -> SchemaRules:
         """Give the domain's form; `declared_json` is what the schema file holds.
 
         Raises:
@@ -114,7 +114,7 @@ class OnBadRecordAttributes(Section):
         description="Share of malformed records among all of the batch, at most.",
     )
 
-    def to_domain(self) -> BadRecordRules:
+    def to_model(self) -> BadRecordRules:
         """Give the domain's form."""
         return BadRecordRules(
             max_bad_records=self.max_bad_records, max_bad_ratio=self.max_bad_ratio
@@ -128,7 +128,7 @@ class OnBadFileAttributes(Section):
     changed: OnBadFile = Field(OnBadFile.FAIL, description="A file other than the one registered.")
     corrupt: OnBadFile = Field(OnBadFile.FAIL, description="A file that cannot be read.")
 
-    def to_domain(self) -> BadFileRules:
+    def to_model(self) -> BadFileRules:
         """Give the domain's form."""
         return BadFileRules(missing=self.missing, changed=self.changed, corrupt=self.corrupt)
 
@@ -172,7 +172,7 @@ class ReadLimitAttributes(Section):
     )
     max_columns: Count = Field(10_000, description="Columns of a record, at most (default 10000).")
 
-    def to_domain(self) -> ReadLimits:
+    def to_model(self) -> ReadLimits:
         """Give the domain's form."""
         return ReadLimits(
             max_record_bytes=self.max_record_bytes,
@@ -243,9 +243,9 @@ class EncodingAttributes(Section):
     )
 
     def check(self) -> None:
-        self.to_domain()
+        self.to_model()
 
-    def to_domain(self) -> Encoding:
+    def to_model(self) -> Encoding:
         """Give the domain's form."""
         compression = self.compression or PART_FORMATS[self.format].compressions[0]
         return Encoding(format=self.format, compression=compression, level=self.level)
@@ -277,9 +277,9 @@ class StorageAttributes(Section):
     )
 
     def check(self) -> None:
-        self.to_domain(Path("/"))
+        self.to_model(Path("/"))
 
-    def to_domain(self, base: Path) -> Storage:
+    def to_model(self, base: Path) -> Storage:
         """Give the domain's form, with relative paths starting at `base`."""
         return Storage(
             root=absolute_uri(self.root, base),
@@ -299,7 +299,7 @@ class PartFilesAttributes(Section):
         description="Uncompressed size, at most (bytes, or with a unit; default 128MiB).",
     )
 
-    def to_domain(self) -> PartLimits:
+    def to_model(self) -> PartLimits:
         """Give the domain's form."""
         return PartLimits(max_records=self.max_records, max_bytes=self.max_bytes)
 
@@ -325,9 +325,9 @@ class BatchAttributes(Section):
     )
 
     def check(self) -> None:
-        self.to_domain()
+        self.to_model()
 
-    def to_domain(self) -> Limits:
+    def to_model(self) -> Limits:
         """Give the domain's form."""
         return Limits(**{name: getattr(self, name) for name in type(self).model_fields})
 
@@ -365,9 +365,9 @@ class DagsterAttributes(Section):
     )
 
     def check(self) -> None:
-        self.to_domain()
+        self.to_model()
 
-    def to_domain(self) -> DagsterRules:
+    def to_model(self) -> DagsterRules:
         """Give the domain's form."""
         return DagsterRules(**{name: getattr(self, name) for name in type(self).model_fields})
 
@@ -440,22 +440,22 @@ class StreamAttributes(MappingAttributes):
         declared_json = self.schema_.declared_json(base)
         stream = Stream(
             name=self.stream,
-            source=self.source.to_domain(base),
-            limits=self.batch.to_domain(),
-            encoding=self.encoding.to_domain(),
-            storage=self.storage.to_domain(base),
+            source=self.source.to_model(base),
+            limits=self.batch.to_model(),
+            encoding=self.encoding.to_model(),
+            storage=self.storage.to_model(base),
             key_properties=self.key_properties,
-            schema=self.schema_.to_domain(declared_json),
-            on_bad_record=self.on_bad_record.to_domain(),
-            on_bad_file=self.on_bad_file.to_domain(),
+            schema=self.schema_.to_model(declared_json),
+            on_bad_record=self.on_bad_record.to_model(),
+            on_bad_file=self.on_bad_file.to_model(),
             on_nonfinite=self.on_nonfinite,
             mapping=self.mapping(),
             transform=self.transform,
             lineage=self.lineage,
-            read_limits=self.read_limits.to_domain(),
-            part_limits=self.part_files.to_domain(),
-            dagster=self.dagster.to_domain(),
-            targets=tuple(one.to_domain(name) for name, one in self.targets.items()),
+            read_limits=self.read_limits.to_model(),
+            part_limits=self.part_files.to_model(),
+            dagster=self.dagster.to_model(),
+            targets=tuple(one.to_model(name) for name, one in self.targets.items()),
         )
         return stream if stream.mapping.is_identity else _mapped(stream, declared_json)
 

@@ -161,10 +161,10 @@ def _shown(value: Any) -> str:
 __all__ = [
     "StreamAttributes",
     "describe_stream",
-    "faulty",
     "find_stream_files",
+    "invalid_file_error",
     "load_streams",
-    "load_streams_tolerantly",
+    "load_valid_streams",
     "read_component",
     "read_stream_file",
     "stream_of",
@@ -207,20 +207,20 @@ def load_streams(folder: Path) -> dict[str, Stream]:
         ConfigurationError: there is no stream file, or no folder.
         StreamFileError, ConfigurationError: files cannot be used, or two name the same stream.
     """
-    streams, errors = load_streams_tolerantly(folder)
+    streams, errors = load_valid_streams(folder)
     if errors:
-        raise faulty(errors)
+        raise invalid_file_error(errors)
     if not streams:
         raise no_streams(str(folder))
     return streams
 
 
-def faulty(errors: Sequence[StreamFileError]) -> StreamFileError | ConfigurationError:
+def invalid_file_error(errors: Sequence[StreamFileError]) -> StreamFileError | ConfigurationError:
     """Return one error for all stream files that cannot be used."""
-    return errors[0] if len(errors) == 1 else unusable_files(tuple(errors))
+    return errors[0] if len(errors) == 1 else invalid_files_error(tuple(errors))
 
 
-def load_streams_tolerantly(folder: Path) -> tuple[dict[str, Stream], list[StreamFileError]]:
+def load_valid_streams(folder: Path) -> tuple[dict[str, Stream], list[StreamFileError]]:
     """Read all usable streams of a folder and tell what is wrong with the other files.
 
     A name that two files claim is loaded from neither: which one owns the batches cannot be known.
@@ -357,7 +357,7 @@ def _stream_attributes(stream: str, problem: str) -> ConfigurationError:
     return ConfigurationError(f"{place}: {problem}{stop} It was not made. Correct the arguments.")
 
 
-def unusable_files(problems: tuple[StreamFileError, ...]) -> ConfigurationError:
+def invalid_files_error(problems: tuple[StreamFileError, ...]) -> ConfigurationError:
     """Build the error of a folder with stream files that cannot be used."""
     files = f"Stream files that cannot be used: {len(problems)}."
     return ConfigurationError("\n".join([files, *map(str, problems)]))

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from batch_pipeline.config.init_options import Asked, Site, name_for, source_keys
+from batch_pipeline.config.init_options import InitOptions, Site, name_for, source_keys
 from batch_pipeline.config.landed_files import (
     Group,
     LeftOut,
@@ -75,7 +75,7 @@ def this_machine() -> Machine:
     return Machine(cores=cores or 1, memory_bytes=psutil.virtual_memory().total)
 
 
-def propose(asked: Asked, machine: Machine) -> Proposal:
+def propose(asked: InitOptions, machine: Machine) -> Proposal:
     """Look at the files of a place and propose a stream for them.
 
     Raises:
@@ -112,7 +112,7 @@ def propose(asked: Asked, machine: Machine) -> Proposal:
     )
 
 
-def _listed(asked: Asked, site: Site) -> tuple[list[Group], list[str]]:
+def _listed(asked: InitOptions, site: Site) -> tuple[list[Group], list[str]]:
     stream = site.listed(asked.include)
     landing = SourceLanding(stream=stream, wait=True)
     try:

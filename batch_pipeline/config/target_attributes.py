@@ -175,7 +175,7 @@ class TargetAttributes(Section):
         if self.timeout is not None and self.timeout <= timedelta(0):
             raise refusal("has a `timeout` of 0 s; expected more")
 
-    def to_domain(self, name: str) -> PostgresTarget | SingerTarget:
+    def to_model(self, name: str) -> PostgresTarget | SingerTarget:
         """Give the domain's form."""
         if self.postgres is not None:
             return PostgresTarget(

@@ -12,7 +12,7 @@ from typing import Any
 
 import dagster as dg
 
-from batch_pipeline.config.stream_file import load_streams_tolerantly
+from batch_pipeline.config.stream_file import load_valid_streams
 from batch_pipeline.defs.assets.batches import backfill_asset, batches_asset
 from batch_pipeline.defs.assets.late import late_asset
 from batch_pipeline.defs.assets.loaded import loaded_asset
@@ -67,7 +67,7 @@ def build_definitions(streams: Iterable[Stream] | str | Path) -> dg.Definitions:
 
 
 def _definitions_of_folder(folder: Path) -> dg.Definitions:
-    streams, problems = load_streams_tolerantly(folder)
+    streams, problems = load_valid_streams(folder)
     for problem in problems:
         logging.getLogger("batch_pipeline").error("%s", problem)
     watching = dg.Definitions(sensors=[stream_files_sensor(folder, streams)])

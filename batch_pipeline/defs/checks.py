@@ -19,7 +19,7 @@ from batch_pipeline.defs.names import (
     meta_table_key,
 )
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.defs.sensors.run_requests import tags_at
+from batch_pipeline.defs.sensors.run_requests import schedule_tags
 from batch_pipeline.model.checks import Check, CheckResult
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.job import JobKind
@@ -30,7 +30,7 @@ _FILES = (Check.PART_FILES, Check.CHECKSUMS, Check.CONSERVATION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class AssetCheckSet:
     """An asset and its checks; `kinds` are the jobs whose batches it shows."""
 
     asset_key: dg.AssetKey
@@ -48,38 +48,40 @@ class Asked:
         return [dg.AssetCheckKey(self.asset_key, check.value) for check in chosen]
 
 
-def asked_of_batches(stream: Stream) -> Asked:
+def batches_checks(stream: Stream) -> AssetCheckSet:
     """Say what is asked of a stream's own batches."""
     checks = (*_FILES, Check.QUARANTINE, Check.SCHEMA_DRIFT)
     key = batches_key(stream)
-    return Asked(asset_key=key, checks=checks, kinds=(JobKind.INCREMENTAL,))
+    return AssetCheckSet(asset_key=key, checks=checks, kinds=(JobKind.INCREMENTAL,))
 
 
-def asked_of_backfills(stream: Stream) -> Asked:
+def backfill_checks(stream: Stream) -> AssetCheckSet:
     """Say what is asked of the batches of a stream's backfills."""
     key = backfill_asset_key(stream)
-    return Asked(asset_key=key, checks=(*_FILES, Check.QUARANTINE), kinds=(JobKind.BACKFILL,))
+    return AssetCheckSet(
+        asset_key=key, checks=(*_FILES, Check.QUARANTINE), kinds=(JobKind.BACKFILL,)
+    )
 
 
-def asked_of_late(stream: Stream) -> Asked:
+def late_checks(stream: Stream) -> AssetCheckSet:
     """Say what is asked of the batches of late arrivals."""
-    return Asked(asset_key=late_key(stream), checks=_FILES, kinds=(JobKind.LATE,))
+    return AssetCheckSet(asset_key=late_key(stream), checks=_FILES, kinds=(JobKind.LATE,))
 
 
-def asked_of_meta_table(stream: Stream) -> Asked:
+def meta_table_checks(stream: Stream) -> AssetCheckSet:
     """Say what is asked of a stream's items."""
     checks = (Check.COVERAGE, Check.BACKLOG)
     key = meta_table_key(stream)
-    return Asked(asset_key=key, checks=checks, kinds=(JobKind.INCREMENTAL, JobKind.LATE))
+    return AssetCheckSet(asset_key=key, checks=checks, kinds=(JobKind.INCREMENTAL, JobKind.LATE))
 
 
-def all_asked(stream: Stream) -> tuple[Asked, ...]:
+def all_check_sets(stream: Stream) -> tuple[AssetCheckSet, ...]:
     """Say what is asked of all assets of a stream."""
     return (
-        asked_of_meta_table(stream),
-        asked_of_batches(stream),
-        asked_of_backfills(stream),
-        asked_of_late(stream),
+        meta_table_checks(stream),
+        batches_checks(stream),
+        backfill_checks(stream),
+        late_checks(stream),
     )
 
 
@@ -87,7 +89,7 @@ _FEW = 50
 _PASSED = "SUCCEEDED"
 
 
-def check_result(asked: Asked, verdict: CheckResult) -> dg.AssetCheckResult:
+def check_result(asked: AssetCheckSet, verdict: CheckResult) -> dg.AssetCheckResult:
     """Give the result of a check that a check's own step has run."""
     return dg.AssetCheckResult(
         asset_key=asked.asset_key,
@@ -100,7 +102,7 @@ def check_result(asked: Asked, verdict: CheckResult) -> dg.AssetCheckResult:
 
 
 def evaluate_run_checks(
-    context: dg.AssetExecutionContext, pipeline: Pipeline, stream: Stream, asked: Asked
+    context: dg.AssetExecutionContext, pipeline: Pipeline, stream: Stream, asked: AssetCheckSet
 ) -> list[str]:
     """Answer the cheap checks of an asset at the end of a run that encoded its batches.
 
@@ -134,7 +136,7 @@ def evaluate_run_checks(
     return [one.sentence for one in found if one.is_severe and not one.passed]
 
 
-def _were_fine(instance: dg.DagsterInstance, asked: Asked) -> bool:
+def _were_fine(instance: dg.DagsterInstance, asked: AssetCheckSet) -> bool:
     """Tell whether the last answers on record are good; one that is being asked for is none."""
     records = map(
         instance.get_latest_asset_check_evaluation_record,
@@ -165,7 +167,7 @@ class CheckScope(dg.ConfigurableResource[Any]):
     )
     days: int = Field(default=7, ge=0, description="Days of which items are compared; 0 takes all.")
 
-    def of(self, asked: Asked) -> Scope:
+    def of(self, asked: AssetCheckSet) -> Scope:
         """Give the scope for the batches of an asset."""
         since = timedelta(days=self.days) if self.days else None
         return Scope(kinds=asked.kinds, newest=self.newest or None, since=since)
@@ -173,12 +175,12 @@ class CheckScope(dg.ConfigurableResource[Any]):
 
 def checks_of(stream: Stream) -> list[dg.AssetChecksDefinition]:
     """Build the asset checks of a stream: one step for each asset, of which any part can be run."""
-    return [_checks(stream, asked) for asked in all_asked(stream)]
+    return [_checks(stream, asked) for asked in all_check_sets(stream)]
 
 
 def check_jobs(streams: Sequence[Stream]) -> dg.Definitions:
     """Build the Dagster jobs that run checks of all streams, and their schedules."""
-    asked = [one for stream in streams for one in all_asked(stream)]
+    asked = [one for stream in streams for one in all_check_sets(stream)]
     if not asked:
         return dg.Definitions()
     cheap = [key for one in asked for key in one.keys(one.in_runs)]
@@ -190,14 +192,14 @@ def check_jobs(streams: Sequence[Stream]) -> dg.Definitions:
             name=f"{CHECK_STREAMS_JOB}_hourly",
             job=look,
             cron_schedule=_HOURLY,
-            tags_fn=tags_at,
+            tags_fn=schedule_tags,
             default_status=dg.DefaultScheduleStatus.RUNNING,
         ),
         dg.ScheduleDefinition(
             name=f"{CHECK_CHECKSUMS_JOB}_weekly",
             job=read,
             cron_schedule=_WEEKLY,
-            tags_fn=tags_at,
+            tags_fn=schedule_tags,
         ),
     ]
     return dg.Definitions(jobs=[look, read], schedules=schedules)
@@ -212,7 +214,7 @@ def _job(name: str, keys: Sequence[dg.AssetCheckKey], description: str) -> Any:
     )
 
 
-def _checks(stream: Stream, asked: Asked) -> dg.AssetChecksDefinition:
+def _checks(stream: Stream, asked: AssetCheckSet) -> dg.AssetChecksDefinition:
     last = asked.asset_key.path[-1]
     is_table = asked.asset_key == meta_table_key(stream)  # nothing answers its checks beside these
 

@@ -17,10 +17,10 @@ import dagster as dg
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.defs.instance.home import close_left_runs, drain_tags, open_instance
+from batch_pipeline.defs.instance.home import close_abandoned_runs, command_run_tags, open_instance
 from batch_pipeline.defs.metadata import LANDING_TROUBLE
 from batch_pipeline.defs.names import batches_job, late_job, meta_table_job, run_tags
-from batch_pipeline.defs.partition_sync import Heard, look_at_backfills
+from batch_pipeline.defs.partition_sync import PartitionSync, sync_backfills
 from batch_pipeline.defs.partitions import backfills_of, batches_of, group_neighbours
 from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
 from batch_pipeline.inventory.database import Database
@@ -70,7 +70,7 @@ def quiet_dagster() -> Iterator[None]:
 
 
 @contextmanager
-def beside_others(pipeline: Pipeline) -> Iterator[dg.DagsterInstance]:
+def open_shared(pipeline: Pipeline) -> Iterator[dg.DagsterInstance]:
     """Open the home's Dagster to look at it, whoever works on the home."""
     pipeline.database  # noqa: B018 - opened before Dagster makes its own tables beside it
     with open_instance(pipeline.home) as instance:
@@ -78,13 +78,13 @@ def beside_others(pipeline: Pipeline) -> Iterator[dg.DagsterInstance]:
 
 
 @contextmanager
-def alone(pipeline: Pipeline, command: str) -> Iterator[dg.DagsterInstance]:
+def open_exclusively(pipeline: Pipeline, command: str) -> Iterator[dg.DagsterInstance]:
     """Hold the home's lock, and give its Dagster; a Spark session ends with the block.
 
     Raises:
         RetryableError: another command works on the home.
     """
-    with pipeline.home.lock(command), beside_others(pipeline) as instance:
+    with pipeline.home.lock(command), open_shared(pipeline) as instance:
         _keep_interrupts_from_log_processes(instance)
         try:
             yield instance
@@ -126,7 +126,7 @@ _SHOWN = 300  # characters of an exception that is not ours
 
 
 @dataclass(slots=True, kw_only=True)
-class Drained:
+class RunResult:
     """What draining one stream did; `tried` are the partition keys of this call in order.
 
     `tried_late` and `tried_backfill` are numbers of batches: of the late arrivals and of the
@@ -157,9 +157,9 @@ class Drained:
         return [s for s in self.statuses if s.state not in fine]
 
 
-def drain(
+def run_until_idle(
     pipeline: Pipeline, streams: Sequence[Stream], instance: dg.DagsterInstance
-) -> Iterator[Drained]:
+) -> Iterator[RunResult]:
     """Register, plan, encode and publish stream by stream until nothing is left.
 
     Failed and interrupted batches of earlier calls are tried again. An exception in one stream,
@@ -168,9 +168,9 @@ def drain(
     results, not raised.
     """
     with quiet_dagster():
-        close_left_runs(pipeline, instance)
+        close_abandoned_runs(pipeline, instance)
         for stream in streams:
-            drained = Drained(stream=stream.name)
+            drained = RunResult(stream=stream.name)
             try:
                 _drain_all_jobs(pipeline, stream, instance, drained)
                 _note_statuses(drained, pipeline)
@@ -206,7 +206,7 @@ def _append_traceback(log: Path, stream: Stream, error: Exception) -> None:
 
 
 def _drain_all_jobs(
-    pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, drained: Drained
+    pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, drained: RunResult
 ) -> None:
     definitions = build_definitions([stream])
     end_cancelled_since(pipeline, instance, stream, 0)
@@ -222,12 +222,12 @@ def _drain_stream(
     stream: Stream,
     definitions: dg.Definitions,
     instance: dg.DagsterInstance,
-    drained: Drained,
+    drained: RunResult,
 ) -> None:
     register_job = definitions.resolve_job_def(meta_table_job(stream))
     encode_job = definitions.resolve_job_def(batches_job(stream))
     encode_late_job = definitions.resolve_job_def(late_job(stream))
-    home = drain_tags(pipeline)
+    home = command_run_tags(pipeline)
     jobs = pipeline.database.jobs
     while True:
         jobs.check_not_paused(stream.name)
@@ -258,12 +258,12 @@ def _drain_backfills(
     stream: Stream,
     definitions: dg.Definitions,
     instance: dg.DagsterInstance,
-    drained: Drained,
+    drained: RunResult,
 ) -> None:
     """Encode what the stream's backfills have planned, one backfill after the other."""
     asset, backfills = backfills_of(stream), pipeline.database.backfills
     job = definitions.resolve_job_def(asset.job)
-    known = look_at_backfills(pipeline, stream, instance)
+    known = sync_backfills(pipeline, stream, instance)
     instance.add_dynamic_partitions(asset.set_name, list(known.new_keys))
     for event in known.unseen:
         instance.report_runless_asset_event(event)
@@ -277,11 +277,11 @@ def _drain_backfills(
                 drained.error = drained.error or JobPausedError(name, reason)
                 break
             drained.tried_backfill += [by_key[key] for key in group]
-            tags = drain_tags(pipeline) | asset.tags_of(group[0])
+            tags = command_run_tags(pipeline) | asset.tags_of(group[0])
             run_in_process(job, instance, tags=tags | run_tags(stream, group[0], group[-1]))
 
 
-def _note_statuses(drained: Drained, pipeline: Pipeline) -> None:
+def _note_statuses(drained: RunResult, pipeline: Pipeline) -> None:
     tried = set(drained.tried)
     statuses = pipeline.database.batches.statuses(drained.stream)
     late = pipeline.database.batches.late_statuses(drained.stream)
@@ -292,7 +292,7 @@ def _note_statuses(drained: Drained, pipeline: Pipeline) -> None:
         drained.statuses += [one for one in again if one.batch.id in drained.tried_backfill]
 
 
-def _note_arrivals(drained: Drained, result: dg.ExecuteInProcessResult | None) -> None:
+def _note_arrivals(drained: RunResult, result: dg.ExecuteInProcessResult | None) -> None:
     if result is None:
         return
     for event in result.get_asset_materialization_events():
@@ -309,7 +309,7 @@ def _note_arrivals(drained: Drained, result: dg.ExecuteInProcessResult | None) -
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remade:
+class ReprocessResult:
     """A published batch that was tried once more, as it was `before` and is `after`."""
 
     before: BatchStatus
@@ -322,7 +322,7 @@ class Remade:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class ReprocessSelection:
     """Partition keys with the published batch of each, and all keys of the asset in order.
 
     All of these batches were published before `moment`, by the clock of the database; what is made
@@ -339,7 +339,7 @@ class Chosen:
         return [*self.partitions.values()]
 
 
-def choose(
+def select_batches(
     pipeline: Pipeline,
     stream: Stream,
     instance: dg.DagsterInstance,
@@ -347,7 +347,7 @@ def choose(
     keys: Collection[str] = (),
     since: datetime | None = None,
     until: datetime | None = None,
-) -> Chosen:
+) -> ReprocessSelection:
     """Choose partitions of a stream that have published batches.
 
     `keys` may be partition keys, ranges and numbers; without any, all partitions are chosen. Of
@@ -359,7 +359,7 @@ def choose(
     """
     check_times(since, until)
     database = pipeline.database
-    known = Heard(in_ticks=False).look(pipeline, stream, batches_of(stream), instance)
+    known = PartitionSync(in_ticks=False).diff(pipeline, stream, batches_of(stream), instance)
     every = {one.batch.key: one for one in database.batches.statuses(stream.name)}
     names = {_key_of(database, stream, known.order, name): name for name in keys}
     found = {
@@ -380,7 +380,7 @@ def choose(
     }
     last = max((published_at[one.batch.id] for one in found.values()), default=None)
     moment = None if last is None else last + timedelta(microseconds=1)
-    return Chosen(partitions=found, order=known.order, moment=moment)
+    return ReprocessSelection(partitions=found, order=known.order, moment=moment)
 
 
 def _key_of(database: Database, stream: Stream, order: Collection[str], name: str) -> str:
@@ -393,8 +393,8 @@ def _key_of(database: Database, stream: Stream, order: Collection[str], name: st
 
 
 def reprocess(
-    pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, chosen: Chosen
-) -> list[Remade]:
+    pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, chosen: ReprocessSelection
+) -> list[ReprocessResult]:
     """Encode and publish the batches of partitions once more.
 
     A batch that fails keeps the generation that it had, and its neighbours go on. The caller holds
@@ -406,14 +406,14 @@ def reprocess(
     """
     database = pipeline.database
     with quiet_dagster():
-        close_left_runs(pipeline, instance)
+        close_abandoned_runs(pipeline, instance)
         instance.add_dynamic_partitions(batches_of(stream).set_name, [*chosen.partitions])
         job = build_definitions([stream]).resolve_job_def(batches_job(stream))
         start_step(stream.name, "encoding", total=len(chosen.batches))
         most = stream.dagster.partitions_per_run
         for group in group_neighbours(chosen.partitions, chosen.order, most=most):
             database.jobs.check_not_paused(stream.name)
-            tags = drain_tags(pipeline) | run_tags(stream, group[0], group[-1])
+            tags = command_run_tags(pipeline) | run_tags(stream, group[0], group[-1])
             run_in_process(job, instance, tags=tags)
     after = {one.batch.id: one for one in database.batches.statuses(stream.name)}
-    return [Remade(before=one, after=after[one.batch.id]) for one in chosen.batches]
+    return [ReprocessResult(before=one, after=after[one.batch.id]) for one in chosen.batches]

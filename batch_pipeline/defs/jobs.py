@@ -8,7 +8,7 @@ import dagster as dg
 from pydantic import Field
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.config.backfill_form import Asked, backfill_request
+from batch_pipeline.config.backfill_form import BackfillForm, backfill_request
 from batch_pipeline.defs.assets.loaded import load_into_targets
 from batch_pipeline.defs.metadata import backfill_observation, estimate_metadata
 from batch_pipeline.defs.names import (
@@ -20,7 +20,7 @@ from batch_pipeline.defs.names import (
     load_job,
     loaded_key,
 )
-from batch_pipeline.defs.partition_sync import look_at_backfills
+from batch_pipeline.defs.partition_sync import sync_backfills
 from batch_pipeline.defs.partitions import backfills_of
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.model.backfill import Backfill, backfill_name
@@ -53,7 +53,7 @@ def chosen(streams: Sequence[Stream], names: Sequence[str]) -> list[Stream]:
     return [by_name[name] for name in names] if names else list(streams)
 
 
-def do_for_each(
+def for_each_stream(
     context: dg.OpExecutionContext, streams: Sequence[Stream], do: Callable[[Stream], Counts]
 ) -> None:
     """Call for each stream; show a line of its counts in the log and their sums on the run.
@@ -108,7 +108,7 @@ def collect_garbage_job(streams: Sequence[Stream]) -> dg.JobDefinition:
                 context.log.info("%s: %s (%s)", stream.name, one.file.path, one.reason)
             return _counts(done)
 
-        do_for_each(context, mine, collect)
+        for_each_stream(context, mine, collect)
 
     @dg.job(
         name=COLLECT_GARBAGE_JOB,
@@ -176,7 +176,7 @@ class PlanBackfill(dg.Config):
     max_count: int | None = Field(None, description="Another limit of a batch, in items.")
     dry_run: bool = Field(True, description="Only tell what it would be; store nothing.")  # noqa: FBT003 - as above
 
-    def asked(self) -> Asked:
+    def asked(self) -> BackfillForm:
         """Give the words of the request.
 
         Raises:
@@ -190,15 +190,15 @@ class PlanBackfill(dg.Config):
             expected = "one of them: first_id/last_id, since/until, or items"
             raise InvalidValueError("selection", " and ".join(stated), expected)
         words = self.model_dump(exclude={"stream", "name", "dry_run"})
-        return Asked(**words)
+        return BackfillForm(**words)
 
 
 def plan_backfill_job(streams: Sequence[Stream]) -> dg.JobDefinition:
     """Build the Dagster job for a set of streams."""
     by_name = {stream.name: stream for stream in streams}
 
-    @dg.op(name="plan_or_tell", out=dg.Out(dg.Nothing))
-    def plan_or_tell(
+    @dg.op(name="plan_or_estimate", out=dg.Out(dg.Nothing))
+    def plan_or_estimate(
         context: dg.OpExecutionContext, config: PlanBackfill, pipeline: PipelineResource
     ) -> None:
         parts = pipeline.pipeline
@@ -222,7 +222,7 @@ def plan_backfill_job(streams: Sequence[Stream]) -> dg.JobDefinition:
         ),
     )
     def plan_backfill() -> None:
-        plan_or_tell()
+        plan_or_estimate()
 
     return plan_backfill
 
@@ -262,7 +262,7 @@ def _plan(
     ensure_inventory_current(pipeline.database, stream)
     database, table = pipeline.database, pipeline.meta_table(stream)
     planned = database.backfills.plan(request, table)
-    known = look_at_backfills(pipeline, stream, context.instance)
+    known = sync_backfills(pipeline, stream, context.instance)
     new_keys = list(known.new_keys)
     context.instance.add_dynamic_partitions(backfills_of(stream).set_name, new_keys)
     if planned.batches:
@@ -295,7 +295,7 @@ def reconcile_job(streams: Sequence[Stream]) -> dg.JobDefinition:
     ) -> None:
         parts, since = pipeline.pipeline, timedelta(days=config.days)
         mine = chosen(streams, config.streams)
-        do_for_each(context, mine, lambda stream: _reconcile(parts, stream, since))
+        for_each_stream(context, mine, lambda stream: _reconcile(parts, stream, since))
 
     @dg.job(
         name=RECONCILE_JOB,

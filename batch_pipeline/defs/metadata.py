@@ -14,7 +14,7 @@ from batch_pipeline.defs.names import (
     loaded_key,
     meta_table_key,
 )
-from batch_pipeline.defs.partitions import Partitioned
+from batch_pipeline.defs.partitions import PartitionedAsset
 from batch_pipeline.model.backfill import Estimate, Progress, backfill_name
 from batch_pipeline.model.batch import BatchState
 from batch_pipeline.model.errors import PipelineError
@@ -82,7 +82,7 @@ def batch_metadata(
 
 def batch_materialization(
     stream: Stream,
-    asset: Partitioned,
+    asset: PartitionedAsset,
     manifest: Manifest,
     pointer_uri: str,
     seconds: float | None = None,
@@ -219,7 +219,7 @@ def discovery_metadata(
     }
 
 
-def standing_observation(
+def status_observation(
     stream: Stream, standing: StreamStatus, recent: Sequence[RecentBatch]
 ) -> dg.AssetObservation:
     """The event that tells where a stream stands, with numbers that Dagster plots over time."""
@@ -332,7 +332,7 @@ def _part_file_list(manifest: Manifest) -> dg.TableMetadataValue:
     return dg.MetadataValue.table(records=rows, schema=dg.TableSchema(columns=columns))
 
 
-def observation(pipeline: Pipeline, stream: Stream) -> dg.AssetObservation:
+def stream_observation(pipeline: Pipeline, stream: Stream) -> dg.AssetObservation:
     """Look at where a stream stands.
 
     Raises:
@@ -341,7 +341,7 @@ def observation(pipeline: Pipeline, stream: Stream) -> dg.AssetObservation:
     database = pipeline.database
     standing = database.stream_statuses.status(stream.name, pipeline.meta_table(stream))
     recent = database.published.recent(stream.name, [JobKind.INCREMENTAL, JobKind.LATE])
-    return standing_observation(stream, standing, recent)
+    return status_observation(stream, standing, recent)
 
 
 def changed_observation(
@@ -355,7 +355,7 @@ def changed_observation(
     states = pipeline.database.stream_statuses.states(stream.name)
     if _numbers(states) == _last_told(instance, stream):
         return []
-    return [observation(pipeline, stream)]
+    return [stream_observation(pipeline, stream)]
 
 
 def _numbers(states: Mapping[BatchState, int]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import dagster as dg
 from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.metadata import batch_materialization, generation_of
 from batch_pipeline.defs.names import DATA_VERSION_TAG
-from batch_pipeline.defs.partitions import Partitioned, backfills_of, batches_of
+from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batches_of
 from batch_pipeline.defs.sensors.run_requests import reporting_runs
 from batch_pipeline.inventory.change_feed import Cursor
 from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
@@ -74,13 +74,13 @@ class KeyOrder(Sequence[str]):
         return place
 
 
-MOST_KEYS = 10_000  # adding so many takes Postgres half a second
-MOST_EVENTS = 500
+MAX_KEYS_PER_TICK = 10_000  # adding so many takes Postgres half a second
+MAX_EVENTS_PER_TICK = 500
 _FEW = 500  # above, reading all that Dagster knows is cheaper than asking for each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class SyncPlan:
     """The batches of an asset, and what Dagster does not know of them yet.
 
     `statuses` has at least the batches that are due. `new_keys` are partitions to add, in order,
@@ -103,7 +103,7 @@ class _Published:
 
 
 @dataclass(slots=True)
-class Heard:
+class PartitionSync:
     """What one process remembers of an asset; not for two threads at once.
 
     With `in_ticks` a look gives what one tick of a sensor takes and the batches that are due, else
@@ -115,25 +115,29 @@ class Heard:
     _keys: dict[str, None] = field(default_factory=dict)
     _events: dict[str, _Published] = field(default_factory=dict)
 
-    def look(
-        self, pipeline: Pipeline, stream: Stream, asset: Partitioned, instance: dg.DagsterInstance
-    ) -> Known:
+    def diff(
+        self,
+        pipeline: Pipeline,
+        stream: Stream,
+        asset: PartitionedAsset,
+        instance: dg.DagsterInstance,
+    ) -> SyncPlan:
         """Compare what is new in the inventory with Dagster; nothing is added or reported."""
         self._read(pipeline, stream, asset)
         there = _there(instance, asset, self._keys)
         for key in there:
             self._keys.pop(key, None)
-        new_keys = list(islice(self._keys, MOST_KEYS if self.in_ticks else None))
+        new_keys = list(islice(self._keys, MAX_KEYS_PER_TICK if self.in_ticks else None))
         unseen = self._unseen(pipeline, stream, asset, instance)
         due = _Due(pipeline, stream, asset)
-        return Known(
+        return SyncPlan(
             statuses=due if self.in_ticks else asset.statuses(pipeline.database),
             new_keys=new_keys,
             order=KeyOrder(lambda: _order(instance, asset, new_keys)),
             unseen=unseen,
         )
 
-    def _read(self, pipeline: Pipeline, stream: Stream, asset: Partitioned) -> None:
+    def _read(self, pipeline: Pipeline, stream: Stream, asset: PartitionedAsset) -> None:
         news = pipeline.database.change_feed.since(stream.name, asset.kind, self._marks)
         self._keys |= dict.fromkeys(asset.key_of(one) for one in news.planned)
         published = (_Published(one, news.generations[one.id]) for one in news.published)
@@ -141,7 +145,11 @@ class Heard:
         self._marks = news.cursors
 
     def _unseen(
-        self, pipeline: Pipeline, stream: Stream, asset: Partitioned, instance: dg.DagsterInstance
+        self,
+        pipeline: Pipeline,
+        stream: Stream,
+        asset: PartitionedAsset,
+        instance: dg.DagsterInstance,
     ) -> list[dg.AssetMaterialization]:
         for key in _shown(instance, asset, self._events):
             del self._events[key]
@@ -151,7 +159,7 @@ class Heard:
         at_work = reporting_runs(instance, asset).keys(KeyOrder(lambda: _order(instance, asset)))
         events = []
         missing = [key for key in self._events if key not in at_work]
-        for key in missing[: MOST_EVENTS if self.in_ticks else None]:
+        for key in missing[: MAX_EVENTS_PER_TICK if self.in_ticks else None]:
             manifest = pipeline.database.manifests.of_batch(self._events[key].batch)
             # Without a manifest, a worker of the library published a result of its own.
             if manifest is None or manifest.generation <= _told(instance, asset, key):
@@ -170,14 +178,14 @@ class _Due:
 
     pipeline: Pipeline
     stream: Stream
-    asset: Partitioned
+    asset: PartitionedAsset
 
     def __iter__(self) -> Iterator[BatchStatus]:
         return self.pipeline.database.change_feed.due(self.stream.name, self.asset.kind)
 
 
 def _there(
-    instance: dg.DagsterInstance, asset: Partitioned, keys: Collection[str]
+    instance: dg.DagsterInstance, asset: PartitionedAsset, keys: Collection[str]
 ) -> Collection[str]:
     if not keys:
         return ()
@@ -187,7 +195,7 @@ def _there(
 
 
 def _shown(
-    instance: dg.DagsterInstance, asset: Partitioned, published: Mapping[str, _Published]
+    instance: dg.DagsterInstance, asset: PartitionedAsset, published: Mapping[str, _Published]
 ) -> list[str]:
     """Give the keys of what Dagster shows in its newest generation, without reading any event.
 
@@ -201,7 +209,7 @@ def _shown(
 
 
 def _data_versions(
-    instance: dg.DagsterInstance, asset: Partitioned, keys: Sequence[str]
+    instance: dg.DagsterInstance, asset: PartitionedAsset, keys: Sequence[str]
 ) -> dict[str, int]:
     """Give the data versions that are generations, as the last events of partitions have them."""
     if not keys:
@@ -216,7 +224,7 @@ def _data_versions(
     return {key: int(text) for key, text in versions.items() if text.isdecimal()}
 
 
-def _told(instance: dg.DagsterInstance, asset: Partitioned, key: str) -> int:
+def _told(instance: dg.DagsterInstance, asset: PartitionedAsset, key: str) -> int:
     """Read the generation that the last event of a partition tells of; 0 without one."""
     of_key = dg.AssetRecordsFilter(asset_key=asset.asset_key, asset_partitions=[key])
     found = instance.fetch_materializations(of_key, limit=1).records
@@ -224,7 +232,7 @@ def _told(instance: dg.DagsterInstance, asset: Partitioned, key: str) -> int:
 
 
 def _materialized(
-    instance: dg.DagsterInstance, asset: Partitioned, keys: Collection[str]
+    instance: dg.DagsterInstance, asset: PartitionedAsset, keys: Collection[str]
 ) -> Collection[str]:
     if not keys:
         return ()
@@ -236,7 +244,7 @@ def _materialized(
 
 
 def _order(
-    instance: dg.DagsterInstance, asset: Partitioned, new_keys: Sequence[str] = ()
+    instance: dg.DagsterInstance, asset: PartitionedAsset, new_keys: Sequence[str] = ()
 ) -> list[str]:
     added = instance.get_dynamic_partitions(asset.set_name)
     there: Set[str] = {*added}
@@ -244,48 +252,48 @@ def _order(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Discovered:
+class TickResult:
     """What one look at the landing brought; `troubles` kept it from some files."""
 
     registered: Registered
     planned: Planned
-    known: Known
+    known: SyncPlan
     troubles: tuple[PipelineError, ...] = ()
 
 
-LOOKS_TO_A_FULL_ONE = 120
+TICKS_PER_FULL_SYNC = 120
 
 
 @dataclass(slots=True)
-class _Remembered:
+class _SyncMemory:
     """What looks have found; `landing` knows the files of a meta table that begins at `beginning`,
     and `pointed` are the numbers of publishes at which every manifest had its manifest file.
     `checked` is the database that was as new as the storage.
     """
 
-    heard: Heard
+    partitions: PartitionSync
     landing: PolledLanding | None = None
     beginning: datetime | None = None
     pointed: Mapping[int, int] | None = None
     checked: CheckedInventory = field(default_factory=CheckedInventory)
 
 
-class Look:
+class SyncState:
     """What one process remembers of a stream from look to look; one look at a time.
 
     Every so many-th look compares everything, for partitions, events and rows can be removed by
     hand, and a database be put back.
     """
 
-    def __init__(self, *, in_ticks: bool = True, full_every: int = LOOKS_TO_A_FULL_ONE) -> None:
+    def __init__(self, *, in_ticks: bool = True, full_every: int = TICKS_PER_FULL_SYNC) -> None:
         self._full_every = full_every
         self._in_ticks = in_ticks
         self._turn = threading.Lock()
         self._looks = 0
-        self._remembered = _Remembered(heard=Heard(in_ticks=in_ticks))
+        self._remembered = _SyncMemory(partitions=PartitionSync(in_ticks=in_ticks))
 
     @contextmanager
-    def turn(self) -> Iterator[_Remembered]:
+    def locked(self) -> Iterator[_SyncMemory]:
         """Wait for who looks at present and give what is remembered."""
         with self._turn:
             if self._looks % self._full_every == 0:
@@ -293,8 +301,11 @@ class Look:
             self._looks += 1
             yield self._remembered
 
-    def _begun_anew(self) -> _Remembered:
-        before, anew = self._remembered, _Remembered(heard=Heard(in_ticks=self._in_ticks))
+    def _begun_anew(self) -> _SyncMemory:
+        before, anew = (
+            self._remembered,
+            _SyncMemory(partitions=PartitionSync(in_ticks=self._in_ticks)),
+        )
         if before.landing is not None:
             before.landing.forget()
             anew.landing, anew.beginning = before.landing, before.beginning
@@ -306,15 +317,15 @@ def lands_in_s3(stream: Stream) -> bool:
     return isinstance(filesystem_of(stream.source.place), S3FileSystem)
 
 
-def discover(
+def register_and_plan(
     pipeline: Pipeline,
     stream: Stream,
     instance: dg.DagsterInstance,
     *,
     drain: bool,
-    look: Look | None = None,
+    look: SyncState | None = None,
     filesystem: FileSystem | None = None,
-) -> Discovered:
+) -> TickResult:
     """Look for new files, plan them, and compare the inventory with what Dagster knows.
 
     Changes the inventory only, never a user's own meta table; the caller adds partitions and
@@ -324,7 +335,7 @@ def discover(
     Raises:
         InventoryOlderError: the storage has manifests that the inventory does not know.
     """
-    with (look or Look(in_ticks=False)).turn() as remembered:
+    with (look or SyncState(in_ticks=False)).locked() as remembered:
         _reconcile(pipeline, stream, remembered)
         table = pipeline.meta_table(stream)
         registered = Registered(found=0, new_items=0)
@@ -337,29 +348,29 @@ def discover(
             registered = landing.settled(registered)
             troubles = (*landing.troubles,)
         planned = pipeline.database.batches.plan(table, stream.limits, drain=drain)
-        known = remembered.heard.look(pipeline, stream, batches_of(stream), instance)
-    return Discovered(registered=registered, planned=planned, known=known, troubles=troubles)
+        known = remembered.partitions.diff(pipeline, stream, batches_of(stream), instance)
+    return TickResult(registered=registered, planned=planned, known=known, troubles=troubles)
 
 
-def look_at_batches(
-    pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, look: Look | None = None
-) -> Known:
-    """Do what `discover` does without registering or planning anything."""
-    with (look or Look(in_ticks=False)).turn() as remembered:
+def sync_batches(
+    pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, look: SyncState | None = None
+) -> SyncPlan:
+    """Do what `register_and_plan` does without registering or planning anything."""
+    with (look or SyncState(in_ticks=False)).locked() as remembered:
         _reconcile(pipeline, stream, remembered)
-        return remembered.heard.look(pipeline, stream, batches_of(stream), instance)
+        return remembered.partitions.diff(pipeline, stream, batches_of(stream), instance)
 
 
-def look_at_backfills(
-    pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, look: Look | None = None
-) -> Known:
+def sync_backfills(
+    pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, look: SyncState | None = None
+) -> SyncPlan:
     """Close what a crash left open, and compare the backfills of a stream with Dagster's keys."""
-    with (look or Look(in_ticks=False)).turn() as remembered:
+    with (look or SyncState(in_ticks=False)).locked() as remembered:
         _reconcile(pipeline, stream, remembered)
-        return remembered.heard.look(pipeline, stream, backfills_of(stream), instance)
+        return remembered.partitions.diff(pipeline, stream, backfills_of(stream), instance)
 
 
-def _reconcile(pipeline: Pipeline, stream: Stream, remembered: _Remembered) -> None:
+def _reconcile(pipeline: Pipeline, stream: Stream, remembered: _SyncMemory) -> None:
     """Close what a crash left open; manifest files are looked for after something was published.
 
     Nothing is done where the inventory is older than the storage.
@@ -380,7 +391,7 @@ def _landing(
     pipeline: Pipeline,
     stream: Stream,
     table: OwnMetaTable,
-    remembered: _Remembered,
+    remembered: _SyncMemory,
     *,
     wait: bool,
     filesystem: FileSystem | None,

@@ -17,7 +17,7 @@ from batch_pipeline.model.stream import Stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Partitioned:
+class PartitionedAsset:
     """An asset of batches.
 
     `kind` is that of the jobs whose batches they are; `tags_of` are tags for a run that a sensor
@@ -40,9 +40,9 @@ class Partitioned:
         return str(self.partitions.name)
 
 
-def batches_of(stream: Stream) -> Partitioned:
+def batches_of(stream: Stream) -> PartitionedAsset:
     """Describe the asset of a stream's own batches."""
-    return Partitioned(
+    return PartitionedAsset(
         kind=JobKind.INCREMENTAL,
         asset_key=names.batches_key(stream),
         partitions=names.partitions(stream),
@@ -54,9 +54,9 @@ def batches_of(stream: Stream) -> Partitioned:
     )
 
 
-def backfills_of(stream: Stream) -> Partitioned:
+def backfills_of(stream: Stream) -> PartitionedAsset:
     """Describe the asset of the batches of a stream's backfills."""
-    return Partitioned(
+    return PartitionedAsset(
         kind=JobKind.BACKFILL,
         asset_key=names.backfill_asset_key(stream),
         partitions=names.backfill_partitions(stream),

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from batch_pipeline.config.landed_files import project_not_made
-from batch_pipeline.config.stream_file import FILE_NAME, load_streams_tolerantly
+from batch_pipeline.config.stream_file import FILE_NAME, load_valid_streams
 from batch_pipeline.model.errors import ConfigurationError
 
 STREAMS = "streams"
@@ -68,7 +68,7 @@ def _check_new(folder: Path, name: str) -> None:
     if path.exists():
         step = f"It says how the stream runs: change it by hand, {other}."
         raise project_not_made(str(path), "is there already", step)
-    known, _ = load_streams_tolerantly(folder / STREAMS)
+    known, _ = load_valid_streams(folder / STREAMS)
     if name in known:
         where = str(folder / STREAMS)
         problem = f"has the stream {name} already, in a file of another folder's name"

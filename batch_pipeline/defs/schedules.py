@@ -5,7 +5,7 @@ it closes what is dead already, and deletes what no manifest has named for a day
 import dagster as dg
 
 from batch_pipeline.defs.names import COLLECT_GARBAGE_JOB, RECONCILE_JOB, identifier, meta_table_job
-from batch_pipeline.defs.sensors.run_requests import tags_at
+from batch_pipeline.defs.sensors.run_requests import schedule_tags
 from batch_pipeline.model.stream import Stream
 
 RECONCILE_AT = "41 * * * *"
@@ -20,7 +20,7 @@ def maintenance_schedules() -> list[dg.ScheduleDefinition]:
             cron_schedule=RECONCILE_AT,
             execution_timezone="UTC",
             job_name=RECONCILE_JOB,
-            tags_fn=tags_at,
+            tags_fn=schedule_tags,
             default_status=dg.DefaultScheduleStatus.RUNNING,
             description="Closes what crashes left open and looks for late items, every hour.",
         ),
@@ -29,7 +29,7 @@ def maintenance_schedules() -> list[dg.ScheduleDefinition]:
             cron_schedule=COLLECT_GARBAGE_AT,
             execution_timezone="UTC",
             job_name=COLLECT_GARBAGE_JOB,
-            tags_fn=tags_at,
+            tags_fn=schedule_tags,
             default_status=dg.DefaultScheduleStatus.RUNNING,
             description="Deletes files that no manifest needs, every night.",
         ),
@@ -49,7 +49,7 @@ def new_files_schedules(stream: Stream) -> list[dg.ScheduleDefinition]:
         cron_schedule=rules.schedule,
         execution_timezone=rules.timezone,
         job_name=meta_table_job(stream),
-        tags_fn=tags_at,
+        tags_fn=schedule_tags,
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description=f"Looks for new files of {stream.name}: {rules.schedule} ({rules.timezone}).",
     )

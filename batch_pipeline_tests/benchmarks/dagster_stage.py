@@ -20,7 +20,7 @@ import yaml
 from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.instance.home import open_instance
-from batch_pipeline.defs.partitions import Partitioned, backfills_of, batches_of
+from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.id_range import IdRange
@@ -116,7 +116,7 @@ class Stage:
         request = Backfill.of_stream("orders", name, selection, limits)
         self.pipeline.database.backfills.plan(request, self.pipeline.database.meta_table("orders"))
 
-    def _tell(self, engine: sa.Engine, asset: Partitioned) -> None:
+    def _tell(self, engine: sa.Engine, asset: PartitionedAsset) -> None:
         keys = [asset.key_of(one.batch) for one in asset.statuses(self.pipeline.database)]
         if not keys:
             return

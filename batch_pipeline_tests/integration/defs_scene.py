@@ -13,7 +13,7 @@ import yaml
 from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG
-from batch_pipeline.defs.partitions import Partitioned, backfills_of, batches_of
+from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.backfill import Backfill, Selection
@@ -34,12 +34,12 @@ class DefsScene:
     definitions: dg.Definitions
 
     @property
-    def batches(self) -> Partitioned:
+    def batches(self) -> PartitionedAsset:
         """The asset of the stream's own batches."""
         return batches_of(self.stream)
 
     @property
-    def backfills(self) -> Partitioned:
+    def backfills(self) -> PartitionedAsset:
         """The asset of the stream's backfills."""
         return backfills_of(self.stream)
 

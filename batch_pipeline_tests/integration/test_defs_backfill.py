@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from batch_pipeline.defs.names import BACKFILL_TAG, LAUNCH_TAG, PRIORITY_TAG
-from batch_pipeline.defs.sensors.run_requests import Memory
+from batch_pipeline.defs.sensors.run_requests import LaunchCursor
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene, ranges
@@ -74,7 +74,7 @@ def test_batches_of_a_run_that_is_under_way_are_not_launched_again(scene: DefsSc
 
 def _since(cursor: str | None, seconds: float) -> str:
     """Let launches that a cursor remembers be older than they are."""
-    memory = Memory.of_cursor(cursor)
+    memory = LaunchCursor.of_cursor(cursor)
     return replace(
         memory, launched_at={key: at - seconds for key, at in memory.launched_at.items()}
     ).cursor()

@@ -13,12 +13,12 @@ from dagster_aws.s3 import S3Resource
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.cli import cli
-from batch_pipeline.cli.run_output import complain_of
+from batch_pipeline.cli.run_output import print_error
 from batch_pipeline.config.stream_file import read_stream_file
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.defs.in_process import drain
+from batch_pipeline.defs.in_process import run_until_idle
 from batch_pipeline.defs.names import meta_table_job
-from batch_pipeline.defs.partition_sync import Look, discover
+from batch_pipeline.defs.partition_sync import SyncState, register_and_plan
 from batch_pipeline.defs.resources import PipelineResource, StoreResource
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.stream import Arrivals, KeyOrder, Source, Stream
@@ -158,12 +158,12 @@ def test_drain_ends_with_what_it_could_not_register(
         place.delete(key)
     place.put("in/0.csv#bytes=0-9")
     pipeline = Pipeline.from_environment()
-    drained = list(drain(pipeline, [stream, replace(stream, name="clicks")], instance))
+    drained = list(run_until_idle(pipeline, [stream, replace(stream, name="clicks")], instance))
     pipeline.close()
     assert [one.files_found for one in drained] == [0, 0]
     for one in drained:
         assert "0.csv#bytes=0-9' was not registered, for its key ends as" in str(one.error)
-    assert complain_of(drained) == 1
+    assert print_error(drained) == 1
     result = _tick(stream, instance)
     assert isinstance(result, dg.SensorResult)
     assert "0.csv#bytes=0-9' was not registered" in str(result.skip_reason)
@@ -192,9 +192,9 @@ def test_looks_that_compare_everything_leave_the_relist_to_its_time(
         starts.append(params.get("StartAfter", ""))
 
     client.meta.events.register("provide-client-params.s3.ListObjectsV2", note)
-    look, pipeline = Look(full_every=2), Pipeline.from_environment()
+    look, pipeline = SyncState(full_every=2), Pipeline.from_environment()
     for _ in range(6):
-        discover(
+        register_and_plan(
             pipeline,
             ascending,
             instance,

@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 
 from batch_pipeline.defs.names import LAUNCH_TAG
-from batch_pipeline.defs.partitions import Partitioned
+from batch_pipeline.defs.partitions import PartitionedAsset
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import BatchSupersededError, UnknownBatchError
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
@@ -40,7 +40,7 @@ def _split(scene: DefsScene, job: str, key: str) -> None:
 
 
 def _materialized(
-    scene: DefsScene, asset: Partitioned, key: str, **tags: str
+    scene: DefsScene, asset: PartitionedAsset, key: str, **tags: str
 ) -> dg.ExecuteInProcessResult:
     job = scene.definitions.resolve_job_def(asset.job)
     return job.execute_in_process(instance=scene.instance, partition_key=key, tags=tags)

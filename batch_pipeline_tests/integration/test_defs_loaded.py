@@ -18,7 +18,7 @@ from batch_pipeline.defs.names import (
     loaded_key,
 )
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.defs.sensors.loads import Memory
+from batch_pipeline.defs.sensors.loads import LoadCursor
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
 from batch_pipeline_tests.integration.downstream_scene import execute as execute_run_of
@@ -252,7 +252,7 @@ def test_load_sensor_finds_what_was_asked_for_again_by_a_run_that_died(scene: De
     quiet = scene.tick("orders_load").cursor
     assert scene.database.loads.void("orders", "good", [FIRST])
     assert not scene.tick("orders_load", quiet).run_requests
-    memory = Memory.of_cursor(quiet)
+    memory = LoadCursor.of_cursor(quiet)
     later = replace(memory, looked_at=memory.looked_at - 600)
     assert scene.tick("orders_load", later.cursor()).run_requests
 

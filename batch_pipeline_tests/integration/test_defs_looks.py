@@ -9,15 +9,15 @@ import pytest
 from batch_pipeline.defs.metadata import generation_of
 from batch_pipeline.defs.names import DATA_VERSION_TAG, LAUNCH_TAG
 from batch_pipeline.defs.partition_sync import (
-    MOST_KEYS,
-    Heard,
-    Known,
-    Look,
-    discover,
-    look_at_backfills,
-    look_at_batches,
+    MAX_KEYS_PER_TICK,
+    PartitionSync,
+    SyncPlan,
+    SyncState,
+    register_and_plan,
+    sync_backfills,
+    sync_batches,
 )
-from batch_pipeline.defs.partitions import Partitioned
+from batch_pipeline.defs.partitions import PartitionedAsset
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.job import JobKind
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene, ranges
@@ -71,16 +71,16 @@ def test_partitions_of_a_lost_tick_are_asked_for_again(scene: DefsScene) -> None
 
 def test_partition_that_was_removed_by_hand_comes_back(scene: DefsScene) -> None:
     """Expect a full comparison after so many looks, and at once in another process."""
-    look = Look(full_every=3)
+    look = SyncState(full_every=3)
     for _ in range(2):
         scene.instance.add_dynamic_partitions("orders.batches", _new_keys(scene, look))
     scene.instance.delete_dynamic_partition("orders.batches", KEYS[1])
-    assert _new_keys(scene, Look()) == [KEYS[1]]
+    assert _new_keys(scene, SyncState()) == [KEYS[1]]
     assert [_new_keys(scene, look) for _ in range(2)] == [[], [KEYS[1]]]
 
 
-def _new_keys(scene: DefsScene, look: Look) -> list[str]:
-    found = discover(scene.pipeline, scene.stream, scene.instance, drain=False, look=look)
+def _new_keys(scene: DefsScene, look: SyncState) -> list[str]:
+    found = register_and_plan(scene.pipeline, scene.stream, scene.instance, drain=False, look=look)
     return list(found.known.new_keys)
 
 
@@ -103,33 +103,33 @@ def test_lost_event_of_a_later_generation_is_told_until_dagster_shows_it(
     has looked before and of a new one; nothing, once it was reported."""
     scene.plan()
     asset = {"batches": scene.batches, "backfill": scene.backfills}[name]
-    look = Look()
+    look = SyncState()
     keys = _known(scene, asset, look).new_keys
     scene.instance.add_dynamic_partitions(asset.set_name, list(keys))
     batch = asset.find(scene.database, keys[0])
     publish(scene.database, batch)
     _tell_in_a_run(scene, asset, keys[0])
-    assert [_known(scene, asset, one).unseen for one in (look, Look())] == [[], []]
+    assert [_known(scene, asset, one).unseen for one in (look, SyncState())] == [[], []]
     publish(scene.database, batch)
-    lost = [_known(scene, asset, one).unseen for one in (look, look, Look())]
+    lost = [_known(scene, asset, one).unseen for one in (look, look, SyncState())]
     assert [[_generation(event) for event in events] for events in lost] == [[(keys[0], 2)]] * 3
     scene.instance.report_runless_asset_event(lost[0][0])
-    assert [_known(scene, asset, one).unseen for one in (look, Look())] == [[], []]
+    assert [_known(scene, asset, one).unseen for one in (look, SyncState())] == [[], []]
 
 
 def test_generation_that_an_earlier_release_told_is_not_told_again(scene: DefsScene) -> None:
     """Expect the numbers of an event to count where it has no data version, and an event without
     either, which a person reports by hand, to stand for the first generation only."""
-    keys = _new_keys(scene, Look())
+    keys = _new_keys(scene, SyncState())
     first, second = (scene.batches.find(scene.database, key) for key in keys[:2])
     for batch in (first, first, second):
         publish(scene.database, batch)
     for key, metadata in ((keys[0], {"generation": 2}), (keys[1], {})):
         event = dg.AssetMaterialization(scene.batches.asset_key, partition=key, metadata=metadata)
         scene.instance.report_runless_asset_event(event)
-    assert _known(scene, scene.batches, Look()).unseen == []
+    assert _known(scene, scene.batches, SyncState()).unseen == []
     publish(scene.database, second)
-    assert [_generation(one) for one in _known(scene, scene.batches, Look()).unseen] == [
+    assert [_generation(one) for one in _known(scene, scene.batches, SyncState()).unseen] == [
         (keys[1], 2)
     ]
 
@@ -140,7 +140,7 @@ def test_lost_event_among_many_generations_is_found_without_reading_the_others(
     """Expect a look that begins anew to read one manifest, though all 504 batches were published
     more than once: at 100,000 of them, one query for each would take minutes."""
     _land(scene, up_to=512)
-    keys = _new_keys(scene, Look())
+    keys = _new_keys(scene, SyncState())
     execute(scene.database, "UPDATE batch_pipeline.batch_state SET state='published', generation=2")
     for key in keys:
         event = dg.AssetMaterialization(
@@ -148,9 +148,9 @@ def test_lost_event_among_many_generations_is_found_without_reading_the_others(
         )
         scene.instance.report_runless_asset_event(event)
     publish(scene.database, scene.batches.find(scene.database, keys[500]))
-    heard = Heard(in_ticks=True)
+    heard = PartitionSync(in_ticks=True)
     with recorded(scene.pipeline.database.engine) as statements:
-        known = heard.look(scene.pipeline, scene.stream, scene.batches, scene.instance)
+        known = heard.diff(scene.pipeline, scene.stream, scene.batches, scene.instance)
     assert [_generation(one) for one in known.unseen] == [(keys[500], 3)]
     newest = "ORDER BY batch_pipeline.attempt.generation DESC"
     assert sum(newest in text for text, _ in statements) == 1
@@ -158,14 +158,14 @@ def test_lost_event_among_many_generations_is_found_without_reading_the_others(
 
 def test_later_result_of_a_worker_of_the_library_has_nothing_to_tell(scene: DefsScene) -> None:
     """Expect no event, not even that of the manifest before it once more."""
-    [key, *_] = _new_keys(scene, Look())
+    [key, *_] = _new_keys(scene, SyncState())
     batch = scene.batches.find(scene.database, key)
     publish(scene.database, batch)
-    [event] = _known(scene, scene.batches, Look()).unseen
+    [event] = _known(scene, scene.batches, SyncState()).unseen
     scene.instance.report_runless_asset_event(event)
     with claimed(scene.database, batch) as attempt:
         scene.database.attempts.succeed(attempt, result="done", logging=None, seen=None)
-    assert _known(scene, scene.batches, Look()).unseen == []
+    assert _known(scene, scene.batches, SyncState()).unseen == []
 
 
 def test_event_is_left_to_the_run_that_is_about_to_tell_it(scene: DefsScene) -> None:
@@ -182,12 +182,12 @@ def test_event_is_left_to_the_run_that_is_about_to_tell_it(scene: DefsScene) -> 
 
 def test_many_partitions_are_added_in_order_and_in_bounds(scene: DefsScene) -> None:
     """Expect a tick to take so many keys, the next the rest, and runs of added keys only."""
-    _land(scene, up_to=12 + MOST_KEYS)
+    _land(scene, up_to=12 + MAX_KEYS_PER_TICK)
     first, second = scene.tick(SENSOR), scene.tick(SENSOR)
-    assert (len(_asked(first)), len(_asked(second))) == (MOST_KEYS, 4)
+    assert (len(_asked(first)), len(_asked(second))) == (MAX_KEYS_PER_TICK, 4)
     keys = scene.instance.get_dynamic_partitions("orders.batches")
     assert keys == sorted(keys)
-    assert len(keys) == MOST_KEYS + 4
+    assert len(keys) == MAX_KEYS_PER_TICK + 4
     assert len(first.run_requests or []) == 3
     assert _asked(scene.tick(SENSOR)) == []
 
@@ -203,8 +203,8 @@ def _land(scene: DefsScene, *, up_to: int) -> None:
     )
 
 
-def _known(scene: DefsScene, asset: Partitioned, look: Look) -> Known:
-    ask = look_at_batches if asset.kind is JobKind.INCREMENTAL else look_at_backfills
+def _known(scene: DefsScene, asset: PartitionedAsset, look: SyncState) -> SyncPlan:
+    ask = sync_batches if asset.kind is JobKind.INCREMENTAL else sync_backfills
     return ask(scene.pipeline, scene.stream, scene.instance, look)
 
 
@@ -212,7 +212,7 @@ def _generation(event: dg.AssetMaterialization) -> tuple[str | None, int]:
     return event.partition, generation_of(event)
 
 
-def _tell_in_a_run(scene: DefsScene, asset: Partitioned, key: str) -> None:
+def _tell_in_a_run(scene: DefsScene, asset: PartitionedAsset, key: str) -> None:
     """Let a run for what is new come to a batch that is published: it only tells of it."""
     job = scene.definitions.resolve_job_def(asset.job)
     tags = {LAUNCH_TAG: "new"}

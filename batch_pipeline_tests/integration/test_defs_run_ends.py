@@ -6,7 +6,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from batch_pipeline.defs.instance.home import close_left_runs, drain_tags
+from batch_pipeline.defs.instance.home import close_abandoned_runs, command_run_tags
 from batch_pipeline.defs.names import CLOSED_TAG, PRIORITY_TAG, late_job, meta_table_job
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import AttemptStatus, BatchStatus
@@ -204,11 +204,11 @@ def test_run_whose_cancelling_a_crash_cut_short_is_cancelled(
     scene: DefsScene, run: dg.DagsterRun
 ) -> None:
     """Expect what `run` finds on the way out to be cancelled, and the rest to have failed."""
-    tags = drain_tags(scene.pipeline)
+    tags = command_run_tags(scene.pipeline)
     other = scene.started(dg.RunRequest(job_name=scene.backfills.job, tags=tags))
     scene.instance.add_run_tags(run.run_id, tags)
     scene.instance.report_run_canceling(run)
-    assert close_left_runs(scene.pipeline, scene.instance) == 2
+    assert close_abandoned_runs(scene.pipeline, scene.instance) == 2
     assert scene.run(run).status is dg.DagsterRunStatus.CANCELED
     assert scene.run(other).status is dg.DagsterRunStatus.FAILURE
 

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 import yaml
 
-from batch_pipeline.config.stream_file import load_streams_tolerantly
+from batch_pipeline.config.stream_file import load_valid_streams
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import AttemptStatus, BatchState
@@ -120,7 +120,7 @@ def test_cron_line_that_is_none_is_told_with_its_file_while_others_load(tmp_path
     document = yaml.safe_load(path.read_text())
     document["attributes"]["dagster"]["schedule"] = "0 25 * * *"
     path.write_text(yaml.safe_dump(document))
-    streams, problems = load_streams_tolerantly(tmp_path / "streams")
+    streams, problems = load_valid_streams(tmp_path / "streams")
     [problem] = problems
     assert isinstance(problem, StreamFileError)
     assert str(path) in str(problem)

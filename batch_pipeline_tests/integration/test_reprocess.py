@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batch_pipeline.defs.in_process import choose
+from batch_pipeline.defs.in_process import select_batches
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
@@ -34,7 +34,7 @@ def scene(
 def _chosen(scene: DefsScene, **words: Any) -> dict[str, str]:
     """Return the partitions that are chosen, each with the key of its published batch."""
     before = everything(scene.database)
-    found = choose(scene.pipeline, scene.stream, scene.instance, **words).partitions
+    found = select_batches(scene.pipeline, scene.stream, scene.instance, **words).partitions
     assert everything(scene.database) == before
     return {key: one.batch.key for key, one in found.items()}
 
@@ -53,7 +53,7 @@ def test_keys_choose_their_partitions_in_order(scene: DefsScene) -> None:
 def test_key_without_published_batches_is_refused(scene: DefsScene, key: str) -> None:
     """Expect a batch that waits, one that is not there and nonsense to be quoted."""
     with pytest.raises(InvalidValueError, match=key):
-        choose(scene.pipeline, scene.stream, scene.instance, keys=[KEYS[0], key])
+        select_batches(scene.pipeline, scene.stream, scene.instance, keys=[KEYS[0], key])
 
 
 def test_batches_of_before_a_moment_are_chosen(scene: DefsScene) -> None:
@@ -75,7 +75,7 @@ def test_batches_published_in_a_time_are_chosen_with_its_start_and_without_its_e
 def test_time_that_ends_before_it_begins_is_refused(scene: DefsScene) -> None:
     first, second = scene.database.batches.statuses("orders")[:2]
     with pytest.raises(InvalidValueError, match="a time after `since`"):
-        choose(
+        select_batches(
             scene.pipeline,
             scene.stream,
             scene.instance,

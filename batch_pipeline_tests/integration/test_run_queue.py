@@ -25,8 +25,8 @@ from batch_pipeline.defs.names import (
     RANGE_START_TAG,
     STREAM_TAG,
 )
-from batch_pipeline.defs.partitions import Partitioned, backfills_of, batches_of
-from batch_pipeline.defs.sensors.run_requests import Memory, launches
+from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batches_of
+from batch_pipeline.defs.sensors.run_requests import LaunchCursor, plan_launches
 from batch_pipeline.model.batch import BatchState, BatchStatus
 from batch_pipeline.model.dagster_settings import DagsterRules
 from batch_pipeline.model.errors import SettingError
@@ -61,7 +61,7 @@ class Queue:
     instance: dg.DagsterInstance
     definitions: dg.Definitions
 
-    def launch(self, asset: Partitioned, one: Stream, batches: int) -> Sequence[dg.RunRequest]:
+    def launch(self, asset: PartitionedAsset, one: Stream, batches: int) -> Sequence[dg.RunRequest]:
         """Let a sensor launch planned batches of one item each, at most ten runs."""
         job = one.name if asset.kind is JobKind.INCREMENTAL else f"{one.name}.2023"
         statuses = [
@@ -70,7 +70,7 @@ class Queue:
         ]
         order = [asset.key_of(status.batch) for status in statuses]
         self.instance.add_dynamic_partitions(asset.set_name, order)
-        return launches(self.instance, one, asset, statuses, order, Memory()).requests
+        return plan_launches(self.instance, one, asset, statuses, order, LaunchCursor()).requests
 
     def queue(self, requests: Sequence[dg.RunRequest]) -> None:
         """Put what was asked for into the queue."""

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from batch_pipeline.cli import cli
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.defs.in_process import choose
+from batch_pipeline.defs.in_process import select_batches
 from batch_pipeline.defs.names import LAUNCH_TAG, RANGE_END_TAG, RANGE_START_TAG, loaded_key
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.inventory.database import Database
@@ -101,10 +101,10 @@ def test_loading_a_wide_partition_fails_and_loads_nothing(scene: DefsScene) -> N
 
 
 def test_reprocess_with_a_wide_partition_chooses_its_batches(scene: DefsScene) -> None:
-    found = choose(scene.pipeline, scene.stream, scene.instance)
+    found = select_batches(scene.pipeline, scene.stream, scene.instance)
     assert {*found.partitions} == {*KEYS[:3]}
     with pytest.raises(InvalidValueError, match=WIDE):
-        choose(scene.pipeline, scene.stream, scene.instance, keys=[WIDE])
+        select_batches(scene.pipeline, scene.stream, scene.instance, keys=[WIDE])
 
 
 @pytest.mark.usefixtures("scene")

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from batch_pipeline.defs.partition_sync import Look
+from batch_pipeline.defs.partition_sync import SyncState
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import LandingUnavailableError
 from batch_pipeline.model.item import Registered
@@ -175,9 +175,9 @@ def test_full_looks_let_a_long_pass_come_to_its_end(
     and a row that was removed by hand to be made again by the pass that begins after such a look.
     """
     place.put_many(1, 10)
-    look, news = Look(full_every=3), []
+    look, news = SyncState(full_every=3), []
     for number in range(20):
-        with look.turn() as remembered:
+        with look.locked() as remembered:
             if remembered.landing is None:
                 remembered.landing = PolledLanding(place.landing(), limit=2)
             watched = remembered.landing

@@ -4,7 +4,7 @@ import dagster as dg
 import pytest
 
 from batch_pipeline.defs.assets.batches import raise_failures
-from batch_pipeline.defs.assets.partition_events import WaitsError, told
+from batch_pipeline.defs.assets.partition_events import WaitsError, summarize_errors
 from batch_pipeline.model.errors import PipelineError, TargetFailedError
 
 
@@ -15,13 +15,13 @@ def failed(number: int) -> PipelineError:
 
 def test_reasons_of_few_batches_are_all_told() -> None:
     """Expect both, one after the other."""
-    assert told([failed(1), failed(2)]) == f"{failed(1)}; {failed(2)}"
+    assert summarize_errors([failed(1), failed(2)]) == f"{failed(1)}; {failed(2)}"
 
 
 def test_reasons_of_many_batches_are_the_first_twenty_and_a_count() -> None:
     """Expect 20 of 25, and batches that only wait to be counted."""
     errors = [*map(failed, range(25)), WaitsError("a"), WaitsError("b")]
-    text = told(errors)
+    text = summarize_errors(errors)
     assert text.count("was not loaded") == 20
     assert "number-19." in text
     assert "number-20." not in text

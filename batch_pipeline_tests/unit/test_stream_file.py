@@ -10,7 +10,7 @@ from batch_pipeline.config.stream_file import (
     StreamAttributes,
     find_stream_files,
     load_streams,
-    load_streams_tolerantly,
+    load_valid_streams,
     read_stream_file,
 )
 from batch_pipeline.model.dagster_settings import DagsterRules
@@ -247,7 +247,7 @@ def test_load_streams_without_stream_file_is_refused(tmp_path: Path, folder: str
     """No folder and an empty folder are told alike; the tolerant form finds nothing."""
     with pytest.raises(ConfigurationError, match="No stream file found below"):
         load_streams(tmp_path / folder)
-    assert load_streams_tolerantly(tmp_path / folder) == ({}, [])
+    assert load_valid_streams(tmp_path / folder) == ({}, [])
 
 
 def test_load_streams_gives_streams_by_their_own_name(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_load_streams_tolerantly_with_a_broken_file_loads_the_others(tmp_path: P
     """One mistake stops one stream."""
     stream_file(tmp_path, "type: [", name="a")
     stream_file(tmp_path, name="b")
-    streams, errors = load_streams_tolerantly(tmp_path)
+    streams, errors = load_valid_streams(tmp_path)
     assert list(streams) == ["orders"]
     assert [error.path for error in errors] == [f"{tmp_path}/a/defs.yaml"]
     with pytest.raises(StreamFileError, match=r"a/defs\.yaml"):
@@ -276,7 +276,7 @@ def test_load_streams_with_one_name_in_two_files_loads_neither(tmp_path: Path) -
     stream_file(tmp_path, name="a")
     stream_file(tmp_path, name="b")
     stream_file(tmp_path, MINIMAL.replace("orders", "customers"), name="c")
-    streams, errors = load_streams_tolerantly(tmp_path)
+    streams, errors = load_valid_streams(tmp_path)
     assert list(streams) == ["customers"]
     paths = [f"{tmp_path}/{name}/defs.yaml" for name in "ab"]
     assert [(error.path, error.line) for error in errors] == [(path, 3) for path in paths]

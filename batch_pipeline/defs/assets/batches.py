@@ -14,20 +14,20 @@ from batch_pipeline.defs.assets.partition_events import (
     NOTHING,
     Materializations,
     WaitsError,
-    made_before,
-    surroundings_failed,
-    told,
-    told_by_batch,
+    already_published_by_run,
+    errors_by_batch,
+    infrastructure_failure,
+    summarize_errors,
 )
 from batch_pipeline.defs.checks import (
-    Asked,
-    asked_of_backfills,
-    asked_of_batches,
+    AssetCheckSet,
+    backfill_checks,
+    batches_checks,
     evaluate_run_checks,
 )
 from batch_pipeline.defs.metadata import ENCODE_VERSION, batch_materialization
 from batch_pipeline.defs.names import DRAIN_TAG, LAUNCH_TAG, group, meta_table_key, pool
-from batch_pipeline.defs.partitions import Partitioned, backfills_of, batches_of
+from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource, SparkResource
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.encode import EncodeRequest, EncodeResult
@@ -50,7 +50,7 @@ from batch_pipeline.pipeline.reconcile import pointer_of
 def batches_asset(stream: Stream) -> dg.AssetsDefinition:
     """The batches of a stream. Materializing a partition makes a new attempt on its batch."""
     description = f"BATCH files of {stream.name} in {stream.storage.root}, one manifest a batch."
-    return encoding_asset(stream, batches_of(stream), asked_of_batches(stream), description)
+    return encoding_asset(stream, batches_of(stream), batches_checks(stream), description)
 
 
 def backfill_asset(stream: Stream) -> dg.AssetsDefinition:
@@ -59,11 +59,11 @@ def backfill_asset(stream: Stream) -> dg.AssetsDefinition:
         f"Items of {stream.name} once more, in batches of named backfills; the Dagster job "
         f"plan_backfill, or `batch-pipeline plan {stream.name} --backfill NAME`, plans them."
     )
-    return encoding_asset(stream, backfills_of(stream), asked_of_backfills(stream), description)
+    return encoding_asset(stream, backfills_of(stream), backfill_checks(stream), description)
 
 
 def encoding_asset(
-    stream: Stream, asset: Partitioned, asked: Asked, description: str
+    stream: Stream, asset: PartitionedAsset, asked: AssetCheckSet, description: str
 ) -> dg.AssetsDefinition:
     """Define an asset of batches, several of which a run encodes on one Spark session."""
 
@@ -101,7 +101,10 @@ def encoding_asset(
 
 
 def encode_partitions(
-    published: Materializations, workshop: EncodeContext, database: Database, asset: Partitioned
+    published: Materializations,
+    workshop: EncodeContext,
+    database: Database,
+    asset: PartitionedAsset,
 ) -> Mapping[str, PipelineError]:
     """Encode and publish the run's partitions of an asset one after the other; gives what failed.
 
@@ -122,7 +125,7 @@ def encode_partitions(
                     database.restore_check.pause_stream(workshop.stream.name, error.pause_reason)
             of_surroundings = isinstance(error, ConfigurationError | RetryableError)
             if of_surroundings and not isinstance(error, UnknownBatchError | SourceRefusedError):
-                raise surroundings_failed(context, error) from error
+                raise infrastructure_failure(context, error) from error
             context.log.warning(str(error))
             progress.warning("%s: failed", key, extra={"key": key})
             failures[key] = error
@@ -142,8 +145,8 @@ def raise_failures(
         others = "those that do not wait are" if waiting else "others are"
         raise dg.Failure(
             f"Batches failed: {len(failures) - waiting} of {tried}, {others} {done}: "
-            f"{told(failures.values())}",
-            metadata=told_by_batch(failures),
+            f"{summarize_errors(failures.values())}",
+            metadata=errors_by_batch(failures),
             allow_retries=False,
         )
 
@@ -152,7 +155,7 @@ def _encode_partition(
     published: Materializations,
     workshop: EncodeContext,
     database: Database,
-    asset: Partitioned,
+    asset: PartitionedAsset,
     key: str,
 ) -> None:
     context = published.context
@@ -169,7 +172,7 @@ def _encode_partition(
     if cancellation_reason is not None and by_itself:
         context.log.warning("%s is left alone: %s", key, cancellation_reason)
         return
-    earlier = made_before(context, database, batch)
+    earlier = already_published_by_run(context, database, batch)
     if earlier is not None:
         context.log.info("%s is published already (generation %s)", key, earlier.generation)
         pointer_uri = pointer_of(earlier, database.manifests, workshop.storage)
@@ -204,6 +207,6 @@ class _Told:
         return self.encoder.encode(replace(request, watch=watch))
 
     def _tell(self, done: int, total: int) -> None:
-        told = (self.key, done, total)
-        self.log.info("%s: tasks done: %d of %d", *told)
-        progress.info("%s: tasks done: %d of %d", *told, extra={"tasks": total})
+        summarize_errors = (self.key, done, total)
+        self.log.info("%s: tasks done: %d of %d", *summarize_errors)
+        progress.info("%s: tasks done: %d of %d", *summarize_errors, extra={"tasks": total})

@@ -12,9 +12,9 @@ from batch_pipeline.defs.assets.batches import raise_failures
 from batch_pipeline.defs.assets.partition_events import (
     NOTHING,
     Materializations,
-    surroundings_failed,
+    infrastructure_failure,
 )
-from batch_pipeline.defs.checks import asked_of_late, evaluate_run_checks
+from batch_pipeline.defs.checks import evaluate_run_checks, late_checks
 from batch_pipeline.defs.metadata import ENCODE_VERSION, batch_metadata, encoded_tags
 from batch_pipeline.defs.names import DRAIN_TAG, LAUNCH_TAG, group, late_key, meta_table_key, pool
 from batch_pipeline.defs.resources import PipelineResource, SparkResource
@@ -54,9 +54,7 @@ def late_asset(stream: Stream) -> dg.AssetsDefinition:
         workshop = pipeline.pipeline.encode_context(stream, session)
         with Materializations(context) as published:
             failures, tried = encode_late(published, workshop, pipeline.pipeline.database)
-            blocking = evaluate_run_checks(
-                context, pipeline.pipeline, stream, asked_of_late(stream)
-            )
+            blocking = evaluate_run_checks(context, pipeline.pipeline, stream, late_checks(stream))
             raise_failures(failures, tried)
             published.check_downstream(blocking)
             output = published.output()
@@ -92,7 +90,7 @@ def encode_late(
         except PipelineError as error:
             of_surroundings = isinstance(error, ConfigurationError | RetryableError)
             if of_surroundings and not isinstance(error, SourceRefusedError):
-                raise surroundings_failed(context, error) from error
+                raise infrastructure_failure(context, error) from error
             context.log.warning(str(error))
             failures[status.batch.label] = error
             continue

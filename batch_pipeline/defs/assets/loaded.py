@@ -15,8 +15,8 @@ from batch_pipeline.defs.assets.partition_events import (
     NOTHING,
     Materializations,
     WaitsError,
+    infrastructure_failure,
     repeated,
-    surroundings_failed,
 )
 from batch_pipeline.defs.metadata import loaded_materialization
 from batch_pipeline.defs.names import batches_key, group, loaded_key, partitions
@@ -60,7 +60,7 @@ def loaded_asset(stream: Stream) -> dg.AssetsDefinition:
             try:
                 labels = _published(parts.database, stream, context.partition_keys)
             except PipelineError as error:
-                raise surroundings_failed(context, error) from error
+                raise infrastructure_failure(context, error) from error
             _void(context, parts.database, stream, labels)
             load_into_targets(context, parts, stream, only=labels, loads=loads)
             output = loads.output()
@@ -167,7 +167,7 @@ def _judge(context: Context, came_to: _CameTo) -> None:
     broken = [error for error in came_to.stops if not isinstance(error, LoadRunningError)]
     broken += came_to.failures.values()
     if came_to.stops and broken:
-        raise surroundings_failed(context, *broken)
+        raise infrastructure_failure(context, *broken)
     if came_to.stops:
         raise dg.RetryRequested(max_retries=_MOST_WAITS, seconds_to_wait=_PAUSE_SECONDS)
     names = ", ".join(came_to.given_up)
@@ -194,7 +194,7 @@ def _void(
         except FilesRemovedError as error:
             gone.append(error)
         except PipelineError as error:
-            raise surroundings_failed(context, error) from error
+            raise infrastructure_failure(context, error) from error
     if gone:
         left = len(labels) - len(gone)
         others = f" Other batches, loaded by the next load: {left}." if left else ""

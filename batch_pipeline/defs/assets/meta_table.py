@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import dagster as dg
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.defs.metadata import META_TABLE_VERSION, discovery_metadata, observation
+from batch_pipeline.defs.metadata import META_TABLE_VERSION, discovery_metadata, stream_observation
 from batch_pipeline.defs.names import group, meta_table_key
-from batch_pipeline.defs.partition_sync import discover, lands_in_s3
+from batch_pipeline.defs.partition_sync import lands_in_s3, register_and_plan
 from batch_pipeline.defs.partitions import batches_of
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.model.errors import PipelineError
@@ -64,8 +64,10 @@ def _look(
     filesystem: FileSystem | None,
 ) -> Iterator[dg.MaterializeResult[None]]:
     try:
-        found = discover(parts, stream, context.instance, drain=True, filesystem=filesystem)
-        told = observation(parts, stream)
+        found = register_and_plan(
+            parts, stream, context.instance, drain=True, filesystem=filesystem
+        )
+        told = stream_observation(parts, stream)
     except PipelineError as error:
         raise dg.Failure(str(error), allow_retries=False) from error
     for trouble in found.troubles:

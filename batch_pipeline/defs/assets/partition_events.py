@@ -35,7 +35,7 @@ class WaitsError(BatchDataError):
         )
 
 
-def told(errors: Iterable[PipelineError]) -> str:
+def summarize_errors(errors: Iterable[PipelineError]) -> str:
     """Give the first reasons; the rest is counted, and so are batches that only wait."""
     every = list(errors)
     blamed = [str(error) for error in every if not isinstance(error, WaitsError)]
@@ -47,7 +47,7 @@ def told(errors: Iterable[PipelineError]) -> str:
     return "; ".join([*blamed[:MOST], *counted])
 
 
-def told_by_batch(failures: Mapping[str, PipelineError]) -> dict[str, str]:
+def errors_by_batch(failures: Mapping[str, PipelineError]) -> dict[str, str]:
     """Give the first reasons by batch, without those that only wait."""
     blamed = (
         (key, str(error)) for key, error in failures.items() if not isinstance(error, WaitsError)
@@ -168,7 +168,7 @@ _MOST_REPEATS = 3
 _PAUSE_SECONDS = 5
 
 
-def surroundings_failed(
+def infrastructure_failure(
     context: dg.AssetExecutionContext | dg.OpExecutionContext, *errors: PipelineError
 ) -> Exception:
     """Give what to raise when the rest of a run's batches would fail as well.
@@ -177,7 +177,7 @@ def surroundings_failed(
     unless one of several errors is none that goes by itself. What is left then is not lost: sensors
     launch it again, after ever longer pauses.
     """
-    said = told(errors)
+    said = summarize_errors(errors)
     come_back = all(isinstance(error, RetryableError) for error in errors)
     if come_back and DRAIN_TAG not in context.run.tags and context.retry_number < _MOST_REPEATS:
         context.log.warning(said)
@@ -193,7 +193,7 @@ def repeated(run: dg.DagsterRun) -> set[str]:
     return ids
 
 
-def made_before(
+def already_published_by_run(
     context: dg.AssetExecutionContext, database: Database, batch: Batch
 ) -> Manifest | None:
     """Give the manifest of a batch that this run need not encode, None when it has to.

@@ -112,13 +112,13 @@ _REASON = (
 _CANCELLED = "A person cancelled this run, whose process then ended without a word."
 
 
-def drain_tags(pipeline: Pipeline) -> dict[str, str]:
+def command_run_tags(pipeline: Pipeline) -> dict[str, str]:
     """Tag a run that lives in the process which holds the lock of a home."""
     home = f"{platform.node()}:{pipeline.settings.home}"
     return {DRAIN_TAG: hashlib.sha256(home.encode()).hexdigest()[:16]}
 
 
-def close_left_runs(pipeline: Pipeline, instance: dg.DagsterInstance) -> int:
+def close_abandoned_runs(pipeline: Pipeline, instance: dg.DagsterInstance) -> int:
     """Report as failed what a crash left unfinished; gives the number of runs.
 
     A run whose cancelling it kept from its end is cancelled, and its batches are called off. The
@@ -126,7 +126,7 @@ def close_left_runs(pipeline: Pipeline, instance: dg.DagsterInstance) -> int:
     runs but this home's; in a shared one, runs that do not say whose they are stay. Queued runs
     stay, too: the daemon goes on with them.
     """
-    filters = [dg.RunsFilter(tags=dict(drain_tags(pipeline)), statuses=_UNFINISHED)]
+    filters = [dg.RunsFilter(tags=dict(command_run_tags(pipeline)), statuses=_UNFINISHED)]
     if pipeline.settings.inventory_conn is None:
         filters.append(dg.RunsFilter(statuses=_BEGUN))
     left = {run.run_id: run for one in filters for run in instance.get_runs(one)}

@@ -17,11 +17,11 @@ from batch_pipeline.defs.names import (
     backfill_partitions,
     identifier,
 )
-from batch_pipeline.defs.partition_sync import Known, Look, look_at_backfills
+from batch_pipeline.defs.partition_sync import SyncPlan, SyncState, sync_backfills
 from batch_pipeline.defs.partitions import backfills_of
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
-from batch_pipeline.defs.sensors.run_requests import Launches, Memory, launches
+from batch_pipeline.defs.sensors.run_requests import LaunchCursor, LaunchPlan, plan_launches
 from batch_pipeline.model.backfill import Progress
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.stream import Stream
@@ -31,7 +31,7 @@ _INTERVAL_SECONDS = 30
 
 def backfill_sensor(stream: Stream) -> dg.SensorDefinition:
     """Launch what backfills have planned. Safe to repeat and to lose anywhere."""
-    look = Look()  # of the process that evaluates the sensor; a new one starts anew
+    look = SyncState()  # of the process that evaluates the sensor; a new one starts anew
 
     @dg.sensor(
         name=f"{identifier(stream)}_backfill",
@@ -44,15 +44,15 @@ def backfill_sensor(stream: Stream) -> dg.SensorDefinition:
         context: dg.SensorEvaluationContext, pipeline: PipelineResource
     ) -> dg.SensorResult | dg.SkipReason:
         parts, instance = pipeline.pipeline, context.instance
-        memory, now = Memory.of_cursor(context.cursor), time.time()
+        memory, now = LaunchCursor.of_cursor(context.cursor), time.time()
         try:
             end_cancelled_since(parts, instance, stream, memory.looked_at)
-            known = look_at_backfills(parts, stream, instance, look)
+            known = sync_backfills(parts, stream, instance, look)
             open_jobs = parts.database.change_feed.open_backfills(stream.name)
             ended = _ended(parts, stream, {*memory.open_jobs} - {*open_jobs})
             asset = backfills_of(stream)
             here = replace(memory, looked_at=now, open_jobs=open_jobs)
-            chosen = launches(instance, stream, asset, known.statuses, known.order, here)
+            chosen = plan_launches(instance, stream, asset, known.statuses, known.order, here)
         except PipelineError as error:
             return dg.SkipReason(str(error))
         return _result(stream, known, chosen, ended)
@@ -70,8 +70,8 @@ def _ended(pipeline: Pipeline, stream: Stream, names: Set[str]) -> list[Progress
 
 def _result(
     stream: Stream,
-    known: Known,
-    chosen: Launches,
+    known: SyncPlan,
+    chosen: LaunchPlan,
     ended: Sequence[Progress],
 ) -> dg.SensorResult:
     events: list[dg.AssetMaterialization | dg.AssetObservation] = list(known.unseen)

@@ -15,7 +15,7 @@ from batch_pipeline.defs.names import (
 )
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
-from batch_pipeline.defs.sensors.run_requests import UNFINISHED, Memory, priority
+from batch_pipeline.defs.sensors.run_requests import UNFINISHED, LaunchCursor, priority
 from batch_pipeline.model.batch import BatchStatus
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.job import JobKind
@@ -40,8 +40,8 @@ def late_sensor(stream: Stream) -> dg.SensorDefinition:
         context: dg.SensorEvaluationContext, pipeline: PipelineResource
     ) -> dg.SensorResult | dg.SkipReason:
         database, now = pipeline.pipeline.database, time.time()
-        before = Memory.of_cursor(context.cursor).looked_at
-        memory = replace(Memory.of_cursor(context.cursor), looked_at=now)
+        before = LaunchCursor.of_cursor(context.cursor).looked_at
+        memory = replace(LaunchCursor.of_cursor(context.cursor), looked_at=now)
         try:
             ensure_inventory_current(pipeline.pipeline.database, stream, checked)
             end_cancelled_since(pipeline.pipeline, context.instance, stream, before)

@@ -23,8 +23,8 @@ from batch_pipeline.defs.names import (
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors.run_requests import (
     UNFINISHED,
-    Remembered,
-    is_for,
+    SensorCursor,
+    materializes,
     priority,
     runs_about_to_be_repeated,
 )
@@ -42,7 +42,7 @@ _NOTHING = "everything that is published is loaded."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory(Remembered):
+class LoadCursor(SensorCursor):
     """What the sensor remembers from tick to tick.
 
     `runs` counts what it has asked for. `published` are the publish counts of the stream's jobs
@@ -63,7 +63,7 @@ class Memory(Remembered):
     failures: int = 0
     launched_at: float = 0
 
-    def launched(self, loaded: int, due: int, now: float) -> "Memory | None":
+    def launched(self, loaded: int, due: int, now: float) -> "LoadCursor | None":
         """Remember a launch; None while it is too early for one more after some in vain."""
         in_vain = bool(self.launched_at) and (loaded, due) == (self.loaded, self.due)
         failures = self.failures + 1 if in_vain else 0
@@ -79,7 +79,7 @@ class Memory(Remembered):
             launched_at=now,
         )
 
-    def settled(self) -> "Memory":
+    def settled(self) -> "LoadCursor":
         """Forget the last launch: what is due next is something else, however alike it looks."""
         return replace(self, loaded=0, due=0, failures=0, launched_at=0)
 
@@ -110,7 +110,7 @@ def loads_sensor(stream: Stream) -> dg.SensorDefinition:
 def _look(
     pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, cursor: str | None
 ) -> dg.SensorResult:
-    memory, loads, now = Memory.of_cursor(cursor), pipeline.database.loads, time.time()
+    memory, loads, now = LoadCursor.of_cursor(cursor), pipeline.database.loads, time.time()
     targets = [target.name for target in stream.targets]
     counts = pipeline.database.change_feed.publish_counts(stream.name)
     published = {str(job): count for job, count in counts.items()}
@@ -121,7 +121,7 @@ def _look(
         *instance.get_runs(dg.RunsFilter(statuses=UNFINISHED)),
         *runs_about_to_be_repeated(instance),
     ]
-    if any(is_for(instance, run, load_job(stream), loaded_key(stream)) for run in runs):
+    if any(materializes(instance, run, load_job(stream), loaded_key(stream)) for run in runs):
         return dg.SensorResult(skip_reason="a load is under way.", cursor=cursor)
     mark = loads.cursor(stream.name, targets)
     new = list(islice(loads.in_all_targets(stream.name, targets, memory.mark), _MOST_EVENTS))
@@ -161,7 +161,7 @@ def _is_heard(instance: dg.DagsterInstance, stream: Stream, one: LoadedGeneratio
     )
 
 
-def _request(stream: Stream, memory: Memory) -> dg.RunRequest:
+def _request(stream: Stream, memory: LoadCursor) -> dg.RunRequest:
     return dg.RunRequest(
         run_key=f"{stream.name}:load:{memory.runs}:{memory.launched_at:.0f}",
         # Behind all new files, it would never come to its turn on a machine that is late.

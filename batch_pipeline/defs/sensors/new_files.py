@@ -11,21 +11,21 @@ from batch_pipeline.defs.metadata import (
     changed_observation,
     discovery_materialization,
     discovery_metadata,
-    observation,
+    stream_observation,
 )
 from batch_pipeline.defs.names import batches_job, identifier
 from batch_pipeline.defs.partition_sync import (
-    Discovered,
-    Known,
-    Look,
-    discover,
+    SyncPlan,
+    SyncState,
+    TickResult,
     lands_in_s3,
-    look_at_batches,
+    register_and_plan,
+    sync_batches,
 )
 from batch_pipeline.defs.partitions import batches_of
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
-from batch_pipeline.defs.sensors.run_requests import Memory, launches
+from batch_pipeline.defs.sensors.run_requests import LaunchCursor, plan_launches
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.storage import s3_client
@@ -38,7 +38,7 @@ _Event = dg.AssetMaterialization | dg.AssetObservation
 
 def new_files_sensor(stream: Stream) -> dg.SensorDefinition:
     """Watch a stream's landing. Safe to repeat and to lose anywhere: the inventory remembers."""
-    look = Look()  # of the process that evaluates the sensor; a new one starts anew
+    look = SyncState()  # of the process that evaluates the sensor; a new one starts anew
 
     sensor = dg.sensor(
         name=f"{identifier(stream)}_new_files",
@@ -73,14 +73,16 @@ def _tick(
     context: dg.SensorEvaluationContext,
     parts: Pipeline,
     stream: Stream,
-    look: Look,
+    look: SyncState,
     filesystem: FileSystem | None,
 ) -> dg.SensorResult | dg.SkipReason:
-    memory, now = Memory.of_cursor(context.cursor), time.time()
+    memory, now = LaunchCursor.of_cursor(context.cursor), time.time()
     instance = context.instance
     try:
         end_cancelled_since(parts, instance, stream, memory.looked_at)
-        found = discover(parts, stream, instance, drain=False, look=look, filesystem=filesystem)
+        found = register_and_plan(
+            parts, stream, instance, drain=False, look=look, filesystem=filesystem
+        )
         for trouble in found.troubles:
             context.log.warning(str(trouble))
         news = _news(parts, stream, found, instance)
@@ -96,7 +98,7 @@ def _description(stream: Stream) -> str:
 
 
 def _news(
-    pipeline: Pipeline, stream: Stream, found: Discovered, instance: dg.DagsterInstance
+    pipeline: Pipeline, stream: Stream, found: TickResult, instance: dg.DagsterInstance
 ) -> list[_Event]:
     """Tell Dagster of new items, of published batches that it has not heard of, and where the
     stream stands once that has changed.
@@ -105,7 +107,7 @@ def _news(
     news: list[_Event] = list(found.known.unseen)
     if not has_news:
         return [*news, *changed_observation(pipeline, stream, instance)]
-    told = observation(pipeline, stream)
+    told = stream_observation(pipeline, stream)
     facts = discovery_metadata(found.registered, found.planned.batches, told, found.troubles)
     return [discovery_materialization(stream, facts), *news, told]
 
@@ -113,14 +115,14 @@ def _news(
 def _result(
     instance: dg.DagsterInstance,
     stream: Stream,
-    found: Discovered,
+    found: TickResult,
     news: list[_Event],
-    memory: Memory,
+    memory: LaunchCursor,
     now: float,
 ) -> dg.SensorResult:
     asset, known = batches_of(stream), found.known
     here = replace(memory, looked_at=now)
-    chosen = launches(instance, stream, asset, known.statuses, known.order, here)
+    chosen = plan_launches(instance, stream, asset, known.statuses, known.order, here)
     files = f"Files known: {found.registered.found}, " if stream.user_table is None else ""
     troubles = [str(trouble) for trouble in found.troubles]
     is_quiet = not (chosen.requests or known.new_keys or news)
@@ -138,7 +140,7 @@ _INTERVAL_SECONDS = 30
 
 def planned_sensor(stream: Stream) -> dg.SensorDefinition:
     """Launch the batches of a stream that are due. Safe to repeat and to lose anywhere."""
-    look = Look()
+    look = SyncState()
 
     @dg.sensor(
         name=f"{identifier(stream)}_planned",
@@ -154,11 +156,11 @@ def planned_sensor(stream: Stream) -> dg.SensorDefinition:
         context: dg.SensorEvaluationContext, pipeline: PipelineResource
     ) -> dg.SensorResult | dg.SkipReason:
         parts, instance = pipeline.pipeline, context.instance
-        memory, now = Memory.of_cursor(context.cursor), time.time()
+        memory, now = LaunchCursor.of_cursor(context.cursor), time.time()
         try:
             end_cancelled_since(parts, instance, stream, memory.looked_at)
             parts.database.jobs.check_not_paused(stream.name)
-            known = look_at_batches(parts, stream, instance, look)
+            known = sync_batches(parts, stream, instance, look)
             changed = changed_observation(parts, stream, instance)
             return _planned_result(instance, stream, known, [*known.unseen, *changed], memory, now)
         except PipelineError as error:
@@ -170,14 +172,14 @@ def planned_sensor(stream: Stream) -> dg.SensorDefinition:
 def _planned_result(
     instance: dg.DagsterInstance,
     stream: Stream,
-    known: Known,
+    known: SyncPlan,
     news: Sequence[dg.AssetMaterialization | dg.AssetObservation],
-    memory: Memory,
+    memory: LaunchCursor,
     now: float,
 ) -> dg.SensorResult:
     asset = batches_of(stream)
     here = replace(memory, looked_at=now)
-    chosen = launches(instance, stream, asset, known.statuses, known.order, here)
+    chosen = plan_launches(instance, stream, asset, known.statuses, known.order, here)
     is_quiet = not (chosen.requests or known.new_keys or news)
     return dg.SensorResult(
         run_requests=list(chosen.requests),

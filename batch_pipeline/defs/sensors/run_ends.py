@@ -13,7 +13,7 @@ from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.names import CLOSED_TAG, late_job, late_key
 from batch_pipeline.defs.partitions import backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.defs.sensors.run_requests import is_for, keys_of
+from batch_pipeline.defs.sensors.run_requests import materializes, partition_keys_of
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.stream import Stream
 
@@ -106,8 +106,8 @@ def failed_runs_sensor() -> dg.SensorDefinition:
 
 def _is_of(instance: dg.DagsterInstance, run: dg.DagsterRun, stream: Stream) -> bool:
     partitioned = (batches_of(stream), backfills_of(stream))
-    return is_for(instance, run, late_job(stream), late_key(stream)) or any(
-        is_for(instance, run, asset.job, asset.asset_key) for asset in partitioned
+    return materializes(instance, run, late_job(stream), late_key(stream)) or any(
+        materializes(instance, run, asset.job, asset.asset_key) for asset in partitioned
     )
 
 
@@ -116,11 +116,11 @@ def _batch_ids(
 ) -> list[int]:
     ids: list[int] = []
     for asset in (batches_of(stream), backfills_of(stream)):
-        if is_for(instance, run, asset.job, asset.asset_key):
-            keys = {*keys_of(run, instance.get_dynamic_partitions(asset.set_name))}
+        if materializes(instance, run, asset.job, asset.asset_key):
+            keys = {*partition_keys_of(run, instance.get_dynamic_partitions(asset.set_name))}
             found = [status.batch for status in asset.statuses(pipeline.database)]
             ids += [one.id for one in found if asset.key_of(one) in keys]
-    if is_for(instance, run, late_job(stream), late_key(stream)):
+    if materializes(instance, run, late_job(stream), late_key(stream)):
         record = instance.get_run_records(dg.RunsFilter(run_ids=[run.run_id]), limit=1)[0]
         started = record.create_timestamp
         if record.start_time is not None:

@@ -23,7 +23,7 @@ from batch_pipeline.defs.names import (
     WILL_RETRY_TAG,
     run_tags,
 )
-from batch_pipeline.defs.partitions import Partitioned
+from batch_pipeline.defs.partitions import PartitionedAsset
 from batch_pipeline.model.batch import BatchState, BatchStatus, due_batches
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.stream import Stream
@@ -43,13 +43,13 @@ def priority(now: float, *, ahead: int = 0, is_backfill: bool = False) -> int:
     return -came - 1 if is_backfill else _NEW_FILES - came
 
 
-def tags_at(context: dg.ScheduleEvaluationContext) -> dict[str, str]:
+def schedule_tags(context: dg.ScheduleEvaluationContext) -> dict[str, str]:
     """Give the tags of a run that a schedule asks for: it came at its time."""
     return {PRIORITY_TAG: str(priority(context.scheduled_execution_time.timestamp()))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
+class SensorCursor:
     """A memory whose fields, each with a default, are what the cursor holds."""
 
     @classmethod
@@ -73,7 +73,7 @@ UNFINISHED = [
 _REPEATED_WITHIN = timedelta(minutes=5)
 
 
-def is_for(
+def materializes(
     instance: dg.DagsterInstance, run: dg.DagsterRun, job: str, asset_key: dg.AssetKey
 ) -> bool:
     """Return whether a run materializes an asset.
@@ -90,7 +90,7 @@ def is_for(
     return any(event is not None and event.asset_key == asset_key for event in found)
 
 
-def keys_of(run: dg.DagsterRun, order: Sequence[str]) -> list[str]:
+def partition_keys_of(run: dg.DagsterRun, order: Sequence[str]) -> list[str]:
     """Give the partition keys of a run; `order` are those of its asset as they were added.
 
     A key that is not there any more makes the run one without keys.
@@ -104,7 +104,7 @@ def keys_of(run: dg.DagsterRun, order: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
+class AssetRuns:
     """The queued and running runs of an asset."""
 
     runs: Sequence[dg.DagsterRun]
@@ -124,24 +124,26 @@ class Runs:
         """Give the keys of all of them, also of those that a person launched; without a run, the
         keys in `order` are not looked at.
         """
-        return {key for run in self.runs for key in keys_of(run, order)}
+        return {key for run in self.runs for key in partition_keys_of(run, order)}
 
 
-def unfinished_runs(instance: dg.DagsterInstance, asset: Partitioned) -> Runs:
+def unfinished_runs(instance: dg.DagsterInstance, asset: PartitionedAsset) -> AssetRuns:
     """Find the queued and running runs of an asset."""
     found = instance.get_runs(dg.RunsFilter(statuses=UNFINISHED))
-    return Runs([run for run in found if is_for(instance, run, asset.job, asset.asset_key)])
+    return AssetRuns(
+        [run for run in found if materializes(instance, run, asset.job, asset.asset_key)]
+    )
 
 
-def reporting_runs(instance: dg.DagsterInstance, asset: Partitioned) -> Runs:
+def reporting_runs(instance: dg.DagsterInstance, asset: PartitionedAsset) -> AssetRuns:
     """Find the runs of an asset that will report themselves what they published.
 
     Besides those under way, these are runs whose process died and that Dagster is about to repeat:
     what they published is reported by the repetition.
     """
     found = runs_about_to_be_repeated(instance)
-    repeated = [run for run in found if is_for(instance, run, asset.job, asset.asset_key)]
-    return Runs([*unfinished_runs(instance, asset).runs, *repeated])
+    repeated = [run for run in found if materializes(instance, run, asset.job, asset.asset_key)]
+    return AssetRuns([*unfinished_runs(instance, asset).runs, *repeated])
 
 
 def runs_about_to_be_repeated(instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
@@ -169,7 +171,7 @@ _MOST_DOUBLINGS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory(Remembered):
+class LaunchCursor(SensorCursor):
     """What a sensor remembers from tick to tick.
 
     `runs` counts what it has asked for, so that no run key comes twice; `tries` counts launches of
@@ -184,7 +186,7 @@ class Memory(Remembered):
     looked_at: float = 0
     open_jobs: Sequence[str] = ()
 
-    def was_in_vain(self, key: str) -> bool:
+    def retries_exhausted(self, key: str) -> bool:
         """Tell whether a key is still due although it was launched often."""
         return self.tries.get(key, 0) >= _AT_ONCE
 
@@ -194,13 +196,13 @@ class Memory(Remembered):
         After its third launch a key waits for a minute, then for twice as long each time, at most
         half an hour.
         """
-        if not self.was_in_vain(key):
+        if not self.retries_exhausted(key):
             return False
         doublings = min(self.tries[key] - _AT_ONCE, _MOST_DOUBLINGS)
         pause = min(_FIRST_PAUSE_SECONDS << doublings, _LONGEST_PAUSE_SECONDS)
         return self.looked_at < self.launched_at.get(key, 0) + pause
 
-    def after(self, launched: Collection[str], due: Collection[str], runs: int) -> "Memory":
+    def after(self, launched: Collection[str], due: Collection[str], runs: int) -> "LaunchCursor":
         """Remember launches; of other keys, what is known of those that are still due."""
         tries = {key: self.tries.get(key, 0) + (key in launched) for key in due}
         times = {**self.launched_at, **dict.fromkeys(launched, self.looked_at)}
@@ -213,11 +215,11 @@ class Memory(Remembered):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launches:
+class LaunchPlan:
     """The runs to ask for, and what to remember of them; `pausing` keys wait for another try."""
 
     requests: Sequence[dg.RunRequest]
-    memory: Memory
+    memory: LaunchCursor
     pausing: int = 0
 
     @property
@@ -228,14 +230,14 @@ class Launches:
         return f"batches launched in vain that wait for the next try: {self.pausing}."
 
 
-def launches(
+def plan_launches(
     instance: dg.DagsterInstance,
     stream: Stream,
-    asset: Partitioned,
+    asset: PartitionedAsset,
     statuses: Iterable[BatchStatus],
     order: Sequence[str],
-    memory: Memory,
-) -> Launches:
+    memory: LaunchCursor,
+) -> LaunchPlan:
     """Choose what is due and no queued or running run has; `memory.looked_at` is now.
 
     `order` are the keys of the asset as Dagster has them, new ones at the end. At most
@@ -248,16 +250,16 @@ def launches(
     under_way = unfinished_runs(instance, asset)
     most = max(stream.dagster.runs_at_once - under_way.by_sensors, 0)
     if not most:
-        return Launches(requests=[], memory=memory)
+        return LaunchPlan(requests=[], memory=memory)
     taken = under_way.keys(order)
-    chosen = Groups(order=order, most=most, size=stream.dagster.partitions_per_run)
+    chosen = RunGroups(order=order, most=most, size=stream.dagster.partitions_per_run)
     seen: list[str] = []
     is_all = True
     for status in statuses:
         key = asset.key_of(status.batch)
         if key in taken or not due_batches((status,), retry_failed=False):
             continue
-        alone = memory.was_in_vain(key) and status.state is BatchState.INTERRUPTED
+        alone = memory.retries_exhausted(key) and status.state is BatchState.INTERRUPTED
         if not memory.is_early(key) and not chosen.takes(key, status.batch.job, alone=alone):
             is_all = False
             break
@@ -268,7 +270,7 @@ def launches(
     still_due = [*seen, *(key for key in memory.tries if key in taken)]
     if not is_all:
         still_due += _later(memory.tries, seen, order)
-    return Launches(
+    return LaunchPlan(
         requests=[
             _request(stream, asset, group, memory, place, ahead=under_way.by_sensors + place - 1)
             for place, group in enumerate(chosen.groups, start=1)
@@ -279,7 +281,7 @@ def launches(
 
 
 @dataclass(slots=True, kw_only=True)
-class Groups:
+class RunGroups:
     """At most `most` groups of at most `size` neighbours, as `group_neighbours` does."""
 
     order: Sequence[str]
@@ -323,9 +325,9 @@ def _later(launched: Iterable[str], seen: Iterable[str], order: Sequence[str]) -
 
 def _request(
     stream: Stream,
-    asset: Partitioned,
+    asset: PartitionedAsset,
     group: Sequence[str],
-    memory: Memory,
+    memory: LaunchCursor,
     place: int,
     *,
     ahead: int,

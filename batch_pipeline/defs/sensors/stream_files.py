@@ -8,7 +8,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from batch_pipeline.config.stream_file import load_streams_tolerantly, unusable_files
+from batch_pipeline.config.stream_file import invalid_files_error, load_valid_streams
 from batch_pipeline.defs.names import STREAM_FILES_SENSOR
 from batch_pipeline.model.stream import Stream
 
@@ -28,20 +28,20 @@ def stream_files_sensor(folder: Path, loaded: Mapping[str, Stream]) -> dg.Sensor
         description=f"Reads the stream files below {folder}; fails while one cannot be used.",
     )
     def stream_files() -> dg.SkipReason:
-        return dg.SkipReason(told_of_files(folder, loaded))
+        return dg.SkipReason(describe_file_changes(folder, loaded))
 
     return stream_files
 
 
-def told_of_files(folder: Path, loaded: Mapping[str, Stream]) -> str:
+def describe_file_changes(folder: Path, loaded: Mapping[str, Stream]) -> str:
     """Compare the stream files of a folder with the streams that were loaded from it.
 
     Raises:
         ConfigurationError: a file cannot be used.
     """
-    streams, problems = load_streams_tolerantly(folder)
+    streams, problems = load_valid_streams(folder)
     if problems:
-        raise unusable_files(tuple(problems))
+        raise invalid_files_error(tuple(problems))
     names = sorted({*streams, *loaded})
     changed = [name for name in names if streams.get(name) != loaded.get(name)]
     if not changed:
