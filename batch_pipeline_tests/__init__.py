@@ -1,1 +1,1 @@
-"""Tests by what they need: unit (nothing), integration (Postgres, Spark), acceptance (all)."""
+"""Tests by package, and `acceptance`, `guarantees`, `regression`, `benchmarks` and others."""

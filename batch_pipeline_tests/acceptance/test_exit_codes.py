@@ -20,7 +20,7 @@ from batch_pipeline_tests.acceptance.workplace import (
     names,
     wait_until,
 )
-from batch_pipeline_tests.integration.seeds import query
+from batch_pipeline_tests.seeds import query
 
 RUNNING = "SELECT count(*) FROM batch_pipeline.attempt WHERE status = 'running'"
 NOBODY = "postgresql://ann@127.0.0.1:1/inventory"

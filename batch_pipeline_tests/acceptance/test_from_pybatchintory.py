@@ -11,8 +11,8 @@ import batch_pipeline
 from batch_pipeline import acquire_batch, audit_job, client
 from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline_tests.acceptance.pybatchintory_user import Orders, asked, python_of, work
-from batch_pipeline_tests.integration.invariants import check_invariants
-from batch_pipeline_tests.integration.logins import copied
+from batch_pipeline_tests.inventory.invariants import check_invariants
+from batch_pipeline_tests.inventory.logins import copied
 
 PAGE = (Path(batch_pipeline.__file__).parent / "docs/from_pybatchintory.md").read_text("utf-8")
 CREATE = """

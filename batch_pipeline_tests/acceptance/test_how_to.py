@@ -16,7 +16,7 @@ from batch_pipeline_tests.acceptance.console_page import PROJECT, Changed, Typed
 from batch_pipeline_tests.acceptance.real_targets import installed
 from batch_pipeline_tests.acceptance.shop import Shop, Situation
 from batch_pipeline_tests.acceptance.workplace import Workplace
-from batch_pipeline_tests.integration.logins import copied
+from batch_pipeline_tests.inventory.logins import copied
 from batch_pipeline_tests.object_store import ObjectStore
 
 FOLDER = Path(batch_pipeline.__file__).parent / "docs" / "how_to"

@@ -13,8 +13,8 @@ from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors.new_files import new_files_sensor
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.acceptance.workplace import Workplace, manifests
-from batch_pipeline_tests.integration.invariants import check_invariants
-from batch_pipeline_tests.integration.seeds import execute, query
+from batch_pipeline_tests.inventory.invariants import check_invariants
+from batch_pipeline_tests.seeds import execute, query
 
 FIRST, SECOND = "000000000001-000000000002", "000000000003-000000000004"
 

@@ -21,8 +21,8 @@ from batch_pipeline_tests.acceptance.real_targets import installed
 from batch_pipeline_tests.acceptance.workplace import Workplace
 from batch_pipeline_tests.concurrency import eventually
 from batch_pipeline_tests.factories import encoded, item_report, limits, stream
-from batch_pipeline_tests.integration.seeds import claimed, plan, register
 from batch_pipeline_tests.load.target_scripts import lines_file
+from batch_pipeline_tests.seeds import claimed, plan, register
 
 COLUMNS = (
     Column(name="order_id", type=ColumnType.INTEGER),

@@ -19,8 +19,8 @@ from batch_pipeline_tests.acceptance.regions import (
     write_streams,
 )
 from batch_pipeline_tests.acceptance.workplace import Workplace, new_workplace
-from batch_pipeline_tests.integration.spark_cluster import standalone_cluster
 from batch_pipeline_tests.object_store import ObjectStore
+from batch_pipeline_tests.spark.spark_cluster import standalone_cluster
 
 STREAM = "regions"
 

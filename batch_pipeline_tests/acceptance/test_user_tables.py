@@ -22,7 +22,7 @@ from batch_pipeline_tests.acceptance.workplace import (
     manifests,
     unaccounted_files,
 )
-from batch_pipeline_tests.integration.meta_tables import execute, meta_engine
+from batch_pipeline_tests.inventory.meta_tables.user_tables import execute, meta_engine
 
 PAGE = resources.files("batch_pipeline") / "docs/operating/meta_tables.md"
 _, _, REST = PAGE.read_text(encoding="utf-8").partition("## A meta table of your own")

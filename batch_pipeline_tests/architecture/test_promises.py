@@ -35,6 +35,6 @@ def test_every_promise_is_told_on_the_page_in_words_and_in_figures() -> None:
 
 def test_page_names_modules_that_exist() -> None:
     """Expect every module of proofs that the page names to be there."""
-    named = re.findall(r"\b((?:guarantees|integration|unit|acceptance)/\w+\.py)", PAGE.read_text())
+    named = re.findall(r"\b((?:[a-z_]+/)+test_\w+\.py)", PAGE.read_text())
     assert len(named) > 8
     assert [one for one in named if not (PROJECT / "batch_pipeline_tests" / one).exists()] == []

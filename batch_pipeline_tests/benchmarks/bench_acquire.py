@@ -31,7 +31,7 @@ from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTa
 from batch_pipeline.model.planning import Limits
 from batch_pipeline_tests.benchmarks.servers import server
 from batch_pipeline_tests.guarantees import many_workers
-from batch_pipeline_tests.integration.meta_tables import (
+from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     FILES,
     execute,
     meta_engine,

@@ -21,7 +21,7 @@ from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline_tests.acceptance.workplace import Workplace
 from batch_pipeline_tests.conformance.printed import Producer
 from batch_pipeline_tests.factories import limits
-from batch_pipeline_tests.integration.encode_desk import session_of
+from batch_pipeline_tests.spark.encode_fixture import session_of
 
 _ORDERS = {
     f"orders-{number}.csv": (f"order_id,price\n{number}1,{number}.50\n{number}2,2\n").encode()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.manifest import PartFile
-from batch_pipeline_tests.integration.encode_desk import Desk
+from batch_pipeline_tests.spark.encode_fixture import Desk
 
 TYPES = {"id": "integer", "text": "string", "price": "number"}
 ENCODINGS = (

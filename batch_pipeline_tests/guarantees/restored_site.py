@@ -29,7 +29,7 @@ from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.attempt import EncodeContext, encode
 from batch_pipeline.pipeline.restore_check import ensure_inventory_current
 from batch_pipeline.singer.bookmarks import Bookmark
-from batch_pipeline_tests.integration.seeds import query
+from batch_pipeline_tests.seeds import query
 from batch_pipeline_tests.storage_roots import Root, content, root_at
 
 _ID = Column(name="order_id", type=ColumnType.INTEGER)

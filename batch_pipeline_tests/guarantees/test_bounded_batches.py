@@ -20,10 +20,15 @@ from batch_pipeline.model.id_range import MAX_ID
 from batch_pipeline.model.planning import Cut, Limits
 from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.factories import limits
-from batch_pipeline_tests.integration.audit_scene import Feed
-from batch_pipeline_tests.integration.invariants import check_invariants
-from batch_pipeline_tests.integration.meta_tables import FILES, execute, insert, meta_engine
-from batch_pipeline_tests.integration.test_acquire import CREATE, LongWay
+from batch_pipeline_tests.inventory.audit_fixture import Feed
+from batch_pipeline_tests.inventory.invariants import check_invariants
+from batch_pipeline_tests.inventory.meta_tables.user_tables import (
+    FILES,
+    execute,
+    insert,
+    meta_engine,
+)
+from batch_pipeline_tests.inventory.test_acquire import CREATE, LongWay
 from batch_pipeline_tests.proofs import Figures
 
 BAD = (None, -1, -(2**62))

@@ -12,11 +12,11 @@ import sqlalchemy as sa
 from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.model.item import ItemIdSet
 from batch_pipeline_tests.concurrency import eventually
-from batch_pipeline_tests.integration.invariants import check_invariants
-from batch_pipeline_tests.integration.meta_tables import meta_engine
-from batch_pipeline_tests.integration.seeds import execute, query
-from batch_pipeline_tests.integration.test_acquire import CREATE, Scene, limited
+from batch_pipeline_tests.inventory.invariants import check_invariants
+from batch_pipeline_tests.inventory.meta_tables.user_tables import meta_engine
+from batch_pipeline_tests.inventory.test_acquire import CREATE, Scene, limited
 from batch_pipeline_tests.proofs import Figures
+from batch_pipeline_tests.seeds import execute, query
 
 ITEMS = 100  # of a batch
 CALLS = 20

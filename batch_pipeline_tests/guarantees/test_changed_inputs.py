@@ -20,8 +20,8 @@ from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.record_rules import BadFileKind, BadFileRules, OnBadFile
 from batch_pipeline_tests.encode.landed_files import STREAM
-from batch_pipeline_tests.integration.places import Folder, between, content, task
 from batch_pipeline_tests.proofs import Figures
+from batch_pipeline_tests.storage.places import Folder, between, content, task
 
 ROWS = 50_000
 

@@ -10,7 +10,7 @@ from batch_pipeline_tests.guarantees.crashes.points import DEED_OF, ELSEWHERE
 from batch_pipeline_tests.guarantees.crashes.scene import Scene, open_scene
 from batch_pipeline_tests.guarantees.crashes.storm import Storm
 from batch_pipeline_tests.guarantees.crashes.zombies import Zombies
-from batch_pipeline_tests.integration.test_failpoints import COVERED_BY, OURS
+from batch_pipeline_tests.inventory.test_failpoints import COVERED_BY, OURS
 from batch_pipeline_tests.proofs import Figures
 
 SHORT = (

@@ -20,9 +20,9 @@ from batch_pipeline.model.load import PostgresTarget
 from batch_pipeline.model.schema import Column, RecordSchema
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.guarantees.inputs.texts import TEXTS, is_text
-from batch_pipeline_tests.integration.meta_tables import FILES, execute, recorded
-from batch_pipeline_tests.integration.user_table_scene import open_scene
-from batch_pipeline_tests.integration.warehouse import Warehouse
+from batch_pipeline_tests.inventory.meta_tables.user_table_fixture import open_scene
+from batch_pipeline_tests.inventory.meta_tables.user_tables import FILES, execute, recorded
+from batch_pipeline_tests.load.warehouse import Warehouse
 from batch_pipeline_tests.proofs import Figures
 
 pytestmark = pytest.mark.guarantee("S1")

@@ -8,9 +8,9 @@ import sqlalchemy as sa
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
-from batch_pipeline_tests.integration.audit_scene import Feed, lists
-from batch_pipeline_tests.integration.invariants import check_invariants
-from batch_pipeline_tests.integration.meta_tables import execute
+from batch_pipeline_tests.inventory.audit_fixture import Feed, lists
+from batch_pipeline_tests.inventory.invariants import check_invariants
+from batch_pipeline_tests.inventory.meta_tables.user_tables import execute
 from batch_pipeline_tests.proofs import Figures
 
 INSERT = sa.text(

@@ -10,6 +10,12 @@ import pytest
 
 from batch_pipeline import client
 from batch_pipeline.inventory.database import Database
+from batch_pipeline_tests.client.client_tables import (
+    CREATE_META_TABLE,
+    acquire_or_none,
+    delivered_ids,
+    fill_evenly,
+)
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.guarantees.many_workers import (
@@ -20,17 +26,11 @@ from batch_pipeline_tests.guarantees.many_workers import (
     acquire_batches,
     measured,
 )
-from batch_pipeline_tests.integration.invariants import check_invariants
-from batch_pipeline_tests.integration.library_tables import (
-    CREATE_META_TABLE,
-    acquire_or_none,
-    delivered_ids,
-    fill_evenly,
-)
-from batch_pipeline_tests.integration.meta_tables import execute as execute_in_meta
-from batch_pipeline_tests.integration.meta_tables import meta_engine
-from batch_pipeline_tests.integration.seeds import execute, plan, query, register
+from batch_pipeline_tests.inventory.invariants import check_invariants
+from batch_pipeline_tests.inventory.meta_tables.user_tables import execute as execute_in_meta
+from batch_pipeline_tests.inventory.meta_tables.user_tables import meta_engine
 from batch_pipeline_tests.proofs import Figures
+from batch_pipeline_tests.seeds import execute, plan, query, register
 
 WORKERS = 16  # of a process, each with a connection of its own
 PROCESSES = 4

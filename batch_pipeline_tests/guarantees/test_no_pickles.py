@@ -16,7 +16,7 @@ from batch_pipeline.encode.readers.parquet import ParquetReader
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.record_rules import OnNonfinite, ReadLimits
-from batch_pipeline_tests.integration.defs_scene import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
 from batch_pipeline_tests.proofs import Figures
 
 pytestmark = [

@@ -15,10 +15,10 @@ from batch_pipeline.model.stream import Storage
 from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import encoded, stream
-from batch_pipeline_tests.integration.invariants import check_invariants
-from batch_pipeline_tests.integration.lost_replies import losing
-from batch_pipeline_tests.integration.seeds import claimed, everything, planned
+from batch_pipeline_tests.inventory.invariants import check_invariants
+from batch_pipeline_tests.inventory.lost_replies import losing
 from batch_pipeline_tests.proofs import Figures
+from batch_pipeline_tests.seeds import claimed, everything, planned
 
 MOST = 10
 

@@ -20,12 +20,12 @@ from batch_pipeline.inventory.locks import LockClass
 from batch_pipeline.model.errors import RetryableError
 from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline_tests.concurrency import eventually, python
-from batch_pipeline_tests.integration.invariants import check_invariants
-from batch_pipeline_tests.integration.inventory_stage import Stage
-from batch_pipeline_tests.integration.seeds import query
-from batch_pipeline_tests.integration.test_acquire import ALL, WORKER
-from batch_pipeline_tests.integration.test_planning import PLAN
+from batch_pipeline_tests.inventory.invariants import check_invariants
+from batch_pipeline_tests.inventory.operations_fixture import Stage
+from batch_pipeline_tests.inventory.test_acquire import ALL, WORKER
+from batch_pipeline_tests.inventory.test_planning import PLAN
 from batch_pipeline_tests.proofs import Figures
+from batch_pipeline_tests.seeds import query
 
 PLANNERS = {
     "acquiring": (WORKER, ("long", "1"), "acquire.before_commit"),

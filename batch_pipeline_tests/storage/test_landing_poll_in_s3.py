@@ -10,7 +10,7 @@ from batch_pipeline.model.errors import LandingUnavailableError
 from batch_pipeline.model.item import Registered
 from batch_pipeline.model.stream import Arrivals, KeyOrder
 from batch_pipeline.storage.landing_poll import PolledLanding
-from batch_pipeline_tests.integration.seeds import execute, query
+from batch_pipeline_tests.seeds import execute, query
 from batch_pipeline_tests.storage.bucket_landing import BucketLanding, Clock, looked, names
 
 ASCENDING = Arrivals(order=KeyOrder.ASCENDING, relist=timedelta(hours=1))

@@ -11,10 +11,7 @@ from batch_pipeline.model.garbage import Folder as In
 from batch_pipeline.model.garbage import Reason, StoredFile
 from batch_pipeline.storage.s3 import PART_BYTES, S3, ObjectUpload
 from batch_pipeline_tests.factories import manifest
-from batch_pipeline_tests.integration.garbage_scene import (
-    open_bucket_scene,
-    paths,
-)
+from batch_pipeline_tests.pipeline.garbage_fixture import open_bucket_scene, paths
 from batch_pipeline_tests.storage_roots import content, root_at, storage_at
 from batch_pipeline_tests.store_faults import Deed, Fault, Faults
 

@@ -17,8 +17,8 @@ from batch_pipeline.model.location import split_object
 from batch_pipeline.model.stream import Arrivals
 from batch_pipeline.storage.landing_poll import PolledLanding
 from batch_pipeline.storage.s3_events import Queue
-from batch_pipeline_tests.integration.seeds import query
 from batch_pipeline_tests.object_store import ObjectStore
+from batch_pipeline_tests.seeds import query
 from batch_pipeline_tests.storage.bucket_landing import BucketLanding, Clock, looked
 from batch_pipeline_tests.store_faults import Faults, proxy
 

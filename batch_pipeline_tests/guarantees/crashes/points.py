@@ -66,7 +66,7 @@ POINTS: dict[Deed, tuple[str, ...]] = {
         "target.after_state",
     ),
 }
-# Proved one by one where `integration/test_failpoints.py` says: of the library, of commands
+# Proved one by one where `inventory/test_failpoints.py` says: of the library, of commands
 # for one batch, of buckets, retention and restored backups, and of the workers of Spark,
 # which know no setting.
 ELSEWHERE = (

@@ -38,10 +38,10 @@ from batch_pipeline.singer.bookmarks import read_bookmark
 from batch_pipeline.singer.parser import read_batch_config
 from batch_pipeline.singer.target.config import CONFIG_SCHEMA, read_config
 from batch_pipeline.storage.manifest_files import check_manifest_file, manifest_file_text
+from batch_pipeline_tests.config import test_stream_file, test_stream_file_tables
 from batch_pipeline_tests.factories import NOON, manifest, part_file, record_schema
 from batch_pipeline_tests.guarantees.fuzz.damage import Batch, damaged_bytes, damaged_json
 from batch_pipeline_tests.guarantees.fuzz.harness import Check, Outcome, expect
-from batch_pipeline_tests.unit import test_stream_file, test_stream_file_tables
 
 _KEYS = [b"000000000001-000000000060", b"000000000000-9223372036854775807"]
 _KEYS += [b"1000000000000-1000000000001", b"2023:000000000020-000000000029"]

@@ -12,7 +12,7 @@ import yaml
 from batch_pipeline_tests.guarantees.secrets.dev_answers import look_at_dev
 from batch_pipeline_tests.guarantees.secrets.scene import Scene, as_login, open_scene
 from batch_pipeline_tests.guarantees.secrets.watcher import OWNER
-from batch_pipeline_tests.integration.logins import copied
+from batch_pipeline_tests.inventory.logins import copied
 from batch_pipeline_tests.object_store import ObjectStore
 from batch_pipeline_tests.proofs import Figures
 

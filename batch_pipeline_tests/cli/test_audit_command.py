@@ -1,0 +1,157 @@
+"""The command `audit` and the ceiling in `status`, run in this process on a real server."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from batch_pipeline.cli import cli
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.errors import UnknownStreamError
+from batch_pipeline_tests.factories import encoded, item_report, stream
+from batch_pipeline_tests.seeds import claimed, execute, planned, query, register
+
+Run = Callable[..., Result]
+ROW = (
+    "INSERT INTO batch_pipeline.item (stream, id, location, size_bytes, modified_at) "
+    "VALUES ('orders', :id, 'file:///landing/late.csv', 10, now())"
+)
+
+
+@pytest.fixture
+def run(database_url: str, tmp_path: Path) -> Run:
+    """The command with two streams, of which `idle` has no files."""
+    for name in ("orders", "idle"):
+        attributes = {
+            "stream": name,
+            "source": {"uri": str(tmp_path / "landing")},
+            "batch": {"max_weight": "1KiB", "max_count": 3},
+        }
+        path = tmp_path / "streams" / name / "defs.yaml"
+        path.parent.mkdir(parents=True)
+        path.write_text(
+            yaml.safe_dump({"type": "batch_pipeline.BatchStream", "attributes": attributes})
+        )
+    environment = {
+        "BATCH_PIPELINE_HOME": str(tmp_path / "home"),
+        "BATCH_PIPELINE_STREAMS": str(tmp_path / "streams"),
+        "BATCH_PIPELINE_INVENTORY_CONN": database_url,
+    }
+    return lambda *words: CliRunner().invoke(cli, words, env=environment)
+
+
+@pytest.fixture
+def gap(database: Database) -> Database:
+    """A published batch of `orders` that saw the ids 1 and 3."""
+    [one] = planned(database)
+    execute(database, "DELETE FROM batch_pipeline.item WHERE id = 2")
+    with claimed(database, one) as attempt:
+        reports = (item_report(1), item_report(3))
+        database.attempts.publish(attempt, encoded(attempt.stem, items=reports), stream())
+    execute(
+        database,
+        """UPDATE batch_pipeline.attempt SET seen = seen || '{"weight": 20}'""",
+    )
+    return database
+
+
+def told(run: Run, *words: str) -> Any:
+    """Run with `--json`, expect exit code 0, and read what was printed."""
+    ended = run(*words, "--json")
+    assert ended.exit_code == 0, ended.output
+    return json.loads(ended.stdout)
+
+
+def test_audit_of_all_streams_finds_nothing_and_ends_well(gap: Database, run: Run) -> None:
+    ended = run("reconcile")
+    assert (ended.exit_code, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines() == [
+        "idle",
+        "  attempts closed: 0, manifest files written: 0",
+        "orders",
+        "  attempts closed: 0, manifest files written: 1",
+        "  Published batches compared with the meta table: 1.",
+        "  Nothing is late, gone or changed.",
+    ]
+
+
+def test_audit_plans_a_late_item_and_says_so(gap: Database, run: Run) -> None:
+    """Expect exit code 0, the id, and the job that has it now; then that it is known."""
+    execute(gap, ROW, id=2)
+    ended = run("reconcile", "orders")
+    assert ended.exit_code == 0
+    assert (
+        "Items that arrived late: 1 (ids: 2). Batches of job 'orders.late' planned for them: 1."
+        in (ended.stdout)
+    )
+    lists = query(gap, "SELECT item_ids FROM batch_pipeline.batch WHERE item_ids IS NOT NULL")
+    assert lists == [([2],)]
+    assert "Late items planned by earlier audits: 1." in run("reconcile", "orders").stdout
+
+
+def test_audit_tells_programs_what_it_found(gap: Database, run: Run) -> None:
+    """Expect counts and first ids as JSON."""
+    execute(gap, ROW, id=2)
+    execute(gap, "DELETE FROM batch_pipeline.item WHERE id = 3")
+    [idle, orders] = told(run, "reconcile")["streams"]
+    assert idle["audit"] is None
+    assert orders["audit"] == {
+        "job": "orders",
+        "clean": False,
+        "late_job": "orders.late",
+        "batches": 1,
+        "left_out": 0,
+        "late": {"count": 1, "first": [2]},
+        "late_batches": 1,
+        "known": 0,
+        "refused": {"count": 0, "first": []},
+        "missing": {"count": 1, "first": [3]},
+        "changed": {"count": 0, "first": []},
+        "other_table": [],
+    }
+
+
+def test_audit_looks_back_as_far_as_it_is_asked_to(gap: Database, run: Run) -> None:
+    """Expect a batch of nine days ago to be left out, unless an earlier time or all is asked."""
+    execute(gap, "UPDATE batch_pipeline.attempt SET finished_at = finished_at - interval '9 days'")
+    ten_days_ago = (datetime.now(UTC) - timedelta(days=10)).isoformat()
+    compared = [
+        told(run, "reconcile", "orders", *option)["streams"][0]["audit"]["batches"]
+        for option in ([], ["--since", ten_days_ago], ["--all"])
+    ]
+    assert compared == [0, 1, 1]
+
+
+def test_reconcile_without_an_audit_reports_none(gap: Database, run: Run) -> None:
+    [orders] = told(run, "reconcile", "orders", "--no-audit")["streams"]
+    assert orders["audit"] is None
+    assert run("reconcile", "orders", "--no-audit", "--all").exit_code == 2
+
+
+def test_reconcile_with_days_names_its_replacement(run: Run) -> None:
+    ended = run("reconcile", "orders", "--days", "30")
+    assert ended.exit_code == 2
+    assert "The option --days was removed. Use --since TIME, or --no-audit for none." in " ".join(
+        ended.stderr.split()
+    )
+
+
+def test_audit_of_an_unknown_stream_is_an_error(gap: Database, run: Run) -> None:
+    """Expect the streams that there are to be named."""
+    assert isinstance(run("reconcile", "nope").exception, UnknownStreamError)
+
+
+def test_status_tells_the_ceiling_and_what_holds_it_back(database: Database, run: Run) -> None:
+    """Expect the highest registered id, which nothing holds back."""
+    register(database, 5)
+    [idle, orders] = told(run, "status")["streams"]
+    assert (idle["ceiling"], orders["ceiling"]) == (None, 5)
+    assert (
+        "\n  ceiling     5 (registrar); nothing holds it back\n" in run("status", "orders").stdout
+    )
+    assert "\n  ceiling     none yet (registrar)" in run("status", "idle").stdout

@@ -1,0 +1,138 @@
+"""The examples that users of pybatchintory know, with nothing but names changed."""
+
+import pytest
+
+from batch_pipeline import acquire_batch, acquire_batches
+from batch_pipeline.inventory.database import Database
+from batch_pipeline_tests.client.client_tables import COLUMNS, files, fill_evenly
+from batch_pipeline_tests.seeds import query
+
+REPORT = """
+SELECT job, job_identifier, batch_id_start, batch_id_end, batch_weight, batch_count, attempt,
+       status, logging, job_result_item
+  FROM batch_pipeline.inventory ORDER BY id
+"""
+Work = list[list[str]]
+
+
+@pytest.fixture
+def hundred(meta_table: Database) -> Database:
+    """A hundred files of 10 MiB."""
+    fill_evenly(meta_table.engine, 100)
+    return meta_table
+
+
+def test_incremental_example_goes_on_where_it_was(hundred: Database) -> None:
+    """Expect ten files of 10 MiB at a limit of 100, the next ten, then what comes later."""
+    done: Work = []
+    for _ in range(2):
+        batch = acquire_batch(
+            meta_table_name="meta_table",
+            meta_table_cols={"uid": "id", "item": "file", "weight": "size_in_mib"},
+            job="incremental_job",
+            batch_weight=100,
+        )
+        assert batch is not None
+        done.append(batch.items)
+        batch.succeeded()
+    assert done == [files(1, 10), files(11, 20)]
+    rest = list(acquire_batches("incremental_job", "meta_table", COLUMNS, batch_weight=900))
+    assert [(one.id_range.first_id, one.count, one.weight) for one in rest] == [(21, 80, 800)]
+    fill_evenly(hundred.engine, 101, first_id=101)
+    rest[0].succeeded()
+    late = acquire_batch("incremental_job", "meta_table", COLUMNS, batch_weight=100)
+    assert late is not None
+    assert late.items == ["file-101"]
+
+
+def test_backfill_example_delivers_its_window_and_stops(hundred: Database) -> None:
+    """Expect ids 20 to 80 in batches of 100 MiB, then None, however often it is asked."""
+    done: Work = []
+    while True:
+        batch = acquire_batch(
+            meta_table_name="meta_table",
+            meta_table_cols={"uid": "id", "item": "file", "weight": "size_in_mib"},
+            job="backfill_job",
+            batch_id_min=20,
+            batch_id_max=80,
+            batch_weight=100,
+        )
+        if batch is None:
+            break
+        done.append(batch.items)
+        batch.succeeded()
+    assert [len(items) for items in done] == [10, 10, 10, 10, 10, 10, 1]
+    assert [item for items in done for item in items] == files(20, 80)
+
+
+def test_multiple_batches_example_gives_five(hundred: Database) -> None:
+    """Expect five batches, each acquired when it is asked for."""
+    batches = acquire_batches(
+        meta_table_name="meta_table",
+        meta_table_cols=COLUMNS,
+        job="incremental_job",
+        batch_weight=10,
+        iterations=5,
+    )
+    assert query(hundred, REPORT) == []
+    done: Work = []
+    for batch in batches:
+        done.append(batch.items)
+        assert len(query(hundred, REPORT)) == len(done)
+        batch.succeeded()
+    assert done == [["file-1"], ["file-2"], ["file-3"], ["file-4"], ["file-5"]]
+
+
+def test_manual_error_handling_example_keeps_the_reason(hundred: Database) -> None:
+    """Expect type, message and the failing line with the failed attempt."""
+
+    def process_func(items: list[str]) -> None:
+        raise ValueError(f"cannot read {items[0]}")
+
+    batch = acquire_batch(
+        meta_table_name="meta_table",
+        meta_table_cols=COLUMNS,
+        job="incremental_job",
+        job_identifier="run-7",
+        batch_weight=10,
+    )
+    assert batch is not None
+    with pytest.raises(ValueError, match="cannot read file-1"):  # noqa: PT012 - the example itself
+        try:
+            process_func(batch.items)
+            batch.succeeded()
+        except Exception as e:
+            batch.failed(e)
+            raise
+    ((*facts, logging, _),) = query(hundred, REPORT)
+    assert facts == ["incremental_job", "run-7", 1, 1, 10, 1, 1, "failed"]
+    assert logging.startswith("ValueError: cannot read file-1\n")
+    assert 'raise ValueError(f"cannot read {items[0]}")' in logging
+
+
+def test_automatic_error_handling_example_releases_and_raises(hundred: Database) -> None:
+    """Expect a success with its result, and a failure that the caller sees too."""
+
+    def func(items: list[str], suffix: str, *, times: int) -> dict[str, object]:
+        if suffix == "bad":
+            raise RuntimeError("no such suffix")
+        return {"written": [item + suffix for item in items] * times}
+
+    for suffix in (".gz", "bad"):
+        batch = acquire_batch(
+            meta_table_name="meta_table",
+            meta_table_cols=COLUMNS,
+            job="incremental_job",
+            batch_weight=10,
+        )
+        assert batch is not None
+        if suffix == "bad":
+            with pytest.raises(RuntimeError, match="no such suffix"):
+                batch.process(func, suffix, times=1)
+        else:
+            assert batch.process(func, suffix, times=2) == {"written": ["file-1.gz", "file-1.gz"]}
+    done, failed = query(hundred, REPORT)
+    assert done[-3:] == ("succeeded", None, {"written": ["file-1.gz", "file-1.gz"]})
+    assert failed[2] == 2
+    assert failed[-3] == "failed"
+    assert failed[-2].startswith("RuntimeError: no such suffix")

@@ -1,0 +1,72 @@
+"""The library on a meta table in MariaDB, whose inventory is in Postgres."""
+
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+
+from batch_pipeline import acquire_batches, client
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.errors import MetaUnreachableError
+from batch_pipeline_tests.client.client_tables import (
+    COLUMNS,
+    acquire_or_none,
+    acquired,
+    delivered_ids,
+    files,
+    fill_evenly,
+)
+from batch_pipeline_tests.inventory.meta_tables.user_tables import execute
+
+CREATE = """
+CREATE TABLE meta_table (
+    id BIGINT AUTO_INCREMENT PRIMARY KEY, file VARCHAR(500), size_in_mib BIGINT
+) ENGINE=InnoDB
+"""
+
+
+@pytest.fixture
+def table(
+    mariadb: sa.Engine, mariadb_url: str, database: Database, database_url: str
+) -> Iterator[sa.Engine]:
+    """A MariaDB database with ten files of 10 MiB, which the library is configured to read."""
+    execute(mariadb, CREATE, "CREATE USER app@localhost", "GRANT SELECT ON meta.* TO app@localhost")
+    fill_evenly(mariadb, 10)
+    # Without a driver's name, as people write it.
+    url = mariadb_url.replace("/mysql?", "/meta?").replace("mysql+pymysql://root", "mariadb://app")
+    client.configure(settings={"inventory_conn": database_url, "meta_conn": url})
+    yield mariadb
+    client.close()
+    execute(mariadb, "DROP USER app@localhost")
+
+
+def test_mariadb_table_is_batched(table: sa.Engine, database: Database) -> None:
+    """Expect batches by weight, and rows of an open transaction once it is committed."""
+    batches = acquire_batches("job", "meta_table", COLUMNS, batch_weight=40)
+    assert [batch.process(len) for batch in batches] == [4, 4, 2]
+    with table.begin() as late:
+        late.execute(sa.text("INSERT INTO meta_table (file, size_in_mib) VALUES ('file-11', 1)"))
+        fill_evenly(table, 12, first_id=12)
+        assert acquire_or_none() is None
+    assert acquired().process(list) == files(11, 12)
+    assert delivered_ids(database) == list(range(1, 13))
+
+
+def test_mariadb_server_that_refuses_is_told(table: sa.Engine, database: Database) -> None:
+    """Expect a server that lets nobody in to be named, and the batch to be read once it does."""
+    batch = acquired(batch_count=4)
+    execute(table, "ALTER USER app@localhost ACCOUNT LOCK")
+    with table.connect() as own:
+        sessions = "SELECT id FROM information_schema.processlist WHERE user = 'app'"
+        for (session,) in own.execute(sa.text(sessions)).all():
+            own.execute(sa.text(f"KILL {session}"))
+    for _ in range(2):
+        with pytest.raises(MetaUnreachableError):
+            _ = batch.items
+        with pytest.raises(MetaUnreachableError):
+            acquire_or_none()
+    execute(table, "ALTER USER app@localhost ACCOUNT UNLOCK")
+    assert batch.items == files(1, 4)
+    batch.succeeded()
+    assert acquired().process(list) == files(5, 10)
+    assert delivered_ids(database) == list(range(1, 11))

@@ -1,0 +1,128 @@
+"""Buckets in stream files: which locations are taken, and how new objects are noticed."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from batch_pipeline.config.stream_file import read_stream_file
+from batch_pipeline.model.stream import Arrivals, KeyOrder, Source
+from batch_pipeline_tests.config.test_stream_file_mistakes import MINIMAL, refusal_of, stream_file
+
+BUCKET = "uri: s3://bucket/landing"
+QUEUE = "https://sqs.eu-central-1.amazonaws.com/123456789012/landed"
+TARGETS = "targets: {dw: {postgres: {conn: $DW}}}"
+
+
+def _with_source(source: str, *lines: str) -> str:
+    more = "".join(f"  {line}\n" for line in lines)
+    return MINIMAL.replace("uri: ./landing", source) + more
+
+
+def _source(folder: Path, text: str) -> Source:
+    source = read_stream_file(stream_file(folder, _with_source(text))).source
+    assert isinstance(source, Source)
+    return source
+
+
+@pytest.mark.parametrize(
+    ("written", "uri"),
+    [
+        ("s3://bucket", "s3://bucket"),
+        ("s3://bucket/", "s3://bucket"),
+        ("s3://bucket/a/b/", "s3://bucket/a/b"),
+        ("S3://bucket/a", "s3://bucket/a"),
+        ("s3a://bucket/a", "s3://bucket/a"),
+        ("s3n://bucket/a", "s3://bucket/a"),
+        ("s3://bucket/a b/é%20c", "s3://bucket/a b/é%20c"),
+        ("s3://my.bucket-1/a//b", "s3://my.bucket-1/a//b"),
+    ],
+)
+def test_bucket_as_landing_is_kept_as_a_prefix_without_a_slash(
+    tmp_path: Path, written: str, uri: str
+) -> None:
+    """Expect the key as it stands: nothing is escaped, or taken out."""
+    assert _source(tmp_path, f'uri: "{written}"').uri == uri
+
+
+def test_bucket_may_be_storage(tmp_path: Path) -> None:
+    """Expect the same locations for what is written."""
+    storage = "storage: {root: s3a://bucket/out/, keep_loaded: 1d}"
+    stream = read_stream_file(stream_file(tmp_path, _with_source(BUCKET, TARGETS, storage)))
+    assert stream.storage.root == "s3://bucket/out"
+
+
+@pytest.mark.parametrize(
+    ("source", "arrivals", "relist_every"),
+    [
+        (BUCKET, Arrivals(), None),
+        (
+            f"{BUCKET}, listing: {{order: ascending}}",
+            Arrivals(order=KeyOrder.ASCENDING),
+            timedelta(hours=1),
+        ),
+        (
+            f"{BUCKET}, listing: {{order: ascending, relist: 15m}}",
+            Arrivals(order=KeyOrder.ASCENDING, relist=timedelta(minutes=15)),
+            timedelta(minutes=15),
+        ),
+        (
+            f"{BUCKET}, events: {{queue: '{QUEUE}'}}, listing: {{relist: 1d}}",
+            Arrivals(queue=QUEUE, relist=timedelta(days=1)),
+            timedelta(days=1),
+        ),
+    ],
+    ids=["usual", "ascending", "ascending-15m", "events"],
+)
+def test_bucket_is_listed_as_the_file_says(
+    tmp_path: Path, source: str, arrivals: Arrivals, relist_every: timedelta | None
+) -> None:
+    """Expect everything at each look, or once in an hour where something else tells of news."""
+    found = _source(tmp_path, source).arrivals
+    assert found == arrivals
+    assert found.relist_every == relist_every
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        (
+            "uri: ./landing, listing: {order: ascending}",
+            "`source.listing` is there for buckets only; expected none beside a folder",
+        ),
+        (
+            f"uri: ./landing, events: {{queue: '{QUEUE}'}}",
+            "`source.events` is there for buckets only; expected none beside a folder",
+        ),
+        (
+            f"{BUCKET}, listing: {{relist: 1h}}",
+            "`source.listing.relist` is '1:00:00'; expected none without `order: ascending`",
+        ),
+        (
+            f"{BUCKET}, listing: {{order: ascending, relist: 0}}",
+            "`source.listing.relist` is '0:00:00'; expected more than 0 s",
+        ),
+        (
+            f"{BUCKET}, listing: {{order: ascending}}, events: {{queue: '{QUEUE}'}}",
+            "`source.listing.order` is 'ascending'; expected none beside `source.events`",
+        ),
+        (
+            f"{BUCKET}, events: {{queue: landed}}",
+            "`source.events.queue` is no usable queue; expected the URL of an SQS queue, https://",
+        ),
+        (
+            f"{BUCKET}, events: {{queue: 'https://me:hunter2@sqs/1/landed'}}",
+            "`source.events.queue` is no usable queue; expected the URL of an SQS queue",
+        ),
+        (
+            "meta_table: {table: ops.files, roots: [/data]}, listing: {order: ascending}",
+            "`source.listing` cannot stand beside `source.meta_table`; expected rows as they come",
+        ),
+    ],
+    ids=range(8),
+)
+def test_listing_that_makes_no_sense_is_refused(tmp_path: Path, source: str, problem: str) -> None:
+    """Expect the key, what is there and what may be there."""
+    refusal = refusal_of(tmp_path, _with_source(source))
+    assert problem in refusal.problem
+    assert "hunter2" not in str(refusal)

@@ -1,0 +1,173 @@
+"""A stream in a real inventory beside a Dagster instance: where definitions are tested."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+
+from batch_pipeline.app import Pipeline
+from batch_pipeline.defs.build import build_definitions
+from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG
+from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batches_of
+from batch_pipeline.defs.resources import PipelineResource
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.backfill import Backfill, Selection
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.stream import Stream
+from batch_pipeline_tests.factories import limits
+from batch_pipeline_tests.seeds import ORDER_ID, plan, query, register
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefsScene:
+    """The stream `orders` with twelve items in four batches of three, two partitions a run."""
+
+    database: Database
+    pipeline: Pipeline
+    stream: Stream
+    instance: dg.DagsterInstance
+    definitions: dg.Definitions
+
+    @property
+    def batches(self) -> PartitionedAsset:
+        """The asset of the stream's own batches."""
+        return batches_of(self.stream)
+
+    @property
+    def backfills(self) -> PartitionedAsset:
+        """The asset of the stream's backfills."""
+        return backfills_of(self.stream)
+
+    def plan(self, name: str = "2023", *, ids: tuple[int, int] = (1, 12), most: int = 3) -> None:
+        """Plan a backfill of items from one to another, at most so many in a batch."""
+        selection = Selection(ids=IdRange(first_id=ids[0], last_id=ids[1]))
+        request = Backfill.of_stream("orders", name, selection, limits(max_count=most))
+        self.database.backfills.plan(request, self.database.meta_table("orders"))
+
+    def tick(self, name: str, cursor: str | None = None) -> dg.SensorResult:
+        """Evaluate a sensor and add the partitions that it asks for."""
+        sensor = self.definitions.resolve_sensor_def(name)
+        resources = {"pipeline": PipelineResource()}
+        with dg.build_sensor_context(
+            instance=self.instance, cursor=cursor, resources=resources
+        ) as context:
+            result = sensor(context)
+        assert isinstance(result, dg.SensorResult), result
+        for add in result.dynamic_partitions_requests or ():
+            self.instance.add_dynamic_partitions(add.partitions_def_name, add.partition_keys)
+        return result
+
+    def ended(self, name: str, run: dg.DagsterRun) -> str:
+        """Let a sensor of runs' ends hear of a run, and give what it says."""
+        sensor = self.definitions.resolve_sensor_def(name)
+        event = dg.DagsterEvent("PIPELINE_CANCELED", run.job_name)
+        context = dg.build_run_status_sensor_context(
+            sensor_name=name,
+            dagster_event=event,
+            dagster_instance=self.instance,
+            dagster_run=self.run(run),
+            resources={"pipeline": PipelineResource()},
+        )
+        with context:
+            told = sensor(context)
+        assert isinstance(told, dg.SkipReason), told
+        return str(told.skip_message)
+
+    def started(self, request: dg.RunRequest) -> dg.DagsterRun:
+        """Give a run that is under way and was asked for so."""
+        assert request.job_name is not None
+        job = self.definitions.resolve_job_def(request.job_name)
+        tags = dict(request.tags)
+        status = dg.DagsterRunStatus.STARTED
+        return self.instance.create_run_for_job(job_def=job, tags=tags, status=status)
+
+    def run(self, run: dg.DagsterRun) -> dg.DagsterRun:
+        """Read a run again."""
+        found = self.instance.get_run_by_id(run.run_id)
+        assert found is not None
+        return found
+
+    def cancelled(self, run: dg.DagsterRun) -> dg.DagsterRun:
+        """Let a person have cancelled a run."""
+        self.instance.report_run_canceling(run)
+        self.instance.report_run_canceled(run)
+        return self.run(run)
+
+    def states(self, job: str = "orders.2023") -> list[str]:
+        """Read the states of a job's batches in id order, without those that were split."""
+        rows = query(
+            self.database,
+            "SELECT s.state FROM batch_pipeline.batch_state s "
+            "JOIN batch_pipeline.batch b ON b.id = s.batch_id "
+            "JOIN batch_pipeline.job j ON j.id = b.job_id "
+            "WHERE j.name = :job AND b.superseded_at IS NULL ORDER BY b.first_id",
+            job=job,
+        )
+        return [state for (state,) in rows]
+
+
+@contextmanager
+def open_defs_scene(
+    database: Database,
+    url: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    targets: Mapping[str, Any] | None = None,
+) -> Iterator[DefsScene]:
+    """Register and plan twelve items, and load the definitions of the stream."""
+    write_stream(folder, "orders", targets=targets)
+    environment = {
+        "BATCH_PIPELINE_HOME": str(folder / "home"),
+        "BATCH_PIPELINE_STREAMS": str(folder / "streams"),
+        "BATCH_PIPELINE_INVENTORY_CONN": url,
+    }
+    for name, text in environment.items():
+        monkeypatch.setenv(name, text)
+    register(database, 12)
+    plan(database, limits(max_count=3))
+    database.schemas.widen("orders", [ORDER_ID], text_source=True)
+    pipeline = Pipeline.from_environment(environment)
+    stream = pipeline.stream("orders")
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield DefsScene(
+            database=database,
+            pipeline=pipeline,
+            stream=stream,
+            instance=instance,
+            definitions=build_definitions([stream]),
+        )
+    pipeline.close()
+
+
+def write_stream(folder: Path, name: str, *, targets: Mapping[str, Any] | None = None) -> None:
+    """Write a stream file; nothing lands there."""
+    landing = folder / "landing" / name
+    landing.mkdir(parents=True)
+    attributes: dict[str, Any] = {
+        "stream": name,
+        "source": {"uri": str(landing), "format": "csv"},
+        "batch": {"max_weight": "1KiB", "max_count": 3},
+        "encoding": {"format": "jsonl", "compression": "gzip"},
+        "storage": {"root": str(folder / "batches")},
+        "dagster": {"partitions_per_run": 2, "runs_at_once": 3},
+        "targets": dict(targets or {}),
+    }
+    path = folder / "streams" / name / "defs.yaml"
+    path.parent.mkdir(parents=True)
+    document = {"type": "batch_pipeline.BatchStream", "attributes": attributes}
+    path.write_text(yaml.safe_dump(document))
+
+
+def ranges(requests: Sequence[dg.RunRequest] | None) -> list[tuple[str, str]]:
+    """Give the first and the last partition key of each run that was asked for."""
+    return [_range(request.tags) for request in requests or ()]
+
+
+def _range(tags: Mapping[str, str]) -> tuple[str, str]:
+    return tags[RANGE_START_TAG], tags[RANGE_END_TAG]

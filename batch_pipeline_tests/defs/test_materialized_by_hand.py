@@ -1,0 +1,114 @@
+"""Partitions that a person materializes: of split batches, of none, and of the wrong asset."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from batch_pipeline.defs.names import LAUNCH_TAG
+from batch_pipeline.defs.partitions import PartitionedAsset
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.errors import BatchSupersededError, UnknownBatchError
+from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.seeds import statuses
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
+    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
+]
+
+PARENT = "000000000001-000000000003"
+FIRST, SECOND = "000000000001-000000000002", "000000000003-000000000003"
+
+
+@pytest.fixture
+def scene(
+    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DefsScene]:
+    """The stream `orders` and a backfill of it, both in batches of three."""
+    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
+        opened.plan()
+        opened.tick("orders_new_files")
+        opened.tick("orders_backfill")
+        yield opened
+
+
+def _split(scene: DefsScene, job: str, key: str) -> None:
+    table = scene.database.meta_table("orders")
+    scene.database.jobs.split(job, key, table)
+
+
+def _materialized(
+    scene: DefsScene, asset: PartitionedAsset, key: str, **tags: str
+) -> dg.ExecuteInProcessResult:
+    job = scene.definitions.resolve_job_def(asset.job)
+    return job.execute_in_process(instance=scene.instance, partition_key=key, tags=tags)
+
+
+def test_split_batch_names_the_partitions_of_its_halves(scene: DefsScene) -> None:
+    """Expect a failure that says where its items are now, and no attempt."""
+    _split(scene, "orders", PARENT)
+    with pytest.raises(dg.Failure) as caught:
+        _materialized(scene, scene.batches, PARENT)
+    message = str(caught.value.description)
+    assert f"batch {PARENT} was split" in message
+    assert f"materialize the partitions {FIRST}, {SECOND} instead" in message
+    assert statuses(scene.database) == []
+
+
+def test_split_batch_of_a_backfill_names_the_partitions_of_its_parts(scene: DefsScene) -> None:
+    """Expect the keys of the parts that live, down to the half of a half."""
+    _split(scene, "orders.2023", PARENT)
+    _split(scene, "orders.2023", FIRST)
+    with pytest.raises(BatchSupersededError) as caught:
+        scene.database.backfills.batch("orders", f"2023:{PARENT}")
+    assert caught.value.parts == (
+        "2023:000000000001-000000000001",
+        "2023:000000000002-000000000002",
+        f"2023:{SECOND}",
+    )
+    with pytest.raises(BatchSupersededError) as caught:
+        scene.database.backfills.batch("orders", f"2023:{FIRST}")
+    assert len(caught.value.parts) == 2
+    assert scene.database.backfills.batch("orders", f"2023:{SECOND}").count == 1
+
+
+def test_run_that_was_launched_before_the_split_leaves_the_batch_alone(scene: DefsScene) -> None:
+    """Expect no failure: the halves are launched in its place."""
+    _split(scene, "orders.2023", PARENT)
+    key = f"2023:{PARENT}"
+    assert _materialized(scene, scene.backfills, key, **{LAUNCH_TAG: "new"}).success
+    assert statuses(scene.database) == []
+    result = scene.tick("orders_backfill")
+    assert scene.instance.get_dynamic_partitions("orders.backfill")[-2:] == [
+        f"2023:{FIRST}",
+        f"2023:{SECOND}",
+    ]
+    assert result.run_requests
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "000000000001-000000000003",
+        "2024:000000000001-000000000003",
+        "2023:000000000001-000000000004",
+        "2023:1-3",
+        "2023",
+    ],
+)
+def test_key_that_is_no_batch_of_a_backfill_is_told(scene: DefsScene, key: str) -> None:
+    """Expect the failure to quote the key and to say where the right ones are; no attempt."""
+    scene.instance.add_dynamic_partitions("orders.backfill", [key])
+    with pytest.raises(dg.Failure) as caught:
+        _materialized(scene, scene.backfills, key)
+    assert f"{key!r} is no planned batch" in str(caught.value.description)
+    assert "batch-pipeline status orders" in str(caught.value.description)
+    assert statuses(scene.database) == []
+
+
+def test_key_of_a_backfill_is_no_batch_of_the_stream(scene: DefsScene) -> None:
+    """Expect the other asset to refuse it."""
+    with pytest.raises(UnknownBatchError):
+        scene.database.batches.batch("orders", f"2023:{PARENT}")

@@ -1,0 +1,120 @@
+"""Wide partitions, which the removed command `roll-up` made of several, in Dagster's set."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from click.testing import CliRunner
+
+from batch_pipeline.cli import cli
+from batch_pipeline.defs.build import build_definitions
+from batch_pipeline.defs.in_process import select_batches
+from batch_pipeline.defs.names import LAUNCH_TAG, RANGE_END_TAG, RANGE_START_TAG, loaded_key
+from batch_pipeline.defs.resources import PipelineResource
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.load.target_scripts import GOOD, settings_of
+from batch_pipeline_tests.seeds import everything, publish
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
+    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
+]
+
+SET = "orders.batches"
+SENSOR = "orders_new_files"
+KEYS = [f"{first:012}-{first + 2:012}" for first in (1, 4, 7, 10)]
+WIDE = "000000000001-000000000006"
+REFUSED = f"'{WIDE}' is no planned batch. Nothing was claimed."
+STANDS_FOR = "One that `roll-up` of an earlier release made stands for several: pick those."
+
+
+@pytest.fixture
+def scene(
+    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DefsScene]:
+    """Four batches, of which three are published; the first two are one partition for Dagster."""
+    targets = {"good": settings_of(tmp_path / "good", GOOD)}
+    with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as opened:
+        opened.tick(SENSOR)
+        for status in database.batches.statuses("orders")[:3]:
+            publish(database, status.batch)
+        for event in opened.tick(SENSOR).asset_events:
+            opened.instance.report_runless_asset_event(event)
+        asset_key = opened.batches.asset_key
+        wide = dg.AssetMaterialization(asset_key=asset_key, partition=WIDE, metadata={"batches": 2})
+        opened.instance.report_runless_asset_event(wide)
+        opened.instance.add_dynamic_partitions(SET, [WIDE])
+        for key in KEYS[:2]:
+            opened.instance.delete_dynamic_partition(SET, key)
+        yield opened
+
+
+def test_sensor_with_a_wide_partition_adds_those_of_its_batches_and_reports_none_twice(
+    database: Database, scene: DefsScene
+) -> None:
+    # A process that starts compares everything.
+    fresh = replace(scene, definitions=build_definitions([scene.stream]))
+    result = fresh.tick(SENSOR)
+    assert [*scene.instance.get_dynamic_partitions(SET)] == [*KEYS[2:], WIDE, *KEYS[:2]]
+    assert result.asset_events == []
+    launched = {key for one in result.run_requests or () for key in one.tags.values()}
+    assert WIDE not in launched
+    publish(database, database.batches.statuses("orders")[0].batch)
+    assert [event.partition for event in fresh.tick(SENSOR).asset_events] == [KEYS[0]]
+
+
+def test_materializing_a_wide_partition_fails_and_its_neighbour_is_published(
+    scene: DefsScene,
+) -> None:
+    before = everything(scene.database)
+    scene.instance.delete_dynamic_partition(SET, KEYS[3])
+    tags = {RANGE_START_TAG: KEYS[2], RANGE_END_TAG: WIDE, LAUNCH_TAG: "new"}
+    job = scene.definitions.resolve_job_def(scene.batches.job)
+    with pytest.raises(dg.Failure) as caught:
+        job.execute_in_process(instance=scene.instance, tags=tags)
+    said = str(caught.value.description)
+    assert said.startswith("Batches failed: 1 of 2, others are published: ")
+    assert f"{REFUSED} " in said
+    assert STANDS_FOR in said
+    assert everything(scene.database) == before
+
+
+def test_loading_a_wide_partition_fails_and_loads_nothing(scene: DefsScene) -> None:
+    before = everything(scene.database)
+    [asset] = [
+        one
+        for one in scene.definitions.assets or ()
+        if isinstance(one, dg.AssetsDefinition) and loaded_key(scene.stream) in one.keys
+    ]
+    with pytest.raises(dg.Failure, match=REFUSED):
+        dg.materialize(
+            [asset],
+            instance=scene.instance,
+            partition_key=WIDE,
+            resources={"pipeline": PipelineResource()},
+        )
+    assert everything(scene.database) == before
+
+
+def test_reprocess_with_a_wide_partition_chooses_its_batches(scene: DefsScene) -> None:
+    found = select_batches(scene.pipeline, scene.stream, scene.instance)
+    assert {*found.partitions} == {*KEYS[:3]}
+    with pytest.raises(InvalidValueError, match=WIDE):
+        select_batches(scene.pipeline, scene.stream, scene.instance, keys=[WIDE])
+
+
+@pytest.mark.usefixtures("scene")
+def test_status_with_a_wide_partition_counts_batches() -> None:
+    done = CliRunner().invoke(cli, ["status"])
+    assert done.exit_code == 0
+    assert "3 published" in done.stdout
+
+
+def test_removed_command_names_the_replacement() -> None:
+    done = CliRunner().invoke(cli, ["roll-up", "orders", "--keep", "0"])
+    assert done.exit_code == 2
+    assert "The command 'roll-up' was removed. Choose larger `batch.max_weight`" in done.stderr

@@ -1,0 +1,405 @@
+"""Planning everything at once gives the reference plan, wherever the pass runs."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from itertools import islice
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
+from batch_pipeline.inventory.meta_tables.cutting import all_cuts
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.model.errors import (
+    BadWeightError,
+    InvalidValueError,
+    MetaTableChangedError,
+    MetaTableError,
+)
+from batch_pipeline.model.filter import parse_filter
+from batch_pipeline.model.id_range import MAX_ID, MIN_ID
+from batch_pipeline.model.planning import Cut, Limits, cut
+from batch_pipeline_tests.factories import limits
+from batch_pipeline_tests.inventory.meta_tables.user_tables import (
+    FILES,
+    MARIADB,
+    delete,
+    drained,
+    execute,
+    insert,
+    recorded,
+)
+from batch_pipeline_tests.proofs import Figures
+
+TABLES = ["files", "sqlite_files", *(["mariadb_files"] if MARIADB else [])]
+UNLIMITED = Limits(max_weight=MAX_ID, max_count=2**70)
+HUGE = 2**61
+
+
+@pytest.fixture(params=TABLES)
+def either(request: pytest.FixtureRequest) -> ReflectedMetaTable:
+    """An empty meta table, once in every database that there is."""
+    table: ReflectedMetaTable = request.getfixturevalue(request.param)
+    return table
+
+
+def gap_weight_kind(largest: int) -> st.SearchStrategy[list[tuple[int, int, str]]]:
+    """Rows as the distance from the row before, the weight, and what the filter looks at."""
+    weights = st.integers(0, 12) | st.sampled_from([largest, largest - 1])
+    return st.lists(st.tuples(st.integers(1, 4), weights, st.sampled_from("ab")), max_size=60)
+
+
+def fill(table: ReflectedMetaTable, rows: list[dict[str, Any]]) -> None:
+    """Make these the only rows."""
+    delete(table)
+    if rows:
+        with table.engine.begin() as connection:
+            connection.execute(sa.insert(table.table), rows)
+
+
+def runs_in_server(table: ReflectedMetaTable, ceiling: int = MAX_ID) -> bool:
+    """Tell whether the cuts of a table were made by a function of the server."""
+    with recorded(table.engine) as statements:
+        list(all_cuts(table, 0, ceiling, limits()))
+    streamed = any("array_agg" not in text and "ORDER BY" in text for text, _ in statements)
+    return not streamed
+
+
+def filled(postgres: sa.Engine, rows: int) -> None:
+    """Fill `ops.files` with rows of 0 to 999 bytes."""
+    insertion = (
+        "INSERT INTO ops.files (file_location, size_in_bytes) "
+        "SELECT 'file-' || n, n % 1000 FROM generate_series(1, :rows) n"
+    )
+    execute(postgres, insertion, rows=rows)
+    execute(postgres, "ANALYZE ops.files")
+
+
+@pytest.mark.guarantee("G6", "G7")
+@pytest.mark.parametrize("filtered", [False, True])
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    gaps=gap_weight_kind(HUGE),
+    max_weight=st.integers(1, 40) | st.sampled_from([HUGE - 1, HUGE, 3 * HUGE, MAX_ID]),
+    max_count=st.integers(1, 30),
+    start=st.integers(-20, 5),
+    ceiling=st.integers(-10, 150),
+    after=st.none() | st.integers(-30, 30),
+    page_rows=st.integers(1, 70),
+)
+def test_all_cuts_are_the_reference_plan(
+    either: ReflectedMetaTable,
+    *,
+    filtered: bool,
+    gaps: list[tuple[int, int, str]],
+    max_weight: int,
+    max_count: int,
+    start: int,
+    ceiling: int,
+    after: int | None,
+    page_rows: int,
+) -> None:
+    """Expect the batches that the planner of the domain makes, whatever a page holds."""
+    rows: list[dict[str, Any]] = []
+    uid = start
+    for gap, weight, kind in gaps:
+        uid += gap
+        rows.append({"id": uid, "file_location": kind, "size_in_bytes": weight})
+    fill(either, rows)
+    table = either
+    if filtered:
+        where = parse_filter([{"column": "file_location", "operator": "=", "value": "a"}])
+        table = ReflectedMetaTable.open(either.engine, either.canonical_name, FILES, where)
+    base = after if after is not None else rows[0]["id"] - 1 if rows else 0
+    kept = [
+        (row["id"], row["size_in_bytes"])
+        for row in rows
+        if base < row["id"] <= ceiling and (row["file_location"] == "a" or not filtered)
+    ]
+    bounds = Limits(max_weight=max_weight, max_count=max_count)
+    expected = list(cut(kept, after_id=base, high_watermark=ceiling, limits=bounds))
+    assert list(all_cuts(table, after, ceiling, bounds, page_rows=page_rows)) == expected
+
+
+def test_all_cuts_of_many_pages_are_those_of_next_cut(
+    files: ReflectedMetaTable, postgres: sa.Engine
+) -> None:
+    """Expect batches that lie across pages, and pages that lie within a batch."""
+    filled(postgres, 5_000)
+    for one in (limits(max_weight=20_000, max_count=100), limits(max_weight=10**6, max_count=2000)):
+        expected = drained(files, 6_000, one)
+        assert list(all_cuts(files, None, 6_000, one, page_rows=64)) == expected
+
+
+def test_all_cuts_of_nothing_are_none(either: ReflectedMetaTable) -> None:
+    """Expect no batch in an empty table, above the ceiling, or above the last row."""
+    assert list(all_cuts(either, None, 10, limits())) == []
+    insert(either, {5: 1})
+    assert list(all_cuts(either, None, 4, limits())) == []
+    assert list(all_cuts(either, 5, 9, limits())) == []
+    assert list(all_cuts(either, 9, 9, limits())) == []
+
+
+def test_all_cuts_start_at_the_lowest_id_whatever_the_filter(either: ReflectedMetaTable) -> None:
+    """Expect ranges to tile the ids of the table, and not only those of the rows that fit."""
+    insert(either, {-3: 1, 5: 1, 9: 1})
+    where = parse_filter([{"column": "id", "operator": "=", "value": 5}])
+    table = ReflectedMetaTable.open(either.engine, either.canonical_name, FILES, where)
+    (one,) = all_cuts(table, None, 9, limits())
+    assert (str(one.id_range), one.count) == ("-3..9", 1)
+
+
+@pytest.mark.parametrize("page_rows", [1, 2, 100])
+def test_all_cuts_at_the_ends_of_64_bits(either: ReflectedMetaTable, page_rows: int) -> None:
+    """Expect the smallest and the largest id, and weights whose sums are no bigint."""
+    insert(either, {MIN_ID: MAX_ID, -1: MAX_ID, 0: 0, MAX_ID - 1: 2**62, MAX_ID: MAX_ID})
+    cuts = list(all_cuts(either, None, MAX_ID, UNLIMITED, page_rows=page_rows))
+    assert [str(one.id_range) for one in cuts] == [
+        f"{MIN_ID}..-2",
+        f"-1..{MAX_ID - 2}",
+        f"{MAX_ID - 1}..{MAX_ID - 1}",
+        f"{MAX_ID}..{MAX_ID}",
+    ]
+    assert [one.weight for one in cuts] == [MAX_ID, MAX_ID, 2**62, MAX_ID]
+
+
+def test_weight_limit_beyond_64_bits_is_refused(either: ReflectedMetaTable) -> None:
+    """Expect no batch whose weight could not be stored."""
+    with pytest.raises(InvalidValueError, match="max_weight"):
+        list(all_cuts(either, None, 10, limits(max_weight=2**63)))
+
+
+def test_table_without_weights_is_cut_by_count(either: ReflectedMetaTable) -> None:
+    """Expect every item to weigh nothing."""
+    insert(either, dict.fromkeys(range(1, 26), 500))
+    columns = MetaColumns(uid="id", item="file_location", weight=None)
+    table = ReflectedMetaTable.open(either.engine, either.canonical_name, columns)
+    assert [one.count for one in all_cuts(table, 0, 25, limits())] == [10, 10, 5]
+
+
+# Rows that cannot be planned
+
+
+@pytest.mark.parametrize("bad", [None, -1])
+@pytest.mark.parametrize("bad_id", [1, 12, 20, 21, 25])
+def test_refused_weight_stops_after_the_batches_before_it(
+    either: ReflectedMetaTable, bad: int | None, bad_id: int
+) -> None:
+    """Expect the row to be named as the stream of weights names it, wherever in a batch it is."""
+    insert(either, dict.fromkeys(range(1, 26), 1) | {bad_id: bad})
+    with pytest.raises(BadWeightError) as raised:
+        list(all_cuts(either, 0, 25, limits()))
+    with pytest.raises(BadWeightError) as streamed:
+        list(either.weights(0, 25))
+    assert (raised.value.item_id, raised.value.weight) == (bad_id, bad)
+    assert str(raised.value) == str(streamed.value)
+
+
+def test_batches_before_a_refused_weight_are_given(either: ReflectedMetaTable) -> None:
+    """Expect what can be planned to be planned."""
+    insert(either, dict.fromkeys(range(1, 26), 1) | {25: None})
+    cuts = all_cuts(either, 0, 25, limits())
+    assert [str(next(cuts).id_range) for _ in range(2)] == ["1..10", "11..20"]
+    with pytest.raises(BadWeightError):
+        next(cuts)
+
+
+def test_refused_weights_that_count_are_cut(either: ReflectedMetaTable) -> None:
+    """Expect such rows to be items with the weight that was stated."""
+    insert(either, {1: None, 2: 10, 3: -4})
+    name = either.canonical_name
+    table = ReflectedMetaTable.open(either.engine, name, FILES, on_bad_weight=95)
+    assert [one.weight for one in all_cuts(table, 0, 3, limits())] == [95, 10, 95]
+
+
+@pytest.mark.parametrize("max_count", [1, 2, 10])
+def test_view_that_gives_an_id_twice_is_reported(
+    either: ReflectedMetaTable, max_count: int
+) -> None:
+    """Expect a doubled id to stop planning, within a batch as well as between two."""
+    schema = either.table.schema
+    files = f"{schema}.files"
+    both = f"SELECT * FROM {files} UNION ALL SELECT * FROM {files}"  # noqa: S608 - names of ours
+    execute(either.engine, f"CREATE VIEW {schema}.twice AS {both}")
+    insert(either, {1: 5})
+    view = ReflectedMetaTable.open(either.engine, f"{schema}.twice", FILES)
+    with pytest.raises(MetaTableError, match="id 1 is a duplicate"):
+        list(all_cuts(view, None, 1, limits(max_count=max_count)))
+
+
+def test_table_dropped_after_opening_is_reported(either: ReflectedMetaTable) -> None:
+    """Expect a domain error, and none of the driver's."""
+    execute(either.engine, f"DROP TABLE {either.table.schema}.files")
+    with pytest.raises(MetaTableChangedError):
+        list(all_cuts(either, 0, 10, limits()))
+
+
+# Where the pass runs
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_pass_runs_in_the_server_with_every_driver(
+    files: ReflectedMetaTable, postgres: sa.Engine, driver: str
+) -> None:
+    """Expect the users' choice of a driver not to matter."""
+    insert(files, dict.fromkeys(range(1, 26), 1))
+    with engine_like(postgres, {"drivername": f"postgresql+{driver}"}) as engine:
+        table = ReflectedMetaTable.open(engine, "ops.files", FILES)
+        assert counts(table) == [10, 10, 5]
+        assert runs_in_server(table)
+
+
+def test_narrow_columns_are_cut_in_the_server(postgres: sa.Engine) -> None:
+    """Expect smaller integers to do, and a ceiling far beyond them."""
+    execute(postgres, "CREATE TABLE ops.odd (uid smallint PRIMARY KEY, item text, weight integer)")
+    table = ReflectedMetaTable.open(postgres, "ops.odd")
+    insert(table, {1: 60, 2: 60})
+    assert counts(table) == [1, 1]
+    assert runs_in_server(table)
+
+
+def test_uid_that_is_named_weight_is_cut_in_the_server(postgres: sa.Engine) -> None:
+    """Expect columns to be told apart by their roles."""
+    execute(postgres, "CREATE TABLE ops.odd (weight bigint PRIMARY KEY, item text, uid bigint)")
+    columns = MetaColumns(uid="weight", item="item", weight="uid")
+    table = ReflectedMetaTable.open(postgres, "ops.odd", columns)
+    insert(table, {1: 60, 2: 60})
+    assert counts(table) == [1, 1]
+    assert runs_in_server(table)
+
+
+@pytest.mark.guarantee("L1")
+def test_passes_of_a_connection_leave_one_function_and_no_more_memory(
+    files: ReflectedMetaTable, postgres: sa.Engine
+) -> None:
+    """Expect what the server keeps for a connection not to grow with what is planned on it."""
+    insert(files, dict.fromkeys(range(1, 26), 1))
+    with engine_like(postgres, {}) as engine:
+        table = ReflectedMetaTable.open(engine, "ops.files", FILES)
+        counts(table)
+        counts(table)
+        before = _server_memory(engine)
+        for _ in range(30):
+            assert counts(table) == [10, 10, 5]
+        assert _server_memory(engine) - before < 2**20  # thirty functions are six times that
+        left = "SELECT count(*) FROM pg_proc WHERE proname LIKE 'batch_pipeline%'"
+        with engine.connect() as connection:
+            assert connection.execute(sa.text(left)).scalar_one() == 1
+
+
+def _server_memory(engine: sa.Engine) -> int:
+    """Bytes that the server holds for the one connection of an engine."""
+    with engine.connect() as connection:
+        query = "SELECT sum(total_bytes) FROM pg_backend_memory_contexts"
+        return int(connection.execute(sa.text(query)).scalar_one())
+
+
+def test_pass_left_early_gives_its_connection_back(files: ReflectedMetaTable) -> None:
+    """Expect no transaction to stay open, and the next pass to be whole."""
+    insert(files, dict.fromkeys(range(1, 26), 1))
+    with closing(all_cuts(files, 0, 25, limits())) as cuts:  # type: ignore[type-var] # a generator
+        assert len(list(islice(cuts, 1))) == 1
+    assert files.engine.pool.checkedout() == 0  # type: ignore[attr-defined] # of a QueuePool
+    assert counts(files) == [10, 10, 5]
+
+
+def test_role_without_temp_has_its_rows_streamed(
+    files: ReflectedMetaTable, postgres: sa.Engine
+) -> None:
+    """Expect the same cuts when the role may do nothing but read the table."""
+    insert(files, dict.fromkeys(range(1, 26), 1))
+    with reader_without_temp(postgres) as engine:
+        table = ReflectedMetaTable.open(engine, "ops.files", FILES)
+        assert counts(table) == [10, 10, 5]
+        assert not runs_in_server(table)
+    assert runs_in_server(files)
+
+
+def test_read_only_session_has_its_rows_streamed(
+    files: ReflectedMetaTable, postgres: sa.Engine
+) -> None:
+    """Expect the same cuts where nothing at all may be made, as on a standby."""
+    insert(files, dict.fromkeys(range(1, 26), 1))
+    with engine_like(postgres, {}, options="-c default_transaction_read_only=on") as engine:
+        table = ReflectedMetaTable.open(engine, "ops.files", FILES)
+        assert counts(table) == [10, 10, 5]
+        assert not runs_in_server(table)
+
+
+def test_plain_view_has_its_rows_streamed(files: ReflectedMetaTable, postgres: sa.Engine) -> None:
+    """Expect no view to be computed once per page."""
+    execute(postgres, "CREATE VIEW ops.light AS SELECT * FROM ops.files WHERE size_in_bytes < 5")
+    insert(files, {1: 1, 2: 9, 3: 1})
+    view = ReflectedMetaTable.open(postgres, "ops.light", FILES)
+    assert counts(view) == [2]
+    assert not runs_in_server(view)
+
+
+@pytest.mark.guarantee("G14")
+def test_pass_touches_each_row_once(
+    files: ReflectedMetaTable, postgres: sa.Engine, figures: Figures, *, long_form: bool
+) -> None:
+    """Expect one reading of the rows by their index, whatever the number of pages."""
+    rows = 1_000_000 if long_form else 20_000
+    filled(postgres, rows)
+    before = read_so_far(postgres)
+    cuts = list(all_cuts(files, 0, rows, limits(max_count=1_000), page_rows=rows // 20))
+    after = read_so_far(postgres)
+    assert sum(one.count for one in cuts) == rows
+    assert after["seq_tup_read"] == before["seq_tup_read"]
+    read = after["idx_tup_fetch"] - before["idx_tup_fetch"]
+    figures(rows_planned=rows, rows_read_to_plan_them=read)
+    # The planner looks up the first and the last row of the index, page by page.
+    assert 0 <= read - rows <= 3 * 21
+
+
+def counts(table: ReflectedMetaTable) -> list[int]:
+    """Cut a small table up to the largest id and give the items of each batch."""
+    cuts: list[Cut] = list(all_cuts(table, 0, MAX_ID, limits()))
+    return [one.count for one in cuts]
+
+
+def read_so_far(engine: sa.Engine) -> Mapping[str, int]:
+    """Give the rows that were read of `ops.files` by the one connection of the engine's pool."""
+    query = "SELECT * FROM pg_stat_user_tables WHERE schemaname = 'ops' AND relname = 'files'"
+    execute(engine, "SELECT pg_stat_force_next_flush()")
+    with engine.connect() as connection:
+        return dict(connection.execute(sa.text(query)).mappings().one())
+
+
+@contextmanager
+def engine_like(engine: sa.Engine, url: Mapping[str, Any], **arguments: str) -> Iterator[sa.Engine]:
+    """Connect to the same database with another driver, role or option."""
+    other = sa.create_engine(engine.url.set(**url), connect_args=arguments)
+    yield other
+    other.dispose()
+
+
+@contextmanager
+def reader_without_temp(postgres: sa.Engine) -> Iterator[sa.Engine]:
+    """Connect as a role that may read `ops.files` and has no right to temporary objects."""
+    role, name = "reader_without_temp", postgres.url.database
+    execute(
+        postgres,
+        f"CREATE ROLE {role} LOGIN",
+        f"GRANT USAGE ON SCHEMA ops TO {role}",
+        f"GRANT SELECT ON ops.files TO {role}",
+        f'REVOKE TEMP ON DATABASE "{name}" FROM PUBLIC',
+    )
+    try:
+        with engine_like(postgres, {"username": role}) as engine:
+            yield engine
+    finally:
+        execute(
+            postgres,
+            f'GRANT TEMP ON DATABASE "{name}" TO PUBLIC',
+            f"DROP OWNED BY {role}",
+            f"DROP ROLE {role}",
+        )

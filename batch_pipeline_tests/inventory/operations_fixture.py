@@ -1,0 +1,197 @@
+"""A stage for operations of the inventory: a stream and a user's table, filled step by step."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+from batch_pipeline.inventory.acquire import AcquireRequest
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.inventory.jobs import ALL_IDS
+from batch_pipeline.inventory.meta_tables.connection import open_meta_engine
+from batch_pipeline.inventory.splitting import read_items
+from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch
+from batch_pipeline.model.id_range import MAX_ID, IdRange
+from batch_pipeline.model.item import ItemIdSet
+from batch_pipeline.model.job import JobTerms
+from batch_pipeline.model.planning import Limits
+from batch_pipeline_tests.concurrency import eventually
+from batch_pipeline_tests.factories import encoded, found_file, item_report, limits, stream
+from batch_pipeline_tests.inventory.test_acquire import ALL, CREATE, INSERT, Scene
+from batch_pipeline_tests.seeds import LEASE, ORDER_ID, execute, query
+
+Call = Callable[[], object]
+SINGLE = Limits(max_weight=MAX_ID, max_count=1)
+_PUBLISHED = """
+SELECT j.name, a.seen FROM batch_pipeline.attempt a
+  JOIN batch_pipeline.batch_state s ON s.batch_id = a.batch_id AND s.generation = a.generation
+  JOIN batch_pipeline.job j ON j.id = s.job_id
+"""
+_WORKED_ON = """
+SELECT FROM batch_pipeline.attempt
+ WHERE status = 'running' AND lease_until > clock_timestamp() AND liveness_key <> :mine
+   AND EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1
+                  AND classid::bigint << 32 | objid::bigint = liveness_key)
+"""
+
+
+@dataclass
+class Stage:
+    """The stream `orders` and a user's table, in a database that may be reached by a detour."""
+
+    database: Database
+    scene: Scene = field(init=False)
+    held: list[Attempt] = field(default_factory=list)
+    claims: list[AbstractContextManager[Attempt]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        with suppress(sa.exc.ProgrammingError):  # an earlier process has made it
+            execute(self.database, CREATE)
+        url = self.database.engine.url.render_as_string(hide_password=False)
+        self.scene = Scene(self.database, open_meta_engine(url))
+
+    def close(self) -> None:
+        """Close every session."""
+        self.scene.engine.dispose()
+        self.database.close()
+
+    def register(self) -> None:
+        """Register two files that nobody knows yet."""
+        self.registering()()
+
+    def registering(self) -> Call:
+        """Give the call that registers two files."""
+        known = query(self.database, "SELECT count(*) FROM batch_pipeline.item")[0][0]
+        files = [found_file(known + 1), found_file(known + 2)]
+        table = self.database.meta_table("orders")
+        return lambda: table.register(files, accept_changed=False)
+
+    def planning(self) -> Call:
+        """Give the call that plans what is registered."""
+        table, bounds = self.database.meta_table("orders"), limits(max_count=2)
+        return lambda: self.database.batches.plan(table, bounds, drain=True)
+
+    def planned(self) -> Batch:
+        """Give a new batch of two items of the stream."""
+        self.register()
+        self.planning()()
+        self.database.schemas.widen("orders", [ORDER_ID], text_source=True)
+        return self.database.batches.statuses("orders")[-1].batch
+
+    def claimed(self, one: Batch) -> Attempt:
+        """Claim a batch until the stage ends."""
+        claim = self.database.attempts.claim(one, run_id="run-1", lease=LEASE)
+        self.claims.append(claim)
+        attempt = claim.__enter__()
+        self.held.append(attempt)
+        return attempt
+
+    def rows(self, number: int) -> list[int]:
+        """Insert rows into the user's table, with free ids between them; give their ids."""
+        statement = "SELECT coalesce(max(id), 0) FROM public.files"
+        highest = query(self.database, statement)[0][0]
+        ids = [highest + 2 * step for step in range(1, number + 1)]
+        for uid in ids:
+            self.add(uid)
+        return ids
+
+    def add(self, uid: int) -> None:
+        """Insert a row of weight 1 into the user's table."""
+        execute(self.database, INSERT, id=uid, weight=1)
+
+    def acquired(
+        self, bounds: Limits = SINGLE, window: IdRange = ALL_IDS, name: str = "job", **terms: Any
+    ) -> Attempt | None:
+        """Acquire from the user's table and hold what comes."""
+        source = self.scene.source
+        wish = AcquireRequest(
+            terms=JobTerms(name=name, meta_table=source.name, **terms),
+            limits=bounds,
+            config={"batch_weight": bounds.max_weight, "batch_count": bounds.max_count},
+            window=window,
+        )
+        attempt = self.database.acquisitions.acquire(wish, source)
+        if attempt is not None:
+            self.held.append(attempt)
+        return attempt
+
+    def new(self, number: int = 2) -> Attempt:
+        """Acquire a batch of new rows."""
+        self.rows(number)
+        attempt = self.acquired(Limits(max_weight=MAX_ID, max_count=number), max_attempts=1)
+        assert attempt is not None
+        return attempt
+
+    def publish(self, attempt: Attempt) -> object:
+        """Publish an attempt on a batch of the stream or of one of its backfills."""
+        items = self.database.meta_table("orders").items(attempt.batch)
+        reports = tuple(item_report(item.id) for item in items)
+        return self.database.attempts.publish(
+            attempt, encoded(attempt.stem, items=reports), stream()
+        )
+
+    def succeed(self, attempt: Attempt) -> int:
+        """Publish an attempt on a batch of the user's table."""
+        items = read_items(self.scene.database.engine, self.scene.source.table, attempt.batch)
+        seen = ItemIdSet.of((item.id for item in items), weight=sum(item.weight for item in items))
+        return self.database.attempts.succeed(attempt, logging=None, seen=seen)
+
+    def finish(self) -> None:
+        """Do all that is left; expect each item to be published exactly once by each job."""
+        eventually(lambda: not query(self.database, _WORKED_ON, mine=self.my_key))
+        for claim in self.claims:
+            claim.__exit__(None, None, None)
+        for attempt in self.held:
+            self.database.attempts.fail(attempt, "left", AttemptStatus.ABANDONED)
+        self._finish_stream()
+        self.rows(1)
+        for name in self._jobs():
+            self._finish_job(name)
+        published: dict[str, Counter[int]] = {}
+        for name, seen in query(self.database, _PUBLISHED):
+            job = name.removesuffix(".late")
+            published.setdefault(job, Counter()).update(ItemIdSet.from_json(seen))
+        for name, expected in self._due():
+            assert published.get(name, Counter()) == Counter(expected), f"published by {name}"
+
+    def _due(self) -> Iterator[tuple[str, Sequence[int]]]:
+        """Give by job what it has to publish."""
+        for name in self._jobs():
+            yield name, [uid for (uid,) in query(self.database, "SELECT id FROM public.files")]
+        for name, kind in query(self.database, "SELECT name, kind FROM batch_pipeline.job"):
+            if name.startswith("orders"):
+                statement = "SELECT id FROM batch_pipeline.item"
+                if kind == "backfill":
+                    statement += " WHERE id BETWEEN 1 AND 2"
+                yield name, [uid for (uid,) in query(self.database, statement)]
+
+    @property
+    def my_key(self) -> int:
+        """What tells the sessions of this process."""
+        return self.database.heartbeat.liveness_key
+
+    def _finish_stream(self) -> None:
+        self.register()
+        self.planning()()
+        self.database.schemas.widen("orders", [ORDER_ID], text_source=True)
+        for report in self.database.jobs.jobs():
+            self.database.jobs.resume(report.job.name)
+            self.database.jobs.retry(report.job.name)
+            for status in self.database.jobs.unfinished(report.job.name):
+                if report.job.stream is not None:
+                    self.publish(self.claimed(status.batch))
+
+    def _finish_job(self, name: str) -> None:
+        while (attempt := self.acquired(ALL, name=name)) is not None:
+            self.succeed(attempt)
+        audit = self.database.late_arrivals.audit(name, self.scene.source.table, since=None)
+        if audit.late_batches:
+            self._finish_job(name)
+
+    def _jobs(self) -> set[str]:
+        reports = self.database.jobs.jobs()
+        mine = [one for one in reports if one.job.stream is None and one.parent is None]
+        return {"job", *(one.job.name for one in mine)}

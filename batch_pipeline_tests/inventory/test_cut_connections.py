@@ -1,0 +1,124 @@
+"""Connections that are lost at every statement of every operation (G10), and lost replies (G11).
+
+The points are counted while the operation runs, so that new statements are covered by themselves.
+"""
+
+import gc
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from batch_pipeline.inventory.database import Database, open_database
+from batch_pipeline.model.errors import RetryableError
+from batch_pipeline_tests.inventory.connection_cuts import Cutter, cutting
+from batch_pipeline_tests.inventory.every_operation import OPERATIONS, STARTS
+from batch_pipeline_tests.inventory.invariants import check_invariants
+from batch_pipeline_tests.inventory.lost_replies import LostReplies, losing
+from batch_pipeline_tests.inventory.operations_fixture import Stage
+from batch_pipeline_tests.proofs import Figures
+from batch_pipeline_tests.seeds import query
+
+Snapshot = dict[str, set[tuple[Any, ...]]]
+SNAPSHOT = {
+    "job": "id, name, config::text, max_attempts, bisect, paused_at IS NULL, publish_count",
+    "bookmark": "job_id, first_id, last_id",
+    "batch": "id, job_id, first_id, last_id, weight, item_count, superseded_at IS NULL, item_ids",
+    "batch_state": "batch_id, state, attempts, forgiven, generation",
+    "attempt": "id, batch_id, number, token, status, generation, publish_number, seen::text",
+    "part_file": "attempt_id, uri",
+    "attempt_item": "attempt_id, item_id",
+    "item": "stream, id, location",
+    "load": "attempt_id, target, number, status, token",
+    "schema_version": "job_id, version, columns::text",
+}
+_OWNED = """
+SELECT token FROM batch_pipeline.attempt
+ WHERE status = 'running' AND lease_until > clock_timestamp()
+UNION ALL
+SELECT token FROM batch_pipeline.load
+ WHERE status = 'running' AND lease_until > clock_timestamp()
+"""
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("cut", marks=pytest.mark.guarantee("G10")),
+        pytest.param("reply lost", marks=pytest.mark.guarantee("G11")),
+    ]
+)
+def fault(
+    request: pytest.FixtureRequest, database: Database, database_url: str
+) -> Iterator[tuple[str, Cutter | LostReplies]]:
+    """A URL of the inventory, and what goes wrong with connections to it."""
+    if request.param == "cut":
+        with cutting(database) as cutter:
+            yield database_url, cutter
+    else:
+        with losing(database_url) as (url, replies):
+            yield url, replies
+
+
+@pytest.fixture
+def stage(fault: tuple[str, Cutter | LostReplies]) -> Iterator[Stage]:
+    """What suffers from it."""
+    opened = Stage(open_database(fault[0], migrated=None))
+    yield opened
+    opened.close()
+    gc.collect()  # what warns when it goes shall go here, where that is expected
+
+
+def _snapshot(database: Database) -> Snapshot:
+    return {
+        table: set(map(_hashable, query(database, f"SELECT {columns} FROM batch_pipeline.{table}")))  # noqa: S608 - names from above
+        for table, columns in SNAPSHOT.items()
+    }
+
+
+def _hashable(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(tuple(value) if isinstance(value, list) else value for value in row)
+
+
+# A cursor that streams cannot be closed on a connection that is gone.
+@pytest.mark.filterwarnings("ignore:<psycopg.ServerCursor:ResourceWarning")
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operation_that_loses_its_connection_happened_or_did_not(
+    database: Database,
+    stage: Stage,
+    fault: tuple[str, Cutter | LostReplies],
+    name: str,
+    figures: Figures,
+) -> None:
+    """Expect a retryable error or none, no state in between, and every item once in the end."""
+    for point in count(1):
+        call = OPERATIONS[name](stage)
+        before = _snapshot(database)
+        fault[1].arm(point)
+        try:
+            call()
+        except RetryableError:
+            assert fault[1].disarm()
+            _check_before_or_after(database, stage, name, before, call)
+        else:
+            if not fault[1].disarm():
+                break
+    assert point > 3
+    stage.finish()
+    check_invariants(database)
+    figures(operations=1, connections_lost=point - 1, states_between=0)
+
+
+def _check_before_or_after(
+    database: Database, stage: Stage, name: str, before: Snapshot, call: Callable[[], object]
+) -> None:
+    check_invariants(database)
+    left = _snapshot(database)
+    if name in STARTS and left != before:
+        loads = len(left["load"]) - len(before["load"])
+        assert len(left["attempt"] - before["attempt"]) + loads == 1
+    nobodys = {token for (token,) in query(database, _OWNED)} - {one.token for one in stage.held}
+    assert not nobodys, "an attempt that nobody knows of keeps its batch"
+    call()
+    if name not in STARTS:
+        assert left in (before, _snapshot(database))

@@ -1,0 +1,378 @@
+"""What a person does with jobs: pause, resume, cancel, try again; and what workers notice of it."""
+
+import signal
+from datetime import timedelta
+from functools import partial
+
+import pytest
+
+from batch_pipeline.inventory.acquire import AcquireRequest
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.sources import MetaSource
+from batch_pipeline.inventory.meta_tables.watermark_choice import choose_watermark
+from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
+from batch_pipeline.model.errors import (
+    AmbiguousJobError,
+    FencedError,
+    InvalidValueError,
+    JobPausedError,
+    UnknownBatchError,
+    UnknownJobError,
+)
+from batch_pipeline.model.job import JobTerms
+from batch_pipeline_tests.concurrency import eventually, run_python, together
+from batch_pipeline_tests.factories import encoded, limits, stream
+from batch_pipeline_tests.inventory.invariants import check_invariants
+from batch_pipeline_tests.inventory.meta_tables.user_tables import insert
+from batch_pipeline_tests.seeds import (
+    claimed,
+    execute,
+    plan,
+    planned,
+    publish,
+    query,
+    register,
+    statuses,
+)
+
+CONTROL = """
+import sys
+from batch_pipeline.inventory.database import open_database
+database = open_database(sys.argv[1], migrated=None)
+getattr(database.jobs, sys.argv[2])("orders")
+"""
+
+
+def _states(database: Database) -> list[str]:
+    rows = query(database, "SELECT state FROM batch_pipeline.batch_state ORDER BY batch_id")
+    return [state for (state,) in rows]
+
+
+def _fail(database: Database, one: Batch, *, times: int = 1) -> None:
+    for _ in range(times):
+        with claimed(database, one) as attempt:
+            database.attempts.fail(attempt, "bad data", AttemptStatus.FAILED)
+
+
+def _publish(database: Database, attempt: Attempt) -> None:
+    database.attempts.publish(attempt, encoded(attempt.stem), stream())
+
+
+def _cancel(database: Database) -> None:
+    database.jobs.cancel("orders")
+
+
+def _wish(**terms: object) -> AcquireRequest:
+    facts = {"name": "import", "meta_table": "ops.files", **terms}
+    return AcquireRequest(terms=JobTerms(**facts), limits=limits(max_count=2), config={})  # type: ignore[arg-type] # overrides by name
+
+
+def _acquired(database: Database, source: MetaSource, **terms: object) -> Attempt:
+    attempt = database.acquisitions.acquire(_wish(**terms), source)
+    assert attempt is not None
+    return attempt
+
+
+@pytest.fixture
+def source(files: ReflectedMetaTable) -> MetaSource:
+    """A table of six items: three batches."""
+    insert(files, dict.fromkeys(range(1, 7), 10))
+    return MetaSource(table=files, choice=choose_watermark(files))
+
+
+def test_pause_of_a_job_hands_out_nothing_until_it_is_resumed(
+    database: Database, source: MetaSource
+) -> None:
+    """Expect the reason in the error, the running attempt to publish, and the rest after resume."""
+    running = _acquired(database, source)
+    assert database.jobs.pause("import", " disk full ").paused == "disk full"
+    with pytest.raises(JobPausedError) as caught:
+        database.acquisitions.acquire(_wish(), source)
+    assert (caught.value.job, caught.value.reason) == ("import", "disk full")
+    assert "batch-pipeline jobs resume import" in str(caught.value)
+    assert database.attempts.succeed(running, logging=None, seen=None) == 1
+    assert database.jobs.resume("import").paused is None
+    assert _acquired(database, source).batch.id_range.first_id == 3
+    check_invariants(database)
+
+
+def test_pause_of_a_stream_refuses_to_plan_and_keeps_what_is_registered(
+    database: Database, one: Batch
+) -> None:
+    """Expect no new batch while paused, a claim by hand to work, and the rest after resume."""
+    database.jobs.pause("orders")
+    assert database.jobs.paused("orders") == ""
+    register(database, 3, first=4)
+    with pytest.raises(JobPausedError):
+        plan(database, limits(max_count=3))
+    with pytest.raises(JobPausedError):
+        database.jobs.check_not_paused("orders")
+    assert "paused" in (database.jobs.cancellation_reason(one) or "")
+    assert publish(database, one).generation == 1
+    database.jobs.resume("orders")
+    assert (database.jobs.paused("orders"), database.jobs.cancellation_reason(one)) == (None, None)
+    assert [batch.count for batch in plan(database, limits(max_count=3))] == [3]
+    check_invariants(database)
+
+
+def test_pause_of_a_stream_that_has_no_job_yet_is_refused(database: Database) -> None:
+    """Expect an error that lists no job, and a stream without a job not to be paused."""
+    with pytest.raises(UnknownJobError, match="jobs: none"):
+        database.jobs.pause("orders")
+    database.jobs.check_not_paused("orders")
+
+
+def test_cancel_of_a_running_attempt_fences_its_worker(database: Database, one: Batch) -> None:
+    """Expect its publish to be refused, its heartbeat to end, and the batch to be cancelled."""
+    with claimed(database, one, lease=timedelta(seconds=0.6)) as attempt:
+        assert database.heartbeat.is_renewing(attempt.token)
+        cancelled = database.jobs.cancel_batch("orders", one.key)
+        assert (cancelled.batches, cancelled.attempts) == (1, 1)
+        eventually(lambda: not database.heartbeat.is_renewing(attempt.token))
+        with pytest.raises(FencedError):
+            database.attempts.publish(attempt, encoded(), stream())
+        assert database.attempts.fail(attempt, "fenced", AttemptStatus.FAILED)
+    assert statuses(database) == ["cancelled"]
+    assert _states(database) == ["cancelled"]
+    check_invariants(database)
+
+
+def test_heartbeat_of_an_acquired_attempt_that_was_cancelled_ends(
+    database: Database, rival: Database, source: MetaSource
+) -> None:
+    """Expect the worker to know at the next renewal, whoever cancelled, and others to go on."""
+    lease = timedelta(seconds=0.6)
+    wish = AcquireRequest(terms=_wish().terms, limits=limits(max_count=2), config={}, lease=lease)
+    one, other = (database.acquisitions.acquire(wish, source) for _ in range(2))
+    assert one is not None
+    assert other is not None
+    rival.jobs.cancel_batch("import", one.batch.id)
+    eventually(lambda: not database.heartbeat.is_renewing(one.token))
+    assert database.heartbeat.is_renewing(other.token)
+    with pytest.raises(FencedError):
+        database.attempts.succeed(one, logging=None, seen=None)
+    assert database.attempts.succeed(other, logging=None, seen=None) == 1
+    check_invariants(database)
+
+
+def test_cancel_of_a_job_leaves_what_is_published(database: Database) -> None:
+    """Expect planned, failed, dead and running batches to be called off, and nothing else."""
+    done, failed, dead, running, _ = planned(database, 5)
+    publish(database, done)
+    _fail(database, failed)
+    _fail(database, dead, times=3)
+    assert _states(database) == ["published", "failed", "dead", "planned", "planned"]
+    with claimed(database, running):
+        cancelled = database.jobs.cancel("orders")
+    assert (cancelled.batches, cancelled.attempts) == (4, 1)
+    assert _states(database) == ["published"] + 4 * ["cancelled"]
+    assert database.jobs.cancel("orders").batches == 0
+    check_invariants(database)
+
+
+def test_cancel_of_a_second_generation_leaves_the_first(database: Database, one: Batch) -> None:
+    """Expect a published batch that is tried anew to stay published."""
+    publish(database, one)
+    with claimed(database, one):
+        assert database.jobs.cancel_batch("orders", one.id).attempts == 1
+    assert _states(database) == ["published"]
+    assert database.jobs.cancel_batch("orders", one.id).batches == 0
+    check_invariants(database)
+
+
+def test_cancelled_batches_are_handed_out_to_nobody(database: Database, source: MetaSource) -> None:
+    """Expect an acquire to go on behind a batch that was called off."""
+    first = _acquired(database, source)
+    database.attempts.fail(first, "no", AttemptStatus.FAILED)
+    database.jobs.cancel_batch("import", first.batch.id)
+    for _ in range(2):
+        database.attempts.succeed(_acquired(database, source), logging=None, seen=None)
+    assert database.acquisitions.acquire(_wish(), source) is None
+    check_invariants(database)
+
+
+def test_cancel_beside_a_publish_is_either_before_or_after(
+    database: Database, rival: Database
+) -> None:
+    """Expect each batch to be published or cancelled, as its worker was told."""
+    for one in planned(database, 8):
+        with claimed(database, one) as attempt:
+            results = together(partial(_publish, database, attempt), partial(_cancel, rival))
+        [state] = query(
+            database,
+            "SELECT state FROM batch_pipeline.batch_state WHERE batch_id = :id",
+            id=one.id,
+        )
+        won = not isinstance(results[0], Exception)
+        assert won or isinstance(results[0], FencedError)
+        assert results[1] is None
+        assert state == ("published" if won else "cancelled",)
+        check_invariants(database)
+
+
+def test_retry_of_a_dead_batch_counts_anew(database: Database, source: MetaSource) -> None:
+    """Expect it first in line, three tries more, and dead again after them."""
+    while (attempt := database.acquisitions.acquire(_wish(), source)) is not None:
+        database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
+    assert _states(database) == ["dead"] * 3
+    assert database.jobs.retry("import", batches=["1..2", 3]) == 2
+    assert _states(database) == ["interrupted", "dead", "interrupted"]
+    check_invariants(database)
+    numbers = []
+    while (attempt := database.acquisitions.acquire(_wish(), source)) is not None:
+        numbers.append((attempt.batch.id, attempt.number))
+        database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
+    assert sorted(numbers) == [(1, 4), (1, 5), (1, 6), (3, 4), (3, 5), (3, 6)]
+    check_invariants(database)
+
+
+def test_retry_takes_back_a_cancellation(database: Database) -> None:
+    """Expect batches that were tried to be interrupted, others planned; published ones to stay."""
+    done, failed, fresh = planned(database, 3)
+    publish(database, done)
+    _fail(database, failed)
+    database.jobs.cancel("orders")
+    check_invariants(database)
+    assert database.jobs.retry("orders", states=[BatchState.FAILED]) == 0
+    assert database.jobs.retry("orders") == 2
+    assert _states(database) == ["published", "interrupted", "planned"]
+    check_invariants(database)
+    assert publish(database, failed).attempt == 2
+    assert publish(database, fresh).attempt == 1
+    check_invariants(database)
+
+
+def test_retry_of_a_state_that_cannot_be_retried_is_refused(database: Database, one: Batch) -> None:
+    """Expect published and running batches to be out of reach."""
+    for state in (BatchState.PUBLISHED, BatchState.RUNNING, BatchState.SUPERSEDED):
+        with pytest.raises(InvalidValueError):
+            database.jobs.retry("orders", states=[state])
+    publish(database, one)
+    assert database.jobs.retry("orders", batches=[one.id]) == 0
+    assert _states(database) == ["published"]
+
+
+def test_job_whose_name_is_on_two_tables_needs_the_table(
+    database: Database, source: MetaSource
+) -> None:
+    """Expect both tables in the error, and one of them to settle it."""
+    for table in ("ops.files", "ops.other"):
+        _acquired(database, source, meta_table=table)
+    with pytest.raises(AmbiguousJobError) as caught:
+        database.jobs.cancel("import")
+    assert caught.value.meta_tables == ("ops.files", "ops.other")
+    assert database.jobs.cancel("import", "ops.other").attempts == 1
+    assert _states(database) == ["running", "cancelled"]
+    with pytest.raises(UnknownJobError):
+        database.jobs.find("import", "ops.third")
+    check_invariants(database)
+
+
+@pytest.mark.parametrize(
+    "name", ["7", "99999999999999999999", "1-3", "000000000001-000000000004", "3..1", "-1..3", "x"]
+)
+def test_batch_that_is_not_there_is_refused(database: Database, one: Batch, name: str) -> None:
+    """Expect an error that names job and batch, whatever was written."""
+    with pytest.raises(UnknownBatchError) as caught:
+        database.jobs.cancel_batch("orders", name)
+    assert f"Job 'orders' has no batch {name!r}." in str(caught.value)
+    assert _states(database) == ["planned"]
+
+
+def test_batch_goes_by_number_key_or_range(database: Database, one: Batch) -> None:
+    """Expect three names for the same batch."""
+    for name in (one.id, str(one.id), one.key, str(one.id_range)):
+        database.jobs.cancel_batch("orders", name)
+        assert database.jobs.retry("orders", batches=[name]) == 1
+
+
+def test_lists_that_begin_and_end_alike_need_their_number(database: Database, one: Batch) -> None:
+    """Expect the numbers to choose from."""
+    for listed in ("{1,2,9}", "{1,8,9}"):
+        execute(
+            database,
+            "INSERT INTO batch_pipeline.batch "
+            "(job_id, first_id, last_id, weight, item_count, config, item_ids) "
+            "VALUES (1, 1, 9, 30, 3, '{}', :listed)",
+            listed=listed,
+        )
+    with pytest.raises(InvalidValueError, match="2, 3"):
+        database.jobs.cancel_batch("orders", "1..9")
+
+
+def test_jobs_reports_states_backlog_and_pause(database: Database, source: MetaSource) -> None:
+    """Expect every job by name with its numbers."""
+    done, failed, _, _ = planned(database, 4)
+    publish(database, done)
+    _fail(database, failed)
+    _acquired(database, source)
+    database.jobs.pause("import", "disk full")
+    first, second = database.jobs.jobs()
+    assert (first.job.name, first.job.paused, first.publish_count) == ("import", "disk full", 0)
+    assert (first.batches, first.waiting_batches) == ({BatchState.RUNNING: 1}, 0)
+    assert (second.job.name, second.job.stream, second.job.paused) == ("orders", "orders", None)
+    assert second.batches == {
+        BatchState.PUBLISHED: 1,
+        BatchState.FAILED: 1,
+        BatchState.PLANNED: 2,
+    }
+    assert (second.waiting_batches, second.waiting_items, second.waiting_weight) == (2, 6, 60)
+    assert second.publish_count == 1
+    listed = database.jobs.unfinished("orders")
+    assert [(status.batch.id, status.state.value) for status in listed] == [
+        (2, "failed"),
+        (3, "planned"),
+        (4, "planned"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "point", "left"),
+    [
+        ("cancel", "cancel.locked", "failed"),
+        ("cancel", "cancel.closed", "failed"),
+        ("cancel", "cancel.before_commit", "failed"),
+        ("cancel", "cancel.after_commit", "cancelled"),
+        ("retry", "retry.before_commit", "failed"),
+        ("retry", "retry.after_commit", "interrupted"),
+    ],
+)
+def test_control_killed_anywhere_happened_or_did_not(
+    database: Database, database_url: str, one: Batch, command: str, point: str, left: str
+) -> None:
+    """Expect no state in between, and the same call to work afterwards."""
+    _fail(database, one)
+    killed = run_python(CONTROL, database_url, command, failpoints=f"{point}=kill")
+    assert killed == -signal.SIGKILL
+    assert _states(database) == [left]
+    check_invariants(database)
+    database.jobs.cancel("orders")
+    assert database.jobs.retry("orders") == 1
+    check_invariants(database)
+
+
+def test_late_job_is_cancelled_and_tried_again_with_its_parent(database: Database) -> None:
+    """Expect what is done to a job to reach the batches of its late arrivals."""
+    planned(database, 1)
+    execute(
+        database,
+        "INSERT INTO batch_pipeline.job (name, meta_table, kind, parent_id) "
+        "VALUES ('orders.late', 'batch_pipeline.item', 'late', 1)",
+    )
+    execute(
+        database,
+        "INSERT INTO batch_pipeline.batch "
+        "(job_id, first_id, last_id, weight, item_count, config, item_ids) "
+        "VALUES (2, 2, 2, 10, 1, '{}', '{2}')",
+    )
+    execute(database, "INSERT INTO batch_pipeline.batch_state VALUES (2, 2, 'planned')")
+    assert database.jobs.cancel("orders").batches == 2
+    assert database.jobs.retry("orders", batches=["2..2"]) == 1
+    assert _states(database) == ["cancelled", "planned"]
+    reports = database.jobs.jobs()
+    assert [(report.job.name, report.parent) for report in reports] == [
+        ("orders", None),
+        ("orders.late", "orders"),
+    ]
+    check_invariants(database)

@@ -1,0 +1,294 @@
+"""Published manifests on Postgres: read back whole, in order, and through the view."""
+
+import json
+from datetime import datetime
+
+import pytest
+
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.batch import AttemptStatus, Batch
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline_tests.factories import encoded, item_report, part_file, record_schema, stream
+from batch_pipeline_tests.seeds import claimed, execute, planned, publish, query, register
+
+VIEW_COLUMNS = [
+    "id",
+    "meta_table",
+    "job",
+    "job_identifier",
+    "job_result_item",
+    "processing_start",
+    "processing_end",
+    "batch_id_start",
+    "batch_id_end",
+    "batch_weight",
+    "batch_count",
+    "attempt",
+    "status",
+    "logging",
+    "config",
+    "batch_id",
+]
+TABLES = ("item", "job", "batch", "schema_version", "attempt", "part_file", "attempt_item")
+
+
+def test_manifest_reads_back_as_the_tasks_reported_it(database: Database, one: Batch) -> None:
+    """Expect twelve files in record order, quarantine apart, and counters of all items."""
+    parts = tuple(part_file(f"part-{n}", records=1, size_bytes=2**40 + n) for n in range(12))
+    bad = (part_file("bad", records=2),)
+    items = (
+        item_report(1, read=9, written=6, quarantined=2, filtered=1),
+        item_report(2, read=6, written=6, quarantined=0),
+        item_report(3, read=0, written=0, quarantined=0, bad_file="no gzip file"),
+    )
+    what = encoded(part_files=parts, quarantine_files=bad, items=items)
+    with claimed(database, one) as attempt:
+        manifest = database.attempts.publish(attempt, what, stream())
+    assert (manifest.job, manifest.batch, manifest.token) == ("orders", one, attempt.token)
+    assert manifest.encoding == Encoding(format=Format.JSONL, compression=Compression.GZIP)
+    assert (manifest.schema, manifest.schema_version) == (record_schema("order_id"), 1)
+    assert manifest.key_properties == ("order_id",)
+    assert manifest.part_files == parts
+    assert manifest.quarantine_files == bad
+    assert (manifest.items, manifest.records) == (3, 12)
+    counters = (manifest.records_read, manifest.records_filtered, manifest.records_quarantined)
+    assert counters == (15, 1, 2)
+    assert database.manifests.of_batch(one) == manifest
+    assert database.manifests.of_attempt(attempt.id) == manifest
+
+
+def test_manifest_of_a_batch_without_records_lists_no_file(database: Database, one: Batch) -> None:
+    """Expect an empty batch to be published like any other."""
+    empty = item_report(read=0, written=0)
+    manifest = publish(database, one, encoded(part_files=(), items=(empty,)))
+    assert (manifest.part_files, manifest.records, manifest.generation) == ((), 0, 1)
+
+
+def test_manifest_of_a_batch_is_its_newest_generation(database: Database, one: Batch) -> None:
+    """Expect None before the first publish, and the second one after the second."""
+    assert database.manifests.of_batch(one) is None
+    publish(database, one)
+    second = publish(database, one)
+    assert database.manifests.of_batch(one) == second
+    assert second.generation == 2
+
+
+def test_bad_file_reason_that_postgres_refuses_is_spelled_out(
+    database: Database, one: Batch
+) -> None:
+    """Expect a reason with a NUL in it not to keep the batch from being published."""
+    items = (item_report(1, bad_file="begins with \0"),)
+    assert publish(database, one, encoded(items=items)).generation == 1
+    assert query(database, "SELECT bad_file FROM batch_pipeline.attempt_item") == [
+        ("begins with \\x00",)
+    ]
+
+
+def test_without_pointer_gives_what_nobody_has_pointed_to(database: Database) -> None:
+    """Expect manifests in publish order until their pointer is remembered."""
+    first, second = planned(database, 2)
+    manifests = [publish(database, second), publish(database, first)]
+    assert list(database.manifests.without_pointer("orders")) == manifests
+    database.attempts.record_pointer(manifests[0], "file:///batches/manifests/x.json")
+    assert list(database.manifests.without_pointer("orders")) == manifests[1:]
+    assert list(database.manifests.without_pointer("clicks")) == []
+
+
+def test_published_after_gives_publish_order_not_id_order(database: Database) -> None:
+    """Expect a batch published later to come later, whatever its ids."""
+    first, second, third = planned(database, 3)
+    published = [publish(database, one) for one in (third, first, second)]
+    assert list(database.manifests.published_after("orders", {})) == [
+        (1, published[0]),
+        (2, published[1]),
+        (3, published[2]),
+    ]
+    assert list(database.manifests.published_after("orders", {"orders": 2})) == [(3, published[2])]
+    assert list(database.manifests.published_after("orders", {"orders": 3})) == []
+    assert list(database.manifests.published_after("clicks", {})) == []
+
+
+@pytest.mark.parametrize(
+    ("stream", "numbers", "told"),
+    [
+        ("orders", {"orders": 3}, "'orders' was read up to publish number 3, .* published 2"),
+        ("orders", {"orders.2023": 1}, "'orders.2023' was read up to .* published 0"),
+        ("clicks", {"clicks": 1}, "'clicks' was read up to .* published 0"),
+    ],
+)
+def test_published_after_more_than_was_published_is_refused(
+    database: Database, stream: str, numbers: dict[str, int], told: str
+) -> None:
+    """Expect a bookmark of another inventory to be told, for new batches would be passed over."""
+    for one in planned(database, 2):
+        publish(database, one)
+    with pytest.raises(ConfigurationError, match=told):
+        list(database.manifests.published_after(stream, numbers, backfills=False))
+
+
+def test_published_after_something_else_than_was_published_is_refused(database: Database) -> None:
+    """Expect an inventory that was made anew, and has come as far, not to be taken for the old."""
+    first, second = planned(database, 2)
+    for one in (first, second):
+        publish(database, one)
+    read, manifests = {"orders": 1}, database.manifests
+    [found] = manifests.published_after("orders", read, last=("orders", first.label, 1))
+    assert found[0] == 2
+    for label, generation in ((second.label, 1), (first.label, 2)):
+        told = f"number 1 of 'orders' was generation {generation} of {label}, .* 1 of {first.label}"
+        with pytest.raises(ConfigurationError, match=told):
+            next(manifests.published_after("orders", read, last=("orders", label, generation)))
+
+
+def test_count_removed_after_counts_what_published_after_leaves_out(database: Database) -> None:
+    """Expect the second of three, whose files are gone, until the bookmark is behind it."""
+    for one in planned(database, 3):
+        publish(database, one)
+    execute(
+        database,
+        'UPDATE batch_pipeline.attempt SET facts = facts || \'{"files_removed_at": ""}\' '
+        "WHERE publish_number = 2",
+    )
+    manifests = database.manifests
+    assert [number for number, _ in manifests.published_after("orders", {})] == [1, 3]
+    counts = [
+        manifests.count_removed_after("orders", {"orders": number}) for number in (0, 1, 2, 3)
+    ]
+    assert counts == [1, 1, 0, 0]
+    assert manifests.count_removed_after("orders", {}, backfills=False) == 1
+    assert manifests.count_removed_after("clicks", {}) == 0
+
+
+def test_published_after_leaves_replaced_generations_out(database: Database) -> None:
+    """Expect a reprocessed batch once, at the number of its newest generation."""
+    first, second = planned(database, 2)
+    publish(database, first)
+    publish(database, second)
+    publish(database, first)
+    found = [
+        (n, m.batch, m.generation) for n, m in database.manifests.published_after("orders", {})
+    ]
+    assert found == [(2, second, 1), (3, first, 2)]
+
+
+def test_published_after_reads_over_the_end_of_a_page(database: Database, one: Batch) -> None:
+    """Expect 401 manifests, which take three pages, each once and in order."""
+    publish(database, one)
+    execute(
+        database,
+        """
+        WITH new AS (
+            INSERT INTO batch_pipeline.batch
+                   (job_id, first_id, last_id, weight, item_count, config)
+            SELECT job.id, n, n, 1, 1, '{}'
+              FROM batch_pipeline.job, generate_series(1001, 1400) n
+            RETURNING id, first_id)
+        INSERT INTO batch_pipeline.attempt
+               (batch_id, number, token, liveness_key, status, run_id, lease_until, finished_at,
+                generation, publish_number, schema_version, encoding, key_properties, facts)
+        SELECT new.id, 1, gen_random_uuid(), 0, status, run_id, lease_until, finished_at,
+               1, new.first_id - 999, schema_version, encoding, key_properties, facts
+          FROM batch_pipeline.attempt, new
+        """,
+    )
+    numbers = [number for number, _ in database.manifests.published_after("orders", {})]
+    assert numbers == list(range(1, 402))
+
+
+def test_inventory_view_has_exactly_the_promised_columns(database: Database) -> None:
+    """Expect the columns in their order, with wide ids, zoned times and json."""
+    columns = query(
+        database,
+        "SELECT column_name, data_type FROM information_schema.columns "
+        "WHERE table_schema = 'batch_pipeline' AND table_name = 'inventory' "
+        "ORDER BY ordinal_position",
+    )
+    assert [name for name, _ in columns] == VIEW_COLUMNS
+    types = dict(columns)
+    for name in ("id", "batch_id", "batch_id_start", "batch_id_end", "batch_weight", "batch_count"):
+        assert types[name] == "bigint"
+    assert types["processing_start"] == types["processing_end"] == "timestamp with time zone"
+    assert types["job_result_item"] == types["config"] == "json"
+
+
+def test_inventory_view_row_of_a_published_attempt_reads_right(
+    database: Database, one: Batch
+) -> None:
+    """Expect one row an attempt: what, when, with which result, and by which limits."""
+    with claimed(database, one) as attempt:
+        database.attempts.fail(attempt, "line 3 is broken", AttemptStatus.FAILED)
+    parts = (part_file("b"), part_file("a", records=0))
+    publish(database, one, encoded(part_files=parts))
+    failed, published = query(database, "SELECT * FROM batch_pipeline.inventory ORDER BY id")
+    row = dict(zip(VIEW_COLUMNS, published, strict=True))
+    times = row.pop("processing_start"), row.pop("processing_end")
+    assert all(isinstance(time, datetime) for time in times)
+    assert times[0] < times[1]
+    assert row == {
+        "id": failed[0] + 1,
+        "meta_table": "batch_pipeline.item",
+        "job": "orders",
+        "job_identifier": "run-1",
+        "job_result_item": ["file:///batches/b", "file:///batches/a"],
+        "batch_id_start": 1,
+        "batch_id_end": 3,
+        "batch_weight": 30,
+        "batch_count": 3,
+        "attempt": 2,
+        "status": "succeeded",
+        "logging": None,
+        "config": {
+            "max_weight": "100",
+            "max_count": "3",
+            "min_weight": "0",
+            "max_wait": "0:05:00",
+        },
+        "batch_id": one.id,
+    }
+    assert failed[4] == []
+    assert failed[11:14] == (1, "failed", "line 3 is broken")
+
+
+def test_history_of_an_item_tells_every_attempt_on_its_batch(
+    database: Database, one: Batch
+) -> None:
+    """Expect attempts oldest first, with the item's counters where it was published.
+
+    Of an object they tell which version was read.
+    """
+    with claimed(database, one) as attempt:
+        database.attempts.fail(attempt, "line 3 is broken", AttemptStatus.FAILED)
+    object_read = item_report(2, read=0, written=0, etag="9a0364b9", version="v1")
+    publish(database, one, encoded(items=(item_report(1), object_read)))
+    failed, succeeded = database.history.of_item(one, 1)
+    assert (failed.number, failed.status, failed.error) == (
+        1,
+        AttemptStatus.FAILED,
+        "line 3 is broken",
+    )
+    assert (failed.read, failed.generation) == (None, None)
+    assert (succeeded.status, succeeded.generation) == (AttemptStatus.SUCCEEDED, 1)
+    assert (succeeded.read, succeeded.written, succeeded.quarantined) == (5, 5, 0)
+    assert (succeeded.read_etag, succeeded.read_version) == (None, None)
+    second = database.history.of_item(one, 2)[1]
+    assert (second.read_etag, second.read_version) == ("9a0364b9", "v1")
+    assert database.history.of_item(one, 3)[1].read is None
+
+
+def test_pointer_json_of_a_manifest_survives_the_database(database: Database, one: Batch) -> None:
+    """Expect what the manifest file says to be plain JSON."""
+    manifest = publish(database, one)
+    assert json.loads(json.dumps(manifest.to_json())) == manifest.to_json()
+
+
+def test_forget_deletes_one_stream_and_no_other(database: Database) -> None:
+    """Expect no row of the forgotten stream, and the other one as it was."""
+    for name in ("orders", "clicks"):
+        publish(database, planned(database, name=name)[0])
+    database.delete_stream("orders")
+    for table in TABLES:
+        (count,) = query(database, f"SELECT count(*) FROM batch_pipeline.{table}")[0]  # noqa: S608 - names from above
+        assert count == (3 if table == "item" else 1), table
+    register(database, 1)
+    assert [one.id for one in database.meta_table("orders").find("1")] == [1]

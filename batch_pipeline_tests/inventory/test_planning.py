@@ -1,0 +1,292 @@
+"""Planning on Postgres: what becomes a batch, and what rivals, crashes and big numbers change."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.batch import Batch, BatchState
+from batch_pipeline.model.errors import InvariantError, UnknownBatchError
+from batch_pipeline.model.id_range import MAX_ID
+from batch_pipeline.model.planning import Limits
+from batch_pipeline_tests.concurrency import run_python, together
+from batch_pipeline_tests.factories import found_file, limits
+from batch_pipeline_tests.seeds import execute, plan, query, register
+
+PLAN = """
+import sys
+from batch_pipeline.model.planning import Limits
+from batch_pipeline.inventory.database import open_database
+database = open_database(sys.argv[1], migrated=None)
+database.batches.plan(
+    database.meta_table("orders"), Limits(max_weight=60, max_count=10), drain=True
+)
+"""
+INSERT_BATCH = """
+INSERT INTO batch_pipeline.batch (job_id, first_id, last_id, weight, item_count, config)
+VALUES (:job_id, :first_id, :last_id, 1, 1, '{}')
+"""
+
+
+def _ranges(planned: Sequence[Batch]) -> list[str]:
+    return [str(one.id_range) for one in planned]
+
+
+def _stored(database: Database, job: str = "orders") -> list[Batch]:
+    return [status.batch for status in database.batches.statuses(job)]
+
+
+def _insert_item(database: Database, item_id: int, size_bytes: int = 10) -> None:
+    execute(
+        database,
+        "INSERT INTO batch_pipeline.item (stream, id, location, size_bytes, modified_at) "
+        "VALUES ('orders', :id, 'file:///landing/' || :id, :size_bytes, now())",
+        id=item_id,
+        size_bytes=size_bytes,
+    )
+
+
+def _insert_batch(database: Database, **values: Any) -> None:
+    with transaction(database.engine) as connection:
+        connection.execute(sa.text(INSERT_BATCH), values)
+
+
+def test_plan_all_items_tiles_the_ids(database: Database) -> None:
+    """Expect ranges that follow one another without a hole, up to the last item."""
+    register(database, 25)
+    planned = plan(database, limits(max_weight=60))
+    assert _ranges(planned) == ["1..6", "7..12", "13..18", "19..24", "25..25"]
+    assert [(one.weight, one.count) for one in planned] == [(60, 6)] * 4 + [(10, 1)]
+    assert _stored(database) == planned
+
+
+def test_plan_without_news_gives_nothing(database: Database) -> None:
+    """Expect an empty plan before the first item and after the last one."""
+    assert plan(database, limits()) == []
+    register(database, 3)
+    plan(database, limits())
+    assert plan(database, limits()) == []
+    assert _ranges(_stored(database)) == ["1..3"]
+
+
+def test_plan_again_continues_behind_the_last_batch(database: Database) -> None:
+    """Expect the second plan to start at the id after the first plan's end."""
+    register(database, 3)
+    plan(database, limits())
+    register(database, 2, first=4)
+    assert _ranges(plan(database, limits())) == ["4..5"]
+
+
+def test_plan_item_above_the_limit_stands_alone_and_is_flagged(database: Database) -> None:
+    """Expect the heavy item in a batch of its own, marked as oversized."""
+    files = [found_file(1), found_file(2, size_bytes=101), found_file(3)]
+    database.meta_table("orders").register(files, accept_changed=False)
+    planned = plan(database, limits(max_weight=100))
+    assert [(str(one.id_range), one.oversized) for one in planned] == [
+        ("1..1", False),
+        ("2..2", True),
+        ("3..3", False),
+    ]
+
+
+def test_plan_far_ids_and_heavy_items_tiles_64_bits(database: Database) -> None:
+    """Expect ids far apart, weights above 2^31 and the largest id to be planned exactly."""
+    for item_id in (3, 5_000_000_000, MAX_ID - 1, MAX_ID):
+        _insert_item(database, item_id, size_bytes=2**40)
+    planned = plan(database, limits(max_weight=2**41))
+    assert _ranges(planned) == [f"1..{MAX_ID - 2}", f"{MAX_ID - 1}..{MAX_ID}"]
+    assert [one.weight for one in planned] == [2**41, 2**41]
+    assert database.batches.batch("orders", planned[1].key) == planned[1]
+    assert plan(database, limits()) == []
+
+
+def test_plan_item_registered_meanwhile_waits_for_the_next_plan(
+    database: Database, rival: Database
+) -> None:
+    """Expect an item that appears behind the ceiling to be in no batch yet, and lost by none."""
+    register(database, 2)
+
+    def register_rival(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if "max(batch_pipeline.item.id)" in statement:
+            register(rival, 20, first=3)
+
+    sa.event.listen(database.engine, "after_cursor_execute", register_rival)
+    planned = plan(database, limits())
+    sa.event.remove(database.engine, "after_cursor_execute", register_rival)
+    assert [(str(one.id_range), one.count, one.weight) for one in planned] == [("1..2", 2, 20)]
+    assert _ranges(plan(database, limits())) == ["3..12", "13..22"]
+
+
+def test_plan_killed_before_commit_leaves_everything_as_it_was(
+    database: Database, database_url: str
+) -> None:
+    """Expect neither batches nor a moved bookmark, and the same plan from the next planner."""
+    register(database, 25)
+    assert run_python(PLAN, database_url, failpoints="plan.before_commit=kill") == -9
+    assert _stored(database) == []
+    assert database.batches.backlog(database.meta_table("orders")) == (25, 250)
+    planned = plan(database, limits(max_weight=60))
+    assert _ranges(planned) == ["1..6", "7..12", "13..18", "19..24", "25..25"]
+
+
+def test_plan_killed_after_commit_has_planned_all(database: Database, database_url: str) -> None:
+    """Expect the whole plan to be there and nothing to be left to plan."""
+    register(database, 25)
+    assert run_python(PLAN, database_url, failpoints="plan.after_commit=kill") == -9
+    assert _ranges(_stored(database)) == ["1..6", "7..12", "13..18", "19..24", "25..25"]
+    assert database.batches.backlog(database.meta_table("orders")) == (0, 0)
+
+
+@pytest.mark.guarantee("G1", "G2")
+def test_plan_by_two_beside_two_registrars_has_neither_hole_nor_overlap(
+    database: Database, rival: Database
+) -> None:
+    """Expect every item in exactly one batch when planners and registrars race."""
+
+    def plan_often(inventory: Database) -> None:
+        for _ in range(10):
+            plan(inventory, limits(max_count=3))
+
+    def add(inventory: Database, first: int) -> None:
+        for number in range(first, first + 50, 5):
+            register(inventory, 5, first=number)
+
+    errors = together(
+        partial(plan_often, database),
+        partial(plan_often, rival),
+        partial(add, database, 1),
+        partial(add, rival, 51),
+    )
+    assert errors == [None] * 4
+    plan(database, limits(max_count=3))
+    stored = _stored(database)
+    assert (stored[0].id_range.first_id, stored[-1].id_range.last_id) == (1, 100)
+    for left, right in pairwise(stored):
+        assert right.id_range.first_id == left.id_range.last_id + 1
+    for one in stored:
+        assert one.count == one.id_range.last_id - one.id_range.first_id + 1 <= 3
+        assert one.weight == one.count * 10
+
+
+@pytest.mark.guarantee("G2")
+def test_insert_of_an_overlapping_batch_is_refused_by_name(database: Database) -> None:
+    """Expect the exclusion constraint to refuse one shared id, and the error to say which ids."""
+    register(database, 20)
+    plan(database, limits())
+    (job_id,) = query(database, "SELECT id FROM batch_pipeline.job")[0]
+    with pytest.raises(
+        InvariantError, match="the database refused a batch that overlaps"
+    ) as caught:
+        _insert_batch(database, job_id=job_id, first_id=20, last_id=30)
+    assert "[20,31)" in str(caught.value)
+    assert "batch_ranges_do_not_overlap" in str(caught.value.__cause__)
+    assert _ranges(_stored(database)) == ["1..10", "11..20"]
+
+
+@pytest.mark.guarantee("G2")
+def test_insert_of_neighbours_up_to_the_largest_id_is_accepted(database: Database) -> None:
+    """Expect a range up to 2^63-1 to fit beside its neighbour, and to refuse what lies in it."""
+    register(database, 1)
+    plan(database, limits())
+    (job_id,) = query(database, "SELECT id FROM batch_pipeline.job")[0]
+    _insert_batch(database, job_id=job_id, first_id=2, last_id=99)
+    _insert_batch(database, job_id=job_id, first_id=100, last_id=MAX_ID)
+    with pytest.raises(InvariantError, match="the database refused a batch that overlaps"):
+        _insert_batch(database, job_id=job_id, first_id=MAX_ID, last_id=MAX_ID)
+
+
+def test_insert_of_the_same_range_for_another_job_is_accepted(database: Database) -> None:
+    """Expect ranges to be disjoint within a job only."""
+    for name in ("orders", "clicks"):
+        register(database, 3, name=name)
+        assert _ranges(plan(database, limits(), name=name)) == ["1..3"]
+
+
+@pytest.fixture
+def waiting_limits() -> Limits:
+    """At most 5 items, and a batch below 40 bytes waits for an hour."""
+    return limits(max_count=5, min_weight=40, max_wait=timedelta(hours=1))
+
+
+def test_plan_light_rest_is_held_back(database: Database, waiting_limits: Limits) -> None:
+    """Expect the full batch to be planned and the light one to wait, also when asked again."""
+    register(database, 8)
+    planned = plan(database, waiting_limits, drain=False)
+    assert _ranges(planned) == ["1..5"]
+    assert plan(database, waiting_limits, drain=False) == []
+    assert database.batches.backlog(database.meta_table("orders")) == (3, 30)
+
+
+def test_plan_light_rest_is_taken_by_draining(database: Database, waiting_limits: Limits) -> None:
+    """Expect `drain` to take the rest however young it is."""
+    register(database, 8)
+    planned = plan(database, waiting_limits)
+    assert _ranges(planned) == ["1..5", "6..8"]
+
+
+def test_plan_rest_of_the_minimum_weight_is_taken(
+    database: Database, waiting_limits: Limits
+) -> None:
+    """Expect 40 bytes not to wait when 40 are the minimum."""
+    register(database, 4)
+    assert _ranges(plan(database, waiting_limits, drain=False)) == ["1..4"]
+
+
+def test_plan_light_rest_that_waited_long_is_taken(
+    database: Database, waiting_limits: Limits
+) -> None:
+    """Expect the age of the oldest unplanned item to end the wait."""
+    register(database, 2)
+    execute(
+        database,
+        "UPDATE batch_pipeline.item SET registered_at = now() - interval '2 hours' WHERE id = 1",
+    )
+    assert _ranges(plan(database, waiting_limits, drain=False)) == ["1..2"]
+
+
+def test_plan_keeps_its_limits_with_the_batch(database: Database) -> None:
+    """Expect the row to tell what limits a batch was cut by."""
+    register(database, 1)
+    plan(database, limits(max_weight=60))
+    (config,) = query(database, "SELECT config FROM batch_pipeline.batch")[0]
+    assert config == {
+        "max_weight": "60",
+        "max_count": "10",
+        "min_weight": "0",
+        "max_wait": "0:05:00",
+    }
+
+
+def test_planned_batch_is_found_by_key_and_by_item(database: Database) -> None:
+    """Expect both ways to the batch, and its first state to be planned."""
+    register(database, 13)
+    first, second = plan(database, limits())
+    assert database.batches.batch("orders", "000000000011-000000000013") == second
+    assert database.batches.batch_of_item("orders", 10) == first
+    assert database.batches.batch_of_item("orders", 11) == second
+    assert database.batches.batch_of_item("orders", 14) is None
+    states = [(s.state, s.attempts, s.generation) for s in database.batches.statuses("orders")]
+    assert states == [(BatchState.PLANNED, 0, None)] * 2
+
+
+def test_batch_of_an_unplanned_key_is_unknown(database: Database) -> None:
+    """Expect keys of no batch, well formed or not, to be refused by name."""
+    register(database, 3)
+    plan(database, limits())
+    for key in (
+        "000000000001-000000000002",
+        "000000000002-000000000003",
+        "1-3",
+        "",
+        "000000000003-000000000001",
+        "9999999999999999999-9999999999999999999",
+    ):
+        with pytest.raises(UnknownBatchError) as caught:
+            database.batches.batch("orders", key)
+        assert f"{key!r} is no planned batch" in str(caught.value)

@@ -1,0 +1,397 @@
+"""The group roles: each does its work with the rights it has, and nothing else."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
+
+import pytest
+import sqlalchemy as sa
+
+from batch_pipeline.inventory.acquire import AcquireRequest
+from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.database import Database, open_database
+from batch_pipeline.inventory.meta_tables.cutting import all_cuts
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.sources import MetaSource
+from batch_pipeline.inventory.meta_tables.watermark_choice import StoredCandidates, choose_watermark
+from batch_pipeline.inventory.meta_tables.watermarks import Candidates
+from batch_pipeline.inventory.tables import metadata
+from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
+from batch_pipeline.model.errors import MetaTableError, PermissionDeniedError
+from batch_pipeline.model.job import JobTerms
+from batch_pipeline.model.load import Claim as LoadClaim
+from batch_pipeline.model.load import Loaded, Loading
+from batch_pipeline.model.schema import Column, ColumnType
+from batch_pipeline.model.stream import Strategy
+from batch_pipeline_tests.factories import encoded, found_file, limits, stream
+from batch_pipeline_tests.inventory.logins import Logins, run, url_of
+from batch_pipeline_tests.inventory.meta_tables.user_tables import CREATE_FILES, FILES, meta_engine
+from batch_pipeline_tests.seeds import (
+    LEASE,
+    ORDER_ID,
+    claimed,
+    expire,
+    plan,
+    publish,
+    query,
+    register,
+)
+
+TABLES = sorted(metadata.tables.values(), key=lambda table: table.name)
+ENDED = {"attempt", "load"}  # rows that a worker begins and ends
+PRIVILEGES = r"""
+SELECT grantee, table_name, privilege_type FROM information_schema.table_privileges
+ WHERE table_schema = 'batch_pipeline' AND grantee LIKE 'bp\_%' AND grantee <> 'bp_owner'
+UNION
+SELECT grantee, table_name, 'UPDATE ' || column_name FROM information_schema.column_privileges
+ WHERE table_schema = 'batch_pipeline' AND privilege_type = 'UPDATE'
+   AND grantee LIKE 'bp\_%' AND grantee <> 'bp_owner'
+ ORDER BY 1, 2, 3
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """A published batch, one that is being tried, and an item that is not planned."""
+
+    logins: Logins
+    published: Batch
+    attempt: Attempt
+
+
+@pytest.fixture
+def scene(logins: Logins) -> Iterator[Scene]:
+    """A scene that planner and worker have made, each with no more than its own rights."""
+    planner, worker = logins.of("paul"), logins.of("wanda")
+    register(planner, 6)
+    first, second = plan(planner, limits(max_count=3))
+    register(planner, 1, first=7)
+    worker.schemas.widen("orders", [ORDER_ID], text_source=True)
+    publish(worker, first)
+    with claimed(worker, second) as attempt:
+        yield Scene(logins=logins, published=first, attempt=attempt)
+
+
+@pytest.fixture
+def admin(granted_url: str) -> Iterator[Database]:
+    """The inventory as the server's superuser sees it."""
+    with closing(open_database(granted_url, migrated=False)) as opened:
+        yield opened
+
+
+def test_roles_file_grants_select_and_insert_on_every_table(admin: Database) -> None:
+    rows = query(admin, PRIVILEGES)
+    tables = {table.name for table in TABLES}
+    read = {table for who, table, verb in rows if (who, verb) == ("bp_reader", "SELECT")}
+    assert read == tables | {"alembic_version", "inventory", "published"}
+    assert {table for _, table, verb in rows if verb == "INSERT"} == tables
+
+
+def test_grants_are_no_more_than_what_is_said_here(admin: Database) -> None:
+    """Expect only bookmarks to be deleted from, and updates column by column."""
+    rows = query(admin, PRIVILEGES)
+    verbs = {verb for _, _, verb in rows if not verb.startswith("UPDATE ")}
+    assert verbs == {"SELECT", "INSERT", "DELETE"}
+    assert [row[:2] for row in rows if row[2] == "DELETE"] == [("bp_planner", "bookmark")]
+    assert {verb for who, _, verb in rows if who == "bp_reader"} == {"SELECT"}
+    inserts = [row[:2] for row in rows if row[2] == "INSERT"]
+    assert [table for who, table in inserts if who == "bp_worker"] == [
+        *("attempt", "attempt_item", "load", "part_file", "schema_version", "target_probe")
+    ]
+    assert [table for who, table in inserts if who == "bp_planner"] == [
+        *("batch", "batch_state", "bookmark", "ceiling_candidate", "item", "job")
+    ]
+    updates = [row[1:] for row in rows if row[0] == "bp_worker" and row[2].startswith("UPDATE ")]
+    assert [(table, column) for table, column in updates if table not in ENDED] == [
+        ("batch_state", "UPDATE attempts"),
+        ("batch_state", "UPDATE forgiven"),
+        ("batch_state", "UPDATE generation"),
+        ("batch_state", "UPDATE state"),
+        ("job", "UPDATE publish_count"),
+    ]
+    planner = {row[2] for row in rows if row[:2] == ("bp_planner", "attempt")}
+    assert planner == {
+        "SELECT",
+        *(f"UPDATE {name}" for name in ("status", "finished_at", "error", "logging")),
+    }
+    never = {"id", "batch_id", "number", "token", "liveness_key", "run_id", "started_at"}
+    never |= {"attempt_id", "stream", "target"}
+    assert not never & {column.split()[1] for table, column in updates if table in ENDED}
+
+
+def test_planner_registers_plans_and_controls_jobs(logins: Logins) -> None:
+    """Expect all of a planner's work to need none of a worker's rights."""
+    planner = logins.of("paul")
+    register(planner, 6)
+    changed = [found_file(1, size_bytes=20)]
+    assert planner.meta_table("orders").register(changed, accept_changed=True).accepted == 1
+    whole, _ = plan(planner, limits(max_count=3))
+    register(planner, 3, first=7)
+    assert len(plan(planner, limits(max_count=3))) == 1
+    planner.jobs.pause("orders", "stocktaking")
+    planner.jobs.resume("orders")
+    halves = planner.jobs.split("orders", whole.id, planner.meta_table("orders"))
+    assert planner.jobs.cancel_batch("orders", halves[0].id).batches == 1
+    assert planner.jobs.retry("orders", batches=[halves[0].id]) == 1
+    _save(planner)
+
+
+def test_planner_cancels_what_a_worker_tries(scene: Scene) -> None:
+    """Expect the attempt to be closed, so that its worker is fenced."""
+    assert scene.logins.of("paul").jobs.cancel("orders").attempts == 1
+    states = [one.state for one in scene.logins.of("rita").batches.statuses("orders")]
+    assert states == [BatchState.PUBLISHED, BatchState.CANCELLED]
+
+
+def test_worker_claims_publishes_fails_and_takes_over(scene: Scene) -> None:
+    """Expect all of a worker's work to need none of a planner's rights."""
+    worker, attempt = scene.logins.of("wanda"), scene.attempt
+    assert worker.attempts.fail(attempt, "no more paper", AttemptStatus.FAILED)
+    with claimed(worker, attempt.batch) as second:
+        expire(worker, second)
+        assert worker.attempts.close_dead("orders") == 1
+    with claimed(worker, attempt.batch) as third:
+        error, status = "Spark is gone", AttemptStatus.ABANDONED
+        assert worker.attempts.fail(third, error, status, counts=False)
+    with claimed(worker, attempt.batch) as last:
+        assert worker.attempts.succeed(last, result={"rows": 1}, logging="done", seen=None) == 1
+    again = publish(worker, scene.published)
+    worker.attempts.record_pointer(again, "file:///batches/pointer.json")
+    assert [one.state for one in worker.batches.statuses("orders")] == [BatchState.PUBLISHED] * 2
+    assert worker.manifests.of_batch(scene.published) == again
+
+
+def test_worker_loads_what_is_published(scene: Scene) -> None:
+    """Expect claim, renewal, success, reload and failure to need no other right."""
+    worker = scene.logins.of("wanda")
+    for _ in range(2):
+        wanted = list(worker.loads.due(stream(), "warehouse"))
+        with _claimed_load(worker, wanted) as claim:
+            assert claim is not None
+            worker.heartbeat._renew_all()
+            worker.loads.succeed(claim.load, Loaded(records=5), None)
+        assert worker.loads.void("orders", "warehouse", [wanted[0].label])
+    with _claimed_load(worker, wanted) as claim:
+        assert claim is not None
+        worker.loads.fail(claim.load, KeyboardInterrupt())
+    (standing,) = scene.logins.of("rita").loads.target_statuses("orders", ["warehouse"])
+    assert (standing.loaded, standing.due) == (0, 1)
+
+
+def _claimed_load(
+    database: Database, wanted: Sequence[Loading]
+) -> AbstractContextManager[LoadClaim | None]:
+    return database.loads.claim("orders", "warehouse", wanted, run_id="run-1", lease=LEASE)
+
+
+def _load(database: Database, scene: Scene) -> None:
+    with _claimed_load(database, list(database.loads.due(stream(), "warehouse"))):
+        pytest.fail("it was claimed")
+
+
+def test_reader_reads_every_table_and_the_view(scene: Scene) -> None:
+    """Expect everything that is asked in SQL or by a command to be answered."""
+    reader = scene.logins.of("rita")
+    for table in TABLES:
+        with reader.engine.begin() as connection:
+            connection.execute(sa.select(table)).all()
+    statuses = query(reader, "SELECT job, status FROM batch_pipeline.inventory ORDER BY id")
+    assert statuses == [("orders", "succeeded"), ("orders", "running")]
+    assert reader.manifests.of_batch(scene.published) is not None
+    assert len(reader.history.of_item(scene.published, 1)) == 1
+    assert reader.schemas.latest("orders")[0] == 1
+    assert reader.batches.backlog(reader.meta_table("orders")) == (1, 10)
+    assert [report.publish_count for report in reader.jobs.jobs()] == [1]
+
+
+def _register(database: Database, scene: Scene) -> None:
+    database.meta_table("orders").register([found_file(99)], accept_changed=False)
+
+
+def _accept(database: Database, scene: Scene) -> None:
+    database.meta_table("orders").register([found_file(1, size_bytes=9)], accept_changed=True)
+
+
+def _plan(database: Database, scene: Scene) -> None:
+    plan(database, limits())
+
+
+def _pause(database: Database, scene: Scene) -> None:
+    database.jobs.pause("orders")
+
+
+def _retry(database: Database, scene: Scene) -> None:
+    database.jobs.retry("orders")
+
+
+def _save(database: Database, scene: Scene | None = None) -> None:
+    state = Candidates(strategy=Strategy.LOCKS, epoch="")
+    StoredCandidates(database.engine, "here").save("ops.files", state)
+
+
+def _claim(database: Database, scene: Scene) -> None:
+    with claimed(database, scene.published):
+        pytest.fail("it was claimed")
+
+
+def _publish(database: Database, scene: Scene) -> None:
+    database.attempts.publish(scene.attempt, encoded("forged"), stream())
+
+
+def _succeed(database: Database, scene: Scene) -> None:
+    database.attempts.succeed(scene.attempt, result=None, logging=None, seen=None)
+
+
+def _fail(database: Database, scene: Scene) -> None:
+    database.attempts.fail(scene.attempt, "forged", AttemptStatus.FAILED)
+
+
+def _widen(database: Database, scene: Scene) -> None:
+    amount = Column(name="amount", type=ColumnType.NUMBER)
+    database.schemas.widen("orders", [amount], text_source=True)
+
+
+def _forget(database: Database, scene: Scene) -> None:
+    database.delete_stream("orders")
+
+
+def _runs(statement: str) -> Callable[[Database, Scene], None]:
+    def runs(database: Database, scene: Scene) -> None:
+        with transaction(database.engine) as connection:
+            connection.execute(sa.text(statement))
+
+    return runs
+
+
+_renew = _runs("UPDATE batch_pipeline.attempt SET lease_until = lease_until + interval '1 hour'")
+DESTRUCTION = (
+    _forget,
+    _runs("DELETE FROM batch_pipeline.attempt_item"),
+    _runs("UPDATE batch_pipeline.batch SET last_id = last_id"),
+    _runs("UPDATE batch_pipeline.attempt SET token = gen_random_uuid()"),
+    _runs("TRUNCATE batch_pipeline.part_file"),
+    _runs("ALTER TABLE batch_pipeline.job ADD own text"),
+    _runs("CREATE TABLE batch_pipeline.own ()"),
+    _runs("DROP VIEW batch_pipeline.inventory"),
+)
+FORBIDDEN: dict[str, tuple[Callable[[Database, Scene], None], ...]] = {
+    "paul": (_claim, _publish, _succeed, _renew, _widen, _load, *DESTRUCTION),
+    "wanda": (_register, _accept, _plan, _pause, _save, *DESTRUCTION),
+    "rita": (
+        *(_register, _accept, _plan, _pause, _retry, _save),
+        *(_claim, _publish, _succeed, _fail, _renew, _widen, _load),
+        *DESTRUCTION,
+    ),
+}
+
+
+@pytest.mark.parametrize("login", FORBIDDEN)
+def test_role_is_refused_what_is_not_its_work(scene: Scene, admin: Database, login: str) -> None:
+    """Expect every call and statement of others to be refused, and nothing to be changed by it."""
+    before = _all_rows(admin)
+    for operation in FORBIDDEN[login]:
+        with pytest.raises(PermissionDeniedError) as caught:
+            operation(scene.logins.of(login), scene)
+        assert "permission denied" in caught.value.reason or "must be owner" in caught.value.reason
+    assert _all_rows(admin) == before
+    publish_by_its_worker = scene.logins.of("wanda").attempts.publish
+    assert publish_by_its_worker(scene.attempt, encoded(), stream()).generation == 1
+
+
+def _all_rows(database: Database) -> dict[str, list[str]]:
+    """Read everything but what the heartbeat renews by itself."""
+    renewed = {"renewed_at", "lease_until"}
+    with database.engine.begin() as connection:
+        rows = {
+            table.name: connection.execute(
+                sa.select(*(column for column in table.c if column.name not in renewed))
+            ).all()
+            for table in TABLES
+        }
+    return {name: sorted(map(repr, found)) for name, found in rows.items()}
+
+
+def test_owner_deletes_a_stream(scene: Scene) -> None:
+    """Expect nothing to be left of it."""
+    owner = scene.logins.of("olga")
+    owner.delete_stream("orders")
+    assert [query(owner, "SELECT FROM batch_pipeline.item, batch_pipeline.job")] == [[]]
+
+
+def test_library_worker_acquires_as_planner_and_worker(logins: Logins, granted_url: str) -> None:
+    """Expect both groups to suffice for acquiring, with nothing but SELECT on the meta table."""
+    _make_files(granted_url, "lib")
+    database = logins.of("lib")
+    with meta_engine(url_of(granted_url, "lib")) as engine:
+        source = _source(engine)
+        assert source.choice.strategy is Strategy.LOCKS
+        terms = JobTerms(name="orders", meta_table=source.name)
+        wish = AcquireRequest(terms=terms, limits=limits(max_count=4), config={})
+        ranges = []
+        while (attempt := database.acquisitions.acquire(wish, source)) is not None:
+            ranges.append(str(attempt.batch.id_range))
+            database.attempts.succeed(attempt, logging=None, seen=None)
+        store = StoredCandidates(database.engine, "here")
+        choose_watermark(source.table, store=store).watermark.read()
+        table = source.table
+        cuts = [str(cut.id_range) for cut in all_cuts(table, None, 10, limits(max_count=4))]
+    assert [one.split("..")[1] for one in ranges] == ["4", "8", "10"]
+    assert cuts == ["1..4", "5..8", "9..10"]
+
+
+@pytest.mark.parametrize("login", ["paul", "wanda"])
+def test_library_worker_with_one_of_both_groups_is_refused(
+    logins: Logins, granted_url: str, admin: Database, login: str
+) -> None:
+    """Expect neither half to acquire, and nothing to be left of the try."""
+    _make_files(granted_url, login)
+    with meta_engine(url_of(granted_url, login)) as engine:
+        source = _source(engine)
+        wish = AcquireRequest(
+            terms=JobTerms(name="orders", meta_table=source.name), limits=limits(), config={}
+        )
+        before = _all_rows(admin)
+        with pytest.raises(PermissionDeniedError):
+            logins.of(login).acquisitions.acquire(wish, source)
+    assert _all_rows(admin) == before
+
+
+def test_meta_table_without_select_is_refused(logins: Logins, granted_url: str) -> None:
+    """Expect the missing right to be named as one on the meta table."""
+    _make_files(granted_url, "paul")
+    with (
+        meta_engine(url_of(granted_url, "wanda")) as engine,
+        pytest.raises(MetaTableError, match="cannot be read"),
+    ):
+        _source(engine).read_high_watermark()
+
+
+def test_library_worker_without_temporary_objects_acquires(
+    logins: Logins, granted_url: str
+) -> None:
+    """Expect a database where nobody may make temporary objects to be worked with all the same."""
+    _make_files(granted_url, "lib")
+    name = granted_url.rsplit("/", 1)[1].split("?", maxsplit=1)[0]
+    run(granted_url, f"REVOKE TEMPORARY ON DATABASE {name} FROM PUBLIC")
+    database = logins.of("lib")
+    with meta_engine(url_of(granted_url, "lib")) as engine:
+        source = _source(engine)
+        terms = JobTerms(name="orders", meta_table=source.name)
+        wish = AcquireRequest(terms=terms, limits=limits(max_count=2), config={})
+        acquired = [database.acquisitions.acquire(wish, source) for _ in range(6)]
+        assert [one is None for one in acquired] == [False] * 5 + [True]
+        assert len(list(all_cuts(source.table, None, 10, limits(max_count=4)))) == 3
+
+
+def _make_files(url: str, reader: str) -> None:
+    """Make a meta table of ten files that a login may read and no more."""
+    run(url, "CREATE SCHEMA ops")
+    run(url, CREATE_FILES)
+    run(url, "INSERT INTO ops.files (size_in_bytes) SELECT 1 FROM generate_series(1, 10)")
+    run(url, f"GRANT USAGE ON SCHEMA ops TO {reader}")
+    run(url, f"GRANT SELECT ON ops.files TO {reader}")
+
+
+def _source(engine: sa.Engine) -> MetaSource:
+    table = ReflectedMetaTable.open(engine, "ops.files", FILES)
+    return MetaSource(table=table, choice=choose_watermark(table))

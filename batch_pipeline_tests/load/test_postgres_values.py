@@ -1,0 +1,302 @@
+"""Values arrive in a table as they were published, in its own types and in wider ones."""
+
+import base64
+import json
+import math
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg.types.json import set_json_loads
+
+from batch_pipeline.load.types import arrow_type_of
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.errors import BatchDataError, PartFileChangedError
+from batch_pipeline.model.load import PostgresTarget, WriteMode
+from batch_pipeline.model.schema import Column
+from batch_pipeline_tests import factories
+from batch_pipeline_tests.load.warehouse import (
+    ID,
+    LINES,
+    Warehouse,
+    packed,
+    schema_of,
+    written_part,
+    written_table,
+)
+
+PARQUET = Encoding(format=Format.PARQUET, compression=Compression.ZSTD)
+FORTY_DIGITS = "12345678901234567890123456789012345678.90"
+EVENING = datetime.fromisoformat("1969-12-31T23:59:59.999999")
+NOON = datetime(2026, 3, 1, 12, 0, 0, 1, tzinfo=UTC)
+
+# Type of the stream, JSON text of a value, and what the table must hold.
+VALUES: list[tuple[str, str, object]] = [
+    ("boolean", "true", True),
+    ("boolean", "false", False),
+    ("integer", "-9223372036854775808", -(2**63)),
+    ("integer", "9223372036854775807", 2**63 - 1),
+    ("integer", "-0", 0),
+    ("decimal(38,0)", "99999999999999999999999999999999999999", Decimal(10**38 - 1)),
+    ("decimal(38,38)", "-0." + "0" * 37 + "1", Decimal("-1e-38")),
+    ("decimal(12,2)", "-1234567890.05", Decimal("-1234567890.05")),
+    ("decimal(5,3)", "0.000", Decimal("0.000")),
+    ("decimal(20,4)", "10000.0001", Decimal("10000.0001")),
+    ("number", "0.1", 0.1),
+    ("number", "-1.7976931348623157e308", -1.7976931348623157e308),
+    ("number", "5e-324", 5e-324),
+    ("number", "7", 7.0),
+    ("string", '"größe \\ud83d\\ude00 \\\\ \\n\\t,;\\""', 'größe 😀 \\ \n\t,;"'),
+    ("string", '""', ""),
+    ("string", '"null"', "null"),
+    ("string", '"\\\\N"', "\\N"),
+    ("binary", '"AP8="', b"\x00\xff"),
+    ("date", '"0001-01-01"', date(1, 1, 1)),
+    ("date", '"9999-12-31"', date(9999, 12, 31)),
+    ("time", '"23:59:59.999999"', time(23, 59, 59, 999999)),
+    ("time", '"12:30"', time(12, 30)),
+    ("timestamp", '"2026-03-01T13:00:00.000001+01:00"', NOON),
+    ("timestamp", '"2026-03-01T12:00:00.000001000Z"', NOON),
+    ("timestamp", '"0001-01-01T00:00:00Z"', datetime(1, 1, 1, tzinfo=UTC)),
+    (
+        "local_timestamp",
+        '"1969-12-31 23:59:59.999999"',
+        EVENING,
+    ),
+    ("object", '{"a": {"b": [1, null]}}', {"a": {"b": [1, None]}}),
+    ("array", f"[{FORTY_DIGITS}]", [Decimal(FORTY_DIGITS)]),
+    ("any", "18446744073709551616", 2**64),
+    ("any", '"text"', "text"),
+    ("any", "false", False),
+]
+
+
+@pytest.fixture
+def warehouse(empty_database_url: str, tmp_path: Path) -> Warehouse:
+    """An empty warehouse."""
+    target = PostgresTarget(name="warehouse", conn="$WAREHOUSE")
+    return Warehouse(url=empty_database_url, folder=tmp_path, target=target)
+
+
+def load_lines(warehouse: Warehouse, kind: str, *lines: str) -> None:
+    """Load records whose column `v` has a type, given as JSON text."""
+    octets = packed("".join(f"{line}\n" for line in lines).encode(), LINES)
+    part = written_part(warehouse.folder / "part.jsonl.gz", octets, len(lines))
+    schema = schema_of(ID, ("v", kind))
+    warehouse.load(warehouse.loading(schema=schema, part_files=(part,)))
+
+
+def found(warehouse: Warehouse) -> list[Any]:
+    """The values of the column `v` in the order of the records, numbers in JSON as decimals."""
+    with warehouse.connected() as connection:
+        set_json_loads(_exact, connection)
+        rows = connection.execute("SELECT v FROM orders ORDER BY id").fetchall()
+    return [value for (value,) in rows]
+
+
+def _exact(text: str | bytes) -> Any:
+    return json.loads(text, parse_float=Decimal)
+
+
+@pytest.mark.parametrize(("kind", "text", "value"), VALUES)
+def test_value_of_lines_arrives_exactly(
+    warehouse: Warehouse, kind: str, text: str, value: object
+) -> None:
+    """Expect the value, and null for a null as well as for a key that is absent."""
+    load_lines(warehouse, kind, f'{{"id":1,"v":{text}}}', '{"id":2,"v":null}', '{"id":3}')
+    assert found(warehouse) == [value, None, None]
+
+
+@pytest.mark.parametrize(("kind", "text", "value"), VALUES)
+def test_value_arrives_in_columns_that_became_wider(
+    warehouse: Warehouse, kind: str, text: str, value: object
+) -> None:
+    """Expect text and JSON columns of later schemas to hold what the value's own type does."""
+    for wider in ["any"] if kind in {"object", "array", "any"} else ["string", "any"]:
+        warehouse.execute("DROP TABLE IF EXISTS orders, batch_pipeline_load")
+        load_lines(warehouse, kind, f'{{"id":1,"v":{text}}}')
+        wide = schema_of(ID, ("v", wider))
+        warehouse.load(warehouse.loading([{"id": 2, "v": "x"}], schema=wide, first_id=11))
+        narrow = schema_of(ID, ("v", kind))
+        octets = packed(f'{{"id":3,"v":{text}}}\n'.encode(), LINES)
+        part = written_part(warehouse.folder / "again.jsonl.gz", octets, 1)
+        warehouse.load(warehouse.loading(schema=narrow, part_files=(part,), first_id=21))
+        converted, _, written = found(warehouse)
+        assert read_again(converted, kind) == read_again(written, kind) == value
+
+
+def read_again(value: Any, kind: str) -> Any:
+    """Read a value from its text or JSON as the type that it had."""
+    column = Column.from_text("v", kind)
+    if not isinstance(value, str) or kind in {"string", "any"}:
+        return float(value) if kind == "number" else value
+    if kind == "binary":
+        return base64.b64decode(value)
+    if kind == "boolean":
+        return value == "true"
+    if kind == "number":
+        return float(value)
+    if kind == "time":
+        return time.fromisoformat(value)
+    return pa.scalar(value).cast(arrow_type_of(column)).as_py()
+
+
+def test_null_alone_makes_no_column(warehouse: Warehouse) -> None:
+    """Expect a column that has held nothing yet to wait for its type."""
+    load_lines(warehouse, "unknown", '{"id":1,"v":null}')
+    assert "v" not in warehouse.types()
+    wide = schema_of(ID, ("v", "integer"))
+    warehouse.load(warehouse.loading([{"id": 2, "v": 5}], schema=wide, first_id=11))
+    assert found(warehouse) == [None, 5]
+
+
+def test_nan_and_infinities_of_tables_arrive(warehouse: Warehouse) -> None:
+    """Expect doubles that JSON cannot say, in double precision as well as in numeric."""
+    values = pa.table({"id": [1, 2, 3], "v": [math.nan, math.inf, -math.inf]})
+    schema = schema_of(ID, ("v", "number"))
+    for number, kind in enumerate(["double precision", "numeric"]):
+        warehouse.execute(f"CREATE TABLE t{number} (id bigint, v {kind})")
+        part = written_table(warehouse.folder / f"{number}.parquet", values, PARQUET)
+        loading = warehouse.loading(schema=schema, part_files=(part,), encoding=PARQUET)
+        target = PostgresTarget(name="warehouse", conn="$WAREHOUSE", table=f"t{number}")
+        warehouse.load(loading, target)
+        rows = [float(value) for _, value in warehouse.rows("id", "v", table=f"t{number}")]
+        assert math.isnan(rows[0])
+        assert rows[1:] == [math.inf, -math.inf]
+
+
+_DAYS = st.dates()
+_MOMENTS = st.datetimes()
+TYPED: dict[str, st.SearchStrategy[Any]] = {
+    "boolean": st.booleans(),
+    "integer": st.integers(-(2**63), 2**63 - 1),
+    "decimal(38,19)": st.decimals(
+        -(10**18), 10**18, places=19, allow_nan=False, allow_infinity=False
+    ),
+    "decimal(7,7)": st.decimals("-0.9999999", "0.9999999", places=7),
+    "decimal(9,0)": st.integers(-(10**9) + 1, 10**9 - 1).map(Decimal),
+    "number": st.floats(allow_nan=False),
+    "string": st.text(st.characters(codec="utf-8", exclude_characters="\0")),
+    "binary": st.binary(),
+    "date": _DAYS,
+    "time": st.times(),
+    "timestamp": _MOMENTS.map(lambda moment: moment.replace(tzinfo=UTC)),
+    "local_timestamp": _MOMENTS,
+}
+ROWS = st.lists(
+    st.tuples(*(st.none() | strategy for strategy in TYPED.values())), min_size=1, max_size=20
+)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=ROWS)
+def test_typed_values_arrive_exactly(warehouse: Warehouse, rows: list[tuple[Any, ...]]) -> None:
+    """Expect any values of any types, nulls between them, as they were in a part file."""
+    warehouse.execute("DROP TABLE IF EXISTS orders, batch_pipeline_load")
+    columns = [Column.from_text(f"c{place}", kind) for place, kind in enumerate(TYPED)]
+    arrays: dict[str, Any] = {"id": pa.array(range(len(rows)), pa.int64())}
+    for place, column in enumerate(columns):
+        values = [row[place] for row in rows]
+        arrays[column.name] = pa.array(values, arrow_type_of(column))
+    part = written_table(warehouse.folder / "typed.parquet", pa.table(arrays), PARQUET)
+    schema = schema_of(ID, *((column.name, column.type_text) for column in columns))
+    warehouse.load(warehouse.loading(schema=schema, part_files=(part,), encoding=PARQUET))
+    names = [column.name for column in columns]
+    assert [row[1:] for row in warehouse.rows("id", *names)] == rows
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "told"),
+    [
+        ("string", '"a\\u0000b"', "0x00"),
+        ("object", '{"a":"\\u0000"}', "Unicode"),
+        ("integer", "9223372036854775808", "9223372036854775808 is no integer"),
+        ("integer", '"1"', "is no integer"),
+        ("decimal(5,2)", "1.005", "1.005 is no decimal"),
+        ("number", "1e400", "1e400 is no number"),
+        ("string", "5", "5 is no string"),
+        ("date", '"2026-02-30"', "is no date"),
+        ("timestamp", '"2026-03-01T12:00:00"', "is no timestamp"),
+        ("timestamp", '"2026-03-01T12:00:00.0000001Z"', "is no timestamp"),
+        ("binary", '"AP8"', "is no binary"),
+        ("boolean", "1", "1 is no boolean"),
+    ],
+)
+def test_value_that_fits_no_type_is_named(
+    warehouse: Warehouse, kind: str, text: str, told: str
+) -> None:
+    """Expect file, record and column of the bad value, and no row of the batch."""
+    with pytest.raises(BatchDataError, match=r"record \d+ of") as raised:
+        load_lines(warehouse, kind, '{"id":1}', '{"id":2}', f'{{"id":3,"v":{text}}}', '{"id":4}')
+    error = raised.value
+    assert "record 3 of " in str(error)
+    assert told in str(error)
+    assert "/part.jsonl.gz, column 'v': " in str(error)
+    assert warehouse.rows("id") == []
+
+
+@pytest.mark.parametrize("line", ["[1]", '{"id":2,"v":"\\ud800"}', '{"id":2', "2"])
+def test_record_that_is_no_object_is_named(warehouse: Warehouse, line: str) -> None:
+    """Expect the number of a line that is no record."""
+    with pytest.raises(BatchDataError, match=r"record 2 .* is no JSON object"):
+        load_lines(warehouse, "string", '{"id":1}', line)
+
+
+def test_column_that_the_schema_lacks_is_named(warehouse: Warehouse) -> None:
+    """Expect no value to be left out silently."""
+    with pytest.raises(BatchDataError, match=r"record 1 .*column 'w': is no column"):
+        load_lines(warehouse, "integer", '{"id":1,"w":1}')
+
+
+def test_null_key_is_named(warehouse: Warehouse) -> None:
+    """Expect records without a key not to be merged."""
+    target = PostgresTarget(name="warehouse", conn="$WAREHOUSE", mode=WriteMode.UPSERT)
+    loading = warehouse.loading([{"id": 1}, {"id": None}], schema=schema_of(ID))
+    with pytest.raises(BatchDataError, match=r"record 2 .*a key must not be null"):
+        warehouse.load(loading, target)
+
+
+def test_integer_that_a_double_rounds_is_refused(warehouse: Warehouse) -> None:
+    """Expect a column of doubles to take integers only while it holds each of them."""
+    warehouse.load(warehouse.loading([{"id": 1, "v": 0.5}], schema=schema_of(ID, ("v", "number"))))
+    schema = schema_of(ID, ("v", "integer"))
+    warehouse.load(warehouse.loading([{"id": 2, "v": 2**53}], schema=schema, first_id=11))
+    beyond = warehouse.loading([{"id": 3, "v": 2**53 + 1}], schema=schema, first_id=21)
+    with pytest.raises(BatchDataError, match="cannot hold 9007199254740993 exactly"):
+        warehouse.load(beyond)
+    assert found(warehouse) == [0.5, 2.0**53]
+
+
+def test_file_with_other_bytes_is_refused(warehouse: Warehouse) -> None:
+    """Expect a part file that changed after it was published not to be loaded."""
+    loading = warehouse.loading([{"id": 1}], schema=schema_of(ID))
+    [part] = loading.manifest.part_files
+    Path(part.uri.removeprefix("file://")).write_bytes(packed(b'{"id":2}\n', LINES))
+    with pytest.raises(PartFileChangedError, match="SHA-256 differs"):
+        warehouse.load(loading)
+    assert warehouse.rows("id") == []
+
+
+def test_file_with_another_number_of_records_is_refused(warehouse: Warehouse) -> None:
+    """Expect the rows to be counted against what was published."""
+    octets = packed(b'{"id":1}\n', LINES)
+    part = written_part(warehouse.folder / "short.jsonl.gz", octets, 2)
+    loading = warehouse.loading(schema=schema_of(ID), part_files=(part,))
+    with pytest.raises(PartFileChangedError, match="holds other records: 1, published: 2"):
+        warehouse.load(loading)
+    assert warehouse.rows("id") == []
+
+
+def test_file_that_is_gone_is_named(warehouse: Warehouse) -> None:
+    """Expect to be told what to do when somebody has deleted a part file."""
+    part = factories.part_file()
+    loading = warehouse.loading(schema=schema_of(ID), part_files=(part,))
+    with pytest.raises(
+        PartFileChangedError, match=r"orders-0.jsonl.gz cannot be read \(no such file"
+    ):
+        warehouse.load(loading)

@@ -1,0 +1,69 @@
+"""Metrics read the end of a long history, however long it is."""
+
+import pytest
+
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.inventory.work_counts import AttemptCursor
+from batch_pipeline_tests.inventory.logins import Logins
+from batch_pipeline_tests.inventory.meta_tables.user_tables import recorded, rows_touched
+from batch_pipeline_tests.seeds import planned, publish
+
+BATCHES = 8_000
+PAST = """
+INSERT INTO batch_pipeline.batch (job_id, first_id, last_id, weight, item_count, config)
+  SELECT j.id, 1000 + n, 1000 + n, 10, 1, '{}'
+    FROM batch_pipeline.job j, generate_series(1, 8000) n WHERE j.name = 'orders';
+INSERT INTO batch_pipeline.batch_state (batch_id, job_id, state, attempts, generation)
+  SELECT id, job_id, 'published', 1, 1 FROM batch_pipeline.batch WHERE first_id > 1000;
+INSERT INTO batch_pipeline.attempt (batch_id, number, token, liveness_key, status, run_id,
+    lease_until, finished_at, generation, publish_number, encoding, facts)
+  SELECT id, 1, gen_random_uuid(), id, 'succeeded', 'run', now(), now(), 1, first_id - 1000, '{}',
+         '{"read": 5, "written": 5, "filtered": 0, "quarantined": 0}'
+    FROM batch_pipeline.batch WHERE first_id > 1000;
+INSERT INTO batch_pipeline.part_file (attempt_id, quarantine, position, uri, records, size_bytes,
+    sha256)
+  SELECT id, false, 0, 'file:///' || id, 5, 100, 'ab' FROM batch_pipeline.attempt;
+UPDATE batch_pipeline.job SET publish_count = 8000 WHERE name = 'orders';
+ANALYZE batch_pipeline.batch, batch_pipeline.batch_state, batch_pipeline.attempt,
+    batch_pipeline.part_file, batch_pipeline.job;
+"""
+
+
+@pytest.fixture
+def old(database: Database) -> Database:
+    """An inventory with 8,000 batches that were published one after the other, and two to do."""
+    planned(database, 3)
+    with database.engine.begin() as connection:
+        connection.exec_driver_sql(PAST)
+    publish(database, database.batches.statuses("orders")[0].batch)
+    return database
+
+
+def test_scrape_touches_what_waits_and_what_ended_lately(old: Database) -> None:
+    """Expect the first look to read the last thousand ids, the next ones what is new."""
+    seen = old.work_counts.start_cursor()
+    publish(old, old.batches.statuses("orders")[1].batch)
+    with recorded(old.engine) as statements:
+        ended = old.work_counts.ended(seen, ["orders"])
+        unfinished = old.work_counts.unfinished(["orders"])
+        published = old.work_counts.published(["orders"])
+    assert len(ended) == 1
+    assert sum(one.batches for one in unfinished) == 1
+    assert set(published.values()) == {BATCHES + 2}
+    assert rows_touched(old.engine, statements) < 2_100  # an index and its table count each
+
+
+def test_many_attempts_at_once_are_told_in_parts(old: Database) -> None:
+    """Expect each of them once, five thousand at a time."""
+    seen = AttemptCursor()
+    told = [len(old.work_counts.ended(seen, ["orders"])) for _ in range(3)]
+    assert told == [5_000, BATCHES + 1 - 5_000, 0]
+
+
+def test_readers_rights_are_enough(logins: Logins) -> None:
+    """Expect a login that may only read to be told all that is asked for."""
+    publish(logins.of("lib"), planned(logins.of("lib"), 2)[0])
+    reader = logins.of("rita")
+    assert len(reader.work_counts.ended(AttemptCursor(), ["orders"])) == 1
+    assert reader.work_counts.not_planned(reader.meta_table("orders")).items == 0
+    assert reader.stream_statuses.status("orders", reader.meta_table("orders")).waiting.batches == 1

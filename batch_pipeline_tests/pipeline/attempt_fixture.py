@@ -1,0 +1,195 @@
+"""A planned batch with a tiny encoder: the stage on which the encode step is tested."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch_pipeline.inventory.attempts import FencedAttempts
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch
+from batch_pipeline.model.encode import Encoded, EncodeRequest, EncodeResult
+from batch_pipeline.model.errors import DatabaseUnreachableError, RetryableError
+from batch_pipeline.model.item import Item, Registered
+from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.manifest import Manifest, PartFile
+from batch_pipeline.model.schema import Column, ColumnType, Misfit
+from batch_pipeline.model.stream import Storage, Stream
+from batch_pipeline.pipeline.attempt import EncodeContext, encode
+from batch_pipeline.storage.part_storage import PartFileStorage
+from batch_pipeline_tests.factories import item_report, limits, stream
+from batch_pipeline_tests.seeds import plan, query, register
+
+ID = Column(name="id", type=ColumnType.INTEGER)
+PRICE = Column(name="price", type=ColumnType.NUMBER)
+PLACE = "file:///landing/orders-1.csv"
+UNREACHABLE = DatabaseUnreachableError("db/inventory", "the connection was cut")
+
+Step = dict[str, Any] | BaseException | Callable[[], object]
+
+
+@dataclass
+class TinyEncoder:
+    """Writes one part file of five records an item; `script` says what else a call does.
+
+    A step is facts of the result, an error to raise or a call to make, each after the file is
+    written.
+    """
+
+    root: Path
+    script: list[Step] = field(default_factory=list)
+    requests: list[EncodeRequest] = field(default_factory=list)
+    unready: Exception | None = None
+
+    def prepare(self) -> None:
+        """Raise what is the matter."""
+        if self.unready is not None:
+            raise self.unready
+
+    def encode(self, request: EncodeRequest) -> EncodeResult:
+        """Follow the next step of the script."""
+        self.requests.append(request)
+        path = self.root / f"{request.stem}-{len(self.requests)}.jsonl.gz"
+        path.write_bytes(b"five records")
+        step = self.script.pop(0) if self.script else {}
+        if isinstance(step, BaseException):
+            raise step
+        if callable(step):
+            step()
+            step = {}
+        items = tuple(item_report(one.id, location=one.file.location) for one in request.items)
+        records = 5 * len(items)
+        part = PartFile(uri=to_uri(path), records=records, size_bytes=12, sha256="ab" * 32)
+        result = EncodeResult(
+            part_files=(part,),
+            quarantine_files=(),
+            items=items,
+            misfits=(),
+            bad_records=(),
+            text_source=True,
+        )
+        return replace(result, **step)
+
+
+@dataclass
+class LostReplies:
+    """Attempts behind a connection that breaks: each count is of calls that are still to break.
+
+    `publish_before` breaks in front of the commit, `publish_after` behind it.
+    """
+
+    inner: FencedAttempts
+    publish_before: int = 0
+    publish_after: int = 0
+    failing: int = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def publish(self, attempt: Attempt, encoded: Encoded, stream: Stream) -> Manifest:
+        """Lose the request or the reply."""
+        if self.publish_before:
+            self.publish_before -= 1
+            raise UNREACHABLE
+        manifest = self.inner.publish(attempt, encoded, stream)
+        if self.publish_after:
+            self.publish_after -= 1
+            raise UNREACHABLE
+        return manifest
+
+    def fail(
+        self, attempt: Attempt, error: str, status: AttemptStatus, *, counts: bool = True
+    ) -> bool:
+        """Lose the request."""
+        if self.failing:
+            self.failing -= 1
+            raise UNREACHABLE
+        return self.inner.fail(attempt, error, status, counts=counts)
+
+
+class UnreadableMetaTable:
+    """A meta table whose items cannot be read."""
+
+    def register(self, files: Any, *, accept_changed: bool) -> Registered:
+        """Never asked."""
+        raise NotImplementedError
+
+    def items(self, batch: Batch) -> Sequence[Item]:
+        """Fail."""
+        raise RetryableError("somebody else holds a lock at db/inventory")
+
+
+@dataclass
+class Scene:
+    """A planned batch of two items, and everything that encoding it needs."""
+
+    database: Database
+    root: Path
+    encoder: TinyEncoder
+    workshop: EncodeContext
+    batch: Batch
+
+    def encode(self, **changes: Any) -> Manifest:
+        """Encode the batch and give its manifest."""
+        workshop = replace(self.workshop, **changes)
+        return encode(workshop, self.batch, run_id="run-1").manifest
+
+    def parts(self) -> list[str]:
+        """List all part files, unfinished and quarantined ones included."""
+        files = (path for path in self.root.rglob("*") if path.is_file())
+        return sorted(path.name for path in files if path.parent.name != "manifests")
+
+    def pointers(self) -> list[str]:
+        """List the manifest files."""
+        return sorted(path.name for path in (self.root / "manifests").iterdir())
+
+    def attempts(self) -> list[tuple[Any, ...]]:
+        """Read status, error, generation and publish number of all attempts."""
+        return query(
+            self.database,
+            "SELECT status, error, generation, publish_number "
+            "FROM batch_pipeline.attempt ORDER BY number",
+        )
+
+
+def open_scene(database: Database, root: Path) -> Scene:
+    """Plan a batch of two items, without a schema version yet."""
+    register(database, 2)
+    (batch,) = plan(database, limits())
+    storage = Storage(root=to_uri(root))
+    encoder = TinyEncoder(root)
+    workshop = EncodeContext(
+        stream=stream(storage=storage),
+        meta_table=database.meta_table("orders"),
+        schemas=database.schemas,
+        attempts=database.attempts,
+        encoder=encoder,
+        storage=PartFileStorage(storage),
+    )
+    return Scene(database, root, encoder, workshop, batch)
+
+
+def misfit(column: Column, *, seen: str = "", line: int | None = 3) -> Misfit:
+    """A column that the schema cannot hold, first seen in line 3 of item 1."""
+    seen = seen or column.type_text
+    return Misfit(column=column, item_id=1, location=PLACE, line=line, seen=seen)
+
+
+def fails(scene: Scene, error: type[BaseException], **changes: Any) -> BaseException:
+    """Encode, expecting an error, a closed attempt, no file, no pointer; give the error."""
+    with pytest.raises(error) as caught:
+        scene.encode(**changes)
+    ((_, reason, generation, number),) = scene.attempts()
+    assert reason == (str(caught.value) if isinstance(caught.value, Exception) else "interrupted")
+    assert (generation, number) == (None, None)
+    assert (scene.parts(), scene.pointers()) == ([], [])
+    return caught.value
+
+
+def check_can_be_repeated(scene: Scene) -> None:
+    """Check that a failed attempt cost nothing but its number."""
+    manifest = scene.encode()
+    assert (manifest.attempt, manifest.generation, manifest.schema_version) == (2, 1, 1)
+    assert scene.attempts()[1][2:] == (1, 1)

@@ -1,0 +1,203 @@
+"""Attempts with real files in a storage root, made old: the stage on which garbage is collected."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path, PurePath
+from typing import Any
+
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch
+from batch_pipeline.model.garbage import StoredFile
+from batch_pipeline.model.load import Loaded, PostgresTarget
+from batch_pipeline.model.location import join_uri, to_uri
+from batch_pipeline.model.manifest import Manifest
+from batch_pipeline.model.stream import Storage, Stream
+from batch_pipeline.pipeline.collect_garbage import Collected, collect_garbage
+from batch_pipeline.storage.part_storage import PartFileStorage
+from batch_pipeline.storage.s3 import S3
+from batch_pipeline_tests.factories import encoded, part_file, stream
+from batch_pipeline_tests.seeds import LEASE, claimed, execute, planned
+
+DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GarbageScene:
+    """The stream `orders` with planned batches, and the folder that is its storage root."""
+
+    database: Database
+    root: Path
+    batches: Sequence[Batch]
+    stream: Stream
+    others: Sequence[Stream] = field(default=())
+
+    @property
+    def storage(self) -> "PartFileStorage | AgedStorage":
+        """The storage of the stream."""
+        return PartFileStorage(self.stream.storage)
+
+    def keeping(self, keep: timedelta | None) -> "GarbageScene":
+        """The same with another `storage.keep_superseded`."""
+        storage = replace(self.stream.storage, keep_superseded=keep)
+        return replace(self, stream=replace(self.stream, storage=storage))
+
+    def loading_into(self, *targets: str, **storage: Any) -> "GarbageScene":
+        """The same with targets, and with other values in `storage`."""
+        described = tuple(PostgresTarget(name=name, conn="$DW") for name in targets)
+        kept = replace(self.stream.storage, **storage)
+        return replace(self, stream=replace(self.stream, targets=described, storage=kept))
+
+    def loaded(self, target: str) -> None:
+        """Let a target have everything that it lacks."""
+        loads = self.database.loads
+        due = list(loads.due(self.stream, target))
+        with loads.claim("orders", target, due, run_id="load-1", lease=LEASE) as claim:
+            assert claim is not None
+            load = claim.load
+            for following in (*claim.loadings[1:], None):
+                load = loads.succeed(load, Loaded(records=1), following) or load
+
+    def failed(self, one: Batch | None = None) -> list[str]:
+        """Let an attempt fail that leaves a file of each kind; gives their paths."""
+        with claimed(self.database, one or self.batches[0]) as attempt:
+            left = self.write(attempt)
+            self.database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
+        return left
+
+    def published(self, one: Batch | None = None) -> Manifest:
+        """Publish a batch with a part file and a quarantine file, and point to it."""
+        with claimed(self.database, one or self.batches[0]) as attempt:
+            manifest = self.publish(attempt)
+        self.database.attempts.record_pointer(manifest, self.storage.point_to(manifest))
+        return manifest
+
+    def publish(self, attempt: Attempt) -> Manifest:
+        """Publish an attempt with a part file and a quarantine file."""
+        name = f"{attempt.stem}-00000000-abcdef01.jsonl.gz"
+        names = (name, f"quarantine/{name}")
+        for name in names:
+            self.put(name)
+        parts = [part_file(uri=join_uri(self.stream.storage.root, name)) for name in names]
+        what = encoded(part_files=(parts[0],), quarantine_files=(parts[1],))
+        return self.database.attempts.publish(attempt, what, self.stream)
+
+    def write(self, attempt: Attempt) -> list[str]:
+        """Write what an attempt may leave: part files, an unfinished one and a stop mark."""
+        part = f"{attempt.stem}-00000000-abcdef01.jsonl.gz"
+        mark = f".{attempt.stem}-abcdef01.stop"
+        names = [part, f".{part}.tmp", mark, f"quarantine/{part}"]
+        for name in names:
+            self.put(name)
+        return names
+
+    def put(self, name: str, content: bytes = b"ten bytes.") -> PurePath:
+        """Write a file below the root."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        return path
+
+    def age(self, by: timedelta = 30 * DAY) -> None:
+        """Make all that is there so much older: ended attempts, ended loads and files."""
+        self.age_rows(by)
+        for path in self.root.rglob("*"):
+            if path.is_file():
+                at = (datetime.fromtimestamp(path.stat().st_mtime, UTC) - by).timestamp()
+                os.utime(path, (at, at))
+
+    def age_rows(self, by: timedelta) -> None:
+        """Make ended attempts and ended loads so much older."""
+        for ended in ("attempt", "load"):
+            statement = f"UPDATE batch_pipeline.{ended} SET finished_at = finished_at - :by"  # noqa: S608 - a name from the line above
+            execute(self.database, statement, by=by)
+
+    def there(self) -> list[str]:
+        """List all files below the root."""
+        paths = (path for path in self.root.rglob("*") if path.is_file())
+        return sorted(str(path.relative_to(self.root)) for path in paths)
+
+    def collect(
+        self,
+        *,
+        dry_run: bool = False,
+        with_unknown: bool = False,
+        storage: PartFileStorage | None = None,
+    ) -> Collected:
+        """Collect the garbage of the stream."""
+        return collect_garbage(
+            self.stream,
+            self.others,
+            self.database.stored_attempts,
+            storage or self.storage,
+            with_unknown=with_unknown,
+            dry_run=dry_run,
+        )
+
+
+def open_garbage_scene(database: Database, root: Path, *, batches: int = 2) -> GarbageScene:
+    """Plan batches of `orders` and make the storage root."""
+    one = stream(storage=Storage(root=to_uri(root)))
+    PartFileStorage(one.storage).prepare()
+    found = planned(database, batches)
+    return GarbageScene(database=database, root=root, batches=found, stream=one)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgedStorage(PartFileStorage):
+    """A storage in a bucket, whose files count as older, by their paths."""
+
+    ages: dict[str, timedelta]
+
+    def files(self) -> Iterator[StoredFile]:
+        """List the files."""
+        for file in super().files():
+            age = self.ages.get(file.path, timedelta(0))
+            yield replace(file, modified_at=file.modified_at - age)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketScene(GarbageScene):
+    """The same with a storage root in a bucket."""
+
+    ages: dict[str, timedelta] = field(default_factory=dict)
+
+    @property
+    def storage(self) -> AgedStorage:
+        """The storage of the stream."""
+        return AgedStorage(storage=self.stream.storage, ages=self.ages)
+
+    def put(self, name: str, content: bytes = b"ten bytes.") -> PurePath:
+        """Write an object below the root."""
+        S3.put(join_uri(self.stream.storage.root, name), content)
+        return PurePath(name)
+
+    def age(self, by: timedelta = 30 * DAY) -> None:
+        """Make all that is there so much older: ended attempts, ended loads, files and uploads."""
+        self.age_rows(by)
+        unseen = (file.path for file in PartFileStorage(self.stream.storage).files())
+        for name in {*self.there(), *unseen}:
+            self.ages[name] = self.ages.get(name, timedelta(0)) + by
+
+    def there(self) -> list[str]:
+        """List all objects below the root."""
+        return names_below(self.stream.storage.root)
+
+
+def names_below(root: str) -> list[str]:
+    """List all objects below a root in a bucket."""
+    return sorted(one.name for one in S3.list(f"{root}/"))
+
+
+def open_bucket_scene(database: Database, root: str, *, batches: int = 2) -> BucketScene:
+    """Plan batches of `orders` for a storage root in a bucket."""
+    one = stream(storage=Storage(root=root))
+    PartFileStorage(one.storage).prepare()
+    found = planned(database, batches)
+    return BucketScene(database=database, root=Path(), batches=found, stream=one)
+
+
+def paths(collected: Collected) -> list[str]:
+    """The paths of garbage, in the order of deletion."""
+    return [one.file.path for one in collected.garbage]

@@ -1,0 +1,136 @@
+"""Filled inventories: what a test needs to have happened before it starts."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.batch import Attempt, Batch
+from batch_pipeline.model.encode import Encoded
+from batch_pipeline.model.manifest import Manifest
+from batch_pipeline.model.planning import Limits
+from batch_pipeline.model.schema import Column, ColumnType
+from batch_pipeline_tests.factories import encoded, found_file, limits, stream
+from batch_pipeline_tests.inventory.meta_tables.user_tables import in_public
+
+CLAIM_AND_WAIT = """
+import sys
+from datetime import timedelta
+from batch_pipeline.inventory.database import open_database
+database = open_database(sys.argv[1], migrated=None)
+one = database.batches.batch("orders", sys.argv[2])
+with database.attempts.claim(one, run_id="run-0", lease=timedelta(minutes=5)) as attempt:
+    print(attempt.id, attempt.number, attempt.token)
+    sys.stdin.read()
+"""
+CLAIM_AND_PUBLISH = """
+import sys
+from datetime import timedelta
+from batch_pipeline.inventory.database import open_database
+from batch_pipeline_tests.factories import encoded, stream
+database = open_database(sys.argv[1], migrated=None)
+one = database.batches.batch("orders", sys.argv[2])
+with database.attempts.claim(one, run_id="run-0", lease=timedelta(minutes=5)) as attempt:
+    database.attempts.publish(attempt, encoded(attempt.stem), stream())
+"""
+LEASE = timedelta(minutes=5)
+ORDER_ID = Column(name="order_id", type=ColumnType.INTEGER)
+
+
+def register(database: Database, count: int, *, first: int = 1, name: str = "orders") -> None:
+    """Register that many files of 10 bytes."""
+    files = [found_file(number) for number in range(first, first + count)]
+    database.meta_table(name).register(files, accept_changed=False)
+
+
+def planned(database: Database, batches: int = 1, *, name: str = "orders") -> Sequence[Batch]:
+    """Register three files a batch and plan them; schema version 1 has an order id."""
+    register(database, 3 * batches, name=name)
+    found = plan(database, limits(max_count=3), name=name)
+    database.schemas.widen(name, [ORDER_ID], text_source=True)
+    return found
+
+
+def plan(
+    database: Database, bounds: Limits, *, drain: bool = True, name: str = "orders"
+) -> list[Batch]:
+    """Plan what is registered and give the new batches."""
+    done = database.batches.plan(database.meta_table(name), bounds, drain=drain)
+    return [] if done.ids is None else [s.batch for s in database.batches.statuses(name, done.ids)]
+
+
+def publish(database: Database, one: Batch, what: Encoded | None = None) -> Manifest:
+    """Claim a batch and publish it."""
+    with claimed(database, one) as attempt:
+        return database.attempts.publish(attempt, what or encoded(attempt.stem), stream())
+
+
+def claimed(
+    database: Database, one: Batch, *, lease: timedelta = LEASE
+) -> AbstractContextManager[Attempt]:
+    """Claim a batch for run `run-1`."""
+    return database.attempts.claim(one, run_id="run-1", lease=lease)
+
+
+def expire(database: Database, attempt: Attempt) -> None:
+    """Let the lease of an attempt run out."""
+    execute(
+        database,
+        "UPDATE batch_pipeline.attempt SET lease_until = clock_timestamp() - interval '1 second' "
+        "WHERE token = :token",
+        token=attempt.token,
+    )
+
+
+def insert_batches(database: Database, job: str, count: int) -> None:
+    """Insert that many published batches of one id each into a job that has none."""
+    execute(
+        database,
+        "WITH inserted AS ("
+        "INSERT INTO batch_pipeline.batch (job_id, first_id, last_id, weight, item_count, config) "
+        "SELECT id, n, n, 10, 1, '{}' FROM batch_pipeline.job, generate_series(1, :count) n "
+        "WHERE name = :job RETURNING id, job_id) "
+        "INSERT INTO batch_pipeline.batch_state (batch_id, job_id, state) "
+        "SELECT id, job_id, 'published' FROM inserted",
+        job=job,
+        count=count,
+    )
+
+
+def execute(database: Database, statement: str, **values: object) -> None:
+    """Run a statement of the test's own, whose tables are in `public`, and commit it."""
+    with database.engine.begin() as connection:
+        in_public(connection)
+        connection.execute(sa.text(statement), values)
+
+
+def query(database: Database, statement: str, **values: object) -> list[tuple[Any, ...]]:
+    """Read rows as plain tuples; what has no schema is in `public`."""
+    with database.engine.begin() as connection:
+        in_public(connection)
+        return [tuple(row) for row in connection.execute(sa.text(statement), values)]
+
+
+def somebody_waits(database: Database) -> bool:
+    """Tell whether a session of this database waits for a lock."""
+    waiting = query(
+        database,
+        "SELECT FROM pg_stat_activity "
+        "WHERE datname = current_database() AND wait_event_type = 'Lock'",
+    )
+    return bool(waiting)
+
+
+def statuses(database: Database) -> list[str]:
+    """Read the statuses of all attempts, oldest first."""
+    rows = query(database, "SELECT status FROM batch_pipeline.attempt ORDER BY id")
+    return [status for (status,) in rows]
+
+
+def everything(database: Database) -> list[list[tuple[object, ...]]]:
+    """Read all that a publish may change."""
+    tables = ("job", "attempt", "part_file", "attempt_item")
+    return [query(database, f"SELECT * FROM batch_pipeline.{table} ORDER BY 1") for table in tables]  # noqa: S608 - names from the line above

@@ -1,0 +1,252 @@
+"""Whole encodes from and to a store: the records and the bytes of part files of local disks."""
+
+import gzip
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from batch_pipeline.encode.readers.item_cuts import ItemCutter
+from batch_pipeline.model.encode import EncodeCallbacks, EncodeRequest, EncodeResult
+from batch_pipeline.model.errors import ConflictError, SourceUnavailableError
+from batch_pipeline.model.item import Item, LandedFile
+from batch_pipeline.model.record_rules import BadFileKind, BadFileRules, OnBadFile
+from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline.model.stream import Stream
+from batch_pipeline.spark import task_planning
+from batch_pipeline.spark.encoder import SparkEncoder
+from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
+from batch_pipeline.spark.spark_job import SparkJobRunner
+from batch_pipeline.spark.task_planning import split_files
+from batch_pipeline.storage.s3 import S3
+from batch_pipeline_tests.encode.landed_files import STREAM
+from batch_pipeline_tests.object_store import ObjectStore
+from batch_pipeline_tests.spark.encode_fixture import CONTEXT
+from batch_pipeline_tests.storage.places import Folder, Place, Prefix, between, content
+from batch_pipeline_tests.store_faults import Faults, proxy
+
+MIB = 2**20
+TEXT = 2 * 2**10
+COUNT = 3_000  # records of 2 KiB and some: three slices of 2 MiB, and no small objects
+UNCHANGED = "batch_pipeline_tests.spark.transforms:unchanged"
+
+
+@pytest.fixture(scope="module")
+def workers_store(object_store: ObjectStore) -> Iterator[Faults]:
+    """The store as Spark's workers reach it."""
+    with proxy(object_store.endpoint) as faults:
+        yield faults
+
+
+@pytest.fixture(scope="module")
+def session(
+    object_store: ObjectStore, workers_store: Faults, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
+    """A local session of two cores, whose workers know the store and ask nothing twice."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in object_store.environment.items():
+            patch.setenv(name, value)
+        patch.setenv("AWS_ENDPOINT_URL", workers_store.endpoint)
+        patch.setenv("AWS_MAX_ATTEMPTS", "1")
+        home = tmp_path_factory.mktemp("spark")
+        yield open_session(SparkSettings(home=home, master="local[2]"))
+        close_session()
+
+
+@pytest.fixture(autouse=True)
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices of 2 MiB, so that files can be small."""
+    for module in (task_planning, task_planning):
+        monkeypatch.setattr(module, "SLICE_BYTES", 2 * MIB)
+
+
+def jsonl() -> bytes:
+    """Make JSON lines whose records count from 0."""
+    lines = [json.dumps({"id": number, "text": "x" * TEXT}) for number in range(COUNT)]
+    return "\n".join(lines).encode()
+
+
+def csv() -> bytes:
+    """Make csv whose second cells hold line breaks and quotes."""
+    quoted = '"' + 'a,\n""b' * (TEXT // 6) + '"'
+    return "\n".join(["id,text", *(f"{number},{quoted}" for number in range(COUNT)), ""]).encode()
+
+
+def parquet() -> bytes:
+    """Make a file of 15 row groups."""
+    noise = [f"{number:08d}" * (TEXT // 8) for number in range(COUNT)]
+    table = pa.table({"id": pa.array(range(COUNT)), "text": noise})
+    file = io.BytesIO()
+    pq.write_table(table, file, row_group_size=200, compression="none", use_dictionary=False)
+    return file.getvalue()
+
+
+LANDED = {
+    "1.csv": csv(),
+    "2.jsonl": jsonl(),
+    "3.parquet": parquet(),
+    "4.jsonl.gz": gzip.compress(b'{"id":7,"text":"seven"}\n', mtime=0),
+    "5.csv": b"id,text\n8,eight\n",
+}
+
+
+def encode(
+    session: SparkSession,
+    stream: Stream,
+    files: list[LandedFile],
+    watch: EncodeCallbacks | None = None,
+) -> EncodeResult:
+    """Encode files, numbered from 1, and check that no record is lost."""
+    items = [Item(id=number, file=file) for number, file in enumerate(files, 1)]
+    schema = RecordSchema.from_json([("id", "integer"), ("text", "string")])
+    request = EncodeRequest(
+        stream=stream,
+        items=items,
+        schema=schema,
+        stem="orders-1",
+        context=CONTEXT,
+        watch=watch or EncodeCallbacks(),
+    )
+    result = SparkEncoder(lambda: session).encode(request)
+    result.check_conservation()
+    return result
+
+
+def sums(result: EncodeResult) -> list[tuple[str, int, int, str]]:
+    """Give of each part file what must not depend on where it is: its name but the token, too."""
+    return [
+        (part.uri.rpartition("/")[2][:17], part.records, part.size_bytes, part.sha256)
+        for part in result.part_files
+    ]
+
+
+def ids(result: EncodeResult) -> list[int]:
+    """Read the ids of all records in order."""
+    return [
+        json.loads(line)["id"]
+        for part in result.part_files
+        for line in gzip.decompress(content(part)).splitlines()
+    ]
+
+
+def test_encode_between_any_two_places_gives_the_same_bytes(
+    session: SparkSession, bucket: str, tmp_path: Path
+) -> None:
+    """Expect split csv, jsonl and parquet, gzip and small files to come out alike."""
+    pairs: list[tuple[Place, Place]] = [
+        (Folder(tmp_path / "landing"), Folder(tmp_path / "batches")),
+        (Prefix(bucket), Prefix(bucket)),
+        (Prefix(bucket), Folder(tmp_path / "from-store")),
+        (Folder(tmp_path / "to-store"), Prefix(bucket)),
+    ]
+    results = []
+    for landing, storage in pairs:
+        files = [landing.put(name, data) for name, data in LANDED.items()]
+        result = encode(session, between(STREAM, landing, storage), files)
+        assert len(storage.names()) == len(result.part_files)
+        results.append(result)
+    assert ids(results[1]) == [*list(range(COUNT)) * 3, 7, 8]
+    assert [item.written for item in results[1].items] == [COUNT] * 3 + [1, 1]
+    assert len(results[0].part_files) == 10
+    assert [sums(result) for result in results] == [sums(results[0])] * 4
+
+
+def test_parts_of_an_object_of_which_nothing_was_noted_are_of_one_version(
+    session: SparkSession, bucket: str
+) -> None:
+    """Expect the driver to note what it saw, for a user's table may only know the weight."""
+    landing, storage = Prefix(bucket), Prefix(bucket)
+    stream = between(STREAM, landing, storage)
+    file = landing.put("large.jsonl", jsonl())
+    item = Item(id=1, file=LandedFile(location=file.location), row_weight=file.size_bytes)
+    jobs = SparkJobRunner(lambda: session, stream.storage, "orders-1", EncodeCallbacks())
+    works = split_files([item], stream, jobs)[1]
+    assert [work.items[0].file for work in works] == [file] * 3
+
+
+def test_ranges_of_an_object_give_its_records_once(session: SparkSession, bucket: str) -> None:
+    """Expect a large object to be cut, and each range to be the version that was cut."""
+    landing, storage = Prefix(bucket), Prefix(bucket)
+    stream = between(STREAM, landing, storage)
+    file = landing.put("large.csv", csv())
+    ranges = list(ItemCutter(stream=stream, most_bytes=MIB).ranges(file))
+    assert len(ranges) == 6
+    assert {one.etag for one in ranges} == {file.etag}
+    result = encode(session, stream, ranges)
+    assert ids(result) == list(range(COUNT))
+    assert {item.etag for item in result.items} == {file.etag}
+
+    landing.put("large.csv", csv()[:-2] + b'c"\n')
+    rules = BadFileRules.all(OnBadFile.QUARANTINE)
+    result = encode(session, replace(stream, on_bad_file=rules), ranges)
+    assert {item.bad_kind for item in result.items} == {BadFileKind.CHANGED}
+
+
+def test_encode_with_bad_objects_sets_them_aside(session: SparkSession, bucket: str) -> None:
+    """Expect a large object that changed and a small one that vanished in the quarantine."""
+    landing, storage = Prefix(bucket), Prefix(bucket)
+    rules = BadFileRules.all(OnBadFile.QUARANTINE)
+    stream = replace(between(STREAM, landing, storage), on_bad_file=rules)
+    files = [landing.put(name, data) for name, data in LANDED.items()]
+    landing.put("2.jsonl", jsonl().replace(b"x", b"y"))
+    landing.remove("4.jsonl.gz")
+    result = encode(session, stream, files)
+    kinds = [item.bad_kind for item in result.items]
+    assert kinds == [None, BadFileKind.CHANGED, None, BadFileKind.MISSING, None]
+    told = [
+        json.loads(line)["location"]
+        for part in result.quarantine_files
+        for line in gzip.decompress(content(part)).splitlines()
+    ]
+    assert told == [files[1].location, files[3].location]
+    assert len(storage.names()) == len(result.part_files) + len(result.quarantine_files)
+
+
+@pytest.mark.parametrize("transform", [None, UNCHANGED], ids=["plain", "transformed"])
+def test_encode_with_a_store_out_of_reach_says_so(
+    session: SparkSession,
+    workers_store: Faults,
+    bucket: str,
+    tmp_path: Path,
+    transform: str | None,
+) -> None:
+    """Expect an error that is tried again, not one of the data, and no file."""
+    landing, storage = Prefix(bucket), Folder(tmp_path / "batches")
+    rules = BadFileRules.all(OnBadFile.QUARANTINE)
+    stream = replace(between(STREAM, landing, storage), on_bad_file=rules, transform=transform)
+    files = [landing.put(name, LANDED["5.csv"]) for name in ("1.csv", "a {b}.csv")]
+    # A transformed stream is read twice: then it is the second time that fails.
+    workers_store.slow_down(1, target="a%20%7Bb%7D.csv", skip=int(transform is not None))
+    with pytest.raises(SourceUnavailableError, match="SlowDown") as caught:
+        encode(session, stream, files)
+    assert caught.value.uri == files[1].location
+    assert storage.names() == []
+
+
+def test_encode_through_a_transform_reads_and_writes_objects(
+    session: SparkSession, bucket: str
+) -> None:
+    """Expect both looks at the objects to find the same records."""
+    landing, storage = Prefix(bucket), Prefix(bucket)
+    stream = replace(between(STREAM, landing, storage), transform=UNCHANGED)
+    files = [landing.put(name, LANDED[name]) for name in ("4.jsonl.gz", "5.csv")]
+    assert sorted(ids(encode(session, stream, files))) == [7, 8]
+
+
+def test_encode_that_is_called_off_leaves_neither_object_nor_upload(
+    session: SparkSession, bucket: str
+) -> None:
+    """Expect tasks to see the mark, to take back what they sent, and the mark to be gone."""
+    landing, storage = Prefix(bucket), Prefix(bucket)
+    files = [landing.put(f"{number}.jsonl", jsonl()) for number in range(4)]
+    stop = EncodeCallbacks(is_cancelled=lambda: True)
+    with pytest.raises(ConflictError, match="the encode was cancelled while it ran"):
+        encode(session, between(STREAM, landing, storage), files, stop)
+    assert storage.names() == []
+    assert list(S3.unfinished(f"{storage.uri}/")) == []

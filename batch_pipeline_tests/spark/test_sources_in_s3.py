@@ -1,0 +1,291 @@
+"""Objects as sources: one version of each, few requests, and whose fault it is when one fails."""
+
+import gzip
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from batch_pipeline.encode import source_file
+from batch_pipeline.encode.readers.decoded_file import open_source
+from batch_pipeline.encode.source_file import Prefetcher
+from batch_pipeline.model.errors import (
+    BadFileError,
+    PipelineError,
+    SourceRefusedError,
+    SourceUnavailableError,
+)
+from batch_pipeline.model.item import LandedFile
+from batch_pipeline.model.location import join_uri
+from batch_pipeline.model.record_rules import BadFileKind, BadFileRules, OnBadFile
+from batch_pipeline.storage import s3_client
+from batch_pipeline.storage.s3 import S3
+from batch_pipeline_tests.encode.landed_files import STREAM
+from batch_pipeline_tests.storage.places import Folder, Prefix, Requests, between, content, task
+from batch_pipeline_tests.store_faults import Deed, Fault, Faults
+
+MIB = 2**20
+AVRO_SCHEMA = b'{"type":"record","name":"r","fields":[{"name":"id","type":"bytes"}]}'
+AVRO_START = b"Obj\1\2\x16avro.schema\x88\1" + AVRO_SCHEMA + b"\0" + b"sixteen bytes ok"
+
+
+@pytest.fixture
+def landing(bucket: str) -> Prefix:
+    """An empty prefix to land below."""
+    return Prefix(bucket)
+
+
+def refusal(file: LandedFile) -> PipelineError:
+    """Open an object that cannot be used, and give the error."""
+    with pytest.raises(PipelineError) as caught, open_source(file, STREAM) as source:
+        source.read(9 * MIB)
+    return caught.value
+
+
+def kind_of(file: LandedFile) -> tuple[BadFileKind, str]:
+    """Open an object that is a bad file: its kind and the reason."""
+    error = refusal(file)
+    assert isinstance(error, BadFileError)
+    return BadFileKind(error.kind), error.reason
+
+
+def test_small_object_is_one_request_however_it_is_read(landing: Prefix) -> None:
+    """Expect facts with the bytes, and seeking and opening again to ask for nothing."""
+    file = landing.put("a b%20é.csv", b"id\n1\n2\n")
+    with Requests() as requests, open_source(file, STREAM) as source:
+        assert source.read(100) == b"id\n1\n2\n"
+        source.seek(3)
+        assert source.read(2) == b"1\n"
+        assert source.file.read() == b"id\n1\n2\n"
+        with source.reopened() as again:
+            assert again.read(2) == b"id"
+        assert (source.etag, source.facts.size_bytes) == (file.etag, 7)
+    assert requests.sent == ["GetObject"]
+
+
+def test_large_object_gives_its_bytes_from_any_place(landing: Prefix) -> None:
+    """Expect a stream of what is read, and a request for each leap."""
+    data = b"PAR1" + os.urandom(6 * MIB)
+    file = landing.put("large.parquet", data)
+    with Requests() as requests, open_source(file, STREAM) as source:
+        whole = source.file
+        assert whole.read() == data
+        whole.seek(-10, os.SEEK_END)
+        assert whole.read() == data[-10:]
+        with source.reopened() as again:
+            again.seek(5 * MIB)
+            assert again.read(3) == data[5 * MIB :][:3]
+    assert 2 <= len(requests.sent) <= 4
+    assert set(requests.sent) == {"GetObject"}
+
+
+def test_object_of_a_user_table_is_read_as_it_is_found(landing: Prefix) -> None:
+    """Expect no size, time or ETag to be compared with where none was noted."""
+    file = landing.put("orders.csv", b"id\n1\n")
+    with open_source(LandedFile(location=file.location), STREAM) as source:
+        assert source.read(100) == b"id\n1\n"
+
+
+@pytest.mark.guarantee("G9")
+def test_object_with_another_etag_has_changed(landing: Prefix) -> None:
+    """Expect the old and the new one to be told, also where the size is the same."""
+    old = landing.put("orders.csv", b"id\n1\n")
+    new = landing.put("orders.csv", b"id\n2\n")
+    told = f"changed since it was registered: etag {old.etag} -> {new.etag}"
+    assert kind_of(old) == (BadFileKind.CHANGED, told)
+    longer = landing.put("orders.csv", b"id\n10\n")
+    told = f"changed since it was registered: size 5 -> 6 B, etag {old.etag} -> {longer.etag}"
+    assert kind_of(old) == (BadFileKind.CHANGED, told)
+    told = "changed since it was registered: size 5 -> 6 B"
+    assert kind_of(replace(old, etag=None)) == (BadFileKind.CHANGED, told)
+
+
+@pytest.mark.guarantee("G9")
+def test_object_that_is_gone_is_missing(landing: Prefix) -> None:
+    """Expect one that vanished to be no damage."""
+    file = landing.put("orders.csv", b"id\n1\n")
+    landing.remove("orders.csv")
+    assert kind_of(file) == (BadFileKind.MISSING, "is not there")
+    assert kind_of(LandedFile(location="s3://no_such_bucket!/a"))[0] is BadFileKind.CORRUPT
+
+
+def test_bucket_that_is_not_there_makes_no_bad_file(bucket: str) -> None:
+    """Expect the bucket to be named, and nothing to be said of the object."""
+    uri = f"{bucket}-none/a"
+    error = refusal(LandedFile(location=uri))
+    assert isinstance(error, SourceRefusedError)
+    assert (error.uri, error.reason) == (uri, "there is no such bucket")
+
+
+@pytest.mark.guarantee("G9")
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_object_replaced_while_it_is_read_has_changed(landing: Prefix, is_packed: bool) -> None:
+    """Expect bytes of two versions never to be mixed, and no talk of damage."""
+    data = os.urandom(6 * MIB)
+    file = landing.put("orders", gzip.compress(data, 1, mtime=0) if is_packed else b"Obj\1" + data)
+
+    def read_while_it_is_replaced() -> None:
+        with open_source(replace(file, etag=None), STREAM) as source:
+            start = len(source.read(MIB))
+            landing.put("orders", b"other")
+            if is_packed:
+                source.reopened().read()
+            else:
+                source.seek(5 * MIB + start)
+                source.read(MIB)
+
+    with pytest.raises(BadFileError) as caught:
+        read_while_it_is_replaced()
+    expected = (BadFileKind.CHANGED, "changed while it was read")
+    assert (caught.value.kind, caught.value.reason) == expected
+
+
+@pytest.fixture
+def tried_once(faults: Faults, monkeypatch: pytest.MonkeyPatch) -> Faults:
+    """A store that fails when told to, of which nothing is asked twice."""
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    s3_client.forget()
+    return faults
+
+
+def test_store_that_is_busy_makes_no_bad_file(tried_once: Faults, landing: Prefix) -> None:
+    """Expect an error that says to run again, whatever the stream does with bad files."""
+    file = landing.put("orders.csv", b"id\n1\n")
+    tried_once.slow_down(1, method="GET")
+    error = refusal(file)
+    assert isinstance(error, SourceUnavailableError)
+    assert (error.uri, "SlowDown" in error.reason) == (file.location, True)
+    assert refusal_of_task(tried_once, landing) == file.location
+
+
+def test_store_that_refuses_makes_no_bad_file(tried_once: Faults, landing: Prefix) -> None:
+    """Expect the action that is refused, and no item to be set aside whatever the stream says."""
+    file, storage = landing.put("orders.csv", b"id\n1\n"), Prefix(landing.uri)
+    tried_once.refuse(403, "AccessDenied", method="GET", target="orders.csv")
+    error = refusal(file)
+    assert isinstance(error, SourceRefusedError)
+    assert error.reason == (
+        "the store refuses s3:GetObject (AccessDenied), or there is none and s3:ListBucket is "
+        "refused"
+    )
+    rules = BadFileRules.all(OnBadFile.QUARANTINE)
+    stream = replace(between(STREAM, landing, storage), on_bad_file=rules)
+    report = task(stream, [file], id="integer")
+    assert (report.items, report.part_files, storage.names()) == ((), (), [])
+    assert report.source_error is not None
+    again = report.source_error.error()
+    assert isinstance(again, SourceRefusedError)
+    assert str(again) == str(error)
+
+
+def refusal_of_task(faults: Faults, landing: Prefix) -> str:
+    """Run a task whose second object meets a busy store; give what it could not read."""
+    first, second = landing.put("a.csv", b"id\n1\n"), landing.put("orders.csv", b"id\n1\n")
+    storage = Prefix(landing.uri)
+    rules = BadFileRules.all(OnBadFile.QUARANTINE)
+    faults.slow_down(1, method="GET", target="orders.csv")
+    stream = replace(between(STREAM, landing, storage), on_bad_file=rules)
+    report = task(stream, [first, second], id="integer")
+    assert (report.items, report.part_files, storage.names()) == ((), (), [])
+    assert report.source_error is not None
+    return report.source_error.uri
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "gzip", "parquet", "avro"])
+def test_connection_that_breaks_off_for_good_makes_no_damaged_file(
+    tried_once: Faults, landing: Prefix, kind: str
+) -> None:
+    """Expect no reader to take missing bytes for damage."""
+    noise = os.urandom(5 * MIB)
+    data = {
+        "csv": b"id\n" + b"1234567\n" * (5 * MIB // 8),
+        "jsonl": b'{"id":1}\n' * (5 * MIB // 9),
+        "gzip": gzip.compress(noise.hex().encode(), 1, mtime=0),
+        "parquet": b"PAR1" + noise + b"PAR1",
+        "avro": AVRO_START + b"\2\x80\x80\x80\5" + noise,  # a block of one record, 5 MiB
+    }[kind]
+    file = landing.put("orders", data)
+    storage = Prefix(landing.uri)
+    cut = Fault(deed=Deed.CUT, method="GET", target="orders", after_bytes=300_000)
+    busy = Fault(deed=Deed.ANSWER, method="GET", target="orders", times=99)
+    tried_once.add(cut, busy)
+    report = task(between(STREAM, landing, storage), [file], id="integer")
+    assert report.failure is None
+    assert report.source_error is not None, report.items
+    assert (report.part_files, storage.names()) == ((), [])
+
+
+def test_small_objects_of_a_task_are_fetched_before_their_turn(
+    landing: Prefix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect one request each, no more than a few ahead, and files in their order."""
+    monkeypatch.setattr(source_file, "_MAX_REQUESTS", 3)
+    files = [landing.put(f"{number:02}.csv", b"id\n%d\n" % number) for number in range(10)]
+    storage = Prefix(landing.uri)
+    stream = between(STREAM, landing, storage)
+    with Requests() as requests:
+        report = task(stream, files, id="integer")
+    assert requests.sent.count("GetObject") == 10
+    assert [item.written for item in report.items] == [1] * 10
+    assert [item.etag for item in report.items] == [file.etag for file in files]
+    (part,) = report.part_files
+    lines = gzip.decompress(content(part)).splitlines()
+    assert lines == [b'{"id":%d}' % number for number in range(10)]
+
+    with Requests() as requests:
+        prefetcher = Prefetcher(files)
+        pinned = prefetcher.take(files[0])
+        assert pinned is not None
+        with pinned.open() as raw:
+            assert raw.read() == b"id\n0\n"
+        prefetcher.close()
+    assert 1 <= len(requests.sent) <= 4
+
+
+@pytest.mark.guarantee("G9")
+def test_bad_objects_among_good_ones_spoil_nothing(landing: Prefix) -> None:
+    """Expect what is gone, changed or damaged to be set aside, and the rest to be written."""
+    good = [landing.put("a.csv", b"id\n1\n"), landing.put("z.csv", b"id\n2\n")]
+    old = landing.put("changed.csv", b"id\n3\n")
+    landing.put("changed.csv", b"id\n4\n")
+    torn = landing.put("torn.gz", gzip.compress(b"id\n5\n", mtime=0)[:-1])
+    gone = replace(old, location=join_uri(landing.uri, "gone.csv"))
+    storage = Prefix(landing.uri)
+    stream = replace(
+        between(STREAM, landing, storage), on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE)
+    )
+    report = task(stream, [good[0], old, torn, gone, good[1]], id="integer")
+    kinds = [None, BadFileKind.CHANGED, BadFileKind.CORRUPT, BadFileKind.MISSING, None]
+    assert [item.bad_kind for item in report.items] == kinds
+    (part,) = report.part_files
+    assert gzip.decompress(content(part)) == b'{"id":1}\n{"id":2}\n'
+    assert storage.names() == [
+        "orders-1-00000000-00c0ffee.jsonl.gz",
+        "quarantine/orders-1-00000000-00c0ffee.jsonl.gz",
+    ]
+
+
+def test_files_of_disks_have_no_version(bucket: str, tmp_path: Path) -> None:
+    """Expect nothing to be asked of a store for a task between folders."""
+    assert bucket
+    landing, storage = Folder(tmp_path / "in"), Folder(tmp_path / "out")
+    with Requests() as requests:
+        report = task(
+            between(STREAM, landing, storage), [landing.put("a.csv", b"id\n1\n")], id="integer"
+        )
+    assert [(item.etag, item.version) for item in report.items] == [(None, None)]
+    assert requests.sent == []
+
+
+def test_version_of_an_object_is_told_where_the_bucket_keeps_versions(landing: Prefix) -> None:
+    """Expect the version that was read beside its ETag."""
+    name = landing.uri.removeprefix("s3://").partition("/")[0]
+    s3_client.client().put_bucket_versioning(
+        Bucket=name, VersioningConfiguration={"Status": "Enabled"}
+    )
+    file = landing.put("a.csv", b"id\n1\n")
+    with open_source(file, STREAM) as source:
+        assert source.version not in {None, "null"}
+        assert source.etag == file.etag
+    S3.delete(file.location)

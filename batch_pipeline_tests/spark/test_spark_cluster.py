@@ -1,0 +1,333 @@
+"""A standalone cluster: a worker lost in mid-batch, the same bytes, executors that lack things.
+
+The tests share one cluster, and one session where they can, so that few Java processes are started.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.errors import ConfigurationError, SparkUnavailableError
+from batch_pipeline.model.location import to_path
+from batch_pipeline.model.manifest import Manifest
+from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline.model.stream import Storage
+from batch_pipeline.pipeline.attempt import EncodeContext, encode
+from batch_pipeline.spark import engine, task_planning
+from batch_pipeline.spark.encoder import SparkEncoder
+from batch_pipeline.spark.engine import is_stopped
+from batch_pipeline.spark.executor_diagnostics import check_executors
+from batch_pipeline.spark.packed_archive import build_archive
+from batch_pipeline.spark.sessions import launch
+from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
+from batch_pipeline.storage.part_storage import PartFileStorage
+from batch_pipeline_tests.acceptance.workplace import wait_until
+from batch_pipeline_tests.factories import limits
+from batch_pipeline_tests.object_store import ObjectStore
+from batch_pipeline_tests.pipeline.garbage_fixture import GarbageScene, paths
+from batch_pipeline_tests.seeds import plan, query
+from batch_pipeline_tests.spark import transforms
+from batch_pipeline_tests.spark.cluster_files import FILES, TASK_ITEMS, encoded, landed
+from batch_pipeline_tests.spark.encode_fixture import Desk, names, records
+from batch_pipeline_tests.spark.spark_cluster import StandaloneCluster, standalone_cluster
+
+SLOW = {"BATCH_PIPELINE_FAILPOINTS": "encode.before_rename=sleep:4"}
+ONLY_HERE = """
+def kept(parts):
+    yield from parts
+
+def same(frame):
+    return frame.mapInPandas(kept, frame.schema)
+"""
+# Executors that start as fast as the driver does; they use the same Java.
+QUICK = {"spark.executor.extraJavaOptions": " ".join(launch.JVM_OPTIONS)}
+
+
+@dataclass(frozen=True)
+class Ground:
+    """A cluster of a quick worker and a slow one, and a Python that has nothing of ours."""
+
+    cluster: StandaloneCluster
+    home: Path
+    bare_python: str
+
+    def session(self) -> SparkSession:
+        """Give the session that the tests share as long as it works, then the next one."""
+        return open_session(self._settings(None, {}))
+
+    @contextmanager
+    def other_session(self, packed: Path | None = None, **conf: str) -> Iterator[SparkSession]:
+        """Open a session of its own; keys of `conf` have `_` in place of dots."""
+        close_session()
+        try:
+            yield open_session(self._settings(packed, conf))
+        finally:
+            close_session()
+
+    def _settings(self, packed: Path | None, conf: Mapping[str, str]) -> SparkSettings:
+        told = QUICK | {key.replace("_", "."): value for key, value in conf.items()}
+        return SparkSettings(home=self.home, master=self.cluster.master, packed=packed, conf=told)
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory, object_store: ObjectStore) -> Iterator[Ground]:
+    """The cluster, on the bundled Java; its workers have keys for S3, and no more of it."""
+    keys = {name: text for name, text in object_store.environment.items() if "_KEY" in name}
+    folder = tmp_path_factory.mktemp("cluster")
+    bare = folder / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BATCH_PIPELINE_JAVA", "bundled")
+        with standalone_cluster(folder / "spark", keys, keys | SLOW) as cluster:
+            try:
+                yield Ground(cluster, folder / "home", str(bare / "bin" / "python"))
+            finally:
+                close_session()
+
+
+@pytest.fixture
+def three_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let sixty files make three tasks."""
+    monkeypatch.setattr(task_planning, "MAX_TASK_ITEMS", TASK_ITEMS)
+
+
+@pytest.fixture(scope="module")
+def local_digests(tmp_path_factory: pytest.TempPathFactory, ground: Ground) -> list[str]:
+    """What a local session of two cores makes of the files."""
+    folder = tmp_path_factory.mktemp("local")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(task_planning, "MAX_TASK_ITEMS", TASK_ITEMS)
+        close_session()
+        session = open_session(SparkSettings(home=ground.home, master="local[2]"))
+        try:
+            return encoded(folder / "desk", session)
+        finally:
+            close_session()
+
+
+def executors(session: SparkSession) -> int:
+    """Count the executors that have come, the driver not among them."""
+    return int(session.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
+
+
+def batch_of(desk: Desk, database: Database) -> GarbageScene:
+    """Plan one batch of the landed files."""
+    stream = replace(desk.stream, limits=limits(max_count=FILES, max_weight=2**20))
+    PartFileStorage(stream.storage).prepare()
+    table = database.meta_table(stream.name)
+    table.register([item.file for item in desk.items], accept_changed=False)
+    batches = plan(database, stream.limits)
+    assert len(batches) == 1
+    columns = RecordSchema.from_json([("id", "integer"), ("name", "string")]).columns
+    database.schemas.widen(stream.name, columns, text_source=True)
+    return GarbageScene(database=database, root=desk.root, batches=batches, stream=stream)
+
+
+def published(scene: GarbageScene, session: SparkSession) -> Manifest:
+    """Encode and publish the batch, as a run does."""
+    database = scene.database
+    workshop = EncodeContext(
+        stream=scene.stream,
+        meta_table=database.meta_table(scene.stream.name),
+        schemas=database.schemas,
+        attempts=database.attempts,
+        encoder=SparkEncoder(lambda: session),
+        storage=scene.storage,
+    )
+    return encode(workshop, scene.batches[0], run_id="run-1").manifest
+
+
+def only_half_a_task_is_left(root: Path) -> bool:
+    """Tell whether two of the tasks are done, and the third has finished a part file, not all."""
+    names_there = [path.name for path in root.iterdir()]
+    finished = sum(name.endswith(".gz") for name in names_there)
+    return finished in {7, 8} and sum(name.endswith(".tmp") for name in names_there) == 1
+
+
+def test_batch_whose_worker_is_killed_is_published_once_and_whole(
+    ground: Ground, tmp_path: Path, database: Database, local_digests: list[str], three_tasks: None
+) -> None:
+    """Expect the lost task to run again elsewhere, and what it left to be garbage and no more.
+
+    The slow worker is killed with its executor when it has finished one part file of its task or
+    two, with the next one open. What is published has the bytes that a local session makes.
+    """
+    slow = ground.cluster.workers[1]
+    session = ground.session()
+    with ThreadPoolExecutor() as threads:
+        wait_until(lambda: executors(session) == 2, "both executors come")
+        desk = landed(tmp_path / "desk", session)
+        scene = batch_of(desk, database)
+        running = threads.submit(published, scene, session)
+        wait_until(
+            lambda: only_half_a_task_is_left(desk.root) or running.done(),
+            "the slow worker is in mid-task",
+        )
+        assert not running.done()
+        slow.kill()
+        manifest = running.result()
+
+    listed = sorted(names(manifest.part_files))
+    left = sorted(set(desk.files()) - set(listed))
+    assert [part.sha256 for part in manifest.part_files] == local_digests
+    assert [one["id"] for one in records(manifest.part_files)] == list(range(FILES))
+    attempts = query(database, "SELECT number, status, generation FROM batch_pipeline.attempt")
+    assert attempts == [(1, "succeeded", 1)]
+    pointer = [name for name in left if name.endswith(".json")]
+    assert len(pointer) == 1
+    lost = [name for name in left if name not in pointer]
+    assert {name.startswith(".") for name in lost} == {True, False}  # an open one, finished ones
+    scene.age()
+    assert sorted(paths(scene.collect())) == lost
+    assert desk.files() == sorted([*listed, *pointer])
+    assert [Path(to_path(part.uri)).exists() for part in manifest.part_files] == [True] * 9
+
+
+def test_executors_without_the_package_are_named_with_what_they_lack(ground: Ground) -> None:
+    """Expect host, id, modules and the command that mends it, before any batch is tried."""
+    with (
+        pytest.raises(ConfigurationError, match="cannot run tasks") as raised,
+        ground.other_session(spark_pyspark_python=ground.bare_python),
+    ):
+        pass
+
+    text = str(raised.value)
+    assert text.startswith("Executor 0 on 127.0.0.1, of Spark at spark://127.0.0.1:")
+    assert "lacks modules: batch_pipeline, boto3, fastavro" in text
+    assert "batch-pipeline pack packed.tar.gz" in text
+
+
+def test_executors_with_a_packed_archive_need_nothing_else(
+    ground: Ground, tmp_path: Path, bucket: str, local_digests: list[str], three_tasks: None
+) -> None:
+    """Expect the Python that lacked everything to make the same part files, in a folder and in S3.
+
+    The executors have keys of their own; where S3 is, the driver tells them.
+    """
+    packed = tmp_path / "packed.tar.gz"
+    build_archive(packed)
+    with ground.other_session(packed, spark_pyspark_python=ground.bare_python) as session:
+        assert encoded(tmp_path / "desk", session) == local_digests
+        desk = landed(tmp_path / "to-s3", session)
+        desk.stream = replace(desk.stream, storage=Storage(root=f"{bucket}/batches", prefix="p-"))
+        written = desk.encode(id="integer", name="string").part_files
+
+    assert [part.sha256 for part in written] == local_digests
+    assert {part.uri.rpartition("/")[0] for part in written} == {f"{bucket}/batches"}
+
+
+def test_executors_without_the_python_are_named(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect the program that is not there, and the variable that chooses another."""
+    session = ground.session()
+    monkeypatch.setattr(session.sparkContext, "pythonExec", "/no/such/python")
+    with pytest.raises(ConfigurationError, match="cannot run tasks") as raised:
+        check_executors(session, ground.cluster.master)
+    assert "it has no /no/such/python" in str(raised.value)
+    assert "Set PYSPARK_PYTHON to a Python 3." in str(raised.value)
+
+
+def test_executors_without_a_module_of_the_transform_are_named(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect the way to bring it along, and not the function to be blamed."""
+    (tmp_path / "only_here.py").write_text(ONLY_HERE)
+    monkeypatch.syspath_prepend(tmp_path)
+    desk = Desk(tmp_path, ground.session())
+    desk.stream = replace(desk.stream, transform="only_here:same")
+    desk.land(b"id\n1\n")
+
+    with pytest.raises(ConfigurationError, match="cannot run tasks") as raised:
+        desk.encode(id="integer")
+
+    text = str(raised.value)
+    assert text.startswith("Executor ")
+    assert " lacks modules: only_here. Nothing was published. Run" in text
+    assert "`batch-pipeline pack packed.tar.gz --with only_here`" in text
+    assert desk.files() == []
+
+
+def test_session_whose_context_ends_in_mid_transform_is_replaced(
+    ground: Ground, tmp_path: Path
+) -> None:
+    """Expect it to be nobody's data or function that failed, and the next session to work.
+
+    The JVM ends the context and lives on, as it does when the master removes the application.
+    """
+    mark = tmp_path / "mark"
+    session = ground.session()
+    desk = Desk(tmp_path, session)
+    desk.stream = replace(desk.stream, transform=f"{transforms.__name__}:held")
+    desk.land(f"mark\n{mark}\n".encode())
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(desk.encode, mark="string")
+        wait_until(lambda: mark.exists() or running.done(), "the function has begun")
+        try:
+            session.sparkContext._jsc.sc().stop()
+        finally:
+            mark.unlink(missing_ok=True)  # else the function would go on
+        with pytest.raises(SparkUnavailableError, match="SparkContext was shut down"):
+            running.result()
+
+    assert ground.session() is not session
+    assert ground.session().range(3).count() == 3
+
+
+def test_session_whose_master_was_started_again_is_replaced(ground: Ground) -> None:
+    """Expect a session that the new master does not know, and will give nothing, to count as dead.
+
+    Its context goes on without executors; the JVM would wait for them for ever.
+    """
+    session = ground.session()
+    ground.cluster.restart_master()
+    wait_until(lambda: executors(session) == 0, "the executors are ended")
+    assert not is_stopped(session)
+
+    assert ground.session() is not session
+    assert ground.session().range(3).count() == 3
+
+
+def test_job_whose_master_was_started_again_ends(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect a job in its midst to be given up once its executors are gone for the time allowed.
+
+    It would wait for ever: its context knows of no end.
+    """
+    monkeypatch.setattr(engine, "EXECUTOR_LOSS_SECONDS", 1.0)
+    mark = tmp_path / "mark"
+    session = ground.session()
+    desk = Desk(tmp_path, session)
+    desk.stream = replace(desk.stream, transform=f"{transforms.__name__}:held")
+    desk.land(f"mark\n{mark}\n".encode())
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(desk.encode, mark="string")
+        wait_until(lambda: mark.exists() or running.done(), "a task has begun")
+        try:
+            ground.cluster.restart_master()
+            with pytest.raises(SparkUnavailableError, match="the cluster started no others"):
+                running.result()
+        finally:
+            mark.unlink(missing_ok=True)
+
+    assert desk.files() == []
+    assert ground.session() is not session
+
+
+def test_master_that_does_not_answer_is_told_at_once(tmp_path: Path) -> None:
+    """Expect no Java to be started for a cluster that is not there."""
+    close_session()
+    settings = SparkSettings(home=tmp_path, master="spark://127.0.0.1:1")
+    with pytest.raises(SparkUnavailableError) as raised:
+        open_session(settings)
+    assert (raised.value.target, raised.value.reason) == (settings.master, "connection refused")
+    assert list((tmp_path / "spark" / "scratch").iterdir()) == []

@@ -1,0 +1,213 @@
+"""Part files as objects: the bytes of disks, seen when they are whole, and gone when they fail."""
+
+import gzip
+import random
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from batch_pipeline.encode.cancellation import (
+    CancellationCheck,
+    CancellationFlag,
+    TaskCancelledError,
+)
+from batch_pipeline.encode.writers.json_lines import Lines, line_writer
+from batch_pipeline.encode.writers.part_files import PartNames, remove
+from batch_pipeline.encode.writers.part_writer import PartWriter
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.errors import StorageUnavailableError
+from batch_pipeline.model.record_rules import BadFileRules, OnBadFile
+from batch_pipeline.model.stream import PartLimits, Storage
+from batch_pipeline.storage import s3_client
+from batch_pipeline.storage.s3 import S3
+from batch_pipeline_tests.concurrency import run_python
+from batch_pipeline_tests.encode.landed_files import STREAM
+from batch_pipeline_tests.storage.places import Folder, Place, Prefix, between, content, task
+from batch_pipeline_tests.store_faults import Faults
+
+MIB = 2**20
+LARGE = [b"%01023d" % number for number in range(10 * 2**10)]  # 10 MiB: more than one request
+NAME = "orders-1-00030000-00c0ffee.jsonl"
+
+WRITE_ONE_PART = """
+import sys
+from batch_pipeline_tests.spark.test_writing_in_s3 import LARGE, Lines, large_writer
+writer = large_writer(sys.argv[1])
+writer.append(Lines.of(LARGE))
+writer.close()
+"""
+
+
+def names(root: str) -> PartNames:
+    """Name the files of task 3."""
+    return PartNames(root=root, stem="orders-1", task=3, execution="00c0ffee", suffix="jsonl")
+
+
+def large_writer(root: str, **limits: int) -> PartWriter[Lines]:
+    """Make a writer of lines without compression."""
+    return line_writer(names(root), PartLimits(**limits), Compression.NONE)
+
+
+@pytest.fixture
+def storage(bucket: str) -> Prefix:
+    """An empty prefix to write below."""
+    return Prefix(bucket)
+
+
+def uploads(storage: Prefix) -> int:
+    """Count the uploads that are neither complete nor aborted."""
+    return len(list(S3.unfinished(f"{storage.uri}/")))
+
+
+def test_large_part_is_seen_when_the_writer_is_closed(storage: Prefix, tmp_path: Path) -> None:
+    """Expect the bytes of a disk, sums included, and nothing to be seen before the end."""
+    writer = large_writer(storage.uri)
+    writer.append(Lines.of(LARGE))
+    assert (storage.names(), uploads(storage)) == ([], 1)
+    (part,) = writer.close()
+    assert (storage.names(), uploads(storage)) == ([NAME], 0)
+    assert part.uri == f"{storage.uri}/{NAME}"
+    assert content(part).splitlines() == LARGE
+
+    on_disk = large_writer(Folder(tmp_path / "batches").uri)
+    on_disk.append(Lines.of(LARGE))
+    assert on_disk.close() == (replace(part, uri=f"file://{tmp_path}/batches/{NAME}"),)
+    remove(part)
+    remove(part)
+    assert storage.names() == []
+
+
+def test_finished_large_part_is_not_seen_before_the_writer_is_closed(storage: Prefix) -> None:
+    """Expect what a task has not told of to be nobody's, however many parts are full."""
+    writer = large_writer(storage.uri, max_bytes=10 * MIB)
+    writer.append(Lines.of(LARGE))
+    writer.append(Lines.of([b"one more"]))
+    assert (storage.names(), uploads(storage)) == ([], 1)
+    assert [part.records for part in writer.close()] == [len(LARGE), 1]
+
+
+def test_small_parts_are_one_request_each(storage: Prefix) -> None:
+    """Expect part files within the limits, in order."""
+    writer = large_writer(storage.uri, max_records=2)
+    writer.append(Lines.of([b"1", b"2", b"3"]))
+    parts = writer.close()
+    assert [content(part) for part in parts] == [b"1\n2\n", b"3\n"]
+    assert storage.names() == [NAME, NAME.replace("0000-0", "0001-0")]
+
+
+def test_writer_without_records_writes_no_object(storage: Prefix) -> None:
+    """Expect no record, no object."""
+    assert large_writer(storage.uri).close() == ()
+    assert storage.names() == []
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_aborted_writer_leaves_neither_object_nor_upload(storage: Prefix, is_closed: bool) -> None:
+    """Expect finished and complete parts to go too: small ones, large ones, the open one."""
+    writer = large_writer(storage.uri, max_bytes=11 * MIB)
+    for records in (LARGE, LARGE, [b"small"]):
+        writer.append(Lines.of(records))
+    assert uploads(storage) == 2
+    if is_closed:
+        assert len(writer.close()) == 2
+        assert len(storage.names()) == 2
+    writer.abort()
+    assert (storage.names(), uploads(storage)) == ([], 0)
+
+
+def test_writer_killed_before_it_completes_leaves_no_object(storage: Prefix) -> None:
+    """Expect only an unfinished upload, which nobody sees and which is swept up later."""
+    killed = run_python(WRITE_ONE_PART, storage.uri, failpoints="upload.before_complete=kill")
+    assert killed == -signal.SIGKILL
+    assert (storage.names(), uploads(storage)) == ([], 1)
+
+
+@pytest.mark.usefixtures("bucket")
+def test_storage_that_is_not_there_says_so() -> None:
+    """Expect the store's reason in the error, for small and for large part files."""
+    writer = large_writer("s3://no-such-bucket-of-ours/batches")
+    writer.append(Lines.of([b"1"]))
+    with pytest.raises(StorageUnavailableError, match="there is no such bucket"):
+        writer.close()
+    writer.abort()
+    writer = large_writer("s3://no-such-bucket-of-ours/batches")
+    with pytest.raises(StorageUnavailableError, match="there is no such bucket"):
+        writer.append(Lines.of(LARGE))
+    writer.abort()
+
+
+def test_task_whose_storage_fails_at_the_end_reports_it(
+    faults: Faults, storage: Prefix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect the reason in the report, and neither an object nor an upload."""
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    s3_client.forget()
+    landing, output = Prefix(storage.uri), Prefix(storage.uri)
+    noise = random.Random(7).randbytes(9 * MIB).hex()  # noqa: S311 - only to be incompressible
+    file = landing.put("a.jsonl", b'{"id":"%b"}\n' % noise.encode())
+    stream = between(STREAM, landing, output)
+    stream = replace(stream, read_limits=replace(stream.read_limits, max_record_bytes=32 * MIB))
+    faults.refuse(403, "AccessDenied", method="POST", target="uploadId=", times=1)
+    report = task(stream, [file], id="string")
+    assert report.storage_error == "the store refuses s3:PutObject (AccessDenied)"
+    assert (output.names(), uploads(output)) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        Encoding(format=Format.JSONL, compression=Compression.GZIP),
+        Encoding(format=Format.PARQUET, compression=Compression.SNAPPY),
+        Encoding(format=Format.ARROW, compression=Compression.ZSTD),
+    ],
+    ids=["jsonl", "parquet", "arrow"],
+)
+def test_task_between_any_two_places_writes_the_same_bytes(
+    bucket: str, tmp_path: Path, encoding: Encoding
+) -> None:
+    """Expect disk or store on either side to make no difference, quarantine included."""
+    rules = BadFileRules.all(OnBadFile.QUARANTINE)
+    stream = replace(
+        STREAM, encoding=encoding, on_bad_file=rules, part_limits=PartLimits(max_records=2)
+    )
+    data = {
+        "a.csv": b"id,name\n1,a\n2,b\n3,c\n",
+        "b.jsonl.gz": gzip.compress(b'{"id":4,"name":"d"}\n', mtime=0),
+        "torn.csv.gz": gzip.compress(b"id\n5\n", mtime=0)[:-1],
+    }
+    found = []
+    landings: list[Place] = [Folder(tmp_path / "landing"), Prefix(bucket)]
+    for number, landing in enumerate(landings):
+        files = [landing.put(name, octets) for name, octets in data.items()]
+        storages: list[Place] = [Folder(tmp_path / f"batches-{number}"), Prefix(bucket)]
+        for storage in storages:
+            report = task(between(stream, landing, storage), files, id="integer", name="string")
+            assert len(storage.names()) == 3
+            assert [item.written for item in report.items] == [3, 1, 0]
+            (bad,) = report.quarantine_files
+            assert b"ends early" in gzip.decompress(content(bad))
+            found.append([(one.records, one.size_bytes, one.sha256) for one in report.part_files])
+    assert len(found[0]) == 2
+    assert found == [found[0]] * 4
+
+
+def test_stop_mark_in_a_store_ends_the_task_at_its_next_look(storage: Prefix) -> None:
+    """Expect a look at the start and one a second, and none after the mark is gone."""
+    mark = CancellationFlag.of(Storage(root=storage.uri, prefix="p-"), "orders-1-2-a1", "0a0b")
+    seconds = [0.0]
+    check = CancellationCheck(mark, now=lambda: seconds[0]).check
+    check()
+    assert mark.set()
+    assert storage.names() == [".p-orders-1-2-a1-0a0b.stop"]
+    seconds[0] = 0.9
+    check()
+    seconds[0] = 1.0
+    with pytest.raises(TaskCancelledError):
+        check()
+    mark.clear()
+    seconds[0] = 3.0
+    check()
+    assert storage.names() == []
+    assert not CancellationFlag.of(Storage(root="s3://no-such-bucket-of-ours"), "a", "b").set()
