@@ -5,6 +5,7 @@ Every file goes through a whole task in a process of its own, whose peak memory 
 
 import bz2
 import gzip
+import io
 import json
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 
@@ -124,3 +127,19 @@ def test_deep_nesting_is_set_aside(
 
     assert (told["bad_file"], told["written"]) == (None, 2)
     assert told["bad_records"] == ["is nested too deeply"]
+
+
+def test_page_that_claims_to_be_large_takes_no_memory(tmp_path: Path) -> None:
+    """The size in a damaged page header of a small parquet file is not allocated."""
+    file = io.BytesIO()
+    table = pa.table({"a": [1, 2]})
+    pq.write_table(table, file, compression="none", use_dictionary=False)
+    data = file.getvalue()
+    header = data[4:10]
+    assert (header[:2], header[2], header[4]) == (b"\x15\x00", 0x15, 0x15)  # sizes of one byte
+    large = b"\xfe\xff\xff\xff\x07"  # 2**30 - 1, as a zigzag varint
+
+    told = told_of(tmp_path, [data[:9], large, data[10:]], source="parquet")
+
+    assert "is damaged" in told["bad_file"]
+    assert told["written"] == 0

@@ -7,7 +7,7 @@ or hostile file becomes a bad file and does not end the process.
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -110,6 +110,7 @@ _CHUNK_BYTES = 4 * 2**20
 _CELL_BYTES = 16  # of most values in memory
 _MAX_ROWS = 2**15
 _READ_BYTES = 2**16  # read ahead of each column
+_UNBUFFERED_BYTES = 32 * 2**20
 _MAX_METADATA_BYTES = 256 * 2**20
 
 
@@ -142,7 +143,7 @@ class ParquetReader:
             BadFileError: the file is damaged, or has columns that are not supported.
         """
         with self._translate_errors():
-            file = _opened(self._file)
+            file = _open(self._file, self._file_bytes, coerce_int96_timestamp_unit="us")
             columns = columns_from_schema(file.schema_arrow, self._limits)
             int96 = _int96_columns(file)
             self._check_expansion(file)
@@ -166,7 +167,7 @@ class ParquetReader:
     ) -> Iterator[Table]:
         left = file.metadata.row_group(group).num_rows
         size = _rows_at_once(file, group)
-        int96_check = _Int96Check(self._file, int96, group, size)
+        int96_check = _Int96Check(self._file, self._file_bytes, int96, group, size)
         for batch in file.iter_batches(size, row_groups=[group], use_threads=False):
             left -= batch.num_rows
             self._value_bytes += decoded_bytes(batch)
@@ -229,10 +230,12 @@ class _Int96Check:
     truncated to microseconds. Both are read: the difference, modulo 2^64, is what was truncated.
     """
 
-    def __init__(self, file: BinaryIO, names: list[str], group: int, size: int) -> None:
+    def __init__(
+        self, file: BinaryIO, file_bytes: int, names: list[str], group: int, size: int
+    ) -> None:
         self._names = names
         if names:
-            exact = pq.ParquetFile(file, **_OPTIONS)
+            exact = _open(file, file_bytes)
             self._batches = exact.iter_batches(
                 size, row_groups=[group], columns=names, use_threads=False
             )
@@ -253,16 +256,21 @@ class _Int96Check:
         return errors
 
 
-_OPTIONS = {
-    "buffer_size": _READ_BYTES,
-    "pre_buffer": False,
-    "page_checksum_verification": True,
-    "thrift_string_size_limit": _MAX_METADATA_BYTES,
-}
+def _open(file: BinaryIO, file_bytes: int, **options: Any) -> pq.ParquetFile:
+    """Open a file so that memory is bounded by a few pages, or by a small file as a whole.
 
-
-def _opened(file: BinaryIO) -> pq.ParquetFile:
-    return pq.ParquetFile(file, coerce_int96_timestamp_unit="us", **_OPTIONS)
+    A buffered stream allocates the size that a page header claims, up to 2 GiB, before it reads the
+    page. Small files are therefore read without one, a column chunk at once. In larger files, such
+    a claim is at most 64 times the size of the file, which `max_expansion` allows by default.
+    """
+    return pq.ParquetFile(
+        file,
+        buffer_size=0 if file_bytes <= _UNBUFFERED_BYTES else _READ_BYTES,
+        pre_buffer=False,
+        page_checksum_verification=True,
+        thrift_string_size_limit=_MAX_METADATA_BYTES,
+        **options,
+    )
 
 
 def _rows_at_once(file: pq.ParquetFile, group: int) -> int:
