@@ -1,7 +1,4 @@
-"""The partition keys of an asset in the order in which they were added, read when they are needed.
-
-Reading 100,000 keys takes 0.13 s: a tick that launches nothing leaves it.
-"""
+"""Synchronization of the inventory with Dagster's partitions and materializations."""
 
 import logging
 import threading
@@ -36,7 +33,10 @@ from batch_pipeline.storage.s3 import S3FileSystem
 
 
 class KeyOrder(Sequence[str]):
-    """A sequence of keys that is read once, on first use; a key's place is found at once."""
+    """A sequence of keys that is read once, on first use, with constant-time lookup of positions.
+
+    Reading 100,000 keys takes 0.13 s: a tick that launches nothing does not read them.
+    """
 
     def __init__(self, read: Callable[[], Sequence[str]]) -> None:
         self._read = read
@@ -46,7 +46,7 @@ class KeyOrder(Sequence[str]):
         return self._read()
 
     @cached_property
-    def _places(self) -> dict[str, int]:
+    def _positions(self) -> dict[str, int]:
         return {key: place for place, key in enumerate(self._keys)}
 
     @overload
@@ -60,15 +60,15 @@ class KeyOrder(Sequence[str]):
         return len(self._keys)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._places
+        return key in self._positions
 
     def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
-        """Give the place of a key.
+        """Return the position of a key.
 
         Raises:
-            ValueError: there is no such key between the two places.
+            ValueError: there is no such key between the two positions.
         """
-        place = self._places.get(value, -1)
+        place = self._positions.get(value, -1)
         if place < start or (stop is not None and place >= stop):
             raise ValueError(value)
         return place
@@ -76,12 +76,12 @@ class KeyOrder(Sequence[str]):
 
 MAX_KEYS_PER_TICK = 10_000  # adding so many takes Postgres half a second
 MAX_EVENTS_PER_TICK = 500
-_FEW = 500  # above, reading all that Dagster knows is cheaper than asking for each
+_MAX_KEYS_PER_LOOKUP = 500  # above, reading all that Dagster knows is cheaper than asking for each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncPlan:
-    """The batches of an asset, and what Dagster does not know of them yet.
+    """The batches of an asset, and the partitions and events that Dagster is missing.
 
     `statuses` has at least the batches that are due. `new_keys` are partitions to add, in order,
     and `order` all keys once they are added; `unseen` are materializations that a crash kept from
@@ -104,10 +104,10 @@ class _Published:
 
 @dataclass(slots=True)
 class PartitionSync:
-    """What one process remembers of an asset; not for two threads at once.
+    """A comparison of an asset's batches with Dagster that keeps state between calls.
 
-    With `in_ticks` a look gives what one tick of a sensor takes and the batches that are due, else
-    all there is.
+    Not thread-safe. With `in_ticks`, a plan is limited to what one sensor tick can process and to
+    the batches that are due; otherwise it is complete.
     """
 
     in_ticks: bool
@@ -122,9 +122,9 @@ class PartitionSync:
         asset: PartitionedAsset,
         instance: dg.DagsterInstance,
     ) -> SyncPlan:
-        """Compare what is new in the inventory with Dagster; nothing is added or reported."""
+        """Compute the partitions and events that Dagster is missing, without adding any."""
         self._read(pipeline, stream, asset)
-        there = _there(instance, asset, self._keys)
+        there = _existing_keys(instance, asset, self._keys)
         for key in there:
             self._keys.pop(key, None)
         new_keys = list(islice(self._keys, MAX_KEYS_PER_TICK if self.in_ticks else None))
@@ -133,7 +133,7 @@ class PartitionSync:
         return SyncPlan(
             statuses=due if self.in_ticks else asset.statuses(pipeline.database),
             new_keys=new_keys,
-            order=KeyOrder(lambda: _order(instance, asset, new_keys)),
+            order=KeyOrder(lambda: _ordered_keys(instance, asset, new_keys)),
             unseen=unseen,
         )
 
@@ -151,18 +151,20 @@ class PartitionSync:
         asset: PartitionedAsset,
         instance: dg.DagsterInstance,
     ) -> list[dg.AssetMaterialization]:
-        for key in _shown(instance, asset, self._events):
+        for key in _up_to_date_keys(instance, asset, self._events):
             del self._events[key]
         if not self._events:
             return []
         # A run that is under way, or repeated, reports what it has published by its end.
-        at_work = reporting_runs(instance, asset).keys(KeyOrder(lambda: _order(instance, asset)))
+        at_work = reporting_runs(instance, asset).keys(
+            KeyOrder(lambda: _ordered_keys(instance, asset))
+        )
         events = []
         missing = [key for key in self._events if key not in at_work]
         for key in missing[: MAX_EVENTS_PER_TICK if self.in_ticks else None]:
             manifest = pipeline.database.manifests.of_batch(self._events[key].batch)
             # Without a manifest, a worker of the library published a result of its own.
-            if manifest is None or manifest.generation <= _told(instance, asset, key):
+            if manifest is None or manifest.generation <= _latest_generation(instance, asset, key):
                 del self._events[key]
                 continue
             manifests, storage = pipeline.database.manifests, pipeline.storage(stream)
@@ -174,7 +176,7 @@ class PartitionSync:
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """The batches of an asset that are due, read page by page as they are asked for."""
+    """The batches of an asset that are due, read page by page during iteration."""
 
     pipeline: Pipeline
     stream: Stream
@@ -184,23 +186,23 @@ class _Due:
         return self.pipeline.database.change_feed.due(self.stream.name, self.asset.kind)
 
 
-def _there(
+def _existing_keys(
     instance: dg.DagsterInstance, asset: PartitionedAsset, keys: Collection[str]
 ) -> Collection[str]:
     if not keys:
         return ()
-    if len(keys) > _FEW:
+    if len(keys) > _MAX_KEYS_PER_LOOKUP:
         return instance.get_dynamic_partitions(asset.set_name)
     return instance.get_existing_dynamic_partitions(asset.set_name, list(keys))
 
 
-def _shown(
+def _up_to_date_keys(
     instance: dg.DagsterInstance, asset: PartitionedAsset, published: Mapping[str, _Published]
 ) -> list[str]:
-    """Give the keys of what Dagster shows in its newest generation, without reading any event.
+    """Return the keys whose newest generation Dagster shows, without reading any event.
 
-    Of a batch that was published once, any materialization tells; an event without a data version
-    says nothing of later generations here.
+    For a batch that was published once, any materialization suffices; an event without a data
+    version counts as generation 1.
     """
     there = [key for key in _materialized(instance, asset, published) if key in published]
     later = [key for key in there if published[key].generation > 1]
@@ -211,21 +213,21 @@ def _shown(
 def _data_versions(
     instance: dg.DagsterInstance, asset: PartitionedAsset, keys: Sequence[str]
 ) -> dict[str, int]:
-    """Give the data versions that are generations, as the last events of partitions have them."""
+    """Return the generations in the data versions of the partitions' latest events."""
     if not keys:
         return {}
     found = instance.event_log_storage.get_latest_tags_by_partition(
         asset.asset_key,
         dg.DagsterEventType.ASSET_MATERIALIZATION,
         [DATA_VERSION_TAG],
-        asset_partitions=None if len(keys) > _FEW else keys,
+        asset_partitions=None if len(keys) > _MAX_KEYS_PER_LOOKUP else keys,
     )
     versions = {key: tags[DATA_VERSION_TAG] for key, tags in found.items()}
     return {key: int(text) for key, text in versions.items() if text.isdecimal()}
 
 
-def _told(instance: dg.DagsterInstance, asset: PartitionedAsset, key: str) -> int:
-    """Read the generation that the last event of a partition tells of; 0 without one."""
+def _latest_generation(instance: dg.DagsterInstance, asset: PartitionedAsset, key: str) -> int:
+    """Return the generation in the latest event of a partition, or 0 without an event."""
     of_key = dg.AssetRecordsFilter(asset_key=asset.asset_key, asset_partitions=[key])
     found = instance.fetch_materializations(of_key, limit=1).records
     return generation_of(found[0].asset_materialization) if found else 0
@@ -236,14 +238,14 @@ def _materialized(
 ) -> Collection[str]:
     if not keys:
         return ()
-    if len(keys) > _FEW:
+    if len(keys) > _MAX_KEYS_PER_LOOKUP:
         return instance.get_materialized_partitions(asset.asset_key)
     return instance.event_log_storage.get_latest_storage_id_by_partition(
         asset.asset_key, dg.DagsterEventType.ASSET_MATERIALIZATION, partitions={*keys}
     )
 
 
-def _order(
+def _ordered_keys(
     instance: dg.DagsterInstance, asset: PartitionedAsset, new_keys: Sequence[str] = ()
 ) -> list[str]:
     added = instance.get_dynamic_partitions(asset.set_name)
@@ -253,7 +255,7 @@ def _order(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickResult:
-    """What one look at the landing brought; `troubles` kept it from some files."""
+    """The result of `register_and_plan`; `troubles` are errors that excluded some files."""
 
     registered: Registered
     planned: Planned
@@ -279,10 +281,10 @@ class _SyncMemory:
 
 
 class SyncState:
-    """What one process remembers of a stream from look to look; one look at a time.
+    """The state of a stream that a process keeps between ticks; one tick at a time uses it.
 
-    Every so many-th look compares everything, for partitions, events and rows can be removed by
-    hand, and a database be put back.
+    Every `full_every`-th tick compares everything, because partitions, events and rows can be
+    removed by hand, and a database can be restored from a backup.
     """
 
     def __init__(self, *, in_ticks: bool = True, full_every: int = TICKS_PER_FULL_SYNC) -> None:
@@ -294,14 +296,14 @@ class SyncState:
 
     @contextmanager
     def locked(self) -> Iterator[_SyncMemory]:
-        """Wait for who looks at present and give what is remembered."""
+        """Yield the state while holding its lock."""
         with self._turn:
             if self._looks % self._full_every == 0:
-                self._remembered = self._begun_anew()
+                self._remembered = self._reset()
             self._looks += 1
             yield self._remembered
 
-    def _begun_anew(self) -> _SyncMemory:
+    def _reset(self) -> _SyncMemory:
         before, anew = (
             self._remembered,
             _SyncMemory(partitions=PartitionSync(in_ticks=self._in_ticks)),
@@ -326,7 +328,7 @@ def register_and_plan(
     look: SyncState | None = None,
     filesystem: FileSystem | None = None,
 ) -> TickResult:
-    """Look for new files, plan them, and compare the inventory with what Dagster knows.
+    """Register new files, plan batches, and compare the inventory with what Dagster knows.
 
     Changes the inventory only, never a user's own meta table; the caller adds partitions and
     reports events. `drain` waits for files that are being written and plans even a small last
