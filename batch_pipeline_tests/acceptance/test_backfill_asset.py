@@ -142,7 +142,7 @@ class Live:
                 "repositoryName": repository["name"],
                 "jobName": "plan_backfill",
             },
-            "runConfigData": {"ops": {"plan_or_tell": {"config": {"stream": "orders", **config}}}},
+            "runConfigData": {"ops": {"plan_or_estimate": {"config": {"stream": "orders", **config}}}},
         }
         launched = ask(self.port, START, {"parameters": parameters})["launchRun"]
         assert launched["__typename"] == "LaunchRunSuccess", launched

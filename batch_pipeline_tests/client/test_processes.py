@@ -84,9 +84,9 @@ os.kill(os.getpid(), 9)
 )
 EMBEDDED = """
 import os, sys
-from batch_pipeline import configure, library
+from batch_pipeline import client, configure
 configure(settings={"home": sys.argv[1]})
-database = library.SESSIONS.current()._pipeline.database
+database = client.SESSIONS.current()._pipeline.database
 if os.fork() == 0:
     sys.exit(0)
 os.wait()

@@ -34,7 +34,7 @@ def planned(scene: DefsScene, **config: Any) -> dg.ExecuteInProcessResult:
     words: dict[str, Any] = {"stream": "orders", "name": "2023", **config}
     return job.execute_in_process(
         instance=scene.instance,
-        run_config={"ops": {"plan_or_tell": {"config": words}}},
+        run_config={"ops": {"plan_or_estimate": {"config": words}}},
     )
 
 

@@ -142,7 +142,7 @@ class Steps:
             "max_count": 2,
             "dry_run": False,
         }
-        config = {"ops": {"plan_or_tell": {"config": asked}}}
+        config = {"ops": {"plan_or_estimate": {"config": asked}}}
         return Step(deed="job", given={"name": "plan_backfill", "config": config}, point=point)
 
     def _target(self, point: str) -> Step:
