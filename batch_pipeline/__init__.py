@@ -37,6 +37,7 @@ Where to change what:
 - what garbage collection removes       model/garbage.py, pipeline/collect_garbage.py
 - restored backups                      pipeline/restore_check.py
 - acquiring batches without Dagster     client/, inventory/acquire.py
+- reading published batches             defs/reader.py, pipeline/read.py, load/batch_tables.py
 - commands                              cli/, COMMANDS in cli/__init__.py
 - `init`                                config/stream_proposal.py, defs/project.py
 - messages and bookmarks of Singer      singer/messages.py, singer/bookmarks.py
@@ -71,10 +72,13 @@ if TYPE_CHECKING:
     from batch_pipeline.config.stream_file import describe_stream
     from batch_pipeline.defs.build import build_definitions
     from batch_pipeline.defs.component import BatchStream
+    from batch_pipeline.defs.names import batches_of, partitions_of
+    from batch_pipeline.defs.reader import BatchReader
     from batch_pipeline.model.errors import (
         AmbiguousJobError,
         BadWeightError,
         BatchDataError,
+        BatchNotPublishedError,
         BatchReleasedError,
         ConfigurationError,
         ConflictError,
@@ -97,6 +101,7 @@ if TYPE_CHECKING:
         UnknownMetaTableError,
         UnknownStreamError,
     )
+    from batch_pipeline.pipeline.read import PublishedBatches
     from batch_pipeline.singer.parser import MessageError
 
 __all__ = [
@@ -104,6 +109,8 @@ __all__ = [
     "BadWeightError",
     "Batch",
     "BatchDataError",
+    "BatchNotPublishedError",
+    "BatchReader",
     "BatchReleasedError",
     "BatchStream",
     "ConfigurationError",
@@ -119,6 +126,7 @@ __all__ = [
     "MetaTableRestartedError",
     "MetaUnreachableError",
     "PipelineError",
+    "PublishedBatches",
     "RetryableError",
     "SettingError",
     "StreamFileError",
@@ -130,6 +138,7 @@ __all__ = [
     "acquire_batch",
     "acquire_batches",
     "audit_job",
+    "batches_of",
     "build_definitions",
     "cancel_job",
     "configure",
@@ -137,6 +146,7 @@ __all__ = [
     "estimate_backfill",
     "job_status",
     "jobs",
+    "partitions_of",
     "pause_job",
     "plan_backfill",
     "resume_job",
@@ -147,7 +157,11 @@ __all__ = [
 _ERRORS = "batch_pipeline.model.errors"
 _ELSEWHERE = {
     **{name: _ERRORS for name in __all__ if name.endswith("Error")},
+    "BatchReader": "batch_pipeline.defs.reader",
     "BatchStream": "batch_pipeline.defs.component",
+    "PublishedBatches": "batch_pipeline.pipeline.read",
+    "batches_of": "batch_pipeline.defs.names",
+    "partitions_of": "batch_pipeline.defs.names",
     "MessageError": "batch_pipeline.singer.parser",
     "build_definitions": "batch_pipeline.defs.build",
     "describe_stream": "batch_pipeline.config.stream_file",

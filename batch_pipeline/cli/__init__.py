@@ -57,6 +57,7 @@ COMMANDS = {
     "explain": Listed(Section.DAILY, "explain", "Tell where a file is, why, and since when."),
     "plan": Listed(Section.STATIONS, "plan", "Register new files and plan them; or plan the past."),
     "messages": Listed(Section.STATIONS, "messages", "Write the Singer messages of a stream."),
+    "files": Listed(Section.STATIONS, "files", "List the part files of a stream's live batches."),
     "load": Listed(Section.STATIONS, "load", "Load what is published into the stream's targets."),
     "jobs": Listed(Section.JOBS, "jobs", "List, pause, resume, cancel, retry or split jobs."),
     "verify": Listed(Section.UPKEEP, "verify", "Look again at what is published, and what waits."),

@@ -47,9 +47,22 @@ def meta_table_key(stream: Stream) -> dg.AssetKey:
     return dg.AssetKey([stream.name, "meta_table"])
 
 
+def batches_of(stream: str) -> dg.AssetKey:
+    """Return the key of the asset whose partitions are a stream's batches, for `deps`."""
+    return dg.AssetKey([stream, "batches"])
+
+
+def partitions_of(stream: str) -> dg.DynamicPartitionsDefinition:
+    """Return the partition set of a stream's batches, for `partitions_def`.
+
+    It is a projection of the inventory: keys are added in id order and never removed.
+    """
+    return dg.DynamicPartitionsDefinition(name=f"{stream}.batches")
+
+
 def batches_key(stream: Stream) -> dg.AssetKey:
     """Key of the asset whose partitions are the stream's batches."""
-    return dg.AssetKey([stream.name, "batches"])
+    return batches_of(stream.name)
 
 
 def backfill_asset_key(stream: Stream) -> dg.AssetKey:
@@ -68,8 +81,8 @@ def loaded_key(stream: Stream) -> dg.AssetKey:
 
 
 def partitions(stream: Stream) -> dg.DynamicPartitionsDefinition:
-    """The partition set: a projection of the inventory, added to in id order, never taken from."""
-    return dg.DynamicPartitionsDefinition(name=f"{stream.name}.batches")
+    """The partition set of the stream's batches."""
+    return partitions_of(stream.name)
 
 
 def backfill_partitions(stream: Stream) -> dg.DynamicPartitionsDefinition:

@@ -218,6 +218,21 @@ class UnknownBatchError(ConfigurationError):
 
 
 @dataclass(eq=False)
+class BatchNotPublishedError(ConfigurationError):
+    """Batch to be read is planned, but has no published generation."""
+
+    stream: str
+    key: str
+    state: str
+
+    def sentence(self) -> str:
+        return (
+            f"{self.stream}: batch {self.key} is not published (its state is {self.state}), so "
+            f"there is nothing to read. Materialize its partition of `{self.stream}/batches` first."
+        )
+
+
+@dataclass(eq=False)
 class FencedError(ConflictError):
     """Attempt lost its claim; its output is discarded."""
 

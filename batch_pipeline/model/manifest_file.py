@@ -1,6 +1,7 @@
 """Manifest files in the storage, and the case that the inventory does not know them.
 
-`parse_manifest_file` reads the counts of a manifest file. An inventory that was restored from a
+`read_manifest` reads the manifest of a stream's batch, `parse_manifest_file` only the counts of any
+manifest file. An inventory that was restored from a
 backup or created again is older than its storage: the storage then has manifests of batches that
 the inventory does not list (`UnknownManifests`, `InventoryOlderError`). This module reads bytes,
 not files.
@@ -10,9 +11,20 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
+from uuid import UUID
 
-from batch_pipeline.model.errors import ConfigurationError, StorageUnavailableError
+from batch_pipeline.model.batch import Batch, parse_partition_key
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.errors import (
+    ConfigurationError,
+    InvalidValueError,
+    StorageUnavailableError,
+)
 from batch_pipeline.model.id_range import MAX_ID
+from batch_pipeline.model.job import JobKind
+from batch_pipeline.model.location import join_uri
+from batch_pipeline.model.manifest import VERSION, Manifest, PartFile
+from batch_pipeline.model.schema import RecordSchema
 
 HELD = "the inventory is older than the storage"
 
@@ -178,6 +190,82 @@ def parse_manifest_file(text: bytes, name: str) -> ManifestCounts:
         number = fields.of_field("inventory").number("publish_number", least=1)
     records = sum(part.number("records") for part in fields.each("part_files"))
     return ManifestCounts(records=records, number=number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredManifest:
+    """Manifest read from its file, with the stream and the kind of job that published it."""
+
+    stream: str
+    kind: JobKind
+    manifest: Manifest
+
+
+def read_manifest(text: bytes, name: str, root: str) -> StoredManifest:
+    """Read the manifest of a stream's batch from its file in the storage root `root`.
+
+    Part files are those of this root, so that a copied or moved root can be read.
+
+    Raises:
+        ManifestUnfitError: it is not a manifest file, or one of another release.
+    """
+    fields = Fields.of(text, name)
+    if "inventory" not in fields.values:
+        fields.refuse("it does not name its stream and columns, as those of early releases")
+    origin = fields.of_field("inventory")
+    if (written := origin.number("version", least=1)) > VERSION:
+        fields.refuse(f"its version is {written}, newer than this release reads ({VERSION})")
+    job, records, planned = (
+        origin.of_field("job"),
+        fields.of_field("records"),
+        origin.of_field("batch"),
+    )
+    stored_encoding = fields.of_field("encoding")
+    try:
+        batch = Batch(
+            id=0,
+            job=fields.text("stream"),
+            id_range=parse_partition_key(fields.text("batch_id")),
+            weight=planned.number("weight"),
+            count=planned.number("count"),
+            item_ids=tuple(planned.items("item_ids")) if "item_ids" in planned.values else None,
+        )
+        manifest = Manifest(
+            job=batch.job,
+            batch=batch,
+            attempt=fields.number("attempt"),
+            token=UUID(fields.text("token")),
+            generation=fields.number("generation", least=1),
+            encoding=Encoding(
+                format=Format(stored_encoding.text("format")),
+                compression=Compression(stored_encoding.text("compression")),
+            ),
+            schema=RecordSchema.from_json(origin.items("columns")),
+            schema_version=fields.number("schema_version"),
+            key_properties=tuple(fields.items("key_properties")),
+            part_files=_part_files(fields.each("part_files"), root),
+            quarantine_files=_part_files(fields.each("quarantine_files"), root),
+            items=fields.number("items"),
+            records_read=records.number("read"),
+            records_filtered=records.number("filtered"),
+            records_quarantined=records.number("quarantined"),
+        )
+        kind = JobKind(job.text("kind"))
+    except (InvalidValueError, TypeError, ValueError) as error:
+        raise ManifestUnfitError(name, str(error)) from error
+    return StoredManifest(stream=job.text("stream"), kind=kind, manifest=manifest)
+
+
+def _part_files(entries: "list[Fields]", root: str) -> tuple[PartFile, ...]:
+    return tuple(
+        PartFile(
+            uri=join_uri(root, entry.text("uri").rsplit("/", 1)[-1]),
+            records=entry.number("records"),
+            size_bytes=entry.number("size_bytes"),
+            sha256=entry.text("sha256"),
+        )
+        for entry in entries
+    )
 
 
 def stream_of(text: bytes, name: str) -> str | None:

@@ -250,7 +250,7 @@ def _lines(batch: pa.RecordBatch, columns: Sequence[Column]) -> bytes:
         return b"{}\n" * int(batch.num_rows)
     present = set(batch.schema.names)
     values = [
-        _values(batch.column(column.name), column)
+        json_values(batch.column(column.name), column)
         if column.name in present
         else [None] * batch.num_rows
         for column in columns
@@ -260,7 +260,8 @@ def _lines(batch: pa.RecordBatch, columns: Sequence[Column]) -> bytes:
     return written
 
 
-def _values(array: pa.Array, column: Column) -> list[Any]:
+def json_values(array: pa.Array, column: Column) -> list[Any]:
+    """Return the values of a column as objects that msgspec encodes as JSON."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if column.type in _JSON_TYPES:

@@ -26,8 +26,14 @@ PAGE = Path(batch_pipeline.__file__).parent / "docs" / "command_line.md"
 RUN = [
     *("status", "explain 1", "plan orders", "plan orders --dry-run"),
     *("jobs list orders", "jobs pause orders", "jobs resume orders", "verify", "reconcile", "gc"),
-    *("jobs split orders --batch 4", "jobs cancel orders", "jobs retry orders", "load orders"),
-    *("doctor", "migrate", "reprocess orders --all --dry-run"),
+    *(
+        "jobs split orders --batch 4",
+        "jobs cancel orders",
+        "jobs retry orders",
+        "load orders",
+        "files orders",
+    ),
+    *("files orders", "doctor", "migrate", "reprocess orders --all --dry-run"),
 ]
 # These need Spark, the whole environment, or a folder of files.
 NOT_RUN = {"run", "pack", "init"}

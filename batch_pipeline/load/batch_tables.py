@@ -1,0 +1,99 @@
+"""Part files of published batches as Arrow tables with one schema.
+
+Types of columns are only ever widened from one schema version to the next, so the newest of several
+manifests has a type for every value. Values of older part files are converted to it: integers to
+decimals or doubles, values of a column that became text or mixed to their JSON form. A column that
+a part file does not have yet is null.
+"""
+
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+import pyarrow as pa
+
+from batch_pipeline.encode.arrow_types import JSON_TYPES, arrow_schema_of, arrow_type_of, exact_cast
+from batch_pipeline.load.part_blocks import UnusablePartError, read_blocks
+from batch_pipeline.load.types import IncompatibleValueError
+from batch_pipeline.model.errors import BatchDataError
+from batch_pipeline.model.manifest import Manifest
+from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
+from batch_pipeline.singer.part_records import json_values
+
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+
+
+def common_schema(manifests: Iterable[Manifest]) -> RecordSchema:
+    """Return the schema that holds the records of all manifests of a stream.
+
+    The columns are those of the newest schema version, followed by columns that only other
+    manifests have.
+    """
+    schema = RecordSchema()
+    for manifest in sorted(manifests, key=lambda manifest: -(manifest.schema_version or 0)):
+        known = schema.by_name()
+        added = tuple(column for column in manifest.schema.columns if column.name not in known)
+        schema = RecordSchema(schema.columns + added)
+    return schema
+
+
+def read_batches(manifest: Manifest, schema: RecordSchema) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a manifest's part files with the columns and types of `schema`.
+
+    The size and SHA-256 of a file are verified before it is read.
+
+    Raises:
+        BatchDataError: a part file is missing, or differs from what was published.
+        RetryableError: the store of a part file cannot be reached.
+    """
+    arrow_schema = arrow_schema_of(schema.columns)
+    known = manifest.schema.by_name()
+    pairs = [(known.get(column.name), column) for column in schema.columns]
+    try:
+        for block in read_blocks(manifest):
+            batch = block.read()
+            arrays = [_converted(batch, old, column) for old, column in pairs]
+            yield pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)
+    except (UnusablePartError, IncompatibleValueError, pa.ArrowInvalid) as error:
+        raise unreadable_error(manifest, str(error)) from error
+
+
+def read_table(manifests: Sequence[Manifest], schema: RecordSchema) -> pa.Table:
+    """Read the records of several manifests, in their order, into one table."""
+    batches = (batch for manifest in manifests for batch in read_batches(manifest, schema))
+    return pa.Table.from_batches(batches, arrow_schema_of(schema.columns))
+
+
+def unreadable_error(manifest: Manifest, reason: str) -> BatchDataError:
+    """Build the error for a batch whose part files cannot be read."""
+    batch = manifest.batch
+    return BatchDataError(
+        f"{batch.job}: batch {batch.label}, generation {manifest.generation}, cannot be read: "
+        f"{reason}. If its files are on another machine, use a storage root that all machines "
+        f"reach, such as s3://. If they are lost, materialize the partition again."
+    )
+
+
+def _converted(batch: pa.RecordBatch, old: Column | None, new: Column) -> pa.Array:
+    kind = arrow_type_of(new)
+    if old is None or old.type is ColumnType.UNKNOWN:
+        return pa.nulls(batch.num_rows, kind)
+    array = batch.column(old.name)
+    if old.type_text == new.type_text or (old.type in JSON_TYPES and new.type in JSON_TYPES):
+        return array
+    if new.type is ColumnType.STRING:
+        return pa.array(map(_text, json_values(array, old)), kind)
+    if new.type in JSON_TYPES:
+        values = json_values(array, old)
+        return pa.array([None if value is None else _json(value) for value in values], kind)
+    return exact_cast(array, kind)
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    return value if value is None or isinstance(value, str) else _json(value)
+
+
+def _json(value: object) -> str:
+    return _encode(value).decode()

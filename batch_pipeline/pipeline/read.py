@@ -1,0 +1,258 @@
+"""Read published batches: as Arrow tables, data frames or URIs of part files."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.load.batch_tables import common_schema, read_batches, read_table
+from batch_pipeline.model.errors import (
+    BatchNotPublishedError,
+    ConfigurationError,
+    UnknownBatchError,
+)
+from batch_pipeline.model.job import JobKind
+from batch_pipeline.model.location import shown
+from batch_pipeline.model.manifest import Manifest
+from batch_pipeline.model.manifest_file import MAX_BYTES, read_manifest
+from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline.model.stream import Storage
+from batch_pipeline.storage.manifest_files import ManifestFiles
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class PublishedBatches(Sequence["PublishedBatches"]):
+    """One or more published batches of a stream, each in its newest generation.
+
+    Iterating yields the batches one by one. `to_arrow`, `to_polars`, `to_pandas` and `to_spark`
+    return the records of all of them with the columns and types of `schema`: columns that a batch
+    did not have yet are null, and nothing is inferred. Objects, arrays and columns of mixed types
+    are JSON text.
+    """
+
+    stream: str
+    manifests: tuple[Manifest, ...]
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the only batch.
+
+        Raises:
+            ConfigurationError: there are several batches, or none.
+        """
+        if len(self.manifests) != 1:
+            raise ConfigurationError(
+                f"{self.stream}: these are {len(self.manifests)} batches, and `manifest` is that "
+                f"of a single one. Iterate over the batches, or use `manifests`."
+            )
+        return self.manifests[0]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """URIs of the part files, in record order within a batch."""
+        return tuple(part.uri for manifest in self.manifests for part in manifest.part_files)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Partition keys of the batches."""
+        return tuple(manifest.batch.key for manifest in self.manifests)
+
+    @property
+    def records(self) -> int:
+        """Number of records in all batches."""
+        return sum(manifest.records for manifest in self.manifests)
+
+    @cached_property
+    def schema(self) -> RecordSchema:
+        """Columns of the newest schema version among the batches."""
+        return common_schema(self.manifests)
+
+    def to_arrow(self) -> "pa.Table":
+        """Read the records into a table.
+
+        Raises:
+            BatchDataError: a part file is missing, or differs from what was published.
+            RetryableError: the store of a part file cannot be reached.
+        """
+        return read_table(self.manifests, self.schema)
+
+    def to_polars(self) -> "pl.DataFrame":
+        """Read the records into a Polars DataFrame; raises what `to_arrow` raises.
+
+        Raises:
+            ConfigurationError: polars is not installed.
+        """
+        frame: pl.DataFrame = _import("polars").from_arrow(self.to_arrow())
+        return frame
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Read the records into a pandas DataFrame; raises what `to_arrow` raises.
+
+        Raises:
+            ConfigurationError: pandas is not installed.
+        """
+        _import("pandas")
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
+
+    def to_spark(self, session: "SparkSession") -> "DataFrame":
+        """Return a lazy DataFrame of the records, with a task for each part file.
+
+        The session may be a classic or a Spark Connect one. Its Python workers read the files, so
+        batch-pipeline must be installed there; `s3://` needs no Hadoop jars.
+        """
+        from batch_pipeline.spark.batch_frame import batch_frame
+
+        return batch_frame(session, self.manifests, self.schema, read_batches)
+
+    def __len__(self) -> int:
+        return len(self.manifests)
+
+    def __getitem__(self, index: Any) -> "PublishedBatches":
+        chosen = self.manifests[index]
+        return PublishedBatches(self.stream, chosen if isinstance(chosen, tuple) else (chosen,))
+
+    def __iter__(self) -> Iterator["PublishedBatches"]:
+        return (PublishedBatches(self.stream, (manifest,)) for manifest in self.manifests)
+
+
+class BatchSource(Protocol):
+    """Where published batches are looked up."""
+
+    def partitions(self, stream: str, keys: Sequence[str]) -> PublishedBatches:
+        """Return the newest generations of batches by partition key, in the order of the keys.
+
+        Raises:
+            ConfigurationError: there is no such stream.
+            UnknownBatchError: a key is not that of a planned batch.
+            BatchNotPublishedError: a batch is planned, but not published.
+        """
+        ...
+
+    def current(self, stream: str) -> PublishedBatches:
+        """Return all live batches of a stream: each item once, in its newest generation.
+
+        Batches of backfills are left out, since they repeat items.
+
+        Raises:
+            ConfigurationError: there is no such stream.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryBatches:
+    """The published batches of an inventory.
+
+    A batch whose files were deleted after loading cannot be read: `ConfigurationError`.
+    """
+
+    database: Database
+
+    def partitions(self, stream: str, keys: Sequence[str]) -> PublishedBatches:
+        """Look up batches; one that was split raises `BatchSupersededError` with its parts."""
+        database, manifests = self.database, []
+        for key in keys:
+            try:
+                batch = database.batches.batch(stream, key)
+            except UnknownBatchError:
+                self._check_known(stream)
+                raise
+            manifest = database.manifests.of_batch(batch)
+            if manifest is None:
+                raise BatchNotPublishedError(stream, key, database.batches.status(batch).state)
+            if (removal := database.manifests.removal(manifest)) is not None:
+                raise _removed(stream, f"the files of batch {key}", f" on {removal.at:%Y-%m-%d}")
+            manifests.append(manifest)
+        return PublishedBatches(stream, tuple(manifests))
+
+    def current(self, stream: str) -> PublishedBatches:
+        """Look up all live batches."""
+        self._check_known(stream)
+        live = self.database.manifests.published_after(stream, {}, backfills=False)
+        manifests = tuple(manifest for _, manifest in live)
+        if count := self.database.manifests.count_removed_after(stream, {}, backfills=False):
+            raise _removed(stream, f"the files of live batches ({count})")
+        return PublishedBatches(stream, manifests)
+
+    def _check_known(self, stream: str) -> None:
+        jobs = (report.job for report in self.database.jobs.jobs())
+        known = sorted({job.stream for job in jobs if job.stream is not None})
+        if stream not in known:
+            raise _unknown_stream(stream, f"The inventory {self.database.location}", known)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatches:
+    """The published batches of a storage root, as its manifest files say; for tests of assets.
+
+    Needs no inventory. Part files are looked up in the root itself, so that it may be a copy.
+    """
+
+    root: str
+
+    def partitions(self, stream: str, keys: Sequence[str]) -> PublishedBatches:
+        """Look up batches; a key without a manifest file is an `UnknownBatchError`."""
+        newest = {
+            manifest.batch.key: manifest
+            for kind, manifest in self._manifests(stream)
+            if kind is JobKind.INCREMENTAL
+        }
+        for key in keys:
+            if key not in newest:
+                raise UnknownBatchError.of_partition(stream, key)
+        return PublishedBatches(stream, tuple(newest[key] for key in keys))
+
+    def current(self, stream: str) -> PublishedBatches:
+        """Look up all live batches."""
+        manifests = (manifest for _, manifest in self._manifests(stream))
+        return PublishedBatches(stream, tuple(manifests))
+
+    def _manifests(self, stream: str) -> list[tuple[JobKind, Manifest]]:
+        """Read the newest generation of each batch, in the order of jobs and ids."""
+        files, known = ManifestFiles(Storage(root=self.root)), set()
+        newest: dict[tuple[str, str], tuple[JobKind, Manifest]] = {}
+        for name in files.names(""):
+            stored = read_manifest(files.read(name, MAX_BYTES), name, self.root)
+            known.add(stored.stream)
+            manifest = stored.manifest
+            key = (manifest.job, manifest.batch.key)
+            if stored.stream != stream or stored.kind is JobKind.BACKFILL:
+                continue
+            if key not in newest or newest[key][1].generation < manifest.generation:
+                newest[key] = stored.kind, manifest
+        if stream not in known:
+            raise _unknown_stream(stream, f"The storage root {shown(self.root)}", sorted(known))
+        return [newest[key] for key in sorted(newest)]
+
+
+def _unknown_stream(stream: str, place: str, known: list[str]) -> ConfigurationError:
+    close = get_close_matches(stream, known, n=1)
+    hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known) or 'none'}."
+    return ConfigurationError(f"{place} has no stream {stream!r} with batches. {hint}")
+
+
+def _removed(stream: str, what: str, when: str = "") -> ConfigurationError:
+    return ConfigurationError(
+        f"{stream}: {what} were deleted{when} after loading, as `storage.keep_loaded` of the "
+        f"stream file says. Materialize the partition again to read it."
+    )
+
+
+def _import(module: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"The package {module} is not installed. Install it, for example with "
+            f"`uv add {module}`, or use `to_arrow`."
+        ) from error

@@ -1,0 +1,155 @@
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from batch_pipeline import BatchReader, batches_of, partitions_of
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline_tests.pipeline.test_read import Published, ids
+
+READ: list[tuple[tuple[str, ...], list[int]]] = []
+
+
+@dg.asset(
+    deps=[batches_of("orders")],
+    partitions_def=partitions_of("orders"),
+)
+def orders_by_city(context: dg.AssetExecutionContext, batches: BatchReader) -> None:
+    loaded = batches.load(context)
+    READ.append((loaded.keys, ids(loaded.to_arrow())))
+
+
+@pytest.fixture
+def published(database: Database, tmp_path: Path) -> Published:
+    READ.clear()
+    published = Published(database, tmp_path / "batches")
+    for number, batch in enumerate(published.batches[:2]):
+        published.encode(batch, number)
+    return published
+
+
+@pytest.fixture(params=["inventory", "storage"])
+def reader(
+    request: pytest.FixtureRequest, published: Published, database_url: str, tmp_path: Path
+) -> BatchReader:
+    if request.param == "inventory":
+        return BatchReader(inventory_conn=database_url, home=str(tmp_path / "home"))
+    return BatchReader(storage=str(published.root))
+
+
+def materialize(
+    reader: BatchReader, published: Published, **tags: str
+) -> dg.ExecuteInProcessResult:
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions("orders.batches", published.keys)
+        return dg.materialize(
+            [orders_by_city],
+            resources={"batches": reader},
+            instance=instance,
+            raise_on_error=False,
+            **tags,  # type: ignore[arg-type]
+        )
+
+
+def test_context_of_one_partition_loads_its_batch(
+    reader: BatchReader, published: Published
+) -> None:
+    key = published.keys[1]
+    assert materialize(reader, published, partition_key=key).success
+    assert [((key,), [1])] == READ
+
+
+def test_context_of_a_range_loads_all_its_batches(
+    reader: BatchReader, published: Published
+) -> None:
+    first, last = published.keys[:2]
+    tags = {
+        "dagster/asset_partition_range_start": first,
+        "dagster/asset_partition_range_end": last,
+    }
+    assert materialize(reader, published, tags=tags).success  # type: ignore[arg-type]
+    assert [((first, last), [0, 1])] == READ
+
+
+def test_unpublished_partition_fails_with_the_next_step(
+    published: Published, database_url: str, tmp_path: Path
+) -> None:
+    reader = BatchReader(inventory_conn=database_url, home=str(tmp_path / "home"))
+    result = materialize(reader, published, partition_key=published.keys[2])
+    (failure,) = [event for event in result.all_events if event.is_step_failure]
+    assert "is not published (its state is planned)" in str(failure.step_failure_data.error)
+
+
+def test_load_outside_of_an_asset_takes_stream_and_keys(
+    reader: BatchReader, published: Published
+) -> None:
+    assert ids(reader.load("orders", published.keys[0]).to_arrow()) == [0]
+    assert ids(reader.current("orders").to_arrow()) == [0, 1]
+    reader.close()
+    assert len(reader.load("orders", *published.keys[:2])) == 2
+    reader.close()
+
+
+def test_load_without_a_key_is_refused(reader: BatchReader) -> None:
+    with pytest.raises(ConfigurationError, match="without a partition key"):
+        reader.load("orders")
+
+
+def test_fields_win_over_the_environment(
+    published: Published, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", "postgresql://nobody@localhost:1/none")
+    monkeypatch.setenv("BATCH_PIPELINE_HOME", str(tmp_path / "home"))
+    reader = BatchReader(inventory_conn=database_url)
+    assert len(reader.current("orders")) == 2
+    reader.close()
+
+
+def test_environment_variable_is_a_dagster_one(
+    published: Published, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INVENTORY", database_url)
+    reader = BatchReader(inventory_conn=dg.EnvVar("INVENTORY"), home=str(tmp_path))
+    assert materialize(reader, published, partition_key=published.keys[0]).success
+
+
+@pytest.mark.parametrize("deps", [[], [batches_of("orders"), batches_of("sales")]])
+def test_asset_without_a_single_stream_is_refused(
+    deps: list[dg.AssetKey], reader: BatchReader, published: Published
+) -> None:
+    @dg.asset(deps=[*deps, "cities"], partitions_def=partitions_of("orders"))
+    def by_city(context: dg.AssetExecutionContext, batches: BatchReader) -> None:
+        batches.load(context)
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions("orders.batches", published.keys)
+        with pytest.raises(ConfigurationError, match="the one stream in `deps`") as caught:
+            dg.materialize(
+                [by_city],
+                resources={"batches": reader},
+                instance=instance,
+                partition_key=published.keys[0],
+            )
+    assert ("orders, sales" if deps else "none") in str(caught.value)
+
+
+def test_partition_mapping_of_another_partition_set_is_followed(
+    reader: BatchReader, published: Published
+) -> None:
+    upstream = dg.AssetSpec(batches_of("orders"), partitions_def=partitions_of("orders"))
+
+    @dg.asset(deps=[dg.AssetDep(upstream, partition_mapping=dg.LastPartitionMapping())])
+    def newest(context: dg.AssetExecutionContext, batches: BatchReader) -> None:
+        READ.append((batches.load(context).keys, []))
+
+    keys = published.keys[:2]
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions("orders.batches", keys)
+        assert dg.materialize(
+            [dg.AssetsDefinition(specs=[upstream]), newest],
+            selection=[newest],
+            resources={"batches": reader},
+            instance=instance,
+        ).success
+    assert [((keys[1],), [])] == READ

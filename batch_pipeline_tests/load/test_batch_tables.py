@@ -1,0 +1,103 @@
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from batch_pipeline.encode.arrow_types import arrow_schema_of
+from batch_pipeline.load.batch_tables import common_schema, read_batches, read_table
+from batch_pipeline.model.errors import BatchDataError
+from batch_pipeline.model.manifest import Manifest
+from batch_pipeline_tests.factories import batch, manifest
+from batch_pipeline_tests.published_files import JSONL, PARQUET, schema_of, write_part
+
+IN_ARROW: dict[str, Any] = {
+    "decimal(5,2)": Decimal("1.25"),
+    "date": date(2026, 3, 1),
+    "timestamp": datetime(2026, 3, 1, 12, 30, tzinfo=UTC),
+    "binary": b"\0\xff",
+}
+
+
+def published(
+    folder: Path, suffix: str, version: int, columns: dict[str, str], *records: dict[str, Any]
+) -> Manifest:
+    schema = schema_of(**columns)
+    part = write_part(folder / f"{version}.{suffix}", records, schema)
+    return manifest(
+        batch=batch(version),
+        encoding=PARQUET if suffix == "parquet" else JSONL,
+        schema=schema,
+        schema_version=version,
+        part_files=(part,),
+    )
+
+
+@pytest.mark.parametrize("suffix", ["jsonl.gz", "parquet"])
+@pytest.mark.parametrize(
+    ("before", "after", "value", "expected"),
+    [
+        ("integer", "number", 7, 7.0),
+        ("integer", "decimal(21,2)", 7, Decimal("7.00")),
+        ("integer", "string", 7, "7"),
+        ("integer", "any", 7, "7"),
+        ("decimal(5,2)", "decimal(9,4)", "1.25", Decimal("1.2500")),
+        ("boolean", "string", True, "true"),
+        ("number", "any", 1.5, "1.5"),
+        ("string", "any", 'say "a"', r'"say \"a\""'),
+        ("date", "string", "2026-03-01", "2026-03-01"),
+        ("timestamp", "string", "2026-03-01T12:30:00Z", "2026-03-01T12:30:00.000000Z"),
+        ("binary", "string", "AP8=", "AP8="),
+        ("unknown", "integer", None, None),
+        ("string", "string", "unchanged", "unchanged"),
+    ],
+)
+def test_older_value_has_the_newer_type(
+    tmp_path: Path, suffix: str, before: str, after: str, value: Any, expected: Any
+) -> None:
+    stored = value
+    if suffix == "parquet":
+        stored = IN_ARROW.get(before, value)
+    elif before == "decimal(5,2)":
+        stored = float(value)
+    old = published(tmp_path, suffix, 1, {"x": before}, {"x": stored}, {"x": None})
+    schema = schema_of(x=after)
+    table = read_table([old], schema)
+    assert table.schema == arrow_schema_of(schema.columns)
+    assert table.column("x").to_pylist() == [expected, None]
+
+
+def test_columns_added_later_are_null(tmp_path: Path) -> None:
+    old = published(tmp_path, "jsonl.gz", 1, {"id": "integer"}, {"id": 1})
+    new = published(
+        tmp_path, "parquet", 2, {"id": "integer", "note": "string"}, {"id": 2, "note": "b"}
+    )
+    schema = common_schema([old, new])
+    assert schema == schema_of(id="integer", note="string")
+    assert read_table([new, old], schema).to_pylist() == [
+        {"id": 2, "note": "b"},
+        {"id": 1, "note": None},
+    ]
+
+
+def test_common_schema_has_the_newest_types(tmp_path: Path) -> None:
+    old = published(tmp_path, "jsonl.gz", 1, {"id": "integer", "gone": "date"}, {"id": 1})
+    new = published(tmp_path, "jsonl.gz", 2, {"id": "string"}, {"id": "x"})
+    assert common_schema([old, new]) == schema_of(id="string", gone="date")
+
+
+def test_no_manifest_gives_an_empty_table() -> None:
+    assert read_table([], common_schema([])) == pa.table({})
+
+
+@pytest.mark.parametrize("damage", ["missing", "changed"])
+def test_unreadable_part_file_fails_with_its_batch(tmp_path: Path, damage: str) -> None:
+    one = published(tmp_path, "jsonl.gz", 1, {"id": "integer"}, {"id": 1})
+    path = tmp_path / "1.jsonl.gz"
+    path.unlink() if damage == "missing" else path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(BatchDataError) as caught:
+        list(read_batches(one, one.schema))
+    for word in (one.batch.key, "1.jsonl.gz", "another machine", "materialize"):
+        assert word in str(caught.value)

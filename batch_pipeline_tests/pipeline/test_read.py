@@ -1,0 +1,236 @@
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars
+import pytest
+from click.testing import CliRunner
+
+from batch_pipeline.cli import cli
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.batch import Batch
+from batch_pipeline.model.errors import (
+    BatchNotPublishedError,
+    ConfigurationError,
+    UnknownBatchError,
+)
+from batch_pipeline.model.location import to_path, to_uri
+from batch_pipeline.pipeline.attempt import encode
+from batch_pipeline.pipeline.read import InventoryBatches, StoredBatches
+from batch_pipeline_tests.defs.defs_fixture import write_stream
+from batch_pipeline_tests.factories import limits, stream
+from batch_pipeline_tests.object_store import ObjectStore
+from batch_pipeline_tests.pipeline.attempt_fixture import open_scene
+from batch_pipeline_tests.published_files import PARQUET, RecordEncoder, schema_of
+from batch_pipeline_tests.seeds import plan, register
+from batch_pipeline_tests.spark.encode_fixture import session_of
+
+SCHEMA = schema_of(id="integer", city="string")
+
+
+class Published:
+    """The stream `orders` with three planned batches of two items."""
+
+    def __init__(self, database: Database, root: Path) -> None:
+        scene = open_scene(database, root)
+        self.context = replace(scene.workshop, encoder=RecordEncoder(root, SCHEMA))
+        register(database, 6)
+        self.batches = [scene.batch, *plan(database, limits(max_count=2))]
+        self.database, self.root = database, root
+        database.schemas.widen("orders", SCHEMA.columns, text_source=True)
+
+    def encode(self, batch: Batch, *ids: int) -> None:
+        encoder = self.context.encoder
+        assert isinstance(encoder, RecordEncoder)
+        encoder.batches.append([{"id": number, "city": f"city {number}"} for number in ids])
+        encode(self.context, batch, run_id="run")
+
+    @property
+    def keys(self) -> list[str]:
+        return [batch.key for batch in self.batches]
+
+
+@pytest.fixture
+def published(database: Database, tmp_path: Path) -> Published:
+    return Published(database, tmp_path / "batches")
+
+
+@pytest.fixture(params=["inventory", "storage"])
+def source(request: pytest.FixtureRequest, published: Published) -> Any:
+    if request.param == "inventory":
+        return InventoryBatches(published.database)
+    return StoredBatches(to_uri(published.root))
+
+
+def ids(table: Any) -> list[int]:
+    return list(table.column("id").to_pylist())
+
+
+def test_partitions_are_read_in_the_order_of_the_keys(published: Published, source: Any) -> None:
+    published.encode(published.batches[0], 1, 2)
+    published.encode(published.batches[1], 3)
+    both = source.partitions("orders", [published.keys[1], published.keys[0]])
+    assert ids(both.to_arrow()) == [3, 1, 2]
+    assert both.keys == (published.keys[1], published.keys[0])
+    assert [ids(one.to_arrow()) for one in both] == [[3], [1, 2]]
+    assert [one.manifest.records for one in both] == [1, 2]
+    assert len(both.files) == both[:].records - 1 == 2
+    with pytest.raises(ConfigurationError, match="2 batches"):
+        _ = both.manifest
+
+
+def test_newest_generation_is_read(published: Published, source: Any) -> None:
+    published.encode(published.batches[0], 1, 2)
+    published.encode(published.batches[0], 1, 2, 9)
+    (batch,) = source.partitions("orders", published.keys[:1])
+    assert batch.manifest.generation == 2
+    assert ids(batch.to_arrow()) == [1, 2, 9]
+    assert ids(source.current("orders").to_arrow()) == [1, 2, 9]
+
+
+def test_current_reads_all_published_batches(published: Published, source: Any) -> None:
+    for number, batch in enumerate(published.batches):
+        published.encode(batch, number)
+    current = source.current("orders")
+    assert ids(current.to_arrow()) == [0, 1, 2]
+    assert current.to_arrow().schema.names == ["id", "city"]
+
+
+def test_data_frames_have_the_types_of_the_schema(published: Published, source: Any) -> None:
+    published.encode(published.batches[0], 1, 2)
+    batch = source.partitions("orders", published.keys[:1])
+    assert str(batch.to_polars().schema) == "Schema([('id', Int64), ('city', String)])"
+    assert batch.to_polars()["city"].to_list() == ["city 1", "city 2"]
+    assert batch.to_pandas()["id"].tolist() == [1, 2]
+
+
+def test_batch_without_records_has_columns(published: Published, source: Any) -> None:
+    published.encode(published.batches[0])
+    table = source.partitions("orders", published.keys[:1]).to_arrow()
+    assert (table.num_rows, table.schema.names) == (0, ["id", "city"])
+
+
+def test_unpublished_batch_is_refused(published: Published) -> None:
+    with pytest.raises(BatchNotPublishedError) as caught:
+        InventoryBatches(published.database).partitions("orders", published.keys[:1])
+    for word in (published.keys[0], "planned", "orders/batches", "Materialize"):
+        assert word in str(caught.value)
+
+
+def test_unknown_key_and_stream_are_refused(published: Published, source: Any) -> None:
+    published.encode(published.batches[0], 1)
+    with pytest.raises(UnknownBatchError, match="000000000077"):
+        source.partitions("orders", ["000000000070-000000000077"])
+    with pytest.raises(ConfigurationError, match="Did you mean 'orders'"):
+        source.current("order")
+
+
+def test_stream_of_another_inventory_is_named_for_a_key(published: Published) -> None:
+    with pytest.raises(ConfigurationError, match="no stream 'sales'"):
+        InventoryBatches(published.database).partitions("sales", published.keys[:1])
+
+
+def test_copy_of_a_storage_root_can_be_read(published: Published, tmp_path: Path) -> None:
+    published.encode(published.batches[0], 1, 2)
+    copy = tmp_path / "copy"
+    shutil.copytree(published.root, copy)
+    shutil.rmtree(published.root)
+    assert ids(StoredBatches(to_uri(copy)).current("orders").to_arrow()) == [1, 2]
+
+
+def test_batches_in_a_bucket_are_read(
+    published: Published, bucket: str, object_store: ObjectStore
+) -> None:
+    published.encode(published.batches[0], 1, 2)
+    for path in published.root.rglob("*.*"):
+        object_store.client().put_object(
+            Bucket=bucket.removeprefix("s3://"),
+            Key=f"orders/{path.relative_to(published.root)}",
+            Body=path.read_bytes(),
+        )
+    shutil.rmtree(published.root)
+    current = StoredBatches(f"{bucket}/orders").current("orders")
+    assert ids(current.to_arrow()) == [1, 2]
+    assert current.files[0].startswith(f"{bucket}/orders/orders-")
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda values: values["inventory"].update(version=2), "newer than this release"),
+        (lambda values: values.pop("inventory"), "early releases"),
+        (lambda values: values.update(batch_id="everything"), "partition key"),
+        (lambda values: values["part_files"][0].pop("sha256"), "part_files[0].sha256"),
+    ],
+)
+def test_unfit_manifest_file_is_refused(published: Published, change: Any, problem: str) -> None:
+    published.encode(published.batches[0], 1)
+    (path,) = (published.root / "manifests").iterdir()
+    values = json.loads(path.read_text())
+    change(values)
+    path.write_text(json.dumps(values))
+    with pytest.raises(ConfigurationError) as caught:
+        StoredBatches(to_uri(published.root)).current("orders")
+    assert problem in str(caught.value)
+    assert path.name in str(caught.value)
+
+
+def test_parquet_batches_are_read(published: Published, source: Any) -> None:
+    parquet = stream(encoding=PARQUET, storage=published.context.stream.storage)
+    published.context = replace(published.context, stream=parquet)
+    published.encode(published.batches[0], 4, 5)
+    assert ids(source.current("orders").to_arrow()) == [4, 5]
+
+
+@pytest.mark.parametrize("kind", ["local", "connect"])
+def test_spark_frame_has_the_records_of_all_batches(
+    published: Published, tmp_path: Path, kind: str
+) -> None:
+    published.encode(published.batches[0], 1, 2)
+    parquet = stream(encoding=PARQUET, storage=published.context.stream.storage)
+    published.context = replace(published.context, stream=parquet)
+    published.encode(published.batches[1], 3)
+    published.encode(published.batches[2])
+    with session_of(kind, tmp_path / "home") as session:
+        current = InventoryBatches(published.database).current("orders")
+        frame = current.to_spark(session)
+        assert frame.schema.simpleString() == "struct<id:bigint,city:string>"
+        assert sorted(row["id"] for row in frame.collect()) == [1, 2, 3]
+        assert frame.filter("city = 'city 3'").count() == 1
+        assert current[2:].to_spark(session).collect() == []
+
+
+def test_files_command_lists_what_current_reads(
+    published: Published, database_url: str, tmp_path: Path
+) -> None:
+    parquet = stream(encoding=PARQUET, storage=published.context.stream.storage)
+    published.context = replace(published.context, stream=parquet)
+    for number, batch in enumerate(published.batches):
+        published.encode(batch, number)
+    published.encode(published.batches[0], 7)
+    write_stream(tmp_path, "orders")
+    environment = {
+        "BATCH_PIPELINE_HOME": str(tmp_path / "home"),
+        "BATCH_PIPELINE_STREAMS": str(tmp_path / "streams"),
+        "BATCH_PIPELINE_INVENTORY_CONN": database_url,
+    }
+    listed = CliRunner().invoke(cli, ["files", "orders"], env=environment)
+    assert listed.exit_code == 0, listed.output
+    paths = listed.stdout.splitlines()
+    assert polars.read_parquet(paths)["id"].to_list() == [1, 2, 7]
+    (tmp_path / "files.txt").write_text(listed.stdout)
+    with duckdb.connect() as connection:
+        connection.execute(
+            "SET VARIABLE files = (SELECT list(column0) FROM read_csv(?, header = false))",
+            [str(tmp_path / "files.txt")],
+        )
+        query = "SELECT sum(id) FROM read_parquet(getvariable('files'))"
+        assert connection.execute(query).fetchall() == [(10,)]
+    as_json = CliRunner().invoke(cli, ["files", "orders", "--json"], env=environment)
+    values = json.loads(as_json.stdout)
+    assert [to_path(file["uri"]) for file in values["files"]] == paths
+    assert [file["generation"] for file in values["files"]] == [1, 1, 2]
+    assert values["stream"] == "orders"
