@@ -59,7 +59,7 @@ def dock(database: Database, folder: Path, body: str, **overrides: Any) -> LoadC
         "target": "warehouse",
         "loads": database.loads,
         "loader": loader(folder, body),
-        "look": checksum_problem,
+        "problem_of": checksum_problem,
         "run_id": "load-1",
         "in_order": False,
     }

@@ -141,7 +141,7 @@ def test_batch_that_fails_beside_one_that_somebody_has_loaded_is_tried_alone(
         return checksum_problem(part)
 
     body = FAILS_AT_FOUR.replace("4", "1")
-    found = list(load(dock(database, tmp_path, body, look=load_second_meanwhile)))
+    found = list(load(dock(database, tmp_path, body, problem_of=load_second_meanwhile)))
     assert sorted(settled(found)) == [(FIRST, "failed"), (SECOND, "loaded"), (THIRD, "loaded")]
     assert [one.label for one in due(database)] == [FIRST]
 

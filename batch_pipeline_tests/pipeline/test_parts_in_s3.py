@@ -274,7 +274,7 @@ def test_load_without_an_answer_of_the_store_blames_no_batch(
 ) -> None:
     """Expect the load to end as one to be repeated, nothing recorded, and all loaded then."""
     publish(database, tmp_path, bucket)
-    one = dock(database, tmp_path, scripts.EAGER, look=content_problem)
+    one = dock(database, tmp_path, scripts.EAGER, problem_of=content_problem)
     faults.refuse(403, "ExpiredToken", method="HEAD", times=1)
     with pytest.raises(RetryableError, match=r"The part file .* cannot be read now"):
         list(load(one))
@@ -289,7 +289,7 @@ def test_load_that_loses_the_store_is_tried_again_by_the_next(
 ) -> None:
     """Expect a load that had begun to be closed as failed, and not to count against the batch."""
     publish(database, tmp_path, bucket)
-    one = dock(database, tmp_path, scripts.EAGER, look=problem_before_reading)
+    one = dock(database, tmp_path, scripts.EAGER, problem_of=problem_before_reading)
     faults.refuse(403, "ExpiredToken", method="GET", times=1)
     with pytest.raises(RetryableError, match=r"The part file .* cannot be read now"):
         list(load(one))
