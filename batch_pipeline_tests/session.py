@@ -14,6 +14,7 @@ from batch_pipeline_tests.proofs import MARK
 _MEMORY = Path("/dev/shm")  # noqa: S108 - every name made there is a random one
 _ENOUGH_BYTES = 6 * 2**30
 _S3, _STORE = "s3", "object_store"  # a marker, and the fixture whose tests have it
+_LONG, _MARIADB = "long", "mariadb"
 _MOST_PROCESSES = 4  # each has a Spark and a database server of its own
 
 
@@ -24,6 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     config.addinivalue_line("markers", f"{_S3}: speaks to the S3 server of the tests")
     config.addinivalue_line("markers", f"{MARK}(number, …): proves a promise")
+    config.addinivalue_line("markers", f"{_LONG}: run with --long, or if its file is named")
     if config.getoption("--long", default=False) and not config.getoption("--hypothesis-profile"):
         settings.load_profile("long")  # before test modules, whose settings build on it
     if "TMPDIR" not in os.environ and _is_roomy(_MEMORY):
@@ -31,11 +33,20 @@ def pytest_configure(config: pytest.Config) -> None:
         tempfile.tempdir = None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what speaks to an S3 server, so that it can be run against another one: `-m s3`."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests that need an S3 or a MariaDB server; deselect long tests unless requested."""
     for item in items:
-        if _STORE in getattr(item, "fixturenames", ()):
+        fixtures = getattr(item, "fixturenames", ())
+        if _STORE in fixtures:
             item.add_marker(_S3)
+        if any(_MARIADB in name for name in (*fixtures, item.name)):
+            item.add_marker(_LONG)
+    if config.getoption("--long", default=False) or _names_files(config):
+        return
+    long = [item for item in items if item.get_closest_marker(_LONG) is not None]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item.get_closest_marker(_LONG) is None]
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -43,7 +54,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
     A single module gets only one, this very one.
     """
-    if all(Path(argument.partition("::")[0]).is_file() for argument in config.args):
+    if _names_files(config):
         return 0
     return min((os.cpu_count() or 1) + 1, _MOST_PROCESSES)
 
@@ -54,6 +65,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     skipped = reporter.stats.get("skipped", []) if reporter is not None else []
     if os.environ.get("CI") and skipped:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _names_files(config: pytest.Config) -> bool:
+    return all(Path(argument.partition("::")[0]).is_file() for argument in config.args)
 
 
 def _is_roomy(folder: Path) -> bool:

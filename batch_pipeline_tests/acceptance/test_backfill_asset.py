@@ -28,6 +28,8 @@ from batch_pipeline_tests.acceptance.workplace import (
     wait_until,
 )
 
+pytestmark = pytest.mark.long
+
 FILES = {f"{number}.csv": f"id\n{number}\n".encode() for number in range(1, 7)}
 BACKFILL_JOB = "orders_encode_backfill"
 

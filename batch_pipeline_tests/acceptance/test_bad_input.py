@@ -94,6 +94,7 @@ def mixed(shared_workplace: Workplace, warm_spark: str) -> Iterator[Mixed]:
         yield Mixed(place=place, first=first, accepted=accepted, second=second)
 
 
+@pytest.mark.long
 def test_run_with_errors_of_operators_exits_with_one(mixed: Mixed) -> None:
     """Expect exit code 1, because something has to be set up right, and no traceback."""
     assert mixed.first.returncode == 1
@@ -222,6 +223,7 @@ if _may_mount():
         figures(read_only_disks=1)
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("G3")
 def test_file_size_limit_leaves_nothing_visible(
     workplace: Workplace, database_url: str, figures: Figures

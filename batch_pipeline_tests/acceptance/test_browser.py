@@ -14,6 +14,8 @@ from batch_pipeline_tests.acceptance.ports import free_port
 from batch_pipeline_tests.acceptance.test_dev import wait_for_url
 from batch_pipeline_tests.acceptance.workplace import Workplace, manifests, wait_until
 
+pytestmark = pytest.mark.long
+
 KEYS = [f"{number:012}-{number:012}" for number in range(1, 11)]
 BAD = KEYS[2]
 

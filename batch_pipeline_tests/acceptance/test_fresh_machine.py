@@ -23,6 +23,8 @@ from batch_pipeline_tests.acceptance.workplace import (
     wait_until,
 )
 
+pytestmark = pytest.mark.long
+
 NOT_ON_A_FRESH_MACHINE = ("java*", "psql*", "pg_*", "postgres*", "mvn*", "node*", "go", "docker*")
 PROJECT = Path(batch_pipeline.__file__).parents[1]
 NOBODY = 65534

@@ -19,6 +19,8 @@ from batch_pipeline_tests.acceptance.workplace import Workplace
 from batch_pipeline_tests.inventory.logins import copied
 from batch_pipeline_tests.object_store import ObjectStore
 
+pytestmark = pytest.mark.long
+
 FOLDER = Path(batch_pipeline.__file__).parent / "docs" / "how_to"
 PAGES = {page.stem: page.read_text(encoding="utf-8") for page in sorted(FOLDER.glob("*.md"))}
 MOST_LINES = 70

@@ -34,6 +34,7 @@ def _states(place: Workplace) -> dict[str, int]:
     return {state: count for state, count in one["batches"].items() if count}
 
 
+@pytest.mark.long
 def test_paused_and_cancelled_work_waits_while_the_rest_is_done(
     place: Workplace, warm_spark: str, database: Database
 ) -> None:

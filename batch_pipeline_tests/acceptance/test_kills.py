@@ -18,7 +18,7 @@ from batch_pipeline_tests.acceptance.workplace import (
 )
 from batch_pipeline_tests.proofs import Figures
 
-pytestmark = pytest.mark.guarantee("G3")
+pytestmark = [pytest.mark.guarantee("G3"), pytest.mark.long]
 
 QUICK = {"run_monitoring": {"poll_interval_seconds": 2}}
 # A run of two batches lasts so long that another one begins meanwhile, even on a machine on which

@@ -17,6 +17,8 @@ from batch_pipeline_tests.acceptance.workplace import (
     wait_until,
 )
 
+pytestmark = pytest.mark.long
+
 RECORDS = 300_000  # of 120 bytes
 ITEM = "4MiB"
 NOTE = 'a ""quoted"" note,\nover two lines, ' + "x" * 60

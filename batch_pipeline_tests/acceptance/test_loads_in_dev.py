@@ -10,6 +10,8 @@ import pytest
 from batch_pipeline_tests.acceptance.live_dev import LiveDev, live_dev
 from batch_pipeline_tests.acceptance.workplace import new_workplace, wait_until
 
+pytestmark = pytest.mark.long
+
 KEYS = [f"{number:012}-{number:012}" for number in range(1, 4)]
 FILES = {f"{number}.csv": f"id,name\n{number},n{number}\n".encode() for number in range(1, 4)}
 BOOKS = "SELECT batch, generation FROM batch_pipeline_load ORDER BY batch"

@@ -18,6 +18,8 @@ import pytest
 from batch_pipeline_tests.acceptance.real_targets import installed, made_once
 from batch_pipeline_tests.acceptance.workplace import LONGEST_SECONDS, Workplace, json_records
 
+pytestmark = pytest.mark.long
+
 MELTANO = ("meltano==4.4.1",)
 SINGER_PAGE = Path(__file__).parents[2] / "batch_pipeline/docs/singer.md"
 SALES = """

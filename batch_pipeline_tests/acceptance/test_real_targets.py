@@ -24,6 +24,8 @@ from batch_pipeline_tests.factories import encoded, item_report, limits, stream
 from batch_pipeline_tests.load.target_scripts import lines_file
 from batch_pipeline_tests.seeds import claimed, plan, register
 
+pytestmark = pytest.mark.long
+
 COLUMNS = (
     Column(name="order_id", type=ColumnType.INTEGER),
     Column(name="amount", type=ColumnType.DECIMAL, precision=12, scale=2),

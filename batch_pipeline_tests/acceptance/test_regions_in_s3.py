@@ -22,6 +22,8 @@ from batch_pipeline_tests.acceptance.workplace import Workplace, new_workplace
 from batch_pipeline_tests.object_store import ObjectStore
 from batch_pipeline_tests.spark.spark_cluster import standalone_cluster
 
+pytestmark = pytest.mark.long
+
 STREAM = "regions"
 
 

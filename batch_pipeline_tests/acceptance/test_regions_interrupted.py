@@ -32,6 +32,8 @@ from batch_pipeline_tests.acceptance.workplace import (
     wait_until,
 )
 
+pytestmark = pytest.mark.long
+
 SLOW = "encode.before_publish=sleep:1"  # so that the run is not over when the signal comes
 KILLED_AT = ("claim.after_commit", "publish.before_commit", "pointer.before_link")
 

@@ -66,6 +66,7 @@ def test_chosen_batch_alone_is_made_once_more(place: Workplace) -> None:
     ]
 
 
+@pytest.mark.long
 def test_interrupted_call_says_how_to_go_on_with_the_rest(place: Workplace) -> None:
     """Expect the command that it names to make what is left, and nothing a third time."""
     place.write_stream("visits", batch={"max_count": 1})

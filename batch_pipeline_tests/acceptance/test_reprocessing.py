@@ -15,6 +15,8 @@ from batch_pipeline_tests.acceptance.workplace import (
     wait_until,
 )
 
+pytestmark = pytest.mark.long
+
 KEYS = [f"{number:012}-{number:012}" for number in range(1, 6)]
 FILES = {f"{number}.csv": f"id\n{number}\n".encode() for number in range(1, 6)}
 BAD = KEYS[1]

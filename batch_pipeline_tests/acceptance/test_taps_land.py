@@ -13,6 +13,8 @@ import pytest
 from batch_pipeline_tests.acceptance.real_targets import installed
 from batch_pipeline_tests.acceptance.workplace import Workplace, json_records, part_files
 
+pytestmark = pytest.mark.long
+
 TAP_POSTGRES = ("meltanolabs-tap-postgres==0.10.0",)
 TARGET = [sys.executable, "-m", "batch_pipeline.cli.target"]
 SAMPLE_TAP = """

@@ -115,6 +115,7 @@ def feed(request: pytest.FixtureRequest) -> Feed:
     return found
 
 
+@pytest.mark.long
 def test_page_commands_work_as_written(feed: Feed) -> None:
     """Expect every command of the section to end with 0, and the row that came late to be there."""
     feed.add(1, 2, 4, 5)
@@ -157,6 +158,7 @@ def test_user_table_is_followed_and_a_bad_row_fails_its_batch_only(feed: Feed) -
     assert story["attempts"][-1]["written"] == 2
 
 
+@pytest.mark.long
 def test_database_of_the_table_that_is_away_leaves_everything_as_it_was(sqlite_feed: Feed) -> None:
     """Expect 1 while the variable is not set, 75 while nothing answers, and nothing lost."""
     sqlite_feed.add(1)
@@ -174,6 +176,7 @@ def test_database_of_the_table_that_is_away_leaves_everything_as_it_was(sqlite_f
 
 
 # Dagster looks at its resources with names that pydantic wants to give up.
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
 def test_sensors_launch_new_rows_and_late_ones(
     sqlite_feed: Feed, monkeypatch: pytest.MonkeyPatch

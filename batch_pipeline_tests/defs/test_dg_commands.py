@@ -31,6 +31,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> DgProject:
     return project
 
 
+@pytest.mark.long
 def test_dg_list_components_finds_the_stream_of_an_installed_package(project: DgProject) -> None:
     """Expect one component under the name that stands in files, and no second name for it."""
     listed = project.dg("list", "components", "--json")

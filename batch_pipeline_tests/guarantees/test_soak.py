@@ -24,7 +24,7 @@ DATABASE = "soak"
 QUICK = {"run_monitoring": {"poll_interval_seconds": 2}}
 ROWS = f"SELECT id FROM {LOADED}"  # noqa: S608 - a name of ours
 PARTS = ("dev", "daemon", "webserver", "code server", "definitions", "Spark")
-pytestmark = pytest.mark.guarantee("L1")
+pytestmark = [pytest.mark.guarantee("L1"), pytest.mark.long]
 
 
 def pace_of(*, long_form: bool) -> Pace:

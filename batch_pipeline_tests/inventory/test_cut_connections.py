@@ -33,6 +33,17 @@ SNAPSHOT = {
     "load": "attempt_id, target, number, status, token",
     "schema_version": "job_id, version, columns::text",
 }
+# The steps of a batch's life; the other operations are run with --long.
+BY_DEFAULT = {
+    "register",
+    "plan",
+    "claim",
+    "publish",
+    "fail",
+    "acquire the short way",
+    "succeed",
+    "claim a load",
+}
 _OWNED = """
 SELECT token FROM batch_pipeline.attempt
  WHERE status = 'running' AND lease_until > clock_timestamp()
@@ -82,7 +93,13 @@ def _hashable(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 # A cursor that streams cannot be closed on a connection that is gone.
 @pytest.mark.filterwarnings("ignore:<psycopg.ServerCursor:ResourceWarning")
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in BY_DEFAULT else pytest.mark.long)
+        for name in OPERATIONS
+    ],
+)
 def test_operation_that_loses_its_connection_happened_or_did_not(
     database: Database,
     stage: Stage,

@@ -9,6 +9,8 @@ from batch_pipeline.spark.sessions import launch
 from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
 from batch_pipeline_tests.spark.cluster_files import TASK_ITEMS, encoded
 
+pytestmark = pytest.mark.long
+
 
 def test_local_cluster_gives_the_bytes_of_a_local_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

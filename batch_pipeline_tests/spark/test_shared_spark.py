@@ -5,7 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
+
+pytestmark = pytest.mark.long
 
 TASKS = 40
 # The tasks of the large job hold the two cores until they are let go, one by one.

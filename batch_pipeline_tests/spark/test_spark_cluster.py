@@ -39,6 +39,8 @@ from batch_pipeline_tests.spark.cluster_files import FILES, TASK_ITEMS, encoded,
 from batch_pipeline_tests.spark.encode_fixture import Desk, names, records
 from batch_pipeline_tests.spark.spark_cluster import StandaloneCluster, standalone_cluster
 
+pytestmark = pytest.mark.long
+
 SLOW = {"BATCH_PIPELINE_FAILPOINTS": "encode.before_rename=sleep:4"}
 ONLY_HERE = """
 def kept(parts):

@@ -203,6 +203,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkConnectSer
     started.stop()
 
 
+@pytest.mark.long
 def test_local_session_bundled_java_runs_python_of_this_environment(
     whole_life: dict[str, Any],
 ) -> None:
@@ -210,6 +211,7 @@ def test_local_session_bundled_java_runs_python_of_this_environment(
     assert whole_life["rows"] == EXPECTED_ROWS
 
 
+@pytest.mark.long
 @both_javas
 def test_local_session_damaged_archive_starts_without_it(
     java: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -281,6 +283,7 @@ def test_connect_session_right_token_runs_python_of_this_environment(
     assert run(SMALL_JOB, tmp_path, REMOTE=server.remote) == {"rows": EXPECTED_ROWS}
 
 
+@pytest.mark.long
 def test_connect_session_loopback_address_is_as_good_as_localhost(
     server: SparkConnectServer, tmp_path: Path
 ) -> None:
@@ -289,6 +292,7 @@ def test_connect_session_loopback_address_is_as_good_as_localhost(
     assert run(SMALL_JOB, tmp_path, REMOTE=remote) == {"rows": EXPECTED_ROWS}
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("L1")
 def test_clients_of_a_server_share_what_starts_python_workers(
     server: SparkConnectServer, tmp_path: Path
@@ -398,6 +402,7 @@ def test_connect_server_stopped_leaves_no_process(
     assert [process for process in family if process.is_running()] == []
 
 
+@pytest.mark.long
 @both_javas
 def test_connect_server_owner_killed_ends_by_itself(java: str, tmp_path: Path) -> None:
     """A server whose owner was killed ends without anybody's help."""

@@ -83,6 +83,7 @@ def test_many_watched_objects_take_several_looks(place: BucketLanding, database:
     assert looked(watched, database).found == 6
 
 
+@pytest.mark.long
 def test_ascending_keys_are_asked_for_behind_the_highest_one(
     place: BucketLanding, database: Database
 ) -> None:

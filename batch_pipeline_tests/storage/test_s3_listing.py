@@ -2,6 +2,8 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from batch_pipeline.model.location import split_object
 from batch_pipeline.storage.s3 import S3, ObjectUpload
 from batch_pipeline_tests.object_store import ObjectStore
@@ -64,6 +66,7 @@ def test_keys_stand_in_a_listing_as_they_are(bucket: str) -> None:
     assert listed(f"{bucket}/in/") == keys
 
 
+@pytest.mark.long
 def test_listing_of_pages_is_whole(bucket: str, faults: Faults) -> None:
     """Expect 1,234 keys from two requests, each once and in order; all can be removed at once."""
     keys = [f"in/{number:05}" for number in range(1_234)]
