@@ -1,16 +1,47 @@
 """The command `batch-pipeline`, also as `python -m batch_pipeline`."""
 
+import atexit
+import os
 import sys
+
+
+class _Exit:
+    """The exit code of the command; None while it runs, and if it ends by an exception."""
+
+    def __init__(self) -> None:
+        self.code: int | None = None
+        self._pid = os.getpid()
+
+    def now(self) -> None:
+        """End the process without tearing the interpreter down, which takes half a second."""
+        if self.code is None or os.getpid() != self._pid:
+            return
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except OSError:
+            return  # the interpreter reports it
+        os._exit(self.code)
 
 
 def main() -> None:
     """Import the command line and run it; Ctrl-C ends the import without a traceback."""
+    end = _Exit()
+    # Handlers run in reverse order: registered first, this one is called after all others, and
+    # after all threads that are not daemons have ended.
+    atexit.register(end.now)
     try:
         from batch_pipeline.cli import main as run
     except KeyboardInterrupt:  # importing takes about half a second
         sys.stderr.write("error: Interrupted before the command started. Nothing was changed.\n")
         sys.exit(130)
-    run()
+    try:
+        run()
+        end.code = 0
+    except SystemExit as error:
+        if error.code is None or isinstance(error.code, int):
+            end.code = error.code or 0
+        raise
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def _store_of(streams: Sequence[Stream]) -> dict[str, Any]:
     """Give the resource that buckets are listed with, where a stream lands in one."""
     if not any(map(lands_in_s3, streams)):
         return {}
-    from batch_pipeline.defs.resources import StoreResource  # dagster-aws
+    from batch_pipeline.defs.s3_resource import StoreResource
 
     return {"s3": StoreResource.of_environment()}
 

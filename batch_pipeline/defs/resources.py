@@ -1,13 +1,11 @@
 """Resources: they open and close what runs need, and hold no secret in their configuration."""
 
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from dagster_aws.s3 import S3Resource
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field, PrivateAttr
 
@@ -15,7 +13,6 @@ from batch_pipeline.app import Pipeline
 from batch_pipeline.model.errors import SparkUnavailableError
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.spark.sessions.session import SparkSettings, open_session
-from batch_pipeline.storage import s3_client
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,32 +73,3 @@ class SparkResource(LazyPySparkResource):
     def _init_session(self) -> None:
         if self._spark_session is None:
             self._spark_session = open_session(self._settings or Pipeline.from_environment().spark)
-
-
-class StoreResource(S3Resource):
-    """S3 as AWS's own environment describes it: endpoint, region and profile, which one can see.
-
-    Keys are left to AWS's own places. Its clients wait and repeat as the pipeline's other ones do,
-    which ends sooner than a tick of a sensor may take.
-    """
-
-    @classmethod
-    def of_environment(cls) -> "StoreResource":
-        """Describe it by the variables of this process; nothing is asked yet."""
-        given = os.environ.get
-        endpoint = given("AWS_ENDPOINT_URL_S3") or given("AWS_ENDPOINT_URL") or ""
-        return cls(
-            # One with a user or password is left to the environment: it would be seen.
-            endpoint_url=None if "@" in endpoint else endpoint or None,
-            region_name=given("AWS_REGION") or given("AWS_DEFAULT_REGION"),
-            profile_name=given("AWS_PROFILE"),
-        )
-
-    def get_client(self) -> Any:
-        """Make a client of S3; who configures more than where it is and who asks has Dagster's."""
-        more = (self.use_unsigned_session, self.aws_access_key_id, self.verify is not None)
-        if any(more) or not self.use_ssl:
-            return super().get_client()
-        return s3_client.new_client(
-            region=self.region_name, endpoint=self.endpoint_url, profile=self.profile_name
-        )

@@ -9,7 +9,7 @@ from botocore.exceptions import EndpointConnectionError
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.instance.servers import GuardedServer
-from batch_pipeline.defs.resources import StoreResource
+from batch_pipeline.defs.s3_resource import StoreResource
 from batch_pipeline.load.postgres import PostgresLoader
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.load import PostgresTarget

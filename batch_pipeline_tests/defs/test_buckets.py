@@ -1,6 +1,8 @@
 """A stream whose files land in a bucket, as Dagster sees it: sensor, asset, resource."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +21,8 @@ from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.in_process import run_until_idle
 from batch_pipeline.defs.names import meta_table_job
 from batch_pipeline.defs.partition_sync import SyncState, register_and_plan
-from batch_pipeline.defs.resources import PipelineResource, StoreResource
+from batch_pipeline.defs.resources import PipelineResource
+from batch_pipeline.defs.s3_resource import StoreResource
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.stream import Arrivals, KeyOrder, Source, Stream
 from batch_pipeline.storage import s3_client
@@ -226,3 +229,11 @@ def test_resource_tells_where_and_who_but_no_secret(
     assert (told["endpoint_url"], told["region_name"]) == ("http://127.0.0.1:1", "eu-central-1")
     assert told["profile_name"] == "landing"
     assert not {"aws_access_key_id", "aws_secret_access_key", "aws_session_token"} & told.keys()
+
+
+def test_definitions_of_local_streams_do_not_import_dagster_aws() -> None:
+    code = "import sys; import batch_pipeline.defs.in_process; print('dagster_aws' in sys.modules)"
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert printed.stdout == "False\n"
