@@ -8,9 +8,10 @@ import pytest
 
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.location import to_uri
-from batch_pipeline.storage.errors import UnreachableError, reason_of, translate_store_errors
+from batch_pipeline.storage.errors import UnreachableError, reason_of
 from batch_pipeline.storage.filesystem import _copy_name, local_file
 from batch_pipeline.storage.local import LocalFileSystem
+from batch_pipeline.storage.s3_client import translate_store_errors
 
 LOCAL = LocalFileSystem()
 
