@@ -15,7 +15,7 @@ from batch_pipeline.model.errors import LandingUnavailableError
 from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.model.stream import Source
-from batch_pipeline.storage.landing import UNFINISHED, SourceLanding, wanted_names
+from batch_pipeline.storage.landing import UNFINISHED, SourceLanding, compare, wanted_names
 from batch_pipeline_tests.factories import stream
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -233,11 +233,11 @@ def test_compare_tells_how_a_registered_file_stands_now(tmp_path: Path) -> None:
     path = _land(tmp_path / "a.csv", "123")
     landing = _landing(tmp_path)
     (found,) = landing.found_files()
-    assert landing.compare(found) == "unchanged since"
+    assert compare(found) == "unchanged since"
     _land(path, "1234")
-    assert landing.compare(found) == "changed since: now 4 B"
+    assert compare(found) == "changed since: now 4 B"
     path.unlink()
-    assert landing.compare(found) == "now it cannot be read (no such file or directory)"
+    assert compare(found) == "now it cannot be read (no such file or directory)"
 
 
 @pytest.mark.parametrize(

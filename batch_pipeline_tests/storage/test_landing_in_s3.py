@@ -12,7 +12,7 @@ from batch_pipeline.model.errors import ConfigurationError, LandingUnavailableEr
 from batch_pipeline.model.item import LandedFile, Registered
 from batch_pipeline.model.stream import Source
 from batch_pipeline.storage import s3_client
-from batch_pipeline.storage.landing import SourceLanding
+from batch_pipeline.storage.landing import SourceLanding, compare
 from batch_pipeline.storage.s3 import S3, S3FileSystem
 from batch_pipeline_tests.factories import found_file, stream
 from batch_pipeline_tests.storage.bucket_landing import BucketLanding, names
@@ -164,11 +164,11 @@ def test_compare_tells_how_a_registered_object_stands_now(place: BucketLanding) 
     place.put("in/a.csv", b"123")
     landing = place.landing()
     [found] = landing.found_files()
-    assert landing.compare(found) == "unchanged since"
+    assert compare(found) == "unchanged since"
     place.put("in/a.csv", b"456")
-    assert landing.compare(found) == "changed since: now 3 B"
+    assert compare(found) == "changed since: now 3 B"
     place.delete("in/a.csv")
-    assert landing.compare(found) == "now it cannot be read (no such file or directory)"
+    assert compare(found) == "now it cannot be read (no such file or directory)"
 
 
 @pytest.mark.parametrize(
