@@ -74,6 +74,19 @@ def session_conf(conf: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def driver_conf(home: Path, *, on_this_machine: bool) -> dict[str, str]:
+    """Return the settings of every driver that this package starts."""
+    loopback = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+    return {
+        "spark.app.name": APP_NAME,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.warehouse.dir": (home / "spark" / "warehouse").as_uri(),
+        **(loopback if on_this_machine else {}),
+    }
+
+
 def local_conf(
     home: Path, scratch: Path, options: Sequence[str], conf: Mapping[str, str]
 ) -> dict[str, str]:
@@ -81,21 +94,15 @@ def local_conf(
     own_options = java_options(home, options)
     user_options = conf.get("spark.driver.extraJavaOptions", "")
     return {
-        "spark.app.name": APP_NAME,
+        **driver_conf(home, on_this_machine=True),
         # Its ports are on the loopback interface, which all users of this machine share.
         "spark.authenticate": "true",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": LOOPBACK,
-        "spark.driver.bindAddress": LOOPBACK,
         "spark.local.dir": str(scratch),
         "spark.pyspark.python": sys.executable,
         "spark.python.daemon.module": DAEMON_MODULE,
         "spark.python.use.daemon": "true",
         "spark.python.worker.reuse": "true",
         **socket_conf(scratch),
-        "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.warehouse.dir": (home / "spark" / "warehouse").as_uri(),
         **session_conf(conf),
         "spark.driver.extraJavaOptions": " ".join([*own_options, user_options]).rstrip(),
     }
