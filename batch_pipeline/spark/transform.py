@@ -28,8 +28,6 @@ from batch_pipeline.encode.writers.part_files import remove
 from batch_pipeline.model.encode import EncodeRequest, EncodeResult
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import ConfigurationError, PipelineError, TransformError
-from batch_pipeline.model.item import Item
-from batch_pipeline.model.manifest import ItemReport
 from batch_pipeline.model.record_rules import Evolution, ReadLimits
 from batch_pipeline.model.schema import Column, ColumnType, Misfit, RecordSchema
 from batch_pipeline.model.stream import Stream
@@ -337,14 +335,14 @@ def _input_request(request: EncodeRequest) -> EncodeRequest:
 def _read_spec(spec: TaskSpec, report: TaskReport) -> ReadSpec:
     """Return what to read again: the usable files of a checked task and their record counts."""
     usable = {item.item_id: item for item in report.items if item.bad_file is None}
-    items = tuple(_pin_version(item, usable[item.id]) for item in spec.items if item.id in usable)
+    # With the ETag of the object that was checked, no other version is read.
+    items = tuple(
+        replace(item, file=replace(item.file, etag=usable[item.id].etag or item.file.etag))
+        for item in spec.items
+        if item.id in usable
+    )
     task = replace(spec, items=items, checks_only=False)
     return ReadSpec(task=task, expected_records=tuple(usable[item.id].written for item in items))
-
-
-def _pin_version(item: Item, report: ItemReport) -> Item:
-    """Return an item with the ETag of the object that was checked, so that no other is read."""
-    return item if report.etag is None else replace(item, file=replace(item.file, etag=report.etag))
 
 
 def _record_frame(

@@ -197,7 +197,7 @@ class SparkConnectServer:
 
 def _fair_conf(home: Path) -> dict[str, str]:
     """Return the settings by which running jobs share the cores, task by task."""
-    pools = launch.write_conf_file(home, "pools.xml", _POOLS)
+    pools = launch.write_file(home / "spark" / "pools.xml", _POOLS)
     return {
         "spark.scheduler.mode": "FAIR",
         "spark.scheduler.allocation.file": pools.as_uri(),

@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -110,7 +111,7 @@ def local_conf(
 
 def java_options(home: Path, options: Sequence[str]) -> list[str]:
     """Return the Java options of a JVM that this package starts, followed by `options`."""
-    log4j = write_conf_file(home, _LOG4J_FILE, _LOG4J).as_uri()
+    log4j = write_file(home.absolute() / "spark" / _LOG4J_FILE, _LOG4J).as_uri()
     return [*JVM_OPTIONS, *options, f"-Dlog4j2.configurationFile={log4j}"]
 
 
@@ -224,15 +225,17 @@ def last_lines(log: Path, *, start: int, count: int = 5) -> str:
     return " | ".join(lines[-count:]) or f"nothing was logged in {log}"
 
 
-def write_conf_file(home: Path, name: str, text: str) -> Path:
-    """Return the path of a configuration file of Spark below `home`; replaced if it differs."""
-    path = home.absolute() / "spark" / name
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).replace(path)
+def write_file(path: Path, text: str, mode: int = 0o600) -> Path:
+    """Write a file as a whole unless it is there with this text and mode; return its path."""
+    with suppress(OSError, UnicodeDecodeError):
+        if path.stat().st_mode & 0o777 == mode and path.read_text(encoding="utf-8") == text:
+            return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    Path(temporary).chmod(mode)
+    Path(temporary).replace(path)
     return path
 
 
