@@ -69,7 +69,6 @@ def written(result: EncodeResult) -> list[int]:
 
 
 def test_ranges_of_csv_give_all_records_in_order(desk: Desk) -> None:
-    """Expect each range to have the names of the columns, and all of them what the file has."""
     land(desk, csv_text(), most=5 * KIB)
     schema, result = desk.settled()
     assert {column.name for column in schema.columns} == {"id", "text"}
@@ -81,7 +80,6 @@ def test_ranges_of_csv_give_all_records_in_order(desk: Desk) -> None:
 def test_ranges_that_are_large_themselves_are_split_over_tasks(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect parts of a range to stay within it, as the parts of a file do within that."""
     for module in (task_planning, task_planning):
         monkeypatch.setattr(module, "SLICE_BYTES", KIB)
     land(desk, csv_text(), most=10 * KIB)
@@ -98,7 +96,6 @@ def test_ranges_that_are_large_themselves_are_split_over_tasks(
 def test_bad_record_of_a_range_is_told_with_its_line_in_the_file(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, slice_bytes: int
 ) -> None:
-    """Expect line 3,002 of the file (1,500 records and a header before it), and no loss."""
     for module in (task_planning, task_planning):
         monkeypatch.setattr(module, "SLICE_BYTES", slice_bytes)
     file = land(desk, csv_text(bad_at=1_500), most=10 * KIB)
@@ -117,7 +114,6 @@ def test_bad_record_of_a_range_is_told_with_its_line_in_the_file(
 
 
 def test_value_that_does_not_fit_is_told_with_its_line_in_the_file(desk: Desk) -> None:
-    """Expect the misfit of the last record to name the range and the line of the whole file."""
     data = csv_text().replace(b"1999,", b"x1999,")
     land(desk, data, most=10 * KIB)
     result = desk.encode(id="integer", text="string")
@@ -126,7 +122,6 @@ def test_value_that_does_not_fit_is_told_with_its_line_in_the_file(desk: Desk) -
 
 
 def test_source_file_of_a_range_is_the_file(desk: Desk) -> None:
-    """Expect the lineage column to hold the URI of the file, and the item's id beside it."""
     file = land(desk, csv_text(), most=10 * KIB)
     columns = (LineageColumn.ITEM_ID, LineageColumn.SOURCE_FILE)
     desk.stream = replace(desk.stream, lineage=columns)
@@ -137,7 +132,6 @@ def test_source_file_of_a_range_is_the_file(desk: Desk) -> None:
 
 
 def test_changed_file_is_noticed_by_each_of_its_ranges(desk: Desk) -> None:
-    """Expect no range to be read once the file is another one."""
     file = land(desk, csv_text(), most=10 * KIB)
     rules = BadFileRules.all(OnBadFile.QUARANTINE)
     desk.stream = replace(desk.stream, on_bad_file=rules)
@@ -151,7 +145,6 @@ def test_changed_file_is_noticed_by_each_of_its_ranges(desk: Desk) -> None:
 
 
 def test_ranges_go_through_a_transform(desk: Desk) -> None:
-    """Expect a function of the user's to be given the records of all ranges."""
     land(desk, csv_text(), most=10 * KIB)
     desk.stream = replace(desk.stream, transform=UNCHANGED)
     _, result = desk.settled()

@@ -155,9 +155,7 @@ def only_half_a_task_is_left(root: Path) -> bool:
 def test_batch_whose_worker_is_killed_is_published_once_and_whole(
     ground: Ground, tmp_path: Path, database: Database, local_digests: list[str], three_tasks: None
 ) -> None:
-    """Expect the lost task to run again elsewhere, and what it left to be garbage and no more.
-
-    The slow worker is killed with its executor when it has finished one part file of its task or
+    """The slow worker is killed with its executor when it has finished one part file of its task or
     two, with the next one open. What is published has the bytes that a local session makes.
     """
     slow = ground.cluster.workers[1]
@@ -192,7 +190,6 @@ def test_batch_whose_worker_is_killed_is_published_once_and_whole(
 
 
 def test_executors_without_the_package_are_named_with_what_they_lack(ground: Ground) -> None:
-    """Expect host, id, modules and the command that mends it, before any batch is tried."""
     with (
         pytest.raises(ConfigurationError, match="cannot run tasks") as raised,
         ground.other_session(spark_pyspark_python=ground.bare_python),
@@ -208,10 +205,7 @@ def test_executors_without_the_package_are_named_with_what_they_lack(ground: Gro
 def test_executors_with_a_packed_archive_need_nothing_else(
     ground: Ground, tmp_path: Path, bucket: str, local_digests: list[str], three_tasks: None
 ) -> None:
-    """Expect the Python that lacked everything to make the same part files, in a folder and in S3.
-
-    The executors have keys of their own; where S3 is, the driver tells them.
-    """
+    """The executors have keys of their own; where S3 is, the driver tells them."""
     packed = tmp_path / "packed.tar.gz"
     build_archive(packed)
     with ground.other_session(packed, spark_pyspark_python=ground.bare_python) as session:
@@ -227,7 +221,6 @@ def test_executors_with_a_packed_archive_need_nothing_else(
 def test_executors_without_the_python_are_named(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect the program that is not there, and the variable that chooses another."""
     session = ground.session()
     monkeypatch.setattr(session.sparkContext, "pythonExec", "/no/such/python")
     with pytest.raises(ConfigurationError, match="cannot run tasks") as raised:
@@ -239,7 +232,6 @@ def test_executors_without_the_python_are_named(
 def test_executors_without_a_module_of_the_transform_are_named(
     ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect the way to bring it along, and not the function to be blamed."""
     (tmp_path / "only_here.py").write_text(ONLY_HERE)
     monkeypatch.syspath_prepend(tmp_path)
     desk = Desk(tmp_path, ground.session())
@@ -259,10 +251,7 @@ def test_executors_without_a_module_of_the_transform_are_named(
 def test_session_whose_context_ends_in_mid_transform_is_replaced(
     ground: Ground, tmp_path: Path
 ) -> None:
-    """Expect it to be nobody's data or function that failed, and the next session to work.
-
-    The JVM ends the context and lives on, as it does when the master removes the application.
-    """
+    """The JVM ends the context and lives on, as it does when the master removes the application."""
     mark = tmp_path / "mark"
     session = ground.session()
     desk = Desk(tmp_path, session)
@@ -283,10 +272,7 @@ def test_session_whose_context_ends_in_mid_transform_is_replaced(
 
 
 def test_session_whose_master_was_started_again_is_replaced(ground: Ground) -> None:
-    """Expect a session that the new master does not know, and will give nothing, to count as dead.
-
-    Its context goes on without executors; the JVM would wait for them for ever.
-    """
+    """Its context goes on without executors; the JVM would wait for them for ever."""
     session = ground.session()
     ground.cluster.restart_master()
     wait_until(lambda: executors(session) == 0, "the executors are ended")
@@ -299,10 +285,7 @@ def test_session_whose_master_was_started_again_is_replaced(ground: Ground) -> N
 def test_job_whose_master_was_started_again_ends(
     ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect a job in its midst to be given up once its executors are gone for the time allowed.
-
-    It would wait for ever: its context knows of no end.
-    """
+    """It would wait for ever: its context knows of no end."""
     monkeypatch.setattr(engine, "EXECUTOR_LOSS_SECONDS", 1.0)
     mark = tmp_path / "mark"
     session = ground.session()
@@ -324,7 +307,6 @@ def test_job_whose_master_was_started_again_ends(
 
 
 def test_master_that_does_not_answer_is_told_at_once(tmp_path: Path) -> None:
-    """Expect no Java to be started for a cluster that is not there."""
     close_session()
     settings = SparkSettings(home=tmp_path, master="spark://127.0.0.1:1")
     with pytest.raises(SparkUnavailableError) as raised:
