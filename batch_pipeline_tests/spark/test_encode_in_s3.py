@@ -62,8 +62,7 @@ def session(
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices of 2 MiB, so that files can be small."""
-    for module in (task_planning, task_planning):
-        monkeypatch.setattr(module, "SLICE_BYTES", 2 * MIB)
+    monkeypatch.setattr(task_planning, "SLICE_BYTES", 2 * MIB)
 
 
 def jsonl() -> bytes:

@@ -80,8 +80,7 @@ def test_ranges_of_csv_give_all_records_in_order(desk: Desk) -> None:
 def test_ranges_that_are_large_themselves_are_split_over_tasks(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (task_planning, task_planning):
-        monkeypatch.setattr(module, "SLICE_BYTES", KIB)
+    monkeypatch.setattr(task_planning, "SLICE_BYTES", KIB)
     land(desk, csv_text(), most=10 * KIB)
     assert written(desk.encode(id="integer", text="string")) == list(range(COUNT))
     assert len(desk.files()) > len(desk.items)
@@ -96,8 +95,7 @@ def test_ranges_that_are_large_themselves_are_split_over_tasks(
 def test_bad_record_of_a_range_is_told_with_its_line_in_the_file(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, slice_bytes: int
 ) -> None:
-    for module in (task_planning, task_planning):
-        monkeypatch.setattr(module, "SLICE_BYTES", slice_bytes)
+    monkeypatch.setattr(task_planning, "SLICE_BYTES", slice_bytes)
     file = land(desk, csv_text(bad_at=1_500), most=10 * KIB)
     desk.stream = replace(desk.stream, on_bad_record=BadRecordRules(max_bad_records=1))
 

@@ -39,8 +39,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture
 def desk(tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Desk:
     """An empty landing folder and an empty storage; slices of 1 MiB, so that files can be small."""
-    for module in (task_planning, task_planning):
-        monkeypatch.setattr(module, "SLICE_BYTES", MIB)
+    monkeypatch.setattr(task_planning, "SLICE_BYTES", MIB)
     return Desk(tmp_path, session)
 
 

@@ -27,17 +27,6 @@ def _locations(database: Database) -> list[str]:
     return [location.rpartition("/")[2] for (location,) in rows]
 
 
-def test_watched_objects_are_given_once(place: BucketLanding, database: Database) -> None:
-    place.put("in/b.csv")
-    watched = PolledLanding(place.landing())
-    assert looked(watched, database) == Registered(found=1, new_items=1)
-    place.put("in/a.csv")
-    assert looked(watched, database) == Registered(found=2, new_items=1)
-    assert names(watched) == []
-    place.put("in/a.csv", b"id\n2\n")
-    assert names(watched) == ["a.csv"]
-
-
 def test_watched_object_that_differs_from_its_row_is_given_by_every_look(
     place: BucketLanding, database: Database
 ) -> None:

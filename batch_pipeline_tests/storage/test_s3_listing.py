@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from batch_pipeline.model.location import split_object
-from batch_pipeline.storage.s3 import S3, ObjectUpload
+from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.object_store import ObjectStore
 from batch_pipeline_tests.store_faults import Faults
 
@@ -21,35 +21,11 @@ def listed(prefix: str, **how: bool | str) -> list[str]:
     return [folder + one.name for one in S3.list(prefix, **how)]  # type: ignore[arg-type]
 
 
-def test_listing_of_nothing_is_empty(bucket: str) -> None:
-    assert listed(bucket) == []
-    assert list(S3.unfinished(f"{bucket}/in/")) == []
-
-
-def test_listing_knows_the_facts(bucket: str) -> None:
-    S3.put(f"{bucket}/in/a", b"hello")
-    S3.put(f"{bucket}/in/empty", b"")
-    for one in S3.list(f"{bucket}/in/"):
-        assert one.facts == S3.head(f"{bucket}/in/{one.name}")
-
-
 def test_listing_begins_at_the_prefix(bucket: str) -> None:
     fill(bucket, ["in/a", "in/b/c", "in2/a", "inner", "out/a"])
     assert listed(f"{bucket}/in/") == ["in/a", "in/b/c"]
     assert listed(f"{bucket}/in") == ["in/a", "in/b/c", "in2/a", "inner"]
     assert listed(bucket) == ["in/a", "in/b/c", "in2/a", "inner", "out/a"]
-
-
-def test_listing_of_a_folder_looks_into_no_other(bucket: str) -> None:
-    fill(bucket, ["in/a", "in/b/c", "in/b/d", "in/e"])
-    assert listed(f"{bucket}/in/", recursive=False) == ["in/a", "in/e"]
-
-
-def test_listing_starts_behind_a_key(bucket: str) -> None:
-    fill(bucket, ["in/2026-01", "in/2026-02", "in/2026-03"])
-    assert listed(f"{bucket}/in/", after="2026-01") == ["in/2026-02", "in/2026-03"]
-    assert listed(f"{bucket}/in/", after="2026-02-15") == ["in/2026-03"]
-    assert listed(f"{bucket}/in/", after="2026-03") == []
 
 
 def test_keys_stand_in_a_listing_as_they_are(bucket: str) -> None:
@@ -70,19 +46,6 @@ def test_listing_of_pages_is_whole(bucket: str, faults: Faults) -> None:
     S3.delete(*(f"{bucket}/{key}" for key in keys))
     assert faults.count("POST") == 2
     assert listed(bucket) == []
-
-
-def test_unfinished_uploads_are_found(bucket: str) -> None:
-    uploads = [ObjectUpload(f"{bucket}/{key}") for key in ("in/b", "in/a", "out/c")]
-    for upload in uploads:
-        upload.write(bytes(9 * 2**20))
-        upload.finish()
-    found = {one.name: one for one in S3.unfinished(f"{bucket}/in/")}
-    assert found.keys() == {"a", "b"}
-    assert S3.abort_unfinished(found["a"])
-    uploads[0].commit()
-    assert list(S3.unfinished(f"{bucket}/in/")) == []
-    assert listed(bucket) == ["in/b"]
 
 
 def test_remove_all_leaves_the_others(bucket: str, object_store: ObjectStore) -> None:

@@ -1,11 +1,9 @@
 """Reading objects in place: the bytes of one version, wherever one goes and whatever breaks off."""
 
 import io
-from pathlib import Path
 
 import pytest
 
-from batch_pipeline.model.location import to_uri
 from batch_pipeline.storage.errors import UnreachableError, reason_of
 from batch_pipeline.storage.filesystem import digest, local_file
 from batch_pipeline.storage.s3 import S3, ObjectReader
@@ -25,19 +23,6 @@ def test_object_reads_as_a_file_does(bucket: str) -> None:
         assert file.read() == b"o\nthree"
         assert file.read() == b""
     assert file.closed
-
-
-def test_large_object_arrives_whole(bucket: str) -> None:
-    S3.put(f"{bucket}/large", LARGE)
-    with S3.open(f"{bucket}/large") as file:
-        assert file.read() == LARGE
-
-
-def test_empty_object_has_no_bytes(bucket: str) -> None:
-    S3.put(f"{bucket}/empty", b"")
-    with ObjectReader(f"{bucket}/empty") as raw:
-        assert raw.facts.size_bytes == 0
-        assert raw.read() == b""
 
 
 @pytest.mark.parametrize(
@@ -179,20 +164,6 @@ def test_version_is_told_where_the_bucket_keeps_versions(
         assert raw.facts.version == first
     S3.put(f"{bucket}/a", b"hello")
     assert S3.head(f"{bucket}/a").version not in {None, first}
-
-
-def test_digest_is_of_the_bytes(bucket: str, tmp_path: Path) -> None:
-    S3.put(f"{bucket}/a", b"hello")
-    (tmp_path / "a").write_bytes(b"hello")
-    assert digest(f"{bucket}/a") == digest(to_uri(tmp_path / "a")) == SHA256_OF_HELLO
-
-
-def test_local_file_is_a_copy_that_goes(bucket: str) -> None:
-    S3.put(f"{bucket}/in/a b.csv", b"hello")
-    with local_file(f"{bucket}/in/a b.csv") as path:
-        assert path.name == "a b.csv"
-        assert path.read_bytes() == b"hello"
-    assert not path.parent.exists()
 
 
 def test_key_stands_as_it_is(bucket: str) -> None:

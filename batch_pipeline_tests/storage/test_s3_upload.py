@@ -9,7 +9,7 @@ from batch_pipeline.storage import s3_client
 from batch_pipeline.storage.errors import UnreachableError, reason_of
 from batch_pipeline.storage.filesystem import digest
 from batch_pipeline.storage.s3 import S3, ObjectUpload
-from batch_pipeline_tests.concurrency import run_python, together
+from batch_pipeline_tests.concurrency import run_python
 from batch_pipeline_tests.store_faults import Deed, Fault, Faults
 
 MIB = 2**20
@@ -81,30 +81,6 @@ def test_large_write_goes_in_parts(bucket: str) -> None:
     assert digest(f"{bucket}/large") == hashlib.sha256(LARGE).hexdigest()
 
 
-@pytest.mark.parametrize("octets", [b"hello", LARGE], ids=["small", "large"])
-def test_complete_twice_does_no_harm(bucket: str, octets: bytes) -> None:
-    upload = written(f"{bucket}/a", octets)
-    upload.commit()
-    upload.commit()
-    assert read(f"{bucket}/a") == octets
-
-
-@pytest.mark.parametrize("octets", [b"hello", LARGE], ids=["small", "large"])
-def test_abort_leaves_neither_object_nor_upload(bucket: str, octets: bytes) -> None:
-    before, after = written(f"{bucket}/a", octets), written(f"{bucket}/b", octets)
-    after.commit()
-    for upload in (before, after, after):
-        upload.abort()
-    assert (keys(bucket), unfinished(bucket)) == ([], [])
-
-
-def test_abort_in_the_middle_leaves_nothing(bucket: str) -> None:
-    upload = ObjectUpload(f"{bucket}/large")
-    upload.write(LARGE)
-    upload.abort()
-    assert (keys(bucket), unfinished(bucket)) == ([], [])
-
-
 @pytest.mark.parametrize("octets", [b"mine", LARGE], ids=["small", "large"])
 def test_abort_leaves_what_others_wrote(bucket: str, octets: bytes) -> None:
     S3.put(f"{bucket}/a", b"theirs")
@@ -132,25 +108,20 @@ def test_lost_reply_of_complete_is_found_out(bucket: str, faults: Faults) -> Non
     assert digest(f"{bucket}/large") == hashlib.sha256(LARGE).hexdigest()
 
 
-def test_upload_aborted_by_others_is_not_complete(bucket: str, faults: Faults) -> None:
+@pytest.mark.parametrize("theirs", [[], ["large"]], ids=["nothing", "theirs"])
+def test_upload_aborted_by_others_is_not_complete(
+    bucket: str, faults: Faults, theirs: list[str]
+) -> None:
     upload = written(f"{bucket}/large")
-    S3.put(f"{bucket}/large", b"theirs")
+    for key in theirs:
+        S3.put(f"{bucket}/{key}", b"theirs")
     for one in S3.unfinished(f"{bucket}/"):
         assert S3.abort_unfinished(one)
         assert not S3.abort_unfinished(one)
     faults.refuse(404, "NoSuchUpload", method="POST", times=1)  # moto fails in another way
     with pytest.raises(FileNotFoundError, match="was aborted, or is complete"):
         upload.commit()
-    assert read(f"{bucket}/large") == b"theirs"
-
-
-def test_upload_aborted_by_others_is_not_complete_where_nothing_is(
-    bucket: str, faults: Faults
-) -> None:
-    upload = written(f"{bucket}/large")
-    faults.refuse(404, "NoSuchUpload", method="POST", times=1)
-    with pytest.raises(FileNotFoundError, match="was aborted, or is complete"):
-        upload.commit()
+    assert [read(f"{bucket}/{key}") for key in keys(bucket)] == [b"theirs"] * len(theirs)
 
 
 @pytest.mark.usefixtures("few_attempts")
@@ -202,20 +173,6 @@ def test_process_killed_before_completion_shows_nothing(bucket: str) -> None:
     assert (keys(bucket), unfinished(bucket)) == ([], ["large"])
 
 
-def test_put_new_is_won_once(bucket: str) -> None:
-    writers = [b"writer %d" % number for number in range(8)]
-    won = together(
-        *(lambda octets=one: S3.create_if_absent(f"{bucket}/pointer", octets) for one in writers)
-    )
-    assert sorted(map(str, won)) == ["False"] * 7 + ["True"]
-    assert read(f"{bucket}/pointer") == writers[won.index(True)]
-
-
-def test_put_new_of_the_same_bytes_is_won_by_all(bucket: str) -> None:
-    won = together(*[lambda: S3.create_if_absent(f"{bucket}/pointer", b"same")] * 8)
-    assert won == [True] * 8
-
-
 @pytest.mark.parametrize("there", [b"other", b"same and more", b"sam", b""])
 def test_put_new_leaves_what_is_there(bucket: str, there: bytes) -> None:
     S3.put(f"{bucket}/pointer", there)
@@ -246,11 +203,3 @@ def test_put_new_where_conditions_are_unknown_says_so(bucket: str, faults: Fault
     with pytest.raises(OSError, match="NotImplemented") as failed:
         S3.create_if_absent(f"{bucket}/pointer", b"mine")
     assert reason_of(failed.value) == "the store answers NotImplemented: said by a test"
-
-
-def test_remove_of_what_is_not_there_does_no_harm(bucket: str) -> None:
-    S3.put(f"{bucket}/a", b"hello")
-    S3.delete(f"{bucket}/a")
-    S3.delete(f"{bucket}/a")
-    S3.delete(f"{bucket}/a", f"{bucket}/b")
-    assert keys(bucket) == []
