@@ -36,7 +36,7 @@ from batch_pipeline_tests.pipeline.garbage_fixture import GarbageScene, paths
 from batch_pipeline_tests.seeds import plan, query
 from batch_pipeline_tests.spark import transforms
 from batch_pipeline_tests.spark.cluster_files import FILES, TASK_ITEMS, encoded, landed
-from batch_pipeline_tests.spark.encode_fixture import Desk, names, records
+from batch_pipeline_tests.spark.encode_fixture import EncodeRun, names, records
 from batch_pipeline_tests.spark.spark_cluster import StandaloneCluster, standalone_cluster
 
 SLOW = {"BATCH_PIPELINE_FAILPOINTS": "encode.before_rename=sleep:4"}
@@ -108,7 +108,7 @@ def local_digests(tmp_path_factory: pytest.TempPathFactory, ground: Ground) -> l
         close_session()
         session = open_session(SparkSettings(home=ground.home, master="local[2]"))
         try:
-            return encoded(folder / "desk", session)
+            return encoded(folder / "run", session)
         finally:
             close_session()
 
@@ -118,17 +118,17 @@ def executors(session: SparkSession) -> int:
     return int(session.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
 
 
-def batch_of(desk: Desk, database: Database) -> GarbageScene:
+def batch_of(run: EncodeRun, database: Database) -> GarbageScene:
     """Plan one batch of the landed files."""
-    stream = replace(desk.stream, limits=limits(max_count=FILES, max_weight=2**20))
+    stream = replace(run.stream, limits=limits(max_count=FILES, max_weight=2**20))
     PartFileStorage(stream.storage).prepare()
     table = database.meta_table(stream.name)
-    table.register([item.file for item in desk.items], accept_changed=False)
+    table.register([item.file for item in run.items], accept_changed=False)
     batches = plan(database, stream.limits)
     assert len(batches) == 1
     columns = RecordSchema.from_json([("id", "integer"), ("name", "string")]).columns
     database.schemas.widen(stream.name, columns, text_source=True)
-    return GarbageScene(database=database, root=desk.root, batches=batches, stream=stream)
+    return GarbageScene(database=database, root=run.root, batches=batches, stream=stream)
 
 
 def published(scene: GarbageScene, session: SparkSession) -> Manifest:
@@ -162,11 +162,11 @@ def test_batch_whose_worker_is_killed_is_published_once_and_whole(
     session = ground.session()
     with ThreadPoolExecutor() as threads:
         wait_until(lambda: executors(session) == 2, "both executors come")
-        desk = landed(tmp_path / "desk", session)
-        scene = batch_of(desk, database)
+        run = landed(tmp_path / "run", session)
+        scene = batch_of(run, database)
         running = threads.submit(published, scene, session)
         wait_until(
-            lambda: only_half_a_task_is_left(desk.root) or running.done(),
+            lambda: only_half_a_task_is_left(run.root) or running.done(),
             "the slow worker is in mid-task",
         )
         assert not running.done()
@@ -174,7 +174,7 @@ def test_batch_whose_worker_is_killed_is_published_once_and_whole(
         manifest = running.result()
 
     listed = sorted(names(manifest.part_files))
-    left = sorted(set(desk.files()) - set(listed))
+    left = sorted(set(run.files()) - set(listed))
     assert [part.sha256 for part in manifest.part_files] == local_digests
     assert [one["id"] for one in records(manifest.part_files)] == list(range(FILES))
     attempts = query(database, "SELECT number, status, generation FROM batch_pipeline.attempt")
@@ -185,7 +185,7 @@ def test_batch_whose_worker_is_killed_is_published_once_and_whole(
     assert {name.startswith(".") for name in lost} == {True, False}  # an open one, finished ones
     scene.age()
     assert sorted(paths(scene.collect())) == lost
-    assert desk.files() == sorted([*listed, *pointer])
+    assert run.files() == sorted([*listed, *pointer])
     assert [Path(to_path(part.uri)).exists() for part in manifest.part_files] == [True] * 9
 
 
@@ -209,10 +209,10 @@ def test_executors_with_a_packed_archive_need_nothing_else(
     packed = tmp_path / "packed.tar.gz"
     build_archive(packed)
     with ground.other_session(packed, spark_pyspark_python=ground.bare_python) as session:
-        assert encoded(tmp_path / "desk", session) == local_digests
-        desk = landed(tmp_path / "to-s3", session)
-        desk.stream = replace(desk.stream, storage=Storage(root=f"{bucket}/batches", prefix="p-"))
-        written = desk.encode(id="integer", name="string").part_files
+        assert encoded(tmp_path / "run", session) == local_digests
+        run = landed(tmp_path / "to-s3", session)
+        run.stream = replace(run.stream, storage=Storage(root=f"{bucket}/batches", prefix="p-"))
+        written = run.encode(id="integer", name="string").part_files
 
     assert [part.sha256 for part in written] == local_digests
     assert {part.uri.rpartition("/")[0] for part in written} == {f"{bucket}/batches"}
@@ -234,18 +234,18 @@ def test_executors_without_a_module_of_the_transform_are_named(
 ) -> None:
     (tmp_path / "only_here.py").write_text(ONLY_HERE)
     monkeypatch.syspath_prepend(tmp_path)
-    desk = Desk(tmp_path, ground.session())
-    desk.stream = replace(desk.stream, transform="only_here:same")
-    desk.land(b"id\n1\n")
+    run = EncodeRun(tmp_path, ground.session())
+    run.stream = replace(run.stream, transform="only_here:same")
+    run.land(b"id\n1\n")
 
     with pytest.raises(ConfigurationError, match="cannot run tasks") as raised:
-        desk.encode(id="integer")
+        run.encode(id="integer")
 
     text = str(raised.value)
     assert text.startswith("Executor ")
     assert " lacks modules: only_here. Nothing was published. Run" in text
     assert "`batch-pipeline pack packed.tar.gz --with only_here`" in text
-    assert desk.files() == []
+    assert run.files() == []
 
 
 def test_session_whose_context_ends_in_mid_transform_is_replaced(
@@ -254,11 +254,11 @@ def test_session_whose_context_ends_in_mid_transform_is_replaced(
     """The JVM ends the context and lives on, as it does when the master removes the application."""
     mark = tmp_path / "mark"
     session = ground.session()
-    desk = Desk(tmp_path, session)
-    desk.stream = replace(desk.stream, transform=f"{transforms.__name__}:held")
-    desk.land(f"mark\n{mark}\n".encode())
+    run = EncodeRun(tmp_path, session)
+    run.stream = replace(run.stream, transform=f"{transforms.__name__}:held")
+    run.land(f"mark\n{mark}\n".encode())
     with ThreadPoolExecutor() as threads:
-        running = threads.submit(desk.encode, mark="string")
+        running = threads.submit(run.encode, mark="string")
         wait_until(lambda: mark.exists() or running.done(), "the function has begun")
         try:
             session.sparkContext._jsc.sc().stop()
@@ -289,11 +289,11 @@ def test_job_whose_master_was_started_again_ends(
     monkeypatch.setattr(engine, "EXECUTOR_LOSS_SECONDS", 1.0)
     mark = tmp_path / "mark"
     session = ground.session()
-    desk = Desk(tmp_path, session)
-    desk.stream = replace(desk.stream, transform=f"{transforms.__name__}:held")
-    desk.land(f"mark\n{mark}\n".encode())
+    run = EncodeRun(tmp_path, session)
+    run.stream = replace(run.stream, transform=f"{transforms.__name__}:held")
+    run.land(f"mark\n{mark}\n".encode())
     with ThreadPoolExecutor() as threads:
-        running = threads.submit(desk.encode, mark="string")
+        running = threads.submit(run.encode, mark="string")
         wait_until(lambda: mark.exists() or running.done(), "a task has begun")
         try:
             ground.cluster.restart_master()
@@ -302,7 +302,7 @@ def test_job_whose_master_was_started_again_ends(
         finally:
             mark.unlink(missing_ok=True)
 
-    assert desk.files() == []
+    assert run.files() == []
     assert ground.session() is not session
 
 

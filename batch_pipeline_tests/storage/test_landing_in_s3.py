@@ -18,12 +18,6 @@ from batch_pipeline_tests.factories import found_file, stream
 from batch_pipeline_tests.storage.bucket_landing import BucketLanding, names
 
 
-@pytest.fixture
-def place(bucket: str) -> BucketLanding:
-    """A new bucket with nothing in it."""
-    return BucketLanding(bucket)
-
-
 def test_found_object_has_the_facts_that_a_look_at_it_gives(place: BucketLanding) -> None:
     location = place.put("in/a b%20é+.csv", b"12345")
     [found] = place.landing().found_files()

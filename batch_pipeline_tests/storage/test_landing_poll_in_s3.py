@@ -16,12 +16,6 @@ from batch_pipeline_tests.storage.bucket_landing import BucketLanding, Clock, lo
 ASCENDING = Arrivals(order=KeyOrder.ASCENDING, relist=timedelta(hours=1))
 
 
-@pytest.fixture
-def place(bucket: str) -> BucketLanding:
-    """A new bucket with nothing in it."""
-    return BucketLanding(bucket)
-
-
 def _locations(database: Database) -> list[str]:
     rows = query(database, "SELECT location FROM batch_pipeline.item ORDER BY id")
     return [location.rpartition("/")[2] for (location,) in rows]
