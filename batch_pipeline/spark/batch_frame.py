@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.schema import RecordSchema
-from batch_pipeline.spark.frame_schema import frame_schema
 from batch_pipeline.spark.packed_archive import TaskFunction, with_archive
+from batch_pipeline.spark.transform import frame_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

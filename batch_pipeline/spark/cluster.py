@@ -127,12 +127,7 @@ class Cluster:
         python = python or self._default_python
         java_options = launch.java_options(home, options)
         return {
-            "spark.app.name": launch.APP_NAME,
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.sql.catalogImplementation": "in-memory",
-            "spark.sql.warehouse.dir": (home / "spark" / "warehouse").as_uri(),
-            **self._driver_address(),
+            **launch.driver_conf(home, on_this_machine=self.is_on_this_machine),
             **self._worker_conf(scratch, python),
             **self._forwarded_environment(),
             **launch.session_conf(user_conf),
@@ -158,14 +153,6 @@ class Cluster:
         if self.is_on_this_machine:
             return sys.executable
         return f"python{sys.version_info.major}.{sys.version_info.minor}"
-
-    def _driver_address(self) -> dict[str, str]:
-        if not self.is_on_this_machine:
-            return {}
-        return {
-            "spark.driver.host": launch.LOOPBACK,
-            "spark.driver.bindAddress": launch.LOOPBACK,
-        }
 
     def _worker_conf(self, scratch: Path, python: str) -> dict[str, str]:
         # The daemon forks workers that have imported everything. An executor's Python has it for

@@ -1,16 +1,18 @@
 """Find out why executors cannot run tasks, and name the executor, the cause and the next step.
 
-When a session is opened on a cluster, a small job inspects its executors. Executors that come later
+When a session is opened on a cluster, a small job probes its executors. Executors that come later
 are diagnosed from Spark's report of the task that failed there.
 """
 
+import importlib.util
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -28,19 +30,19 @@ from batch_pipeline.spark.engine import (
     is_engine_gone,
     is_stopped,
 )
-from batch_pipeline.spark.executor_probe import (
-    ExecutorReport,
-    is_importable,
-    make_probe,
-    required_modules,
+from batch_pipeline.spark.packed_archive import (
+    ARCHIVE_FOLDER,
+    NOTE_NAME,
+    TASK_DISTRIBUTIONS,
+    ArchiveNote,
 )
-from batch_pipeline.spark.packed_archive import ArchiveNote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 EXECUTOR_TIMEOUT_SECONDS = 600
+_TASK_MODULE = "batch_pipeline.spark.frames"
 _PROBE_GROUP = "batch-pipeline executors"
 _LISTENER_TIMEOUT_MILLISECONDS = 10_000
 _DRIVER_ID = "driver"
@@ -71,6 +73,24 @@ _PACK_STEP = (
     "install this release for the Python of the executors"
 )
 _PYTHON_STEP = f"Set PYSPARK_PYTHON to a Python {_PYTHON} that is installed there"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorReport:
+    """The facts that a probe collected on its executor.
+
+    `import_error` is why a module that is there cannot be imported. `package_digest` is None when
+    the package was not imported, `archive_note` when the executor uses no packed archive.
+    """
+
+    task_id: int
+    host: str
+    python: str
+    platform: str
+    missing_modules: tuple[str, ...]
+    import_error: str | None
+    package_digest: str | None
+    archive_note: dict[str, Any] | None
 
 
 def check_executors(session: "SparkSession", target: str) -> None:
@@ -174,7 +194,7 @@ def missing_modules(report: str) -> list[str]:
 
     A module that the driver lacks, too, is a mistake in the code: packing cannot bring it.
     """
-    return [name for name in dict.fromkeys(_MISSING_MODULE.findall(report)) if is_importable(name)]
+    return [name for name in dict.fromkeys(_MISSING_MODULE.findall(report)) if _is_importable(name)]
 
 
 def find_problem(report: ExecutorReport, driver: ArchiveNote) -> tuple[str, str] | None:
@@ -205,7 +225,7 @@ def _target(session: "SparkSession") -> str:
 def _pack_step(missing: Sequence[str]) -> str:
     """Return how to bring modules, which may be a user's, to the executors."""
     packages = dict.fromkeys(name.partition(".")[0] for name in missing)
-    of_user = [name for name in packages if name not in required_modules()]
+    of_user = [name for name in packages if name not in _required_modules()]
     if not of_user:
         return _PACK_STEP
     options = "".join(f" --with {name}" for name in of_user)
@@ -225,11 +245,8 @@ def _probe_connect_executors(
     probe = udf(make_probe(modules), "string", useArrow=False)
     count = _CONNECT_PROBE_TASKS
     rows = session.range(0, count, 1, count).select(probe("id")).collect()
-    driver = ArchiveNote.of_this_process({})
-    for (text,) in rows:
-        report = msgspec.json.decode(text, type=ExecutorReport)
-        if problem := find_problem(report, driver):
-            return _executor_error(_CONNECT_TARGET, None, report.host, *problem)
+    for report, problem in _problems(text for (text,) in rows):
+        return _executor_error(_CONNECT_TARGET, None, report.host, *problem)
     return None
 
 
@@ -238,13 +255,18 @@ def _probe_executors(
 ) -> ConfigurationError | None:
     """Return the first problem on the executors of a classic session."""
     group = f"{_PROBE_GROUP} {session.sparkContext.applicationId}"
+    for report, problem in _problems(_run_probes(session, target, group, tasks, modules)):
+        host, executor = _executor_of_task(session, group, report)
+        return _executor_error(target, executor, host, *problem)
+    return None
+
+
+def _problems(reports: Iterable[str]) -> Iterator[tuple[ExecutorReport, tuple[str, str]]]:
     driver = ArchiveNote.of_this_process({})
-    for text in _run_probes(session, target, group, tasks, modules):
+    for text in reports:
         report = msgspec.json.decode(text, type=ExecutorReport)
         if problem := find_problem(report, driver):
-            host, executor = _executor_of_task(session, group, report)
-            return _executor_error(target, executor, host, *problem)
-    return None
+            yield report, problem
 
 
 def _run_probes(
@@ -299,3 +321,77 @@ def _executor_error(
         f"{name} on {host}, of Spark at {target}, cannot run tasks: {problem}. "
         f"Nothing was published. {next_step}, then run again."
     )
+
+
+def _required_modules() -> list[str]:
+    """Return the modules that tasks import and the driver has."""
+    return ["batch_pipeline", *filter(_is_importable, TASK_DISTRIBUTIONS.values())]
+
+
+def _is_importable(module: str) -> bool:
+    """Return whether this process can import a module."""
+    if module in sys.modules:
+        return True
+    with suppress(ImportError, ValueError):  # its parent is missing, or is no package
+        return importlib.util.find_spec(module) is not None
+    return False
+
+
+def make_probe(extra_modules: Sequence[str] = ()) -> Callable[[int], str]:
+    """Return the function that returns the JSON of an `ExecutorReport` on an executor.
+
+    It runs on executors that lack this package, so it must not refer to the package: it is a nested
+    function with its own imports, which cloudpickle sends by value.
+    """
+    modules = list(dict.fromkeys([*_required_modules(), *extra_modules]))
+    task_module, note_name, archive_folder = _TASK_MODULE, NOTE_NAME, ARCHIVE_FOLDER
+
+    def probe(_number: int) -> str:
+        import importlib
+        import importlib.util
+        import json
+        import platform
+        import socket
+        import sys
+        from pathlib import Path
+
+        from pyspark import SparkFiles, TaskContext
+
+        def is_missing(name: str) -> bool:
+            try:
+                return importlib.util.find_spec(name) is None
+            except (ImportError, ValueError):
+                return True
+
+        archive = Path(SparkFiles.getRootDirectory(), archive_folder)
+        if archive.is_dir() and str(archive) not in sys.path:
+            sys.path.insert(1, str(archive))
+        import_error = digest = note = None
+        missing = [name for name in modules if is_missing(name)]
+        if "batch_pipeline" not in missing:
+            spec = importlib.util.find_spec("batch_pipeline")
+            folder = Path(spec.origin or "").parents[1] if spec is not None else Path()
+            note_file = folder / note_name
+            note = json.loads(note_file.read_text()) if note_file.is_file() else None
+        if not missing:
+            try:
+                importlib.import_module(task_module)
+                packed_archive = importlib.import_module("batch_pipeline.spark.packed_archive")
+                digest = packed_archive.package_digest()
+            except ImportError as error:
+                import_error = str(error)
+        context = TaskContext.get()
+        return json.dumps(
+            {
+                "task_id": -1 if context is None else context.taskAttemptId(),
+                "host": socket.gethostname(),
+                "python": platform.python_version(),
+                "platform": f"{sys.platform}-{platform.machine()}",
+                "missing_modules": missing,
+                "import_error": import_error,
+                "package_digest": digest,
+                "archive_note": note,
+            }
+        )
+
+    return probe

@@ -8,7 +8,7 @@ records that became bad in between cannot be set aside any more.
 import re
 import secrets
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
@@ -194,35 +194,25 @@ class _PartitionWriter:
 
     def _table(self, batch: pa.RecordBatch) -> Table:
         """Return the table of a batch; columns of JSON text are checked and stay text."""
-        columns = self._spec.columns
-        arrow_columns = _arrow_columns(columns, batch.schema)
-        nonfinite = self._spec.stream.on_nonfinite
+        columns, nonfinite = self._spec.columns, self._spec.stream.on_nonfinite
+        texts = [pa.types.is_string(arrow_type) for arrow_type in batch.schema.types]
+        # As Arrow has them: JSON text and columns without values are strings.
+        arrow_columns = [
+            Column(name=column.name, type=ColumnType.STRING) if is_text else column
+            for column, is_text in zip(columns, texts, strict=True)
+        ]
         table = convert_batch(batch, arrow_columns, nonfinite, self._next_record, {})
         self._next_record += batch.num_rows
-        json_columns = [
-            (index, column)
-            for index, (column, is_text) in enumerate(
-                zip(columns, map(pa.types.is_string, batch.schema.types), strict=True)
-            )
-            if is_text and column.type in JSON_TYPES
-        ]
-        arrays = table.batch.columns
-        for index, column in json_columns:
-            arrays[index] = _check_json_texts(arrays[index], column)
-        names = frozenset(column.name for _, column in json_columns)
+        arrays, json_names = table.batch.columns, set(table.json)
+        for index, column in enumerate(columns):
+            if texts[index] and column.type in JSON_TYPES:
+                arrays[index] = _check_json_texts(arrays[index], column)
+                json_names.add(column.name)
         return replace(
             table,
             batch=pa.RecordBatch.from_arrays(arrays, [column.name for column in columns]),
-            json=table.json | names,
+            json=frozenset(json_names),
         )
-
-
-def _arrow_columns(columns: Sequence[Column], schema: pa.Schema) -> list[Column]:
-    """Return the columns as Arrow has them: JSON text and columns without values are strings."""
-    return [
-        Column(name=column.name, type=ColumnType.STRING) if pa.types.is_string(kind) else column
-        for column, kind in zip(columns, schema.types, strict=True)
-    ]
 
 
 def _check_json_texts(texts: pa.StringArray, column: Column) -> pa.StringArray:

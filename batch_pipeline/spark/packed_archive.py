@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.metadata import Distribution, PackageNotFoundError, packages_distributions, version
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.storage.gzip_codec import HAS_ISAL
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+PACKAGE_FOLDER = Path(__file__).parents[1]
 ARCHIVE_FOLDER = "batch_pipeline_packed"
 NOTE_NAME = "batch_pipeline_packed.json"
 ARCHIVE_SUFFIXES = (".tar.gz", ".tgz")  # by which Spark knows that it can unpack a file
@@ -49,7 +50,6 @@ TASK_DISTRIBUTIONS: Mapping[str, str] = {
 _ATTACHED = "_batch_pipeline_packed"  # attribute of a session that has an archive
 _OPTIONAL = "isal"  # has no wheel for some platforms; executors need it if the driver has it
 _SOURCE_SUFFIXES = (".json", ".py", ".sql")
-_FOLDERS_WITHOUT_CODE = {"docs"}
 # What no task reads: tests, and what only compilers of other packages need.
 _EXCLUDED = re.compile(
     r"(^|/)__pycache__/|\.py[co]$|^pyarrow/(tests|include|src|includes)/|\.(pxd|pxi|pyx|pyi|h)$"
@@ -89,17 +89,15 @@ class ArchiveNote:
         return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
 
 
-def package_folder() -> Path:
-    """Return the folder of this package."""
-    return Path(__file__).parents[1]
-
-
-def package_files(folder: Path) -> Iterator[Path]:
-    """Yield the files of a package that tasks may need, sorted by path, without its `docs`."""
-    for path in sorted(folder.rglob("*")):
-        has_code = path.relative_to(folder).parts[0] not in _FOLDERS_WITHOUT_CODE
-        if path.suffix in _SOURCE_SUFFIXES and has_code and path.is_file():
-            yield path
+def package_files(folder: Path = PACKAGE_FOLDER) -> dict[str, Path]:
+    """Return the files of this package that tasks may need, by name, without its `docs`."""
+    return {
+        name: path
+        for path in sorted(folder.rglob("*"))
+        if path.suffix in _SOURCE_SUFFIXES
+        and not (name := path.relative_to(folder).as_posix()).startswith("docs/")
+        and path.is_file()
+    }
 
 
 def package_digest() -> str:
@@ -108,10 +106,8 @@ def package_digest() -> str:
     A version number would not do: checkouts of different commits have the same one.
     """
     digest = hashlib.sha256()
-    folder = package_folder()
-    for path in package_files(folder):
-        digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    for name, path in package_files().items():
+        digest.update(name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 
 
@@ -224,54 +220,47 @@ def build_archive(archive: Path, extra_modules: Sequence[str] = ()) -> ArchiveNo
             that belongs in it is not installed here.
     """
     _check_suffix(archive)
-    modules = [_UserModule(archive, name) for name in extra_modules]
-    roots = [*TASK_DISTRIBUTIONS, *(name for module in modules for name in module.distributions)]
+    roots = list(TASK_DISTRIBUTIONS)
+    files = {f"batch_pipeline/{name}": path for name, path in package_files().items()}
+    for module in extra_modules:
+        files |= _module_files(archive, module)
+        roots += packages_distributions().get(module, [])
     distributions = {
         distribution.metadata["Name"]: distribution
         for distribution in _with_requirements(archive, roots)
-        if not _is_this_project(distribution)
     }
-    names = sorted(distributions, key=str.lower)
-    note = ArchiveNote.of_this_process({name: distributions[name].version for name in names})
-    folder = package_folder()
-    files = {
-        f"batch_pipeline/{path.relative_to(folder).as_posix()}": path
-        for path in package_files(folder)
-    }
-    for module in modules:
-        files |= module.files
     for distribution in distributions.values():
         files |= _distribution_files(distribution)
+    names = sorted(distributions, key=str.lower)
+    note = ArchiveNote.of_this_process({name: distributions[name].version for name in names})
     _write_archive(archive, note, files)
     return note
 
 
-class _UserModule:
-    """A module of a user: its distributions, or its files where it belongs to none."""
-
-    def __init__(self, archive: Path, name: str) -> None:
-        spec = importlib.util.find_spec(name) if name.isidentifier() else None
-        if spec is None:
-            raise _archive_error(archive, f"there is no module {name!r} here")
-        self.distributions = packages_distributions().get(name, [])
-        self.files: dict[str, Path] = {}
-        for folder in map(Path, spec.submodule_search_locations or ()):
-            paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
-            self.files |= {f"{name}/{path.relative_to(folder).as_posix()}": path for path in paths}
-        if spec.submodule_search_locations is None and spec.origin is not None:
-            self.files[Path(spec.origin).name] = Path(spec.origin)
-        self.files = {name: path for name, path in self.files.items() if not _is_excluded(name)}
+def _module_files(archive: Path, module: str) -> dict[str, Path]:
+    """Return the files of a user's module, which may belong to no distribution."""
+    spec = importlib.util.find_spec(module) if module.isidentifier() else None
+    if spec is None:
+        raise _archive_error(archive, f"there is no module {module!r} here")
+    files: dict[str, Path] = {}
+    for folder in map(Path, spec.submodule_search_locations or ()):
+        paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+        files |= {f"{module}/{path.relative_to(folder).as_posix()}": path for path in paths}
+    if spec.submodule_search_locations is None and spec.origin is not None:
+        files[Path(spec.origin).name] = Path(spec.origin)
+    return {name: path for name, path in files.items() if not _EXCLUDED.search(name)}
 
 
 def _with_requirements(archive: Path, roots: Iterable[str]) -> Iterator[Distribution]:
-    """Yield distributions and all that these require, each once."""
-    seen: set[str] = set()
+    """Yield distributions and all that these require, each once, without this project."""
+    seen = {"batch-pipeline"}
     pending = [(name, name != _OPTIONAL) for name in roots]
     while pending:
         name, is_required = pending.pop()
-        if _normalize(name) in seen:
+        normalized = re.sub(r"[-_.]+", "-", name).lower()
+        if normalized in seen:
             continue
-        seen.add(_normalize(name))
+        seen.add(normalized)
         try:
             distribution = Distribution.from_name(name)
         except PackageNotFoundError as error:
@@ -280,8 +269,6 @@ def _with_requirements(archive: Path, roots: Iterable[str]) -> Iterator[Distribu
                 raise _archive_error(archive, reason) from error
             continue
         yield distribution
-        if _is_this_project(distribution):
-            continue
         for requirement in distribution.requires or ():
             specifier, _, marker = requirement.partition(";")
             required = re.match(r"[\w.-]+", specifier.strip())
@@ -294,7 +281,7 @@ def _distribution_files(distribution: Distribution) -> dict[str, Path]:
     files: dict[str, Path] = {}
     for file in distribution.files or ():
         name = PurePosixPath(file).as_posix()
-        if not name.startswith(("../", "/")) and not _is_excluded(name):
+        if not name.startswith(("../", "/")) and not _EXCLUDED.search(name):
             path = Path(str(distribution.locate_file(file)))
             if path.is_file():
                 files[name] = path
@@ -311,10 +298,10 @@ def _write_archive(archive: Path, note: ArchiveNote, files: dict[str, Path]) -> 
                 tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar,
             ):
                 text = note.to_json().encode()
-                tar.addfile(_tar_entry(NOTE_NAME, len(text)), io.BytesIO(text))
+                _add_file(tar, NOTE_NAME, io.BytesIO(text), len(text))
                 for name, path in sorted(files.items()):
                     with path.open("rb") as content:
-                        tar.addfile(_tar_entry(name, path.stat().st_size), content)
+                        _add_file(tar, name, content, path.stat().st_size)
             unfinished.replace(archive)
     except OSError as error:
         raise _archive_error(archive, (error.strerror or str(error)).lower()) from error
@@ -327,19 +314,7 @@ def _gzip_writer(file: Any) -> Any:
     return kind(filename="", mode="wb", compresslevel=1, fileobj=file, mtime=0)
 
 
-def _tar_entry(name: str, size_bytes: int) -> tarfile.TarInfo:
+def _add_file(tar: tarfile.TarFile, name: str, content: IO[bytes], size_bytes: int) -> None:
     entry = tarfile.TarInfo(name)
     entry.size = size_bytes
-    return entry
-
-
-def _is_excluded(name: str) -> bool:
-    return _EXCLUDED.search(name) is not None
-
-
-def _is_this_project(distribution: Distribution) -> bool:
-    return _normalize(distribution.metadata["Name"]) == "batch-pipeline"
-
-
-def _normalize(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+    tar.addfile(entry, content)

@@ -17,22 +17,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StringType, StructField, StructType
 
-from batch_pipeline.encode.arrow_types import ArrowTypeUnknownError
+from batch_pipeline.encode.arrow_types import JSON_TYPES, ArrowTypeUnknownError, arrow_schema_of
+from batch_pipeline.encode.readers.arrow_values import columns_from_schema
 from batch_pipeline.encode.task_values import TaskReport, TaskSpec, without_part_files
 from batch_pipeline.encode.writers.part_files import remove
 from batch_pipeline.model.encode import EncodeRequest, EncodeResult
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import ConfigurationError, PipelineError, TransformError
-from batch_pipeline.model.item import Item
-from batch_pipeline.model.manifest import ItemReport
-from batch_pipeline.model.record_rules import Evolution
-from batch_pipeline.model.schema import Column, Misfit, RecordSchema
+from batch_pipeline.model.record_rules import Evolution, ReadLimits
+from batch_pipeline.model.schema import Column, ColumnType, Misfit, RecordSchema
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.spark.engine import failure_reason
 from batch_pipeline.spark.executor_diagnostics import diagnose_job_error
-from batch_pipeline.spark.frame_schema import frame_columns, frame_schema
 from batch_pipeline.spark.frames import (
     FILE_CHANGED,
     ReadSpec,
@@ -61,6 +61,13 @@ _TRACEBACK_LINE = re.compile(r'File "([^"]+)", line ([0-9]+), in (\S+)')
 _LIBRARIES = ("pyspark", "py4j", "pandas", "pyarrow", "batch_pipeline", "concurrent")
 _MAX_CHECKS = 5
 _MAX_READS = 3
+
+# A column of JSON text is a string to Spark, and its type is in the column's metadata. Spark keeps
+# the metadata of a column that is only selected or renamed, and drops them for a computed one,
+# which is then plain text.
+TYPE_KEY = "batch_pipeline.type"
+_TYPES_IN_METADATA = JSON_TYPES | {ColumnType.UNKNOWN}
+_UNSUPPORTED = ("variant", "geometry", "geography", "calendarinterval", "void")
 _Result = TypeVar("_Result")
 
 
@@ -328,14 +335,14 @@ def _input_request(request: EncodeRequest) -> EncodeRequest:
 def _read_spec(spec: TaskSpec, report: TaskReport) -> ReadSpec:
     """Return what to read again: the usable files of a checked task and their record counts."""
     usable = {item.item_id: item for item in report.items if item.bad_file is None}
-    items = tuple(_pin_version(item, usable[item.id]) for item in spec.items if item.id in usable)
+    # With the ETag of the object that was checked, no other version is read.
+    items = tuple(
+        replace(item, file=replace(item.file, etag=usable[item.id].etag or item.file.etag))
+        for item in spec.items
+        if item.id in usable
+    )
     task = replace(spec, items=items, checks_only=False)
     return ReadSpec(task=task, expected_records=tuple(usable[item.id].written for item in items))
-
-
-def _pin_version(item: Item, report: ItemReport) -> Item:
-    """Return an item with the ETag of the object that was checked, so that no other is read."""
-    return item if report.etag is None else replace(item, file=replace(item.file, etag=report.etag))
 
 
 def _record_frame(
@@ -345,3 +352,40 @@ def _record_frame(
     arrow_schema = to_arrow_schema(spark_schema, timezone="UTC")
     payloads = [msgspec.json.encode(spec) for spec in specs]
     return task_frame(session, payloads, record_reader(schema, arrow_schema), spark_schema)
+
+
+def frame_schema(schema: RecordSchema) -> StructType:
+    """Return the DataFrame schema; objects, arrays and mixed values are strings with metadata."""
+    plain = from_arrow_schema(arrow_schema_of(schema.columns), prefer_timestamp_ntz=True)
+    fields: list[StructField] = []
+    for field, column in zip(plain.fields, schema.columns, strict=True):
+        metadata = {TYPE_KEY: column.type.value} if column.type in _TYPES_IN_METADATA else None
+        fields.append(StructField(field.name, field.dataType, nullable=True, metadata=metadata))
+    return StructType(fields)
+
+
+def frame_columns(frame: StructType, limits: ReadLimits) -> tuple[Column, ...]:
+    """Return the columns of a DataFrame; structs, maps and arrays become JSON text.
+
+    Raises:
+        ArrowTypeUnknownError: two columns have the same name, or a type has no JSON form.
+    """
+    for field in frame.fields:
+        type_name = field.dataType.simpleString()  # has the names of nested types, too
+        if any(unsupported in type_name for unsupported in _UNSUPPORTED):
+            raise ArrowTypeUnknownError(f"column {field.name!r} has the type {type_name}; cast it")
+    try:
+        columns = columns_from_schema(to_arrow_schema(frame, timezone="UTC"), limits)
+    except PySparkException as error:
+        raise ArrowTypeUnknownError(str(error)) from error
+    return tuple(
+        _column_of_metadata(field) or column
+        for field, column in zip(frame.fields, columns, strict=True)
+    )
+
+
+def _column_of_metadata(field: StructField) -> Column | None:
+    type_name = field.metadata.get(TYPE_KEY)
+    if type_name is None or not isinstance(field.dataType, StringType):
+        return None
+    return Column(name=field.name, type=ColumnType(type_name))

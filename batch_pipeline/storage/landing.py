@@ -152,17 +152,12 @@ class SourceLanding:
         """Return the error that says why the landing, or its queue, cannot be reached."""
         return LandingUnavailableError(self.stream.name, uri or self.source.uri, reason_of(error))
 
-    def compare(self, registered: LandedFile) -> str:
-        """Describe how the file of an item is now."""
-        return compare(registered)
-
     def why_not(self, file: str) -> str:
         """Describe why a file is not, or not yet, one that this landing lists."""
         name = self.files.resolve(self.source.uri, file)
         if name is None:
             return "the file lies outside of the landing"
-        misfit = _misfit(self.uri_of(name))
-        if misfit is not None:
+        if misfit := _misfit(self.uri_of(name)):
             return f"its key {misfit}; copy the object to another key"
         return self._absence(name) or exclusion_reason(self.source, name) or NOT_YET
 
@@ -184,33 +179,32 @@ class SourceLanding:
         return None
 
     def _examine(self, one: ListedFile, facts: FileFacts, files: FileSystem) -> Examined:
-        refused = self._refusal(one)
-        if refused is not None:
+        if refused := self._refusal(one):
             return refused
         if 0 <= self.now() - facts.modified_at.timestamp() < files.settle_seconds:
-            settled = self.settled(one.name, facts)
-            if settled is None:
-                return None
-            facts = settled
+            return self.settled(one.name, facts)
         return None if _is_folder_marker(one.name, facts) else facts
 
     def _refusal(self, one: ListedFile) -> PipelineError | None:
         """Return why a wanted file cannot be registered, None where it can."""
-        if one.is_link:
-            uri = self.uri_of(one.name)
-            if self.files.leads_outside(uri, self.source.within):
-                return _link_leads_out(self.stream.name, shown(uri))
-        if "#" in one.name or "\0" in one.name:  # no other name can be unfit
-            uri = self.uri_of(one.name)
-            misfit = _misfit(uri)
-            return None if misfit is None else _unfit_key(self.stream.name, uri, misfit)
-        return None
+        if not (one.is_link or "#" in one.name or "\0" in one.name):
+            return None  # no other name can be unfit
+        uri = self.uri_of(one.name)
+        if one.is_link and self.files.leads_outside(uri, self.source.within):
+            why = "it is a link that leads out of the landing"
+            step = "Put the file itself there, add the folder that it lies in to `source.roots`"
+            step += ", or leave the link out"
+            return _not_registered(self.stream.name, shown(uri), why, step)
+        misfit = _misfit(uri)
+        if misfit is None:
+            return None
+        step = "Copy the object to another key and delete this one, or leave it out"
+        return _not_registered(self.stream.name, uri, f"its key {misfit}", step)
 
     def _present(self, name: str) -> Examined:
         if not wanted_names(self.source).match(name):
             return None
-        refused = self._refusal(ListedFile(name))
-        if refused is not None:
+        if refused := self._refusal(ListedFile(name)):
             return refused
         uri = self.uri_of(name)
         try:
@@ -252,7 +246,7 @@ def compare(file: LandedFile) -> str:
 
 def exclusion_reason(source: Source, name: str) -> str | None:
     """Describe why a name below the landing is left out; None where it is taken."""
-    if _is_unfinished(name):
+    if re.match(f"{_HIDDEN_FOLDER}|{_expression(UNFINISHED)}", name):
         return f"names like {', '.join(UNFINISHED)} are unfinished files"
     if not wanted_names(source).match(name):
         return "left out by `source.include` and `source.exclude`"
@@ -269,10 +263,6 @@ def wanted_names(source: Source) -> re.Pattern[str]:
 def _wanted_names(include: tuple[str, ...], exclude: tuple[str, ...]) -> re.Pattern[str]:
     unwanted = f"{_HIDDEN_FOLDER}|{_expression((*UNFINISHED, *exclude))}"
     return re.compile(rf"(?s:(?=.))(?!{unwanted})(?:{_expression(include)})")
-
-
-def _is_unfinished(name: str) -> bool:
-    return re.match(f"{_HIDDEN_FOLDER}|{_expression(UNFINISHED)}", name) is not None
 
 
 def _expression(patterns: tuple[str, ...]) -> str:
@@ -297,17 +287,8 @@ def _misfit(uri: str) -> str | None:
     return "holds a NUL, which no database takes" if "\0" in uri else None
 
 
-def _link_leads_out(stream: str, path: str) -> ConfigurationError:
+def _not_registered(stream: str, place: str, why: str, step: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{stream}: {path!r} was not registered, for it is a link that leads out of "
-        f"the landing; what else has landed is. Put the file itself there, add the folder that "
-        f"it lies in to `source.roots`, or leave the link out by `source.exclude`."
-    )
-
-
-def _unfit_key(stream: str, uri: str, why: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"{stream}: {uri!r} was not registered, for its key {why}; what else "
-        f"has landed is. Copy the object to another key and delete this one, or leave it out "
+        f"{stream}: {place!r} was not registered, for {why}; what else has landed is. {step} "
         f"by `source.exclude`."
     )

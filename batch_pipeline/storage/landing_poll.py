@@ -23,7 +23,6 @@ from batch_pipeline.storage.landing import SourceLanding
 from batch_pipeline.storage.s3_events import Queue, S3EventListing
 
 _SHARDS = 256
-_64_BITS = 2**64 - 1
 
 
 class SeenFiles:
@@ -34,11 +33,11 @@ class SeenFiles:
     """
 
     def __init__(self, fingerprints: Iterable[int] = ()) -> None:
-        self._shards = [array("Q") for _ in range(_SHARDS)]
+        self._shards = [array("q") for _ in range(_SHARDS)]
         for one in fingerprints:
             self._shards[one % _SHARDS].append(one)
         for number, shard in enumerate(self._shards):  # one by one: sorting takes five times this
-            self._shards[number] = array("Q", sorted(shard))
+            self._shards[number] = array("q", sorted(shard))
 
     def __contains__(self, fingerprint: int) -> bool:
         shard = self._shards[fingerprint % _SHARDS]
@@ -54,7 +53,7 @@ def fingerprint(name: str, size_bytes: int, state: State) -> int:
 
     `hash` has another key in each process, which is as long as a fingerprint lives.
     """
-    return hash((name, size_bytes, state)) & _64_BITS
+    return hash((name, size_bytes, state))
 
 
 @dataclass(slots=True)
@@ -65,7 +64,7 @@ class _Pass:
     position: str = ""
     files: int = 0
     returned: int = 0
-    fingerprints: "array[int]" = field(default_factory=lambda: array("Q"))
+    fingerprints: "array[int]" = field(default_factory=lambda: array("q"))
     trouble: PipelineError | None = None
 
 
@@ -76,7 +75,7 @@ class _Poll:
     highest: str
     position: str = ""
     is_at_end: bool = False
-    known: "array[int]" = field(default_factory=lambda: array("Q"))
+    known: "array[int]" = field(default_factory=lambda: array("q"))
     returned: dict[str, int] = field(default_factory=dict)
     files: int = 0
     trouble: PipelineError | None = None

@@ -15,11 +15,10 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from io import BufferedReader
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 from uuid import uuid4
 
@@ -77,7 +76,7 @@ class LocalFileSystem(FileSystem):
         names = [
             (os.fsencode(name), name, entry.is_symlink())
             for name, entry in _walk(folder, start, recursive=recursive, is_known=is_known)
-            if name.startswith(start) and shown_name(entry.name) is None
+            if shown_name(entry.name) is None
         ]
         behind = os.fsencode(after)
         for raw, name, is_link in sorted(names):
@@ -103,11 +102,7 @@ class LocalFileSystem(FileSystem):
         return open(to_path(uri), "rb")  # noqa: PTH123 - many small files; the caller closes
 
     def pin(
-        self,
-        uri: str,
-        *,
-        etag: str | None = None,
-        roots: Roots | None = None,
+        self, uri: str, *, etag: str | None = None, roots: Roots | None = None
     ) -> "PinnedLocalFile":
         return PinnedLocalFile(uri, roots)
 
@@ -145,7 +140,7 @@ class LocalFileSystem(FileSystem):
 
     def unfinished(self, prefix: str, *, recursive: bool = True) -> Iterator[UnfinishedFile]:
         folder, start = _split(prefix)
-        for hidden, entry in _walk(folder, start, recursive=recursive):
+        for hidden, entry in _walk(folder, "", recursive=recursive):
             last = shown_name(entry.name)
             name = hidden.removesuffix(entry.name) + (last or "")
             if last is None or not name.startswith(start) or entry.is_symlink():
@@ -318,24 +313,23 @@ def _split(prefix: str) -> tuple[str, str]:
 def _walk(
     folder: str, start: str, *, recursive: bool, below: str = "", is_known: IsKnown | None = None
 ) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
-    """Walk over the files of a folder, and of folders below it whose names begin with `start`.
+    """Walk over the files of a folder, and of those below it, whose paths begin with `start`.
 
-    Links to folders are not followed. Known files are left out here: a poll of 100,000 unchanged
-    files takes half of the time that it takes to sort, match and look at all of them.
+    Links to folders are not followed. Known files are left out here, because a poll of unchanged
+    files would take twice the time to sort, match and look at all of them.
     """
-    with os.scandir(folder or "/") as entries:
+    # By descriptor: each `stat` then looks up a name, not a whole path.
+    with _open_folder(folder or "/") as descriptor, os.scandir(descriptor) as entries:
         for entry in entries:
-            name = below + entry.name
+            name = entry.name
+            if not name.startswith(start):
+                continue
             if entry.is_dir(follow_symlinks=False):
-                if recursive and entry.name.startswith(start) and not entry.name.startswith("."):
-                    yield from _walk(
-                        entry.path, "", recursive=True, below=f"{name}/", is_known=is_known
-                    )
-                continue
-            if is_known and entry.name.startswith(start) and _is_known(name, entry, is_known):
-                continue
-            if _is_file(entry):
-                yield name, entry
+                if recursive and not name.startswith("."):
+                    path, own = f"{folder}/{name}", f"{below}{name}/"
+                    yield from _walk(path, "", recursive=True, below=own, is_known=is_known)
+            elif not (is_known and _is_known(below + name, entry, is_known)) and _is_file(entry):
+                yield below + name, entry
 
 
 def _is_known(name: str, entry: "os.DirEntry[str]", is_known: IsKnown) -> bool:
@@ -398,9 +392,15 @@ def sync_folder(folder: Path) -> None:
     Raises:
         OSError: the system refuses.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with _open_folder(folder) as descriptor:
         os.fsync(descriptor)
+
+
+@contextmanager
+def _open_folder(path: str | Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -494,12 +494,7 @@ class PrivateFolder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
 

@@ -7,8 +7,9 @@ anybody may have written there: bounded, and as JSON alone.
 import errno
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from batch_pipeline.model.batch import Attempt
@@ -16,7 +17,7 @@ from batch_pipeline.model.errors import ManifestFileTakenError, StorageUnavailab
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.garbage import Folder
 from batch_pipeline.model.location import join_uri, shown
-from batch_pipeline.model.manifest import Manifest, PartFile
+from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.manifest_file import (
     InventoryOlderError,
     ManifestUnfitError,
@@ -24,12 +25,13 @@ from batch_pipeline.model.manifest_file import (
 )
 from batch_pipeline.model.published import PublishedBatch
 from batch_pipeline.model.stream import Storage
-from batch_pipeline.storage.errors import OTHER_VERSION, reason_of
+from batch_pipeline.storage.errors import OTHER_VERSION, raise_as, reason_of
 from batch_pipeline.storage.filesystem import FileSystem, filesystem_of, no_facts
 from batch_pipeline.storage.verification import ensure_store_answered
 
 DISCARDED = "discarded"
 _ORIGIN = "inventory"
+_ENTRY_FACTS = ("uri", "records", "size_bytes", "sha256")
 _MAX_ENTRY_BYTES = 2**13  # more than the entry of a part file takes
 _MAX_REST_BYTES = 2**26  # a schema of some thousand columns, and the items of its origin
 
@@ -53,8 +55,11 @@ class ManifestFiles:
         Raises:
             StorageUnavailableError: they cannot be listed.
         """
-        with self._unlisted():
-            yield from self._list(start)
+        # Writing to a root that is gone reports it.
+        with self._unlisted(), suppress(FileNotFoundError, NotADirectoryError):
+            for one in self._files.list(self._uri(start), recursive=False, facts_for=no_facts):
+                if not one.is_link:
+                    yield one.name
 
     def read(self, name: str, most: int) -> bytes:
         """Read a manifest file.
@@ -65,7 +70,7 @@ class ManifestFiles:
         """
         with self._unlisted():
             try:
-                with filesystem_of(self._uri(name)).open(self._uri(name)) as file:
+                with self._files.open(self._uri(name)) as file:
                     text = file.read(most + 1)
             except FileNotFoundError as error:
                 raise ManifestUnfitError(name, "it is not there any more") from error
@@ -116,20 +121,8 @@ class ManifestFiles:
     def _uri(self, name: str) -> str:
         return join_uri(self.root, f"{Folder.MANIFESTS}/{name}")
 
-    def _list(self, start: str) -> Iterator[str]:
-        try:
-            for one in self._files.list(self._uri(start), recursive=False, facts_for=no_facts):
-                if not one.is_link:
-                    yield one.name
-        except (FileNotFoundError, NotADirectoryError):
-            return  # writing there reports it
-
-    @contextmanager
-    def _unlisted(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise _unlisted(self._uri(""), reason_of(error)) from error
+    def _unlisted(self) -> AbstractContextManager[None]:
+        return raise_as(partial(_unlisted, self._uri("")))
 
 
 def _unlisted(uri: str, reason: str) -> StorageUnavailableError:
@@ -222,23 +215,20 @@ def _difference(text: bytes, one: PublishedBatch) -> str | None:
         return "is not of the attempt that is published"
     if written.get("generation") != one.generation:
         return "tells another generation"
-    for key, files in (
-        ("part_files", one.part_files),
-        ("quarantine_files", one.quarantine_files),
-    ):
-        if _entry_facts(written.get(key)) != [_part_facts(part) for part in files]:
+    for key, files in {
+        "part_files": one.part_files,
+        "quarantine_files": one.quarantine_files,
+    }.items():
+        stated = [tuple(getattr(part, name) for name in _ENTRY_FACTS) for part in files]
+        if _entry_facts(written.get(key)) != stated:
             return f"tells other {key} than the inventory"
     records = written.get("records")
     counted = records.get("written") if isinstance(records, dict) else None
     return None if counted == one.batch.written else "tells other counters than the inventory"
 
 
-def _part_facts(part: PartFile) -> tuple[object, ...]:
-    return part.uri, part.records, part.size_bytes, part.sha256
-
-
 def _entry_facts(entries: object) -> list[tuple[object, ...]]:
     """Return the facts of entries; keys that a later release may add are left out."""
-    names = ("uri", "records", "size_bytes", "sha256")
     some = entries if isinstance(entries, list) else []
-    return [tuple(one.get(name) for name in names) if isinstance(one, dict) else () for one in some]
+    values = [one if isinstance(one, dict) else {} for one in some]
+    return [tuple(one.get(name) for name in _ENTRY_FACTS) for one in values]

@@ -5,8 +5,9 @@ writer has left unfinished counts as a hidden file. Which files may be deleted i
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from uuid import uuid4
 
 from batch_pipeline.model.batch import Attempt
@@ -20,7 +21,7 @@ from batch_pipeline.model.garbage import Folder, StoredFile, hidden_name, shown_
 from batch_pipeline.model.location import join_uri
 from batch_pipeline.model.manifest import Manifest, PartFile
 from batch_pipeline.model.stream import Storage
-from batch_pipeline.storage.errors import is_missing_bucket, reason_of
+from batch_pipeline.storage.errors import is_missing_bucket, raise_as
 from batch_pipeline.storage.filesystem import FileFacts, FileSystem, filesystem_of, no_facts
 from batch_pipeline.storage.manifest_files import (
     already_there,
@@ -79,9 +80,8 @@ class PartFileStorage:
         for part in parts:
             with self._unavailable():
                 facts = self._facts(part.uri)
-            found = None if facts is None else facts.size_bytes
-            if found != part.size_bytes:
-                raise _part_files_elsewhere(self.storage.root, part.uri, part.size_bytes, found)
+            if facts is None or facts.size_bytes != part.size_bytes:
+                raise _part_file_elsewhere(self.storage.root, part, facts)
 
     def remove_attempt(self, stem: str) -> int:
         """Delete every file of one attempt, finished or not, and return their number.
@@ -90,15 +90,12 @@ class PartFileStorage:
             StorageUnavailableError: the files cannot be listed or deleted.
         """
         names = f"{self.storage.prefix}{stem}-"
-        removed = 0
         with self._unavailable():
-            for folder, start in (
-                (Folder.ROOT, names),
-                (Folder.ROOT, f".{names}"),
-                (Folder.QUARANTINE, names),
-            ):
-                removed += self._remove_all(folder, start)
-        return removed
+            return (
+                self._remove_all(Folder.ROOT, names)
+                + self._remove_all(Folder.ROOT, f".{names}")
+                + self._remove_all(Folder.QUARANTINE, names)
+            )
 
     def files(self) -> Iterator[StoredFile]:
         """List the files of the root and of its folders, unfinished ones included, in no order.
@@ -111,8 +108,7 @@ class PartFileStorage:
         with self._garbage_left():
             for folder in Folder:
                 with _missing_is_empty():
-                    yield from self._finished(folder)
-                    yield from self._unfinished(folder)
+                    yield from self._files_of(folder)
 
     def remove(self, file: StoredFile) -> bool:
         """Delete a file as `files` lists it; return whether it was there.
@@ -120,10 +116,10 @@ class PartFileStorage:
         Raises:
             GarbageLeftError: it cannot be deleted.
         """
+        uri, hidden = self._uri(file.folder, file.name), shown_name(file.name)
         with self._garbage_left():
-            if self._abort(file):
+            if hidden is not None and self._abort(file.folder, hidden):
                 return True
-            uri = self._uri(file.folder, file.name)
             if self._facts(uri) is None:
                 return False
             self._files.delete(uri)
@@ -145,13 +141,11 @@ class PartFileStorage:
             ManifestFileTakenError: the file of another attempt is there.
         """
         uri = self.pointer_uri(manifest)
-        try:
+        with raise_as(partial(ManifestFileUnavailableError, uri)):
             if self._files.create_if_absent(uri, manifest_file_text(manifest).encode()):
                 return uri
             with self._files.open(uri) as file:
                 there = file.read()
-        except OSError as error:
-            raise ManifestFileUnavailableError(uri, reason_of(error)) from error
         check_manifest_file(there, manifest, uri)
         return uri
 
@@ -174,8 +168,8 @@ class PartFileStorage:
     def _remove_all(self, folder: Folder, start: str) -> int:
         prefix, removed = self._prefix(folder, start), 0
         with _missing_is_empty():
-            for file in self._files.unfinished(prefix, recursive=False):
-                removed += self._files.abort_unfinished(file)
+            unfinished = self._files.unfinished(prefix, recursive=False)
+            removed += sum(map(self._files.abort_unfinished, unfinished))
             listed = self._files.list(prefix, recursive=False, facts_for=no_facts)
             uris = [self._uri(folder, one.name) for one in listed]
             if uris:
@@ -183,7 +177,7 @@ class PartFileStorage:
             removed += len(uris)
         return removed
 
-    def _finished(self, folder: Folder) -> Iterator[StoredFile]:
+    def _files_of(self, folder: Folder) -> Iterator[StoredFile]:
         for one in self._files.list(self._prefix(folder), recursive=False):
             facts = one.facts
             if facts is not None and facts.is_regular and not one.is_link:
@@ -193,40 +187,25 @@ class PartFileStorage:
                     size_bytes=facts.size_bytes,
                     modified_at=facts.modified_at,
                 )
-
-    def _unfinished(self, folder: Folder) -> Iterator[StoredFile]:
-        for one in self._files.unfinished(self._prefix(folder), recursive=False):
+        for unfinished in self._files.unfinished(self._prefix(folder), recursive=False):
             yield StoredFile(
                 folder=folder,
-                name=hidden_name(one.name),
-                size_bytes=one.size_bytes,
-                modified_at=one.started_at,
+                name=hidden_name(unfinished.name),
+                size_bytes=unfinished.size_bytes,
+                modified_at=unfinished.started_at,
             )
 
-    def _abort(self, file: StoredFile) -> bool:
-        """Remove the unfinished files that a hidden name stands for; return whether one was."""
-        name = shown_name(file.name)
-        if name is None:
-            return False
-        prefix = self._prefix(file.folder, name)
-        unfinished = self._files.unfinished(prefix, recursive=False)
+    def _abort(self, folder: Folder, name: str) -> int:
+        """Remove the unfinished files of a name; return how many were there."""
+        unfinished = self._files.unfinished(self._prefix(folder, name), recursive=False)
         same = [one for one in unfinished if one.name == name]
-        aborted = [self._files.abort_unfinished(one) for one in same]
-        return any(aborted)
+        return sum(self._files.abort_unfinished(one) for one in same)
 
-    @contextmanager
-    def _unavailable(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise StorageUnavailableError(self.storage.root, reason_of(error)) from error
+    def _unavailable(self) -> AbstractContextManager[None]:
+        return raise_as(partial(StorageUnavailableError, self.storage.root))
 
-    @contextmanager
-    def _garbage_left(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise GarbageLeftError(self.storage.root, reason_of(error)) from error
+    def _garbage_left(self) -> AbstractContextManager[None]:
+        return raise_as(partial(GarbageLeftError, self.storage.root))
 
 
 @contextmanager
@@ -239,13 +218,11 @@ def _missing_is_empty() -> Iterator[None]:
             raise
 
 
-def _part_files_elsewhere(
-    root: str, uri: str, size_bytes: int, found_bytes: int | None
-) -> ConfigurationError:
-    found = "is not there" if found_bytes is None else f"has {found_bytes} B"
+def _part_file_elsewhere(root: str, part: PartFile, facts: FileFacts | None) -> ConfigurationError:
+    found = "is not there" if facts is None else f"has {facts.size_bytes} B"
     return ConfigurationError(
-        f"Storage {root}: an executor wrote {uri} with "
-        f"{size_bytes} B, and seen from here it {found}. Executors write "
+        f"Storage {root}: an executor wrote {part.uri} with "
+        f"{part.size_bytes} B, and seen from here it {found}. Executors write "
         f"to another disk. Nothing was published; what they wrote is left on their disks. "
         f"Share the folder with all machines of the cluster at the same path, or let "
         f"`storage.root` be in S3, then run again."

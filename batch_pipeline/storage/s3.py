@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 from typing_extensions import Buffer
@@ -25,7 +25,7 @@ from typing_extensions import Buffer
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.location import Roots, split_object, to_object_uri
 from batch_pipeline.storage import s3_client
-from batch_pipeline.storage.errors import UnreachableError, translate_store_errors, unreachable
+from batch_pipeline.storage.errors import UnreachableError
 from batch_pipeline.storage.filesystem import (
     FileFacts,
     FileSystem,
@@ -34,6 +34,7 @@ from batch_pipeline.storage.filesystem import (
     UnfinishedFile,
     register_filesystem,
 )
+from batch_pipeline.storage.s3_client import translate_store_errors, unreachable
 
 BUFFER_BYTES = 2**18
 PART_BYTES = 8 * 2**20  # S3 takes 10,000 parts, so 80 GB of an object
@@ -45,7 +46,6 @@ _MARK = "batch-pipeline-upload"
 _CREATE_ATTEMPTS = 4
 _PAGE_KEYS = {"IsTruncated", "KeyCount", "Name"}  # every store returns at least one of them
 _MAX_DELETED = 1000  # S3 takes so many keys in one request
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +77,9 @@ class S3FileSystem(FileSystem):
             request["Delimiter"] = "/"
         for page in _pages(prefix, request, self.client):
             for one in page.get("Contents", ()):
-                name = one["Key"][len(folder) :]
-                if is_known is not None:
-                    facts = _listed_facts(one)
-                    if is_known(name, facts.size_bytes, facts.state):
-                        continue
-                is_wanted = facts_for is None or facts_for(name)
-                yield ListedFile(name, _listed_facts(one) if is_wanted else None)
+                name, facts = one["Key"][len(folder) :], _listed_facts(one)
+                if is_known is None or not is_known(name, facts.size_bytes, facts.state):
+                    yield ListedFile(name, facts if facts_for is None or facts_for(name) else None)
 
     def head(self, uri: str, *, checksum: bool = False) -> FileFacts:
         bucket, key = split_object(uri)
@@ -129,17 +125,15 @@ class S3FileSystem(FileSystem):
                 self.client().delete_object(Bucket=bucket, Key=key)
             return
         for first in range(0, len(uris), _MAX_DELETED):
-            self._delete_some(uris[first : first + _MAX_DELETED])
-
-    def _delete_some(self, uris: tuple[str, ...]) -> None:
-        keys = [{"Key": split_object(uri)[1]} for uri in uris]
-        bucket, _ = split_object(uris[0])
-        with translate_store_errors(uris[0]):
-            response = self.client().delete_objects(
-                Bucket=bucket, Delete={"Objects": keys, "Quiet": True}
-            )
-        for refused in response.get("Errors", ()):
-            self.delete(to_object_uri(bucket, refused["Key"]))  # its error says why
+            some = uris[first : first + _MAX_DELETED]
+            bucket, _ = split_object(some[0])
+            keys = [{"Key": split_object(uri)[1]} for uri in some]
+            with translate_store_errors(some[0]):
+                response = self.client().delete_objects(
+                    Bucket=bucket, Delete={"Objects": keys, "Quiet": True}
+                )
+            for refused in response.get("Errors", ()):
+                self.delete(to_object_uri(bucket, refused["Key"]))  # its error says why
 
     def unfinished(self, prefix: str, *, recursive: bool = True) -> Iterator[UnfinishedFile]:
         """List the multipart uploads that are neither complete nor aborted."""
@@ -187,6 +181,7 @@ class ObjectReader(io.RawIOBase):
 
     `facts` are those of this version. Opening begins to fetch it, and what follows the place where
     reading began comes as one stream. A connection that breaks off is reopened where it ended.
+    `errors` records what goes wrong: a consumer may take that for damage.
     """
 
     def __init__(
@@ -212,10 +207,13 @@ class ObjectReader(io.RawIOBase):
             facts = _facts(response, uri)
         self.facts = facts
         self._condition = _only(facts.etag)
+        self.errors: list[OSError] = []
 
     def again(self) -> "ObjectReader":
         """Return another reader of the same version, at its start; no request is made yet."""
-        return ObjectReader(self.uri, facts=self.facts, client=self._client)
+        reader = ObjectReader(self.uri, facts=self.facts, client=self._client)
+        reader.errors = self.errors
+        return reader
 
     def readable(self) -> bool:
         """Return True."""
@@ -249,14 +247,11 @@ class ObjectReader(io.RawIOBase):
         wanted = min(len(view), self.facts.size_bytes - self._position)
         if wanted <= 0:
             return 0
-        for _ in range(_REOPENINGS):
-            self._go_to_position()
-            data = self._read_body(wanted)
-            if data:
-                break
-        else:
-            text = f"the connection breaks off, each time, at byte {self._position:,}"
-            raise UnreachableError(errno.ECONNRESET, text, self.uri)
+        try:
+            data = self._read_here(wanted)
+        except OSError as error:
+            self.errors.append(error)
+            raise
         view[: len(data)] = data
         self._position += len(data)
         self._body_position = self._position
@@ -267,6 +262,15 @@ class ObjectReader(io.RawIOBase):
         if not self.closed:
             self._drop_body()
         super().close()
+
+    def _read_here(self, wanted: int) -> bytes:
+        for _ in range(_REOPENINGS):
+            self._go_to_position()
+            data = self._read_body(wanted)
+            if data:
+                return data
+        text = f"the connection breaks off, each time, at byte {self._position:,}"
+        raise UnreachableError(errno.ECONNRESET, text, self.uri)
 
     def _go_to_position(self) -> None:
         ahead = self._position - self._body_position
@@ -303,7 +307,6 @@ class PinnedObject:
     """One version of an object; a small one is read at once and held in memory."""
 
     def __init__(self, reader: ObjectReader) -> None:
-        self.error: OSError | None = None
         self.facts = reader.facts
         self._reader = reader
         self._is_opened = False
@@ -312,13 +315,18 @@ class PinnedObject:
             with reader:
                 self._whole = _read_all(reader, self.facts.size_bytes)
 
+    @property
+    def error(self) -> OSError | None:
+        """The first failure of the store that a read met."""
+        return next(iter(self._reader.errors), None)
+
     def open(self) -> "io.BufferedReader[Any]":
         """Open this version at its start; the first time without a request of its own."""
         if self._whole is not None:
             return io.BufferedReader(io.BytesIO(self._whole))
         reader = self._reader.again() if self._is_opened else self._reader
         self._is_opened = True
-        return io.BufferedReader(_RecordingReader(self, reader), BUFFER_BYTES)
+        return io.BufferedReader(reader, BUFFER_BYTES)
 
     def check_unchanged(self) -> None:
         """Raise what a read met; each request was for this version only."""
@@ -328,38 +336,6 @@ class PinnedObject:
     def close(self) -> None:
         """Release the connection."""
         self._reader.close()
-
-
-class _RecordingReader(io.RawIOBase):
-    """Reads an object and records what goes wrong: its consumer may take that for damage."""
-
-    def __init__(self, pinned: PinnedObject, reader: ObjectReader) -> None:
-        super().__init__()
-        self._pinned = pinned
-        self._reader = reader
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._reader.tell()
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return self._reader.seek(offset, whence)
-
-    def readinto(self, buffer: Buffer) -> int:
-        try:
-            return self._reader.readinto(buffer)
-        except OSError as error:
-            self._pinned.error = self._pinned.error or error
-            raise
-
-    def close(self) -> None:
-        self._reader.close()
-        super().close()
 
 
 def _read_all(reader: ObjectReader, size_bytes: int) -> bytes:
@@ -441,7 +417,7 @@ class ObjectUpload:
             )
         except FileNotFoundError:
             # The response to an earlier request may have been lost; the object says who wrote it.
-            if not self._is_complete():
+            if not self._is_there():
                 raise
         self._upload_id = None
 
@@ -458,16 +434,10 @@ class ObjectUpload:
                 self._request(self._client().abort_multipart_upload, UploadId=self._upload_id)
         try:
             if self._may_be_visible and self._is_there():
-                self._remove()
-        except FileNotFoundError:
-            return True
+                self._request(self._client().delete_object)
         except OSError:
             return False
         return True
-
-    def _remove(self) -> None:
-        with translate_store_errors(self.uri):
-            self._client().delete_object(Bucket=self._bucket, Key=self._key)
 
     def _send(self, data: bytes) -> None:
         if self._upload_id is None:
@@ -504,17 +474,15 @@ class ObjectUpload:
             self._threads = None
         self._sending.clear()
 
-    def _is_complete(self) -> bool:
-        with suppress(FileNotFoundError):
-            return self._is_there()
-        return False
-
     def _is_there(self) -> bool:
-        with translate_store_errors(self.uri):
-            response = self._client().head_object(Bucket=self._bucket, Key=self._key)
+        """Return whether the object is there and was written by this upload."""
+        try:
+            response = self._request(self._client().head_object)
+        except FileNotFoundError:
+            return False
         return bool(response["Metadata"].get(_MARK) == self._mark)
 
-    def _request(self, request: Callable[..., _T], **more: Any) -> _T:
+    def _request(self, request: Callable[..., Any], **more: Any) -> Any:
         with translate_store_errors(self.uri):
             return request(Bucket=self._bucket, Key=self._key, **more)
 

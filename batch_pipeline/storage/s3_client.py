@@ -1,16 +1,20 @@
-"""The S3 client of this process, configured by AWS's own environment: keys, profile, region,
-endpoint (`AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`), `AWS_MAX_ATTEMPTS`, `AWS_RETRY_MODE`.
+"""The clients of S3 and SQS, and the translation of their failures to `OSError`s.
 
-One client serves all threads; a fork makes its own. boto3 is imported on first use, which takes
-half a second.
+Clients are configured by AWS's own environment: keys, profile, region, endpoint
+(`AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`), `AWS_MAX_ATTEMPTS`, `AWS_RETRY_MODE`. One client
+serves all threads; a fork makes its own. boto3 is imported on first use, which takes half a second.
 """
 
 import errno
 import os
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
+
+from batch_pipeline.storage.errors import NO_BUCKET, OTHER_VERSION, UnreachableError
 
 # Of one request. While the store is busy the waits between them are up to 71 s in all, else 7 s.
 ATTEMPTS = 8
@@ -20,24 +24,7 @@ CONNECT_SECONDS = 10
 ANSWER_SECONDS = 30
 
 _lock = threading.Lock()
-_clients: list[Any] = []
 _generation = object()  # another one after each `forget`
-
-
-def client() -> Any:
-    """Return the client; no request is made yet.
-
-    Raises:
-        UnreachableError: the configuration names a profile that is not there, or makes no sense.
-    """
-    made = next(iter(_clients), None)  # `forget` may come at any time
-    if made is None:
-        with _lock:
-            made = next(iter(_clients), None)
-            if made is None:
-                made = new_client()
-                _clients.append(made)
-    return made
 
 
 def kept(make: Callable[[], Any]) -> Callable[[], Any]:
@@ -46,10 +33,12 @@ def kept(make: Callable[[], Any]) -> Callable[[], Any]:
 
     def get() -> Any:
         nonlocal held
-        generation, made = held
-        if generation is not _generation:
-            generation, made = held = (_generation, make())
-        return made
+        if held[0] is not _generation:
+            with _lock:
+                if held[0] is not _generation:
+                    generation = _generation  # `forget` may come at any time
+                    held = (generation, make())
+        return held[1]
 
     return get
 
@@ -66,34 +55,28 @@ def new_client(
     Raises:
         UnreachableError: the configuration names a profile that is not there, or makes no sense.
     """
-    from batch_pipeline.storage.errors import (
-        UnreachableError,
-        showable,
-        translate_store_errors,
-        without_user,
-    )
-
     with translate_store_errors(f"{service}://"):
         try:
-            made = _configured(service, region, endpoint, profile)
+            return _configured(service, region, endpoint, profile)
         except ValueError as error:  # of a number that is none, an endpoint that is no URL
-            text = f"AWS's settings do not do: {without_user(str(error))}"
-            raise UnreachableError(errno.EINVAL, text, f"{service}://") from showable(error)
-    return made
+            text = f"{_BAD_SETTINGS}: {without_user(str(error))}"
+            raise UnreachableError(errno.EINVAL, text, f"{service}://") from _showable(error)
+
+
+client = kept(new_client)  # the client of S3 of this process
 
 
 def forget() -> None:
     """Make the next use read the environment, and AWS's files, again; needs no lock."""
     global _generation  # noqa: PLW0603 - another one each time
     _generation = object()
-    _clients.clear()
 
 
 def _reset_after_fork() -> None:
-    """Drop the client, and a lock that another thread of the parent may hold for ever."""
+    """Drop the clients, and a lock that another thread of the parent may hold for ever."""
     global _lock  # noqa: PLW0603 - the child of a fork has one thread
     _lock = threading.Lock()
-    _clients.clear()
+    forget()
 
 
 os.register_at_fork(after_in_child=_reset_after_fork)
@@ -142,3 +125,172 @@ def _retry_conflict(most: int, attempts: int, response: Any, **_: Any) -> float 
     if code in {"ConditionalRequestConflict", "OperationAborted"} and attempts < most:
         return 0.05 * float(2**attempts)
     return None
+
+
+_CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or a role"
+_BAD_SETTINGS = "AWS's settings do not do"
+_NO_REASON = "the store gives no reason (400): is it another region? have credentials expired?"
+_BUSY = (errno.EBUSY, "the store is busy")
+
+# The meanings of codes of S3, SQS and STS: an errno, which decides the class, and a text. The
+# response to a HEAD has only a status.
+_MEANINGS: dict[str, tuple[int, str]] = {
+    "NoSuchBucket": (errno.ENOENT, NO_BUCKET),
+    "AWS.SimpleQueueService.NonExistentQueue|QueueDoesNotExist": (
+        errno.ENOENT,
+        "there is no such queue",
+    ),
+    "InvalidObjectState": (errno.EACCES, "it is archived; restore it first"),
+    "NoSuchUpload": (
+        errno.ENOENT,
+        "the upload is not there any more: it was aborted, or is complete",
+    ),
+    "404|NoSuchKey|NotFound": (errno.ENOENT, os.strerror(errno.ENOENT)),
+    "412|PreconditionFailed": (errno.EEXIST, OTHER_VERSION),
+}
+_ACCESS_MEANINGS: dict[str, tuple[int, str]] = {
+    "AuthFailure|ExpiredToken(Exception)?|MissingAuthenticationToken|SignatureDoesNotMatch|"
+    "Invalid(AccessKeyId|ClientTokenId|IdentityToken|Security|SignatureException|Token)|"
+    "TokenRefreshRequired|UnrecognizedClientException": (
+        errno.EACCES,
+        f"the store does not accept the credentials; {_CREDENTIALS}",
+    ),
+    "RequestTimeTooSkewed|RequestExpired": (
+        errno.EACCES,
+        "the clock of this machine differs from the store's; set it right",
+    ),
+    "409|ConditionalRequestConflict|OperationAborted|RequestTimeout|SlowDown": _BUSY,
+    "(Throttling|RequestThrottled|RequestLimitExceeded).*": _BUSY,
+}
+_REGION_CODES = {"301", "307", "AuthorizationHeaderMalformed", "PermanentRedirect"}
+_CREDENTIAL_REQUESTS = ("AssumeRole", "CreateToken", "GetRoleCredentials")  # requests of their own
+
+# The right that a policy has to allow, where its name is not that of the request.
+_RIGHTS = {
+    "HeadBucket": "ListBucket",
+    "HeadObject": "GetObject",
+    "ListObjectsV2": "ListBucket",
+    "ListMultipartUploads": "ListBucketMultipartUploads",
+    "DeleteMessageBatch": "DeleteMessage",
+    "DeleteObjects": "DeleteObject",
+    "CompleteMultipartUpload": "PutObject",
+    "CreateMultipartUpload": "PutObject",
+    "UploadPart": "PutObject",
+}
+_QUEUE_REQUESTS = {"DeleteMessageBatch", "ReceiveMessage"}
+
+
+@contextmanager
+def translate_store_errors(uri: str) -> Iterator[None]:
+    """Raise every failure of a store in the block as an `OSError` that names the URI.
+
+    Raises:
+        FileNotFoundError: there is no such object, or no such bucket (`is_missing_bucket`).
+        FileExistsError: a condition on its absence, or on its version, did not hold.
+        PermissionError: the store refuses this request.
+        UnreachableError: it is unreachable. If credentials are the reason, the next use of a client
+            reads them again.
+    """
+    from botocore import exceptions as known
+    from botocore.parsers import ResponseParserError
+    from urllib3.exceptions import HTTPError
+
+    try:
+        yield
+    except known.ClientError as error:
+        raise _of_response(error, uri) from error
+    except known.ParamValidationError as error:
+        raise OSError(errno.EINVAL, " ".join(str(error).split()), uri) from error
+    except (HTTPError, known.IncompleteReadError, known.ResponseStreamingError) as error:
+        text = f"the connection broke off ({_first_line(error)})"
+        raise UnreachableError(errno.ECONNRESET, text, uri) from error
+    except ResponseParserError as error:
+        raise unreachable(uri) from error
+    except known.BotoCoreError as error:
+        text = _of_no_response(error)
+        raise UnreachableError(errno.EHOSTUNREACH, text, uri) from _showable(error)
+
+
+def unreachable(uri: str) -> UnreachableError:
+    """Return the error that something else than a store, or a queue, answers."""
+    kind = "queue of SQS" if uri.startswith("http") else "S3"
+    text = f"what answers there is no {kind}; set AWS_ENDPOINT_URL to the address of one"
+    return UnreachableError(errno.EPROTO, text, uri)
+
+
+def without_user(text: str) -> str:
+    """Remove user and password from URLs in a text: an endpoint or a proxy may have them."""
+    return re.sub(r"(?<=//)[^\s\"']*@|(?<!\S)[^\s\"'/]+:[^\s\"'/]*@", "", text)
+
+
+def _showable(error: Exception) -> Exception | None:
+    """Return an error that may be shown as a cause; None if its text holds a password."""
+    return error if without_user(str(error)) == str(error) else None
+
+
+def _of_response(error: Any, uri: str) -> OSError:
+    details, metadata = error.response.get("Error", {}), error.response.get("ResponseMetadata", {})
+    code, message = str(details.get("Code", "")), str(details.get("Message", "")).rstrip(".")
+    status = int(metadata.get("HTTPStatusCode", 0))
+    meaning = _meaning(_MEANINGS, code)
+    if meaning is not None:
+        return OSError(*meaning, uri)
+    of_access = _of_access(error, code, status, message)
+    if of_access is not None:
+        if of_access[0] == errno.EACCES:
+            forget()  # the credentials that are there now may be newer
+        return UnreachableError(*of_access, uri)
+    if status in {401, 403}:
+        return PermissionError(errno.EACCES, _refusal(error.operation_name, code), uri)
+    return OSError(errno.EIO, f"the store answers {code}: {message}", uri)
+
+
+def _meaning(meanings: dict[str, tuple[int, str]], code: str) -> tuple[int, str] | None:
+    return next((found for codes, found in meanings.items() if re.fullmatch(codes, code)), None)
+
+
+def _of_access(error: Any, code: str, status: int, message: str) -> tuple[int, str] | None:
+    """Return errno and text of what is wrong with the access as a whole; None if nothing is."""
+    metadata = error.response.get("ResponseMetadata", {})
+    if code in _REGION_CODES:
+        region = error.response.get("Error", {}).get("Region")
+        region = region or metadata.get("HTTPHeaders", {}).get("x-amz-bucket-region")
+        where = f"the region {region}; set AWS_REGION={region}" if region else "another region"
+        return errno.EINVAL, f"the bucket is in {where}"
+    meaning = _meaning(_ACCESS_MEANINGS, code)
+    if meaning is None and (status == 429 or (status >= 500 and status != 501)):
+        meaning = _BUSY
+    if meaning is not None:
+        requests = 1 + int(metadata.get("RetryAttempts", 0))
+        return meaning[0], f"{meaning[1]} ({code}, after {requests} requests)"
+    if error.operation_name.startswith(_CREDENTIAL_REQUESTS):
+        answered = f"it answers {error.operation_name} by {code}: {message}"
+        return errno.EACCES, f"AWS gives no credentials: {answered}"
+    return (errno.EACCES, _NO_REASON) if code == "400" else None  # a HEAD has no words
+
+
+def _refusal(operation: str, code: str) -> str:
+    service = "sqs" if operation in _QUEUE_REQUESTS else "s3"
+    text = f"the store refuses {service}:{_RIGHTS.get(operation, operation)} ({code})"
+    if operation in {"GetObject", "HeadObject"}:
+        text += ", or there is none and s3:ListBucket is refused"
+    return text
+
+
+def _of_no_response(error: Exception) -> str:
+    from botocore import exceptions as known
+
+    text = _first_line(error)
+    if isinstance(error, known.NoRegionError):
+        return "no region is known; set AWS_REGION"
+    if isinstance(error, known.HTTPClientError | known.ConnectionError):
+        return f"it does not answer ({text})"
+    forget()  # AWS's files and variables may be there, or right, the next time
+    if isinstance(error, known.NoCredentialsError):
+        return f"no credentials were found; {_CREDENTIALS}"
+    return f"{_BAD_SETTINGS}: {text}"
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return without_user(lines[0].rstrip("."))

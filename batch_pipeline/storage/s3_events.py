@@ -9,9 +9,8 @@ queue's own rules. Problems are kept, not raised: the next full listing finds wh
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 from urllib.parse import unquote_plus
 
@@ -19,8 +18,8 @@ from batch_pipeline.model.errors import InvalidValueError, LandingUnavailableErr
 from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.location import to_object_uri
 from batch_pipeline.storage import s3_client
-from batch_pipeline.storage.errors import translate_store_errors
 from batch_pipeline.storage.landing import SourceLanding
+from batch_pipeline.storage.s3_client import translate_store_errors
 
 MAX_MESSAGES = 1_000
 _PER_REQUEST = 10  # SQS returns and deletes so many messages in one request
@@ -51,12 +50,12 @@ class Event:
         return to_object_uri(self.bucket, self.key)
 
 
-@dataclass(frozen=True)
 class Queue:
-    """A queue of SQS, by its URL; `connect` makes the client for a region, None for the default."""
+    """A queue of SQS, by its URL."""
 
-    url: str
-    connect: Callable[[str | None], Any] = lambda region: s3_client.new_client("sqs", region=region)
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._client = s3_client.kept(lambda: s3_client.new_client("sqs", region=region_of(url)))
 
     def receive(self, most: int) -> Iterator[Message]:
         """Receive the messages that are there now, about `most` of them, without waiting.
@@ -68,7 +67,7 @@ class Queue:
         """
         for _ in range(0, most, _PER_REQUEST):
             with translate_store_errors(self.url):
-                response = self._client.receive_message(
+                response = self._client().receive_message(
                     QueueUrl=self.url, MaxNumberOfMessages=_PER_REQUEST, WaitTimeSeconds=0
                 )
             received = response.get("Messages", ())
@@ -89,15 +88,7 @@ class Queue:
                 {"Id": str(number), "ReceiptHandle": one.receipt} for number, one in enumerate(some)
             ]
             with translate_store_errors(self.url):
-                self._client.delete_message_batch(QueueUrl=self.url, Entries=entries)
-
-    @property
-    def _client(self) -> Any:
-        return self._cached_client()
-
-    @cached_property
-    def _cached_client(self) -> Callable[[], Any]:
-        return s3_client.kept(lambda: self.connect(region_of(self.url)))
+                self._client().delete_message_batch(QueueUrl=self.url, Entries=entries)
 
 
 def region_of(url: str) -> str | None:
@@ -132,7 +123,8 @@ def _events(values: Mapping[str, Any]) -> list[Event]:
 def _of_event_bridge(one: Mapping[str, Any]) -> Event:
     """Parse an event of EventBridge, in which the key is plain."""
     detail, kind = one["detail"], one["detail-type"]
-    return Event(_text(detail["bucket"]["name"]), _text(detail["object"]["key"]), _is_new(kind))
+    is_creation = _text(kind) == "Object Created"
+    return Event(_text(detail["bucket"]["name"]), _text(detail["object"]["key"]), is_creation)
 
 
 def _of_record(one: Mapping[str, Any]) -> Event:
@@ -143,10 +135,6 @@ def _of_record(one: Mapping[str, Any]) -> Event:
     key = unquote_plus(_text(found["object"]["key"]), errors="strict")
     is_creation = name.removeprefix("s3:").startswith("ObjectCreated:")
     return Event(_text(found["bucket"]["name"]), key, is_creation)
-
-
-def _is_new(kind: object) -> bool:
-    return _text(kind) == "Object Created"
 
 
 def _text(value: object) -> str:

@@ -23,21 +23,18 @@ def producer(request: pytest.FixtureRequest, home: PublishedHome) -> Producer:
 
 
 def test_commands_of_ours_keep_all_rules(producer: Producer) -> None:
-    """Expect each line to be valid, and files to be what the messages say."""
     lines = producer.lines()
     assert broken_rules(lines, OURS) == []
     assert len(parsed(lines, "BATCH")) > 0
 
 
 def test_commands_of_ours_resume_with_exactly_the_rest(producer: Producer) -> None:
-    """Expect it after each STATE that they print."""
     assert broken_resume(producer) == []
 
 
 def test_batches_are_those_published_of_all_jobs_in_their_newest_generation(
     home: PublishedHome,
 ) -> None:
-    """Expect the repeated batch where it was published last, and the backfill at the end."""
     sent = parsed(home.messages("orders").lines(), "BATCH")
     assert [(one["job"], one["batch_id"][-3:], one["generation"]) for one in sent] == [
         ("orders", "002", 1),
@@ -62,7 +59,6 @@ def changed(text: bytes, **changes: Any) -> bytes:
 
 
 def test_rules_have_nothing_against_lines_that_are_right(right: list[bytes]) -> None:
-    """Expect SCHEMA, BATCH and STATE to pass."""
     assert broken_rules(right, OURS) == []
 
 
@@ -82,7 +78,6 @@ def test_rules_have_nothing_against_lines_that_are_right(right: list[bytes]) -> 
 def test_rules_notice_a_batch_that_is_wrong(
     right: list[bytes], changes: dict[str, Any], told: str
 ) -> None:
-    """Expect the line and what is wrong with it."""
     schema, batch, state = right
     [problem, *_] = broken_rules([schema, changed(batch, **changes), state])
     assert problem.startswith("line 2: ")
@@ -90,7 +85,6 @@ def test_rules_notice_a_batch_that_is_wrong(
 
 
 def test_rules_notice_records_that_their_schema_does_not_know(right: list[bytes]) -> None:
-    """Expect strange columns and missing keys to be told."""
     schema, batch, state = right
     other = changed(
         schema, schema={"type": "object", "properties": {}}, key_properties=["customer"]
@@ -101,7 +95,6 @@ def test_rules_notice_records_that_their_schema_does_not_know(right: list[bytes]
 
 
 def test_rules_notice_what_is_out_of_order(right: list[bytes]) -> None:
-    """Expect SCHEMA first, and a STATE after each BATCH."""
     schema, batch, state = right
     assert broken_rules([batch, schema, state]) == ["line 1: BATCH before the SCHEMA of orders"]
     assert broken_rules([schema, batch, batch, state]) == [
@@ -111,7 +104,6 @@ def test_rules_notice_what_is_out_of_order(right: list[bytes]) -> None:
 
 
 def test_rules_notice_lines_that_are_no_messages(right: list[bytes]) -> None:
-    """Expect text, other JSON and a line that ends early to be told."""
     schema, batch, state = right
     assert [problem[:16] for problem in broken_rules([b"hi\n", b"[]\n", schema])] == [
         "line 1: is no me",
@@ -121,7 +113,6 @@ def test_rules_notice_lines_that_are_no_messages(right: list[bytes]) -> None:
 
 
 def test_rules_notice_a_resume_that_gives_too_much(tmp_path: Path) -> None:
-    """Expect a producer that looks at no state to be told of."""
     one = published_lines(tmp_path, b'{"order_id":1}')
     text = "".join(line(message) for message in messages([(1, one)], stream="orders"))
     assert batch_message(one)["manifest"] == [f"file://{part_paths(one)[0]}"]

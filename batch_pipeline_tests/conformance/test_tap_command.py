@@ -27,7 +27,6 @@ def run(producer: Producer, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_tap_passes_the_standard_tests_of_the_sdk(home: PublishedHome) -> None:
-    """Expect all of them to pass in RECORD mode, none skipped, for both streams."""
     folder = home.place.folder / "standard"
     folder.mkdir()
     (folder / "test_standard.py").write_text(STANDARD.format(config=home.config()))
@@ -47,7 +46,6 @@ def test_tap_passes_the_standard_tests_of_the_sdk(home: PublishedHome) -> None:
 
 
 def test_tap_in_record_mode_sends_what_the_files_of_batches_hold(home: PublishedHome) -> None:
-    """Expect the same records of csv and typed sources, in the same order, with all digits."""
     batches = parsed(home.tap(mode="batch", streams=["orders"]).lines(), "BATCH")
     held = [
         record
@@ -70,7 +68,6 @@ def test_tap_in_record_mode_sends_what_the_files_of_batches_hold(home: Published
 
 
 def test_tap_in_record_mode_resumes_with_exactly_the_rest(home: PublishedHome) -> None:
-    """Expect after the STATE of the second batch what came behind it."""
     lines = home.tap().lines()
     places = [place for place, line in enumerate(lines) if b'"type":"STATE"' in line]
     state = json.loads(lines[places[1]])["value"]
@@ -80,7 +77,6 @@ def test_tap_in_record_mode_resumes_with_exactly_the_rest(home: PublishedHome) -
 
 
 def test_tap_leaves_a_deselected_column_out_of_parquet(home: PublishedHome) -> None:
-    """Expect no line to name it, and the other columns as they were."""
     catalog = json.loads(run(home.tap(), "--discover").stdout)
     for entry in catalog["streams"]:
         for one in entry["metadata"]:
@@ -95,7 +91,6 @@ def test_tap_leaves_a_deselected_column_out_of_parquet(home: PublishedHome) -> N
 
 
 def test_tap_tells_what_it_is(home: PublishedHome) -> None:
-    """Expect name, settings with their descriptions, and no setting that it does not have."""
     told = json.loads(run(home.tap(), "--about", "--format", "json").stdout)
     assert told["name"] == "tap-batch-pipeline"
     settings = told["settings"]["properties"]
@@ -113,7 +108,6 @@ def test_tap_tells_what_it_is(home: PublishedHome) -> None:
 
 
 def test_tap_discovers_the_streams_with_their_newest_columns(home: PublishedHome) -> None:
-    """Expect both streams, with keys, and the column that came later."""
     catalog = json.loads(run(home.tap(), "--discover").stdout)
     found = {one["stream"]: one for one in catalog["streams"]}
     assert found["orders"]["key_properties"] == ["order_id"]
@@ -125,7 +119,6 @@ def test_tap_discovers_the_streams_with_their_newest_columns(home: PublishedHome
 def test_tap_in_test_mode_sends_one_message_of_each_stream(
     home: PublishedHome, mode: str, kind: str
 ) -> None:
-    """Expect a look at each stream to be short."""
     ended = run(home.tap(mode=mode), "--test")
     assert ended.returncode == 0, ended.stderr
     sent = parsed(ended.stdout.encode().splitlines(), kind)
@@ -133,7 +126,6 @@ def test_tap_in_test_mode_sends_one_message_of_each_stream(
 
 
 def test_tap_tells_a_mistake_in_one_message(home: PublishedHome) -> None:
-    """Expect exit code 1 and no traceback."""
     ended = run(home.tap(streams=["clicks"]))
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.splitlines()[-1] == (
@@ -144,7 +136,6 @@ def test_tap_tells_a_mistake_in_one_message(home: PublishedHome) -> None:
 
 
 def test_tap_never_prints_the_credentials_of_its_inventory(home: PublishedHome) -> None:
-    """Expect a server that is not there to be told of without the password."""
     conn = "postgresql://me:secret@127.0.0.1:1/none"
     ended = run(home.tap(inventory_conn=conn))
     assert ended.returncode == 75

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.manifest import PartFile
-from batch_pipeline_tests.spark.encode_fixture import Desk
+from batch_pipeline_tests.spark.encode_fixture import EncodeRun
 
 TYPES = {"id": "integer", "text": "string", "price": "number"}
 ENCODINGS = (
@@ -42,13 +42,13 @@ def main() -> None:
 
     folder, cores, files = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     session = open_session(SparkSettings(home=folder / "home", master=f"local[{cores}]"))
-    desk = Desk(folder, session)
+    run = EncodeRun(folder, session)
     for number in range(files):
-        desk.land(content(number))
+        run.land(content(number))
     found = []
     for encoding in ENCODINGS:
-        desk.stream = replace(desk.stream, encoding=encoding)
-        found.append([told(desk.encode(**TYPES).part_files) for _ in range(2)])
+        run.stream = replace(run.stream, encoding=encoding)
+        found.append([told(run.encode(**TYPES).part_files) for _ in range(2)])
     close_session()
     print(json.dumps(found))  # noqa: T201 - what the test reads
 

@@ -30,18 +30,19 @@ CONTEXT = LineageContext(
 
 
 @contextmanager
-def session_of(kind: str, home: Path, **conf: str) -> Iterator[SparkSession]:
-    """Open a session of two cores: `local` in this process, `connect` on a server with `conf`."""
+def session_of(kind: str, home: Path) -> Iterator[SparkSession]:
+    """Open a session of two cores: `local` in this process, `connect` on a server."""
     if kind == "local":
-        yield open_session(SparkSettings(home=home, master="local[2]"))
+        yield open_session(SparkSettings(home=home, master="local[2, 4]"))
         close_session()
         return
-    with SparkConnectServer(home, conf={"spark.master": "local[2]", **conf}) as server:
+    conf = {"spark.master": "local[2]", "spark.connect.progress.reportInterval": "100ms"}
+    with SparkConnectServer(home, conf=conf) as server:
         yield open_session(SparkSettings(home=home, remote=server.remote))
         close_session()
 
 
-class Desk:
+class EncodeRun:
     """A landing folder, a storage root and the encoder between them."""
 
     def __init__(self, folder: Path, session: SparkSession) -> None:

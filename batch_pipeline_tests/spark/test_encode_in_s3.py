@@ -62,8 +62,7 @@ def session(
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices of 2 MiB, so that files can be small."""
-    for module in (task_planning, task_planning):
-        monkeypatch.setattr(module, "SLICE_BYTES", 2 * MIB)
+    monkeypatch.setattr(task_planning, "SLICE_BYTES", 2 * MIB)
 
 
 def jsonl() -> bytes:
@@ -138,7 +137,6 @@ def ids(result: EncodeResult) -> list[int]:
 def test_encode_between_any_two_places_gives_the_same_bytes(
     session: SparkSession, bucket: str, tmp_path: Path
 ) -> None:
-    """Expect split csv, jsonl and parquet, gzip and small files to come out alike."""
     pairs: list[tuple[Place, Place]] = [
         (Folder(tmp_path / "landing"), Folder(tmp_path / "batches")),
         (Prefix(bucket), Prefix(bucket)),
@@ -160,7 +158,6 @@ def test_encode_between_any_two_places_gives_the_same_bytes(
 def test_parts_of_an_object_of_which_nothing_was_noted_are_of_one_version(
     session: SparkSession, bucket: str
 ) -> None:
-    """Expect the driver to note what it saw, for a user's table may only know the weight."""
     landing, storage = Prefix(bucket), Prefix(bucket)
     stream = between(STREAM, landing, storage)
     file = landing.put("large.jsonl", jsonl())
@@ -171,7 +168,6 @@ def test_parts_of_an_object_of_which_nothing_was_noted_are_of_one_version(
 
 
 def test_ranges_of_an_object_give_its_records_once(session: SparkSession, bucket: str) -> None:
-    """Expect a large object to be cut, and each range to be the version that was cut."""
     landing, storage = Prefix(bucket), Prefix(bucket)
     stream = between(STREAM, landing, storage)
     file = landing.put("large.csv", csv())
@@ -189,7 +185,6 @@ def test_ranges_of_an_object_give_its_records_once(session: SparkSession, bucket
 
 
 def test_encode_with_bad_objects_sets_them_aside(session: SparkSession, bucket: str) -> None:
-    """Expect a large object that changed and a small one that vanished in the quarantine."""
     landing, storage = Prefix(bucket), Prefix(bucket)
     rules = BadFileRules.all(OnBadFile.QUARANTINE)
     stream = replace(between(STREAM, landing, storage), on_bad_file=rules)
@@ -216,7 +211,6 @@ def test_encode_with_a_store_out_of_reach_says_so(
     tmp_path: Path,
     transform: str | None,
 ) -> None:
-    """Expect an error that is tried again, not one of the data, and no file."""
     landing, storage = Prefix(bucket), Folder(tmp_path / "batches")
     rules = BadFileRules.all(OnBadFile.QUARANTINE)
     stream = replace(between(STREAM, landing, storage), on_bad_file=rules, transform=transform)
@@ -232,7 +226,6 @@ def test_encode_with_a_store_out_of_reach_says_so(
 def test_encode_through_a_transform_reads_and_writes_objects(
     session: SparkSession, bucket: str
 ) -> None:
-    """Expect both looks at the objects to find the same records."""
     landing, storage = Prefix(bucket), Prefix(bucket)
     stream = replace(between(STREAM, landing, storage), transform=UNCHANGED)
     files = [landing.put(name, LANDED[name]) for name in ("4.jsonl.gz", "5.csv")]
@@ -242,7 +235,6 @@ def test_encode_through_a_transform_reads_and_writes_objects(
 def test_encode_that_is_called_off_leaves_neither_object_nor_upload(
     session: SparkSession, bucket: str
 ) -> None:
-    """Expect tasks to see the mark, to take back what they sent, and the mark to be gone."""
     landing, storage = Prefix(bucket), Prefix(bucket)
     files = [landing.put(f"{number}.jsonl", jsonl()) for number in range(4)]
     stop = EncodeCallbacks(is_cancelled=lambda: True)

@@ -2,12 +2,10 @@
 
 import gzip
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from batch_pipeline.encode.readers.item_cuts import ItemCutter
 from batch_pipeline.model.encode import EncodeResult
@@ -16,42 +14,27 @@ from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, LineageColumn, OnBadFile
 from batch_pipeline.model.stream import Source, SourceFormat
 from batch_pipeline.spark import task_planning
-from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
-from batch_pipeline_tests.spark.encode_fixture import Desk, records
+from batch_pipeline_tests.spark.encode_fixture import EncodeRun, records
 
 KIB = 2**10
 COUNT = 2_000
 UNCHANGED = "batch_pipeline_tests.spark.transforms:unchanged"
 
 
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session of two cores."""
-    home = tmp_path_factory.mktemp("spark")
-    yield open_session(SparkSettings(home=home, master="local[2]"))
-    close_session()
-
-
-@pytest.fixture
-def desk(tmp_path: Path, session: SparkSession) -> Desk:
-    """An empty landing folder and an empty storage."""
-    return Desk(tmp_path, session)
-
-
 def land(
-    desk: Desk, data: bytes, *, most: int, form: SourceFormat = SourceFormat.CSV
+    run: EncodeRun, data: bytes, *, most: int, form: SourceFormat = SourceFormat.CSV
 ) -> LandedFile:
     """Land a file as several items."""
-    source = desk.stream.source
+    source = run.stream.source
     assert isinstance(source, Source)
-    desk.stream = replace(desk.stream, source=replace(source, format=form))
-    path = desk.landing / "big"
+    run.stream = replace(run.stream, source=replace(source, format=form))
+    path = run.landing / "big"
     path.write_bytes(data)
     stat = path.stat()
     file = LandedFile(location=to_uri(path), size_bytes=stat.st_size, modified_at=modified_at(stat))
-    pieces = ItemCutter(stream=desk.stream, most_bytes=most).ranges(file)
+    pieces = ItemCutter(stream=run.stream, most_bytes=most).ranges(file)
     assert len(pieces) > 2
-    desk.items = [Item(id=number, file=piece) for number, piece in enumerate(pieces, start=1)]
+    run.items = [Item(id=number, file=piece) for number, piece in enumerate(pieces, start=1)]
     return file
 
 
@@ -68,91 +51,82 @@ def written(result: EncodeResult) -> list[int]:
     return [one["id"] for one in records(result.part_files)]
 
 
-def test_ranges_of_csv_give_all_records_in_order(desk: Desk) -> None:
-    """Expect each range to have the names of the columns, and all of them what the file has."""
-    land(desk, csv_text(), most=5 * KIB)
-    schema, result = desk.settled()
+def test_ranges_of_csv_give_all_records_in_order(run: EncodeRun) -> None:
+    land(run, csv_text(), most=5 * KIB)
+    schema, result = run.settled()
     assert {column.name for column in schema.columns} == {"id", "text"}
     assert written(result) == list(range(COUNT))
     assert sum(item.read for item in result.items) == COUNT
-    assert result.items[1].location == desk.items[1].file.location
+    assert result.items[1].location == run.items[1].file.location
 
 
 def test_ranges_that_are_large_themselves_are_split_over_tasks(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    run: EncodeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect parts of a range to stay within it, as the parts of a file do within that."""
-    for module in (task_planning, task_planning):
-        monkeypatch.setattr(module, "SLICE_BYTES", KIB)
-    land(desk, csv_text(), most=10 * KIB)
-    assert written(desk.encode(id="integer", text="string")) == list(range(COUNT))
-    assert len(desk.files()) > len(desk.items)
+    monkeypatch.setattr(task_planning, "SLICE_BYTES", KIB)
+    land(run, csv_text(), most=10 * KIB)
+    assert written(run.encode(id="integer", text="string")) == list(range(COUNT))
+    assert len(run.files()) > len(run.items)
     lines = b"".join(b'{"id":%d}\n' % number for number in range(COUNT))
-    land(desk, lines, most=10 * KIB, form=SourceFormat.JSONL)
-    assert written(desk.encode(id="integer", text="string")) == list(range(COUNT))
+    land(run, lines, most=10 * KIB, form=SourceFormat.JSONL)
+    assert written(run.encode(id="integer", text="string")) == list(range(COUNT))
 
 
 @pytest.mark.parametrize(
     "slice_bytes", [task_planning.SLICE_BYTES, KIB], ids=["one piece", "split"]
 )
 def test_bad_record_of_a_range_is_told_with_its_line_in_the_file(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, slice_bytes: int
+    run: EncodeRun, monkeypatch: pytest.MonkeyPatch, slice_bytes: int
 ) -> None:
-    """Expect line 3,002 of the file (1,500 records and a header before it), and no loss."""
-    for module in (task_planning, task_planning):
-        monkeypatch.setattr(module, "SLICE_BYTES", slice_bytes)
-    file = land(desk, csv_text(bad_at=1_500), most=10 * KIB)
-    desk.stream = replace(desk.stream, on_bad_record=BadRecordRules(max_bad_records=1))
+    monkeypatch.setattr(task_planning, "SLICE_BYTES", slice_bytes)
+    file = land(run, csv_text(bad_at=1_500), most=10 * KIB)
+    run.stream = replace(run.stream, on_bad_record=BadRecordRules(max_bad_records=1))
 
-    result = desk.encode(id="integer", text="string")
+    result = run.encode(id="integer", text="string")
 
     assert written(result) == [*range(1_500), *range(1_501, COUNT)]
     [bad] = result.bad_records
     assert (bad.line, bad.reason) == (3_002, "expected fields: 2, found: 1")
-    assert bad.location == desk.items[bad.item_id - 1].file.location
+    assert bad.location == run.items[bad.item_id - 1].file.location
     assert bad.location.startswith(f"{file.location}#bytes=")
     [aside] = result.quarantine_files
     text = gzip.decompress(Path(to_path(aside.uri)).read_bytes())
     assert json.loads(text)["line"] == 3_002
 
 
-def test_value_that_does_not_fit_is_told_with_its_line_in_the_file(desk: Desk) -> None:
-    """Expect the misfit of the last record to name the range and the line of the whole file."""
+def test_value_that_does_not_fit_is_told_with_its_line_in_the_file(run: EncodeRun) -> None:
     data = csv_text().replace(b"1999,", b"x1999,")
-    land(desk, data, most=10 * KIB)
-    result = desk.encode(id="integer", text="string")
+    land(run, data, most=10 * KIB)
+    result = run.encode(id="integer", text="string")
     [misfit] = result.misfits
-    assert (misfit.item_id, misfit.line) == (len(desk.items), 2 * 1_999 + 2)
+    assert (misfit.item_id, misfit.line) == (len(run.items), 2 * 1_999 + 2)
 
 
-def test_source_file_of_a_range_is_the_file(desk: Desk) -> None:
-    """Expect the lineage column to hold the URI of the file, and the item's id beside it."""
-    file = land(desk, csv_text(), most=10 * KIB)
+def test_source_file_of_a_range_is_the_file(run: EncodeRun) -> None:
+    file = land(run, csv_text(), most=10 * KIB)
     columns = (LineageColumn.ITEM_ID, LineageColumn.SOURCE_FILE)
-    desk.stream = replace(desk.stream, lineage=columns)
-    _, result = desk.settled()
+    run.stream = replace(run.stream, lineage=columns)
+    _, result = run.settled()
     found = records(result.part_files)
     assert {one["_source_file"] for one in found} == {file.location}
-    assert [found[0]["_item_id"], found[-1]["_item_id"]] == [1, len(desk.items)]
+    assert [found[0]["_item_id"], found[-1]["_item_id"]] == [1, len(run.items)]
 
 
-def test_changed_file_is_noticed_by_each_of_its_ranges(desk: Desk) -> None:
-    """Expect no range to be read once the file is another one."""
-    file = land(desk, csv_text(), most=10 * KIB)
+def test_changed_file_is_noticed_by_each_of_its_ranges(run: EncodeRun) -> None:
+    file = land(run, csv_text(), most=10 * KIB)
     rules = BadFileRules.all(OnBadFile.QUARANTINE)
-    desk.stream = replace(desk.stream, on_bad_file=rules)
+    run.stream = replace(run.stream, on_bad_file=rules)
     path = Path(to_path(file.location))
     path.write_bytes(csv_text() + b"\n")
-    result = desk.encode(id="integer", text="string")
+    result = run.encode(id="integer", text="string")
     assert result.part_files == ()
     size = file.size_bytes
     told = f"changed since it was registered: size {size} -> {(size or 0) + 1} B"
     assert {item.bad_file for item in result.items} == {told}
 
 
-def test_ranges_go_through_a_transform(desk: Desk) -> None:
-    """Expect a function of the user's to be given the records of all ranges."""
-    land(desk, csv_text(), most=10 * KIB)
-    desk.stream = replace(desk.stream, transform=UNCHANGED)
-    _, result = desk.settled()
+def test_ranges_go_through_a_transform(run: EncodeRun) -> None:
+    land(run, csv_text(), most=10 * KIB)
+    run.stream = replace(run.stream, transform=UNCHANGED)
+    _, result = run.settled()
     assert sorted(written(result)) == list(range(COUNT))

@@ -1,7 +1,7 @@
 """Progress of a running encode, and what is left when it is called off in the middle."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,61 +12,55 @@ from batch_pipeline.model.encode import EncodeCallbacks
 from batch_pipeline.model.errors import ConflictError
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.spark import spark_job, task_planning
-from batch_pipeline_tests.spark.encode_fixture import Desk, session_of
+from batch_pipeline_tests.spark.encode_fixture import EncodeRun
 
 TASKS = 12
 
 
-@pytest.fixture(scope="module", params=["local", "connect"])
-def session(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[SparkSession]:
-    """A session of two cores: in this process, then on a Connect server."""
-    home = tmp_path_factory.mktemp("spark")
-    with session_of(
-        request.param, home, **{"spark.connect.progress.reportInterval": "100ms"}
-    ) as opened:
-        yield opened
+@pytest.fixture(scope="module")
+def session(each_session: SparkSession) -> SparkSession:
+    """Both kinds of sessions."""
+    return each_session
 
 
 @pytest.fixture
-def desk(tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Desk:
+def run(tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> EncodeRun:
     """Files for twelve tasks, each with some work to do, and a watch that looks all the time."""
     monkeypatch.setattr(task_planning, "MAX_TASK_ITEMS", 1)
     monkeypatch.setattr(spark_job, "CANCEL_POLL_SECONDS", 0.01)
-    desk = Desk(tmp_path, session)
+    run = EncodeRun(tmp_path, session)
     lines = [json.dumps({"id": number} | {f"c{n}": n for n in range(100)}) for number in range(100)]
     data = "\n".join([*lines * 80, ""]).encode()
     for _ in range(TASKS):
-        desk.land(data)
-    return desk
+        run.land(data)
+    return run
 
 
-def has_begun(desk: Desk) -> bool:
+def has_begun(run: EncodeRun) -> bool:
     """Tell whether a task has written anything yet; ten of the twelve have not begun by then."""
-    return any(path.suffix in {".tmp", ".gz"} for path in desk.root.iterdir())
+    return any(path.suffix in {".tmp", ".gz"} for path in run.root.iterdir())
 
 
-def stopped_by(desk: Desk, call_off: Callable[[], bool]) -> type[BaseException]:
+def stopped_by(run: EncodeRun, call_off: Callable[[], bool]) -> type[BaseException]:
     """Encode with a watch that calls it off, and give what is raised."""
-    desk.watch = EncodeCallbacks(is_cancelled=call_off)
+    run.watch = EncodeCallbacks(is_cancelled=call_off)
     with pytest.raises((ConflictError, KeyboardInterrupt)) as raised:
-        desk.settled()
+        run.settled()
     return raised.type
 
 
-def test_encode_that_is_called_off_ends_its_tasks_and_leaves_no_file(desk: Desk) -> None:
+def test_encode_that_is_called_off_ends_its_tasks_and_leaves_no_file(run: EncodeRun) -> None:
     """The call comes while tasks write; when it is raised none of them is left to write more."""
-    schema, first = desk.settled()
-    for path in desk.root.iterdir():
+    schema, first = run.settled()
+    for path in run.root.iterdir():
         path.unlink()
-    desk.root.joinpath("kept").write_bytes(b"")
-    desk.watch = EncodeCallbacks(is_cancelled=lambda: has_begun(desk))
+    run.root.joinpath("kept").write_bytes(b"")
+    run.watch = EncodeCallbacks(is_cancelled=lambda: has_begun(run))
     with pytest.raises(ConflictError, match="the encode was cancelled while it ran") as raised:
-        desk.encode_as(schema)
-    left = desk.files()
-    desk.watch = EncodeCallbacks()
-    again = desk.encode_as(schema)
+        run.encode_as(schema)
+    left = run.files()
+    run.watch = EncodeCallbacks()
+    again = run.encode_as(schema)
 
     assert left == ["kept"]
     assert "orders-1: the encode was cancelled while it ran" in str(raised.value)
@@ -75,60 +69,60 @@ def test_encode_that_is_called_off_ends_its_tasks_and_leaves_no_file(desk: Desk)
 
 @pytest.mark.parametrize("function", ["unchanged", "shuffled"])
 def test_encode_with_a_transform_that_is_called_off_leaves_no_file(
-    desk: Desk, function: str
+    run: EncodeRun, function: str
 ) -> None:
     """Reading and writing tasks end alike, whether or not all is read before any is written."""
     module = "batch_pipeline_tests.spark.transforms"
-    desk.stream = replace(desk.stream, transform=f"{module}:{function}")
+    run.stream = replace(run.stream, transform=f"{module}:{function}")
     schema = RecordSchema.from_json(
         [("id", "integer"), *((f"c{n}", "integer") for n in range(100))]
     )
-    desk.watch = EncodeCallbacks(is_cancelled=lambda: has_begun(desk))
+    run.watch = EncodeCallbacks(is_cancelled=lambda: has_begun(run))
     with pytest.raises(ConflictError, match="the encode was cancelled while it ran"):
-        desk.encode_as(schema)
+        run.encode_as(schema)
 
-    assert desk.files() == []
+    assert run.files() == []
 
 
-def test_encode_that_is_interrupted_ends_its_tasks_and_leaves_no_file(desk: Desk) -> None:
+def test_encode_that_is_interrupted_ends_its_tasks_and_leaves_no_file(run: EncodeRun) -> None:
     """Ctrl-C, or Dagster's own interrupt, in the middle of the wait."""
 
     def interrupt() -> bool:
-        if has_begun(desk):
+        if has_begun(run):
             raise KeyboardInterrupt
         return False
 
-    raised = stopped_by(desk, interrupt)
+    raised = stopped_by(run, interrupt)
 
     assert raised is KeyboardInterrupt
-    assert desk.files() == []
+    assert run.files() == []
 
 
 def test_encode_that_is_called_off_where_nothing_can_be_written_is_killed(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    run: EncodeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tasks that cannot be told to end are interrupted by Spark, and the session goes on."""
-    schema, first = desk.settled()
+    schema, first = run.settled()
     monkeypatch.setattr(spark_job, "STOP_TIMEOUT_SECONDS", 0.0)  # as if none of them had heard it
 
-    raised = stopped_by(desk, lambda: True)
-    desk.watch = EncodeCallbacks()
-    again = desk.encode_as(schema)
+    raised = stopped_by(run, lambda: True)
+    run.watch = EncodeCallbacks()
+    again = run.encode_as(schema)
 
     assert raised is ConflictError
     assert [part.sha256 for part in again.part_files] == [p.sha256 for p in first.part_files]
 
 
 def test_encode_that_takes_long_tells_how_many_tasks_are_done(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    run: EncodeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each line is news, of all tasks, and the count only grows."""
     monkeypatch.setattr(spark_job, "REPORT_INTERVAL_SECONDS", 0.0)
     monkeypatch.setattr(spark_job, "STATUS_POLL_SECONDS", 0.05)
     told: list[tuple[int, int]] = []
-    desk.watch = EncodeCallbacks(on_progress=lambda done, total: told.append((done, total)))
+    run.watch = EncodeCallbacks(on_progress=lambda done, total: told.append((done, total)))
 
-    desk.encode()
+    run.encode()
 
     assert told
     assert {total for _, total in told} == {TASKS}

@@ -18,55 +18,42 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, OnBadFile
-from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
 from batch_pipeline.spark.spark_job import SparkJobRunner
-from batch_pipeline_tests.spark.encode_fixture import Desk, records
+from batch_pipeline_tests.spark.encode_fixture import EncodeRun, records
 
 
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session of two cores, in which each task may be tried several times."""
-    home = tmp_path_factory.mktemp("spark")
-    yield open_session(SparkSettings(home=home, master="local[2, 4]"))
-    close_session()
-
-
-@pytest.fixture
-def desk(tmp_path: Path, session: SparkSession) -> Desk:
-    """An empty landing folder and an empty storage."""
-    return Desk(tmp_path, session)
-
-
-def test_encoder_with_several_tasks_gives_parts_and_items_in_order(desk: Desk) -> None:
+def test_encoder_with_several_tasks_gives_parts_and_items_in_order(run: EncodeRun) -> None:
     """Tasks end in any order; part files and reports are in the order of the items."""
     for number in range(450):
-        desk.land(b"id,name\n%d,n%d\n" % (number, number))
+        run.land(b"id,name\n%d,n%d\n" % (number, number))
 
-    result = desk.encode(id="integer", name="string")
+    result = run.encode(id="integer", name="string")
 
     assert [record["id"] for record in records(result.part_files)] == list(range(450))
     assert [part.records for part in result.part_files] == [200, 200, 50]
     starts = [Path(to_path(part.uri)).name.rpartition("-")[0] for part in result.part_files]
     assert starts == [f"p-orders-1-000{task}0000" for task in range(3)]
-    assert desk.files() == sorted(Path(to_path(part.uri)).name for part in result.part_files)
+    assert run.files() == sorted(Path(to_path(part.uri)).name for part in result.part_files)
     assert (result.text_source, result.misfits, result.bad_records) == (True, (), ())
 
 
-def test_encoder_with_misfits_in_several_tasks_merges_them_and_leaves_no_file(desk: Desk) -> None:
+def test_encoder_with_misfits_in_several_tasks_merges_them_and_leaves_no_file(
+    run: EncodeRun,
+) -> None:
     """Columns come in order of appearance with a type for all tasks.
 
     Integers that a double would round and a fraction meet in a decimal, counted by the next look.
     """
     for number in range(200):
-        desk.land(b"id,wide\n%d,9007199254740993\n" % number)
-    desk.land(b"id,wide,late\n1.5,0.5,x\n")
+        run.land(b"id,wide\n%d,9007199254740993\n" % number)
+    run.land(b"id,wide,late\n1.5,0.5,x\n")
 
-    first = desk.encode(id="integer", wide="integer")
-    left = desk.files()
+    first = run.encode(id="integer", wide="integer")
+    left = run.files()
     needed = {one.column.name: one.column.type_text for one in first.misfits}
-    second = desk.encode(**needed)
+    second = run.encode(**needed)
     counted = {one.column.name: one.column.type_text for one in second.misfits}
-    third = desk.encode(**needed | counted)
+    third = run.encode(**needed | counted)
 
     assert needed == {"id": "number", "wide": "decimal(19,0)", "late": "string"}
     assert (first.part_files, left) == ((), [])
@@ -78,39 +65,39 @@ def test_encoder_with_misfits_in_several_tasks_merges_them_and_leaves_no_file(de
     ]
 
 
-def test_encoder_with_csv_and_jsonl_does_not_call_the_source_text(desk: Desk) -> None:
+def test_encoder_with_csv_and_jsonl_does_not_call_the_source_text(run: EncodeRun) -> None:
     """As soon as one file holds typed values, a column with no common type is `any`."""
-    desk.land(b"a\nx\n")
-    desk.land(b'{"a":1}\n')
+    run.land(b"a\nx\n")
+    run.land(b'{"a":1}\n')
 
-    result = desk.encode(a="integer")
+    result = run.encode(a="integer")
 
     assert [(one.column.name, one.column.type.value) for one in result.misfits] == [("a", "any")]
     assert result.text_source is False
 
 
-def test_encoder_with_too_many_bad_records_over_all_tasks_leaves_no_file(desk: Desk) -> None:
+def test_encoder_with_too_many_bad_records_over_all_tasks_leaves_no_file(run: EncodeRun) -> None:
     """Each task stays within the limit, all together do not: the result lists no file."""
-    desk.stream = replace(desk.stream, on_bad_record=BadRecordRules(max_bad_records=1))
+    run.stream = replace(run.stream, on_bad_record=BadRecordRules(max_bad_records=1))
     for number in range(201):
-        desk.land(b"a,b\n1,2\n3\n" if number in (7, 200) else b"a,b\n1,2\n")
+        run.land(b"a,b\n1,2\n3\n" if number in (7, 200) else b"a,b\n1,2\n")
 
-    result = desk.encode(a="integer", b="integer")
+    result = run.encode(a="integer", b="integer")
 
     assert [(bad.item_id, bad.line) for bad in result.bad_records] == [(8, 3), (201, 3)]
-    assert (result.part_files, result.quarantine_files, desk.files()) == ((), (), [])
+    assert (result.part_files, result.quarantine_files, run.files()) == ((), (), [])
 
 
-def test_encoder_with_a_bad_file_tells_it_and_obeys_the_stream(desk: Desk) -> None:
+def test_encoder_with_a_bad_file_tells_it_and_obeys_the_stream(run: EncodeRun) -> None:
     """The batch goes on without the file when it may; else no file is written."""
-    desk.land(b"a\n1\n")
-    desk.land(b"a,a\n")
-    allowed = replace(desk.stream, on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE))
+    run.land(b"a\n1\n")
+    run.land(b"a,a\n")
+    allowed = replace(run.stream, on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE))
 
-    refused = desk.encode(a="integer")
-    left = desk.files()
-    desk.stream = allowed
-    published = desk.encode(a="integer")
+    refused = run.encode(a="integer")
+    left = run.files()
+    run.stream = allowed
+    published = run.encode(a="integer")
 
     reasons = [None, "line 1: header: column 'a' is there twice"]
     assert [item.bad_file for item in refused.items] == reasons
@@ -120,31 +107,31 @@ def test_encoder_with_a_bad_file_tells_it_and_obeys_the_stream(desk: Desk) -> No
     assert records(published.quarantine_files)[0]["reason"] == reasons[1]
 
 
-def test_encoder_without_items_gives_an_empty_result(desk: Desk) -> None:
+def test_encoder_without_items_gives_an_empty_result(run: EncodeRun) -> None:
     """A range of ids may hold no item at all."""
-    result = desk.encode()
+    result = run.encode()
 
     assert (result.items, result.part_files, result.misfits) == ((), (), ())
 
 
-def test_encoder_with_storage_that_is_gone_says_so(desk: Desk) -> None:
+def test_encoder_with_storage_that_is_gone_says_so(run: EncodeRun) -> None:
     """Tasks report it, Spark does not try again, and the caller gets a sentence."""
-    desk.land(b"a\n1\n")
-    desk.root.rmdir()
+    run.land(b"a\n1\n")
+    run.root.rmdir()
 
     with pytest.raises(StorageUnavailableError, match=r"batches cannot be written \(No such file"):
-        desk.encode(a="integer")
+        run.encode(a="integer")
 
 
 def test_encoder_with_workers_that_cannot_start_says_that_spark_is_unavailable(
-    desk: Desk, session: SparkSession, monkeypatch: pytest.MonkeyPatch
+    run: EncodeRun, session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine's long report becomes one line that names the cause."""
     monkeypatch.setattr(session.sparkContext, "pythonExec", "/no/such/python")
-    desk.land(b"a\n1\n")
+    run.land(b"a\n1\n")
 
     with pytest.raises(SparkUnavailableError) as raised:
-        desk.encode(a="integer")
+        run.encode(a="integer")
 
     assert raised.value.target == "local[2, 4]"
     assert "/no/such/python" in raised.value.reason
@@ -153,7 +140,7 @@ def test_encoder_with_workers_that_cannot_start_says_that_spark_is_unavailable(
 
 @pytest.mark.guarantee("G3")
 def test_job_whose_tasks_die_is_told_from_spark_being_away(
-    desk: Desk, session: SparkSession
+    run: EncodeRun, session: SparkSession
 ) -> None:
     """Workers that end without a word may have died of what they read."""
 
@@ -161,7 +148,7 @@ def test_job_whose_tasks_die_is_told_from_spark_being_away(
         os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory is short
         yield from batches
 
-    jobs = SparkJobRunner(lambda: session, desk.stream.storage, "orders-1", EncodeCallbacks())
+    jobs = SparkJobRunner(lambda: session, run.stream.storage, "orders-1", EncodeCallbacks())
     with pytest.raises(TasksLostError) as raised:
         jobs.run(lambda one: one.range(1).mapInArrow(end, "id long").collect(), tasks=1)
 

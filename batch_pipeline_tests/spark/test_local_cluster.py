@@ -15,10 +15,7 @@ pytestmark = pytest.mark.long
 def test_local_cluster_gives_the_bytes_of_a_local_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect two executors of one core to make the same part files, one by one, on any Java.
-
-    What Spark writes for them is gone with the session, and nothing of it is in the package.
-    """
+    """What Spark writes for them is gone with the session, and nothing of it is in the package."""
     monkeypatch.setenv("BATCH_PIPELINE_JAVA", "bundled")
     monkeypatch.setattr(task_planning, "MAX_TASK_ITEMS", TASK_ITEMS)
     digests = {}

@@ -61,7 +61,6 @@ os._exit(0)  # the threads of gRPC would keep it
 
 
 def test_small_job_takes_its_turn_beside_a_large_one(tmp_path: Path) -> None:
-    """Expect the small job to end while most tasks of the large one have not begun."""
     marks = tmp_path / "marks"
     marks.mkdir()
     with SparkConnectServer(tmp_path / "home", conf={"spark.master": "local[2]"}) as server:

@@ -51,7 +51,6 @@ def kind_of(file: LandedFile) -> tuple[BadFileKind, str]:
 
 
 def test_small_object_is_one_request_however_it_is_read(landing: Prefix) -> None:
-    """Expect facts with the bytes, and seeking and opening again to ask for nothing."""
     file = landing.put("a b%20é.csv", b"id\n1\n2\n")
     with Requests() as requests, open_source(file, STREAM) as source:
         assert source.read(100) == b"id\n1\n2\n"
@@ -65,7 +64,6 @@ def test_small_object_is_one_request_however_it_is_read(landing: Prefix) -> None
 
 
 def test_large_object_gives_its_bytes_from_any_place(landing: Prefix) -> None:
-    """Expect a stream of what is read, and a request for each leap."""
     data = b"PAR1" + os.urandom(6 * MIB)
     file = landing.put("large.parquet", data)
     with Requests() as requests, open_source(file, STREAM) as source:
@@ -81,7 +79,6 @@ def test_large_object_gives_its_bytes_from_any_place(landing: Prefix) -> None:
 
 
 def test_object_of_a_user_table_is_read_as_it_is_found(landing: Prefix) -> None:
-    """Expect no size, time or ETag to be compared with where none was noted."""
     file = landing.put("orders.csv", b"id\n1\n")
     with open_source(LandedFile(location=file.location), STREAM) as source:
         assert source.read(100) == b"id\n1\n"
@@ -111,7 +108,6 @@ def test_object_that_is_gone_is_missing(landing: Prefix) -> None:
 
 
 def test_bucket_that_is_not_there_makes_no_bad_file(bucket: str) -> None:
-    """Expect the bucket to be named, and nothing to be said of the object."""
     uri = f"{bucket}-none/a"
     error = refusal(LandedFile(location=uri))
     assert isinstance(error, SourceRefusedError)
@@ -150,7 +146,6 @@ def tried_once(faults: Faults, monkeypatch: pytest.MonkeyPatch) -> Faults:
 
 
 def test_store_that_is_busy_makes_no_bad_file(tried_once: Faults, landing: Prefix) -> None:
-    """Expect an error that says to run again, whatever the stream does with bad files."""
     file = landing.put("orders.csv", b"id\n1\n")
     tried_once.slow_down(1, method="GET")
     error = refusal(file)
@@ -160,7 +155,6 @@ def test_store_that_is_busy_makes_no_bad_file(tried_once: Faults, landing: Prefi
 
 
 def test_store_that_refuses_makes_no_bad_file(tried_once: Faults, landing: Prefix) -> None:
-    """Expect the action that is refused, and no item to be set aside whatever the stream says."""
     file, storage = landing.put("orders.csv", b"id\n1\n"), Prefix(landing.uri)
     tried_once.refuse(403, "AccessDenied", method="GET", target="orders.csv")
     error = refusal(file)
@@ -196,7 +190,6 @@ def refusal_of_task(faults: Faults, landing: Prefix) -> str:
 def test_connection_that_breaks_off_for_good_makes_no_damaged_file(
     tried_once: Faults, landing: Prefix, kind: str
 ) -> None:
-    """Expect no reader to take missing bytes for damage."""
     noise = os.urandom(5 * MIB)
     data = {
         "csv": b"id\n" + b"1234567\n" * (5 * MIB // 8),
@@ -219,7 +212,6 @@ def test_connection_that_breaks_off_for_good_makes_no_damaged_file(
 def test_small_objects_of_a_task_are_fetched_before_their_turn(
     landing: Prefix, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect one request each, no more than a few ahead, and files in their order."""
     monkeypatch.setattr(source_file, "_MAX_REQUESTS", 3)
     files = [landing.put(f"{number:02}.csv", b"id\n%d\n" % number) for number in range(10)]
     storage = Prefix(landing.uri)
@@ -267,7 +259,6 @@ def test_bad_objects_among_good_ones_spoil_nothing(landing: Prefix) -> None:
 
 
 def test_files_of_disks_have_no_version(bucket: str, tmp_path: Path) -> None:
-    """Expect nothing to be asked of a store for a task between folders."""
     assert bucket
     landing, storage = Folder(tmp_path / "in"), Folder(tmp_path / "out")
     with Requests() as requests:
@@ -279,7 +270,6 @@ def test_files_of_disks_have_no_version(bucket: str, tmp_path: Path) -> None:
 
 
 def test_version_of_an_object_is_told_where_the_bucket_keeps_versions(landing: Prefix) -> None:
-    """Expect the version that was read beside its ETag."""
     name = landing.uri.removeprefix("s3://").partition("/")[0]
     s3_client.client().put_bucket_versioning(
         Bucket=name, VersioningConfiguration={"Status": "Enabled"}

@@ -36,7 +36,7 @@ from batch_pipeline_tests.pipeline.garbage_fixture import GarbageScene, paths
 from batch_pipeline_tests.seeds import plan, query
 from batch_pipeline_tests.spark import transforms
 from batch_pipeline_tests.spark.cluster_files import FILES, TASK_ITEMS, encoded, landed
-from batch_pipeline_tests.spark.encode_fixture import Desk, names, records
+from batch_pipeline_tests.spark.encode_fixture import EncodeRun, names, records
 from batch_pipeline_tests.spark.spark_cluster import StandaloneCluster, standalone_cluster
 
 pytestmark = pytest.mark.long
@@ -110,7 +110,7 @@ def local_digests(tmp_path_factory: pytest.TempPathFactory, ground: Ground) -> l
         close_session()
         session = open_session(SparkSettings(home=ground.home, master="local[2]"))
         try:
-            return encoded(folder / "desk", session)
+            return encoded(folder / "run", session)
         finally:
             close_session()
 
@@ -120,17 +120,17 @@ def executors(session: SparkSession) -> int:
     return int(session.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
 
 
-def batch_of(desk: Desk, database: Database) -> GarbageScene:
+def batch_of(run: EncodeRun, database: Database) -> GarbageScene:
     """Plan one batch of the landed files."""
-    stream = replace(desk.stream, limits=limits(max_count=FILES, max_weight=2**20))
+    stream = replace(run.stream, limits=limits(max_count=FILES, max_weight=2**20))
     PartFileStorage(stream.storage).prepare()
     table = database.meta_table(stream.name)
-    table.register([item.file for item in desk.items], accept_changed=False)
+    table.register([item.file for item in run.items], accept_changed=False)
     batches = plan(database, stream.limits)
     assert len(batches) == 1
     columns = RecordSchema.from_json([("id", "integer"), ("name", "string")]).columns
     database.schemas.widen(stream.name, columns, text_source=True)
-    return GarbageScene(database=database, root=desk.root, batches=batches, stream=stream)
+    return GarbageScene(database=database, root=run.root, batches=batches, stream=stream)
 
 
 def published(scene: GarbageScene, session: SparkSession) -> Manifest:
@@ -157,20 +157,18 @@ def only_half_a_task_is_left(root: Path) -> bool:
 def test_batch_whose_worker_is_killed_is_published_once_and_whole(
     ground: Ground, tmp_path: Path, database: Database, local_digests: list[str], three_tasks: None
 ) -> None:
-    """Expect the lost task to run again elsewhere, and what it left to be garbage and no more.
-
-    The slow worker is killed with its executor when it has finished one part file of its task or
+    """The slow worker is killed with its executor when it has finished one part file of its task or
     two, with the next one open. What is published has the bytes that a local session makes.
     """
     slow = ground.cluster.workers[1]
     session = ground.session()
     with ThreadPoolExecutor() as threads:
         wait_until(lambda: executors(session) == 2, "both executors come")
-        desk = landed(tmp_path / "desk", session)
-        scene = batch_of(desk, database)
+        run = landed(tmp_path / "run", session)
+        scene = batch_of(run, database)
         running = threads.submit(published, scene, session)
         wait_until(
-            lambda: only_half_a_task_is_left(desk.root) or running.done(),
+            lambda: only_half_a_task_is_left(run.root) or running.done(),
             "the slow worker is in mid-task",
         )
         assert not running.done()
@@ -178,7 +176,7 @@ def test_batch_whose_worker_is_killed_is_published_once_and_whole(
         manifest = running.result()
 
     listed = sorted(names(manifest.part_files))
-    left = sorted(set(desk.files()) - set(listed))
+    left = sorted(set(run.files()) - set(listed))
     assert [part.sha256 for part in manifest.part_files] == local_digests
     assert [one["id"] for one in records(manifest.part_files)] == list(range(FILES))
     attempts = query(database, "SELECT number, status, generation FROM batch_pipeline.attempt")
@@ -189,12 +187,11 @@ def test_batch_whose_worker_is_killed_is_published_once_and_whole(
     assert {name.startswith(".") for name in lost} == {True, False}  # an open one, finished ones
     scene.age()
     assert sorted(paths(scene.collect())) == lost
-    assert desk.files() == sorted([*listed, *pointer])
+    assert run.files() == sorted([*listed, *pointer])
     assert [Path(to_path(part.uri)).exists() for part in manifest.part_files] == [True] * 9
 
 
 def test_executors_without_the_package_are_named_with_what_they_lack(ground: Ground) -> None:
-    """Expect host, id, modules and the command that mends it, before any batch is tried."""
     with (
         pytest.raises(ConfigurationError, match="cannot run tasks") as raised,
         ground.other_session(spark_pyspark_python=ground.bare_python),
@@ -210,17 +207,14 @@ def test_executors_without_the_package_are_named_with_what_they_lack(ground: Gro
 def test_executors_with_a_packed_archive_need_nothing_else(
     ground: Ground, tmp_path: Path, bucket: str, local_digests: list[str], three_tasks: None
 ) -> None:
-    """Expect the Python that lacked everything to make the same part files, in a folder and in S3.
-
-    The executors have keys of their own; where S3 is, the driver tells them.
-    """
+    """The executors have keys of their own; where S3 is, the driver tells them."""
     packed = tmp_path / "packed.tar.gz"
     build_archive(packed)
     with ground.other_session(packed, spark_pyspark_python=ground.bare_python) as session:
-        assert encoded(tmp_path / "desk", session) == local_digests
-        desk = landed(tmp_path / "to-s3", session)
-        desk.stream = replace(desk.stream, storage=Storage(root=f"{bucket}/batches", prefix="p-"))
-        written = desk.encode(id="integer", name="string").part_files
+        assert encoded(tmp_path / "run", session) == local_digests
+        run = landed(tmp_path / "to-s3", session)
+        run.stream = replace(run.stream, storage=Storage(root=f"{bucket}/batches", prefix="p-"))
+        written = run.encode(id="integer", name="string").part_files
 
     assert [part.sha256 for part in written] == local_digests
     assert {part.uri.rpartition("/")[0] for part in written} == {f"{bucket}/batches"}
@@ -229,7 +223,6 @@ def test_executors_with_a_packed_archive_need_nothing_else(
 def test_executors_without_the_python_are_named(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect the program that is not there, and the variable that chooses another."""
     session = ground.session()
     monkeypatch.setattr(session.sparkContext, "pythonExec", "/no/such/python")
     with pytest.raises(ConfigurationError, match="cannot run tasks") as raised:
@@ -241,37 +234,33 @@ def test_executors_without_the_python_are_named(
 def test_executors_without_a_module_of_the_transform_are_named(
     ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect the way to bring it along, and not the function to be blamed."""
     (tmp_path / "only_here.py").write_text(ONLY_HERE)
     monkeypatch.syspath_prepend(tmp_path)
-    desk = Desk(tmp_path, ground.session())
-    desk.stream = replace(desk.stream, transform="only_here:same")
-    desk.land(b"id\n1\n")
+    run = EncodeRun(tmp_path, ground.session())
+    run.stream = replace(run.stream, transform="only_here:same")
+    run.land(b"id\n1\n")
 
     with pytest.raises(ConfigurationError, match="cannot run tasks") as raised:
-        desk.encode(id="integer")
+        run.encode(id="integer")
 
     text = str(raised.value)
     assert text.startswith("Executor ")
     assert " lacks modules: only_here. Nothing was published. Run" in text
     assert "`batch-pipeline pack packed.tar.gz --with only_here`" in text
-    assert desk.files() == []
+    assert run.files() == []
 
 
 def test_session_whose_context_ends_in_mid_transform_is_replaced(
     ground: Ground, tmp_path: Path
 ) -> None:
-    """Expect it to be nobody's data or function that failed, and the next session to work.
-
-    The JVM ends the context and lives on, as it does when the master removes the application.
-    """
+    """The JVM ends the context and lives on, as it does when the master removes the application."""
     mark = tmp_path / "mark"
     session = ground.session()
-    desk = Desk(tmp_path, session)
-    desk.stream = replace(desk.stream, transform=f"{transforms.__name__}:held")
-    desk.land(f"mark\n{mark}\n".encode())
+    run = EncodeRun(tmp_path, session)
+    run.stream = replace(run.stream, transform=f"{transforms.__name__}:held")
+    run.land(f"mark\n{mark}\n".encode())
     with ThreadPoolExecutor() as threads:
-        running = threads.submit(desk.encode, mark="string")
+        running = threads.submit(run.encode, mark="string")
         wait_until(lambda: mark.exists() or running.done(), "the function has begun")
         try:
             session.sparkContext._jsc.sc().stop()
@@ -285,10 +274,7 @@ def test_session_whose_context_ends_in_mid_transform_is_replaced(
 
 
 def test_session_whose_master_was_started_again_is_replaced(ground: Ground) -> None:
-    """Expect a session that the new master does not know, and will give nothing, to count as dead.
-
-    Its context goes on without executors; the JVM would wait for them for ever.
-    """
+    """Its context goes on without executors; the JVM would wait for them for ever."""
     session = ground.session()
     ground.cluster.restart_master()
     wait_until(lambda: executors(session) == 0, "the executors are ended")
@@ -301,18 +287,15 @@ def test_session_whose_master_was_started_again_is_replaced(ground: Ground) -> N
 def test_job_whose_master_was_started_again_ends(
     ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect a job in its midst to be given up once its executors are gone for the time allowed.
-
-    It would wait for ever: its context knows of no end.
-    """
+    """It would wait for ever: its context knows of no end."""
     monkeypatch.setattr(engine, "EXECUTOR_LOSS_SECONDS", 1.0)
     mark = tmp_path / "mark"
     session = ground.session()
-    desk = Desk(tmp_path, session)
-    desk.stream = replace(desk.stream, transform=f"{transforms.__name__}:held")
-    desk.land(f"mark\n{mark}\n".encode())
+    run = EncodeRun(tmp_path, session)
+    run.stream = replace(run.stream, transform=f"{transforms.__name__}:held")
+    run.land(f"mark\n{mark}\n".encode())
     with ThreadPoolExecutor() as threads:
-        running = threads.submit(desk.encode, mark="string")
+        running = threads.submit(run.encode, mark="string")
         wait_until(lambda: mark.exists() or running.done(), "a task has begun")
         try:
             ground.cluster.restart_master()
@@ -321,12 +304,11 @@ def test_job_whose_master_was_started_again_ends(
         finally:
             mark.unlink(missing_ok=True)
 
-    assert desk.files() == []
+    assert run.files() == []
     assert ground.session() is not session
 
 
 def test_master_that_does_not_answer_is_told_at_once(tmp_path: Path) -> None:
-    """Expect no Java to be started for a cluster that is not there."""
     close_session()
     settings = SparkSettings(home=tmp_path, master="spark://127.0.0.1:1")
     with pytest.raises(SparkUnavailableError) as raised:

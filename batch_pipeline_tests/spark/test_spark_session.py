@@ -184,15 +184,6 @@ def unauthenticated_answer(port: int) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def whole_life(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a program reports that opens, closes, replaces and loses local sessions."""
-    home = tmp_path_factory.mktemp("it's a home")
-    report: dict[str, Any] = run(WHOLE_LIFE, home, BATCH_PIPELINE_JAVA="bundled")
-    report["scratch"] = [path.name for path in (home / "spark" / "scratch").iterdir()]
-    return report
-
-
-@pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkConnectServer]:
     """A warm server on the bundled Java."""
     with pytest.MonkeyPatch.context() as patch:
@@ -204,11 +195,23 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkConnectSer
 
 
 @pytest.mark.long
-def test_local_session_bundled_java_runs_python_of_this_environment(
-    whole_life: dict[str, Any],
-) -> None:
-    """A job over Arrow batches runs in the Python that started it."""
-    assert whole_life["rows"] == EXPECTED_ROWS
+def test_local_session_is_opened_replaced_lost_and_closed(tmp_path: Path) -> None:
+    home = tmp_path / "it's a home"
+    report = run(WHOLE_LIFE, home, BATCH_PIPELINE_JAVA="bundled")
+    assert set(report.pop("listens_on")) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+    # A process that ends without closing leaves no process and no temporary folder.
+    assert [pid for pid in report.pop("left_open") if psutil.pid_exists(pid)] == []
+    assert list((home / "spark" / "scratch").iterdir()) == []
+    assert report == {
+        "rows": EXPECTED_ROWS,  # over Arrow batches, by the Python that started it
+        "changed_variables": ["SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"],  # no secret
+        "same": True,  # for equal settings
+        "time_zone": "UTC",
+        "refused": "ConflictError",  # other settings while it is open
+        "alive_after_close": [],
+        "replacement": "7",
+        "rows_after_crash": EXPECTED_ROWS,  # of the JVM
+    }
 
 
 @pytest.mark.long
@@ -223,52 +226,6 @@ def test_local_session_damaged_archive_starts_without_it(
     damaged.parent.mkdir(parents=True)
     damaged.write_bytes(b"no archive" * 1000)
     assert run(SMALL_JOB, tmp_path) == {"rows": EXPECTED_ROWS}
-
-
-def test_local_session_open_changes_few_variables(whole_life: dict[str, Any]) -> None:
-    """Only what pyspark itself writes is new in the environment; no secret stays in it."""
-    assert whole_life["changed_variables"] == ["SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"]
-
-
-def test_local_session_open_listens_on_loopback_only(whole_life: dict[str, Any]) -> None:
-    """No port of the session can be reached from another machine."""
-    assert set(whole_life["listens_on"]) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
-
-
-def test_local_session_default_time_zone_is_utc(whole_life: dict[str, Any]) -> None:
-    """Timestamps mean the same on every machine."""
-    assert whole_life["time_zone"] == "UTC"
-
-
-def test_open_session_equal_settings_gives_the_open_one(whole_life: dict[str, Any]) -> None:
-    """Settings that are equal, though another object, give the same session."""
-    assert whole_life["same"] is True
-
-
-def test_open_session_other_settings_is_refused(whole_life: dict[str, Any]) -> None:
-    """A second, different session is refused while one is open."""
-    assert whole_life["refused"] == "ConflictError"
-
-
-def test_close_session_local_leaves_no_process(whole_life: dict[str, Any]) -> None:
-    """JVM, worker daemon and workers are gone when closing returns."""
-    assert whole_life["alive_after_close"] == []
-
-
-def test_open_session_after_close_takes_other_settings(whole_life: dict[str, Any]) -> None:
-    """A closed session makes room for one with other settings."""
-    assert whole_life["replacement"] == "7"
-
-
-def test_open_session_after_jvm_crash_gives_a_working_one(whole_life: dict[str, Any]) -> None:
-    """When the JVM was killed, asking again gives a session that works."""
-    assert whole_life["rows_after_crash"] == EXPECTED_ROWS
-
-
-def test_local_session_left_open_ends_with_its_process(whole_life: dict[str, Any]) -> None:
-    """A process that ends without closing leaves no process and no temporary folder."""
-    assert [pid for pid in whole_life["left_open"] if psutil.pid_exists(pid)] == []
-    assert whole_life["scratch"] == []
 
 
 def test_local_session_owner_killed_ends_the_jvm(tmp_path: Path) -> None:

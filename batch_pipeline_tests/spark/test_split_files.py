@@ -1,7 +1,6 @@
 """Large files that several tasks read at once: the same records, in order, each once."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -9,7 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 from batch_pipeline.model.record_rules import (
     BadFileKind,
@@ -21,27 +19,16 @@ from batch_pipeline.model.record_rules import (
 )
 from batch_pipeline.model.stream import CsvOptions
 from batch_pipeline.spark import spark_job, task_planning
-from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
-from batch_pipeline_tests.spark.encode_fixture import MIB, Desk, records
+from batch_pipeline_tests.spark.encode_fixture import MIB, EncodeRun, records
 
 KIB = 2**10
 COUNT = 3_000  # records of 1 KiB and some: three slices of one MiB
 
 
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session of two cores."""
-    home = tmp_path_factory.mktemp("spark")
-    yield open_session(SparkSettings(home=home, master="local[2]"))
-    close_session()
-
-
-@pytest.fixture
-def desk(tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    """An empty landing folder and an empty storage; slices of 1 MiB, so that files can be small."""
-    for module in (task_planning, task_planning):
-        monkeypatch.setattr(module, "SLICE_BYTES", MIB)
-    return Desk(tmp_path, session)
+@pytest.fixture(autouse=True)
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices of 1 MiB, so that files can be small."""
+    monkeypatch.setattr(task_planning, "SLICE_BYTES", MIB)
 
 
 def lines(*, bad_at: int | None = None) -> bytes:
@@ -70,66 +57,66 @@ def parts_of(result_names: list[str]) -> set[str]:
     "inline_bytes", [spark_job.INLINE_PAYLOAD_BYTES, 0], ids=["inline", "as rows"]
 )
 def test_split_jsonl_gives_all_records_in_order(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, inline_bytes: int
+    run: EncodeRun, monkeypatch: pytest.MonkeyPatch, inline_bytes: int
 ) -> None:
     """Three tasks read the file, however they are told to; the item's report adds up theirs."""
     monkeypatch.setattr(spark_job, "INLINE_PAYLOAD_BYTES", inline_bytes)
-    desk.land(b'{"id":-1,"text":""}\n')
-    desk.land(lines())
-    desk.land(b'{"id":3000,"text":""}\n')
+    run.land(b'{"id":-1,"text":""}\n')
+    run.land(lines())
+    run.land(b'{"id":3000,"text":""}\n')
 
-    result = desk.encode(id="integer", text="string")
+    result = run.encode(id="integer", text="string")
 
     assert [one["id"] for one in records(result.part_files)] == list(range(-1, COUNT + 1))
     assert [item.read for item in result.items] == [1, COUNT, 1]
     assert [item.written for item in result.items] == [1, COUNT, 1]
-    assert parts_of(desk.files()) == {"0000", "0001", "0002", "0003", "0004"}
+    assert parts_of(run.files()) == {"0000", "0001", "0002", "0003", "0004"}
 
 
-def test_split_csv_with_line_breaks_in_quotes_gives_all_records_in_order(desk: Desk) -> None:
+def test_split_csv_with_line_breaks_in_quotes_gives_all_records_in_order(run: EncodeRun) -> None:
     """A first job counts quotes, so that each task knows where its first record starts."""
-    desk.land(csv_text())
+    run.land(csv_text())
 
-    result = desk.encode(id="integer", text="string")
+    result = run.encode(id="integer", text="string")
 
     found = records(result.part_files)
     assert [one["id"] for one in found] == list(range(COUNT))
     assert {one["text"] for one in found} == {'a,\n"b' * (KIB // 6)}
-    assert len(parts_of(desk.files())) == 3
+    assert len(parts_of(run.files())) == 3
 
 
-def test_split_parquet_gives_all_records_in_order(desk: Desk, tmp_path: Path) -> None:
+def test_split_parquet_gives_all_records_in_order(run: EncodeRun, tmp_path: Path) -> None:
     """Each task reads row groups of its own."""
-    path = desk.landing / "orders.parquet"
+    path = run.landing / "orders.parquet"
     numbers = pa.array(range(COUNT))
     noise = [f"{number:08d}" * (KIB // 8) for number in range(COUNT)]
     table = pa.table({"id": numbers, "text": noise})
     pq.write_table(table, path, row_group_size=200, compression="none", use_dictionary=False)
-    desk.register(path)
+    run.register(path)
 
-    result = desk.encode(id="integer", text="string")
+    result = run.encode(id="integer", text="string")
 
     assert [one["id"] for one in records(result.part_files)] == list(range(COUNT))
-    assert len(parts_of(desk.files())) == 3
+    assert len(parts_of(run.files())) == 3
 
 
 @pytest.mark.guarantee("G7")
-def test_split_file_gives_the_same_bytes_each_time(desk: Desk) -> None:
+def test_split_file_gives_the_same_bytes_each_time(run: EncodeRun) -> None:
     """Where it is cut depends on its size alone."""
-    desk.land(lines())
+    run.land(lines())
 
-    first = desk.encode(id="integer", text="string")
-    second = desk.encode(id="integer", text="string")
+    first = run.encode(id="integer", text="string")
+    second = run.encode(id="integer", text="string")
 
     assert [part.sha256 for part in first.part_files] == [p.sha256 for p in second.part_files]
 
 
-def test_split_jsonl_with_a_bad_record_tells_its_line_in_the_file(desk: Desk) -> None:
+def test_split_jsonl_with_a_bad_record_tells_its_line_in_the_file(run: EncodeRun) -> None:
     """Lines count from the start of the file, whichever task met the record."""
-    desk.stream = replace(desk.stream, on_bad_record=BadRecordRules(max_bad_records=1))
-    desk.land(lines(bad_at=2_500))
+    run.stream = replace(run.stream, on_bad_record=BadRecordRules(max_bad_records=1))
+    run.land(lines(bad_at=2_500))
 
-    result = desk.encode(id="integer", text="string")
+    result = run.encode(id="integer", text="string")
 
     assert [bad.line for bad in result.bad_records] == [2_501]
     assert [one["line"] for one in records(result.quarantine_files)] == [2_501]
@@ -140,88 +127,88 @@ def test_split_jsonl_with_a_bad_record_tells_its_line_in_the_file(desk: Desk) ->
     ("odd", "kept"), [("2500,a,b", COUNT - 1), ('2500,a"b', COUNT)], ids=["bad", "odd quote"]
 )
 def test_split_csv_that_breaks_the_rules_is_read_in_one_piece(
-    desk: Desk, odd: str, kept: int
+    run: EncodeRun, odd: str, kept: int
 ) -> None:
     """Which quotes count then takes the whole file to tell; nothing of the parts is left."""
-    desk.stream = replace(desk.stream, on_bad_record=BadRecordRules(max_bad_records=1))
-    desk.land(b"id,text\n-1,\n")
-    desk.land(csv_text(odd_at=2_500, odd=odd))
+    run.stream = replace(run.stream, on_bad_record=BadRecordRules(max_bad_records=1))
+    run.land(b"id,text\n-1,\n")
+    run.land(csv_text(odd_at=2_500, odd=odd))
 
-    result = desk.encode(id="integer", text="string")
+    result = run.encode(id="integer", text="string")
 
     found = [one["id"] for one in records(result.part_files)]
     assert len(found) == kept + 1
     assert found == sorted(set(found))
     assert [item.read for item in result.items] == [1, COUNT]
-    assert parts_of(desk.files()) <= {"0000", "0001"}
+    assert parts_of(run.files()) <= {"0000", "0001"}
     lines_before = 1 + 2_500 * (1 + KIB // 6)
     assert [bad.line for bad in result.bad_records] == [lines_before + 1] * (COUNT - kept)
 
 
-def test_split_file_that_is_bad_leaves_nothing_of_itself(desk: Desk) -> None:
+def test_split_file_that_is_bad_leaves_nothing_of_itself(run: EncodeRun) -> None:
     """One part meets a record that is too long: its neighbours' files are dropped, others stay."""
-    desk.stream = replace(
-        desk.stream,
+    run.stream = replace(
+        run.stream,
         on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE),
         read_limits=ReadLimits(max_record_bytes=10 * KIB),
     )
     long = json.dumps({"id": 0, "text": "x" * 20 * KIB}).encode()
-    desk.land(b'{"id":-1,"text":""}\n')
-    desk.land(lines() + b"\n" + long + b"\n")
+    run.land(b'{"id":-1,"text":""}\n')
+    run.land(lines() + b"\n" + long + b"\n")
 
-    result = desk.encode(id="integer", text="string")
+    result = run.encode(id="integer", text="string")
 
     assert [one["id"] for one in records(result.part_files)] == [-1]
     assert [item.bad_kind for item in result.items] == [None, BadFileKind.CORRUPT]
     assert [item.read for item in result.items] == [1, 0]
     assert len(records(result.quarantine_files)) == 1
-    assert len(desk.files()) == 2
+    assert len(run.files()) == 2
 
 
 def test_large_file_that_is_not_the_registered_one_is_left_for_the_task_to_report(
-    desk: Desk,
+    run: EncodeRun,
 ) -> None:
     """The look that finds out whether to split never fails."""
-    desk.stream = replace(desk.stream, on_bad_file=BadFileRules.all(OnBadFile.SKIP))
-    desk.land(lines())
-    (item,) = desk.items
+    run.stream = replace(run.stream, on_bad_file=BadFileRules.all(OnBadFile.SKIP))
+    run.land(lines())
+    (item,) = run.items
     registered = item.file.modified_at
     assert registered is not None
     earlier = replace(item.file, modified_at=registered - timedelta(days=1))
     gone = replace(item.file, location=f"{item.file.location}.gone")
-    desk.items = [replace(item, file=earlier), replace(item, id=2, file=gone)]
+    run.items = [replace(item, file=earlier), replace(item, id=2, file=gone)]
 
-    result = desk.encode(id="integer", text="string")
+    result = run.encode(id="integer", text="string")
 
     assert [one.bad_kind for one in result.items] == [BadFileKind.CHANGED, BadFileKind.MISSING]
-    assert desk.files() == []
+    assert run.files() == []
 
 
-def test_large_file_of_which_nothing_was_noted_is_split_like_any_other(desk: Desk) -> None:
+def test_large_file_of_which_nothing_was_noted_is_split_like_any_other(run: EncodeRun) -> None:
     """A user's table may only know the weight; all parts then read the file as it is now."""
-    desk.land(lines())
-    (item,) = desk.items
+    run.land(lines())
+    (item,) = run.items
     unknown = replace(item.file, size_bytes=None, modified_at=None)
-    desk.items = [replace(item, file=unknown, row_weight=item.weight)]
+    run.items = [replace(item, file=unknown, row_weight=item.weight)]
 
-    result = desk.encode(id="integer", text="string")
+    result = run.encode(id="integer", text="string")
 
     assert [item.read for item in result.items] == [COUNT]
-    assert len(parts_of(desk.files())) == 3
+    assert len(parts_of(run.files())) == 3
 
 
-def test_large_files_that_cannot_be_cut_are_tasks_of_their_own(desk: Desk) -> None:
+def test_large_files_that_cannot_be_cut_are_tasks_of_their_own(run: EncodeRun) -> None:
     """With record numbers, or an escape that takes the meaning from a quote, nothing is split."""
-    numbered = replace(desk.stream, lineage=(LineageColumn.RECORD_NUMBER,))
+    numbered = replace(run.stream, lineage=(LineageColumn.RECORD_NUMBER,))
     escaped = CsvOptions(escape="\\")
-    desk.land(csv_text())
+    run.land(csv_text())
 
-    desk.stream = replace(desk.stream, source=replace(desk.stream.source, csv=escaped))
-    desk.encode(id="integer", text="string")
-    with_escapes = desk.files()
-    desk.stream = numbered
-    result = desk.encode(id="integer", text="string", _record_number="integer")
+    run.stream = replace(run.stream, source=replace(run.stream.source, csv=escaped))
+    run.encode(id="integer", text="string")
+    with_escapes = run.files()
+    run.stream = numbered
+    result = run.encode(id="integer", text="string", _record_number="integer")
 
     assert parts_of(with_escapes) == {"0000"}
-    assert parts_of(desk.files()) == {"0000"}
+    assert parts_of(run.files()) == {"0000"}
     assert [one["_record_number"] for one in records(result.part_files)][-1] == COUNT

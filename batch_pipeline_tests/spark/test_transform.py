@@ -1,9 +1,7 @@
 """A user's transform between reading and writing: values, counts, and whose fault an error is."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -20,7 +18,7 @@ from batch_pipeline.model.record_rules import (
     SchemaRules,
 )
 from batch_pipeline.model.schema import RecordSchema
-from batch_pipeline_tests.spark.encode_fixture import Desk, records, session_of
+from batch_pipeline_tests.spark.encode_fixture import EncodeRun, records
 
 MODULE = "batch_pipeline_tests.spark.transforms"
 TYPES = {
@@ -48,39 +46,30 @@ VALUES = (
 )
 
 
-@pytest.fixture(scope="module", params=["local", "connect"])
-def session(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[SparkSession]:
-    """A session of two cores: in this process, then on a Connect server."""
-    with session_of(request.param, tmp_path_factory.mktemp("spark")) as opened:
-        yield opened
+@pytest.fixture(scope="module")
+def session(each_session: SparkSession) -> SparkSession:
+    """Both kinds of sessions."""
+    return each_session
 
 
-@pytest.fixture
-def desk(tmp_path: Path, session: SparkSession) -> Desk:
-    """An empty landing folder and an empty storage."""
-    return Desk(tmp_path, session)
-
-
-def use(desk: Desk, function: str) -> None:
+def use(run: EncodeRun, function: str) -> None:
     """Give the stream a transform."""
-    desk.stream = replace(desk.stream, transform=f"{MODULE}:{function}")
+    run.stream = replace(run.stream, transform=f"{MODULE}:{function}")
 
 
-def land_numbers(desk: Desk) -> None:
+def land_numbers(run: EncodeRun) -> None:
     """Land records 0 to 5 in two files."""
     for start in (0, 3):
-        desk.land(b"".join(b'{"id":%d}\n' % number for number in range(start, start + 3)))
+        run.land(b"".join(b'{"id":%d}\n' % number for number in range(start, start + 3)))
 
 
 @pytest.mark.guarantee("G15")
-def test_transform_that_filters_writes_what_it_gives(desk: Desk) -> None:
+def test_transform_that_filters_writes_what_it_gives(run: EncodeRun) -> None:
     """Records are counted where they are read; the part files tell what was made of them."""
-    use(desk, "keep_even")
-    land_numbers(desk)
+    use(run, "keep_even")
+    land_numbers(run)
 
-    schema, result = desk.settled()
+    schema, result = run.settled()
 
     assert schema == RecordSchema.from_json([("id", "integer"), ("twice", "integer")])
     assert records(result.part_files) == [{"id": n, "twice": 2 * n} for n in (0, 2, 4)]
@@ -91,38 +80,38 @@ def test_transform_that_filters_writes_what_it_gives(desk: Desk) -> None:
 
 @pytest.mark.guarantee("G15")
 def test_transform_that_aggregates_and_looks_at_its_frame_sees_each_record_once(
-    desk: Desk,
+    run: EncodeRun,
 ) -> None:
     """A plan may read the frame several times; that writes nothing twice."""
-    use(desk, "summed")
-    desk.stream = replace(desk.stream, on_bad_record=BadRecordRules(max_bad_records=1))
-    desk.land(b"customer,amount\na,1\nb,2\n")
-    desk.land(b"customer,amount\na,3\nb\n")
+    use(run, "summed")
+    run.stream = replace(run.stream, on_bad_record=BadRecordRules(max_bad_records=1))
+    run.land(b"customer,amount\na,1\nb,2\n")
+    run.land(b"customer,amount\na,3\nb\n")
 
-    _, result = desk.settled()
+    _, result = run.settled()
 
     totals = [{"customer": "a", "total": 4}, {"customer": "b", "total": 2}]
     assert records(result.part_files) == totals
     assert [(item.read, item.quarantined) for item in result.items] == [(2, 0), (2, 1)]
     assert len(records(result.quarantine_files)) == 1
-    assert len(desk.files()) == len(result.part_files) + 1
+    assert len(run.files()) == len(result.part_files) + 1
 
 
 @pytest.mark.parametrize("encoding", [Format.JSONL, Format.PARQUET])
-def test_transform_that_gives_what_came_keeps_every_value(desk: Desk, encoding: Format) -> None:
+def test_transform_that_gives_what_came_keeps_every_value(run: EncodeRun, encoding: Format) -> None:
     """All types pass through Spark and come out as they would without a transform."""
     declared = SchemaRules(declared=RecordSchema.from_json(list(TYPES.items())))
     compression = Compression.GZIP if encoding is Format.JSONL else Compression.NONE
-    desk.stream = replace(
-        desk.stream,
+    run.stream = replace(
+        run.stream,
         schema=declared,
         encoding=Encoding(format=encoding, compression=compression),
     )
-    desk.land(VALUES.encode() + b'\n{"integer":null}\n')
-    plain = desk.encode(**TYPES)
-    use(desk, "unchanged")
+    run.land(VALUES.encode() + b'\n{"integer":null}\n')
+    plain = run.encode(**TYPES)
+    use(run, "unchanged")
 
-    result = desk.encode(**TYPES)
+    result = run.encode(**TYPES)
 
     assert result.misfits == ()
     (part,), (other,) = result.part_files, plain.part_files
@@ -135,12 +124,12 @@ def test_transform_that_gives_what_came_keeps_every_value(desk: Desk, encoding: 
     assert set(second.values()) == {None}
 
 
-def test_transform_that_computes_nested_values_writes_them_as_json(desk: Desk) -> None:
+def test_transform_that_computes_nested_values_writes_them_as_json(run: EncodeRun) -> None:
     """Structs, maps and arrays keep their nulls; a date is a date."""
-    use(desk, "computed")
-    desk.land(b'{"id":1}\n')
+    use(run, "computed")
+    run.land(b'{"id":1}\n')
 
-    schema, result = desk.settled()
+    schema, result = run.settled()
 
     kinds = {column.name: column.type_text for column in schema.columns}
     nested = {"s": "object", "a": "array", "m": "object"}
@@ -157,39 +146,39 @@ def test_transform_that_computes_nested_values_writes_them_as_json(desk: Desk) -
     ]
 
 
-def test_transform_that_renames_a_json_column_keeps_it_json(desk: Desk) -> None:
+def test_transform_that_renames_a_json_column_keeps_it_json(run: EncodeRun) -> None:
     """What is computed from its text is text."""
-    use(desk, "renamed")
-    desk.land(b'{"a.b":{"n":[1,2]}}\n')
+    use(run, "renamed")
+    run.land(b'{"a.b":{"n":[1,2]}}\n')
 
-    schema, result = desk.settled()
+    schema, result = run.settled()
 
     assert [column.type.value for column in schema.columns] == ["object", "string"]
     assert records(result.part_files) == [{"kept": {"n": [1, 2]}, "text": '{"N":[1,2]}'}]
 
 
-def test_transform_that_calls_python_on_the_workers_runs_there(desk: Desk) -> None:
+def test_transform_that_calls_python_on_the_workers_runs_there(run: EncodeRun) -> None:
     """Pandas functions are the user's code on Spark's workers."""
-    use(desk, "in_pandas")
-    land_numbers(desk)
+    use(run, "in_pandas")
+    land_numbers(run)
 
-    _, result = desk.settled()
+    _, result = run.settled()
 
     assert [one["id"] for one in records(result.part_files)] == [1, 2, 3, 4, 5, 6]
 
 
-def test_transform_of_a_batch_with_a_bad_file_is_given_the_other_ones(desk: Desk) -> None:
+def test_transform_of_a_batch_with_a_bad_file_is_given_the_other_ones(run: EncodeRun) -> None:
     """What was set aside is reported and in quarantine; lineage columns are the frame's."""
-    use(desk, "unchanged")
-    desk.stream = replace(
-        desk.stream,
+    use(run, "unchanged")
+    run.stream = replace(
+        run.stream,
         on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE),
         lineage=(LineageColumn.ITEM_ID,),
     )
-    desk.land(b"a,a\n")
-    desk.land(b"a\n1\n")
+    run.land(b"a,a\n")
+    run.land(b"a\n1\n")
 
-    _, result = desk.settled()
+    _, result = run.settled()
 
     assert records(result.part_files) == [{"_item_id": 2, "a": 1}]
     assert [item.bad_file is None for item in result.items] == [False, True]
@@ -209,18 +198,18 @@ def test_transform_of_a_batch_with_a_bad_file_is_given_the_other_ones(desk: Desk
     ],
 )
 def test_transform_that_fails_is_told_with_its_own_line_and_leaves_no_file(
-    desk: Desk, function: str, said: str
+    run: EncodeRun, function: str, said: str
 ) -> None:
     """It is the data's or the function's fault, not Spark's, and the batch is named."""
-    use(desk, function)
-    land_numbers(desk)
+    use(run, function)
+    land_numbers(run)
 
     with pytest.raises(TransformError, match=said) as raised:
-        desk.settled()
+        run.settled()
 
     assert f"transform {MODULE}:{function} failed on batch 1-2" in str(raised.value)
     assert "\n" not in str(raised.value)
-    assert desk.files() == []
+    assert run.files() == []
 
 
 @pytest.mark.parametrize(
@@ -234,13 +223,13 @@ def test_transform_that_fails_is_told_with_its_own_line_and_leaves_no_file(
     ],
 )
 def test_transform_that_is_no_function_of_frames_is_refused(
-    desk: Desk, transform: str, said: str
+    run: EncodeRun, transform: str, said: str
 ) -> None:
     """The operator is told what to write instead."""
-    desk.stream = replace(desk.stream, transform=transform)
-    land_numbers(desk)
+    run.stream = replace(run.stream, transform=transform)
+    land_numbers(run)
 
     with pytest.raises(ConfigurationError, match=said):
-        desk.encode()
+        run.encode()
 
-    assert desk.files() == []
+    assert run.files() == []

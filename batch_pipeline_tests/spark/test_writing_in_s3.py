@@ -62,7 +62,6 @@ def uploads(storage: Prefix) -> int:
 
 
 def test_large_part_is_seen_when_the_writer_is_closed(storage: Prefix, tmp_path: Path) -> None:
-    """Expect the bytes of a disk, sums included, and nothing to be seen before the end."""
     writer = large_writer(storage.uri)
     writer.append(Lines.of(LARGE))
     assert (storage.names(), uploads(storage)) == ([], 1)
@@ -80,7 +79,6 @@ def test_large_part_is_seen_when_the_writer_is_closed(storage: Prefix, tmp_path:
 
 
 def test_finished_large_part_is_not_seen_before_the_writer_is_closed(storage: Prefix) -> None:
-    """Expect what a task has not told of to be nobody's, however many parts are full."""
     writer = large_writer(storage.uri, max_bytes=10 * MIB)
     writer.append(Lines.of(LARGE))
     writer.append(Lines.of([b"one more"]))
@@ -89,7 +87,6 @@ def test_finished_large_part_is_not_seen_before_the_writer_is_closed(storage: Pr
 
 
 def test_small_parts_are_one_request_each(storage: Prefix) -> None:
-    """Expect part files within the limits, in order."""
     writer = large_writer(storage.uri, max_records=2)
     writer.append(Lines.of([b"1", b"2", b"3"]))
     parts = writer.close()
@@ -98,14 +95,12 @@ def test_small_parts_are_one_request_each(storage: Prefix) -> None:
 
 
 def test_writer_without_records_writes_no_object(storage: Prefix) -> None:
-    """Expect no record, no object."""
     assert large_writer(storage.uri).close() == ()
     assert storage.names() == []
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
 def test_aborted_writer_leaves_neither_object_nor_upload(storage: Prefix, is_closed: bool) -> None:
-    """Expect finished and complete parts to go too: small ones, large ones, the open one."""
     writer = large_writer(storage.uri, max_bytes=11 * MIB)
     for records in (LARGE, LARGE, [b"small"]):
         writer.append(Lines.of(records))
@@ -118,7 +113,6 @@ def test_aborted_writer_leaves_neither_object_nor_upload(storage: Prefix, is_clo
 
 
 def test_writer_killed_before_it_completes_leaves_no_object(storage: Prefix) -> None:
-    """Expect only an unfinished upload, which nobody sees and which is swept up later."""
     killed = run_python(WRITE_ONE_PART, storage.uri, failpoints="upload.before_complete=kill")
     assert killed == -signal.SIGKILL
     assert (storage.names(), uploads(storage)) == ([], 1)
@@ -126,7 +120,6 @@ def test_writer_killed_before_it_completes_leaves_no_object(storage: Prefix) -> 
 
 @pytest.mark.usefixtures("bucket")
 def test_storage_that_is_not_there_says_so() -> None:
-    """Expect the store's reason in the error, for small and for large part files."""
     writer = large_writer("s3://no-such-bucket-of-ours/batches")
     writer.append(Lines.of([b"1"]))
     with pytest.raises(StorageUnavailableError, match="there is no such bucket"):
@@ -141,7 +134,6 @@ def test_storage_that_is_not_there_says_so() -> None:
 def test_task_whose_storage_fails_at_the_end_reports_it(
     faults: Faults, storage: Prefix, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect the reason in the report, and neither an object nor an upload."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     s3_client.forget()
     landing, output = Prefix(storage.uri), Prefix(storage.uri)
@@ -167,7 +159,6 @@ def test_task_whose_storage_fails_at_the_end_reports_it(
 def test_task_between_any_two_places_writes_the_same_bytes(
     bucket: str, tmp_path: Path, encoding: Encoding
 ) -> None:
-    """Expect disk or store on either side to make no difference, quarantine included."""
     rules = BadFileRules.all(OnBadFile.QUARANTINE)
     stream = replace(
         STREAM, encoding=encoding, on_bad_file=rules, part_limits=PartLimits(max_records=2)
@@ -194,7 +185,6 @@ def test_task_between_any_two_places_writes_the_same_bytes(
 
 
 def test_stop_mark_in_a_store_ends_the_task_at_its_next_look(storage: Prefix) -> None:
-    """Expect a look at the start and one a second, and none after the mark is gone."""
     mark = CancellationFlag.of(Storage(root=storage.uri, prefix="p-"), "orders-1-2-a1", "0a0b")
     seconds = [0.0]
     check = CancellationCheck(mark, now=lambda: seconds[0]).check

@@ -71,7 +71,6 @@ def flipped(data: bytes, place: int) -> bytes:
 
 @pytest.mark.parametrize("suffix", WRITTEN)
 def test_records_of_each_encoding_are_counted(suffix: str, tmp_path: Path) -> None:
-    """Expect three, and the SHA-256 of the bytes of the file."""
     data = WRITTEN[suffix]()
     part = published(tmp_path, suffix, data)
     found = read_contents(part.uri)
@@ -82,7 +81,6 @@ def test_records_of_each_encoding_are_counted(suffix: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("suffix", WRITTEN)
 def test_bit_that_flipped_is_found_by_the_sum(suffix: str, tmp_path: Path) -> None:
-    """Expect the file to be named, and both sums."""
     data = WRITTEN[suffix]()
     part = published(tmp_path, suffix, data)
     (tmp_path / f"orders-0.{suffix}").write_bytes(flipped(data, len(data) // 2))
@@ -92,7 +90,6 @@ def test_bit_that_flipped_is_found_by_the_sum(suffix: str, tmp_path: Path) -> No
 
 
 def test_damage_that_was_published_is_found_by_reading(tmp_path: Path) -> None:
-    """Expect a wrong CRC to be found although the SHA-256 is the one that was published."""
     data = zipped(LINES)
     part = published(tmp_path, "jsonl.gz", flipped(data, len(data) - 8))
     problem = str(verify_contents(part))
@@ -100,7 +97,6 @@ def test_damage_that_was_published_is_found_by_reading(tmp_path: Path) -> None:
 
 
 def test_file_that_ends_too_early_is_found_by_reading(tmp_path: Path) -> None:
-    """Expect half of a gzip member and half of a table to be damages, with the sum of all bytes."""
     for suffix in ("jsonl.gz", "parquet", "arrow", "orc"):
         data = WRITTEN[suffix]()
         half = data[: len(data) // 2]
@@ -110,7 +106,6 @@ def test_file_that_ends_too_early_is_found_by_reading(tmp_path: Path) -> None:
 
 
 def test_line_that_is_missing_is_counted(tmp_path: Path) -> None:
-    """Expect both numbers, for a file that was published so and for one that was written again."""
     two = zipped(LINES[9:])
     said = "has other records: 2, published: 3"
     part = published(tmp_path, "jsonl.gz", two)
@@ -121,20 +116,17 @@ def test_line_that_is_missing_is_counted(tmp_path: Path) -> None:
 
 
 def test_last_line_without_an_end_counts(tmp_path: Path) -> None:
-    """Expect three records, as readers find them."""
     assert read_contents(published(tmp_path, "jsonl", LINES[:-1]).uri).records == 3
     assert read_contents(published(tmp_path, "jsonl", b"").uri).records == 0
 
 
 def test_members_one_after_the_other_are_one_file(tmp_path: Path) -> None:
-    """Expect the records of all members, and of all frames."""
     assert read_contents(published(tmp_path, "jsonl.gz", zipped(LINES) * 2).uri).records == 6
     frames = WRITTEN["jsonl.zst"]() * 2
     assert read_contents(published(tmp_path, "jsonl.zst", frames).uri).records == 6
 
 
 def test_name_that_tells_nothing_is_not_judged_by_records(tmp_path: Path) -> None:
-    """Expect the sum alone."""
     found = read_contents(published(tmp_path, "txt", b"abc").uri)
     assert (found.records, found.damage) == (None, None)
     assert found.sha256 == hashlib.sha256(b"abc").hexdigest()

@@ -46,9 +46,6 @@ def landed(tmp_path: Path) -> Path:
     ],
 )
 def test_location_of_a_path_or_a_uri_is_the_uri_of_the_file(written: str, location: str) -> None:
-    """Expect a percent sign to be itself in a path and in a key, and to be read as an escape in the
-    URI of a file.
-    """
     assert to_location(written) == location
 
 
@@ -76,13 +73,11 @@ def test_location_of_a_path_or_a_uri_is_the_uri_of_the_file(written: str, locati
     ],
 )
 def test_location_of_anything_else_is_refused(written: object) -> None:
-    """Expect nothing to be guessed: where a relative path starts is not known."""
     with pytest.raises(InvalidValueError, match="expected an absolute path, an absolute file"):
         to_location(written)
 
 
 def test_item_weighs_what_its_row_says() -> None:
-    """Expect the row's weight before the size, and neither of them to be an error."""
     assert Item(id=1, file=LandedFile(location="file:///a"), row_weight=7).weight == 7
     assert Item(id=1, file=LandedFile(location="file:///a"), row_weight=0).weight == 0
     assert Item(id=1, file=found_file(size_bytes=10)).weight == 10
@@ -91,13 +86,11 @@ def test_item_weighs_what_its_row_says() -> None:
 
 
 def test_file_without_noted_facts_is_read_as_it_is_found(landed: Path) -> None:
-    """Expect no size and no time to be compared with."""
     with open_source(LandedFile(location=to_uri(landed)), stream()) as source:
         assert source.read(1_000) == b"id\n1\n2\n"
 
 
 def test_file_with_noted_facts_is_still_compared_with_them(landed: Path) -> None:
-    """Expect a registered file's size to be checked as before."""
     found = found_file(location=to_uri(landed), size_bytes=3)
     with (
         pytest.raises(BadFileError, match="changed since it was registered: size 3 -> 7 B"),
@@ -108,8 +101,6 @@ def test_file_with_noted_facts_is_still_compared_with_them(landed: Path) -> None
 
 @pytest.mark.parametrize("content", ["id\n1\n2\n3\n", "id\n1\n2\n"])
 def test_file_that_changes_while_it_is_read_is_bad(landed: Path, content: str) -> None:
-    """Expect records of two contents never to be mixed, though nobody noted the first one."""
-
     def read_while_it_is_written() -> None:
         with open_source(LandedFile(location=to_uri(landed)), stream()) as source:
             source.read(1_000)
@@ -129,14 +120,12 @@ def test_file_that_changes_while_it_is_read_is_bad(landed: Path, content: str) -
     ],
 )
 def test_location_that_names_no_file_is_a_bad_file(location: str, reason: str) -> None:
-    """Expect what can be set aside for itself, whatever stands in the row."""
     file = LandedFile(location=location)
     with pytest.raises(BadFileError, match=reason), open_source(file, stream()):
         pass
 
 
 def test_file_without_noted_facts_is_shown_as_it_stands(landed: Path) -> None:
-    """Expect size and time of now, and no claim that it is unchanged."""
     os.utime(landed, (1_750_000_000, 1_750_000_000))
     told = compare(LandedFile(location=to_uri(landed)))
     assert told == "now 7 B, modified 2025-06-15T15:06:40+00:00"
@@ -144,7 +133,6 @@ def test_file_without_noted_facts_is_shown_as_it_stands(landed: Path) -> None:
 
 
 def test_bad_files_of_user_tables_need_no_registering() -> None:
-    """Expect the next step to be one that such a stream has."""
     told = str(BadFileError("orders", "file:///a.csv", 3, "is bad", is_registered=False))
     assert "Repair the file, or set `on_bad_file: quarantine`" in told
     assert "--accept-changed" in str(BadFileError("orders", "file:///a.csv", 3, "is bad"))

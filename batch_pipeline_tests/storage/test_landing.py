@@ -15,7 +15,7 @@ from batch_pipeline.model.errors import LandingUnavailableError
 from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.model.stream import Source
-from batch_pipeline.storage.landing import UNFINISHED, SourceLanding, wanted_names
+from batch_pipeline.storage.landing import UNFINISHED, SourceLanding, compare, wanted_names
 from batch_pipeline_tests.factories import stream
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -46,7 +46,6 @@ def _names(landing: SourceLanding, folder: Path) -> list[str]:
 
 
 def test_found_file_tells_location_size_and_time(tmp_path: Path) -> None:
-    """Expect a percent-encoded location and the time cut to microseconds, never rounded up."""
     path = _land(tmp_path / "a b.csv", "12345")
     os.utime(path, ns=(0, int(NOON.timestamp()) * SECOND + 1_999))
     assert list(_landing(tmp_path).found_files()) == [
@@ -59,7 +58,6 @@ def test_found_file_tells_location_size_and_time(tmp_path: Path) -> None:
 
 
 def test_found_files_come_in_order_from_all_folders(tmp_path: Path) -> None:
-    """Expect the order of names, whatever order the file system gives."""
     for name in ("b.csv", "a/2.csv", "c/deep/er/1.csv", "a/1.csv", "a.csv"):
         _land(tmp_path / name)
     assert _names(_landing(tmp_path), tmp_path) == [
@@ -73,7 +71,6 @@ def test_found_files_come_in_order_from_all_folders(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [".a.csv", "a.csv.tmp", "a.csv.part", "a.csv~", ".hidden/a.csv"])
 def test_found_files_leave_unfinished_names_out(tmp_path: Path, name: str) -> None:
-    """Expect names that say "not yet" to be left out, also when a pattern asks for all."""
     _land(tmp_path / name)
     assert _names(_landing(tmp_path, include=("*",)), tmp_path) == []
 
@@ -94,7 +91,6 @@ def test_found_files_leave_unfinished_names_out(tmp_path: Path, name: str) -> No
 def test_found_files_follow_include_and_exclude(
     tmp_path: Path, source: dict[str, tuple[str, ...]], names: list[str]
 ) -> None:
-    """Expect patterns with a slash to match the path, others the name, and exclude to win."""
     for name in ("a.csv", "a.txt", "sub/b.csv"):
         _land(tmp_path / name)
     assert _names(_landing(tmp_path, **source), tmp_path) == names
@@ -104,13 +100,11 @@ def test_found_files_follow_include_and_exclude(
 def test_found_files_leave_young_files_to_the_next_listing(
     tmp_path: Path, seconds: float, rested: bool
 ) -> None:
-    """Expect a file to have rested when its last change is a second old."""
     _land(tmp_path / "a.csv", seconds=seconds)
     assert _names(_landing(tmp_path), tmp_path) == (["a.csv"] if rested else [])
 
 
 def test_found_files_take_a_file_from_the_future(tmp_path: Path) -> None:
-    """Expect the clock of a writer that is ahead not to hide a file for years."""
     _land(tmp_path / "a.csv", seconds=3_600)
     assert _names(_landing(tmp_path), tmp_path) == ["a.csv"]
 
@@ -130,7 +124,6 @@ def _waiting(folder: Path, at_sleep: Callable[[], object]) -> tuple[SourceLandin
 
 
 def test_found_files_that_wait_take_a_young_file_once_it_has_rested(tmp_path: Path) -> None:
-    """Expect one nap of just what is missing to a second."""
     _land(tmp_path / "a.csv")
     landing, naps = _waiting(tmp_path, lambda: None)
     assert _names(landing, tmp_path) == ["a.csv"]
@@ -138,7 +131,6 @@ def test_found_files_that_wait_take_a_young_file_once_it_has_rested(tmp_path: Pa
 
 
 def test_found_files_that_wait_see_what_was_written_meanwhile(tmp_path: Path) -> None:
-    """Expect a file that grows during the nap to be waited for again, and its last size."""
     path = _land(tmp_path / "a.csv", "1")
     sizes = iter(["12", "12"])
     landing, naps = _waiting(tmp_path, lambda: _land(path, next(sizes), seconds=1))
@@ -147,16 +139,12 @@ def test_found_files_that_wait_see_what_was_written_meanwhile(tmp_path: Path) ->
 
 
 def test_found_files_that_wait_let_a_deleted_file_go(tmp_path: Path) -> None:
-    """Expect a file that vanishes during the nap to be no error."""
     path = _land(tmp_path / "a.csv")
     landing, _ = _waiting(tmp_path, path.unlink)
     assert list(landing.found_files()) == []
 
 
 def test_found_files_ignore_what_is_no_file(tmp_path: Path) -> None:
-    """Expect pipes, dangling and circular links to be passed over, and links to files below one of
-    `roots` taken.
-    """
     _land(tmp_path / "real" / "a.csv")
     landing = tmp_path / "landing"
     landing.mkdir()
@@ -171,9 +159,6 @@ def test_found_files_ignore_what_is_no_file(tmp_path: Path) -> None:
 
 
 def test_found_files_leave_out_links_that_lead_elsewhere(tmp_path: Path) -> None:
-    """Expect no file of others to be registered, the first such link to be reported, and links from
-    one file of the landing to another to be taken.
-    """
     secret, landing = _land(tmp_path / "secret.csv"), tmp_path / "landing"
     _land(landing / "b" / "real.csv")
     (landing / "a.csv").symlink_to(secret)
@@ -191,7 +176,6 @@ def test_found_files_leave_out_links_that_lead_elsewhere(tmp_path: Path) -> None
 
 
 def test_found_files_of_a_name_that_is_no_text_survive(tmp_path: Path) -> None:
-    """Expect a name in an old encoding to be found under a location of plain ASCII."""
     try:
         (tmp_path / os.fsdecode(b"caf\xe9.csv")).write_text("a\n")
     except OSError:
@@ -201,26 +185,22 @@ def test_found_files_of_a_name_that_is_no_text_survive(tmp_path: Path) -> None:
 
 
 def test_found_files_of_a_missing_folder_are_an_error(tmp_path: Path) -> None:
-    """Expect a landing that is not there to differ from an empty one."""
     with pytest.raises(LandingUnavailableError, match="no such file or directory") as caught:
         list(_landing(tmp_path / "nowhere").found_files())
     assert caught.value.stream == "orders"
 
 
 def test_found_files_of_a_landing_that_is_a_file_are_an_error(tmp_path: Path) -> None:
-    """Expect a file in the place of the folder to be named as the problem."""
     with pytest.raises(LandingUnavailableError, match="not a directory"):
         list(_landing(_land(tmp_path / "a.csv")).found_files())
 
 
 def test_file_whose_folder_became_a_file_is_gone(tmp_path: Path) -> None:
-    """Expect no file and no error, as where it was deleted between listing and look."""
     path = _land(tmp_path / "a")
     assert _landing(tmp_path).settled(f"{path.name}/b.csv") is None
 
 
 def test_file_that_cannot_be_looked_at_is_an_error(tmp_path: Path) -> None:
-    """Expect the path and the system's reason."""
     path = tmp_path / "circle.csv"
     path.symlink_to(path)
     with pytest.raises(LandingUnavailableError, match="symbolic links") as caught:
@@ -229,15 +209,14 @@ def test_file_that_cannot_be_looked_at_is_an_error(tmp_path: Path) -> None:
 
 
 def test_compare_tells_how_a_registered_file_stands_now(tmp_path: Path) -> None:
-    """Expect unchanged, changed and gone to be distinct."""
     path = _land(tmp_path / "a.csv", "123")
     landing = _landing(tmp_path)
     (found,) = landing.found_files()
-    assert landing.compare(found) == "unchanged since"
+    assert compare(found) == "unchanged since"
     _land(path, "1234")
-    assert landing.compare(found) == "changed since: now 4 B"
+    assert compare(found) == "changed since: now 4 B"
     path.unlink()
-    assert landing.compare(found) == "now it cannot be read (no such file or directory)"
+    assert compare(found) == "now it cannot be read (no such file or directory)"
 
 
 @pytest.mark.parametrize(
@@ -254,7 +233,6 @@ def test_compare_tells_how_a_registered_file_stands_now(tmp_path: Path) -> None:
     ],
 )
 def test_why_not_tells_what_keeps_a_file_out(tmp_path: Path, file: str, reason: str) -> None:
-    """Expect the reason for each, whether the file is named by path or by URI."""
     root = tmp_path / "landing"
     for name in ("a.csv", "sub/a.csv", "a.csv.tmp", ".hidden/a.csv", "a.txt", "../elsewhere.csv"):
         _land(root / name)

@@ -12,20 +12,13 @@ from batch_pipeline.model.errors import ConfigurationError, LandingUnavailableEr
 from batch_pipeline.model.item import LandedFile, Registered
 from batch_pipeline.model.stream import Source
 from batch_pipeline.storage import s3_client
-from batch_pipeline.storage.landing import SourceLanding
+from batch_pipeline.storage.landing import SourceLanding, compare
 from batch_pipeline.storage.s3 import S3, S3FileSystem
 from batch_pipeline_tests.factories import found_file, stream
 from batch_pipeline_tests.storage.bucket_landing import BucketLanding, names
 
 
-@pytest.fixture
-def place(bucket: str) -> BucketLanding:
-    """A new bucket with nothing in it."""
-    return BucketLanding(bucket)
-
-
 def test_found_object_has_the_facts_that_a_look_at_it_gives(place: BucketLanding) -> None:
-    """Expect the key as it stands, and size, time and ETag that listing and HEAD agree on."""
     location = place.put("in/a b%20é+.csv", b"12345")
     [found] = place.landing().found_files()
     facts = S3.head(location)
@@ -49,14 +42,12 @@ def test_found_object_has_the_facts_that_a_look_at_it_gives(place: BucketLanding
 def test_found_objects_follow_include_and_exclude(
     place: BucketLanding, source: dict[str, Any], found: list[str]
 ) -> None:
-    """Expect the rules of folders, from below the prefix on."""
     for key in ("in/a.csv", "in/a.txt", "in/sub/b.csv", "inside.csv", "other/a.csv"):
         place.put(key)
     assert names(place.landing(**source)) == found
 
 
 def test_found_objects_leave_folders_and_unfinished_names_out(place: BucketLanding) -> None:
-    """Expect empty objects that stand for folders, and what says "not yet", to be passed over."""
     for key in ("in/", "in/sub/", "in/a.tmp", "in/.hidden/a.csv", "in/_b.part", "in/c~"):
         place.put(key, b"")
     place.put("in/empty.csv", b"")
@@ -64,7 +55,6 @@ def test_found_objects_leave_folders_and_unfinished_names_out(place: BucketLandi
 
 
 def test_found_objects_of_a_whole_bucket_have_any_key(place: BucketLanding) -> None:
-    """Expect keys with and without folders, in the order of their bytes."""
     for key in ("b.csv", "a/1.csv", "é.csv", "Z.csv"):
         place.put(key)
     landing = place.landing(uri=place.bucket)
@@ -79,7 +69,6 @@ def test_found_objects_of_a_whole_bucket_have_any_key(place: BucketLanding) -> N
 def test_key_that_looks_like_a_range_is_told_unless_it_is_excluded(
     place: BucketLanding, key: str
 ) -> None:
-    """Expect all others to be found, and the key in a message that says what to do."""
     for one in ("in/+.csv", key, "in/b.csv"):
         place.put(one)
     landing = place.landing()
@@ -96,8 +85,6 @@ def test_key_that_looks_like_a_range_is_told_unless_it_is_excluded(
 def test_listing_that_breaks_off_registers_what_came_before(
     database: Database, all_or_none: bool, registered: int | None
 ) -> None:
-    """Expect the files that came, however few, unless all are wanted or none."""
-
     def broken() -> Iterator[LandedFile]:
         yield from (found_file(1), found_file(2))
         raise LandingUnavailableError("orders", "s3://bucket/in", "it does not answer")
@@ -109,7 +96,6 @@ def test_listing_that_breaks_off_registers_what_came_before(
 
 
 def test_key_with_other_marks_in_it_is_a_usual_one(place: BucketLanding) -> None:
-    """Expect a mark without a range behind it to belong to the name."""
     place.put("in/a#bytes=.csv")
     assert names(place.landing()) == ["a#bytes=.csv"]
 
@@ -117,9 +103,6 @@ def test_key_with_other_marks_in_it_is_a_usual_one(place: BucketLanding) -> None
 def test_object_that_was_put_again_with_other_bytes_is_changed(
     place: BucketLanding, database: Database
 ) -> None:
-    """Expect another ETag to be reported with the same size, and to be accepted; the same
-    bytes put again are no change.
-    """
     location = place.put("in/a.csv", b"id\n1\n")
     table, landing = database.meta_table("orders"), place.landing()
     table.register(landing.found_files(), accept_changed=False)
@@ -137,9 +120,6 @@ def test_object_that_was_put_again_with_other_bytes_is_changed(
 def test_object_with_a_hash_in_its_key_is_known_again(
     place: BucketLanding, database: Database
 ) -> None:
-    """Expect whole objects and ranges of one to keep their ids, and to be found by name, although
-    the index of ranges has keys up to the first `#` only.
-    """
     ten = b'{"id":1}\n' * 10
     for key, octets in (("a", b"1"), ("a#1", b"2"), ("c#2.jsonl", ten), ("b#bytes=", b"4")):
         place.put(f"in/{key}", octets)
@@ -160,15 +140,14 @@ def _registered(database: Database, landing: SourceLanding) -> Registered:
 
 
 def test_compare_tells_how_a_registered_object_stands_now(place: BucketLanding) -> None:
-    """Expect unchanged, changed and gone to be distinct."""
     place.put("in/a.csv", b"123")
     landing = place.landing()
     [found] = landing.found_files()
-    assert landing.compare(found) == "unchanged since"
+    assert compare(found) == "unchanged since"
     place.put("in/a.csv", b"456")
-    assert landing.compare(found) == "changed since: now 3 B"
+    assert compare(found) == "changed since: now 3 B"
     place.delete("in/a.csv")
-    assert landing.compare(found) == "now it cannot be read (no such file or directory)"
+    assert compare(found) == "now it cannot be read (no such file or directory)"
 
 
 @pytest.mark.parametrize(
@@ -190,7 +169,6 @@ def test_compare_tells_how_a_registered_object_stands_now(place: BucketLanding) 
 def test_why_not_tells_what_keeps_an_object_out(
     place: BucketLanding, file: str, reason: str
 ) -> None:
-    """Expect the reason for each, whether the object is named by URI or from the prefix on."""
     for key in ("in/a.csv", "in/sub/a.csv", "in/a.csv.tmp", "in/a.txt", "elsewhere.csv"):
         place.put(key)
     place.put("in/sub/", b"")
@@ -200,7 +178,6 @@ def test_why_not_tells_what_keeps_an_object_out(
 
 
 def test_landing_in_a_missing_bucket_is_an_error(bucket: str) -> None:
-    """Expect a bucket that is not there to differ from an empty one, and what to mend."""
     assert names(BucketLanding(bucket).landing()) == []
     with pytest.raises(LandingUnavailableError, match="there is no such bucket") as caught:
         names(BucketLanding(f"{bucket}-other").landing())
@@ -210,7 +187,6 @@ def test_landing_in_a_missing_bucket_is_an_error(bucket: str) -> None:
 def test_landing_whose_store_does_not_answer_is_an_error(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect the reason of the store where nobody listens, and no long wait for it."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     described = stream(source=Source(uri=bucket))
@@ -222,7 +198,6 @@ def test_landing_whose_store_does_not_answer_is_an_error(
 def test_landing_without_credentials_is_an_error(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect the message to name the variables that are missing."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     described = stream(source=Source(uri=f"{bucket}/in"))

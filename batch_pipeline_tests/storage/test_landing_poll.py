@@ -39,7 +39,6 @@ def _look(watched: PolledLanding, *, changed: tuple[str, ...] = ()) -> list[str]
 
 
 def test_watched_landing_lists_each_file_once(tmp_path: Path) -> None:
-    """Expect all files at first, then only those that came since, in location order."""
     _land(tmp_path / "b.csv")
     _land(tmp_path / "sub" / "c.csv")
     watched = _watched(tmp_path)
@@ -51,7 +50,6 @@ def test_watched_landing_lists_each_file_once(tmp_path: Path) -> None:
 
 
 def test_watched_landing_counts_all_files(tmp_path: Path) -> None:
-    """Expect known files to be counted as found, and new ones as new."""
     _land(tmp_path / "a.csv")
     watched = _watched(tmp_path)
     _look(watched)
@@ -62,8 +60,6 @@ def test_watched_landing_counts_all_files(tmp_path: Path) -> None:
 
 
 def test_watched_landing_lists_a_file_that_was_written_in_place(tmp_path: Path) -> None:
-    """Expect a longer file, and one of the same length written later, though the folder of neither
-    has changed."""
     longer, later = _land(tmp_path / "a.csv"), _land(tmp_path / "b.csv")
     _land(tmp_path / "c.csv")
     os.utime(tmp_path, (NOON, NOON))
@@ -76,7 +72,6 @@ def test_watched_landing_lists_a_file_that_was_written_in_place(tmp_path: Path) 
 
 
 def test_watched_landing_asks_for_a_differing_file_again_and_again(tmp_path: Path) -> None:
-    """Expect a file differing from its row to be reported at every poll until the row is right."""
     path = _land(tmp_path / "a.csv")
     watched = _watched(tmp_path)
     differs = (to_uri(path),)
@@ -86,7 +81,6 @@ def test_watched_landing_asks_for_a_differing_file_again_and_again(tmp_path: Pat
 
 
 def test_watched_landing_remembers_nothing_of_a_listing_that_failed(tmp_path: Path) -> None:
-    """Expect files that were listed and never registered to be listed again."""
     _land(tmp_path / "a.csv")
     watched = _watched(tmp_path)
     assert len(list(watched.found_files())) == 1
@@ -94,7 +88,6 @@ def test_watched_landing_remembers_nothing_of_a_listing_that_failed(tmp_path: Pa
 
 
 def test_watched_landing_forgets_files_that_are_gone(tmp_path: Path) -> None:
-    """Expect a file that comes back to be asked for, and to be counted once."""
     path = _land(tmp_path / "a.csv")
     watched = _watched(tmp_path)
     _look(watched)
@@ -106,7 +99,6 @@ def test_watched_landing_forgets_files_that_are_gone(tmp_path: Path) -> None:
 
 
 def test_watched_landing_follows_a_link_that_points_elsewhere(tmp_path: Path) -> None:
-    """Expect a link whose target was replaced to be listed again."""
     old, new = _land(tmp_path / "real" / "old"), _land(tmp_path / "real" / "new", "longer\n")
     landing = tmp_path / "landing"
     landing.mkdir()
@@ -134,7 +126,6 @@ _DEEDS = st.lists(
 def test_watched_landing_is_as_good_as_listing_all(
     days: list[list[tuple[str, str | None, int]]],
 ) -> None:
-    """Expect a table that is told the watched listings to know each file as it stands."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         source = Source(uri=to_uri(root))

@@ -16,33 +16,14 @@ from batch_pipeline_tests.storage.bucket_landing import BucketLanding, Clock, lo
 ASCENDING = Arrivals(order=KeyOrder.ASCENDING, relist=timedelta(hours=1))
 
 
-@pytest.fixture
-def place(bucket: str) -> BucketLanding:
-    """A new bucket with nothing in it."""
-    return BucketLanding(bucket)
-
-
 def _locations(database: Database) -> list[str]:
     rows = query(database, "SELECT location FROM batch_pipeline.item ORDER BY id")
     return [location.rpartition("/")[2] for (location,) in rows]
 
 
-def test_watched_objects_are_given_once(place: BucketLanding, database: Database) -> None:
-    """Expect only what is new or put again, and all files to be counted."""
-    place.put("in/b.csv")
-    watched = PolledLanding(place.landing())
-    assert looked(watched, database) == Registered(found=1, new_items=1)
-    place.put("in/a.csv")
-    assert looked(watched, database) == Registered(found=2, new_items=1)
-    assert names(watched) == []
-    place.put("in/a.csv", b"id\n2\n")
-    assert names(watched) == ["a.csv"]
-
-
 def test_watched_object_that_differs_from_its_row_is_given_by_every_look(
     place: BucketLanding, database: Database
 ) -> None:
-    """Expect it to be reported until the row is right."""
     location = place.put("in/a.csv", b"id\n1\n")
     watched = PolledLanding(place.landing())
     looked(watched, database)
@@ -54,7 +35,6 @@ def test_watched_object_that_differs_from_its_row_is_given_by_every_look(
 
 
 def test_watched_objects_that_were_not_registered_are_given_again(place: BucketLanding) -> None:
-    """Expect a look whose registration failed to leave nothing behind."""
     place.put_many(1, 3)
     watched = PolledLanding(place.landing(), limit=2)
     assert [names(watched) for _ in range(2)] == [["00001.csv", "00002.csv"]] * 2
@@ -63,7 +43,6 @@ def test_watched_objects_that_were_not_registered_are_given_again(place: BucketL
 def test_watched_object_that_comes_back_is_given_again(
     place: BucketLanding, database: Database
 ) -> None:
-    """Expect a deleted object to be forgotten by the pass that misses it."""
     place.put("in/a.csv")
     watched = PolledLanding(place.landing())
     looked(watched, database)
@@ -74,7 +53,6 @@ def test_watched_object_that_comes_back_is_given_again(
 
 
 def test_many_watched_objects_take_several_looks(place: BucketLanding, database: Database) -> None:
-    """Expect bounded looks that go on where the last one ended, and nothing in the next pass."""
     place.put_many(1, 5)
     watched = PolledLanding(place.landing(), limit=2)
     assert [looked(watched, database).new_items for _ in range(6)] == [2, 2, 1, 0, 0, 0]
@@ -87,9 +65,6 @@ def test_many_watched_objects_take_several_looks(place: BucketLanding, database:
 def test_ascending_keys_are_asked_for_behind_the_highest_one(
     place: BucketLanding, database: Database
 ) -> None:
-    """Expect 2,500 keys to be listed once, in order and in three requests, and one request a look
-    after that.
-    """
     place.put_many(1, 2_500)
     watched = PolledLanding(place.landing(arrivals=ASCENDING), now=Clock())
     assert looked(watched, database).new_items == 2_500
@@ -106,9 +81,6 @@ def test_ascending_keys_are_asked_for_behind_the_highest_one(
 def test_key_out_of_order_is_found_when_all_are_listed_again(
     place: BucketLanding, database: Database
 ) -> None:
-    """Expect a lower key, and a changed object, to wait for the next listing, an hour after the
-    last one began.
-    """
     changed = place.put("in/2.csv", b"id\n1\n")
     clock = Clock()
     watched = PolledLanding(place.landing(arrivals=ASCENDING), now=clock)
@@ -128,7 +100,6 @@ def test_key_out_of_order_is_found_when_all_are_listed_again(
 def test_new_keys_are_found_while_all_are_listed_again(
     place: BucketLanding, database: Database
 ) -> None:
-    """Expect a look to see what comes behind the highest key before a long pass goes on."""
     place.put_many(1, 4)
     clock = Clock()
     watched = PolledLanding(place.landing(arrivals=ASCENDING), limit=2, now=clock)
@@ -141,7 +112,6 @@ def test_new_keys_are_found_while_all_are_listed_again(
 
 
 def test_key_that_no_pattern_takes_hides_no_other(place: BucketLanding, database: Database) -> None:
-    """Expect the highest key to be that of a file that was wanted."""
     place.put("in/1.csv")
     place.put("in/zzz.txt")
     watched = PolledLanding(place.landing(arrivals=ASCENDING, include=("*.csv",)), now=Clock())
@@ -153,7 +123,6 @@ def test_key_that_no_pattern_takes_hides_no_other(place: BucketLanding, database
 def test_look_at_a_bucket_that_cannot_be_listed_is_made_good_by_the_next(
     place: BucketLanding, database: Database
 ) -> None:
-    """Expect an error, and everything once the bucket is back."""
     place.put("in/1.csv")
     client = place.client
     refusals = ["ListObjectsV2"]
@@ -172,9 +141,6 @@ def test_look_at_a_bucket_that_cannot_be_listed_is_made_good_by_the_next(
 def test_full_looks_let_a_long_pass_come_to_its_end(
     place: BucketLanding, database: Database
 ) -> None:
-    """Expect ten keys, two a look, to be registered although every third look compares everything,
-    and a row that was removed by hand to be made again by the pass that begins after such a look.
-    """
     place.put_many(1, 10)
     look, news = SyncState(full_every=3), []
     for number in range(20):
@@ -197,7 +163,6 @@ def test_full_looks_let_a_long_pass_come_to_its_end(
 def test_watched_key_that_is_unfit_is_told_until_it_is_gone(
     place: BucketLanding, database: Database
 ) -> None:
-    """Expect every poll to report it and to register the others, and none once a pass missed it."""
     place.put_many(1, 3)
     place.put("in/00000.csv#bytes=0-9")
     watched = PolledLanding(place.landing(), limit=2)
@@ -211,7 +176,6 @@ def test_watched_key_that_is_unfit_is_told_until_it_is_gone(
 
 
 def test_unfit_key_behind_the_highest_one_is_told(place: BucketLanding, database: Database) -> None:
-    """Expect the polls between two passes to report it as well."""
     place.put("in/1.csv")
     watched = PolledLanding(place.landing(arrivals=ASCENDING), now=Clock())
     looked(watched, database)

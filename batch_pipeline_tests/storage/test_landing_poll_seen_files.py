@@ -17,7 +17,6 @@ def print_of(number: int = 1, **facts: Any) -> int:
 
 
 def test_known_file_is_known_as_it_stood() -> None:
-    """Expect another size, another ETag and another name to be unknown."""
     known = SeenFiles([print_of(2), print_of(etag="a")])
     assert print_of(etag="a") in known
     others = [print_of(etag="b"), print_of(etag=None), print_of(etag="a", size_bytes=11)]
@@ -25,7 +24,6 @@ def test_known_file_is_known_as_it_stood() -> None:
 
 
 def test_known_files_are_counted() -> None:
-    """Expect none in the beginning, and none to be known then."""
     assert len(SeenFiles()) == 0
     assert print_of() not in SeenFiles()
     stamps = [print_of(number) for number in range(2_000)]

@@ -8,15 +8,15 @@ import pytest
 
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.location import to_uri
-from batch_pipeline.storage.errors import UnreachableError, reason_of, translate_store_errors
+from batch_pipeline.storage.errors import UnreachableError, reason_of
 from batch_pipeline.storage.filesystem import _copy_name, local_file
 from batch_pipeline.storage.local import LocalFileSystem
+from batch_pipeline.storage.s3_client import translate_store_errors
 
 LOCAL = LocalFileSystem()
 
 
 def test_file_is_read_in_place(tmp_path: Path) -> None:
-    """Expect no copy of a file that lies on a disk, and its own facts."""
     path = tmp_path / "a b.csv"
     path.write_bytes(b"hello")
     os.utime(path, ns=(0, 1_500_000_000))
@@ -31,13 +31,11 @@ def test_file_is_read_in_place(tmp_path: Path) -> None:
 
 
 def test_folder_is_no_regular_file(tmp_path: Path) -> None:
-    """Expect a folder to differ from a file."""
     assert not LOCAL.head(to_uri(tmp_path)).is_regular
 
 
 @pytest.mark.parametrize("ask", [LOCAL.open, LOCAL.head])
 def test_file_that_is_not_there_is_missed(tmp_path: Path, ask: object) -> None:
-    """Expect the system's own error."""
     assert callable(ask)
     with pytest.raises(FileNotFoundError) as failed:
         ask(to_uri(tmp_path / "none"))
@@ -46,7 +44,6 @@ def test_file_that_is_not_there_is_missed(tmp_path: Path, ask: object) -> None:
 
 @pytest.mark.parametrize("uri", ["http://host/a", "a.csv", "s3://b/a", "s3:///a"])
 def test_location_of_nothing_is_refused(uri: str) -> None:
-    """Expect what names neither a file nor an object to be refused before anything is asked."""
     with pytest.raises(InvalidValueError):
         LOCAL.open(uri)
 
@@ -64,7 +61,6 @@ def test_location_of_nothing_is_refused(uri: str) -> None:
     ids=["usual", "dots", "dot", "none", "longest", "long"],
 )
 def test_copy_has_a_name_that_files_may_have(key: str, name: str) -> None:
-    """Expect the last name of a key, where a disk takes it."""
     assert _copy_name(f"s3://bucket/{key}") == name
 
 
@@ -82,12 +78,10 @@ def test_copy_has_a_name_that_files_may_have(key: str, name: str) -> None:
     ids=["system", "store", "words", "nothing"],
 )
 def test_reason_is_said_in_words(error: OSError, reason: str) -> None:
-    """Expect the system's words in lower case, all others as they are."""
     assert reason_of(error) == reason
 
 
 def test_own_errors_pass_unchanged() -> None:
-    """Expect nothing but a store's failures to be translated."""
     for error in (FileExistsError("mine"), InvalidValueError("location", "a", "b"), KeyError("k")):
         with pytest.raises(type(error)) as failed, translate_store_errors("s3://bucket/a"):
             raise error

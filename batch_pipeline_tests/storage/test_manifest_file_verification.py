@@ -43,7 +43,6 @@ def rewrite(folder: Path, **changed: Any) -> None:
 def test_pointer_file_that_says_what_the_inventory_says_is_no_problem(
     one: PublishedBatch, tmp_path: Path
 ) -> None:
-    """Expect keys that a later release adds to be let pass, at the top and in a file."""
     assert manifest_file_problem(one) is None
     files = json.loads((tmp_path / "orders.g1.json").read_text())["part_files"]
     rewrite(tmp_path, added=1, part_files=[{**files[0], "added": 2}])
@@ -66,14 +65,12 @@ def test_pointer_file_that_says_what_the_inventory_says_is_no_problem(
 def test_difference_to_the_inventory_is_told(
     one: PublishedBatch, tmp_path: Path, changed: dict[str, Any], said: str
 ) -> None:
-    """Expect the file, and the first thing that differs."""
     rewrite(tmp_path, **changed)
     assert manifest_file_problem(one) == f"{tmp_path}/orders.g1.json {said}"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000])
 def test_text_that_is_no_json_is_told(one: PublishedBatch, tmp_path: Path, text: str) -> None:
-    """Expect neither an error of the parser nor one of its depth."""
     (tmp_path / "orders.g1.json").write_text(text)
     assert manifest_file_problem(one) == f"{tmp_path}/orders.g1.json is no JSON"
 
@@ -81,7 +78,6 @@ def test_text_that_is_no_json_is_told(one: PublishedBatch, tmp_path: Path, text:
 def test_pointer_file_that_is_gone_or_was_never_written_is_told(
     one: PublishedBatch, tmp_path: Path
 ) -> None:
-    """Expect the two to be distinct."""
     (tmp_path / "orders.g1.json").unlink()
     assert manifest_file_problem(one) == f"{tmp_path}/orders.g1.json is missing"
     unwritten = PublishedBatch(
@@ -98,7 +94,6 @@ def test_pointer_file_that_is_gone_or_was_never_written_is_told(
 def test_pointer_file_without_end_is_not_read_whole(
     one: PublishedBatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect the bound to be reported; here it is lowered."""
     monkeypatch.setattr(manifest_files, "_MAX_REST_BYTES", 0)
     (tmp_path / "orders.g1.json").write_text(" " * (2 * 2**13 + 1))
     assert "has more than 16,384 bytes" in str(manifest_file_problem(one))

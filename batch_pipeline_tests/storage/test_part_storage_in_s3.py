@@ -45,7 +45,6 @@ def file_at(root: str, path: str) -> StoredFile:
 
 
 def test_files_are_those_of_the_root_and_of_its_folders(bucket: str) -> None:
-    """Expect what lies deeper or beside to be left out, and sizes and times of the rest."""
     root = f"{bucket}/batches"
     names = [PART, f"quarantine/{PART}", "manifests/a.json"]
     for name in (*names, "deeper/a", "quarantine/deeper/a", "manifests.json"):
@@ -61,7 +60,6 @@ def test_files_are_those_of_the_root_and_of_its_folders(bucket: str) -> None:
 
 
 def test_remove_attempt_aborts_its_uploads(bucket: str) -> None:
-    """Expect an upload of the attempt never to become an object, others to go on."""
     root = f"{bucket}/batches"
     for mine in (PART, f"quarantine/{PART}"):
         start_upload(f"{root}/{mine}")
@@ -73,7 +71,6 @@ def test_remove_attempt_aborts_its_uploads(bucket: str) -> None:
 
 
 def test_upload_that_nobody_finished_is_collected(database: Database, bucket: str) -> None:
-    """Expect the upload of an attempt that ended long ago to be aborted, that of a live one not."""
     scene = open_bucket_scene(database, f"{bucket}/batches")
     left = scene.failed()
     root, stem = scene.stream.storage.root, left[0].removesuffix("-00000000-abcdef01.jsonl.gz")
@@ -88,7 +85,6 @@ def test_upload_that_nobody_finished_is_collected(database: Database, bucket: st
 
 
 def test_remove_tells_whether_a_file_was_there(bucket: str) -> None:
-    """Expect objects and uploads to go once."""
     root, storage = bucket, storage_at(bucket)
     S3.put(f"{root}/{PART}", b"")
     start_upload(f"{root}/manifests/{PART}")
@@ -107,7 +103,6 @@ def put_part(root: str) -> str:
 
 
 def test_root_that_may_not_be_listed_is_told(bucket: str, faults: Faults) -> None:
-    """Expect what a policy has to allow, of objects and of uploads."""
     put_part(bucket)
     faults.refuse(403, "AccessDenied", target="?uploads", times=1)
     faults.refuse(403, "AccessDenied", target="list-type=2", skip=3)
@@ -119,7 +114,6 @@ def test_root_that_may_not_be_listed_is_told(bucket: str, faults: Faults) -> Non
 
 
 def test_root_that_may_not_be_written_is_told(bucket: str, faults: Faults) -> None:
-    """Expect the check before an attempt to say that objects cannot be put, or not deleted."""
     faults.refuse(403, "AccessDenied", method="PUT", times=1)
     faults.refuse(403, "AccessDenied", method="DELETE")
     for right in ("PutObject", "DeleteObject"):

@@ -28,7 +28,6 @@ def _temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_folder_is_closed_to_others_and_gone_in_the_end() -> None:
-    """Expect mode 0700 while nothing is masked."""
     before = os.umask(0)
     try:
         with PrivateFolder("one") as folder:
@@ -40,7 +39,6 @@ def test_folder_is_closed_to_others_and_gone_in_the_end() -> None:
 
 
 def test_folder_of_a_killed_process_is_removed_by_the_next(tmp_path: Path) -> None:
-    """Expect what a live process holds to stay, and to go when that was killed."""
     with python(HOLD) as holder:
         left = Path(said(holder))
         PrivateFolder("one").close()
@@ -53,7 +51,6 @@ def test_folder_of_a_killed_process_is_removed_by_the_next(tmp_path: Path) -> No
 
 
 def test_folders_of_others_stay(tmp_path: Path) -> None:
-    """Expect one with the same beginning, and a link to one that is left, not to be touched."""
     own, elsewhere = tmp_path / "batch-pipeline-mine", tmp_path / "elsewhere"
     own.mkdir()
     elsewhere.mkdir()

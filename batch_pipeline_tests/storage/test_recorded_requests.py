@@ -44,7 +44,6 @@ def recorded(bucket: str) -> Iterator[set[str]]:
 
 
 def test_landing_is_read_with_the_rights_of_a_reader(bucket: str, recorded: set[str]) -> None:
-    """Expect listing, looking and reading to take what the reader's policy allows."""
     S3.put(f"{bucket}/orders/one.csv", b"id\n1\n")
     recorded.clear()
     assert [one.name for one in S3.list(f"{bucket}/orders/")] == ["one.csv"]
@@ -55,7 +54,6 @@ def test_landing_is_read_with_the_rights_of_a_reader(bucket: str, recorded: set[
 
 
 def test_landing_is_written_with_the_rights_of_a_target(bucket: str, recorded: set[str]) -> None:
-    """Expect what a target lands, and takes back, to take what its policy allows."""
     for octets in (b"x", b"x" * (PART_BYTES + 1)):
         landing = LandingFile(f"{bucket}/orders", f"{len(octets)}.jsonl")
         landing.file.write(octets)
@@ -68,7 +66,6 @@ def test_landing_is_written_with_the_rights_of_a_target(bucket: str, recorded: s
 
 
 def test_storage_is_written_with_the_rights_of_a_writer(bucket: str, recorded: set[str]) -> None:
-    """Expect large objects, pointers and clean-up to take what the writer's policy allows."""
     whole, broken, left = (
         ObjectUpload(f"{bucket}/orders/{n}") for n in ("large", "broken", "left")
     )

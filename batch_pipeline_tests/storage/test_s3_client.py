@@ -36,7 +36,6 @@ def refusal(monkeypatch: pytest.MonkeyPatch, changed: Mapping[str, str | None]) 
 
 
 def test_client_is_made_once(bucket: str) -> None:
-    """Expect all threads to share it, however many ask first."""
     made = together(*[s3_client.client] * 8)
     assert all(one is made[0] for one in made)
     s3_client.forget()
@@ -44,7 +43,6 @@ def test_client_is_made_once(bucket: str) -> None:
 
 
 def test_child_of_a_fork_has_a_client_of_its_own(bucket: str, faults: Faults) -> None:
-    """Expect a child to use no connection of its parent, and both to go on."""
     S3.put(f"{bucket}/a", b"hello")
     parents = s3_client.client()
     s3_client._lock.acquire()  # as if a thread was making a client at that moment
@@ -61,7 +59,6 @@ def test_child_of_a_fork_has_a_client_of_its_own(bucket: str, faults: Faults) ->
 def test_profile_says_what_it_says_elsewhere(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect region, mode and number of attempts of AWS's own file, unless a variable wins."""
     (tmp_path / "config").write_text(PROFILE)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_PROFILE", "team")
@@ -79,7 +76,6 @@ def test_profile_says_what_it_says_elsewhere(
 
 
 def test_usual_number_of_attempts_is_ours(bucket: str) -> None:
-    """Expect eight, in the standard mode, where nothing else is said."""
     assert s3_client.client().meta.config.retries == {"mode": "standard", "total_max_attempts": 8}
 
 
@@ -110,5 +106,4 @@ def test_usual_number_of_attempts_is_ours(bucket: str) -> None:
 def test_settings_that_make_no_sense_are_named(
     monkeypatch: pytest.MonkeyPatch, changed: Mapping[str, str | None], reason: str
 ) -> None:
-    """Expect words about the setting, before anything is asked of a store."""
     assert refusal(monkeypatch, changed) == reason

@@ -58,7 +58,6 @@ def refused_port() -> Iterator[int]:
 
 @pytest.mark.parametrize("ask", [put_five, S3.head, S3.open, listed, S3.delete])
 def test_busy_store_is_asked_again(bucket: str, faults: Faults, ask: Ask) -> None:
-    """Expect two requests that are too many to be repeated until one is answered."""
     S3.put(f"{bucket}/a", b"hello")
     before = len(faults.requests)
     faults.slow_down(times=1)
@@ -70,7 +69,6 @@ def test_busy_store_is_asked_again(bucket: str, faults: Faults, ask: Ask) -> Non
 def test_busy_store_is_asked_as_often_as_told(
     bucket: str, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect AWS's own variable to lower the number of requests, and words that name it."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
     s3_client.forget()
     faults.slow_down(times=10)
@@ -81,7 +79,6 @@ def test_busy_store_is_asked_as_often_as_told(
 
 
 def test_connection_without_answer_is_asked_again(bucket: str, faults: Faults) -> None:
-    """Expect requests whose connections end to be repeated."""
     S3.put(f"{bucket}/a", b"hello")
     faults.add(Fault(deed=Deed.LOSE, times=3))
     assert S3.head(f"{bucket}/a").size_bytes == 5
@@ -89,7 +86,6 @@ def test_connection_without_answer_is_asked_again(bucket: str, faults: Faults) -
 
 @pytest.mark.parametrize("ask", [put_five, begun, S3.open, listed])
 def test_missing_bucket_is_named(bucket: str, ask: Ask) -> None:
-    """Expect words that tell a missing bucket from a missing object; none is made."""
     failed = told(ask, f"{bucket}-none/a")
     assert isinstance(failed, FileNotFoundError)
     assert reason_of(failed) == "there is no such bucket"
@@ -114,7 +110,6 @@ def test_missing_bucket_is_named(bucket: str, ask: Ask) -> None:
 def test_refusal_names_what_has_to_be_allowed(
     bucket: str, faults: Faults, ask: Ask, action: str
 ) -> None:
-    """Expect the action of a policy in the words, and one request."""
     faults.refuse(403, "AccessDenied")
     failed = told(ask, f"{bucket}/a")
     assert isinstance(failed, PermissionError)
@@ -123,7 +118,6 @@ def test_refusal_names_what_has_to_be_allowed(
 
 
 def test_refusal_to_remove_one_of_many_says_why(bucket: str, faults: Faults) -> None:
-    """Expect an object that could not be removed with others to be reported with its reason."""
     faults.refuse(200, "AccessDenied", method="POST", root="DeleteResult", body="<Key>b</Key>")
     faults.refuse(403, "AccessDenied", method="DELETE")
     failed = told(lambda _: S3.delete(f"{bucket}/a", f"{bucket}/b"), f"{bucket}/b")
@@ -143,7 +137,6 @@ def test_refusal_to_remove_one_of_many_says_why(bucket: str, faults: Faults) -> 
 def test_wrong_credentials_are_the_fault_of_no_object(
     bucket: str, faults: Faults, status: int, code: str
 ) -> None:
-    """Expect an error about the access as a whole, which says where credentials come from."""
     faults.refuse(status, code)
     for ask in (put_five, S3.open, listed):
         failed = told(ask, f"{bucket}/a")
@@ -154,7 +147,6 @@ def test_wrong_credentials_are_the_fault_of_no_object(
 
 
 def test_refusal_without_words_names_what_it_may_be(bucket: str, faults: Faults) -> None:
-    """Expect a HEAD that S3 answers with a bare 400 to be no fault of the object."""
     faults.refuse(400, "ExpiredToken")
     failed = told(S3.head, f"{bucket}/a")
     assert isinstance(failed, UnreachableError)
@@ -164,7 +156,6 @@ def test_refusal_without_words_names_what_it_may_be(bucket: str, faults: Faults)
 
 
 def test_clock_that_differs_is_named(bucket: str, faults: Faults) -> None:
-    """Expect words about the clock."""
     faults.refuse(403, "RequestTimeTooSkewed")
     failed = told(S3.open, f"{bucket}/a")
     assert isinstance(failed, UnreachableError)
@@ -174,7 +165,6 @@ def test_clock_that_differs_is_named(bucket: str, faults: Faults) -> None:
 
 
 def test_other_region_is_named(bucket: str, faults: Faults) -> None:
-    """Expect the region where the bucket is, and the variable that names it."""
     here = {"x-amz-bucket-region": "eu-central-1"}
     faults.refuse(301, "PermanentRedirect", headers=here)
     for ask in (put_five, S3.open, listed, S3.head):
@@ -186,7 +176,6 @@ def test_other_region_is_named(bucket: str, faults: Faults) -> None:
 
 
 def test_region_of_the_signature_is_named(bucket: str, faults: Faults) -> None:
-    """Expect the region that the store tells in its answer."""
     faults.refuse(
         400, "AuthorizationHeaderMalformed", body="<Region>eu-west-1</Region>", method="PUT"
     )
@@ -195,7 +184,6 @@ def test_region_of_the_signature_is_named(bucket: str, faults: Faults) -> None:
 
 
 def test_other_answers_are_told_as_they_are(bucket: str, faults: Faults) -> None:
-    """Expect the store's own code and words where we know no better."""
     faults.refuse(400, "EntityTooLarge", method="PUT")
     failed = told(put_five, f"{bucket}/a")
     assert not isinstance(failed, UnreachableError)
@@ -205,7 +193,6 @@ def test_other_answers_are_told_as_they_are(bucket: str, faults: Faults) -> None
 def test_endpoint_where_nobody_listens_fails_soon(
     bucket: str, refused_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect the address in the words."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{refused_port}")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "3")
     s3_client.forget()
@@ -219,7 +206,6 @@ def test_endpoint_where_nobody_listens_fails_soon(
 def test_endpoint_that_says_nothing_is_asked_twice(
     bucket: str, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect an end after two requests that waited for the whole of their time."""
     monkeypatch.setattr(s3_client, "ANSWER_SECONDS", 0.2)
     s3_client.forget()
     faults.add(Fault(deed=Deed.HANG, times=10))
@@ -232,7 +218,6 @@ def test_endpoint_that_says_nothing_is_asked_twice(
 def test_silence_amid_a_body_is_read_over(
     bucket: str, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect a reading to be taken up again where the store fell silent once."""
     S3.put(f"{bucket}/a", b"hello")
     monkeypatch.setattr(s3_client, "ANSWER_SECONDS", 0.2)
     s3_client.forget()
@@ -245,7 +230,6 @@ def test_silence_amid_a_body_is_read_over(
 def test_no_partial_object_is_seen_when_the_store_goes_away(
     bucket: str, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect nothing to be visible of what could neither be finished nor taken back."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     s3_client.forget()
     faults.add(Fault(deed=Deed.DROP, method="PUT", times=100, after_bytes=2**20))
@@ -259,7 +243,6 @@ def test_no_partial_object_is_seen_when_the_store_goes_away(
 
 
 def test_put_new_to_a_store_without_rights_wins_nothing(bucket: str, faults: Faults) -> None:
-    """Expect a refusal to be no rival's win."""
     faults.refuse(403, "AccessDenied", method="PUT")
     with pytest.raises(PermissionError):
         S3.create_if_absent(f"{bucket}/pointer", b"mine")
@@ -297,7 +280,6 @@ def test_answers_about_a_role_are_the_fault_of_no_object(
     code: str,
     reason: str,
 ) -> None:
-    """Expect an error about the access, whatever the service that gives credentials says."""
     take_role(tmp_path, monkeypatch)
     faults.refuse(400, code, root="ErrorResponse")
     failed = told(S3.head, f"{bucket}/a")
@@ -306,7 +288,6 @@ def test_answers_about_a_role_are_the_fault_of_no_object(
 
 
 def test_archived_object_is_told(bucket: str, faults: Faults) -> None:
-    """Expect what to do, instead of a right that is missing."""
     faults.refuse(403, "InvalidObjectState")
     assert reason_of(told(S3.open, f"{bucket}/a")) == "it is archived; restore it first"
 
@@ -316,7 +297,6 @@ def test_archived_object_is_told(bucket: str, faults: Faults) -> None:
 def test_what_is_no_store_is_told_from_an_empty_one(
     bucket: str, faults: Faults, ask: Ask, page: str
 ) -> None:
-    """Expect a server that answers everything by a page to be named, and AWS's variable."""
     faults.add(Fault(deed=Deed.SAY, times=10, body=page))
     failed = told(ask, f"{bucket}/a")
     assert isinstance(failed, UnreachableError)
@@ -326,7 +306,6 @@ def test_what_is_no_store_is_told_from_an_empty_one(
 def test_what_gives_no_role_but_a_page_is_told(
     bucket: str, faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect the same words where the page answers a request for credentials."""
     take_role(tmp_path, monkeypatch)
     faults.add(Fault(deed=Deed.SAY, body="<html><br>"))
     assert reason_of(told(S3.head, f"{bucket}/a")) == NO_S3
@@ -343,7 +322,6 @@ def test_renewed_credentials_are_read_after_a_refusal(
     status: int,
     code: str,
 ) -> None:
-    """Expect the keys that a file has by then, in the client of the process and in others'."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     path = tmp_path / "credentials"
@@ -367,7 +345,6 @@ def _key_of(client: Any) -> str:
 def test_silence_is_ended_whatever_the_number_of_attempts(
     bucket: str, faults: Faults, monkeypatch: pytest.MonkeyPatch, attempts: str
 ) -> None:
-    """Expect two requests where AWS's variable allows more."""
     monkeypatch.setattr(s3_client, "ANSWER_SECONDS", 0.2)
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", attempts)
     s3_client.forget()
@@ -380,7 +357,6 @@ def test_silence_is_ended_whatever_the_number_of_attempts(
 def test_collision_is_repeated_as_often_as_told(
     bucket: str, faults: Faults, monkeypatch: pytest.MonkeyPatch, attempts: str, requests: int
 ) -> None:
-    """Expect AWS's variable to bound the requests, and not to end the repetition."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", attempts)
     s3_client.forget()
     faults.refuse(409, "ConditionalRequestConflict", method="PUT")

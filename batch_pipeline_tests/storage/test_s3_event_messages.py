@@ -55,7 +55,6 @@ CREATED = Event("bucket", "in/a.csv", is_creation=True)
     ids=["s3", "sns", "bridge", "sns-bridge", "bridge-deleted", "escaped", "removed", "prefixed"],
 )
 def test_event_notification_tells_bucket_and_key(body: str, events: list[Event]) -> None:
-    """Expect S3's own keys to be decoded, and EventBridge's to be taken as they stand."""
     assert events_in(body) == events
 
 
@@ -79,7 +78,6 @@ def test_event_notification_tells_bucket_and_key(body: str, events: list[Event])
     ids=range(13),
 )
 def test_message_of_another_kind_is_no_event_notification(body: str) -> None:
-    """Expect a refusal, never a guess: S3's own test message is none either."""
     with pytest.raises(InvalidValueError, match="expected an event notification of S3"):
         events_in(body)
 
@@ -94,5 +92,4 @@ def test_message_of_another_kind_is_no_event_notification(body: str) -> None:
     ],
 )
 def test_region_of_a_queue_stands_in_its_url(url: str, region: str | None) -> None:
-    """Expect none where the queue is not AWS's."""
     assert region_of(url) == region

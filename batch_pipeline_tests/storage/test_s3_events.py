@@ -78,7 +78,6 @@ def _locations(database: Database) -> list[str]:
 def test_object_of_an_event_is_registered_and_its_message_deleted(
     told: Told, database: Database
 ) -> None:
-    """Expect the object's own facts, one HEAD and no listing, and an empty queue afterwards."""
     watched = told.watched()
     looked(watched, database)
     told.place.asked.clear()
@@ -92,7 +91,6 @@ def test_object_of_an_event_is_registered_and_its_message_deleted(
 
 
 def test_quiet_look_asks_the_bucket_for_nothing(told: Told, database: Database) -> None:
-    """Expect no request to S3 until everything is listed again."""
     clock = Clock()
     watched = told.watched(clock)
     looked(watched, database)
@@ -107,9 +105,6 @@ def test_quiet_look_asks_the_bucket_for_nothing(told: Told, database: Database) 
 
 
 def test_message_stays_until_its_files_are_registered(told: Told, database: Database) -> None:
-    """Expect a look that dies before its registration to lose nothing, and one that dies between
-    registration and deletion to register nothing twice.
-    """
     looked(told.watched(), database)
     told.place.put("in/a.csv")
     told.say("in/a.csv")
@@ -124,9 +119,6 @@ def test_message_stays_until_its_files_are_registered(told: Told, database: Data
 
 
 def test_event_of_an_object_that_is_gone_is_dropped(told: Told, database: Database) -> None:
-    """Expect what is gone to be no file, and a deletion that is told to make none, whatever was
-    put there since: that has an event of its own.
-    """
     watched = told.watched()
     looked(watched, database)
     told.place.put("in/a.csv")
@@ -138,7 +130,6 @@ def test_event_of_an_object_that_is_gone_is_dropped(told: Told, database: Databa
 
 
 def test_event_of_an_unwanted_key_is_dropped(told: Told, database: Database) -> None:
-    """Expect the patterns of the stream file, folders and unfinished names to count."""
     watched = told.watched(include=("*.csv", "*.tmp"))
     looked(watched, database)
     for key in ("in/a.csv", "in/a.txt", "in/a.tmp", "in/sub/"):
@@ -161,7 +152,6 @@ def test_event_of_an_unwanted_key_is_dropped(told: Told, database: Database) -> 
 def test_message_that_is_not_understood_is_told_and_left(
     told: Told, database: Database, caplog: pytest.LogCaptureFixture, body: str
 ) -> None:
-    """Expect the others to be registered, and this one to be named and to stay."""
     told.send(body)
     told.place.put("in/a.csv")
     told.say("in/a.csv")
@@ -176,9 +166,6 @@ def test_message_that_is_not_understood_is_told_and_left(
 def test_message_of_another_bucket_or_prefix_is_left(
     told: Told, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Expect what a message tells of this landing to be registered, and the message to stay for
-    whom the rest is meant.
-    """
     told.place.put("in/a.csv")
     told.place.put("out/b.csv")
     told.say("in/a.csv", bucket="another-bucket")
@@ -192,13 +179,11 @@ def test_message_of_another_bucket_or_prefix_is_left(
 
 
 def test_queue_gives_a_bounded_number_of_messages(told: Told) -> None:
-    """Expect an end although a message that is left comes again and again."""
     told.send("hello")
     assert [one.body for one in Queue(told.queue).receive(30)] == ["hello"] * 3
 
 
 def test_events_after_many_objects_are_all_taken(told: Told, database: Database) -> None:
-    """Expect more messages than SQS gives at once to be received and deleted in one look."""
     hidden = {"VisibilityTimeout": "300"}
     told.sqs.set_queue_attributes(QueueUrl=told.queue, Attributes=hidden)
     watched = told.watched()
@@ -213,7 +198,6 @@ def test_events_after_many_objects_are_all_taken(told: Told, database: Database)
 def test_queue_that_is_not_there_is_told_while_the_bucket_is_listed(
     told: Told, database: Database
 ) -> None:
-    """Expect the listing that is due, words that name the queue, and none once it is there."""
     told.place.put("in/a.csv")
     watched = told.watched()
     told.sqs.delete_queue(QueueUrl=told.queue)
@@ -229,7 +213,6 @@ def test_queue_that_is_not_there_is_told_while_the_bucket_is_listed(
 def test_object_that_is_refused_keeps_its_own_message_alone(
     told: Told, database: Database, faults: Faults
 ) -> None:
-    """Expect the others to be registered and their messages deleted and the refusal reported."""
     watched = Told(BucketLanding(told.place.bucket), told.sqs, told.queue).watched()
     looked(watched, database)
     for name in ("a", "b", "c"):
@@ -244,7 +227,6 @@ def test_object_that_is_refused_keeps_its_own_message_alone(
 
 
 def test_message_of_an_unfit_key_stays(told: Told, database: Database) -> None:
-    """Expect the key to be reported, and what else the message tells to be registered."""
     watched = told.watched()
     looked(watched, database)
     told.place.put("in/a.csv")
@@ -257,7 +239,6 @@ def test_message_of_an_unfit_key_stays(told: Told, database: Database) -> None:
 def test_messages_that_cannot_be_deleted_are_told_after_registration(
     told: Told, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect the registration to count, and the action that a policy has to allow."""
     with proxy(told.sqs.meta.endpoint_url) as between:
         monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", between.endpoint)
         watched = told.watched()
@@ -273,7 +254,6 @@ def test_messages_that_cannot_be_deleted_are_told_after_registration(
 def test_queue_that_does_not_accept_the_credentials_says_so(
     told: Told, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect words about the credentials, and those of later to be read by the same process."""
     with proxy(told.sqs.meta.endpoint_url) as between:
         monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", between.endpoint)
         watched = told.watched()

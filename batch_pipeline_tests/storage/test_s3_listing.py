@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from batch_pipeline.model.location import split_object
-from batch_pipeline.storage.s3 import S3, ObjectUpload
+from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.object_store import ObjectStore
 from batch_pipeline_tests.store_faults import Faults
 
@@ -23,44 +23,14 @@ def listed(prefix: str, **how: bool | str) -> list[str]:
     return [folder + one.name for one in S3.list(prefix, **how)]  # type: ignore[arg-type]
 
 
-def test_listing_of_nothing_is_empty(bucket: str) -> None:
-    """Expect neither objects nor uploads in a new bucket."""
-    assert listed(bucket) == []
-    assert list(S3.unfinished(f"{bucket}/in/")) == []
-
-
-def test_listing_knows_the_facts(bucket: str) -> None:
-    """Expect what a look at each single object tells."""
-    S3.put(f"{bucket}/in/a", b"hello")
-    S3.put(f"{bucket}/in/empty", b"")
-    for one in S3.list(f"{bucket}/in/"):
-        assert one.facts == S3.head(f"{bucket}/in/{one.name}")
-
-
 def test_listing_begins_at_the_prefix(bucket: str) -> None:
-    """Expect neither the neighbours of a folder nor a name that only begins like it."""
     fill(bucket, ["in/a", "in/b/c", "in2/a", "inner", "out/a"])
     assert listed(f"{bucket}/in/") == ["in/a", "in/b/c"]
     assert listed(f"{bucket}/in") == ["in/a", "in/b/c", "in2/a", "inner"]
     assert listed(bucket) == ["in/a", "in/b/c", "in2/a", "inner", "out/a"]
 
 
-def test_listing_of_a_folder_looks_into_no_other(bucket: str) -> None:
-    """Expect only keys without a further slash."""
-    fill(bucket, ["in/a", "in/b/c", "in/b/d", "in/e"])
-    assert listed(f"{bucket}/in/", recursive=False) == ["in/a", "in/e"]
-
-
-def test_listing_starts_behind_a_key(bucket: str) -> None:
-    """Expect the key itself to be left out, there or not."""
-    fill(bucket, ["in/2026-01", "in/2026-02", "in/2026-03"])
-    assert listed(f"{bucket}/in/", after="2026-01") == ["in/2026-02", "in/2026-03"]
-    assert listed(f"{bucket}/in/", after="2026-02-15") == ["in/2026-03"]
-    assert listed(f"{bucket}/in/", after="2026-03") == []
-
-
 def test_keys_stand_in_a_listing_as_they_are(bucket: str) -> None:
-    """Expect all characters that keys may have, in the order of their bytes."""
     keys = ["in/a b", "in/a%20b", "in/a&b", "in/a+b", "in/a?b", "in/größe", "in/日本"]
     fill(bucket, keys)
     assert listed(f"{bucket}/in/") == keys
@@ -68,7 +38,6 @@ def test_keys_stand_in_a_listing_as_they_are(bucket: str) -> None:
 
 @pytest.mark.long
 def test_listing_of_pages_is_whole(bucket: str, faults: Faults) -> None:
-    """Expect 1,234 keys from two requests, each once and in order; all can be removed at once."""
     keys = [f"in/{number:05}" for number in range(1_234)]
     fill(bucket, keys)
     assert listed(f"{bucket}/in/") == keys
@@ -82,22 +51,7 @@ def test_listing_of_pages_is_whole(bucket: str, faults: Faults) -> None:
     assert listed(bucket) == []
 
 
-def test_unfinished_uploads_are_found(bucket: str) -> None:
-    """Expect those below the prefix only, and none that is aborted or complete."""
-    uploads = [ObjectUpload(f"{bucket}/{key}") for key in ("in/b", "in/a", "out/c")]
-    for upload in uploads:
-        upload.write(bytes(9 * 2**20))
-        upload.finish()
-    found = {one.name: one for one in S3.unfinished(f"{bucket}/in/")}
-    assert found.keys() == {"a", "b"}
-    assert S3.abort_unfinished(found["a"])
-    uploads[0].commit()
-    assert list(S3.unfinished(f"{bucket}/in/")) == []
-    assert listed(bucket) == ["in/b"]
-
-
 def test_remove_all_leaves_the_others(bucket: str, object_store: ObjectStore) -> None:
-    """Expect just the keys that are named to go, whatever characters they have."""
     fill(bucket, ["a", "a&b<c>", "ä b", "b"])
     S3.delete(*(f"{bucket}/{key}" for key in ("a", "a&b<c>", "ä b")))
     assert listed(bucket) == ["b"]

@@ -1,11 +1,9 @@
 """Reading objects in place: the bytes of one version, wherever one goes and whatever breaks off."""
 
 import io
-from pathlib import Path
 
 import pytest
 
-from batch_pipeline.model.location import to_uri
 from batch_pipeline.storage.errors import UnreachableError, reason_of
 from batch_pipeline.storage.filesystem import digest, local_file
 from batch_pipeline.storage.s3 import S3, ObjectReader
@@ -17,7 +15,6 @@ SHA256_OF_HELLO = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9
 
 
 def test_object_reads_as_a_file_does(bucket: str) -> None:
-    """Expect whole reads, lines and pieces, and nothing behind the last byte."""
     S3.put(f"{bucket}/a.txt", b"one\ntwo\nthree")
     with S3.open(f"{bucket}/a.txt") as file:
         assert file.readline() == b"one\n"
@@ -28,28 +25,12 @@ def test_object_reads_as_a_file_does(bucket: str) -> None:
     assert file.closed
 
 
-def test_large_object_arrives_whole(bucket: str) -> None:
-    """Expect all bytes in order, also where buffers are smaller than the object."""
-    S3.put(f"{bucket}/large", LARGE)
-    with S3.open(f"{bucket}/large") as file:
-        assert file.read() == LARGE
-
-
-def test_empty_object_has_no_bytes(bucket: str) -> None:
-    """Expect the end at once, and a size of 0."""
-    S3.put(f"{bucket}/empty", b"")
-    with ObjectReader(f"{bucket}/empty") as raw:
-        assert raw.facts.size_bytes == 0
-        assert raw.read() == b""
-
-
 @pytest.mark.parametrize(
     ("offset", "whence", "position"),
     [(0, io.SEEK_SET, 0), (2_000_000, io.SEEK_SET, 2_000_000), (-5, io.SEEK_END, 3_145_723)],
     ids=["start", "far", "end"],
 )
 def test_seek_goes_to_any_byte(bucket: str, offset: int, whence: int, position: int) -> None:
-    """Expect the bytes that stand there, counted from the start, from here or from the end."""
     S3.put(f"{bucket}/large", LARGE)
     with S3.open(f"{bucket}/large") as file:
         file.read(10)
@@ -60,7 +41,6 @@ def test_seek_goes_to_any_byte(bucket: str, offset: int, whence: int, position: 
 
 
 def test_seek_behind_the_end_reads_nothing(bucket: str) -> None:
-    """Expect no bytes and no request there, as with files; and no place before the first byte."""
     S3.put(f"{bucket}/a", b"abc")
     with S3.open(f"{bucket}/a") as file:
         file.seek(10)
@@ -70,7 +50,6 @@ def test_seek_behind_the_end_reads_nothing(bucket: str) -> None:
 
 
 def test_small_object_costs_one_request(bucket: str, faults: Faults) -> None:
-    """Expect the facts in the answer that brings the bytes."""
     S3.put(f"{bucket}/a", b"hello")
     with ObjectReader(f"{bucket}/a") as raw:
         assert raw.read() == b"hello"
@@ -79,7 +58,6 @@ def test_small_object_costs_one_request(bucket: str, faults: Faults) -> None:
 
 
 def test_near_seek_asks_for_nothing_new(bucket: str, faults: Faults) -> None:
-    """Expect bytes that lie shortly ahead to be read over, those far ahead to be left out."""
     S3.put(f"{bucket}/large", LARGE)
     with ObjectReader(f"{bucket}/large") as raw:
         raw.seek(500_000)
@@ -91,7 +69,6 @@ def test_near_seek_asks_for_nothing_new(bucket: str, faults: Faults) -> None:
 
 
 def test_version_that_was_asked_for_is_read(bucket: str) -> None:
-    """Expect the ETag of the version that is there to do, another one to be refused."""
     S3.put(f"{bucket}/a", b"first")
     etag = S3.head(f"{bucket}/a").etag
     with S3.open(f"{bucket}/a", etag) as file:
@@ -104,7 +81,6 @@ def test_version_that_was_asked_for_is_read(bucket: str) -> None:
 
 
 def test_version_put_meanwhile_is_noticed(bucket: str) -> None:
-    """Expect no bytes of two versions in one reading."""
     S3.put(f"{bucket}/large", LARGE)
     with ObjectReader(f"{bucket}/large") as raw:
         assert raw.read(4) == LARGE[:4]
@@ -115,7 +91,6 @@ def test_version_put_meanwhile_is_noticed(bucket: str) -> None:
 
 
 def test_object_removed_meanwhile_is_missed(bucket: str) -> None:
-    """Expect what a file that is not there gives."""
     S3.put(f"{bucket}/large", LARGE)
     with ObjectReader(f"{bucket}/large") as raw:
         S3.delete(f"{bucket}/large")
@@ -125,7 +100,6 @@ def test_object_removed_meanwhile_is_missed(bucket: str) -> None:
 
 
 def test_connection_that_breaks_off_is_taken_up_again(bucket: str, faults: Faults) -> None:
-    """Expect every byte once, from as many requests as it takes."""
     S3.put(f"{bucket}/large", LARGE)
     cut = Fault(deed=Deed.CUT, method="GET", times=3, after_bytes=700_000)
     faults.add(cut)
@@ -135,7 +109,6 @@ def test_connection_that_breaks_off_is_taken_up_again(bucket: str, faults: Fault
 
 
 def test_connection_that_always_breaks_off_is_told(bucket: str, faults: Faults) -> None:
-    """Expect an end of trying where nothing more arrives, and the place in the words."""
     S3.put(f"{bucket}/large", LARGE)
     with ObjectReader(f"{bucket}/large") as raw:
         faults.add(Fault(deed=Deed.CUT, method="GET", times=100))
@@ -148,7 +121,6 @@ def test_connection_that_always_breaks_off_is_told(bucket: str, faults: Faults) 
 def test_version_put_after_a_cut_is_noticed(
     bucket: str, faults: Faults, object_store: ObjectStore
 ) -> None:
-    """Expect a reading to be taken up again in its own version only."""
     S3.put(f"{bucket}/large", LARGE)
     faults.add(Fault(deed=Deed.CUT, method="GET", after_bytes=700_000))
     with S3.open(f"{bucket}/large") as file:
@@ -160,7 +132,6 @@ def test_version_put_after_a_cut_is_noticed(
 
 
 def test_missing_object_is_missed_by_all(bucket: str) -> None:
-    """Expect the same error from reading, looking and copying, with the URI."""
     uri = f"{bucket}/none"
     for ask in (S3.open, S3.head, digest):
         with pytest.raises(FileNotFoundError) as failed:
@@ -171,7 +142,6 @@ def test_missing_object_is_missed_by_all(bucket: str) -> None:
 
 
 def test_facts_are_those_of_the_object(bucket: str) -> None:
-    """Expect size, ETag without its quotes, and a time in whole seconds of UTC."""
     S3.put(f"{bucket}/a", b"hello")
     facts = S3.head(f"{bucket}/a")
     assert (facts.size_bytes, facts.etag) == (5, "5d41402abc4b2a76b9719d911017c592")
@@ -184,7 +154,6 @@ def test_facts_are_those_of_the_object(bucket: str) -> None:
 def test_version_is_told_where_the_bucket_keeps_versions(
     bucket: str, object_store: ObjectStore
 ) -> None:
-    """Expect the version's id from looking and from reading, another one after another put."""
     object_store.client().put_bucket_versioning(
         Bucket=bucket.removeprefix("s3://"), VersioningConfiguration={"Status": "Enabled"}
     )
@@ -197,24 +166,7 @@ def test_version_is_told_where_the_bucket_keeps_versions(
     assert S3.head(f"{bucket}/a").version not in {None, first}
 
 
-def test_digest_is_of_the_bytes(bucket: str, tmp_path: Path) -> None:
-    """Expect the same SHA-256 of an object and of a file."""
-    S3.put(f"{bucket}/a", b"hello")
-    (tmp_path / "a").write_bytes(b"hello")
-    assert digest(f"{bucket}/a") == digest(to_uri(tmp_path / "a")) == SHA256_OF_HELLO
-
-
-def test_local_file_is_a_copy_that_goes(bucket: str) -> None:
-    """Expect the bytes in a file with the key's last name, as long as the block lasts."""
-    S3.put(f"{bucket}/in/a b.csv", b"hello")
-    with local_file(f"{bucket}/in/a b.csv") as path:
-        assert path.name == "a b.csv"
-        assert path.read_bytes() == b"hello"
-    assert not path.parent.exists()
-
-
 def test_key_stands_as_it_is(bucket: str) -> None:
-    """Expect no character of a key to be read as anything else."""
     for key in ("a%20b", "a b", "größe?x=1", "a+b", "x&y'z"):
         S3.put(f"{bucket}/{key}", key.encode())
     for key in ("a%20b", "a b", "größe?x=1", "a+b", "x&y'z"):

@@ -9,7 +9,7 @@ from batch_pipeline.storage import s3_client
 from batch_pipeline.storage.errors import UnreachableError, reason_of
 from batch_pipeline.storage.filesystem import digest
 from batch_pipeline.storage.s3 import S3, ObjectUpload
-from batch_pipeline_tests.concurrency import run_python, together
+from batch_pipeline_tests.concurrency import run_python
 from batch_pipeline_tests.store_faults import Deed, Fault, Faults
 
 MIB = 2**20
@@ -59,14 +59,12 @@ def read(uri: str) -> bytes:
 
 @pytest.mark.parametrize("octets", [b"", b"hello", bytes(8 * MIB)], ids=["empty", "five", "part"])
 def test_small_object_is_one_request(bucket: str, faults: Faults, octets: bytes) -> None:
-    """Expect up to a part's size to be put at once."""
     written(f"{bucket}/a", octets).commit()
     assert read(f"{bucket}/a") == octets
     assert (faults.count("PUT"), faults.count("POST")) == (1, 0)
 
 
 def test_large_object_is_seen_when_complete(bucket: str, faults: Faults) -> None:
-    """Expect 20 MiB in three parts, and nothing of it before the last request."""
     upload = written(f"{bucket}/large")
     assert (keys(bucket), unfinished(bucket)) == ([], ["large"])
     upload.commit()
@@ -76,7 +74,6 @@ def test_large_object_is_seen_when_complete(bucket: str, faults: Faults) -> None
 
 
 def test_large_write_goes_in_parts(bucket: str) -> None:
-    """Expect one write of everything to do as many small ones do."""
     upload = ObjectUpload(f"{bucket}/large")
     upload.write(memoryview(LARGE))
     upload.finish()
@@ -84,36 +81,8 @@ def test_large_write_goes_in_parts(bucket: str) -> None:
     assert digest(f"{bucket}/large") == hashlib.sha256(LARGE).hexdigest()
 
 
-@pytest.mark.parametrize("octets", [b"hello", LARGE], ids=["small", "large"])
-def test_complete_twice_does_no_harm(bucket: str, octets: bytes) -> None:
-    """Expect the second time to ask for nothing."""
-    upload = written(f"{bucket}/a", octets)
-    upload.commit()
-    upload.commit()
-    assert read(f"{bucket}/a") == octets
-
-
-@pytest.mark.parametrize("octets", [b"hello", LARGE], ids=["small", "large"])
-def test_abort_leaves_neither_object_nor_upload(bucket: str, octets: bytes) -> None:
-    """Expect nothing to be left, before and after it was complete, and a second time."""
-    before, after = written(f"{bucket}/a", octets), written(f"{bucket}/b", octets)
-    after.commit()
-    for upload in (before, after, after):
-        upload.abort()
-    assert (keys(bucket), unfinished(bucket)) == ([], [])
-
-
-def test_abort_in_the_middle_leaves_nothing(bucket: str) -> None:
-    """Expect parts on their way to be taken back, too."""
-    upload = ObjectUpload(f"{bucket}/large")
-    upload.write(LARGE)
-    upload.abort()
-    assert (keys(bucket), unfinished(bucket)) == ([], [])
-
-
 @pytest.mark.parametrize("octets", [b"mine", LARGE], ids=["small", "large"])
 def test_abort_leaves_what_others_wrote(bucket: str, octets: bytes) -> None:
-    """Expect an object of the same name to stay when it is not the one that is aborted."""
     S3.put(f"{bucket}/a", b"theirs")
     ObjectUpload(f"{bucket}/a").abort()
     mine = written(f"{bucket}/a", octets)
@@ -124,7 +93,6 @@ def test_abort_leaves_what_others_wrote(bucket: str, octets: bytes) -> None:
 
 
 def test_unsealed_upload_is_not_completed(bucket: str) -> None:
-    """Expect no object that lacks its end, whatever the caller has overlooked."""
     upload = ObjectUpload(f"{bucket}/a")
     upload.write(b"hello")
     with pytest.raises(OSError, match="not all of its bytes were sent"):
@@ -133,7 +101,6 @@ def test_unsealed_upload_is_not_completed(bucket: str) -> None:
 
 
 def test_lost_reply_of_complete_is_found_out(bucket: str, faults: Faults) -> None:
-    """Expect a completion whose answer was lost to count, though the upload is gone."""
     upload = written(f"{bucket}/large")
     faults.add(Fault(deed=Deed.LOSE, method="POST", target="uploadId="))
     faults.refuse(404, "NoSuchUpload", method="POST", target="uploadId=", times=1)
@@ -141,32 +108,24 @@ def test_lost_reply_of_complete_is_found_out(bucket: str, faults: Faults) -> Non
     assert digest(f"{bucket}/large") == hashlib.sha256(LARGE).hexdigest()
 
 
-def test_upload_aborted_by_others_is_not_complete(bucket: str, faults: Faults) -> None:
-    """Expect an error that says so, and what was there before untouched."""
+@pytest.mark.parametrize("theirs", [[], ["large"]], ids=["nothing", "theirs"])
+def test_upload_aborted_by_others_is_not_complete(
+    bucket: str, faults: Faults, theirs: list[str]
+) -> None:
     upload = written(f"{bucket}/large")
-    S3.put(f"{bucket}/large", b"theirs")
+    for key in theirs:
+        S3.put(f"{bucket}/{key}", b"theirs")
     for one in S3.unfinished(f"{bucket}/"):
         assert S3.abort_unfinished(one)
         assert not S3.abort_unfinished(one)
     faults.refuse(404, "NoSuchUpload", method="POST", times=1)  # moto fails in another way
     with pytest.raises(FileNotFoundError, match="was aborted, or is complete"):
         upload.commit()
-    assert read(f"{bucket}/large") == b"theirs"
-
-
-def test_upload_aborted_by_others_is_not_complete_where_nothing_is(
-    bucket: str, faults: Faults
-) -> None:
-    """Expect the same words where no object has the name."""
-    upload = written(f"{bucket}/large")
-    faults.refuse(404, "NoSuchUpload", method="POST", times=1)
-    with pytest.raises(FileNotFoundError, match="was aborted, or is complete"):
-        upload.commit()
+    assert [read(f"{bucket}/{key}") for key in keys(bucket)] == [b"theirs"] * len(theirs)
 
 
 @pytest.mark.usefixtures("few_attempts")
 def test_abort_takes_back_a_completion_without_answer(bucket: str, faults: Faults) -> None:
-    """Expect no object when nobody could tell the writer that it is there."""
     upload = written(f"{bucket}/large")
     faults.add(Fault(deed=Deed.LOSE, method="POST", target="uploadId="))
     faults.refuse(500, "InternalError", method="POST", target="uploadId=")
@@ -178,7 +137,6 @@ def test_abort_takes_back_a_completion_without_answer(bucket: str, faults: Fault
 
 
 def test_part_is_sent_again_when_the_connection_breaks_off(bucket: str, faults: Faults) -> None:
-    """Expect the object whole, though two parts were cut on their way."""
     cut = Fault(deed=Deed.DROP, method="PUT", target="partNumber=", times=2, after_bytes=MIB)
     faults.add(cut)
     written(f"{bucket}/large").commit()
@@ -188,7 +146,6 @@ def test_part_is_sent_again_when_the_connection_breaks_off(bucket: str, faults: 
 
 @pytest.mark.usefixtures("few_attempts")
 def test_part_that_never_arrives_fails_the_upload(bucket: str, faults: Faults) -> None:
-    """Expect an error from the writer, no completion after it, and nothing after an abort."""
     faults.refuse(500, "InternalError", method="PUT", target="partNumber=2")
     upload = ObjectUpload(f"{bucket}/large")
     upload.write(LARGE)
@@ -201,7 +158,6 @@ def test_part_that_never_arrives_fails_the_upload(bucket: str, faults: Faults) -
 
 
 def test_bytes_travel_with_their_sum(bucket: str, faults: Faults) -> None:
-    """Expect a SHA-256 with each request that brings bytes, for the store to check."""
     S3.put(f"{bucket}/a", b"hello")
     assert faults.sums == [base64.b64encode(hashlib.sha256(b"hello").digest()).decode()]
     written(f"{bucket}/large").commit()
@@ -212,69 +168,38 @@ def test_bytes_travel_with_their_sum(bucket: str, faults: Faults) -> None:
 
 
 def test_process_killed_before_completion_shows_nothing(bucket: str) -> None:
-    """Expect an upload to be left over, which can be found and aborted, but no object."""
     point = "upload.before_complete=kill"
     assert run_python(LOST_WITH_ITS_PROCESS, f"{bucket}/large", failpoints=point) == -9
     assert (keys(bucket), unfinished(bucket)) == ([], ["large"])
 
 
-def test_put_new_is_won_once(bucket: str) -> None:
-    """Expect one of eight writers to win, and its bytes to be there."""
-    writers = [b"writer %d" % number for number in range(8)]
-    won = together(
-        *(lambda octets=one: S3.create_if_absent(f"{bucket}/pointer", octets) for one in writers)
-    )
-    assert sorted(map(str, won)) == ["False"] * 7 + ["True"]
-    assert read(f"{bucket}/pointer") == writers[won.index(True)]
-
-
-def test_put_new_of_the_same_bytes_is_won_by_all(bucket: str) -> None:
-    """Expect writers who agree to agree."""
-    won = together(*[lambda: S3.create_if_absent(f"{bucket}/pointer", b"same")] * 8)
-    assert won == [True] * 8
-
-
 @pytest.mark.parametrize("there", [b"other", b"same and more", b"sam", b""])
 def test_put_new_leaves_what_is_there(bucket: str, there: bytes) -> None:
-    """Expect other bytes to stay, of whatever length."""
     S3.put(f"{bucket}/pointer", there)
     assert not S3.create_if_absent(f"{bucket}/pointer", b"same")
     assert read(f"{bucket}/pointer") == there
 
 
 def test_lost_reply_of_put_new_counts_as_won(bucket: str, faults: Faults) -> None:
-    """Expect one's own bytes to be known again when the request is repeated."""
     faults.add(Fault(deed=Deed.LOSE, method="PUT"))
     assert S3.create_if_absent(f"{bucket}/pointer", b"mine")
     assert faults.count("PUT") == 2
 
 
 def test_put_new_repeats_after_a_collision(bucket: str, faults: Faults) -> None:
-    """Expect the store's word that two wrote at once to be nobody's win."""
     faults.refuse(409, "ConditionalRequestConflict", method="PUT", times=2)
     assert S3.create_if_absent(f"{bucket}/pointer", b"mine")
     assert faults.count("PUT") == 3
 
 
 def test_put_new_tries_again_where_the_rival_is_gone(bucket: str, faults: Faults) -> None:
-    """Expect a win when what was in the way is removed before one can look at it."""
     faults.refuse(412, "PreconditionFailed", method="PUT", times=1)
     assert S3.create_if_absent(f"{bucket}/pointer", b"mine")
     assert read(f"{bucket}/pointer") == b"mine"
 
 
 def test_put_new_where_conditions_are_unknown_says_so(bucket: str, faults: Faults) -> None:
-    """Expect the words of a store that cannot do it."""
     faults.refuse(501, "NotImplemented", method="PUT")
     with pytest.raises(OSError, match="NotImplemented") as failed:
         S3.create_if_absent(f"{bucket}/pointer", b"mine")
     assert reason_of(failed.value) == "the store answers NotImplemented: said by a test"
-
-
-def test_remove_of_what_is_not_there_does_no_harm(bucket: str) -> None:
-    """Expect removing to be repeatable, one by one and many at once."""
-    S3.put(f"{bucket}/a", b"hello")
-    S3.delete(f"{bucket}/a")
-    S3.delete(f"{bucket}/a")
-    S3.delete(f"{bucket}/a", f"{bucket}/b")
-    assert keys(bucket) == []

@@ -39,14 +39,12 @@ def landed(folder: Path, data: bytes = b"12345") -> PartFile:
 
 
 def test_batch_whose_counters_agree_has_no_contradiction() -> None:
-    """Expect none, also where records were filtered and quarantined."""
     assert list(published().contradictions()) == []
     lost = RecordCounts(read=7, written=5, filtered=1, quarantined=1)
     assert list(published(batch=lost, items=lost).contradictions()) == []
 
 
 def test_transformed_batch_writes_another_number_than_it_was_given() -> None:
-    """Expect what the transform was given to be what the items wrote."""
     items = RecordCounts(read=9, written=9)
     batch = RecordCounts(read=9, written=5)
     one = published(batch=batch, items=items, given_to_transform=9)
@@ -64,12 +62,10 @@ def test_transformed_batch_writes_another_number_than_it_was_given() -> None:
     ],
 )
 def test_counters_that_disagree_are_told(overrides: dict[str, Any], said: str) -> None:
-    """Expect the first contradiction to say where."""
     assert said in next(published(**overrides).contradictions())
 
 
 def test_one_pass_answers_every_question() -> None:
-    """Expect a verdict for each look beside the one on counters, with what was looked at."""
     batches = iter([published("a"), published("b", batch=RecordCounts(read=6, written=5))])
     found = verify(batches, {Check.PART_FILES: lambda part: f"{part.uri} is missing"})
     files, counters = found[Check.PART_FILES], found[Check.CONSERVATION]
@@ -86,7 +82,6 @@ def test_one_pass_answers_every_question() -> None:
 
 
 def test_worst_is_the_batch_with_most_problems() -> None:
-    """Expect its first problem, and how many more there are."""
     many = published("many", part_files=(part_file("x"), part_file("y")))
     found = verify([published("few"), many], {Check.PART_FILES: lambda part: part.uri})
     worst = found[Check.PART_FILES].worst
@@ -94,7 +89,6 @@ def test_worst_is_the_batch_with_most_problems() -> None:
 
 
 def test_quarantine_files_are_looked_at_too() -> None:
-    """Expect them to be counted and to fail."""
     one = published(quarantine_files=(part_file("q"),))
     found = verify([one], {Check.PART_FILES: lambda part: "gone" if "q" in part.uri else None})
     assert found[Check.PART_FILES].numbers["files_checked"] == 2
@@ -102,7 +96,6 @@ def test_quarantine_files_are_looked_at_too() -> None:
 
 
 def test_files_that_were_removed_on_purpose_are_not_missing() -> None:
-    """Expect them to be distinct from those that are looked at, and counters to count."""
     gone = published("a", files_removed=True, batch=RecordCounts(read=6, written=5))
     found = verify([gone, published("b")], {Check.PART_FILES: lambda _: None})
     files, counters = found[Check.PART_FILES], found[Check.CONSERVATION]
@@ -116,7 +109,6 @@ def test_files_that_were_removed_on_purpose_are_not_missing() -> None:
 
 
 def test_quarantine_files_that_were_removed_on_purpose_are_not_missing() -> None:
-    """Expect the other files of the batch to be looked at."""
     one = published(quarantine_files=(part_file("q"),), quarantine_removed=True)
     found = verify([one], {Check.PART_FILES: lambda part: "gone" if "q" in part.uri else None})
     assert found[Check.PART_FILES].numbers["files_checked"] == 1
@@ -124,7 +116,6 @@ def test_quarantine_files_that_were_removed_on_purpose_are_not_missing() -> None
 
 
 def test_look_at_a_batch_is_asked_once_for_each_batch() -> None:
-    """Expect its problem, and what to do about it."""
     looks = {Check.POINTERS: lambda one: "no pointer" if one.label == "a" else None}
     found = verify([published("a"), published("b")], {}, looks)[Check.POINTERS]
     assert (found.passed, found.numbers["batches_wrong"]) == (False, 1)
@@ -133,20 +124,17 @@ def test_look_at_a_batch_is_asked_once_for_each_batch() -> None:
 
 
 def test_nothing_published_passes_and_says_so() -> None:
-    """Expect every verdict to pass."""
     found = verify([], {Check.CHECKSUMS: checksum_problem})
     assert [one.passed for one in found.values()] == [True, True]
     assert all("nothing to judge yet" in one.summary for one in found.values())
 
 
 def test_file_as_it_was_published_has_no_problem(tmp_path: Path) -> None:
-    """Expect both looks to be content."""
     part = landed(tmp_path)
     assert (size_problem(part), checksum_problem(part)) == (None, None)
 
 
 def test_changed_byte_shows_only_to_who_reads(tmp_path: Path) -> None:
-    """Expect the size to be right and the SHA-256 to be wrong."""
     part = landed(tmp_path)
     (tmp_path / "orders-0.jsonl").write_bytes(b"12945")
     assert size_problem(part) is None
@@ -154,7 +142,6 @@ def test_changed_byte_shows_only_to_who_reads(tmp_path: Path) -> None:
 
 
 def test_file_that_is_missing_or_shorter_shows_to_both(tmp_path: Path) -> None:
-    """Expect the path, and both sizes."""
     part = landed(tmp_path)
     path = tmp_path / "orders-0.jsonl"
     path.write_bytes(b"123")
@@ -165,7 +152,6 @@ def test_file_that_is_missing_or_shorter_shows_to_both(tmp_path: Path) -> None:
 
 
 def test_folder_in_the_way_of_a_file_is_told(tmp_path: Path) -> None:
-    """Expect a problem instead of an error."""
     part = landed(tmp_path)
     (tmp_path / "orders-0.jsonl").rename(tmp_path / "elsewhere")
     (tmp_path / "orders-0.jsonl").symlink_to("orders-0.jsonl")

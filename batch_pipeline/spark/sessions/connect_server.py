@@ -4,7 +4,6 @@ Runs share it, so that none of them waits for a JVM. It listens on the loopback 
 requires a random token of every client.
 """
 
-import os
 import secrets
 import socket
 import subprocess
@@ -15,22 +14,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psutil
 
 from batch_pipeline.model.errors import SparkUnavailableError, port_in_use
-from batch_pipeline.spark.cluster import (
-    Cluster,
-    ExecutorLocation,
-    check_reachable,
-    locate_executors,
-)
-from batch_pipeline.spark.packed_archive import check_archive
 from batch_pipeline.spark.sessions import connect_session, launch
-from batch_pipeline.spark.sessions.class_data import archive_options
-from batch_pipeline.spark.sessions.java import find_java_home
+from batch_pipeline.spark.sessions.local_session import driver_settings
 
 _SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 GUARDIAN = Path(__file__).with_name("guardian.py")
@@ -159,18 +149,14 @@ class SparkConnectServer:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.stop()
 
     def _launch(self, port: int, token: str) -> _RunningServer:
         scratch = launch.create_scratch(self._home)
         try:
-            conf, environment = self._conf_and_environment(scratch)
+            conf = _fair_conf(self._home) | {"spark.master": "local[*]"} | self._conf
+            conf, environment = driver_settings(self._home, scratch, conf, self._packed)
         except BaseException:
             launch.delete_scratch(scratch)
             raise
@@ -189,21 +175,6 @@ class SparkConnectServer:
                 start_new_session=True,  # without this terminal's Ctrl-C: the owner decides
             )
         return _RunningServer(guardian, scratch, port, str(uuid.uuid4()), token)
-
-    def _conf_and_environment(self, scratch: Path) -> tuple[dict[str, str], dict[str, str]]:
-        java = find_java_home(self._home, os.environ)
-        options = archive_options(self._home, java)
-        user_conf = _fair_conf(self._home) | {"spark.master": "local[*]"} | self._conf
-        master = user_conf["spark.master"]
-        if locate_executors(master) is ExecutorLocation.DRIVER:
-            conf = launch.local_conf(self._home, scratch, options, user_conf)
-            return conf, launch.jvm_environment(java, os.environ)
-        if self._packed is not None:
-            check_archive(self._packed)
-        check_reachable(master)
-        cluster = Cluster(master=master, environment=os.environ, packed=self._packed)
-        conf = cluster.conf(self._home, scratch, options, user_conf)
-        return conf, cluster.driver_environment(java, scratch, conf["spark.pyspark.python"])
 
     def _wait_until_ready(self, running: _RunningServer) -> None:
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
@@ -226,11 +197,10 @@ class SparkConnectServer:
 
 def _fair_conf(home: Path) -> dict[str, str]:
     """Return the settings by which running jobs share the cores, task by task."""
+    pools = launch.write_file(home / "spark" / "pools.xml", _POOLS)
     return {
         "spark.scheduler.mode": "FAIR",
-        "spark.scheduler.allocation.file": launch.write_conf_file(
-            home, "pools.xml", _POOLS
-        ).as_uri(),
+        "spark.scheduler.allocation.file": pools.as_uri(),
     }
 
 

@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
+from batch_pipeline.spark.sessions.launch import write_file
 
 JAVA_VARIABLE = "BATCH_PIPELINE_JAVA"
 MIN_JAVA_VERSION = 17
@@ -183,23 +183,10 @@ def _write_wrapper(home: Path, runtime_home: Path) -> Path:
     text = _WRAPPER.format(
         module=_VECTOR_MODULE, java=shlex.quote(str(runtime_home / "bin" / "java"))
     )
-    if _read_script(script) != text:
-        script.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=script.parent, prefix=".java-")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).chmod(0o755)
-        Path(temporary).replace(script)
+    write_file(script, text, 0o755)
     with suppress(FileExistsError):  # `java_version` reads it here
         (wrapper_home / "release").symlink_to(runtime_home / "release")
     return wrapper_home
-
-
-def _read_script(script: Path) -> str | None:
-    try:
-        return script.read_text(encoding="utf-8") if os.access(script, os.X_OK) else None
-    except (OSError, UnicodeDecodeError):
-        return None
 
 
 def _java_missing(tried: list[str]) -> ConfigurationError:

@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -74,6 +75,19 @@ def session_conf(conf: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def driver_conf(home: Path, *, on_this_machine: bool) -> dict[str, str]:
+    """Return the settings of every driver that this package starts."""
+    loopback = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+    return {
+        "spark.app.name": APP_NAME,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.warehouse.dir": (home / "spark" / "warehouse").as_uri(),
+        **(loopback if on_this_machine else {}),
+    }
+
+
 def local_conf(
     home: Path, scratch: Path, options: Sequence[str], conf: Mapping[str, str]
 ) -> dict[str, str]:
@@ -81,21 +95,15 @@ def local_conf(
     own_options = java_options(home, options)
     user_options = conf.get("spark.driver.extraJavaOptions", "")
     return {
-        "spark.app.name": APP_NAME,
+        **driver_conf(home, on_this_machine=True),
         # Its ports are on the loopback interface, which all users of this machine share.
         "spark.authenticate": "true",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": LOOPBACK,
-        "spark.driver.bindAddress": LOOPBACK,
         "spark.local.dir": str(scratch),
         "spark.pyspark.python": sys.executable,
         "spark.python.daemon.module": DAEMON_MODULE,
         "spark.python.use.daemon": "true",
         "spark.python.worker.reuse": "true",
         **socket_conf(scratch),
-        "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.warehouse.dir": (home / "spark" / "warehouse").as_uri(),
         **session_conf(conf),
         "spark.driver.extraJavaOptions": " ".join([*own_options, user_options]).rstrip(),
     }
@@ -103,7 +111,7 @@ def local_conf(
 
 def java_options(home: Path, options: Sequence[str]) -> list[str]:
     """Return the Java options of a JVM that this package starts, followed by `options`."""
-    log4j = write_conf_file(home, _LOG4J_FILE, _LOG4J).as_uri()
+    log4j = write_file(home.absolute() / "spark" / _LOG4J_FILE, _LOG4J).as_uri()
     return [*JVM_OPTIONS, *options, f"-Dlog4j2.configurationFile={log4j}"]
 
 
@@ -217,15 +225,17 @@ def last_lines(log: Path, *, start: int, count: int = 5) -> str:
     return " | ".join(lines[-count:]) or f"nothing was logged in {log}"
 
 
-def write_conf_file(home: Path, name: str, text: str) -> Path:
-    """Return the path of a configuration file of Spark below `home`; replaced if it differs."""
-    path = home.absolute() / "spark" / name
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).replace(path)
+def write_file(path: Path, text: str, mode: int = 0o600) -> Path:
+    """Write a file as a whole unless it is there with this text and mode; return its path."""
+    with suppress(OSError, UnicodeDecodeError):
+        if path.stat().st_mode & 0o777 == mode and path.read_text(encoding="utf-8") == text:
+            return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    Path(temporary).chmod(mode)
+    Path(temporary).replace(path)
     return path
 
 

@@ -12,7 +12,7 @@ import struct
 import subprocess
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,20 +94,10 @@ class LocalSession:
                 stop()
 
     def _start(self, home: Path, conf: dict[str, str], packed: Path | None) -> None:
-        java = find_java_home(home, os.environ)
-        options = archive_options(home, java)
+        conf = conf | {"spark.master": self._master}
+        self._open(*driver_settings(home, self._scratch, conf, packed))
         if locate_executors(self._master) is ExecutorLocation.DRIVER:
-            conf = launch.local_conf(home, self._scratch, options, conf)
-            conf["spark.master"] = self._master
-            self._open(conf, launch.jvm_environment(java, os.environ))
             return
-        if packed is not None:
-            check_archive(packed)
-        check_reachable(self._master)
-        cluster = Cluster(master=self._master, environment=os.environ, packed=packed)
-        conf = cluster.conf(home, self._scratch, options, conf)
-        python = conf["spark.pyspark.python"]
-        self._open(conf, cluster.driver_environment(java, self._scratch, python))
         try:
             check_executors(self.session, self._master)
         except BaseException:
@@ -169,6 +159,29 @@ class LocalSession:
         if self._jvm is not None:
             _stop_process(self._jvm, self._stop_timeout_seconds)
         launch.delete_scratch(self._scratch)
+
+
+def driver_settings(
+    home: Path, scratch: Path, conf: Mapping[str, str], packed: Path | None
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the settings and the environment of a driver's JVM on the `spark.master` of `conf`.
+
+    Raises:
+        ConfigurationError: there is no Java, or the archive is not there or for another Python or
+            release.
+        SparkUnavailableError: the master cannot be reached.
+    """
+    java, master = find_java_home(home, os.environ), conf["spark.master"]
+    options = archive_options(home, java)
+    if locate_executors(master) is ExecutorLocation.DRIVER:
+        settings = launch.local_conf(home, scratch, options, conf)
+        return settings, launch.jvm_environment(java, os.environ)
+    if packed is not None:
+        check_archive(packed)
+    check_reachable(master)
+    cluster = Cluster(master=master, environment=os.environ, packed=packed)
+    settings = cluster.conf(home, scratch, options, conf)
+    return settings, cluster.driver_environment(java, scratch, settings["spark.pyspark.python"])
 
 
 def _py4j_error() -> type[Exception]:

@@ -1,0 +1,31 @@
+"""Sessions of two cores, and what an encode reads and writes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from batch_pipeline_tests.spark.encode_fixture import EncodeRun, session_of
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session of this process, in which each task may be tried several times."""
+    with session_of("local", tmp_path_factory.mktemp("spark")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module", params=["local", "connect"])
+def each_session(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
+    """A session of this process, then one on a Connect server."""
+    with session_of(request.param, tmp_path_factory.mktemp("spark")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def run(tmp_path: Path, session: SparkSession) -> EncodeRun:
+    """An empty landing folder and an empty storage."""
+    return EncodeRun(tmp_path, session)
