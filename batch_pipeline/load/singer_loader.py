@@ -150,7 +150,8 @@ def _lines(
         manifest, name = loading.manifest, loading.message_name
         shape = (manifest.schema_version, manifest.key_properties)
         if shape != announced:
-            yield line(schema_message(manifest, name=name)).encode()
+            schema = schema_message(name, manifest.schema, manifest.key_properties)
+            yield line(schema).encode()
             announced = shape
         if manifest.part_files and mode is MessageMode.BATCH:
             yield line(batch_message(manifest, name=name)).encode()

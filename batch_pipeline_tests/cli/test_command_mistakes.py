@@ -56,7 +56,8 @@ def test_command_on_an_unknown_job_lists_jobs_and_streams(scene: DefsScene, comm
     ended = CliRunner().invoke(cli, ["jobs", command, "ordres"])
     assert isinstance(ended.exception, UnknownJobError)
     assert str(ended.exception) == (
-        "There is no job 'ordres' (jobs: orders; streams: orders). Nothing was done. Check the name."
+        "There is no job 'ordres' (jobs: orders; streams: orders). Nothing was done. "
+        "Check the name."
     )
 
 
