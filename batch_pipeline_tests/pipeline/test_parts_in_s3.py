@@ -217,7 +217,7 @@ def test_target_gets_batches_from_s3_where_it_can_open_them(
     loading = replace(loading, manifest=in_s3(loading.manifest, bucket))
     loader = scripts.loader(tmp_path, scripts.GOOD)
     loader.capabilities = Capabilities(encodings=("jsonl+gzip",), stores=stores, reason="")
-    assert loader.load(loading, bucket).mode == mode
+    assert loader.load(loading).mode == mode
     kinds = [message["type"] for message in scripts.read(tmp_path)]
     middle = ["BATCH"] if mode is MessageMode.BATCH else ["RECORD", "RECORD"]
     assert kinds == ["SCHEMA", *middle, "STATE"]
