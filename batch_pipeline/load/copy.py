@@ -112,8 +112,8 @@ class BatchWriter:
         [(is_unclear,)] = self._execute(_HAS_ROWS_WITHOUT_ITEM, item, []).fetchall()
         if is_unclear:
             raise IncompatibleTableError(
-                f"it has rows without {ITEM}, so nobody can tell which of them this batch "
-                f"replaces; materialize and load the batches that brought them again"
+                f"it has rows without {ITEM}, so it is unknown which of them this batch replaces; "
+                f"materialize and load their batches again"
             )
         self._execute("DELETE FROM {} WHERE {} = ANY(%s)", item, [list(self.loading.item_ids)])
 
@@ -154,9 +154,10 @@ class BatchWriter:
                 )
 
     def _make_staging(self, writer: "RowWriter") -> None:
+        types = {**writer.types, POSITION: type_for(_POSITION_COLUMN)}
         columns = [
-            sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind.value))
-            for name, kind in staging_types(writer).items()
+            sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(types[name].value))
+            for name in writer.names
         ]
         create = sql.SQL("CREATE TEMPORARY TABLE {} ({}) {} ON COMMIT DROP").format(
             _STAGING, sql.SQL(", ").join(columns), TOAST_SETTING
@@ -164,13 +165,11 @@ class BatchWriter:
         self.table.connection.execute(create)
 
     def _merge(self, writer: "RowWriter") -> None:
-        same = [
-            sql.SQL("older.{0} = twice.{0}").format(key)
-            for key in map(sql.Identifier, self.layout.keys)
-        ]
+        keys = self.layout.keys
+        same = [sql.SQL("older.{0} = twice.{0}").format(sql.Identifier(key)) for key in keys]
         delete_older = sql.SQL(_DELETE_OLDER).format(
             staging=_STAGING,
-            keys=_identifiers(self.layout.keys),
+            keys=_identifiers(keys),
             position=sql.Identifier(POSITION),
             same=sql.SQL(" AND ").join(same),
         )
@@ -179,12 +178,12 @@ class BatchWriter:
         changes = [
             sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name))
             for name in names
-            if name not in self.layout.keys
+            if name not in keys
         ]
         merge = sql.SQL(_MERGE).format(
             table=self.table.identifier,
             names=_identifiers(names),
-            keys=_identifiers(self.layout.keys),
+            keys=_identifiers(keys),
             staging=_STAGING,
             changes=sql.SQL(", ").join([*changes, *self._clear_assignments()]),
             order=sql.Identifier(ORDER),
@@ -268,16 +267,14 @@ class RowWriter:
         """
         try:
             batch = block.read()
-            octets = self._octets(batch, position) if batch.num_rows else memoryview(b"")
+            octets = self._octets(batch, position) if batch.num_rows else _EMPTY
         except IncompatibleValueError as error:
             record = block.first + error.row
             raise RecordValueError(block.location, record, error.column, error.problem) from error
         return Rows(location=block.location, first=block.first, count=batch.num_rows, octets=octets)
 
     def _octets(self, batch: pa.RecordBatch, position: int) -> memoryview:
-        pieces: Pieces = [
-            pa.scalar(len(self.names).to_bytes(2), pa.binary()),
-        ]
+        pieces: Pieces = [pa.scalar(len(self.names).to_bytes(2), pa.binary())]
         for name, column in self.layout.records.items():
             array = batch.column(column.name)
             if name in self.layout.keys and array.null_count:
@@ -301,12 +298,6 @@ class RowWriter:
             return pieces_of(items.fill_null(value), column, kind)
         value_array = pa.array([value], arrow_type_of(column))
         return [pa.scalar(bytes(rows_of(pieces_of(value_array, column, kind))), pa.binary())]
-
-
-def staging_types(writer: RowWriter) -> dict[str, PgType]:
-    """Return the types of the columns that a writer writes."""
-    types = {**writer.types, POSITION: type_for(_POSITION_COLUMN)}
-    return {name: types[name] for name in writer.names}
 
 
 def write_blocks(blocks: Iterator[Block], writer: RowWriter) -> Generator[Rows, None, None]:

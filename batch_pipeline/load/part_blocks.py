@@ -25,7 +25,6 @@ from pyarrow import json
 
 from batch_pipeline.encode.arrow_types import JSON_TYPES
 from batch_pipeline.load.types import IncompatibleValueError, arrow_type_of
-from batch_pipeline.model.encoding import Encoding
 from batch_pipeline.model.manifest import Manifest, PartFile
 from batch_pipeline.model.schema import MAX_PRECISION, Column, ColumnType, RecordSchema
 from batch_pipeline.storage.errors import part_file_unreachable, reason_of
@@ -33,15 +32,8 @@ from batch_pipeline.storage.filesystem import is_about_file, local_file
 from batch_pipeline.storage.part_formats import table_codec
 from batch_pipeline.storage.part_formats.jsonl import DECOMPRESSION_ERRORS, read_lines
 
-TEXT_ENCODED_TYPES = frozenset(
-    {
-        ColumnType.BINARY,
-        ColumnType.DATE,
-        ColumnType.TIME,
-        ColumnType.TIMESTAMP,
-        ColumnType.LOCAL_TIMESTAMP,
-    }
-)
+_TIMES = (ColumnType.DATE, ColumnType.TIME, ColumnType.TIMESTAMP, ColumnType.LOCAL_TIMESTAMP)
+TEXT_TYPES = frozenset({ColumnType.BINARY, *_TIMES})
 RAW_JSON_TYPES = JSON_TYPES | {ColumnType.DECIMAL}  # parsed from the raw JSON, which has all digits
 PARSE_ERRORS = (ValueError, OverflowError, RecursionError)  # base classes of Arrow's and msgspec's
 _PYTHON_TYPES: dict[ColumnType, Any] = {
@@ -107,8 +99,7 @@ def _check_digest(path: Path, part: PartFile) -> None:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != part.sha256:
-        reason = "it is not the file that was published (its SHA-256 differs)"
-        raise UnusablePartError(f"{part.uri}: {reason}")
+        raise UnusablePartError(f"{part.uri} is not the published file (its SHA-256 differs)")
 
 
 def _line_blocks(path: Path, part: PartFile, manifest: Manifest) -> Iterator[Block]:
@@ -121,20 +112,13 @@ def _line_blocks(path: Path, part: PartFile, manifest: Manifest) -> Iterator[Blo
 
 
 def _table_blocks(path: Path, part: PartFile, manifest: Manifest) -> Iterator[Block]:
-    first = 1
-    for batch in _batches(path, part, manifest.encoding):
-        yield Block(
-            location=part.uri,
-            first=first,
-            read=partial(_with_schema, batch, manifest.schema),
-        )
-        first += batch.num_rows
-
-
-def _batches(path: Path, part: PartFile, encoding: Encoding) -> Iterator[pa.RecordBatch]:
     record_bytes = max(part.size_bytes * _ASSUMED_EXPANSION // max(part.records, 1), 1)
     block_records = min(max(_BLOCK_BYTES // record_bytes, 1), _BLOCK_RECORDS)
-    yield from table_codec(encoding.format).read_batches(path, None, block_records)
+    first = 1
+    for batch in table_codec(manifest.encoding.format).read_batches(path, None, block_records):
+        read = partial(_with_schema, batch, manifest.schema)
+        yield Block(location=part.uri, first=first, read=read)
+        first += batch.num_rows
 
 
 def _with_schema(batch: pa.RecordBatch, schema: RecordSchema) -> pa.RecordBatch:
@@ -166,13 +150,10 @@ class LineReader:
     def __init__(self, schema: RecordSchema) -> None:
         self._columns = schema.columns
         self._names = [column.name for column in schema.columns]
-        kinds = [
-            (
-                column.name,
-                pa.string() if column.type in TEXT_ENCODED_TYPES else arrow_type_of(column),
-            )
+        kinds = {
+            column.name: pa.string() if column.type in TEXT_TYPES else arrow_type_of(column)
             for column in schema.columns
-        ]
+        }
         self._options = json.ParseOptions(
             explicit_schema=pa.schema(kinds), unexpected_field_behavior="error"
         )
@@ -209,7 +190,7 @@ class LineReader:
         if any(at.is_floating(array.type) and pc.any(pc.is_inf(array)).as_py() for array in arrays):
             raise ValueError("a number has too many digits for a double")
         return self._batch(
-            array_of_texts(array, column) if column.type in TEXT_ENCODED_TYPES else array
+            array_of_texts(array, column) if column.type in TEXT_TYPES else array
             for array, column in zip(arrays, self._columns, strict=True)
         )
 
@@ -341,7 +322,7 @@ def array_of_values(values: Sequence[Any], column: Column) -> pa.Array:
     Raises:
         ValueError: a value is invalid for the column; also the other `PARSE_ERRORS`.
     """
-    if column.type in TEXT_ENCODED_TYPES:
+    if column.type in TEXT_TYPES:
         return array_of_texts(pa.array(values, pa.string()), column)
     return pa.array(values, arrow_type_of(column))
 

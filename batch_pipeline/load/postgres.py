@@ -18,12 +18,12 @@ from psycopg import conninfo, sql
 from batch_pipeline.load.copy import BatchWriter, RecordValueError
 from batch_pipeline.load.part_blocks import UnusablePartError
 from batch_pipeline.load.tables import (
-    ErrorContext,
     IncompatibleTableError,
     Layout,
     Table,
     bad_value,
     layout_of,
+    load_error,
     short_name,
 )
 from batch_pipeline.model.errors import (
@@ -63,7 +63,7 @@ class PostgresLoader:
         self._lock_timeout = lock_timeout
         self._connection: psycopg.Connection[tuple[object, ...]] | None = None
 
-    def load(self, loading: Loading, storage_root: str) -> Loaded:
+    def load(self, loading: Loading) -> Loaded:
         """Load one published generation into the table, exactly once.
 
         The first transaction creates or widens the table. The second locks the table, deletes the
@@ -145,10 +145,7 @@ class PostgresLoader:
 
     def _check_items(self, layout: Layout, loading: Loading) -> None:
         if loading.item_ids and not layout.has_item_ids:
-            problem = (
-                "it brings items anew that other batches have brought, and its records do not say "
-                "which item they are of"
-            )
+            problem = "it replaces items of other batches, but its records have no item ids"
             raise self._configuration_error(loading, problem, _ADD_ITEMS)
 
     def _connect(self) -> "psycopg.Connection[tuple[object, ...]]":
@@ -201,9 +198,8 @@ class PostgresLoader:
         what = f"generation {loaded_batch.generation} of attempt {loaded_batch.token}"
         problem = f"the table has {what}, which is not older than generation {manifest.generation}"
         step = (
-            "If the inventory was made anew, empty the table and its rows in "
-            f"{self._target.schema}.{LEDGER_TABLE}; otherwise somebody has loaded a newer "
-            "generation."
+            "If the inventory was created again, empty the table and its rows in "
+            f"{self._target.schema}.{LEDGER_TABLE}; otherwise a newer generation was loaded."
         )
         raise self._configuration_error(loading, problem, step)
 
@@ -229,11 +225,10 @@ class PostgresLoader:
             raise self._configuration_error(loading, problem, _CORRECT_TABLE) from error
         except psycopg.Error as error:
             self.close()
-            raise self._error_context(loading, table).translate(error) from error
-
-    def _error_context(self, loading: Loading, table: str) -> ErrorContext:
-        full = f"{self._target.schema}.{table}"
-        return ErrorContext(unloaded=self._unloaded(loading), table=full, server=self._server)
+            full_name = f"{self._target.schema}.{table}"
+            raise load_error(
+                error, self._unloaded(loading), table=full_name, server=self._server
+            ) from error
 
 
 def _parse_url(url: str, setting: str) -> tuple[str, str]:
@@ -321,9 +316,8 @@ class Ledger:
 
     def other_stream(self, stream: str) -> str | None:
         """Return the name of another stream that was loaded into the table, if any."""
-        row = self.connection.execute(
-            self._statement(_SELECT_OTHER_STREAM), [self.table, stream]
-        ).fetchone()
+        statement = self._statement(_SELECT_OTHER_STREAM)
+        row = self.connection.execute(statement, [self.table, stream]).fetchone()
         return None if row is None else str(row[0])
 
     def loaded_columns(self) -> frozenset[str]:
@@ -333,26 +327,17 @@ class Ledger:
 
     def has_backfills(self) -> bool:
         """Return whether the table holds batches of backfills; only their labels have a colon."""
-        return self.connection.execute(
-            self._statement(_HAS_BACKFILLS), [self.table]
-        ).fetchone() == (True,)
+        statement = self._statement(_HAS_BACKFILLS)
+        return self.connection.execute(statement, [self.table]).fetchone() == (True,)
 
     def record(self, loading: Loading, columns: Collection[str]) -> None:
         """Record a generation, replacing the previous one, and the columns that it loads."""
         manifest = loading.manifest
-        values = [
-            self.table,
-            loading.stream,
-            loading.label,
-            manifest.generation,
-            manifest.token,
-            loading.publish_number,
-            manifest.records,
-        ]
-        self.connection.execute(self._statement(_UPSERT_BATCH), values)
-        self.connection.execute(
-            self._statement(_INSERT_COLUMNS, COLUMN_TABLE), [self.table, [*columns]]
-        )
+        batch = [self.table, loading.stream, loading.label, manifest.generation, manifest.token]
+        counts = [loading.publish_number, manifest.records]
+        self.connection.execute(self._statement(_UPSERT_BATCH), [*batch, *counts])
+        insert_columns = self._statement(_INSERT_COLUMNS, COLUMN_TABLE)
+        self.connection.execute(insert_columns, [self.table, [*columns]])
 
     def _statement(self, statement: str, table: str = LEDGER_TABLE) -> sql.Composed:
         return sql.SQL(statement).format(sql.Identifier(self.schema, table))

@@ -14,7 +14,12 @@ from datetime import timedelta
 from typing import Any
 
 from batch_pipeline.load.singer_capabilities import Capabilities, probe
-from batch_pipeline.load.singer_process import MisbehavedError, SentStates, TargetConfig, TargetRun
+from batch_pipeline.load.singer_process import (
+    MisbehavedError,
+    TargetConfig,
+    TargetRun,
+    read_state,
+)
 from batch_pipeline.model.errors import (
     LEFT_IN_PART,
     NOTHING_SENT,
@@ -28,6 +33,12 @@ from batch_pipeline.singer.messages import batch_message, line, schema_message, 
 from batch_pipeline.singer.part_records import record_blocks
 
 log = logging.getLogger("batch_pipeline")
+_LOAD_AGAIN = ", then run `batch-pipeline load` again."
+_NO_STATE = "the target ended with exit code 0 but did not print the STATE of this batch"
+_COMPARE_ROWS = (
+    "Compare its rows with the batch. If the target cannot read BATCH messages, set "
+    "`messages: record` in the stream file"
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,14 +55,12 @@ class SingerLoader:
     grace: timedelta = timedelta(seconds=10)
     capabilities: Capabilities | None = None
 
-    def load(self, loading: Loading, storage_root: str) -> Loaded:
+    def load(self, loading: Loading) -> Loaded:
         """Run the target for one generation."""
-        (loaded,) = self.load_together([loading], storage_root)
+        (loaded,) = self.load_together([loading])
         return loaded
 
-    def load_together(
-        self, loadings: Sequence[Loading], storage_root: str
-    ) -> Generator[Loaded, None, None]:
+    def load_together(self, loadings: Sequence[Loading]) -> Generator[Loaded, None, None]:
         """Run the target once for several generations; yield each when it is acknowledged.
 
         Raises:
@@ -67,7 +76,7 @@ class SingerLoader:
         )
         mode = self._mode(loadings)
         states = [_state(self.stream, loading) for loading in loadings]
-        sent = SentStates([state["value"] for state in states])
+        sent = [state["value"] for state in states]
         yielded = 0
         state: Mapping[str, Any] = {}
         acknowledged = -1
@@ -76,7 +85,7 @@ class SingerLoader:
                 for printed in run.exchange(_lines(mode, loadings, states)):
                     if not printed.strip():
                         continue
-                    number, value = sent.read(printed)
+                    number, value = read_state(printed, sent)
                     if number >= acknowledged:  # some targets repeat an older STATE at the end
                         acknowledged, state = number, config.redact_json(value)
                     while yielded <= min(acknowledged, len(loadings) - 2):
@@ -84,14 +93,15 @@ class SingerLoader:
                         yielded += 1
             except MisbehavedError as error:
                 run.stop()
-                raise self._misbehavior_error(
-                    error, loadings[yielded], run.stderr_tail, config
-                ) from error
+                problem, step = self._misbehavior(error, config)
+                raise self._failed(loadings[yielded], problem, step, run) from error
             code = run.exit_code or 0
             if code != 0:
-                raise _exit_error(self._unloaded(loadings[yielded]), code, run.stderr_tail)
+                how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+                problem, step = f"the target ended with {how}", "Correct what it complains about"
+                raise self._failed(loadings[yielded], problem, step, run, code)
             if acknowledged < len(loadings) - 1:
-                raise _missing_state_error(self._unloaded(loadings[yielded]), run.stderr_tail)
+                raise self._failed(loadings[yielded], _NO_STATE, _COMPARE_ROWS, run)
             yield _loaded(loadings[yielded], mode, state, exit_code=code, log=run.stderr_tail)
 
     def close(self) -> None:
@@ -116,21 +126,35 @@ class SingerLoader:
                 command, timeout=self.target.timeout, redact=config.redact, grace=self.grace
             )
         except OSError as error:
-            shown = " ".join(self.target.command)
             reason = (error.strerror or type(error).__name__).lower()
-            raise _start_error(self._unloaded(first), shown, reason) from error
+            problem = f"{' '.join(self.target.command)!r} cannot be started ({reason})"
+            step = "Install the target, or correct its `command` in the stream file"
+            text = self._unloaded(first).text(problem, NOTHING_SENT, step + _LOAD_AGAIN)
+            raise ConfigurationError(text) from error
         with run:
             yield run
 
-    def _misbehavior_error(
-        self, error: MisbehavedError, loading: Loading, stderr: str, config: TargetConfig
-    ) -> TargetFailedError:
-        """Return the error for a target that was stopped."""
+    def _misbehavior(self, error: MisbehavedError, config: TargetConfig) -> tuple[str, str]:
+        """Return why a target was stopped, and what to do."""
         if error.line is None:
-            waited = f"{self.target.timeout.total_seconds():g} s"
-            return _timeout_error(self._unloaded(loading), waited, stderr)
+            seconds = self.target.timeout.total_seconds()
+            problem = f"the target did nothing for {seconds:g} s and was stopped"
+            return problem, "Find what it waits for (a lock, a network), or raise its `timeout`"
         printed = config.redact(error.line.decode("utf-8", "replace").strip())
-        return _output_error(self._unloaded(loading), printed, error.problem, stderr)
+        problem = f"the target printed {printed!r:.200}, which {error.problem}; it was stopped"
+        return problem, "Correct the target: only STATE values belong on its standard output"
+
+    def _failed(
+        self,
+        loading: Loading,
+        problem: str,
+        step: str,
+        run: TargetRun,
+        exit_code: int | None = None,
+    ) -> TargetFailedError:
+        stderr = run.stderr_tail
+        text = self._unloaded(loading).text(problem, LEFT_IN_PART, step + _LOAD_AGAIN, said=stderr)
+        return TargetFailedError(text, exit_code, stderr)
 
     def _unloaded(self, loading: Loading) -> Unloaded:
         return Unloaded(target=self.target.name, stream=self.stream, batch=loading.label)
@@ -150,7 +174,8 @@ def _lines(
         manifest, name = loading.manifest, loading.message_name
         shape = (manifest.schema_version, manifest.key_properties)
         if shape != announced:
-            yield line(schema_message(manifest, name=name)).encode()
+            schema = schema_message(name, manifest.schema, manifest.key_properties)
+            yield line(schema).encode()
             announced = shape
         if manifest.part_files and mode is MessageMode.BATCH:
             yield line(batch_message(manifest, name=name)).encode()
@@ -174,52 +199,3 @@ def _loaded(
         log=log,
         mode=mode.value,
     )
-
-
-def _exit_error(unloaded: Unloaded, code: int, stderr: str) -> TargetFailedError:
-    how = f"exit code {code}" if code >= 0 else f"signal {-code}"
-    step = "Correct what the target complains about, then run `batch-pipeline load` again."
-    return _failed(unloaded, f"the target ended with {how}", step, stderr, code)
-
-
-def _missing_state_error(unloaded: Unloaded, stderr: str) -> TargetFailedError:
-    problem = "the target ended with exit code 0 but did not print the STATE of this batch"
-    step = (
-        "Compare its rows with the batch. A target that cannot read BATCH messages gets "
-        "`messages: record` in the stream file; then run `batch-pipeline load` again."
-    )
-    return _failed(unloaded, problem, step, stderr)
-
-
-def _output_error(unloaded: Unloaded, printed: str, problem: str, stderr: str) -> TargetFailedError:
-    problem = f"the target printed {printed!r:.200}, which {problem}; it was stopped"
-    step = (
-        "Only STATE values belong on a target's standard output. Correct the target or its "
-        "configuration, then run `batch-pipeline load` again."
-    )
-    return _failed(unloaded, problem, step, stderr)
-
-
-def _timeout_error(unloaded: Unloaded, waited: str, stderr: str) -> TargetFailedError:
-    problem = f"the target did nothing for {waited} and was stopped"
-    step = (
-        "See what it waits for (a lock, a network), or raise `timeout` of the target in the "
-        "stream file; then run `batch-pipeline load` again."
-    )
-    return _failed(unloaded, problem, step, stderr)
-
-
-def _failed(
-    unloaded: Unloaded, problem: str, step: str, stderr: str, exit_code: int | None = None
-) -> TargetFailedError:
-    text = unloaded.text(problem, LEFT_IN_PART, step, said=stderr)
-    return TargetFailedError(text, exit_code, stderr)
-
-
-def _start_error(unloaded: Unloaded, command: str, reason: str) -> ConfigurationError:
-    problem = f"{command!r} cannot be started ({reason})"
-    step = (
-        "Install the target where `command` names it, or correct the target in the stream "
-        "file; then run `batch-pipeline load` again."
-    )
-    return ConfigurationError(unloaded.text(problem, NOTHING_SENT, step))

@@ -1,7 +1,7 @@
 """The process of a Singer target, the STATE that it acknowledges, and its configuration.
 
 `TargetRun` runs the process in a process group of its own, sends it lines and yields the lines
-that it prints. `SentStates` matches printed lines with the STATE messages that were sent.
+that it prints. `read_state` matches a printed line with the STATE messages that were sent.
 `TargetConfig` resolves variables of the configuration and redacts their values in all output.
 """
 
@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self, cast
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
@@ -92,12 +91,7 @@ class TargetRun:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.stop()
 
     @property
@@ -162,9 +156,8 @@ class TargetRun:
     def _check_alive(self) -> None:
         now, before = time.monotonic(), self._cpu_seconds
         self._cpu_seconds = self._used_cpu_seconds()
-        is_busy = self._cpu_seconds - before > _BUSY_CPU_SHARE * min(
-            self._timeout / 10, _POLL_SECONDS
-        )
+        period = min(self._timeout / 10, _POLL_SECONDS)
+        is_busy = self._cpu_seconds - before > _BUSY_CPU_SHARE * period
         if is_busy or self._waits_for_lines:
             self._active_at = now
         elif now - self._active_at >= self._timeout:
@@ -238,11 +231,8 @@ class TargetRun:
             self._append_stderr(line)
 
     def _append_stderr(self, line: bytes) -> None:
-        text = (
-            _OMITTED_LINE
-            if len(line) >= _MAX_LINE_BYTES
-            else self._redact(line.decode("utf-8", "replace"))
-        )
+        is_long = len(line) >= _MAX_LINE_BYTES
+        text = _OMITTED_LINE if is_long else self._redact(line.decode("utf-8", "replace"))
         self._stderr_tail += text.encode()
         del self._stderr_tail[:-STDERR_TAIL_BYTES]
         if text and log.isEnabledFor(logging.INFO):
@@ -253,32 +243,26 @@ class TargetRun:
         self._events.put(None)
 
 
-@dataclass(frozen=True, slots=True)
-class SentStates:
-    """The values of STATE messages in the order of sending."""
+def read_state(line: bytes, sent: Sequence[Mapping[str, Any]]) -> tuple[int, Mapping[str, Any]]:
+    """Return the index of the last sent STATE that a printed line contains, and its value.
 
-    states: Sequence[Mapping[str, Any]]
+    The printed STATE may contain bookmarks of other streams, or be the whole message.
 
-    def read(self, line: bytes) -> tuple[int, Mapping[str, Any]]:
-        """Return the index of the last sent STATE that a printed line contains, and its value.
-
-        The printed STATE may contain bookmarks of other streams, or be the whole message.
-
-        Raises:
-            MisbehavedError: the line is not a JSON object, or contains no STATE that was sent.
-        """
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            raise MisbehavedError("is no JSON", line) from None
-        if isinstance(value, dict) and value.get("type") == "STATE":
-            value = value.get("value")
-        if not isinstance(value, dict):
-            raise MisbehavedError("is no JSON object", line)
-        for number in range(len(self.states) - 1, -1, -1):
-            if _contains(value, self.states[number]):
-                return number, value
-        raise MisbehavedError("holds no STATE that was sent", line)
+    Raises:
+        MisbehavedError: the line is not a JSON object, or contains no STATE that was sent.
+    """
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        raise MisbehavedError("is no JSON", line) from None
+    if isinstance(value, dict) and value.get("type") == "STATE":
+        value = value.get("value")
+    if not isinstance(value, dict):
+        raise MisbehavedError("is no JSON object", line)
+    for number in range(len(sent) - 1, -1, -1):
+        if _contains(value, sent[number]):
+            return number, value
+    raise MisbehavedError("holds no STATE that was sent", line)
 
 
 def _contains(value: Any, sent: Mapping[str, Any]) -> bool:
@@ -395,14 +379,10 @@ def _secret_parts(secret: str) -> Iterator[str]:
 
 def _document_parts(secret: str) -> Iterator[str]:
     """Yield the texts, and their lines, in a secret that is a JSON document, such as a key file."""
-    try:
-        document = json.loads(secret)
-    except (ValueError, RecursionError):
-        return
-    for text in _json_texts(document):
-        for piece in (text, *text.splitlines()):
-            if len(piece) >= _MIN_PART_LENGTH:
-                yield piece
+    with suppress(ValueError, RecursionError):
+        for text in _json_texts(json.loads(secret)):
+            pieces = (text, *text.splitlines())
+            yield from (piece for piece in pieces if len(piece) >= _MIN_PART_LENGTH)
 
 
 def _json_texts(value: Any) -> Iterator[str]:
@@ -415,12 +395,6 @@ def _json_texts(value: Any) -> Iterator[str]:
 
 def _escaped_forms(secret: str) -> set[str]:
     """Return a text in plain form and as escaped in JSON, in Python and in a URL."""
-    return {
-        secret,
-        json.dumps(secret)[1:-1],
-        json.dumps(secret, ensure_ascii=False)[1:-1],
-        repr(secret)[1:-1],
-        quote(secret, safe=""),
-        quote(secret),
-        quote_plus(secret),
-    }
+    literals = json.dumps(secret), json.dumps(secret, ensure_ascii=False), repr(secret)
+    quoted = {quote(secret, safe=""), quote(secret), quote_plus(secret)}
+    return {secret, *quoted, *(literal[1:-1] for literal in literals)}

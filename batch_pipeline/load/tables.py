@@ -1,13 +1,13 @@
 """Tables that batches are loaded into, and the meaning of the errors that the server reports.
 
 `layout_of` derives the columns from the schema of a stream; `Table` creates, widens and inspects
-the table. `ErrorContext` and `bad_value` build the errors of a failed load. Columns that the user
+the table. `load_error` and `bad_value` build the errors of a failed load. Columns that the user
 has added to a table are never changed or dropped.
 """
 
 import hashlib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -130,11 +130,6 @@ def added_values(
     return {name: values.get(name) for name in layout.added}
 
 
-def missing_columns(layout: Layout, present: Collection[str]) -> dict[str, Column]:
-    """Return the columns of a layout that a table lacks."""
-    return {name: column for name, column in layout.columns.items() if name not in present}
-
-
 _SELECT_KIND = """
 SELECT c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s
@@ -245,14 +240,15 @@ class Table:
         is_ours = {BATCH, ORDER} <= present.keys()
         changes: list[sql.Composed] = []
         for name, column in layout.columns.items():
-            if name not in present or can_hold(present[name], column):
+            if name not in present:
+                changes.append(sql.SQL("ADD COLUMN {}").format(_column_definition(name, column)))
+                continue
+            if can_hold(present[name], column):
                 continue
             kind = known_type(present[name])
             if kind is None or not is_ours or "(" in present[name]:
                 raise self._incompatible(name, present[name], column)
             changes.append(_type_change(name, kind, wider_type(kind, column)))
-        for name, column in missing_columns(layout, present).items():
-            changes.append(sql.SQL("ADD COLUMN {}").format(_column_definition(name, column)))
         if changes:
             alter = sql.SQL("ALTER TABLE {} {}").format(
                 self.identifier, sql.SQL(", ").join(changes)
@@ -303,33 +299,29 @@ _UNREACHABLE_CODES = ("08", "57P")
 _BUSY_CODES = {"55P03", "40P01", "40001"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorContext:
-    """The load that an error is about; `server` is the host and database, without credentials."""
+def load_error(
+    error: psycopg.Error, unloaded: Unloaded, *, table: str, server: str
+) -> PipelineError:
+    """Return the model error for an error of the server or the connection.
 
-    unloaded: Unloaded
-    table: str
-    server: str
-
-    def translate(self, error: psycopg.Error) -> PipelineError:
-        """Return the model error for an error of the server or the connection."""
-        code, reason = error.sqlstate or "", server_message(error)
-        if code in _BUSY_CODES:
-            problem = f"another session holds {self.table} ({reason})"
-            step = "Run `batch-pipeline load` again; if it stays, look into pg_stat_activity."
-            return RetryableError(self.unloaded.text(problem, _NOTHING_LOADED, step))
-        lost = not code and isinstance(error, psycopg.OperationalError)
-        if lost or code.startswith(_UNREACHABLE_CODES):
-            left = (
-                f"{_NOTHING_LOADED[:-1]}, "
-                "unless the answer to a commit was lost: the next try will notice."
-            )
-            step = f"Start the server or correct `conn` of the target, {_LOAD_AGAIN}"
-            problem = f"{self.server} cannot be reached ({reason})"
-            return RetryableError(self.unloaded.text(problem, left, step))
-        problem = f"the server refuses it for {self.table} ({reason})"
-        step = f"Correct what it complains about, {_LOAD_AGAIN}"
-        return ConfigurationError(self.unloaded.text(problem, _NOTHING_LOADED, step))
+    `server` is the host and database, without credentials.
+    """
+    code, reason = error.sqlstate or "", server_message(error)
+    if code in _BUSY_CODES:
+        problem = f"another session holds {table} ({reason})"
+        step = "Run `batch-pipeline load` again; if it stays, look into pg_stat_activity."
+        return RetryableError(unloaded.text(problem, _NOTHING_LOADED, step))
+    lost = not code and isinstance(error, psycopg.OperationalError)
+    if lost or code.startswith(_UNREACHABLE_CODES):
+        left = (
+            f"{_NOTHING_LOADED[:-1]}, "
+            "unless the answer to a commit was lost: the next try will notice."
+        )
+        step = f"Start the server or correct `conn` of the target, {_LOAD_AGAIN}"
+        return RetryableError(unloaded.text(f"{server} cannot be reached ({reason})", left, step))
+    problem = f"the server refuses it for {table} ({reason})"
+    step = f"Correct what it complains about, {_LOAD_AGAIN}"
+    return ConfigurationError(unloaded.text(problem, _NOTHING_LOADED, step))
 
 
 def bad_value(unloaded: Unloaded, record: str, column: str, problem: str) -> BatchDataError:

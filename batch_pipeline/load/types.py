@@ -137,9 +137,17 @@ _EMPTY = pa.scalar(b"", pa.binary())
 _JSONB_VERSION = pa.scalar(b"\x01", pa.binary())
 _DAYS_TO_2000 = 10_957
 _MICROSECONDS_TO_2000 = 946_684_800_000_000
-_DIGIT_VALUES = np.array(
-    [1000, 100, 10, 1], np.int16
-)  # a numeric stores four decimal digits in two bytes
+_FIXED_WIDTH: dict[PgType, tuple[type[np.generic], int, str]] = {  # in Arrow, origin, in COPY
+    PgType.BIGINT: (np.int64, 0, ">i8"),
+    PgType.DOUBLE: (np.float64, 0, ">f8"),
+    PgType.BOOLEAN: (np.uint8, 0, "u1"),
+    PgType.DATE: (np.int32, _DAYS_TO_2000, ">i4"),
+    PgType.TIME: (np.int64, 0, ">i8"),
+    PgType.TIMESTAMPTZ: (np.int64, _MICROSECONDS_TO_2000, ">i8"),
+    PgType.TIMESTAMP: (np.int64, _MICROSECONDS_TO_2000, ">i8"),
+}
+# A numeric stores four decimal digits in two bytes.
+_DIGIT_VALUES = np.array([1000, 100, 10, 1], np.int16)
 _NEGATIVE_SIGN = 0x4000
 _SPECIAL_SIGNS = {"NaN": 0xC000, "Infinity": 0xD000, "-Infinity": 0xF000}
 
@@ -167,15 +175,22 @@ def pieces_of(array: pa.Array, column: Column, kind: PgType) -> Pieces:
     Raises:
         IncompatibleValueError: the type cannot hold a value exactly.
     """
-    if kind is PgType.NUMERIC:
-        return _numerics(array)
-    if kind is PgType.TEXT:
-        return texts(_text(array))
-    if kind is PgType.JSONB:
-        return jsonb(array if column.type in JSON_TYPES else _json(array))
-    if kind is PgType.DOUBLE and at.is_integer(array.type):
-        array = _doubles(array, column)
-    return _WRITERS[kind](array)
+    match kind:
+        case PgType.NUMERIC:
+            return _numerics(array)
+        case PgType.TEXT:
+            return _texts(_text(array))
+        case PgType.BYTEA:
+            return _texts(array)
+        case PgType.JSONB:
+            return _jsonb(array if column.type in JSON_TYPES else _json(array))
+        case PgType.BOOLEAN:
+            array = array.cast(pa.uint8())
+        case PgType.DOUBLE if at.is_integer(array.type):
+            array = _doubles(array, column)
+    stored, origin, sent = _FIXED_WIDTH[kind]
+    numbers = _numbers(array, stored)
+    return _fixed_width(array, (numbers - origin if origin else numbers).astype(sent))
 
 
 def rows_of(pieces: Sequence[pa.BinaryArray | pa.BinaryScalar]) -> memoryview:
@@ -187,10 +202,15 @@ def rows_of(pieces: Sequence[pa.BinaryArray | pa.BinaryScalar]) -> memoryview:
 
 def _numerics(array: pa.Array) -> Pieces:
     if at.is_floating(array.type):
-        return numerics_of_doubles(array)
+        # The shortest digits that read back the same, NaN and infinities.
+        values = (
+            None if value is None else _numeric_bytes(Decimal(repr(value)))
+            for value in array.to_pylist()
+        )
+        return _texts(pa.array(values, pa.binary()))
     if at.is_integer(array.type):
         array = array.cast(pa.decimal128(_INTEGER_DIGITS, 0))
-    return numerics(array)
+    return _decimal_numerics(array)
 
 
 def _doubles(array: pa.Int64Array, column: Column) -> pa.DoubleArray:
@@ -216,9 +236,9 @@ def _text(array: pa.Array) -> pa.StringArray:
         text = pc.replace_substring(array.cast(pa.timestamp("us")).cast(pa.string()), " ", "T")
         return text if kind.tz is None else pc.binary_join_element_wise(text, "Z", "")
     if at.is_decimal(kind):
-        return _map_texts(array, _decimal_text)
+        return _map_texts(array, "{:f}".format)
     if at.is_binary(kind):
-        return _map_texts(array, _base64)
+        return _map_texts(array, lambda value: base64.b64encode(value).decode())
     return array.cast(pa.string())
 
 
@@ -227,7 +247,7 @@ def _json(array: pa.Array) -> pa.StringArray:
     kind = array.type
     if at.is_integer(kind) or at.is_floating(kind) or at.is_boolean(kind) or at.is_decimal(kind):
         return _text(array)
-    return _map_texts(_text(array), _quoted)
+    return _map_texts(_text(array), lambda value: msgspec.json.encode(value).decode())
 
 
 def _map_texts(array: pa.Array, write: Callable[[Any], str]) -> pa.StringArray:
@@ -235,51 +255,7 @@ def _map_texts(array: pa.Array, write: Callable[[Any], str]) -> pa.StringArray:
     return pa.array(texts, pa.string())
 
 
-def _decimal_text(value: Decimal) -> str:
-    return f"{value:f}"
-
-
-def _base64(value: bytes) -> str:
-    return base64.b64encode(value).decode()
-
-
-def _quoted(value: str) -> str:
-    return msgspec.json.encode(value).decode()
-
-
-def integers(array: pa.Int64Array) -> Pieces:
-    """Write bigint."""
-    return _fixed_width(array, _numbers(array, np.int64).astype(">i8"))
-
-
-def doubles(array: pa.DoubleArray) -> Pieces:
-    """Write double precision."""
-    return _fixed_width(array, _numbers(array, np.float64).astype(">f8"))
-
-
-def booleans(array: pa.BooleanArray) -> Pieces:
-    """Write boolean."""
-    return _fixed_width(array, _numbers(array.cast(pa.uint8()), np.uint8))
-
-
-def dates(array: pa.Date32Array) -> Pieces:
-    """Write date."""
-    days = _numbers(array.view(pa.int32()), np.int32) - np.int32(_DAYS_TO_2000)
-    return _fixed_width(array, days.astype(">i4"))
-
-
-def times(array: pa.Time64Array) -> Pieces:
-    """Write time, from microseconds since midnight."""
-    return _fixed_width(array, _numbers(array.view(pa.int64()), np.int64).astype(">i8"))
-
-
-def timestamps(array: pa.TimestampArray) -> Pieces:
-    """Write timestamp or timestamptz, from microseconds."""
-    since_1970 = _numbers(array.view(pa.int64()), np.int64)
-    return _fixed_width(array, (since_1970 - _MICROSECONDS_TO_2000).astype(">i8"))
-
-
-def texts(array: pa.StringArray | pa.BinaryArray) -> Pieces:
+def _texts(array: pa.StringArray | pa.BinaryArray) -> Pieces:
     """Write text or bytea."""
     if array.null_count:
         lengths = pc.fill_null(pc.binary_length(array), -1).to_numpy()
@@ -290,7 +266,7 @@ def texts(array: pa.StringArray | pa.BinaryArray) -> Pieces:
     return [_equal_slices(lengths.astype(">i4"), 4), array.view(pa.binary())]
 
 
-def jsonb(array: pa.StringArray) -> Pieces:
+def _jsonb(array: pa.StringArray) -> Pieces:
     """Write jsonb, from JSON text."""
     lengths = (pc.fill_null(pc.binary_length(array), 0).to_numpy() + 1).astype(">i4")
     pieces: Pieces = [_equal_slices(lengths, 4), _JSONB_VERSION, array.view(pa.binary())]
@@ -301,7 +277,7 @@ def jsonb(array: pa.StringArray) -> Pieces:
     return [pc.if_else(array.is_valid(), whole, NULL)]
 
 
-def numerics(array: pa.Decimal128Array) -> Pieces:
+def _decimal_numerics(array: pa.Decimal128Array) -> Pieces:
     """Write numeric: decimal digits in groups of four on either side of the point."""
     precision, scale = array.type.precision, array.type.scale
     groups_after_point = -(-scale // 4)
@@ -327,16 +303,7 @@ def numerics(array: pa.Decimal128Array) -> Pieces:
     return _fixed_width(array, fields.astype(">i2"))
 
 
-def numerics_of_doubles(array: pa.DoubleArray) -> Pieces:
-    """Write doubles as numeric: the shortest digits that read back the same, NaN and infinities."""
-    values = (
-        None if value is None else numeric_bytes(Decimal(repr(value)))
-        for value in array.to_pylist()
-    )
-    return texts(pa.array(values, pa.binary()))
-
-
-def numeric_bytes(value: Decimal) -> bytes:
+def _numeric_bytes(value: Decimal) -> bytes:
     """Return the binary form of a numeric."""
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
@@ -377,15 +344,3 @@ def _equal_slices(octets: npt.NDArray[np.generic], width: int) -> pa.BinaryArray
     return pa.BinaryArray.from_buffers(
         pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(octets))]
     )
-
-
-_WRITERS: dict[PgType, Callable[[Any], Pieces]] = {
-    PgType.BIGINT: integers,
-    PgType.DOUBLE: doubles,
-    PgType.BOOLEAN: booleans,
-    PgType.DATE: dates,
-    PgType.TIME: times,
-    PgType.TIMESTAMPTZ: timestamps,
-    PgType.TIMESTAMP: timestamps,
-    PgType.BYTEA: texts,
-}

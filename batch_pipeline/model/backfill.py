@@ -6,7 +6,7 @@ changes, `Estimate` and `Progress` its cost and its state. The partition key of 
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
@@ -16,7 +16,7 @@ from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.filter import Filter
 from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.model.job import JobKind, JobTerms, TableIdentity
-from batch_pipeline.model.planning import Cut, Limits
+from batch_pipeline.model.planning import Cut, Limits, cut
 from batch_pipeline.model.stream import STREAM_NAME
 
 MAX_NAME = 50
@@ -268,22 +268,10 @@ def cut_lists(
     Each range goes from the first to the last id of its list; other ids between them do not belong
     to the batch. Memory is one batch.
     """
-    ids: list[int] = []
-    weight = 0
-    for item_id, item_weight in weighed_ids:
-        if ids and (weight + item_weight > limits.max_weight or len(ids) == limits.max_count):
-            yield _list_cut(ids, weight, closed=True), tuple(ids)
-            ids, weight = [], 0
-        ids.append(item_id)
-        weight += item_weight
-    if ids:
-        full = weight >= limits.max_weight or len(ids) == limits.max_count
-        yield _list_cut(ids, weight, closed=full), tuple(ids)
-
-
-def _list_cut(ids: list[int], weight: int, *, closed: bool) -> Cut:
-    id_range = IdRange(first_id=ids[0], last_id=ids[-1])
-    return Cut(id_range=id_range, weight=weight, count=len(ids), closed=closed)
+    for found in cut(weighed_ids, after_id=MIN_ID - 1, high_watermark=MAX_ID, limits=limits):
+        whole = range(found.id_range.first_id, found.id_range.last_id + 1)
+        ids = tuple(whole if found.runs is None else found.runs)
+        yield replace(found, id_range=IdRange(first_id=ids[0], last_id=ids[-1]), runs=None), ids
 
 
 def _short(ids: tuple[int, ...]) -> str:

@@ -104,8 +104,7 @@ class UnknownStreamError(ConfigurationError):
         known = ", ".join(self.known) or "none"
         return (
             f"No stream {self.stream!r} in {self.folder} (streams there: {known}). Nothing was "
-            f"done. Check the name, or point BATCH_PIPELINE_STREAMS at the folder that holds "
-            f"{self.stream}/defs.yaml."
+            f"done. Correct the name or BATCH_PIPELINE_STREAMS."
         )
 
 
@@ -118,18 +117,15 @@ class UnknownJobError(ConfigurationError):
     streams: tuple[str, ...] = ()
 
     def sentence(self) -> str:
-        known = ", ".join(self.known) or "none"
         if self.job in self.streams:
             return (
-                f"The stream {self.job!r} has no job yet, because nothing of it has been planned. "
-                f"Nothing was done. `batch-pipeline plan {self.job}` makes its job."
+                f"The stream {self.job!r} has no job yet. Nothing was done. "
+                f"`batch-pipeline plan {self.job}` creates it."
             )
+        known = f"jobs: {', '.join(self.known) or 'none'}"
         if self.streams:
-            return (
-                f"There is no job {self.job!r}, and no stream of this name (jobs: {known}; "
-                f"streams: {', '.join(self.streams)}). Nothing was done. Check the name."
-            )
-        return f"There is no job {self.job!r} (jobs: {known}). Nothing was done. Check the name."
+            known = f"{known}; streams: {', '.join(self.streams)}"
+        return f"There is no job {self.job!r} ({known}). Nothing was done. Check the name."
 
 
 @dataclass(eq=False)
@@ -156,12 +152,11 @@ class JobChangedError(ConfigurationError):
     next_step: str = ""
 
     def sentence(self) -> str:
-        sentence = (
+        return (
             f"Job {self.job!r} on {self.meta_table} exists, and {self.problem}. Nothing was "
-            f"changed, because rows that it has passed would never be read. Use another name for "
-            f"the job, or repeat the settings that it was created with."
-        )
-        return f"{sentence} {self.next_step}".rstrip()
+            f"changed, because rows below its bookmark would never be read. Use another name for "
+            f"the job, or the settings that it was created with. {self.next_step}"
+        ).rstrip()
 
 
 @dataclass(eq=False)
@@ -190,9 +185,8 @@ class StreamStoppedError(InvariantError):
     def sentence(self) -> str:
         log = "" if self.log is None else f" with the traceback in {self.log}"
         return (
-            f"{self.stream}: an unexpected error stopped this stream: {self.problem}. What was "
-            f"published before stays published. Run the command again to go on with the rest of "
-            f"the stream; if it fails again, please report this{log}."
+            f"{self.stream}: an unexpected error stopped this stream: {self.problem}. Published "
+            f"batches stay. Run the command again; if it fails again, please report this{log}."
         )
 
 
@@ -203,17 +197,17 @@ class UnknownBatchError(ConfigurationError):
     def of_partition(cls, stream: str, key: str) -> Self:
         """Build the error of a partition key that names no planned batch."""
         return cls(
-            f"{stream}: {key!r} is no planned batch. Nothing was claimed. Pick a partition that "
-            f"the planner made (`batch-pipeline status {stream}` lists them). One that `roll-up` "
-            f"of an earlier release made stands for several: pick those."
+            f"{stream}: {key!r} is not a planned batch. Nothing was claimed. "
+            f"`batch-pipeline status {stream}` lists the batches. A wide partition of an earlier "
+            f"release stands for several: pick those."
         )
 
     @classmethod
     def of_job(cls, job: str, batch: str) -> Self:
         """Build the error of a name or number that no live batch of the job has."""
         return cls(
-            f"Job {job!r} has no batch {batch!r}. Nothing was done. `batch-pipeline jobs list "
-            f"{job}` lists those that are not finished, by name and number."
+            f"Job {job!r} has no batch {batch!r}. Nothing was done. "
+            f"`batch-pipeline jobs list {job}` lists unfinished batches by name and number."
         )
 
 
@@ -243,8 +237,8 @@ class FencedError(ConflictError):
     def sentence(self) -> str:
         return (
             f"{self.stream}: attempt {self.number} of batch {self.key} lost its claim and "
-            f"published nothing; its files were removed. Another attempt goes on in its place, or "
-            f"somebody cancelled it; no action is needed."
+            f"published nothing; its files were removed. Another attempt has replaced it, or it "
+            f"was cancelled; no action is needed."
         )
 
 
@@ -257,17 +251,15 @@ class BatchSupersededError(ConflictError):
     parts: tuple[str, ...] = ()  # partition keys of its replacements, if they were read
 
     def sentence(self) -> str:
-        if not self.parts:
-            return (
-                f"{self.job}: batch {self.label} was split into smaller batches. Nothing was "
-                f"claimed. Its halves are tried in its place; no action is needed."
-            )
-        more = f" and {len(self.parts) - 8} more" if len(self.parts) > 8 else ""
-        return (
-            f"{self.job}: batch {self.label} was split into smaller batches. Nothing was claimed. "
-            f"They are tried in its place by themselves; to encode its items by hand, materialize "
-            f"the partitions {', '.join(self.parts[:8])}{more} instead."
+        sentence = (
+            f"{self.job}: batch {self.label} was split into smaller batches, which are encoded in "
+            f"its place. Nothing was claimed."
         )
+        if not self.parts:
+            return f"{sentence} No action is needed."
+        more = f" and {len(self.parts) - 8} more" if len(self.parts) > 8 else ""
+        shown = ", ".join(self.parts[:8])
+        return f"{sentence} To encode them now, materialize the partitions {shown}{more}."
 
 
 @dataclass(eq=False)
@@ -282,7 +274,7 @@ class BatchReleasedError(ConflictError):
     def sentence(self) -> str:
         return (
             f"{self.job}: attempt {self.number} of batch {self.label} has been released already, "
-            f"as {self.outcome}. That stays. Acquire again for the next batch."
+            f"as {self.outcome}. Nothing was changed. Acquire the next batch."
         )
 
 
@@ -331,26 +323,18 @@ class LandingUnavailableError(ConfigurationError):
     reason: str
 
     def sentence(self) -> str:
-        if not self.uri.startswith("file:"):
-            return (
-                f"{self.stream}: {self.uri} cannot be listed or read ({self.reason}). What has "
-                f"arrived there and is not registered yet is found by the next look that can. "
-                f"Mend the access, or correct `source` in the stream file."
-            )
+        if self.uri.startswith("file:"):
+            what, step = f"landing folder {self.uri} cannot be listed", "Create it"
+        else:
+            what, step = f"{self.uri} cannot be listed or read", "Correct the access"
         return (
-            f"{self.stream}: landing folder {self.uri} cannot be listed ({self.reason}). Nothing "
-            f"was registered. Create it or correct `source.uri` in the stream file."
+            f"{self.stream}: {what} ({self.reason}). New files were not registered; a later poll "
+            f"finds them. {step}, or correct `source` in the stream file."
         )
 
 
-@dataclass(eq=False)
 class LandingTroubleError(ConfigurationError):
     """Problems of a poll of a landing, reported after the rest was processed."""
-
-    told: str
-
-    def sentence(self) -> str:
-        return self.told
 
 
 @dataclass(eq=False)
@@ -374,9 +358,8 @@ class SourceRefusedError(SourceUnavailableError):
     def sentence(self) -> str:
         return (
             f"{self.uri} cannot be read ({self.reason}). Nothing of its batch was published, and "
-            f"the object was not set aside. Let those who run tasks read it; the batch is tried "
-            f"again by itself. If the object is gone for good, put it there again, or cancel the "
-            f"batch."
+            f"the object was not set aside. Grant read access to the tasks, or restore the "
+            f"object: the batch is retried automatically. Otherwise cancel the batch."
         )
 
 
@@ -396,20 +379,16 @@ def unfit_column(
     table: str, column: str, role: str, problem: str, next_step: str
 ) -> MetaTableError:
     """Build the error of a column of a meta table that cannot play its role."""
-    return MetaTableError(
-        f"{table}: column {column!r} cannot be the {role}: {problem}. "
-        f"Nothing was planned. {next_step}"
-    )
+    problem = f"column {column!r} cannot be the {role}: {problem}"
+    return MetaTableError(f"{table}: {problem}. Nothing was planned. {next_step}")
 
 
 def watermark_unavailable(
     table: str, strategy: str, problem: str, next_step: str
 ) -> MetaTableError:
     """Build the error of a high watermark strategy that a meta table does not allow."""
-    return MetaTableError(
-        f"{table}: the high watermark cannot be read with strategy {strategy!r}: {problem}. "
-        f"Nothing was planned. {next_step}"
-    )
+    problem = f"the high watermark cannot be read with strategy {strategy!r}: {problem}"
+    return MetaTableError(f"{table}: {problem}. Nothing was planned. {next_step}")
 
 
 class MetaUnreachableError(RetryableError):
@@ -427,8 +406,8 @@ class UnknownMetaTableError(MetaTableError):
     def sentence(self) -> str:
         meant = f" Did you mean {' or '.join(self.close)}?" if self.close else ""
         return (
-            f"No table or view {self.table!r} at {self.location} that this role can see. Nothing "
-            f"was read.{meant} Check the name, and write another schema's table as schema.table."
+            f"No table or view {self.table!r} at {self.location} is visible to this role. Nothing "
+            f"was read.{meant} Check the name; outside the default schema it is schema.table."
         )
 
 
@@ -441,8 +420,8 @@ class MetaTableChangedError(MetaTableError):
 
     def sentence(self) -> str:
         return (
-            f"The meta table at {self.location} is no longer what it was when it was opened "
-            f"({self.reason}). Nothing was planned. Restore it, or start again with its new shape."
+            f"The meta table at {self.location} has changed since it was opened ({self.reason}). "
+            f"Nothing was planned. Restore it, or restart to use its new columns."
         )
 
 
@@ -459,8 +438,7 @@ class MetaTableRestartedError(MetaTableError):
         return (
             f"{self.meta_table} was truncated or replaced: job {self.job!r} has planned its ids up "
             f"to {self.planned_up_to}, and the next id to be given is {self.next_id}. Nothing was "
-            f"acquired, and the new rows would not be. Take a new name for the job, or let the ids "
-            f"go on above {self.planned_up_to}."
+            f"acquired. Use a new name for the job, or continue the ids above {self.planned_up_to}."
         )
 
 
@@ -476,12 +454,12 @@ class BadWeightError(MetaTableError):
         weight = "NULL" if self.weight is None else repr(self.weight)
         return (
             f"{self.table}: the weight of id {self.item_id} is {weight}; expected a number "
-            f"from 0 to 2^63 - 1. Nothing was planned from this row on. Correct the row, or state "
-            f"with `on_bad_weight` what such rows count."
+            f"from 0 to 2^63 - 1. Nothing was planned from this row on. Correct the row, or set "
+            f"`on_bad_weight` to the weight of such rows."
         )
 
 
-# What is wrong with one stream's meta table, or with how it is described: other streams go on.
+# Errors of one stream's meta table or its description: other streams continue.
 OF_ONE_META_TABLE: tuple[type[PipelineError], ...] = (
     InvalidValueError,
     JobChangedError,
@@ -512,7 +490,7 @@ class BadFileError(BatchDataError):
 
 
 def repair_step(stream: str, *, is_registered: bool) -> str:
-    """Return how a file is repaired; one of a user's own table need not be accepted."""
+    """Return how to repair a file; only registered files must be accepted afterwards."""
     if not is_registered:
         return "Repair the file"
     return f"Repair the file and accept it with `batch-pipeline plan {stream} --accept-changed`"
@@ -532,8 +510,8 @@ class TransformError(BatchDataError):
         place = "" if self.place is None else f" at {self.place}"
         return (
             f"{self.stream}: the transform {self.transform} failed on batch {self.batch_key}"
-            f"{place} ({self.reason}). Nothing of the batch was published, other batches are not "
-            f"affected. Correct the function or the files, then encode the batch again."
+            f"{place} ({self.reason}). Nothing of the batch was published. Correct the function "
+            f"or the files, then encode the batch again."
         )
 
 
@@ -547,8 +525,7 @@ class SparkUnavailableError(RetryableError):
     def sentence(self) -> str:
         return (
             f"Spark at {self.target} cannot be used ({self.reason}). No file was written. Check "
-            f"BATCH_PIPELINE_SPARK_REMOTE or BATCH_PIPELINE_SPARK_MASTER and the server's log, "
-            f"then run again."
+            f"BATCH_PIPELINE_SPARK_REMOTE or _MASTER and the server's log, then run again."
         )
 
 
@@ -558,10 +535,9 @@ class TasksLostError(SparkUnavailableError):
 
     def sentence(self) -> str:
         return (
-            f"Processes that ran tasks at {self.target} ended under them ({self.reason}). Nothing "
-            f"was published. It is tried again until the batch has had all its attempts. If they "
-            f"ended for want of memory, give them more (`spark.executor.memory`, "
-            f"`spark.executor.memoryOverhead`) or let them have less to read (`batch.max_weight`)."
+            f"Executors at {self.target} exited during their tasks ({self.reason}). Nothing was "
+            f"published. The batch is retried until it has no attempts left. If memory ran out, "
+            f"raise `spark.executor.memory` or `memoryOverhead`, or lower `batch.max_weight`."
         )
 
 
@@ -569,7 +545,7 @@ class TasksLostError(SparkUnavailableError):
 class StorageUnavailableError(ConfigurationError):
     """Files cannot be written to, listed in or removed from the storage root.
 
-    `text` is there where another one than that of a write is needed.
+    `text` replaces the message about a failed write.
     """
 
     uri: str
@@ -578,9 +554,8 @@ class StorageUnavailableError(ConfigurationError):
 
     def sentence(self) -> str:
         return self.text or (
-            f"Storage {self.uri} cannot be written ({self.reason}). Nothing was published and "
-            f"half-written files were removed. Free space or correct `storage.root`, then run "
-            f"again."
+            f"Storage {self.uri} cannot be written ({self.reason}). Nothing was published; partial "
+            f"files were removed. Free space or correct `storage.root`, then run again."
         )
 
 
@@ -590,8 +565,7 @@ class ManifestFileUnavailableError(StorageUnavailableError):
     def sentence(self) -> str:
         return (
             f"The manifest file {self.uri} cannot be written ({self.reason}). Its batch is "
-            f"published, and consumers that ask the inventory have it. Mend that, and the next "
-            f"reconcile, hourly or by its job in Dagster, writes the file."
+            f"published in the inventory. Correct the cause; the next reconcile writes the file."
         )
 
 
@@ -609,9 +583,9 @@ class GarbageLeftError(ConfigurationError):
 
     def sentence(self) -> str:
         return (
-            f"Garbage in the storage {self.uri} cannot be collected ({self.reason}). What was not "
-            f"deleted yet stays, and no file that is live was touched. Let this user list and "
-            f"delete there, or correct `storage.root`, then run `batch-pipeline gc` again."
+            f"Garbage in the storage {self.uri} cannot be collected ({self.reason}). The rest of "
+            f"it stays; no live file was touched. Grant list and delete access, or correct "
+            f"`storage.root`, then run `batch-pipeline gc` again."
         )
 
 
@@ -621,26 +595,25 @@ NOTHING_SENT = "Nothing was sent."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unloaded:
-    """Which batch is not in which target; builds the text that errors of a load have in common."""
+    """A batch that was not loaded into a target; builds the texts of the errors of a load."""
 
     target: str
     stream: str
     batch: str
 
     def text(self, problem: str, left: str, next_step: str, *, said: str = "") -> str:
-        """Return the text of an error; `said` is what the target wrote on its standard error."""
+        """Return the text of an error; `said` is the standard error of the target."""
         what = f"batch {self.batch} was not loaded into {self.target}"
         text = f"{self.stream}: {what}: {problem}. {left} {next_step}"
         last = said.strip().splitlines()[-1:]
-        return f"{text} The last that it said: {last[0].strip()[:500]}" if last else text
+        return f"{text} Its last output: {last[0].strip()[:500]}" if last else text
 
 
 @dataclass(eq=False)
 class TargetFailedError(BatchDataError):
     """A Singer target failed, was stopped, or did not acknowledge a batch.
 
-    `exit_code` is set if it is not 0; `said` is the end of what it wrote
-    on its standard error.
+    `exit_code` is set if it is not 0; `said` is the end of its standard error.
     """
 
     text: str
@@ -659,10 +632,7 @@ class PartFileChangedError(BatchDataError):
     problem: str
 
     def sentence(self) -> str:
-        step = (
-            "Materialize its partition again: the next generation takes its place. Then run "
-            "`batch-pipeline load` again."
-        )
+        step = "Materialize its partition again, then run `batch-pipeline load` again."
         return self.unloaded.text(self.problem, NOTHING_SENT, step)
 
 
@@ -675,7 +645,7 @@ class LoadRunningError(ConflictError):
 
     def sentence(self) -> str:
         problem = f"run {self.run_id} is loading this stream into the target"
-        step = "Wait until it has ended; what it leaves is loaded by the next run."
+        step = "Wait until it has ended; the next run loads the rest."
         return self.unloaded.text(problem, "Nothing was changed.", step)
 
 
@@ -689,10 +659,8 @@ class FilesRemovedError(ConfigurationError):
     removed_at: datetime
 
     def sentence(self) -> str:
-        day = f"{self.removed_at:%Y-%m-%d}"
         return (
             f"{self.stream}: the files of batch {self.batch}, generation {self.generation}, were "
-            f"deleted on {day}, as `storage` of the stream file says. Nothing was loaded or "
-            f"changed. Materialize its partition again: the next generation is loaded into every "
-            f"target and takes the place of this one."
+            f"deleted on {self.removed_at:%Y-%m-%d} as configured in `storage`. Nothing was loaded "
+            f"or changed. Materialize its partition again: every target loads the next generation."
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
 
@@ -52,11 +52,12 @@ class Condition:
     value: Scalar | tuple[Scalar, ...] | None = None
 
     def __post_init__(self) -> None:
-        if not self.column or "\0" in self.column:
+        if not isinstance(self.column, str) or not self.column or "\0" in self.column:
             raise InvalidValueError("column", self.column, "the name of a column")
         fits, expected = _fits(self.operator, self.value)
         if not fits:
-            raise InvalidValueError(f"value of {self.operator.value!r}", self.value, expected)
+            expected = f"{expected} with {self.operator.value!r}"
+            raise InvalidValueError("value", self.value, expected)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -73,41 +74,38 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class AllOf:
+class _Group:
+    """Combination of at least one filter; `key` is its key in stream files."""
+
+    key: ClassVar[str]
+    parts: "tuple[Filter, ...]"
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise InvalidValueError(self.key, self.parts, "at least one condition")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the names of the columns used, in order, each once."""
+        return tuple(dict.fromkeys(column for part in self.parts for column in part.columns))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the filter in the form that `parse_filter` reads."""
+        return {self.key: [part.to_json() for part in self.parts]}
+
+
+class AllOf(_Group):
     """Filter for rows that match every part."""
 
-    parts: "tuple[Filter, ...]"
-
-    def __post_init__(self) -> None:
-        _check_parts("all", self.parts)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Return the names of the columns used, in order, each once."""
-        return _columns(self.parts)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the filter in the form that `parse_filter` reads."""
-        return {"all": [part.to_json() for part in self.parts]}
+    __slots__ = ()
+    key = "all"
 
 
-@dataclass(frozen=True, slots=True)
-class AnyOf:
+class AnyOf(_Group):
     """Filter for rows that match at least one part."""
 
-    parts: "tuple[Filter, ...]"
-
-    def __post_init__(self) -> None:
-        _check_parts("any", self.parts)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Return the names of the columns used, in order, each once."""
-        return _columns(self.parts)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the filter in the form that `parse_filter` reads."""
-        return {"any": [part.to_json() for part in self.parts]}
+    __slots__ = ()
+    key = "any"
 
 
 Filter: TypeAlias = Condition | AllOf | AnyOf
@@ -140,9 +138,9 @@ def _parse(value: object, place: str, *, depth: int) -> Filter:
         return AllOf(_parse_parts(value, place, depth=depth))
     if not isinstance(value, dict):
         raise InvalidValueError(place, value, _SHAPE)
-    for name, kind in (("all", AllOf), ("any", AnyOf)):
-        if set(value) == {name}:
-            return kind(_parse_parts(value[name], f"{place}.{name}", depth=depth))
+    for kind in (AllOf, AnyOf):
+        if set(value) == {kind.key}:
+            return kind(_parse_parts(value[kind.key], f"{place}.{kind.key}", depth=depth))
     return _parse_condition(value, place)
 
 
@@ -158,17 +156,16 @@ def _parse_condition(value: dict[Any, Any], place: str) -> Condition:
     unknown = [key for key in value if key not in {"column", "operator", "value"}]
     if unknown:
         raise InvalidValueError(f"{place}.{unknown[0]}", value[unknown[0]], _SHAPE)
-    column, operator = value.get("column"), value.get("operator")
-    if not isinstance(column, str) or not column or "\0" in column:
-        raise InvalidValueError(f"{place}.column", column, "the name of a column")
-    if not isinstance(operator, str) or operator not in {known.value for known in Operator}:
+    operator, operand = value.get("operator"), _plain(value.get("value"))
+    if not isinstance(operator, str) or operator not in set(Operator):
         known = ", ".join(f"'{known.value}'" for known in Operator)
         raise InvalidValueError(f"{place}.operator", operator, f"one of {known}")
-    operand = _plain(value.get("value"))
-    fits, expected = _fits(Operator(operator), operand)
-    if not fits or ("value" in value and Operator(operator) in _WITHOUT_VALUE):
-        raise InvalidValueError(f"{place}.value", operand, f"{expected} with {operator!r}")
-    return Condition(column, Operator(operator), operand)
+    if "value" in value and Operator(operator) in _WITHOUT_VALUE:
+        raise InvalidValueError(f"{place}.value", operand, f"no value with {operator!r}")
+    try:
+        return Condition(value.get("column", ""), Operator(operator), operand)
+    except InvalidValueError as error:
+        raise InvalidValueError(f"{place}.{error.name}", error.value, error.expected) from error
 
 
 def _plain(value: object) -> Any:
@@ -199,15 +196,6 @@ def _is_scalar(value: object) -> bool:
     if isinstance(value, str):
         return is_storable(value)
     return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
-
-
-def _check_parts(name: str, parts: "tuple[Filter, ...]") -> None:
-    if not parts:
-        raise InvalidValueError(name, parts, "at least one condition")
-
-
-def _columns(parts: "tuple[Filter, ...]") -> tuple[str, ...]:
-    return tuple(dict.fromkeys(column for part in parts for column in part.columns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,12 @@ attempt read, so that an audit can compare them with the table later.
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.id_range import extend
 from batch_pipeline.model.location import FileRange, split_location
 
 
@@ -114,37 +115,26 @@ class ItemIdSet:
         Raises:
             InvalidValueError: the ids are not in ascending order.
         """
-        runs: list[tuple[int, int]] = []
+        firsts: list[int] = []
+        lasts: list[int] = []
         count = fingerprint = 0
         for item_id in ids:
-            if runs and item_id <= runs[-1][1]:
-                raise InvalidValueError("item id", item_id, f"more than {runs[-1][1]}")
-            if runs and item_id == runs[-1][1] + 1:
-                runs[-1] = (runs[-1][0], item_id)
-            else:
-                runs.append((item_id, item_id))
+            if lasts and item_id <= lasts[-1]:
+                raise InvalidValueError("item id", item_id, f"more than {lasts[-1]}")
+            extend(firsts, lasts, item_id)
             count += 1
             fingerprint += _cubed(item_id)
-        return cls(runs=tuple(runs), count=count, weight=weight, fingerprint=fingerprint)
+        runs = tuple(zip(firsts, lasts, strict=True))
+        return cls(runs=runs, count=count, weight=weight, fingerprint=fingerprint)
 
     @classmethod
     def from_json(cls, written: dict[str, Any]) -> "ItemIdSet":
         """Read the form that `to_json` returns."""
-        return cls(
-            runs=tuple((first, last) for first, last in written["runs"]),
-            count=written["count"],
-            weight=written["weight"],
-            fingerprint=written["fingerprint"],
-        )
+        return cls(**{**written, "runs": tuple(map(tuple, written["runs"]))})
 
     def to_json(self) -> dict[str, Any]:
         """Return the set as JSON."""
-        return {
-            "runs": [list(run) for run in self.runs],
-            "count": self.count,
-            "weight": self.weight,
-            "fingerprint": self.fingerprint,
-        }
+        return {**asdict(self), "runs": [list(run) for run in self.runs]}
 
     def __iter__(self) -> Iterator[int]:
         for first, last in self.runs:

@@ -6,7 +6,7 @@ only meaningful for one table: it records the database and the columns, which na
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -15,9 +15,6 @@ from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.filter import Filter, is_storable
 
 COLUMNS, DATABASE = "columns", "database"
-
-
-STORED_KEYS = (COLUMNS, DATABASE)
 _ROLES = ("uid", "item", "weight")
 _INVENTORY = "inventory"
 _MOVED = (
@@ -166,8 +163,8 @@ class TableIdentity:
         """Return a reference to the documentation if the database has moved, else an empty text."""
         if DATABASE not in stored:
             return ""
-        is_same = DatabaseIdentity.from_json(stored[DATABASE]).is_same(self.database)
-        return "" if is_same else _MOVED
+        before = DatabaseIdentity.from_json(stored[DATABASE])
+        return "" if before.is_same(self.database) else _MOVED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +191,7 @@ class DatabaseIdentity:
         """Return the identity as JSON; a constant for the inventory, which may be restored."""
         if self.kind == _INVENTORY:
             return _INVENTORY
-        return {name: getattr(self, name) for name in self.__slots__}
+        return asdict(self)
 
     @classmethod
     def from_json(cls, stored: Any) -> "DatabaseIdentity":
@@ -207,17 +204,13 @@ class DatabaseIdentity:
 INVENTORY = DatabaseIdentity(kind=_INVENTORY, shown="the inventory's database")
 
 
-def without_identity(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's configuration without what identifies its table."""
-    return {key: value for key, value in config.items() if key not in STORED_KEYS}
-
-
 def portable(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a job's configuration that stays valid if the inventory is restored.
 
     Manifest files contain it. A table outside of the inventory's database may have moved since.
     """
-    return dict(config) if config.get(DATABASE) == _INVENTORY else without_identity(config)
+    is_portable = config.get(DATABASE) == _INVENTORY
+    return {k: v for k, v in config.items() if is_portable or k not in (COLUMNS, DATABASE)}
 
 
 def check_storable(name: str, text: str) -> str:

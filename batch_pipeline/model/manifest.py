@@ -6,7 +6,7 @@ number are read from there. Every record read must be accounted for (`check_cons
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -17,8 +17,6 @@ from batch_pipeline.model.errors import InvariantError
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.record_rules import BadFileKind
 from batch_pipeline.model.schema import RecordSchema
-
-VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +84,8 @@ class Manifest:
                 "quarantined": self.records_quarantined,
                 **transformed,
             },
-            "part_files": [_part_json(part) for part in self.part_files],
-            "quarantine_files": [_part_json(part) for part in self.quarantine_files],
+            "part_files": [asdict(part) for part in self.part_files],
+            "quarantine_files": [asdict(part) for part in self.quarantine_files],
             **origin,
         }
 
@@ -168,7 +166,7 @@ class Origin:
     def to_json(self) -> dict[str, Any]:
         """Return all fields, with the version of this format."""
         return {
-            "version": VERSION,
+            "version": 1,
             "job": self.job.to_json(),
             "publish_number": self.publish_number,
             "run_id": self.run_id,
@@ -196,7 +194,7 @@ class OriginJob:
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,19 +220,10 @@ class OriginItem:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that are set."""
-        facts = {name: getattr(self, name) for name in self.__slots__}
+        facts = asdict(self)
         if self.modified_at is not None:
             facts["modified_at"] = self.modified_at.isoformat()
         return {name: value for name, value in facts.items() if value is not None}
-
-
-def _part_json(part: PartFile) -> dict[str, Any]:
-    return {
-        "uri": part.uri,
-        "records": part.records,
-        "size_bytes": part.size_bytes,
-        "sha256": part.sha256,
-    }
 
 
 def check_batch_conservation(items: Iterable[ItemReport], part_files: Iterable[PartFile]) -> None:

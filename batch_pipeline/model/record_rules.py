@@ -139,22 +139,18 @@ class LineageColumn(StrEnum):
     @property
     def column(self) -> Column:
         """Return the column of the schema."""
-        return Column(name=self.value, type=_LINEAGE_TYPES[self])
+        if self in _TIME_COLUMNS:
+            return Column(name=self.value, type=ColumnType.TIMESTAMP)
+        is_text = self in _TEXT_COLUMNS
+        return Column(name=self.value, type=ColumnType.STRING if is_text else ColumnType.INTEGER)
 
 
-_LINEAGE_TYPES = {
-    LineageColumn.ITEM_ID: ColumnType.INTEGER,
-    LineageColumn.SOURCE_FILE: ColumnType.STRING,
-    LineageColumn.RECORD_NUMBER: ColumnType.INTEGER,
-    LineageColumn.BATCH_ID: ColumnType.STRING,
-    LineageColumn.ATTEMPT: ColumnType.INTEGER,
-    LineageColumn.EXTRACTED_AT: ColumnType.TIMESTAMP,
-    LineageColumn.RECEIVED_AT: ColumnType.TIMESTAMP,
-    LineageColumn.BATCHED_AT: ColumnType.TIMESTAMP,
-    LineageColumn.DELETED_AT: ColumnType.TIMESTAMP,
-    LineageColumn.SEQUENCE: ColumnType.INTEGER,
-    LineageColumn.TABLE_VERSION: ColumnType.INTEGER,
-    LineageColumn.SYNC_STARTED_AT: ColumnType.INTEGER,
+_TEXT_COLUMNS = {LineageColumn.SOURCE_FILE, LineageColumn.BATCH_ID}
+_TIME_COLUMNS = {
+    LineageColumn.EXTRACTED_AT,
+    LineageColumn.RECEIVED_AT,
+    LineageColumn.BATCHED_AT,
+    LineageColumn.DELETED_AT,
 }
 
 

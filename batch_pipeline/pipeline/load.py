@@ -39,7 +39,7 @@ FileCheck = Callable[[PartFile], str | None]
 class Loader(Protocol):
     """Loads published batches into one target."""
 
-    def load(self, loading: Loading, storage_root: str) -> Loaded:
+    def load(self, loading: Loading) -> Loaded:
         """Load one published generation into the target, exactly once.
 
         It is loaded only when the target has acknowledged it.
@@ -58,9 +58,7 @@ class Loader(Protocol):
 class GroupLoader(Protocol):
     """A loader that takes several generations at once, because starting it is expensive."""
 
-    def load_together(
-        self, loadings: Sequence[Loading], storage_root: str
-    ) -> Generator[Loaded, None, None]:
+    def load_together(self, loadings: Sequence[Loading]) -> Generator[Loaded, None, None]:
         """Load generations in order; yield a result whenever the target acknowledges one.
 
         Raises:
@@ -243,12 +241,11 @@ def _acknowledged(
             target=context.target, stream=context.stream.name, batch=wanted[0].label
         )
         raise PartFileChangedError(unloaded, problem)
-    root = context.stream.storage.root
     if isinstance(context.loader, GroupLoader):
-        yield from context.loader.load_together(wanted, root)
+        yield from context.loader.load_together(wanted)
     else:
         for one in wanted:
-            yield context.loader.load(one, root)
+            yield context.loader.load(one)
 
 
 def _problem(context: LoadContext, one: Loading) -> str | None:

@@ -40,7 +40,7 @@ def messages(
     for publish_number, manifest in published:
         shape = (manifest.schema_version, manifest.key_properties)
         if manifest.part_files and shape != announced:
-            yield schema_message(manifest, name=name or stream)
+            yield schema_message(name or stream, manifest.schema, manifest.key_properties)
             announced = shape
         if manifest.part_files:
             yield batch_message(manifest, name=name or stream)
@@ -49,17 +49,6 @@ def messages(
 
 
 def schema_message(
-    manifest: Manifest, *, name: str | None = None, columns: Collection[str] | None = None
-) -> dict[str, Any]:
-    """Return the SCHEMA message of a manifest's records.
-
-    `name` replaces the stream's name. `columns` limits the announced columns.
-    """
-    keys = manifest.key_properties
-    return compose_schema_message(name or manifest.job, manifest.schema, keys, columns)
-
-
-def compose_schema_message(
     name: str,
     schema: RecordSchema,
     key_properties: Iterable[str],

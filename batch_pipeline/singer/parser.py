@@ -1,25 +1,23 @@
 """Incoming Singer messages: reads lines of a tap and parses them into values.
 
-`lines` splits the input, `MessageReader` parses each line, `read_batch_config` reads the setting
-`batch_config`. Numbers are exact: int or Decimal, never float. Every error names the line.
+`lines` splits the input, `MessageReader` parses each line. Numbers are exact: int or Decimal,
+never float. Every error names the line.
 """
 
-import difflib
 import json
 import os
 import select
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import IO, Any, NoReturn
 
 import msgspec
 
 from batch_pipeline.model.encoding import PART_FORMATS, Compression, Format
-from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
+from batch_pipeline.model.errors import ConfigurationError
 
 MAX_LINE_BYTES = 64 * 2**20
-BATCH_SIZE = 10_000
 _CHUNK = 256 * 1024
 _MAX_SHOWN_CHARACTERS = 80
 _TEXT = "text that is not empty"
@@ -222,24 +220,18 @@ class Fields:
 
     def text(self, key: str) -> str:
         """Return a required non-empty text."""
-        value = self._required(key)
-        if not isinstance(value, str) or not value:
-            raise self.wrong_type(key, value, _TEXT)
-        return value
+        return str(self._required(key, _is_text, _TEXT))
 
     def text_or_none(self, key: str) -> str | None:
         """Return a text, or None if it is null or missing."""
         value = self.values.get(key)
         if value is not None and not isinstance(value, str):
-            raise self.wrong_type(key, value, "text or null")
+            raise self.error(key, f"is {abbreviate(value)}; expected text or null")
         return value
 
     def integer(self, key: str) -> int:
         """Return a required integer."""
-        value = self._required(key)
-        if type(value) is not int:
-            raise self.wrong_type(key, value, "an integer")
-        return value
+        return int(self._required(key, lambda value: type(value) is int, "an integer"))
 
     def integer_or_none(self, key: str) -> int | None:
         """Return an integer, or None if it is null or missing."""
@@ -247,28 +239,34 @@ class Fields:
 
     def mapping(self, key: str) -> dict[str, Any]:
         """Return a required object."""
-        value = self._required(key)
-        if not isinstance(value, dict):
-            raise self.wrong_type(key, value, "an object")
+        value: dict[str, Any] = self._required(key, lambda value: type(value) is dict, "an object")
         return value
 
     def text_list(self, key: str) -> tuple[str, ...]:
         """Return a required list of non-empty texts."""
-        value = self._required(key)
-        if not isinstance(value, list) or not all(isinstance(text, str) and text for text in value):
-            raise self.wrong_type(key, value, f"a list, each of it {_TEXT}")
-        return tuple(value)
+        return tuple(
+            self._required(
+                key,
+                lambda value: isinstance(value, list) and all(map(_is_text, value)),
+                f"a list, each of it {_TEXT}",
+            )
+        )
 
-    def wrong_type(self, key: str, value: object, expected: str) -> MessageError:
-        """Build the error for a value of the wrong type."""
-        problem = f"is {abbreviate(value)}; expected {expected}"
-        return MessageError(self.line, problem, self.stream, self.prefix + key)
+    def error(self, key: str, problem: str, **next_step: str) -> MessageError:
+        """Build the error for the value of a key."""
+        return MessageError(self.line, problem, self.stream, self.prefix + key, **next_step)
 
-    def _required(self, key: str) -> Any:
+    def _required(self, key: str, fits: Callable[[Any], bool], expected: str) -> Any:
         if key not in self.values:
-            problem = "is missing; the message cannot be understood without it"
-            raise MessageError(self.line, problem, self.stream, self.prefix + key)
-        return self.values[key]
+            raise self.error(key, "is missing; the message cannot be understood without it")
+        value = self.values[key]
+        if not fits(value):
+            raise self.error(key, f"is {abbreviate(value)}; expected {expected}")
+        return value
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
 
 
 def _schema_message(fields: Fields, _line: bytes) -> SchemaMessage:
@@ -307,13 +305,15 @@ def _batch_message(fields: Fields, _line: bytes) -> BatchMessage:
     encoding = _encoding(Fields(fields.line, stream, fields.mapping("encoding"), "encoding."))
     manifest = fields.text_list("manifest")
     if not manifest:
-        raise MessageError(fields.line, "is empty; expected one file or more", stream, "manifest")
+        raise fields.error("manifest", "is empty; expected one file or more")
     if len(set(manifest)) < len(manifest):
         duplicate = next(uri for uri in manifest if manifest.count(uri) > 1)
-        raise MessageError(fields.line, f"has {abbreviate(duplicate)} twice", stream, "manifest")
+        raise fields.error("manifest", f"has {abbreviate(duplicate)} twice")
     checksums = fields.values.get("sha256")
-    has_checksums = isinstance(checksums, list) and all(
-        isinstance(checksum, str) for checksum in checksums
+    has_checksums = (
+        isinstance(checksums, list)
+        and len(checksums) == len(manifest)
+        and all(isinstance(checksum, str) for checksum in checksums)
     )
     return BatchMessage(
         line=fields.line,
@@ -321,31 +321,30 @@ def _batch_message(fields: Fields, _line: bytes) -> BatchMessage:
         encoding=encoding,
         manifest=manifest,
         version=fields.integer_or_none("version"),
-        sha256=tuple(checksums)
-        if has_checksums and checksums and len(checksums) == len(manifest)
-        else (),
+        sha256=tuple(checksums or ()) if has_checksums else (),
     )
 
 
 def _encoding(fields: Fields) -> BatchEncoding:
     name, written = fields.text("format"), fields.text_or_none("compression")
-    format_ = next((member for member in SINGER_FORMATS if member.value == name), None)
-    if format_ is None:
-        raise _unknown(fields, "format", name, list(SINGER_FORMATS))
-    known = PART_FORMATS[format_].compressions
-    compression = next((member for member in known if member.value == written), None)
-    if written is not None and compression is None:
-        raise _unknown(fields, "compression", written, list(known))
-    for key, value in fields.values.items():
+    if name not in SINGER_FORMATS:
+        raise _unknown(fields, "format", SINGER_FORMATS)
+    format_ = Format(name)
+    compressions = PART_FORMATS[format_].compressions
+    if written is not None and written not in compressions:
+        raise _unknown(fields, "compression", compressions)
+    for key in fields.values:
         if key not in ("format", "compression"):
-            raise _unknown(fields, key, value, ["format", "compression"])
-    return BatchEncoding(format=format_, compression=compression)
+            raise _unknown(fields, key, ("format", "compression"))
+    return BatchEncoding(
+        format=format_, compression=None if written is None else Compression(written)
+    )
 
 
-def _unknown(fields: Fields, key: str, value: object, known: list[Any]) -> MessageError:
-    problem = f"is {abbreviate(value)}; expected {', '.join(str(member) for member in known)}"
+def _unknown(fields: Fields, key: str, known: Sequence[str]) -> MessageError:
+    problem = f"is {abbreviate(fields.values[key])}; expected {', '.join(known)}"
     step = "Set `batch_config.encoding` of the tap to one of these"
-    return MessageError(fields.line, problem, fields.stream, fields.prefix + key, step)
+    return fields.error(key, problem, next_step=step)
 
 
 _READERS: dict[str, Callable[[Fields, bytes], Message]] = {
@@ -489,82 +488,3 @@ def _descriptor(source: IO[Any]) -> int | None:
         return source.fileno()
     except (OSError, AttributeError):  # an in-memory file
         return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchStorage:
-    """The location of BATCH files: a URL or path, a file name prefix, fsspec parameters."""
-
-    root: str
-    prefix: str = ""
-    params: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchConfig:
-    """Encoding, location and maximum record count of BATCH files."""
-
-    format: Format = Format.JSONL
-    compression: Compression | None = Compression.GZIP
-    storage: BatchStorage | None = None
-    batch_size: int = BATCH_SIZE
-
-
-def read_batch_config(written: object) -> BatchConfig:
-    """Read the value of `batch_config`.
-
-    Raises:
-        InvalidValueError: a key is unknown or has an invalid value; names the key.
-    """
-    settings = _object("batch_config", written, ("encoding", "storage", "batch_size"))
-    size = settings.get("batch_size", BATCH_SIZE)
-    if type(size) is not int or size < 1:
-        raise InvalidValueError("batch_config.batch_size", size, "a whole number of 1 or more")
-    encoding = {"format": "jsonl", "compression": "gzip"}
-    if settings.get("encoding") is not None:
-        encoding = _object("batch_config.encoding", settings["encoding"], ("format", "compression"))
-    storage = settings.get("storage")
-    compression = encoding.get("compression")
-    return BatchConfig(
-        format=Format(_enum_value("format", encoding.get("format"), list(Format))),
-        compression=None
-        if compression is None
-        else Compression(_enum_value("compression", compression, list(Compression))),
-        storage=None if storage is None else _storage(storage),
-        batch_size=size,
-    )
-
-
-def _storage(written: object) -> BatchStorage:
-    settings = _object("batch_config.storage", written, ("root", "prefix", "params"))
-    root, prefix, params = settings.get("root"), settings.get("prefix"), settings.get("params")
-    if not isinstance(root, str) or not root:
-        raise InvalidValueError("batch_config.storage.root", root, "a URL or a path")
-    if prefix is not None and not isinstance(prefix, str):
-        raise InvalidValueError("batch_config.storage.prefix", prefix, "text")
-    if params is not None and not isinstance(params, Mapping):
-        raise InvalidValueError("batch_config.storage.params", params, "keys and values")
-    return BatchStorage(root=root, prefix=prefix or "", params=dict(params or {}))
-
-
-def _enum_value(key: str, value: object, known: list[Any]) -> str:
-    names = [str(member.value) for member in known]
-    if not isinstance(value, str) or value not in names:
-        expected = f"one of {', '.join(names)}"
-        raise InvalidValueError(f"batch_config.encoding.{key}", value, expected)
-    return value
-
-
-def _object(name: str, written: object, known: tuple[str, ...]) -> dict[str, Any]:
-    if not isinstance(written, Mapping):
-        raise InvalidValueError(name, written, f"an object with {', '.join(known)}")
-    for key in written:
-        if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1)
-            expected = f"no such key; did you mean {near[0]}?" if near else f"only {_joined(known)}"
-            raise InvalidValueError(f"{name}.{key}", written[key], expected)
-    return dict(written)
-
-
-def _joined(known: tuple[str, ...]) -> str:
-    return ", ".join(known)

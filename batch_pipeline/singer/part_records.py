@@ -1,6 +1,6 @@
 """Records of a manifest's part files: verification, decoding and RECORD messages.
 
-`record_blocks` and `record_lines` produce RECORD messages, `records` produces Python objects;
+`record_blocks` produces RECORD messages, `records` produces Python objects;
 `check_sizes` and `verified_files` only verify the files. Records of a file are read only after the
 size and SHA-256 of every file of the manifest were verified.
 """
@@ -58,20 +58,6 @@ def record_blocks(
                 yield b"".join((head, block[:-1].replace(b"\n", joint), b"}\n"))
 
 
-def record_lines(
-    manifest: Manifest, name: str, *, columns: Collection[str] | None = None
-) -> Iterator[bytes]:
-    """Yield the RECORD messages of a manifest, one line of JSON each, including line endings.
-
-    Raises:
-        BatchDataError: a file is missing, differs from what was published, or cannot be decoded.
-        RetryableError: the store of a file is currently unreachable.
-    """
-    for block in record_blocks(manifest, name, columns=columns):
-        for line in block[:-1].split(b"\n"):
-            yield line + b"\n"
-
-
 def records(
     manifest: Manifest, *, columns: Collection[str] | None = None
 ) -> Iterator[dict[str, Any]]:
@@ -83,15 +69,14 @@ def records(
     """
     with verified_files(manifest) as paths:
         for part, path in zip(manifest.part_files, paths, strict=True):
-            number = 0
-            for block in json_lines(manifest, part, path, columns):
-                for line in block[:-1].split(b"\n"):
-                    number += 1
-                    try:
-                        yield _decode(line)
-                    except msgspec.MsgspecError as error:
-                        problem = f"is no JSON object ({error})"
-                        raise part_file_error(manifest, part, problem, number) from error
+            blocks = json_lines(manifest, part, path, columns)
+            lines = (line for block in blocks for line in block[:-1].split(b"\n"))
+            for number, line in enumerate(lines, 1):
+                try:
+                    yield _decode(line)
+                except msgspec.MsgspecError as error:
+                    problem = f"is no JSON object ({error})"
+                    raise part_file_error(manifest, part, problem, number) from error
 
 
 def check_sizes(manifest: Manifest) -> None:

@@ -205,7 +205,7 @@ if _may_mount():
         """Expect an error that says that there is no space, and no file at all in storage."""
         result = mixed.result("full_disk")
         assert "no space left on device" in result["error"].lower()
-        assert "half-written files were removed" in result["error"]
+        assert "partial files were removed" in result["error"]
         assert result["published"] == []
         root = mixed.place.storage("full_disk")
         assert [path for path in root.rglob("*") if path.is_file()] == []

@@ -142,7 +142,7 @@ def test_selection_takes_nothing_else(story: Story) -> None:
 def test_key_typed_by_hand_fails_alone(story: Story) -> None:
     """Expect the failure to quote the key that names no batch, and its neighbours green."""
     assert story.statuses["some"] == "COMPLETED_FAILED"
-    assert f"'{NONSENSE}' is no planned batch" in story.messages
+    assert f"'{NONSENSE}' is not a planned batch" in story.messages
     assert story.shown["some"]["materialized"] == {*KEYS}
     assert NONSENSE in story.shown["some"]["failed"]
 

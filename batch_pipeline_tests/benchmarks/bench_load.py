@@ -109,7 +109,7 @@ def _run(url: str, name: str, given: argparse.Namespace) -> Spent:
         else:
             way = WAYS[name]
             loading = loading_of(_schema(), way.encoding, list(_part_files(files)))
-            spent = load_apart(warehouse, way.mode, loading, files.paths[0].parent)
+            spent = load_apart(warehouse, way.mode, loading)
         check_table(warehouse, f"public.{TABLE}", files.facts)
     return spent
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
-from pathlib import Path
 
 from batch_pipeline.load.postgres import PostgresLoader
 from batch_pipeline.model.encoding import Encoding
@@ -35,11 +34,11 @@ def loading_of(schema: RecordSchema, encoding: Encoding, parts: Sequence[PartFil
     )
 
 
-def load_apart(url: str, mode: WriteMode, loading: Loading, root: Path) -> Spent:
+def load_apart(url: str, mode: WriteMode, loading: Loading) -> Spent:
     """Load in a new process and return what the load took there, without the process's start."""
     command = [sys.executable, "-m", "batch_pipeline_tests.benchmarks.load_published"]
     ended = subprocess.run(
-        [*command, url, mode, str(root)],
+        [*command, url, mode],
         input=pickle.dumps(loading),
         check=True,
         stdout=subprocess.PIPE,
@@ -49,12 +48,12 @@ def load_apart(url: str, mode: WriteMode, loading: Loading, root: Path) -> Spent
 
 def main() -> None:
     """Load the batch that standard input holds and print what it took."""
-    url, mode, root = sys.argv[1:]
+    url, mode = sys.argv[1:]
     loading: Loading = pickle.load(sys.stdin.buffer)  # noqa: S301 - the benchmark has written it
     target = PostgresTarget(name="warehouse", conn="$WAREHOUSE", mode=WriteMode(mode))
     started, processor = time.perf_counter(), time.process_time()
     with closing(PostgresLoader(target, url)) as loader:
-        loaded = loader.load(loading, root)
+        loaded = loader.load(loading)
     spent = Spent(
         seconds=time.perf_counter() - started,
         processor_seconds=time.process_time() - processor,

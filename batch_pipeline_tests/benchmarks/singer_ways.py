@@ -121,7 +121,7 @@ def encode_and_load(stage: Stage, mode: WriteMode) -> list[Spent]:
         encoded = meter.spent()
     started = time.perf_counter()
     loading = loading_of(schema, JSONL_GZIP, result.part_files)
-    loaded = load_apart(stage.url, mode, loading, batches)
+    loaded = load_apart(stage.url, mode, loading)
     whole = Spent(
         seconds=time.perf_counter() - started,  # with the start of its process
         processor_seconds=loaded.processor_seconds,

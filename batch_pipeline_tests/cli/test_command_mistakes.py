@@ -56,19 +56,19 @@ def test_command_on_an_unknown_job_lists_jobs_and_streams(scene: DefsScene, comm
     ended = CliRunner().invoke(cli, ["jobs", command, "ordres"])
     assert isinstance(ended.exception, UnknownJobError)
     assert str(ended.exception) == (
-        "There is no job 'ordres', and no stream of this name (jobs: orders; streams: orders). "
-        "Nothing was done. Check the name."
+        "There is no job 'ordres' (jobs: orders; streams: orders). Nothing was done. "
+        "Check the name."
     )
 
 
 def test_pause_before_the_first_run_tells_unknown_streams_from_new_ones(scene: DefsScene) -> None:
     scene.database.delete_stream("orders")
     unknown = CliRunner().invoke(cli, ["jobs", "pause", "ordres"])
-    assert "no stream of this name (jobs: none; streams: orders)" in str(unknown.exception)
+    assert "no job 'ordres' (jobs: none; streams: orders)" in str(unknown.exception)
     new = CliRunner().invoke(cli, ["jobs", "pause", "orders"])
     assert str(new.exception) == (
-        "The stream 'orders' has no job yet, because nothing of it has been planned. Nothing was "
-        "done. `batch-pipeline plan orders` makes its job."
+        "The stream 'orders' has no job yet. Nothing was done. `batch-pipeline plan orders` "
+        "creates it."
     )
 
 

@@ -103,7 +103,7 @@ def test_key_that_is_no_batch_of_a_backfill_is_told(scene: DefsScene, key: str) 
     scene.instance.add_dynamic_partitions("orders.backfill", [key])
     with pytest.raises(dg.Failure) as caught:
         _materialized(scene, scene.backfills, key)
-    assert f"{key!r} is no planned batch" in str(caught.value.description)
+    assert f"{key!r} is not a planned batch" in str(caught.value.description)
     assert "batch-pipeline status orders" in str(caught.value.description)
     assert statuses(scene.database) == []
 

@@ -28,8 +28,8 @@ SET = "orders.batches"
 SENSOR = "orders_new_files"
 KEYS = [f"{first:012}-{first + 2:012}" for first in (1, 4, 7, 10)]
 WIDE = "000000000001-000000000006"
-REFUSED = f"'{WIDE}' is no planned batch. Nothing was claimed."
-STANDS_FOR = "One that `roll-up` of an earlier release made stands for several: pick those."
+REFUSED = f"'{WIDE}' is not a planned batch. Nothing was claimed."
+STANDS_FOR = "A wide partition of an earlier release stands for several: pick those."
 
 
 @pytest.fixture

@@ -289,4 +289,4 @@ def test_batch_of_an_unplanned_key_is_unknown(database: Database) -> None:
     ):
         with pytest.raises(UnknownBatchError) as caught:
             database.batches.batch("orders", key)
-        assert f"{key!r} is no planned batch" in str(caught.value)
+        assert f"{key!r} is not a planned batch" in str(caught.value)

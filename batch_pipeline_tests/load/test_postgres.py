@@ -111,7 +111,7 @@ def test_load_of_an_older_generation_is_refused(warehouse: Warehouse) -> None:
 def test_load_from_an_inventory_made_anew_is_refused(warehouse: Warehouse) -> None:
     """Expect the same generation of another attempt to be told, not to count as there."""
     warehouse.load(warehouse.loading([ANN], schema=PEOPLE))
-    with pytest.raises(ConfigurationError, match="inventory was made anew"):
+    with pytest.raises(ConfigurationError, match="inventory was created again"):
         warehouse.load(warehouse.loading([ANN, BOB], schema=PEOPLE, token=UUID(int=77)))
     assert warehouse.rows("id") == [(1,)]
 

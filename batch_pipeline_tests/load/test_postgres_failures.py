@@ -101,10 +101,10 @@ def test_connection_cut_in_the_middle_leaves_nothing(warehouse: Warehouse, mode:
     loading = warehouse.loading(records, schema=ONES, generation=2)
     with closing(PostgresLoader(target, warehouse.url)) as loader:
         with pytest.raises(RetryableError, match="terminating connection"):
-            loader.load(loading, "")
+            loader.load(loading)
         assert warehouse.rows("id") == [(7,)]
         warehouse.execute("DROP FUNCTION cut CASCADE")
-        assert loader.load(loading, "") == Loaded(records=100)
+        assert loader.load(loading) == Loaded(records=100)
     assert warehouse.rows("id") == [(one,) for one in range(100)]
 
 

@@ -32,7 +32,7 @@ SHORT = timedelta(seconds=1)
 
 def load(one: SingerLoader, what: Loading) -> Loaded:
     """Load one generation."""
-    return one.load(what, "file:///batches")
+    return one.load(what)
 
 
 def given_before(
@@ -40,7 +40,7 @@ def given_before(
 ) -> tuple[list[Loaded], TargetFailedError]:
     """Load generations together until that error; gives what came before it."""
     given: list[Loaded] = []
-    together = one.load_together(what, "file:///batches")
+    together = one.load_together(what)
     with pytest.raises(TargetFailedError, match=message) as caught:
         given.extend(together)  # keeps what it got
     return given, caught.value
@@ -89,7 +89,7 @@ def test_three_generations_take_one_start(tmp_path: Path) -> None:
     """Expect three STATEs in one run, and SCHEMA again where its version changes."""
     some = [loading(tmp_path, number) for number in (1, 2, 3)]
     some[2] = replace(some[2], manifest=replace(some[2].manifest, schema_version=2))
-    loaded = list(loader(tmp_path, scripts.GOOD).load_together(some, "file:///batches"))
+    loaded = list(loader(tmp_path, scripts.GOOD).load_together(some))
     assert len(loaded) == 3
     types = [one["type"] for one in read(tmp_path) if one["type"] != "RECORD"]
     assert types == ["SCHEMA", "STATE", "STATE", "SCHEMA", "STATE"]
@@ -98,7 +98,7 @@ def test_three_generations_take_one_start(tmp_path: Path) -> None:
 def test_generation_is_given_as_soon_as_its_state_is_back(tmp_path: Path) -> None:
     """Expect the first of two while the target still runs."""
     some = [loading(tmp_path, 1), loading(tmp_path, 2)]
-    together = loader(tmp_path, scripts.EAGER).load_together(some, "file:///batches")
+    together = loader(tmp_path, scripts.EAGER).load_together(some)
     assert next(together).exit_code is None
     assert next(together).exit_code == 0
 
@@ -110,8 +110,8 @@ def test_target_that_says_nothing_has_not_loaded(tmp_path: Path) -> None:
     assert str(caught.value) == (
         "orders: batch 000000000001-000000000003 was not loaded into warehouse: the target ended "
         "with exit code 0 but did not print the STATE of this batch. Some of its records may be "
-        "there; it is not recorded as loaded. Compare its rows with the batch. A target that "
-        "cannot read BATCH messages gets `messages: record` in the stream file; then run "
+        "there; it is not recorded as loaded. Compare its rows with the batch. If the target "
+        "cannot read BATCH messages, set `messages: record` in the stream file, then run "
         "`batch-pipeline load` again."
     )
 
@@ -225,7 +225,7 @@ def test_target_that_repeats_an_older_state_has_loaded_what_it_acknowledged(
     """Expect the newest STATE to count, also where the first one comes once more at the end."""
     some = [loading(tmp_path, number) for number in (1, 2, 3)]
     repeats = loader(tmp_path, scripts.REPEATS_THE_FIRST)
-    loaded = list(repeats.load_together(some, "file:///batches"))
+    loaded = list(repeats.load_together(some))
     assert [one.state["bookmarks"]["orders"]["publish_number"] for one in loaded][-1] == 3
     assert len(loaded) == 3
 
@@ -278,7 +278,7 @@ def test_file_that_changed_is_not_taken_for_the_end(tmp_path: Path) -> None:
     what = loading(tmp_path, 2)
     Path(tmp_path / "part-2.jsonl.gz").write_bytes(b"something else")
     body = scripts.GOOD + f"open({str(tmp_path / 'ended')!r}, 'w')"
-    together = loader(tmp_path, body).load_together([loading(tmp_path), what], "file:///batches")
+    together = loader(tmp_path, body).load_together([loading(tmp_path), what])
     with pytest.raises(BatchDataError, match=r"a part file of batch .* cannot be sent"):
         list(together)
     assert not (tmp_path / "ended").exists()
@@ -305,7 +305,7 @@ folder = Path(sys.argv[1])
 logging.basicConfig(stream=sys.stdout)
 logging.getLogger("batch_pipeline.targets").setLevel(logging.INFO)
 body = "next(messages()); print('reading', file=sys.stderr); time.sleep(600)"
-loader(folder, body).load(loading(folder), "file:///batches")
+loader(folder, body).load(loading(folder))
 """
 
 

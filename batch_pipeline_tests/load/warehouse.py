@@ -113,7 +113,7 @@ class Warehouse:
         timeout = timedelta(milliseconds=200)
         loader = PostgresLoader(target or self.target, self.url, lock_timeout=timeout)
         with closing(loader):
-            return loader.load(loading, str(self.folder))
+            return loader.load(loading)
 
     def rows(self, *columns: str, table: str = "orders") -> list[tuple[Any, ...]]:
         """Some columns of all rows, ordered by the first one."""

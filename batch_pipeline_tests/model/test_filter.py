@@ -85,7 +85,7 @@ def test_filter_written_and_read_again_is_the_same(written: Filter) -> None:
         ("kind = 'a'", "where"),
         (None, "where"),
         ([], "where"),
-        ({}, "where.column"),
+        ({}, "where.operator"),
         ({"all": []}, "where.all"),
         ({"any": KIND_IS_A}, "where.any"),
         ({"any": [KIND_IS_A], "all": [KIND_IS_A]}, "where.any"),

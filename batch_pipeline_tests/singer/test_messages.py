@@ -24,7 +24,7 @@ from batch_pipeline.singer.messages import (
     schema_message,
     state_message,
 )
-from batch_pipeline.singer.part_records import record_lines
+from batch_pipeline.singer.part_records import record_blocks
 from batch_pipeline_tests.encode.writers.published_parts import (
     ENCODINGS,
     encoding_id,
@@ -100,7 +100,7 @@ def test_messages_of_nothing_are_none() -> None:
 
 def test_schema_message_holds_shape_and_keys() -> None:
     """Expect these keys and no other."""
-    assert schema_message(manifest()) == {
+    assert schema_message("orders", record_schema(), ["order_id"]) == {
         "type": "SCHEMA",
         "stream": "orders",
         "schema": {"type": "object", "properties": {"order_id": {"type": ["null", "integer"]}}},
@@ -142,8 +142,7 @@ def test_batch_message_of_negative_ids_has_their_range_as_name() -> None:
 
 def test_schema_message_with_columns_announces_only_these() -> None:
     """Expect a column that is left out not to be reported of."""
-    wide = manifest(schema=record_schema("order_id", "price"))
-    message = schema_message(wide, columns={"order_id"})
+    message = schema_message("orders", record_schema("order_id", "price"), [], {"order_id"})
     assert message["schema"]["properties"] == {"order_id": {"type": ["null", "integer"]}}
 
 
@@ -186,7 +185,7 @@ def test_messages_of_any_encoding_are_valid_and_read_by_the_sdk(encoding: Any) -
 
 
 def test_record_message_is_valid_and_read_by_the_sdk(tmp_path: Path) -> None:
-    (record,) = record_lines(published_lines(tmp_path, b'{"order_id":1}'), "orders")
+    (record,) = record_blocks(published_lines(tmp_path, b'{"order_id":1}'), "orders")
     _check(json.loads(record))
 
 

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import tracemalloc
+from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import BatchDataError
 from batch_pipeline.model.manifest import Manifest
-from batch_pipeline.singer.part_records import record_blocks, record_lines, records
+from batch_pipeline.singer.part_records import record_blocks, records
 from batch_pipeline_tests.encode.writers.part_factories import ALL_TYPES, schema, table, typed
 from batch_pipeline_tests.encode.writers.published_parts import (
     ENCODINGS,
@@ -33,10 +34,15 @@ HEAD = b'{"type":"RECORD","stream":"sales","record":'
 ONE, TWO, THREE = b'{"order_id":1}', b'{"order_id":2}', b'{"order_id":3}'
 
 
+def record_lines(one: Manifest, name: str = "sales", **options: Any) -> Iterator[bytes]:
+    """Yield the RECORD messages of a manifest."""
+    for block in record_blocks(one, name, **options):
+        yield from (line + b"\n" for line in block[:-1].split(b"\n"))
+
+
 def read(one: Manifest, **options: Any) -> list[dict[str, Any]]:
     """Read the records of a manifest out of its messages, and check that the two ways agree."""
     lines = list(record_lines(one, "sales", **options))
-    assert b"".join(lines) == b"".join(record_blocks(one, "sales", **options))
     messages = [json.loads(line, parse_float=Decimal) for line in lines]
     assert all(message.keys() == {"type", "stream", "record"} for message in messages)
     found = [message["record"] for message in messages]

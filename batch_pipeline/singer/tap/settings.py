@@ -18,60 +18,61 @@ from batch_pipeline.model.stream import Stream
 from batch_pipeline.singer.bookmarks import Bookmark
 
 _MODES = ["batch", "record"]
+
+
+def _setting(kinds: str, description: str, **more: Any) -> dict[str, Any]:
+    return {"type": [*kinds.split(), "null"], "description": description, **more}
+
+
 CONFIG_JSON_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
-        "home": {
-            "type": ["string", "null"],
-            "description": "Home folder of the pipeline; as BATCH_PIPELINE_HOME if left out.",
-        },
-        "streams_folder": {
-            "type": ["string", "null"],
-            "description": "Folder with <name>/defs.yaml per stream; as BATCH_PIPELINE_STREAMS if "
-            "left out.",
-        },
-        "inventory_conn": {
-            "type": ["string", "null"],
-            "secret": True,
-            "writeOnly": True,
-            "description": "Postgres URL of the inventory; as BATCH_PIPELINE_INVENTORY_CONN if "
-            "left out.",
-        },
-        "streams": {
-            "type": ["array", "null"],
-            "items": {"type": "string"},
-            "description": "Names of the streams to offer; all of the folder if left out.",
-        },
-        "mode": {
-            "type": ["string", "object", "null"],
-            "description": "How batches are sent: `batch`, or `record` for targets that cannot "
-            "read BATCH messages; also per stream, as {orders: batch}. If left out, `batch` with "
-            "a batch_config, else `record`.",
-            "anyOf": [
+        "home": _setting(
+            "string", "Home folder of the pipeline; as BATCH_PIPELINE_HOME if left out."
+        ),
+        "streams_folder": _setting(
+            "string",
+            "Folder with <name>/defs.yaml per stream; as BATCH_PIPELINE_STREAMS if left out.",
+        ),
+        "inventory_conn": _setting(
+            "string",
+            "Postgres URL of the inventory; as BATCH_PIPELINE_INVENTORY_CONN if left out.",
+            secret=True,
+            writeOnly=True,
+        ),
+        "streams": _setting(
+            "array",
+            "Names of the streams to offer; all of the folder if left out.",
+            items={"type": "string"},
+        ),
+        "mode": _setting(
+            "string object",
+            "How batches are sent: `batch`, or `record` for targets that cannot read BATCH "
+            "messages; also per stream, as {orders: batch}. If left out, `batch` with a "
+            "batch_config, else `record`.",
+            anyOf=[
                 {"enum": [*_MODES, None]},
                 {"type": "object", "additionalProperties": {"enum": _MODES}},
             ],
-        },
-        "backfills": {
-            "type": ["boolean", "null"],
-            "default": True,
-            "description": "Whether batches of backfills are sent, too.",
-        },
-        "batch_config": {
-            "type": ["object", "null"],
-            "description": "The Singer SDK's. `encoding` has to be that of the stream file; where "
-            "the files lie and how long they are was decided when they were published, so "
-            "`storage` and `batch_size` change nothing.",
-            "properties": {
+        ),
+        "backfills": _setting(
+            "boolean", "Whether batches of backfills are sent, too.", default=True
+        ),
+        "batch_config": _setting(
+            "object",
+            "The Singer SDK's. `encoding` has to be that of the stream file; where the files lie "
+            "and how long they are was decided when they were published, so `storage` and "
+            "`batch_size` change nothing.",
+            properties={
                 "encoding": {
                     "type": "object",
                     "required": ["format"],
                     "additionalProperties": False,
                     "properties": {
-                        "format": {"type": "string", "enum": [member.value for member in Format]},
+                        "format": {"type": "string", "enum": list(map(str, Format))},
                         "compression": {
                             "type": ["string", "null"],
-                            "enum": [*(member.value for member in Compression), None],
+                            "enum": [*map(str, Compression), None],
                         },
                     },
                 },
@@ -86,8 +87,8 @@ CONFIG_JSON_SCHEMA: dict[str, Any] = {
                 },
                 "batch_size": {"type": ["integer", "null"]},
             },
-            "additionalProperties": False,
-        },
+            additionalProperties=False,
+        ),
     },
 }
 _STREAM_FILE_SETTINGS = (
@@ -138,15 +139,11 @@ def check_encoding(
     requested = (config.get("batch_config") or {}).get("encoding")
     if not requested:
         return
-    compression = requested.get("compression")
-    if requested["format"] != actual.format or compression not in (None, actual.compression):
-        requested_text = (
-            requested["format"]
-            if compression is None
-            else f"{requested['format']} with {compression}"
-        )
+    text, compression = requested["format"], requested.get("compression")
+    if text != actual.format or compression not in (None, actual.compression):
+        text = text if compression is None else f"{text} with {compression}"
         problem = (
-            f"the stream {stream} is to be sent as {requested_text}, and `encoding` in {where} is "
+            f"the stream {stream} is to be sent as {text}, and `encoding` in {where} is "
             f"{actual.format} with {actual.compression}"
         )
         step = (

@@ -26,7 +26,7 @@ from singer_sdk.singerlib.encoding.simple import RecordMessage, SchemaMessage
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.singer.bookmarks import Bookmark, bookmark_json, parse_bookmark
-from batch_pipeline.singer.messages import batch_message, compose_schema_message
+from batch_pipeline.singer.messages import batch_message, schema_message
 from batch_pipeline.singer.part_records import check_sizes, record_blocks, records
 from batch_pipeline.singer.tap.settings import (
     Mode,
@@ -283,7 +283,7 @@ class PublishedStream(Stream):
         if self._announced == (schema, key_properties):
             return
         self._announced = (schema, key_properties)
-        message = compose_schema_message(self.message_name, schema, key_properties, self.columns)
+        message = schema_message(self.message_name, schema, key_properties, self.columns)
         del message["type"]
         self._tap.write_message(SchemaMessage(**message))
 

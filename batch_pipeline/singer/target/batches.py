@@ -12,7 +12,7 @@ import math
 import os
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta
 from importlib import import_module
@@ -64,6 +64,54 @@ _MAGIC = {
     b"\x28\xb5\x2f\xfd": Compression.ZSTD,
 }
 _EXPECTED = "expected a file on a disk of this machine, or an object of S3"
+
+
+_WRITE_AGAIN = "Let the tap write it again"
+_ADD_ROOT = (
+    "Add the folder of the tap's files to `batch_roots` in the target's config, or let the tap "
+    "write into one that is there"
+)
+
+
+class UnusableFileError(Exception):
+    """A file of a manifest that cannot be taken; the text completes a sentence about `file`.
+
+    `file` is None if it is the file that is being read.
+    """
+
+    def __init__(self, problem: str, file: object = None, *, step: str = _WRITE_AGAIN) -> None:
+        super().__init__(problem)
+        self.file = file
+        self.step = step
+
+
+@contextmanager
+def _message_errors(message: BatchMessage, file: object = None) -> Iterator[None]:
+    """Translate errors about files to errors of the line that lists them."""
+    try:
+        yield
+    except UnusableFileError as error:
+        problem = f"{file if error.file is None else error.file} {error}"
+        step = f"Nothing of the manifest was registered. {error.step}"
+        raise MessageError(message.line, problem, message.stream, "manifest", step) from error
+
+
+@contextmanager
+def _store_errors(message: BatchMessage, location: str) -> Iterator[None]:
+    """Translate errors of the store of a file."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise UnusableFileError("is not there", location) from error
+    except OSError as error:
+        reason = reason_of(error)
+        if is_about_file(location, error):
+            raise UnusableFileError(f"cannot be read ({reason})", location) from error
+        raise RetryableError(
+            f"Line {message.line}, key `manifest`: {location} cannot be read now ({reason}). "
+            f"Nothing of the manifest was registered, nor is anything that no printed STATE "
+            f"covers. Run again from the last STATE that was printed when the store answers."
+        ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,85 +178,71 @@ def locate(message: BatchMessage, root: str | None, roots: Roots) -> list[Manife
         MessageError: a file is neither local nor in S3, does not exist, or is listed twice.
         RetryableError: a store is currently unreachable.
     """
-    within = roots if root is None else replace(roots, uris=(*roots.uris, _root_uri(message, root)))
-    places: list[ManifestEntry] = []
+    entries: list[ManifestEntry] = []
     known: dict[str, str] = {}
-    for uri in message.manifest:
-        place = _locate_entry(message, uri, root, within)
-        same = place.location
-        before = known.setdefault(same, uri)
-        if len(known) == len(places):
-            problem = f"is what two entries of `manifest` stand for here: {before} and {uri}"
-            raise batch_file_error(message, place.path or place.location, problem)
-        places.append(place)
-    return places
+    with _message_errors(message):
+        within = roots if root is None else replace(roots, uris=(*roots.uris, _root_uri(root)))
+        for uri in message.manifest:
+            entry = _locate_entry(message, uri, root, within)
+            before = known.setdefault(entry.location, uri)
+            if len(known) == len(entries):
+                problem = f"is what two entries of `manifest` stand for here: {before} and {uri}"
+                raise UnusableFileError(problem, entry.path or entry.location)
+            entries.append(entry)
+    return entries
 
 
-def _root_uri(message: BatchMessage, root: str) -> str:
-    """Return the URI of the configured root."""
+def _root_uri(root: str) -> str:
     if scheme_of(root) in {"", "file"}:
         return to_uri(os.path.normpath(_local_path(root).absolute()))
-    return _s3_uri(message, root).rstrip("/")
+    return _s3_uri(root).rstrip("/")
 
 
 def _locate_entry(
     message: BatchMessage, uri: str, root: str | None, within: Roots
 ) -> ManifestEntry:
     if "\0" in unquote(uri):
-        raise batch_file_error(message, repr(uri), "has a NUL in its name")
-    place = uri if root is None else root
-    if scheme_of(place) not in {"", "file"}:
-        return _locate_object(
-            message, uri, None if root is None else _s3_uri(message, root), within
-        )
+        raise UnusableFileError("has a NUL in its name", repr(uri))
+    if scheme_of(uri if root is None else root) not in {"", "file"}:
+        return _locate_object(message, uri, None if root is None else _s3_uri(root), within)
     if root is not None:
-        folder = _local_path(root)
-        paths = [folder / name for name in _candidate_names(uri)]
+        paths = [_local_path(root) / name for name in _candidate_names(uri)]
     else:
         written = _local_path(uri)
         paths = [written, Path(unquote(str(written)))]
     for path in paths:
         if ".." in path.parts or not within.hold(to_uri(path.absolute())):
-            raise _outside_roots(message, path)
+            raise _outside_roots(path)
         if path.is_file():
             if leads_out(str(path), within):
-                raise _outside_roots(message, path)
+                raise _outside_roots(path)
             there = Path(os.path.realpath(path))
             return ManifestEntry(location=to_uri(there), path=there)
-    raise batch_file_error(message, paths[0], "is not there, or is no file")
+    raise UnusableFileError("is not there, or is no file", paths[0])
 
 
 def _locate_object(
     message: BatchMessage, uri: str, root: str | None, within: Roots
 ) -> ManifestEntry:
     if root is None:
-        locations = [_s3_uri(message, uri)]
+        locations = [_s3_uri(uri)]
     else:
         locations = [join_uri(root, name) for name in _candidate_names(uri)]
     for location in locations:
         if split_location(location)[1] is not None:
-            raise batch_file_error(
-                message, location, "has a name that looks like a range of a file's bytes"
-            )
+            problem = "has a name that looks like a range of a file's bytes"
+            raise UnusableFileError(problem, location)
         if not within.hold(location):
-            raise _outside_roots(message, location)
-        try:
-            with _translate_store_errors(message, location):
-                return ManifestEntry(
-                    location=location, facts=filesystem_of(location).head(location)
-                )
-        except FileNotFoundError:
-            continue
-    raise batch_file_error(message, locations[0], "is not there")
+            raise _outside_roots(location)
+        with _store_errors(message, location), suppress(FileNotFoundError):
+            facts = filesystem_of(location).head(location)
+            return ManifestEntry(location=location, facts=facts)
+    raise UnusableFileError("is not there", locations[0])
 
 
-def _outside_roots(message: BatchMessage, place: Path | str) -> MessageError:
-    problem = f"{place} lies outside of `batch_roots`, so it was not opened"
-    step = (
-        "Nothing of the manifest was registered. Add the folder of the tap's files to "
-        "`batch_roots` in the target's config, or let the tap write into one that is there"
-    )
-    return MessageError(message.line, problem, message.stream, "manifest", step)
+def _outside_roots(place: Path | str) -> UnusableFileError:
+    problem = "lies outside of `batch_roots`, so it was not opened"
+    return UnusableFileError(problem, place, step=_ADD_ROOT)
 
 
 def _candidate_names(uri: str) -> list[str]:
@@ -222,59 +256,34 @@ def _local_path(uri: str) -> Path:
     return Path(rest.removeprefix("localhost")) if separator else Path(uri)
 
 
-def _s3_uri(message: BatchMessage, uri: str) -> str:
+def _s3_uri(uri: str) -> str:
     """Return the normalized S3 URI of an object or root."""
     if scheme_of(uri) not in S3_SCHEMES:
-        raise batch_file_error(message, uri, f"lies in a {scheme_of(uri)} storage; {_EXPECTED}")
+        raise UnusableFileError(f"lies in a {scheme_of(uri)} storage; {_EXPECTED}", uri)
     plain = as_s3(uri)
     try:
         split_object(plain)
     except InvalidValueError as error:
-        raise batch_file_error(message, uri, f"is no URI of an object; {_EXPECTED}") from error
+        raise UnusableFileError(f"is no URI of an object; {_EXPECTED}", uri) from error
     return plain
 
 
 @contextmanager
-def fetch_entry(message: BatchMessage, place: ManifestEntry) -> Iterator[BatchFile]:
+def fetch_entry(message: BatchMessage, entry: ManifestEntry) -> Iterator[BatchFile]:
     """Yield a local file for an entry; an object is downloaded once, until the context ends.
 
     Raises:
         MessageError: the object is gone, or another version has replaced it.
         RetryableError: the store is currently unreachable.
     """
-    if place.path is not None:
-        yield BatchFile(location=place.location, path=place.path)
+    if entry.path is not None:
+        yield BatchFile(location=entry.location, path=entry.path)
         return
-    etag = None if place.facts is None else place.facts.etag
+    etag = None if entry.facts is None else entry.facts.etag
     with ExitStack() as copies:
-        try:
-            with _translate_store_errors(message, place.location):
-                path = copies.enter_context(local_file(place.location, etag))
-        except FileNotFoundError as error:
-            raise batch_file_error(message, place.location, "is not there any more") from error
-        yield BatchFile(location=place.location, path=path, facts=place.facts)
-
-
-@contextmanager
-def _translate_store_errors(message: BatchMessage, location: str) -> Iterator[None]:
-    """Translate store failures; FileNotFoundError is left to the caller."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        if not is_about_file(location, error):
-            raise _store_unreachable(message.line, location, reason_of(error)) from error
-        raise batch_file_error(message, location, f"cannot be read ({reason_of(error)})") from error
-
-
-def _store_unreachable(line: int, uri: str, reason: str) -> RetryableError:
-    return RetryableError(
-        f"Line {line}, key `manifest`: {uri} cannot be read now ({reason}). "
-        f"Nothing of the manifest was registered, nor is anything that no printed STATE "
-        f"covers. Run again from the last STATE that was printed when the store answers as it "
-        f"should."
-    )
+        with _message_errors(message), _store_errors(message, entry.location):
+            path = copies.enter_context(local_file(entry.location, etag))
+        yield BatchFile(location=entry.location, path=path, facts=entry.facts)
 
 
 def check(
@@ -292,17 +301,21 @@ def check(
             contains anything but objects with all keys, exceeds a limit, or changed while it was
             read.
     """
-    try:
-        before = file.path.stat()
-        _check_compression(message, file)
-        if message.sha256:
-            _check_sha256(message, file, message.sha256[number])
-        count = _count(message, file, keys, limits)
-        after = file.path.stat()
-    except OSError as error:
-        raise batch_file_error(message, file, f"cannot be read ({reason_of(error)})") from error
-    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise batch_file_error(message, file, "changed while it was read")
+    with _message_errors(message, file):
+        try:
+            before = file.path.stat()
+            _check_compression(message, file)
+            if message.sha256:
+                _check_sha256(file, message.sha256[number])
+            if message.encoding.format is Format.PARQUET:
+                count = _count_rows(file, keys, limits)
+            else:
+                count = _count_lines(message, file, keys, limits)
+            after = file.path.stat()
+        except OSError as error:
+            raise UnusableFileError(f"cannot be read ({reason_of(error)})") from error
+        if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+            raise UnusableFileError("changed while it was read")
     facts = file.facts or facts_of_status(after)
     landed = LandedFile(
         location=file.location,
@@ -318,56 +331,46 @@ def _check_compression(message: BatchMessage, file: BatchFile) -> None:
         start = opened.read(4)
     if message.encoding.format is Format.PARQUET:
         if start != b"PAR1":
-            raise batch_file_error(message, file, f"is no parquet file (it begins with {start!r})")
+            raise UnusableFileError(f"is no parquet file (it begins with {start!r})")
         return
-    actual = next(
-        (compression for magic, compression in _MAGIC.items() if start.startswith(magic)),
-        Compression.NONE,
-    )
-    label = message.encoding.compression or Compression.NONE
+    actual = next((found for magic, found in _MAGIC.items() if start.startswith(magic)), None)
+    actual, label = actual or Compression.NONE, message.encoding.compression or Compression.NONE
     if actual is not label and start:
-        problem = (
+        raise UnusableFileError(
             f"has compression {actual.value}, while `encoding.compression` says {label.value} "
-            f"(taps of the Singer SDK write gzip whatever they are told, so tell them gzip)"
+            f"(taps of the Singer SDK always write gzip: set gzip in their config)"
         )
-        raise batch_file_error(message, file, problem)
 
 
-def _check_sha256(message: BatchMessage, file: BatchFile, expected: str) -> None:
+def _check_sha256(file: BatchFile, expected: str) -> None:
     with file.open() as opened:
         sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
     if sha256 != expected.lower():
-        problem = f"has the SHA-256 {sha256}, while its BATCH says {expected}"
-        raise batch_file_error(message, file, problem)
+        raise UnusableFileError(f"has the SHA-256 {sha256}, while its BATCH says {expected}")
 
 
-def _count(
+def _count_lines(
     message: BatchMessage, file: BatchFile, keys: tuple[str, ...], limits: BatchLimits
 ) -> int:
-    if message.encoding.format is Format.PARQUET:
-        return _count_rows(message, file, keys, limits)
     count = 0
     try:
-        for number, line in numbered_lines(message, file, limits):
+        for number, line in _numbered_lines(message, file, limits):
             try:
                 fields = _LINE.decode(line)
                 if not line.isascii():
                     line.decode("utf-8")  # the decoder does not validate text that it skips
             except parser.DECODE_ERRORS as error:
-                problem = f"line {number} is no JSON object ({error})"
-                raise batch_file_error(message, file, problem) from error
+                raise UnusableFileError(f"line {number} is no JSON object ({error})") from error
             for key in keys:
                 if key not in fields:
-                    raise batch_file_error(message, file, f"line {number} lacks the key {key!r}")
+                    raise UnusableFileError(f"line {number} lacks the key {key!r}")
             count += 1
     except DECOMPRESSION_ERRORS as error:
-        raise batch_file_error(message, file, f"is damaged or breaks off ({error})") from error
+        raise UnusableFileError(f"is damaged or breaks off ({error})") from error
     return count
 
 
-def _count_rows(
-    message: BatchMessage, file: BatchFile, keys: tuple[str, ...], limits: BatchLimits
-) -> int:
+def _count_rows(file: BatchFile, keys: tuple[str, ...], limits: BatchLimits) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -375,19 +378,14 @@ def _count_rows(
         with file.open() as opened, pq.ParquetFile(opened) as table:
             row_groups = [table.metadata.row_group(index) for index in range(table.num_row_groups)]
             size_bytes = sum(group.total_byte_size for group in row_groups)
-            packed_bytes = file.path.stat().st_size
-            check_expansion(message, file, limits, packed_bytes, size_bytes)
+            _check_expansion(limits, file.path.stat().st_size, size_bytes)
             missing = [key for key in keys if key not in table.schema_arrow.names]
             if missing:
-                raise batch_file_error(
-                    message, file, f"has no column {missing[0]!r}, which is a key"
-                )
+                raise UnusableFileError(f"has no column {missing[0]!r}, which is a key")
             return sum(len(batch) for batch in table.iter_batches(10_000))
     except (pa.ArrowException, UnicodeDecodeError) as error:  # UnicodeDecodeError: a column name
         text = str(error).partition("\n")[0]
-        raise batch_file_error(
-            message, file, f"is no parquet file that can be read ({text})"
-        ) from error
+        raise UnusableFileError(f"is no parquet file that can be read ({text})") from error
 
 
 def records(
@@ -398,24 +396,25 @@ def records(
     Raises:
         MessageError: a value cannot be represented, or a key is duplicated.
     """
-    if message.encoding.format is Format.PARQUET:
-        for row in _rows(message, file):
-            yield None, _json_value(message, file, row)
-        return
-    for number, line in numbered_lines(message, file, limits):
-        try:
-            record = parser.EXACT_DECODER.decode(line)
-            if not parser.is_complete(record, line):
-                parser.parse(line)
-        except parser.DuplicateKeyError as error:
-            raise batch_file_error(message, file, f"line {number} has {error} twice") from error
-        except parser.DECODE_ERRORS as error:
-            problem = f"line {number} has a value that cannot be told ({error})"
-            raise batch_file_error(message, file, problem) from error
-        yield line, record
+    with _message_errors(message, file):
+        if message.encoding.format is Format.PARQUET:
+            for row in _rows(file):
+                yield None, _json_value(row)
+            return
+        for number, line in _numbered_lines(message, file, limits):
+            try:
+                record = parser.EXACT_DECODER.decode(line)
+                if not parser.is_complete(record, line):
+                    parser.parse(line)
+            except parser.DuplicateKeyError as error:
+                raise UnusableFileError(f"line {number} has {error} twice") from error
+            except parser.DECODE_ERRORS as error:
+                problem = f"line {number} has a value that cannot be told ({error})"
+                raise UnusableFileError(problem) from error
+            yield line, record
 
 
-def _rows(message: BatchMessage, file: BatchFile) -> Iterator[dict[str, Any]]:
+def _rows(file: BatchFile) -> Iterator[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     first = 1
@@ -428,17 +427,15 @@ def _rows(message: BatchMessage, file: BatchFile) -> Iterator[dict[str, Any]]:
         # Python cannot represent some times and time zones.
         text = str(error).partition("\n")[0]
         problem = f"has a value, in record {first} or behind it, that cannot be told ({text})"
-        raise batch_file_error(message, file, problem) from error
+        raise UnusableFileError(problem) from error
 
 
-def numbered_lines(
+def _numbered_lines(
     message: BatchMessage, file: BatchFile, limits: BatchLimits
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the non-blank lines of a file with their line numbers, counted from 1.
 
-    Raises:
-        MessageError: a line is too long, or the file expands too much when it is decompressed.
-            Reading stops there.
+    Reading stops at a line that is too long, and where the file expands too much.
     """
     number = size_bytes = 0
     most = limits.max_line_bytes
@@ -449,9 +446,9 @@ def numbered_lines(
             number += 1
             if len(line) > most and not line.endswith(b"\n"):
                 problem = f"line {number} has more than {most} bytes (`max_line_bytes`)"
-                raise batch_file_error(message, file, problem)
+                raise UnusableFileError(problem)
             size_bytes += len(line)
-            check_expansion(message, file, limits, packed_bytes, size_bytes)
+            _check_expansion(limits, packed_bytes, size_bytes)
             text = line.strip(_BLANKS)
             if text:
                 yield number, text
@@ -474,35 +471,23 @@ def _decompressed(message: BatchMessage, raw: IO[bytes]) -> Iterator[IO[bytes]]:
             yield raw
 
 
-def check_expansion(
-    message: BatchMessage,
-    file: BatchFile,
-    limits: BatchLimits,
-    packed_bytes: int,
-    size_bytes: int,
-) -> None:
-    """Check how much larger a file becomes when it is decompressed.
-
-    Raises:
-        MessageError: it exceeds the limit.
-    """
+def _check_expansion(limits: BatchLimits, packed_bytes: int, size_bytes: int) -> None:
     if size_bytes >= _MIN_CHECKED_BYTES and size_bytes > limits.max_expansion * packed_bytes:
-        problem = (
+        raise UnusableFileError(
             f"becomes more than {limits.max_expansion} times as large when it is decompressed "
             f"(`max_expansion`)"
         )
-        raise batch_file_error(message, file, problem)
 
 
-def _json_value(message: BatchMessage, file: BatchFile, value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """Return a table's value as JSON represents it: times and binary values become text."""
     match value:
         case dict():
-            return {str(name): _json_value(message, file, item) for name, item in value.items()}
+            return {str(name): _json_value(item) for name, item in value.items()}
         case list() | tuple():
-            return [_json_value(message, file, item) for item in value]
+            return [_json_value(item) for item in value]
         case float() if not math.isfinite(value):
-            raise batch_file_error(message, file, f"has {value}, which is no number in JSON")
+            raise UnusableFileError(f"has {value}, which is no number in JSON")
         case datetime() | date() | time():
             return value.isoformat()
         case bytes():
@@ -511,11 +496,3 @@ def _json_value(message: BatchMessage, file: BatchFile, value: Any) -> Any:
             return str(value)
         case _:
             return value
-
-
-def batch_file_error(
-    message: BatchMessage, file: BatchFile | Path | str, problem: str
-) -> MessageError:
-    """Build the error for a file of a manifest."""
-    step = "Nothing of the manifest was registered. Let the tap write it again"
-    return MessageError(message.line, f"{file} {problem}", message.stream, "manifest", step)

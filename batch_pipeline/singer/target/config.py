@@ -8,9 +8,10 @@ import difflib
 import os
 import re
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
+from enum import StrEnum
 from importlib import import_module
 from math import isfinite
 from pathlib import Path
@@ -32,8 +33,6 @@ from batch_pipeline.model.stream import STREAM_NAME, SourceFormat
 from batch_pipeline.singer.parser import (
     MAX_LINE_BYTES,
     SINGER_FORMATS,
-    BatchConfig,
-    read_batch_config,
 )
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ class TargetConfig:
     max_expansion: int = 250
     batch_roots: Roots = field(default_factory=lambda: Roots(uris=(), key="batch_roots"))
     copies_batch_files: bool = False
-    batch_config: BatchConfig | None = None
+    batch_root: str | None = None  # `storage.root` of `batch_config`
 
 
 def read_config(written: Mapping[str, Any], known: Mapping[str, Any]) -> TargetConfig:
@@ -145,13 +144,12 @@ def read_config(written: Mapping[str, Any], known: Mapping[str, Any]) -> TargetC
     batch_files = settings.get("batch_files", "register")
     if batch_files not in ("register", "copy"):
         raise InvalidValueError("batch_files", batch_files, "register or copy")
-    has_batches = "batch_config" in settings
     return TargetConfig(
         home=_path(settings, "home"),
         streams_folder=_path(settings, "streams_folder"),
         inventory_conn=settings.get("inventory_conn"),
         landing_root=_path(settings, "landing_root"),
-        create_streams=_typed(settings, "create_streams", bool, default=True),
+        create_streams=_flag(settings, "create_streams", default=True),
         stream_names=_stream_names(settings.get("stream_names", {})),
         encoding=_encoding(settings),
         bounds=_bounds(settings),
@@ -159,18 +157,16 @@ def read_config(written: Mapping[str, Any], known: Mapping[str, Any]) -> TargetC
         max_expansion=_count(settings, "max_expansion", ReadLimits().max_expansion),
         batch_roots=_roots(settings),
         copies_batch_files=batch_files == "copy",
-        batch_config=_batch_config(settings["batch_config"]) if has_batches else None,
+        batch_root=read_batch_config(settings.get("batch_config", {})),
     )
 
 
 def _encoding(settings: Mapping[str, Any]) -> Encoding:
-    formats = [supported.value for supported in SINGER_FORMATS]
     named = settings.get("format", "jsonl")
-    if named not in formats:
-        raise InvalidValueError("format", named, " or ".join(formats))
-    default = PART_FORMATS[Format(named)].compressions[0].value
-    compression = settings.get("compression", default)
-    if compression not in [supported.value for supported in Compression]:
+    if named not in SINGER_FORMATS:
+        raise InvalidValueError("format", named, " or ".join(SINGER_FORMATS))
+    compression = settings.get("compression", PART_FORMATS[Format(named)].compressions[0])
+    if compression not in list(Compression):
         raise InvalidValueError("compression", compression, ", ".join(Compression))
     return Encoding(format=Format(named), compression=Compression(compression))
 
@@ -205,11 +201,11 @@ def _count(settings: Mapping[str, Any], key: str, default: int) -> int:
     return value
 
 
-def _typed(settings: Mapping[str, Any], key: str, kind: type, *, default: bool) -> bool:
+def _flag(settings: Mapping[str, Any], key: str, *, default: bool) -> bool:
     value = settings.get(key, default)
-    if type(value) is not kind:
+    if not isinstance(value, bool):
         raise InvalidValueError(key, value, "true or false")
-    return bool(value)
+    return value
 
 
 def _path(settings: Mapping[str, Any], key: str) -> Path | None:
@@ -224,12 +220,49 @@ def _path(settings: Mapping[str, Any], key: str) -> Path | None:
     return _absolute(key, value)
 
 
-def _batch_config(written: object) -> BatchConfig:
-    read = read_batch_config(written)
-    if read.storage is None or scheme_of(read.storage.root):
-        return read
-    root = _absolute("batch_config.storage.root", read.storage.root)
-    return replace(read, storage=replace(read.storage, root=str(root)))
+def read_batch_config(written: object) -> str | None:
+    """Validate the value of `batch_config` and return its `storage.root`.
+
+    Raises:
+        InvalidValueError: a key is unknown or has an invalid value; names the key.
+    """
+    key = "batch_config"
+    settings = _object(key, written, ("encoding", "storage", "batch_size"))
+    _count({f"{key}.batch_size": settings.get("batch_size", 1)}, f"{key}.batch_size", 1)
+    if settings.get("encoding") is not None:
+        name = f"{key}.encoding"
+        encoding = _object(name, settings["encoding"], ("format", "compression"))
+        _check(f"{name}.format", encoding.get("format"), Format)
+        if encoding.get("compression") is not None:
+            _check(f"{name}.compression", encoding["compression"], Compression)
+    if settings.get("storage") is None:
+        return None
+    name = f"{key}.storage"
+    storage = _object(name, settings["storage"], ("root", "prefix", "params"))
+    root, prefix, params = storage.get("root"), storage.get("prefix"), storage.get("params")
+    if not isinstance(root, str) or not root:
+        raise InvalidValueError(f"{name}.root", root, "a URL or a path")
+    if prefix is not None and not isinstance(prefix, str):
+        raise InvalidValueError(f"{name}.prefix", prefix, "text")
+    if params is not None and not isinstance(params, Mapping):
+        raise InvalidValueError(f"{name}.params", params, "keys and values")
+    return root if scheme_of(root) else str(_absolute(f"{name}.root", root))
+
+
+def _object(name: str, written: object, known: Sequence[str]) -> Mapping[str, Any]:
+    if not isinstance(written, Mapping):
+        raise InvalidValueError(name, written, f"an object with {', '.join(known)}")
+    for key, value in written.items():
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            expected = f"did you mean {near[0]}?" if near else f"only {', '.join(known)}"
+            raise InvalidValueError(f"{name}.{key}", value, f"no such key; {expected}")
+    return written
+
+
+def _check(name: str, value: object, known: type[StrEnum]) -> None:
+    if not isinstance(value, str) or value not in set(known):
+        raise InvalidValueError(name, value, f"one of {', '.join(known)}")
 
 
 def _roots(settings: Mapping[str, Any]) -> Roots:

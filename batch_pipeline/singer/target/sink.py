@@ -167,9 +167,7 @@ class LandingSink(Sink):
         limits = BatchLimits(
             max_line_bytes=settings.max_line_bytes, max_expansion=settings.max_expansion
         )
-        storage = None if settings.batch_config is None else settings.batch_config.storage
-        root = None if storage is None else storage.root
-        places = locate(message, root, settings.batch_roots)
+        places = locate(message, settings.batch_root, settings.batch_roots)
         keys = self._keys if stream_map is None else ()  # a map may rename them
         with ExitStack() as copies:
             batch = [copies.enter_context(fetch_entry(message, place)) for place in places]

@@ -7,9 +7,10 @@ import zlib
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import IO, Any, Protocol, assert_never
+from typing import IO, Any, ClassVar, assert_never
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,8 +23,6 @@ from batch_pipeline.model.schema import Column, ColumnType, schema_of
 from batch_pipeline.singer.target.errors import RowMismatchError
 
 _GZIP_CONTAINER = 31  # zlib's window bits: 15, plus 16 for a gzip header without time or name
-_CHUNK = 512 * 1024
-_GROUP_BYTES = 16 * 2**20
 _ZLIB: Any = import_module("isal.isal_zlib") if find_spec("isal") is not None else zlib
 _TYPES = {
     ColumnType.BOOLEAN: pa.bool_(),
@@ -42,59 +41,70 @@ _KINDS = {
 }
 
 
-class RecordWriter(Protocol):
-    """A writer of records to an open file."""
+class RecordWriter:
+    """A writer of records, which are buffered, to an open file."""
 
-    records: int
-    size_bytes: int  # before compression
+    _buffer_bytes: ClassVar[int]
+
+    def __init__(self) -> None:
+        self.records = self.size_bytes = 0  # before compression
+        self._rows: list[Any] = []
+        self._flush_at = self._buffer_bytes
 
     def write(self, text: bytes, record: dict[str, Any]) -> None:
-        """Write a record; `text` is its JSON text, `record` its value."""
-        ...
+        """Write a record; `text` is its JSON text, `record` its value.
+
+        Raises:
+            RowMismatchError: the record does not fit the columns of a table.
+        """
+        self._append(text, record)
+        self.records += 1
+        if self.size_bytes >= self._flush_at:
+            self._flush()
+            self._flush_at = self.size_bytes + self._buffer_bytes
 
     def finish(self) -> None:
         """Write buffered data, so that the file is complete."""
-        ...
-
-    def abandon(self) -> None:
-        """Drop buffered data; the file is about to be removed."""
-        ...
-
-
-class JsonLines:
-    """Records as written, one per line; compressed with ISA-L where it is installed."""
-
-    def __init__(self, file: IO[bytes], compression: Compression) -> None:
-        self.records = self.size_bytes = 0
-        self._file, self._buffer, self._buffered_bytes = file, list[bytes](), 0
-        self._compressor = _compressor(compression)
-
-    def write(self, text: bytes, record: dict[str, Any]) -> None:
-        """Write a record. A carriage return between its tokens, valid in JSON, ends no line."""
-        self._buffer.append(text)
-        self.records += 1
-        self.size_bytes += len(text) + 1
-        self._buffered_bytes += len(text) + 1
-        if self._buffered_bytes >= _CHUNK:
-            self._flush()
-
-    def finish(self) -> None:
-        """Write buffered data and the end of the compressed stream."""
         self._flush()
-        if self._compressor is not None:
-            self._file.write(self._compressor.flush())
+        self._close()
 
     def abandon(self) -> None:
         """Drop buffered data; the file is about to be removed."""
-        self._buffer = []
+        self._rows = []
+
+    def _append(self, text: bytes, record: dict[str, Any]) -> None:
+        raise NotImplementedError
 
     def _flush(self) -> None:
-        if not self._buffer:
-            return
-        self._buffer.append(b"")
-        data = b"\n".join(self._buffer)
-        self._buffer, self._buffered_bytes = [], 0
-        self._file.write(data if self._compressor is None else self._compressor.compress(data))
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        raise NotImplementedError
+
+
+class JsonLines(RecordWriter):
+    """Records as written, one per line; compressed with ISA-L where it is installed."""
+
+    _buffer_bytes = 512 * 1024
+
+    def __init__(self, file: IO[bytes], compression: Compression) -> None:
+        super().__init__()
+        self._file, self._compressor = file, _compressor(compression)
+
+    def _append(self, text: bytes, record: dict[str, Any]) -> None:
+        # A carriage return between its tokens, valid in JSON, ends no line.
+        self._rows.append(text)
+        self.size_bytes += len(text) + 1
+
+    def _flush(self) -> None:
+        if self._rows:
+            data = b"\n".join([*self._rows, b""])
+            self._rows = []
+            self._file.write(data if self._compressor is None else self._compressor.compress(data))
+
+    def _close(self) -> None:
+        if self._compressor is not None:
+            self._file.write(self._compressor.flush())
 
 
 def _compressor(compression: Compression) -> Any:
@@ -111,26 +121,26 @@ def _compressor(compression: Compression) -> Any:
             assert_never(compression)
 
 
-class ParquetRows:
+class ParquetRows(RecordWriter):
     """A parquet table, written in row groups of at most 16 MiB of JSON text."""
+
+    _buffer_bytes = 16 * 2**20
 
     def __init__(
         self, file: IO[bytes], compression: Compression, schema: Mapping[str, Any]
     ) -> None:
-        self.records = self.size_bytes = 0
+        super().__init__()
         self._columns = {column.name: column for column in _columns(schema)}
         types = [(column.name, _arrow_type(column)) for column in self._columns.values()]
         self._schema = pa.schema(types)
         self._writer = pq.ParquetWriter(file, self._schema, compression=compression.value)
-        self._rows: list[dict[str, Any]] = []
-        self._buffered_bytes = 0
 
-    def write(self, text: bytes, record: dict[str, Any]) -> None:
-        """Write a record.
+    def abandon(self) -> None:
+        """Drop buffered rows; the file is about to be removed."""
+        super().abandon()
+        self._close()
 
-        Raises:
-            RowMismatchError: a property has no column, or its value does not fit the column.
-        """
+    def _append(self, text: bytes, record: dict[str, Any]) -> None:
         row = {}
         for name, value in record.items():
             column = self._columns.get(name)
@@ -138,21 +148,7 @@ class ParquetRows:
                 raise RowMismatchError(f"property {name} is not in the SCHEMA, so it has no column")
             row[name] = None if value is None else _cell(column, value)
         self._rows.append(row)
-        self.records += 1
         self.size_bytes += len(text)
-        self._buffered_bytes += len(text)
-        if self._buffered_bytes >= _GROUP_BYTES:
-            self._flush()
-
-    def finish(self) -> None:
-        """Write buffered rows and the footer of the file."""
-        self._flush()
-        self._writer.close()
-
-    def abandon(self) -> None:
-        """Drop buffered rows; the file is about to be removed."""
-        self._rows = []
-        self._writer.close()
 
     def _flush(self) -> None:
         if self._rows:
@@ -161,7 +157,10 @@ class ParquetRows:
             except (pa.ArrowException, OverflowError) as error:
                 raise RowMismatchError(str(error)) from error
             self._writer.write_table(table)
-        self._rows, self._buffered_bytes = [], 0
+        self._rows = []
+
+    def _close(self) -> None:
+        self._writer.close()
 
 
 def _columns(schema: Mapping[str, Any]) -> list[Column]:
@@ -183,35 +182,27 @@ def _arrow_type(column: Column) -> pa.DataType:
 
 
 def _cell(column: Column, value: Any) -> Any:
-    kind = _KINDS.get(column.type)
-    convert = _CONVERSIONS.get(column.type)
-    if kind is None and convert is None:
-        return serialize_json(value)
-    is_whole = column.type is ColumnType.INTEGER and isinstance(value, Decimal)
-    if is_whole and value == value.to_integral_value():
-        return int(value)
-    try:
-        if convert is not None:
+    convert, kind = _CONVERSIONS.get(column.type), _KINDS.get(column.type)
+    if convert is not None:
+        try:
             return convert(value)
-    except (ValueError, TypeError, ArithmeticError) as error:
-        raise RowMismatchError(f"property {column.name} is no {column.type} ({error})") from error
+        except (ValueError, TypeError, ArithmeticError) as error:
+            problem = f"property {column.name} is no {column.type} ({error})"
+            raise RowMismatchError(problem) from error
+    if kind is None:
+        return serialize_json(value)
+    if kind is int and isinstance(value, Decimal) and value == value.to_integral_value():
+        return int(value)
     if type(value) is not kind:
-        raise RowMismatchError(
-            f"property {column.name} is {value!r:.80}, which is no {column.type}"
-        )
+        problem = f"property {column.name} is {value!r:.80}, which is no {column.type}"
+        raise RowMismatchError(problem)
     return value
 
 
-def _number(value: Any) -> float:
+def _number(value: Any, kind: type[float | Decimal]) -> float | Decimal:
     if isinstance(value, bool | str | list | dict):
         raise TypeError(f"{value!r:.80}")
-    return float(value)
-
-
-def _decimal(value: Any) -> Decimal:
-    if isinstance(value, bool | str | list | dict):
-        raise TypeError(f"{value!r:.80}")
-    return Decimal(value)
+    return kind(value)
 
 
 def _instant(value: str) -> datetime:
@@ -227,8 +218,8 @@ def _day(value: str) -> date:
 
 
 _CONVERSIONS: dict[ColumnType, Callable[[Any], Any]] = {
-    ColumnType.NUMBER: _number,
-    ColumnType.DECIMAL: _decimal,
+    ColumnType.NUMBER: partial(_number, kind=float),
+    ColumnType.DECIMAL: partial(_number, kind=Decimal),
     ColumnType.DATE: _day,
     ColumnType.TIME: time.fromisoformat,
     ColumnType.TIMESTAMP: _instant,

@@ -35,8 +35,7 @@ from batch_pipeline.model.manifest import Origin, OriginItem, OriginJob
 from batch_pipeline.model.manifest_file import ManifestUnfitError, parse_manifest_file, stream_of
 from batch_pipeline.model.schema import RecordSchema, schema_of
 from batch_pipeline.singer.bookmarks import read_bookmark
-from batch_pipeline.singer.parser import read_batch_config
-from batch_pipeline.singer.target.config import CONFIG_SCHEMA, read_config
+from batch_pipeline.singer.target.config import CONFIG_SCHEMA, read_batch_config, read_config
 from batch_pipeline.storage.manifest_files import check_manifest_file, manifest_file_text
 from batch_pipeline_tests.config import test_stream_file, test_stream_file_tables
 from batch_pipeline_tests.factories import NOON, manifest, part_file, record_schema

@@ -114,11 +114,9 @@ def test_path_that_no_folder_can_have_is_refused_with_what_to_write(
 def test_home_folder_of_a_user_is_meant_wherever_a_path_starts_with_it() -> None:
     """Expect no folder that is called ~."""
     read = _read(home="~/here", batch_roots=["~/b"], batch_config={"storage": {"root": "~/b"}})
-    assert read.batch_config is not None
-    assert read.batch_config.storage is not None
     assert read.home == Path.home() / "here"
     assert read.batch_roots.uris == ((Path.home() / "b").as_uri(),)
-    assert read.batch_config.storage.root == str(Path.home() / "b")
+    assert read.batch_root == str(Path.home() / "b")
 
 
 def test_roots_of_batch_files_are_folders_and_prefixes() -> None:
