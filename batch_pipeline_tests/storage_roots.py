@@ -1,78 +1,70 @@
-"""A storage root on a disk or in a bucket, with what a test does there by hand."""
+"""A folder of a disk or a prefix of keys in a store, with what a test does there by hand."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from uuid import uuid4
 
+from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.location import is_object, join_uri, to_path, to_uri
 from batch_pipeline.model.stream import Storage
-from batch_pipeline.storage.filesystem import filesystem_of
+from batch_pipeline.storage.filesystem import FileSystem, filesystem_of
 from batch_pipeline.storage.part_storage import PartFileStorage
-from batch_pipeline.storage.s3 import S3
-
-
-class Root(Protocol):
-    """A storage root."""
-
-    @property
-    def uri(self) -> str:
-        """Where it is."""
-
-    def put(self, name: str, content: bytes = b"") -> str:
-        """Write a file and give its URI."""
-
-    def names(self) -> list[str]:
-        """List all files below it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
-    """A root on a disk."""
-
-    path: Path
-
-    @property
-    def uri(self) -> str:
-        """Where it is."""
-        return to_uri(self.path)
-
-    def put(self, name: str, content: bytes = b"") -> str:
-        """Write a file and give its URI."""
-        path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        return to_uri(path)
-
-    def names(self) -> list[str]:
-        """List all files below it."""
-        found = (path for path in self.path.rglob("*") if path.is_file())
-        return sorted(str(path.relative_to(self.path)) for path in found)
-
-
-@dataclass(frozen=True, slots=True)
-class Prefix:
-    """A root in a bucket."""
+class Root:
+    """A folder, or a prefix of keys; a folder need not exist."""
 
     uri: str
 
     def put(self, name: str, content: bytes = b"") -> str:
-        """Write an object and give its URI."""
-        uri = join_uri(self.uri, name)
-        S3.put(uri, content)
+        """Write a file and return its URI."""
+        uri = self._files.join(self.uri, name)
+        self._files.make_folder(uri.rpartition("/")[0], parents=True)
+        self._files.put(uri, content)
         return uri
 
+    def land(self, name: str, content: bytes) -> LandedFile:
+        """Write a file and return what a listing says of it."""
+        uri = self.put(name, content)
+        facts = self._files.head(uri)
+        return LandedFile(
+            location=uri,
+            size_bytes=facts.size_bytes,
+            modified_at=facts.modified_at,
+            etag=facts.etag,
+        )
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        self._files.delete(self._files.join(self.uri, name))
+
     def names(self) -> list[str]:
-        """List all objects below it."""
-        return sorted(one.name for one in S3.list(f"{self.uri}/"))
+        """List all files below it, hidden ones included."""
+        if is_object(self.uri):
+            return sorted(one.name for one in self._files.list(f"{self.uri}/"))
+        folder = Path(to_path(self.uri))
+        found = (path for path in folder.rglob("*") if path.is_file())
+        return sorted(str(path.relative_to(folder)) for path in found)
+
+    @property
+    def _files(self) -> FileSystem:
+        return filesystem_of(self.uri)
 
 
-def root_at(uri: str) -> Root:
-    """Give the root at a URI."""
-    return Prefix(uri) if is_object(uri) else Folder(Path(to_path(uri)))
+def new_folder(path: Path) -> Root:
+    """Make a folder."""
+    path.mkdir()
+    return Root(to_uri(path))
+
+
+def new_prefix(uri: str) -> Root:
+    """Return a prefix of a bucket, or of a prefix, that nobody else uses."""
+    return Root(join_uri(uri, uuid4().hex[:8]))
 
 
 def storage_at(uri: str, prefix: str = "") -> PartFileStorage:
-    """Give the storage with a root."""
+    """Return the storage with a root."""
     return PartFileStorage(Storage(root=uri, prefix=prefix))
 
 

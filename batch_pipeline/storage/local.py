@@ -328,19 +328,17 @@ def _walk(
                 if recursive and not name.startswith("."):
                     path, own = f"{folder}/{name}", f"{below}{name}/"
                     yield from _walk(path, "", recursive=True, below=own, is_known=is_known)
-            elif not (is_known and _is_known(below + name, entry, is_known)) and _is_file(entry):
+                continue
+            # A link is never known, because its target may be elsewhere now.
+            if is_known and not entry.is_symlink():
+                try:
+                    status = entry.stat()
+                    if is_known(below + name, status.st_size, status.st_mtime_ns // 1000):
+                        continue
+                except OSError:
+                    pass  # it is gone, or the listing raises the error
+            if _is_file(entry):
                 yield below + name, entry
-
-
-def _is_known(name: str, entry: "os.DirEntry[str]", is_known: IsKnown) -> bool:
-    """Return whether a file is known; a link never is, because its target may be elsewhere now."""
-    if entry.is_symlink():
-        return False
-    try:
-        status = entry.stat()
-    except OSError:
-        return False  # it is gone, or the listing raises the error
-    return is_known(name, status.st_size, status.st_mtime_ns // 1000)
 
 
 def _is_file(entry: "os.DirEntry[str]") -> bool:

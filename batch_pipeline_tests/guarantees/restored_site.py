@@ -30,7 +30,7 @@ from batch_pipeline.pipeline.attempt import EncodeContext, encode
 from batch_pipeline.pipeline.restore_check import ensure_inventory_current
 from batch_pipeline.singer.bookmarks import Bookmark
 from batch_pipeline_tests.seeds import query
-from batch_pipeline_tests.storage_roots import Root, content, root_at
+from batch_pipeline_tests.storage_roots import Root, content
 
 _ID = Column(name="order_id", type=ColumnType.INTEGER)
 _LONG_AGO = 1_700_000_000
@@ -173,7 +173,7 @@ class Site:
     @property
     def storage(self) -> Root:
         """The storage root."""
-        return root_at(self.stream.storage.root)
+        return Root(self.stream.storage.root)
 
     def land(self, first: int, last: int) -> None:
         """Let files land that hold a line each, their number."""

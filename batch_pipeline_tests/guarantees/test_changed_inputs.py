@@ -21,7 +21,8 @@ from batch_pipeline.model.location import to_path
 from batch_pipeline.model.record_rules import BadFileKind, BadFileRules, OnBadFile
 from batch_pipeline_tests.encode.landed_files import STREAM
 from batch_pipeline_tests.proofs import Figures
-from batch_pipeline_tests.storage.places import Folder, between, content, task
+from batch_pipeline_tests.storage.places import between, task
+from batch_pipeline_tests.storage_roots import content, new_folder
 
 ROWS = 50_000
 
@@ -104,8 +105,8 @@ def test_file_that_changed_before_it_was_read_is_told_and_nothing_of_it_written(
     """Expect every change to be named, of the same size too, and the neighbours to be written."""
     made = FORMATS[name]
     for change, deed in CHANGES.items():
-        landing, storage = Folder(tmp_path / change), Folder(tmp_path / f"{change}-out")
-        files = [landing.put(f"{number}.dat", made(number * ROWS)) for number in (0, 1, 2)]
+        landing, storage = new_folder(tmp_path / change), new_folder(tmp_path / f"{change}-out")
+        files = [landing.land(f"{number}.dat", made(number * ROWS)) for number in (0, 1, 2)]
         path = Path(to_path(files[1].location))
         deed(path, made(9 * ROWS))
         later(path)
@@ -117,7 +118,7 @@ def test_file_that_changed_before_it_was_read_is_told_and_nothing_of_it_written(
         assert [item.bad_kind for item in report.items] == [None, kind, None]
         assert [item.written for item in report.items] == [ROWS, 0, ROWS]
         [part] = report.part_files
-        assert len(gzip.decompress(content(part)).splitlines()) == 2 * ROWS
+        assert len(gzip.decompress(content(part.uri)).splitlines()) == 2 * ROWS
         figures(changes=1, told=1, read_silently=0)
 
 
@@ -133,8 +134,8 @@ def test_file_that_changes_while_it_is_read_is_told(
     """
     made, times = FORMATS[name], 5
     for number in range(times):
-        landing = Folder(tmp_path / str(number))
-        file = landing.put("orders", made(0))
+        landing = new_folder(tmp_path / str(number))
+        file = landing.land("orders", made(0))
         already = number * (file.size_bytes or 0) // times
         file = LandedFile(location=file.location) if number % 2 else file
         with pytest.raises(BadFileError) as caught:
@@ -157,7 +158,7 @@ def _read(file: LandedFile, already: int, change: Callable[[Path], None]) -> Non
 @pytest.mark.guarantee("G9")
 def test_file_whose_facts_were_not_noted_is_compared_with_nothing(tmp_path: Path) -> None:
     """Expect the limit of the promise: what a user's table does not tell cannot be missed."""
-    file = Folder(tmp_path / "in").put("orders", rows(0))
+    file = new_folder(tmp_path / "in").land("orders", rows(0))
     assert file.modified_at is not None
     other_time = replace(file, modified_at=file.modified_at - timedelta(seconds=1))
     with pytest.raises(BadFileError), open_source(other_time, STREAM):

@@ -16,7 +16,7 @@ from batch_pipeline.pipeline.reconcile import Reconciled, reconcile
 from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.concurrency import eventually, python, said
 from batch_pipeline_tests.seeds import CLAIM_AND_WAIT, claimed, expire, planned, publish, query
-from batch_pipeline_tests.storage_roots import content, root_at, storage_at
+from batch_pipeline_tests.storage_roots import Root, content, storage_at
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_reconcile_of_a_pointer_that_is_there_only_remembers_it(
     uri = any_storage.point_to(publish(database, planned(database)[0]))
     assert _reconcile(database, any_storage) == Reconciled(attempts=0, pointers=1)
     assert query(database, "SELECT pointer_uri FROM batch_pipeline.attempt") == [(uri,)]
-    assert root_at(uri.rpartition("/")[0]).names() == [uri.rpartition("/")[2]]
+    assert Root(uri.rpartition("/")[0]).names() == [uri.rpartition("/")[2]]
 
 
 def test_reconcile_writes_the_pointers_behind_one_whose_name_is_taken(

@@ -28,7 +28,8 @@ from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.encode.landed_files import STREAM
 from batch_pipeline_tests.object_store import ObjectStore
 from batch_pipeline_tests.spark.encode_fixture import CONTEXT
-from batch_pipeline_tests.storage.places import Folder, Place, Prefix, between, content
+from batch_pipeline_tests.storage.places import between
+from batch_pipeline_tests.storage_roots import Root, content, new_folder, new_prefix
 from batch_pipeline_tests.store_faults import Faults, proxy
 
 MIB = 2**20
@@ -130,22 +131,22 @@ def ids(result: EncodeResult) -> list[int]:
     return [
         json.loads(line)["id"]
         for part in result.part_files
-        for line in gzip.decompress(content(part)).splitlines()
+        for line in gzip.decompress(content(part.uri)).splitlines()
     ]
 
 
 def test_encode_between_any_two_places_gives_the_same_bytes(
     session: SparkSession, bucket: str, tmp_path: Path
 ) -> None:
-    pairs: list[tuple[Place, Place]] = [
-        (Folder(tmp_path / "landing"), Folder(tmp_path / "batches")),
-        (Prefix(bucket), Prefix(bucket)),
-        (Prefix(bucket), Folder(tmp_path / "from-store")),
-        (Folder(tmp_path / "to-store"), Prefix(bucket)),
+    pairs: list[tuple[Root, Root]] = [
+        (new_folder(tmp_path / "landing"), new_folder(tmp_path / "batches")),
+        (new_prefix(bucket), new_prefix(bucket)),
+        (new_prefix(bucket), new_folder(tmp_path / "from-store")),
+        (new_folder(tmp_path / "to-store"), new_prefix(bucket)),
     ]
     results = []
     for landing, storage in pairs:
-        files = [landing.put(name, data) for name, data in LANDED.items()]
+        files = [landing.land(name, data) for name, data in LANDED.items()]
         result = encode(session, between(STREAM, landing, storage), files)
         assert len(storage.names()) == len(result.part_files)
         results.append(result)
@@ -158,9 +159,9 @@ def test_encode_between_any_two_places_gives_the_same_bytes(
 def test_parts_of_an_object_of_which_nothing_was_noted_are_of_one_version(
     session: SparkSession, bucket: str
 ) -> None:
-    landing, storage = Prefix(bucket), Prefix(bucket)
+    landing, storage = new_prefix(bucket), new_prefix(bucket)
     stream = between(STREAM, landing, storage)
-    file = landing.put("large.jsonl", jsonl())
+    file = landing.land("large.jsonl", jsonl())
     item = Item(id=1, file=LandedFile(location=file.location), row_weight=file.size_bytes)
     jobs = SparkJobRunner(lambda: session, stream.storage, "orders-1", EncodeCallbacks())
     works = split_files([item], stream, jobs)[1]
@@ -168,9 +169,9 @@ def test_parts_of_an_object_of_which_nothing_was_noted_are_of_one_version(
 
 
 def test_ranges_of_an_object_give_its_records_once(session: SparkSession, bucket: str) -> None:
-    landing, storage = Prefix(bucket), Prefix(bucket)
+    landing, storage = new_prefix(bucket), new_prefix(bucket)
     stream = between(STREAM, landing, storage)
-    file = landing.put("large.csv", csv())
+    file = landing.land("large.csv", csv())
     ranges = list(ItemCutter(stream=stream, most_bytes=MIB).ranges(file))
     assert len(ranges) == 6
     assert {one.etag for one in ranges} == {file.etag}
@@ -178,18 +179,18 @@ def test_ranges_of_an_object_give_its_records_once(session: SparkSession, bucket
     assert ids(result) == list(range(COUNT))
     assert {item.etag for item in result.items} == {file.etag}
 
-    landing.put("large.csv", csv()[:-2] + b'c"\n')
+    landing.land("large.csv", csv()[:-2] + b'c"\n')
     rules = BadFileRules.all(OnBadFile.QUARANTINE)
     result = encode(session, replace(stream, on_bad_file=rules), ranges)
     assert {item.bad_kind for item in result.items} == {BadFileKind.CHANGED}
 
 
 def test_encode_with_bad_objects_sets_them_aside(session: SparkSession, bucket: str) -> None:
-    landing, storage = Prefix(bucket), Prefix(bucket)
+    landing, storage = new_prefix(bucket), new_prefix(bucket)
     rules = BadFileRules.all(OnBadFile.QUARANTINE)
     stream = replace(between(STREAM, landing, storage), on_bad_file=rules)
-    files = [landing.put(name, data) for name, data in LANDED.items()]
-    landing.put("2.jsonl", jsonl().replace(b"x", b"y"))
+    files = [landing.land(name, data) for name, data in LANDED.items()]
+    landing.land("2.jsonl", jsonl().replace(b"x", b"y"))
     landing.remove("4.jsonl.gz")
     result = encode(session, stream, files)
     kinds = [item.bad_kind for item in result.items]
@@ -197,7 +198,7 @@ def test_encode_with_bad_objects_sets_them_aside(session: SparkSession, bucket: 
     told = [
         json.loads(line)["location"]
         for part in result.quarantine_files
-        for line in gzip.decompress(content(part)).splitlines()
+        for line in gzip.decompress(content(part.uri)).splitlines()
     ]
     assert told == [files[1].location, files[3].location]
     assert len(storage.names()) == len(result.part_files) + len(result.quarantine_files)
@@ -211,10 +212,10 @@ def test_encode_with_a_store_out_of_reach_says_so(
     tmp_path: Path,
     transform: str | None,
 ) -> None:
-    landing, storage = Prefix(bucket), Folder(tmp_path / "batches")
+    landing, storage = new_prefix(bucket), new_folder(tmp_path / "batches")
     rules = BadFileRules.all(OnBadFile.QUARANTINE)
     stream = replace(between(STREAM, landing, storage), on_bad_file=rules, transform=transform)
-    files = [landing.put(name, LANDED["5.csv"]) for name in ("1.csv", "a {b}.csv")]
+    files = [landing.land(name, LANDED["5.csv"]) for name in ("1.csv", "a {b}.csv")]
     # A transformed stream is read twice: then it is the second time that fails.
     workers_store.slow_down(1, target="a%20%7Bb%7D.csv", skip=int(transform is not None))
     with pytest.raises(SourceUnavailableError, match="SlowDown") as caught:
@@ -226,17 +227,17 @@ def test_encode_with_a_store_out_of_reach_says_so(
 def test_encode_through_a_transform_reads_and_writes_objects(
     session: SparkSession, bucket: str
 ) -> None:
-    landing, storage = Prefix(bucket), Prefix(bucket)
+    landing, storage = new_prefix(bucket), new_prefix(bucket)
     stream = replace(between(STREAM, landing, storage), transform=UNCHANGED)
-    files = [landing.put(name, LANDED[name]) for name in ("4.jsonl.gz", "5.csv")]
+    files = [landing.land(name, LANDED[name]) for name in ("4.jsonl.gz", "5.csv")]
     assert sorted(ids(encode(session, stream, files))) == [7, 8]
 
 
 def test_encode_that_is_called_off_leaves_neither_object_nor_upload(
     session: SparkSession, bucket: str
 ) -> None:
-    landing, storage = Prefix(bucket), Prefix(bucket)
-    files = [landing.put(f"{number}.jsonl", jsonl()) for number in range(4)]
+    landing, storage = new_prefix(bucket), new_prefix(bucket)
+    files = [landing.land(f"{number}.jsonl", jsonl()) for number in range(4)]
     stop = EncodeCallbacks(is_cancelled=lambda: True)
     with pytest.raises(ConflictError, match="the encode was cancelled while it ran"):
         encode(session, between(STREAM, landing, storage), files, stop)

@@ -22,7 +22,8 @@ from batch_pipeline.model.record_rules import BadFileKind, BadFileRules, OnBadFi
 from batch_pipeline.storage import s3_client
 from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.encode.landed_files import STREAM
-from batch_pipeline_tests.storage.places import Folder, Prefix, Requests, between, content, task
+from batch_pipeline_tests.storage.places import Requests, between, task
+from batch_pipeline_tests.storage_roots import Root, content, new_folder, new_prefix
 from batch_pipeline_tests.store_faults import Deed, Fault, Faults
 
 MIB = 2**20
@@ -31,9 +32,9 @@ AVRO_START = b"Obj\1\2\x16avro.schema\x88\1" + AVRO_SCHEMA + b"\0" + b"sixteen b
 
 
 @pytest.fixture
-def landing(bucket: str) -> Prefix:
+def landing(bucket: str) -> Root:
     """An empty prefix to land below."""
-    return Prefix(bucket)
+    return new_prefix(bucket)
 
 
 def refusal(file: LandedFile) -> PipelineError:
@@ -50,8 +51,8 @@ def kind_of(file: LandedFile) -> tuple[BadFileKind, str]:
     return BadFileKind(error.kind), error.reason
 
 
-def test_small_object_is_one_request_however_it_is_read(landing: Prefix) -> None:
-    file = landing.put("a b%20é.csv", b"id\n1\n2\n")
+def test_small_object_is_one_request_however_it_is_read(landing: Root) -> None:
+    file = landing.land("a b%20é.csv", b"id\n1\n2\n")
     with Requests() as requests, open_source(file, STREAM) as source:
         assert source.read(100) == b"id\n1\n2\n"
         source.seek(3)
@@ -63,9 +64,9 @@ def test_small_object_is_one_request_however_it_is_read(landing: Prefix) -> None
     assert requests.sent == ["GetObject"]
 
 
-def test_large_object_gives_its_bytes_from_any_place(landing: Prefix) -> None:
+def test_large_object_gives_its_bytes_from_any_place(landing: Root) -> None:
     data = b"PAR1" + os.urandom(6 * MIB)
-    file = landing.put("large.parquet", data)
+    file = landing.land("large.parquet", data)
     with Requests() as requests, open_source(file, STREAM) as source:
         whole = source.file
         assert whole.read() == data
@@ -78,20 +79,20 @@ def test_large_object_gives_its_bytes_from_any_place(landing: Prefix) -> None:
     assert set(requests.sent) == {"GetObject"}
 
 
-def test_object_of_a_user_table_is_read_as_it_is_found(landing: Prefix) -> None:
-    file = landing.put("orders.csv", b"id\n1\n")
+def test_object_of_a_user_table_is_read_as_it_is_found(landing: Root) -> None:
+    file = landing.land("orders.csv", b"id\n1\n")
     with open_source(LandedFile(location=file.location), STREAM) as source:
         assert source.read(100) == b"id\n1\n"
 
 
 @pytest.mark.guarantee("G9")
-def test_object_with_another_etag_has_changed(landing: Prefix) -> None:
+def test_object_with_another_etag_has_changed(landing: Root) -> None:
     """Expect the old and the new one to be told, also where the size is the same."""
-    old = landing.put("orders.csv", b"id\n1\n")
-    new = landing.put("orders.csv", b"id\n2\n")
+    old = landing.land("orders.csv", b"id\n1\n")
+    new = landing.land("orders.csv", b"id\n2\n")
     told = f"changed since it was registered: etag {old.etag} -> {new.etag}"
     assert kind_of(old) == (BadFileKind.CHANGED, told)
-    longer = landing.put("orders.csv", b"id\n10\n")
+    longer = landing.land("orders.csv", b"id\n10\n")
     told = f"changed since it was registered: size 5 -> 6 B, etag {old.etag} -> {longer.etag}"
     assert kind_of(old) == (BadFileKind.CHANGED, told)
     told = "changed since it was registered: size 5 -> 6 B"
@@ -99,9 +100,9 @@ def test_object_with_another_etag_has_changed(landing: Prefix) -> None:
 
 
 @pytest.mark.guarantee("G9")
-def test_object_that_is_gone_is_missing(landing: Prefix) -> None:
+def test_object_that_is_gone_is_missing(landing: Root) -> None:
     """Expect one that vanished to be no damage."""
-    file = landing.put("orders.csv", b"id\n1\n")
+    file = landing.land("orders.csv", b"id\n1\n")
     landing.remove("orders.csv")
     assert kind_of(file) == (BadFileKind.MISSING, "is not there")
     assert kind_of(LandedFile(location="s3://no_such_bucket!/a"))[0] is BadFileKind.CORRUPT
@@ -116,15 +117,15 @@ def test_bucket_that_is_not_there_makes_no_bad_file(bucket: str) -> None:
 
 @pytest.mark.guarantee("G9")
 @pytest.mark.parametrize("is_packed", [False, True])
-def test_object_replaced_while_it_is_read_has_changed(landing: Prefix, is_packed: bool) -> None:
+def test_object_replaced_while_it_is_read_has_changed(landing: Root, is_packed: bool) -> None:
     """Expect bytes of two versions never to be mixed, and no talk of damage."""
     data = os.urandom(6 * MIB)
-    file = landing.put("orders", gzip.compress(data, 1, mtime=0) if is_packed else b"Obj\1" + data)
+    file = landing.land("orders", gzip.compress(data, 1, mtime=0) if is_packed else b"Obj\1" + data)
 
     def read_while_it_is_replaced() -> None:
         with open_source(replace(file, etag=None), STREAM) as source:
             start = len(source.read(MIB))
-            landing.put("orders", b"other")
+            landing.land("orders", b"other")
             if is_packed:
                 source.reopened().read()
             else:
@@ -145,8 +146,8 @@ def tried_once(faults: Faults, monkeypatch: pytest.MonkeyPatch) -> Faults:
     return faults
 
 
-def test_store_that_is_busy_makes_no_bad_file(tried_once: Faults, landing: Prefix) -> None:
-    file = landing.put("orders.csv", b"id\n1\n")
+def test_store_that_is_busy_makes_no_bad_file(tried_once: Faults, landing: Root) -> None:
+    file = landing.land("orders.csv", b"id\n1\n")
     tried_once.slow_down(1, method="GET")
     error = refusal(file)
     assert isinstance(error, SourceUnavailableError)
@@ -154,8 +155,8 @@ def test_store_that_is_busy_makes_no_bad_file(tried_once: Faults, landing: Prefi
     assert refusal_of_task(tried_once, landing) == file.location
 
 
-def test_store_that_refuses_makes_no_bad_file(tried_once: Faults, landing: Prefix) -> None:
-    file, storage = landing.put("orders.csv", b"id\n1\n"), Prefix(landing.uri)
+def test_store_that_refuses_makes_no_bad_file(tried_once: Faults, landing: Root) -> None:
+    file, storage = landing.land("orders.csv", b"id\n1\n"), new_prefix(landing.uri)
     tried_once.refuse(403, "AccessDenied", method="GET", target="orders.csv")
     error = refusal(file)
     assert isinstance(error, SourceRefusedError)
@@ -173,10 +174,10 @@ def test_store_that_refuses_makes_no_bad_file(tried_once: Faults, landing: Prefi
     assert str(again) == str(error)
 
 
-def refusal_of_task(faults: Faults, landing: Prefix) -> str:
+def refusal_of_task(faults: Faults, landing: Root) -> str:
     """Run a task whose second object meets a busy store; give what it could not read."""
-    first, second = landing.put("a.csv", b"id\n1\n"), landing.put("orders.csv", b"id\n1\n")
-    storage = Prefix(landing.uri)
+    first, second = landing.land("a.csv", b"id\n1\n"), landing.land("orders.csv", b"id\n1\n")
+    storage = new_prefix(landing.uri)
     rules = BadFileRules.all(OnBadFile.QUARANTINE)
     faults.slow_down(1, method="GET", target="orders.csv")
     stream = replace(between(STREAM, landing, storage), on_bad_file=rules)
@@ -188,7 +189,7 @@ def refusal_of_task(faults: Faults, landing: Prefix) -> str:
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "gzip", "parquet", "avro"])
 def test_connection_that_breaks_off_for_good_makes_no_damaged_file(
-    tried_once: Faults, landing: Prefix, kind: str
+    tried_once: Faults, landing: Root, kind: str
 ) -> None:
     noise = os.urandom(5 * MIB)
     data = {
@@ -198,8 +199,8 @@ def test_connection_that_breaks_off_for_good_makes_no_damaged_file(
         "parquet": b"PAR1" + noise + b"PAR1",
         "avro": AVRO_START + b"\2\x80\x80\x80\5" + noise,  # a block of one record, 5 MiB
     }[kind]
-    file = landing.put("orders", data)
-    storage = Prefix(landing.uri)
+    file = landing.land("orders", data)
+    storage = new_prefix(landing.uri)
     cut = Fault(deed=Deed.CUT, method="GET", target="orders", after_bytes=300_000)
     busy = Fault(deed=Deed.ANSWER, method="GET", target="orders", times=99)
     tried_once.add(cut, busy)
@@ -210,11 +211,11 @@ def test_connection_that_breaks_off_for_good_makes_no_damaged_file(
 
 
 def test_small_objects_of_a_task_are_fetched_before_their_turn(
-    landing: Prefix, monkeypatch: pytest.MonkeyPatch
+    landing: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source_file, "_MAX_REQUESTS", 3)
-    files = [landing.put(f"{number:02}.csv", b"id\n%d\n" % number) for number in range(10)]
-    storage = Prefix(landing.uri)
+    files = [landing.land(f"{number:02}.csv", b"id\n%d\n" % number) for number in range(10)]
+    storage = new_prefix(landing.uri)
     stream = between(STREAM, landing, storage)
     with Requests() as requests:
         report = task(stream, files, id="integer")
@@ -222,7 +223,7 @@ def test_small_objects_of_a_task_are_fetched_before_their_turn(
     assert [item.written for item in report.items] == [1] * 10
     assert [item.etag for item in report.items] == [file.etag for file in files]
     (part,) = report.part_files
-    lines = gzip.decompress(content(part)).splitlines()
+    lines = gzip.decompress(content(part.uri)).splitlines()
     assert lines == [b'{"id":%d}' % number for number in range(10)]
 
     with Requests() as requests:
@@ -236,14 +237,14 @@ def test_small_objects_of_a_task_are_fetched_before_their_turn(
 
 
 @pytest.mark.guarantee("G9")
-def test_bad_objects_among_good_ones_spoil_nothing(landing: Prefix) -> None:
+def test_bad_objects_among_good_ones_spoil_nothing(landing: Root) -> None:
     """Expect what is gone, changed or damaged to be set aside, and the rest to be written."""
-    good = [landing.put("a.csv", b"id\n1\n"), landing.put("z.csv", b"id\n2\n")]
-    old = landing.put("changed.csv", b"id\n3\n")
-    landing.put("changed.csv", b"id\n4\n")
-    torn = landing.put("torn.gz", gzip.compress(b"id\n5\n", mtime=0)[:-1])
+    good = [landing.land("a.csv", b"id\n1\n"), landing.land("z.csv", b"id\n2\n")]
+    old = landing.land("changed.csv", b"id\n3\n")
+    landing.land("changed.csv", b"id\n4\n")
+    torn = landing.land("torn.gz", gzip.compress(b"id\n5\n", mtime=0)[:-1])
     gone = replace(old, location=join_uri(landing.uri, "gone.csv"))
-    storage = Prefix(landing.uri)
+    storage = new_prefix(landing.uri)
     stream = replace(
         between(STREAM, landing, storage), on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE)
     )
@@ -251,7 +252,7 @@ def test_bad_objects_among_good_ones_spoil_nothing(landing: Prefix) -> None:
     kinds = [None, BadFileKind.CHANGED, BadFileKind.CORRUPT, BadFileKind.MISSING, None]
     assert [item.bad_kind for item in report.items] == kinds
     (part,) = report.part_files
-    assert gzip.decompress(content(part)) == b'{"id":1}\n{"id":2}\n'
+    assert gzip.decompress(content(part.uri)) == b'{"id":1}\n{"id":2}\n'
     assert storage.names() == [
         "orders-1-00000000-00c0ffee.jsonl.gz",
         "quarantine/orders-1-00000000-00c0ffee.jsonl.gz",
@@ -260,21 +261,21 @@ def test_bad_objects_among_good_ones_spoil_nothing(landing: Prefix) -> None:
 
 def test_files_of_disks_have_no_version(bucket: str, tmp_path: Path) -> None:
     assert bucket
-    landing, storage = Folder(tmp_path / "in"), Folder(tmp_path / "out")
+    landing, storage = new_folder(tmp_path / "in"), new_folder(tmp_path / "out")
     with Requests() as requests:
         report = task(
-            between(STREAM, landing, storage), [landing.put("a.csv", b"id\n1\n")], id="integer"
+            between(STREAM, landing, storage), [landing.land("a.csv", b"id\n1\n")], id="integer"
         )
     assert [(item.etag, item.version) for item in report.items] == [(None, None)]
     assert requests.sent == []
 
 
-def test_version_of_an_object_is_told_where_the_bucket_keeps_versions(landing: Prefix) -> None:
+def test_version_of_an_object_is_told_where_the_bucket_keeps_versions(landing: Root) -> None:
     name = landing.uri.removeprefix("s3://").partition("/")[0]
     s3_client.client().put_bucket_versioning(
         Bucket=name, VersioningConfiguration={"Status": "Enabled"}
     )
-    file = landing.put("a.csv", b"id\n1\n")
+    file = landing.land("a.csv", b"id\n1\n")
     with open_source(file, STREAM) as source:
         assert source.version not in {None, "null"}
         assert source.etag == file.etag

@@ -24,7 +24,8 @@ from batch_pipeline.storage import s3_client
 from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.concurrency import run_python
 from batch_pipeline_tests.encode.landed_files import STREAM
-from batch_pipeline_tests.storage.places import Folder, Place, Prefix, between, content, task
+from batch_pipeline_tests.storage.places import between, task
+from batch_pipeline_tests.storage_roots import Root, content, new_folder, new_prefix
 from batch_pipeline_tests.store_faults import Faults
 
 MIB = 2**20
@@ -51,26 +52,26 @@ def large_writer(root: str, **limits: int) -> PartWriter[Lines]:
 
 
 @pytest.fixture
-def storage(bucket: str) -> Prefix:
+def storage(bucket: str) -> Root:
     """An empty prefix to write below."""
-    return Prefix(bucket)
+    return new_prefix(bucket)
 
 
-def uploads(storage: Prefix) -> int:
+def uploads(storage: Root) -> int:
     """Count the uploads that are neither complete nor aborted."""
     return len(list(S3.unfinished(f"{storage.uri}/")))
 
 
-def test_large_part_is_seen_when_the_writer_is_closed(storage: Prefix, tmp_path: Path) -> None:
+def test_large_part_is_seen_when_the_writer_is_closed(storage: Root, tmp_path: Path) -> None:
     writer = large_writer(storage.uri)
     writer.append(Lines.of(LARGE))
     assert (storage.names(), uploads(storage)) == ([], 1)
     (part,) = writer.close()
     assert (storage.names(), uploads(storage)) == ([NAME], 0)
     assert part.uri == f"{storage.uri}/{NAME}"
-    assert content(part).splitlines() == LARGE
+    assert content(part.uri).splitlines() == LARGE
 
-    on_disk = large_writer(Folder(tmp_path / "batches").uri)
+    on_disk = large_writer(new_folder(tmp_path / "batches").uri)
     on_disk.append(Lines.of(LARGE))
     assert on_disk.close() == (replace(part, uri=f"file://{tmp_path}/batches/{NAME}"),)
     remove(part)
@@ -78,7 +79,7 @@ def test_large_part_is_seen_when_the_writer_is_closed(storage: Prefix, tmp_path:
     assert storage.names() == []
 
 
-def test_finished_large_part_is_not_seen_before_the_writer_is_closed(storage: Prefix) -> None:
+def test_finished_large_part_is_not_seen_before_the_writer_is_closed(storage: Root) -> None:
     writer = large_writer(storage.uri, max_bytes=10 * MIB)
     writer.append(Lines.of(LARGE))
     writer.append(Lines.of([b"one more"]))
@@ -86,21 +87,21 @@ def test_finished_large_part_is_not_seen_before_the_writer_is_closed(storage: Pr
     assert [part.records for part in writer.close()] == [len(LARGE), 1]
 
 
-def test_small_parts_are_one_request_each(storage: Prefix) -> None:
+def test_small_parts_are_one_request_each(storage: Root) -> None:
     writer = large_writer(storage.uri, max_records=2)
     writer.append(Lines.of([b"1", b"2", b"3"]))
     parts = writer.close()
-    assert [content(part) for part in parts] == [b"1\n2\n", b"3\n"]
+    assert [content(part.uri) for part in parts] == [b"1\n2\n", b"3\n"]
     assert storage.names() == [NAME, NAME.replace("0000-0", "0001-0")]
 
 
-def test_writer_without_records_writes_no_object(storage: Prefix) -> None:
+def test_writer_without_records_writes_no_object(storage: Root) -> None:
     assert large_writer(storage.uri).close() == ()
     assert storage.names() == []
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_aborted_writer_leaves_neither_object_nor_upload(storage: Prefix, is_closed: bool) -> None:
+def test_aborted_writer_leaves_neither_object_nor_upload(storage: Root, is_closed: bool) -> None:
     writer = large_writer(storage.uri, max_bytes=11 * MIB)
     for records in (LARGE, LARGE, [b"small"]):
         writer.append(Lines.of(records))
@@ -112,7 +113,7 @@ def test_aborted_writer_leaves_neither_object_nor_upload(storage: Prefix, is_clo
     assert (storage.names(), uploads(storage)) == ([], 0)
 
 
-def test_writer_killed_before_it_completes_leaves_no_object(storage: Prefix) -> None:
+def test_writer_killed_before_it_completes_leaves_no_object(storage: Root) -> None:
     killed = run_python(WRITE_ONE_PART, storage.uri, failpoints="upload.before_complete=kill")
     assert killed == -signal.SIGKILL
     assert (storage.names(), uploads(storage)) == ([], 1)
@@ -132,13 +133,13 @@ def test_storage_that_is_not_there_says_so() -> None:
 
 
 def test_task_whose_storage_fails_at_the_end_reports_it(
-    faults: Faults, storage: Prefix, monkeypatch: pytest.MonkeyPatch
+    faults: Faults, storage: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     s3_client.forget()
-    landing, output = Prefix(storage.uri), Prefix(storage.uri)
+    landing, output = new_prefix(storage.uri), new_prefix(storage.uri)
     noise = random.Random(7).randbytes(9 * MIB).hex()  # noqa: S311 - only to be incompressible
-    file = landing.put("a.jsonl", b'{"id":"%b"}\n' % noise.encode())
+    file = landing.land("a.jsonl", b'{"id":"%b"}\n' % noise.encode())
     stream = between(STREAM, landing, output)
     stream = replace(stream, read_limits=replace(stream.read_limits, max_record_bytes=32 * MIB))
     faults.refuse(403, "AccessDenied", method="POST", target="uploadId=", times=1)
@@ -169,22 +170,22 @@ def test_task_between_any_two_places_writes_the_same_bytes(
         "torn.csv.gz": gzip.compress(b"id\n5\n", mtime=0)[:-1],
     }
     found = []
-    landings: list[Place] = [Folder(tmp_path / "landing"), Prefix(bucket)]
+    landings: list[Root] = [new_folder(tmp_path / "landing"), new_prefix(bucket)]
     for number, landing in enumerate(landings):
-        files = [landing.put(name, octets) for name, octets in data.items()]
-        storages: list[Place] = [Folder(tmp_path / f"batches-{number}"), Prefix(bucket)]
+        files = [landing.land(name, octets) for name, octets in data.items()]
+        storages: list[Root] = [new_folder(tmp_path / f"batches-{number}"), new_prefix(bucket)]
         for storage in storages:
             report = task(between(stream, landing, storage), files, id="integer", name="string")
             assert len(storage.names()) == 3
             assert [item.written for item in report.items] == [3, 1, 0]
             (bad,) = report.quarantine_files
-            assert b"ends early" in gzip.decompress(content(bad))
+            assert b"ends early" in gzip.decompress(content(bad.uri))
             found.append([(one.records, one.size_bytes, one.sha256) for one in report.part_files])
     assert len(found[0]) == 2
     assert found == [found[0]] * 4
 
 
-def test_stop_mark_in_a_store_ends_the_task_at_its_next_look(storage: Prefix) -> None:
+def test_stop_mark_in_a_store_ends_the_task_at_its_next_look(storage: Root) -> None:
     mark = CancellationFlag.of(Storage(root=storage.uri, prefix="p-"), "orders-1-2-a1", "0a0b")
     seconds = [0.0]
     check = CancellationCheck(mark, now=lambda: seconds[0]).check

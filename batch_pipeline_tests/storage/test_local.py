@@ -34,14 +34,6 @@ def test_folder_is_no_regular_file(tmp_path: Path) -> None:
     assert not LOCAL.head(to_uri(tmp_path)).is_regular
 
 
-@pytest.mark.parametrize("ask", [LOCAL.open, LOCAL.head])
-def test_file_that_is_not_there_is_missed(tmp_path: Path, ask: object) -> None:
-    assert callable(ask)
-    with pytest.raises(FileNotFoundError) as failed:
-        ask(to_uri(tmp_path / "none"))
-    assert reason_of(failed.value) == "no such file or directory"
-
-
 @pytest.mark.parametrize("uri", ["http://host/a", "a.csv", "s3://b/a", "s3:///a"])
 def test_location_of_nothing_is_refused(uri: str) -> None:
     with pytest.raises(InvalidValueError):

@@ -9,7 +9,7 @@ from batch_pipeline.model.errors import StorageUnavailableError
 from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline.model.stream import Storage
 from batch_pipeline.storage.manifest_files import ManifestFiles
-from batch_pipeline_tests.storage_roots import Root, content, root_at
+from batch_pipeline_tests.storage_roots import Root, content
 from batch_pipeline_tests.store_faults import Deed, Fault, Faults
 
 NAME = "orders-000000000001-000000000002.g1.json"
@@ -20,9 +20,9 @@ HERE, ASIDE = f"manifests/{NAME}", f"discarded/mark/manifests/{NAME}"
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
     """A storage root with one manifest file."""
     if request.param == "s3":
-        found = root_at(f"{request.getfixturevalue('bucket')}/batches")
+        found = Root(f"{request.getfixturevalue('bucket')}/batches")
     else:
-        found = root_at((tmp_path / "batches").as_uri())
+        found = Root((tmp_path / "batches").as_uri())
     found.put(HERE, b"manifest")
     return found
 
@@ -61,7 +61,7 @@ def test_move_that_was_interrupted_keeps_the_manifest_file(
 def test_manifest_file_in_s3_that_is_written_again_after_it_was_copied_stays(
     bucket: str, faults: Faults
 ) -> None:
-    root = root_at(bucket)
+    root = Root(bucket)
     root.put(HERE, b"manifest")
     newer = {"ETag": '"newer"', "Last-Modified": "Wed, 01 Apr 2026 12:00:00 GMT"}
     after_the_copy = Fault(deed=Deed.ANSWER, method="HEAD", target=HERE)

@@ -21,7 +21,7 @@ from batch_pipeline.model.stream import Storage
 from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import manifest, part_file
-from batch_pipeline_tests.storage_roots import Folder, Prefix, Root, content, storage_at
+from batch_pipeline_tests.storage_roots import Root, content, storage_at
 
 STEM = "orders-000000000001-000000000003-a1-12345678"
 POINTER = "manifests/orders-000000000001-000000000003.g1.json"
@@ -31,9 +31,9 @@ POINTER = "manifests/orders-000000000001-000000000003.g1.json"
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
     """An empty storage root: a folder, a prefix of keys, a whole bucket."""
     if request.param == "disk":
-        return Folder(tmp_path)
+        return Root(to_uri(tmp_path))
     bucket: str = request.getfixturevalue("bucket")
-    return Prefix(bucket if request.param == "bucket" else f"{bucket}/deep/batches")
+    return Root(bucket if request.param == "bucket" else f"{bucket}/deep/batches")
 
 
 def _storage(root: Path, prefix: str = "") -> PartFileStorage:
@@ -49,7 +49,7 @@ def test_prepare_makes_the_folders_and_leaves_no_file(root: Root, tmp_path: Path
         storage_at(f"{root.uri}/deep").prepare()
         assert root.names() == []
     folders = sorted(path.name for path in tmp_path.glob("deep/*"))
-    assert folders == (["manifests", "quarantine"] if isinstance(root, Folder) else [])
+    assert folders == (["manifests", "quarantine"] if root.uri.startswith("file:") else [])
 
 
 def test_prepare_of_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_prepare_of_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_check_written_of_files_that_are_there_passes(tmp_path: Path) -> None:
-    root = Folder(tmp_path)
+    root = Root(to_uri(tmp_path))
     parts = [part_file(uri=root.put(name, b"x" * 100)) for name in ("a", "quarantine/b")]
     storage_at(root.uri).check_written(parts)
 
@@ -69,7 +69,7 @@ def test_check_written_of_files_that_are_there_passes(tmp_path: Path) -> None:
 def test_check_written_of_a_file_on_another_disk_is_refused(
     tmp_path: Path, content: bytes | None, found: str
 ) -> None:
-    root = Folder(tmp_path)
+    root = Root(to_uri(tmp_path))
     if content is not None:
         root.put("b", content)
     parts = [part_file(uri=root.put("a", b"x" * 100)), part_file(uri=to_uri(tmp_path / "b"))]

@@ -12,7 +12,7 @@ from batch_pipeline.model.garbage import Reason, StoredFile
 from batch_pipeline.storage.s3 import PART_BYTES, S3, ObjectUpload
 from batch_pipeline_tests.factories import manifest
 from batch_pipeline_tests.pipeline.garbage_fixture import open_bucket_scene, paths
-from batch_pipeline_tests.storage_roots import content, root_at, storage_at
+from batch_pipeline_tests.storage_roots import Root, content, storage_at
 from batch_pipeline_tests.store_faults import Deed, Fault, Faults
 
 STEM = "orders-000000000001-000000000003-a1-12345678"
@@ -67,7 +67,7 @@ def test_remove_attempt_aborts_its_uploads(bucket: str) -> None:
     assert storage_at(root).remove_attempt(STEM) == 2
     assert len(uploads(root)) == 1
     other.commit()
-    assert root_at(root).names() == [PART.replace("-a1-", "-a2-")]
+    assert Root(root).names() == [PART.replace("-a1-", "-a2-")]
 
 
 def test_upload_that_nobody_finished_is_collected(database: Database, bucket: str) -> None:

@@ -146,22 +146,56 @@ def test_wrong_credentials_are_the_fault_of_no_object(
         )
 
 
-def test_refusal_without_words_names_what_it_may_be(bucket: str, faults: Faults) -> None:
-    faults.refuse(400, "ExpiredToken")
-    failed = told(S3.head, f"{bucket}/a")
-    assert isinstance(failed, UnreachableError)
-    assert reason_of(failed) == (
-        "the store gives no reason (400): is it another region? have credentials expired?"
-    )
+@pytest.mark.parametrize(
+    ("answer", "ask", "kind", "reason"),
+    [
+        (
+            (403, "RequestTimeTooSkewed"),
+            S3.open,
+            UnreachableError,
+            "the clock of this machine differs from the store's; set it right (RequestTimeTooSkew",
+        ),
+        (
+            (400, "ExpiredToken"),
+            S3.head,
+            UnreachableError,
+            "the store gives no reason (400): is it another region? have credentials expired?",
+        ),
+        (
+            (400, "EntityTooLarge"),
+            put_five,
+            OSError,
+            "the store answers EntityTooLarge: said by a test",
+        ),
+        (
+            (403, "InvalidObjectState"),
+            S3.open,
+            PermissionError,
+            "it is archived; restore it first",
+        ),
+    ],
+    ids=["clock", "no words", "others", "archived"],
+)
+def test_answer_is_translated(
+    bucket: str,
+    faults: Faults,
+    answer: tuple[int, str],
+    ask: Ask,
+    kind: type[OSError],
+    reason: str,
+) -> None:
+    faults.refuse(*answer)
+    failed = told(ask, f"{bucket}/a")
+    assert type(failed) is kind
+    assert reason_of(failed).startswith(reason)
 
 
-def test_clock_that_differs_is_named(bucket: str, faults: Faults) -> None:
-    faults.refuse(403, "RequestTimeTooSkewed")
-    failed = told(S3.open, f"{bucket}/a")
-    assert isinstance(failed, UnreachableError)
-    assert reason_of(failed).startswith(
-        "the clock of this machine differs from the store's; set it right"
+def test_region_of_the_signature_is_named(bucket: str, faults: Faults) -> None:
+    faults.refuse(
+        400, "AuthorizationHeaderMalformed", body="<Region>eu-west-1</Region>", method="PUT"
     )
+    failed = told(put_five, f"{bucket}/a")
+    assert reason_of(failed) == "the bucket is in the region eu-west-1; set AWS_REGION=eu-west-1"
 
 
 def test_other_region_is_named(bucket: str, faults: Faults) -> None:
@@ -175,21 +209,6 @@ def test_other_region_is_named(bucket: str, faults: Faults) -> None:
         )
 
 
-def test_region_of_the_signature_is_named(bucket: str, faults: Faults) -> None:
-    faults.refuse(
-        400, "AuthorizationHeaderMalformed", body="<Region>eu-west-1</Region>", method="PUT"
-    )
-    failed = told(put_five, f"{bucket}/a")
-    assert reason_of(failed) == "the bucket is in the region eu-west-1; set AWS_REGION=eu-west-1"
-
-
-def test_other_answers_are_told_as_they_are(bucket: str, faults: Faults) -> None:
-    faults.refuse(400, "EntityTooLarge", method="PUT")
-    failed = told(put_five, f"{bucket}/a")
-    assert not isinstance(failed, UnreachableError)
-    assert reason_of(failed) == "the store answers EntityTooLarge: said by a test"
-
-
 def test_endpoint_where_nobody_listens_fails_soon(
     bucket: str, refused_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,18 +220,6 @@ def test_endpoint_where_nobody_listens_fails_soon(
     assert reason_of(failed).startswith(
         'it does not answer (Could not connect to the endpoint URL: "http://127.0.0.1:'
     )
-
-
-def test_endpoint_that_says_nothing_is_asked_twice(
-    bucket: str, faults: Faults, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(s3_client, "ANSWER_SECONDS", 0.2)
-    s3_client.forget()
-    faults.add(Fault(deed=Deed.HANG, times=10))
-    failed = told(S3.head, f"{bucket}/a")
-    assert isinstance(failed, UnreachableError)
-    assert reason_of(failed).startswith("it does not answer (Read timeout on endpoint URL")
-    assert len(faults.requests) == 2
 
 
 def test_silence_amid_a_body_is_read_over(
@@ -287,11 +294,6 @@ def test_answers_about_a_role_are_the_fault_of_no_object(
     assert reason_of(failed).startswith(reason)
 
 
-def test_archived_object_is_told(bucket: str, faults: Faults) -> None:
-    faults.refuse(403, "InvalidObjectState")
-    assert reason_of(told(S3.open, f"{bucket}/a")) == "it is archived; restore it first"
-
-
 @pytest.mark.parametrize("ask", [listed, S3.head, S3.open, put_five])
 @pytest.mark.parametrize("page", ["<html>hello</html>", ""], ids=["page", "nothing"])
 def test_what_is_no_store_is_told_from_an_empty_one(
@@ -349,7 +351,9 @@ def test_silence_is_ended_whatever_the_number_of_attempts(
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", attempts)
     s3_client.forget()
     faults.add(Fault(deed=Deed.HANG, times=10))
-    told(S3.head, f"{bucket}/a")
+    failed = told(S3.head, f"{bucket}/a")
+    assert isinstance(failed, UnreachableError)
+    assert reason_of(failed).startswith("it does not answer (Read timeout on endpoint URL")
     assert len(faults.requests) == 2
 
 

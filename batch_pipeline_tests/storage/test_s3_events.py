@@ -24,20 +24,22 @@ from batch_pipeline_tests.store_faults import Faults, proxy
 
 
 @dataclass
-class Told:
+class Queued:
     """A bucket and the queue that its events go to, whose messages come again at once."""
 
     place: BucketLanding
     sqs: Any
     queue: str
 
-    def watched(self, clock: Clock | None = None, **source: Any) -> PolledLanding:
-        """Return the landing that the queue tells of."""
+    def polled(self, clock: Clock | None = None, **source: Any) -> PolledLanding:
+        """Return the landing whose new objects the queue announces."""
         arrivals = Arrivals(queue=self.queue, relist=timedelta(hours=1))
         landing = self.place.landing(arrivals=arrivals, **source)
         return PolledLanding(landing, now=clock or Clock())
 
-    def say(self, *keys: str, name: str = "ObjectCreated:Put", bucket: str | None = None) -> None:
+    def announce(
+        self, *keys: str, name: str = "ObjectCreated:Put", bucket: str | None = None
+    ) -> None:
         """Send one message with an event of each key."""
         own = split_object(self.place.bucket)[0]
         records = [
@@ -62,12 +64,12 @@ class Told:
 
 
 @pytest.fixture
-def told(bucket: str, object_store: ObjectStore) -> Told:
+def queued(bucket: str, object_store: ObjectStore) -> Queued:
     """A new bucket with a queue of its own."""
     sqs = object_store.client("sqs")
     attributes = {"VisibilityTimeout": "0"}
     made = sqs.create_queue(QueueName=f"landed-{uuid4().hex}", Attributes=attributes)
-    return Told(BucketLanding(bucket), sqs, made["QueueUrl"])
+    return Queued(BucketLanding(bucket), sqs, made["QueueUrl"])
 
 
 def _locations(database: Database) -> list[str]:
@@ -76,68 +78,68 @@ def _locations(database: Database) -> list[str]:
 
 
 def test_object_of_an_event_is_registered_and_its_message_deleted(
-    told: Told, database: Database
+    queued: Queued, database: Database
 ) -> None:
-    watched = told.watched()
-    looked(watched, database)
-    told.place.asked.clear()
-    location = told.place.put("in/a b+%.csv", b"12345")
-    told.say("in/a b+%.csv")
-    assert looked(watched, database) == Registered(found=1, new_items=1)
-    assert told.place.asked == {"HeadObject": 1}
-    assert told.waiting() == 0
+    polled = queued.polled()
+    looked(polled, database)
+    queued.place.asked.clear()
+    location = queued.place.put("in/a b+%.csv", b"12345")
+    queued.announce("in/a b+%.csv")
+    assert looked(polled, database) == Registered(found=1, new_items=1)
+    assert queued.place.asked == {"HeadObject": 1}
+    assert queued.waiting() == 0
     [item] = database.meta_table("orders").find(location)
-    assert item.file == next(told.place.landing().found_files())
+    assert item.file == next(queued.place.landing().found_files())
 
 
-def test_quiet_look_asks_the_bucket_for_nothing(told: Told, database: Database) -> None:
+def test_quiet_look_asks_the_bucket_for_nothing(queued: Queued, database: Database) -> None:
     clock = Clock()
-    watched = told.watched(clock)
-    looked(watched, database)
-    told.place.asked.clear()
+    polled = queued.polled(clock)
+    looked(polled, database)
+    queued.place.asked.clear()
     clock.seconds = 3_599
-    looked(watched, database)
-    assert told.place.asked == {}
-    told.place.put("in/untold.csv")
+    looked(polled, database)
+    assert queued.place.asked == {}
+    queued.place.put("in/untold.csv")
     clock.seconds = 3_600
-    assert looked(watched, database).new_items == 1
-    assert told.place.asked == {"ListObjectsV2": 1}
+    assert looked(polled, database).new_items == 1
+    assert queued.place.asked == {"ListObjectsV2": 1}
 
 
-def test_message_stays_until_its_files_are_registered(told: Told, database: Database) -> None:
-    looked(told.watched(), database)
-    told.place.put("in/a.csv")
-    told.say("in/a.csv")
-    watched = told.watched()
-    list(watched.found_files())
-    assert told.waiting() == 1
-    assert database.meta_table("orders").register(watched.found_files()).new_items == 1
-    assert told.waiting() == 1
-    assert looked(told.watched(), database).new_items == 0
-    assert told.waiting() == 0
+def test_message_stays_until_its_files_are_registered(queued: Queued, database: Database) -> None:
+    looked(queued.polled(), database)
+    queued.place.put("in/a.csv")
+    queued.announce("in/a.csv")
+    polled = queued.polled()
+    list(polled.found_files())
+    assert queued.waiting() == 1
+    assert database.meta_table("orders").register(polled.found_files()).new_items == 1
+    assert queued.waiting() == 1
+    assert looked(queued.polled(), database).new_items == 0
+    assert queued.waiting() == 0
     assert _locations(database) == ["a.csv"]
 
 
-def test_event_of_an_object_that_is_gone_is_dropped(told: Told, database: Database) -> None:
-    watched = told.watched()
-    looked(watched, database)
-    told.place.put("in/a.csv")
-    told.place.put("in/b.csv")
-    told.say("in/gone.csv", "in/a.csv")
-    told.say("in/b.csv", name="ObjectRemoved:Delete")
-    assert looked(watched, database).new_items == 1
-    assert told.waiting() == 0
+def test_event_of_an_object_that_is_gone_is_dropped(queued: Queued, database: Database) -> None:
+    polled = queued.polled()
+    looked(polled, database)
+    queued.place.put("in/a.csv")
+    queued.place.put("in/b.csv")
+    queued.announce("in/gone.csv", "in/a.csv")
+    queued.announce("in/b.csv", name="ObjectRemoved:Delete")
+    assert looked(polled, database).new_items == 1
+    assert queued.waiting() == 0
 
 
-def test_event_of_an_unwanted_key_is_dropped(told: Told, database: Database) -> None:
-    watched = told.watched(include=("*.csv", "*.tmp"))
-    looked(watched, database)
+def test_event_of_an_unwanted_key_is_dropped(queued: Queued, database: Database) -> None:
+    polled = queued.polled(include=("*.csv", "*.tmp"))
+    looked(polled, database)
     for key in ("in/a.csv", "in/a.txt", "in/a.tmp", "in/sub/"):
-        told.place.put(key, b"")
-        told.say(key)
-    looked(watched, database)
+        queued.place.put(key, b"")
+        queued.announce(key)
+    looked(polled, database)
     assert _locations(database) == ["a.csv"]
-    assert told.waiting() == 0
+    assert queued.waiting() == 0
 
 
 @pytest.mark.parametrize(
@@ -150,119 +152,121 @@ def test_event_of_an_unwanted_key_is_dropped(told: Told, database: Database) -> 
     ids=["broken", "test", "empty"],
 )
 def test_message_that_is_not_understood_is_told_and_left(
-    told: Told, database: Database, caplog: pytest.LogCaptureFixture, body: str
+    queued: Queued, database: Database, caplog: pytest.LogCaptureFixture, body: str
 ) -> None:
-    told.send(body)
-    told.place.put("in/a.csv")
-    told.say("in/a.csv")
-    watched = told.watched()
+    queued.send(body)
+    queued.place.put("in/a.csv")
+    queued.announce("in/a.csv")
+    polled = queued.polled()
     with caplog.at_level(logging.WARNING, "batch_pipeline"):
-        looked(watched, database)
+        looked(polled, database)
     assert _locations(database) == ["a.csv"]
-    assert told.waiting() == 1
-    assert f"is left in the queue {told.queue}" in caplog.text
+    assert queued.waiting() == 1
+    assert f"is left in the queue {queued.queue}" in caplog.text
 
 
 def test_message_of_another_bucket_or_prefix_is_left(
-    told: Told, database: Database, caplog: pytest.LogCaptureFixture
+    queued: Queued, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told.place.put("in/a.csv")
-    told.place.put("out/b.csv")
-    told.say("in/a.csv", bucket="another-bucket")
-    told.say("in/a.csv", "out/b.csv")
-    watched = told.watched()
+    queued.place.put("in/a.csv")
+    queued.place.put("out/b.csv")
+    queued.announce("in/a.csv", bucket="another-bucket")
+    queued.announce("in/a.csv", "out/b.csv")
+    polled = queued.polled()
     with caplog.at_level(logging.WARNING, "batch_pipeline"):
-        looked(watched, database)
+        looked(polled, database)
     assert _locations(database) == ["a.csv"]
-    assert told.waiting() == 2
+    assert queued.waiting() == 2
     assert "tells of s3://another-bucket/in/a.csv" in caplog.text
 
 
-def test_queue_gives_a_bounded_number_of_messages(told: Told) -> None:
-    told.send("hello")
-    assert [one.body for one in Queue(told.queue).receive(30)] == ["hello"] * 3
+def test_queue_gives_a_bounded_number_of_messages(queued: Queued) -> None:
+    queued.send("hello")
+    assert [one.body for one in Queue(queued.queue).receive(30)] == ["hello"] * 3
 
 
-def test_events_after_many_objects_are_all_taken(told: Told, database: Database) -> None:
+def test_events_after_many_objects_are_all_taken(queued: Queued, database: Database) -> None:
     hidden = {"VisibilityTimeout": "300"}
-    told.sqs.set_queue_attributes(QueueUrl=told.queue, Attributes=hidden)
-    watched = told.watched()
-    looked(watched, database)
-    told.place.put_many(1, 25)
+    queued.sqs.set_queue_attributes(QueueUrl=queued.queue, Attributes=hidden)
+    polled = queued.polled()
+    looked(polled, database)
+    queued.place.put_many(1, 25)
     for number in range(1, 26):
-        told.say(f"in/{number:05}.csv")
-    assert looked(watched, database) == Registered(found=25, new_items=25)
-    assert told.waiting() == 0
+        queued.announce(f"in/{number:05}.csv")
+    assert looked(polled, database) == Registered(found=25, new_items=25)
+    assert queued.waiting() == 0
 
 
 def test_queue_that_is_not_there_is_told_while_the_bucket_is_listed(
-    told: Told, database: Database
+    queued: Queued, database: Database
 ) -> None:
-    told.place.put("in/a.csv")
-    watched = told.watched()
-    told.sqs.delete_queue(QueueUrl=told.queue)
-    assert looked(watched, database).new_items == 1
-    [trouble] = watched.troubles
+    queued.place.put("in/a.csv")
+    polled = queued.polled()
+    queued.sqs.delete_queue(QueueUrl=queued.queue)
+    assert looked(polled, database).new_items == 1
+    [trouble] = polled.troubles
     assert isinstance(trouble, LandingUnavailableError)
-    assert f"{told.queue} cannot be listed or read (there is no such queue)" in str(trouble)
-    told.sqs.create_queue(QueueName=told.queue.rpartition("/")[2])
-    looked(watched, database)
-    assert watched.troubles == ()
+    assert f"{queued.queue} cannot be listed or read (there is no such queue)" in str(trouble)
+    queued.sqs.create_queue(QueueName=queued.queue.rpartition("/")[2])
+    looked(polled, database)
+    assert polled.troubles == ()
 
 
 def test_object_that_is_refused_keeps_its_own_message_alone(
-    told: Told, database: Database, faults: Faults
+    queued: Queued, database: Database, faults: Faults
 ) -> None:
-    watched = Told(BucketLanding(told.place.bucket), told.sqs, told.queue).watched()
-    looked(watched, database)
+    polled = Queued(BucketLanding(queued.place.bucket), queued.sqs, queued.queue).polled()
+    looked(polled, database)
     for name in ("a", "b", "c"):
-        told.place.put(f"in/{name}.csv")
-        told.say(f"in/{name}.csv")
+        queued.place.put(f"in/{name}.csv")
+        queued.announce(f"in/{name}.csv")
     faults.refuse(403, "AccessDenied", method="HEAD", target="in/b.csv")
-    assert looked(watched, database).new_items == 2
-    assert told.waiting() == 1
+    assert looked(polled, database).new_items == 2
+    assert queued.waiting() == 1
     assert "/in/b.csv cannot be listed or read (the store refuses s3:GetObject" in str(
-        watched.troubles[0]
+        polled.troubles[0]
     )
 
 
-def test_message_of_an_unfit_key_stays(told: Told, database: Database) -> None:
-    watched = told.watched()
-    looked(watched, database)
-    told.place.put("in/a.csv")
-    told.say("in/a.csv", "in/a.csv#bytes=0-4", "in/nul\0.csv")
-    assert looked(watched, database).new_items == 1
-    assert told.waiting() == 1
-    assert "a.csv#bytes=0-4" in str(watched.troubles[0])
+def test_message_of_an_unfit_key_stays(queued: Queued, database: Database) -> None:
+    polled = queued.polled()
+    looked(polled, database)
+    queued.place.put("in/a.csv")
+    queued.announce("in/a.csv", "in/a.csv#bytes=0-4", "in/nul\0.csv")
+    assert looked(polled, database).new_items == 1
+    assert queued.waiting() == 1
+    assert "a.csv#bytes=0-4" in str(polled.troubles[0])
 
 
 def test_messages_that_cannot_be_deleted_are_told_after_registration(
-    told: Told, database: Database, monkeypatch: pytest.MonkeyPatch
+    queued: Queued, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with proxy(told.sqs.meta.endpoint_url) as between:
+    with proxy(queued.sqs.meta.endpoint_url) as between:
         monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", between.endpoint)
-        watched = told.watched()
-        looked(watched, database)
-        told.sqs.set_queue_attributes(QueueUrl=told.queue, Attributes={"VisibilityTimeout": "300"})
-        told.place.put("in/a.csv")
-        told.say("in/a.csv")
+        polled = queued.polled()
+        looked(polled, database)
+        queued.sqs.set_queue_attributes(
+            QueueUrl=queued.queue, Attributes={"VisibilityTimeout": "300"}
+        )
+        queued.place.put("in/a.csv")
+        queued.announce("in/a.csv")
         between.refuse(403, "AccessDenied", skip=2)
-        assert looked(watched, database).new_items == 1
-    assert "(the store refuses sqs:DeleteMessage (403))" in str(watched.troubles[0])
+        assert looked(polled, database).new_items == 1
+    assert "(the store refuses sqs:DeleteMessage (403))" in str(polled.troubles[0])
 
 
 def test_queue_that_does_not_accept_the_credentials_says_so(
-    told: Told, database: Database, monkeypatch: pytest.MonkeyPatch
+    queued: Queued, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with proxy(told.sqs.meta.endpoint_url) as between:
+    with proxy(queued.sqs.meta.endpoint_url) as between:
         monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", between.endpoint)
-        watched = told.watched()
+        polled = queued.polled()
         code = {"x-amzn-query-error": "InvalidClientTokenId;Sender"}
         between.refuse(403, "InvalidClientTokenId", times=1, headers=code)
-        looked(watched, database)
-        assert "the store does not accept the credentials" in str(watched.troubles[0])
-        monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", told.sqs.meta.endpoint_url)
+        looked(polled, database)
+        assert "the store does not accept the credentials" in str(polled.troubles[0])
+        monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", queued.sqs.meta.endpoint_url)
         before = len(between.requests)
-        looked(watched, database)
-        assert watched.troubles == ()
+        looked(polled, database)
+        assert polled.troubles == ()
         assert len(between.requests) == before

@@ -22,7 +22,7 @@ from batch_pipeline_tests.singer.target.target_fixture import (
     schema,
     state,
 )
-from batch_pipeline_tests.storage_roots import content, root_at
+from batch_pipeline_tests.storage_roots import Root, content
 from batch_pipeline_tests.store_faults import Faults
 
 
@@ -188,7 +188,7 @@ def test_records_land_in_s3(home: TargetScene, bucket: str) -> None:
     found = items(home)
     assert [etag for _, _, etag in found] == [S3.head(uri).etag for uri, _, _ in found]
     assert ids([location for location, _, _ in found]) == [1, 2, 3]
-    assert [f"{bucket}/landing/{name}" for name in root_at(f"{bucket}/landing").names()] == [
+    assert [f"{bucket}/landing/{name}" for name in Root(f"{bucket}/landing").names()] == [
         location for location, _, _ in found
     ]
 
@@ -228,7 +228,7 @@ def test_target_that_ends_before_an_object_is_sent_leaves_nothing(
     printed, error = home.run_until_refused(schema(), record(1), state(1))
     assert isinstance(error, RuntimeError)
     assert str(error).startswith("failpoint ")
-    assert (printed, root_at(f"{bucket}/landing").names()) == ([], [])
+    assert (printed, Root(f"{bucket}/landing").names()) == ([], [])
 
 
 def test_object_that_goes_between_messages_is_told(home: TargetScene, bucket: str) -> None:
