@@ -18,6 +18,8 @@ from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.record_rules import BadFileKind
 from batch_pipeline.model.schema import RecordSchema
 
+VERSION = 1  # of the form of an origin
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
@@ -166,7 +168,7 @@ class Origin:
     def to_json(self) -> dict[str, Any]:
         """Return all fields, with the version of this format."""
         return {
-            "version": 1,
+            "version": VERSION,
             "job": self.job.to_json(),
             "publish_number": self.publish_number,
             "run_id": self.run_id,

@@ -1,10 +1,9 @@
 """Manifest files in the storage, and the case that the inventory does not know them.
 
 `read_manifest` reads the manifest of a stream's batch, `parse_manifest_file` only the counts of any
-manifest file. An inventory that was restored from a
-backup or created again is older than its storage: the storage then has manifests of batches that
-the inventory does not list (`UnknownManifests`, `InventoryOlderError`). This module reads bytes,
-not files.
+manifest file. An inventory that was restored from a backup or created again is older than its
+storage: the storage then has manifests of batches that the inventory does not list
+(`UnknownManifests`, `InventoryOlderError`). This module reads bytes, not files.
 """
 
 import json
@@ -97,7 +96,69 @@ class Discarded:
 
 
 MAX_BYTES = 64 * 2**20
-_MAX_NAME_CHARS = 4_096
+_MOST_TEXT = 4_096
+
+
+class Fields:
+    """Typed access to one JSON object at the path `place` in the file `name`.
+
+    Raises:
+        ManifestUnfitError: every method raises it if a value has another type or is out of bounds.
+    """
+
+    def __init__(self, values: Any, name: str, place: str = "") -> None:
+        self.name, self.place = name, place
+        if not isinstance(values, dict):
+            self.refuse(f"{place.rstrip('.') or 'it'} is no JSON object")
+        self.values: Mapping[str, Any] = values
+
+    @classmethod
+    def of(cls, text: bytes, name: str) -> "Fields":
+        """Parse JSON of bounded size; NaN and infinities are rejected."""
+        if len(text) > MAX_BYTES:
+            raise ManifestUnfitError(name, f"it has more than {MAX_BYTES} bytes")
+        try:
+            return cls(json.loads(text, parse_constant=_reject_constant), name)
+        except (ValueError, RecursionError) as error:
+            raise ManifestUnfitError(name, "it is no JSON") from error
+
+    def refuse(self, problem: str) -> NoReturn:
+        """Raise the error for a problem of the file."""
+        raise ManifestUnfitError(self.name, problem)
+
+    def text(self, key: str, most: int = _MOST_TEXT) -> str:
+        """Return a text."""
+        value = self.values.get(key)
+        if not isinstance(value, str) or len(value) > most or "\0" in value:
+            self.refuse(f"{self.place}{key} is no text of at most {most} characters")
+        return value
+
+    def number(self, key: str, *, least: int = 0, most: int = MAX_ID) -> int:
+        """Return a whole number."""
+        value = self.values.get(key)
+        if type(value) is not int or not least <= value <= most:
+            self.refuse(f"{self.place}{key} is no whole number from {least} to {most}")
+        return value
+
+    def items(self, key: str) -> list[Any]:
+        """Return a list of any values."""
+        value = self.values.get(key)
+        if not isinstance(value, list):
+            self.refuse(f"{self.place}{key} is no list")
+        return value
+
+    def of_field(self, key: str) -> "Fields":
+        """Return the fields of a nested object."""
+        return Fields(self.values.get(key), self.name, f"{self.place}{key}.")
+
+    def each(self, key: str) -> "list[Fields]":
+        """Return the fields of each object of a list."""
+        values = enumerate(self.items(key))
+        return [Fields(value, self.name, f"{self.place}{key}[{n}].") for n, value in values]
+
+
+def _reject_constant(text: str) -> NoReturn:
+    raise ValueError(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,17 +178,11 @@ def parse_manifest_file(text: bytes, name: str) -> ManifestCounts:
     Raises:
         ManifestUnfitError: it is not a manifest file.
     """
-    content, number = _parse(text, name), None
-    if "inventory" in content:
-        inventory = _object(content["inventory"], name, "inventory")
-        place = "inventory.publish_number"
-        number = _number(inventory.get("publish_number"), name, place, least=1)
-    parts, records = content.get("part_files"), 0
-    if not isinstance(parts, list):
-        raise ManifestUnfitError(name, "part_files is no list")
-    for position, part in enumerate(parts):
-        place = f"part_files[{position}]"
-        records += _number(_object(part, name, place).get("records"), name, f"{place}.records")
+    fields = Fields.of(text, name)
+    number = None
+    if "inventory" in fields.values:
+        number = fields.of_field("inventory").number("publish_number", least=1)
+    records = sum(part.number("records") for part in fields.each("part_files"))
     return ManifestCounts(records=records, number=number)
 
 
@@ -210,35 +265,6 @@ def _part_files(entries: "list[Fields]", root: str) -> tuple[PartFile, ...]:
 def stream_of(text: bytes, name: str) -> str | None:
     """Return the stream that a manifest file names, None if it names none."""
     try:
-        inventory = _object(_parse(text, name).get("inventory"), name, "inventory")
-        stream = _object(inventory.get("job"), name, "job").get("stream")
+        return Fields.of(text, name).of_field("inventory").of_field("job").text("stream")
     except ManifestUnfitError:
         return None
-    is_name = isinstance(stream, str) and len(stream) <= _MAX_NAME_CHARS and "\0" not in stream
-    return stream if is_name else None
-
-
-def _parse(text: bytes, name: str) -> dict[str, Any]:
-    """Parse JSON of bounded size; NaN and infinities are rejected."""
-    if len(text) > MAX_BYTES:
-        raise ManifestUnfitError(name, f"it has more than {MAX_BYTES} bytes")
-    try:
-        return _object(json.loads(text, parse_constant=_reject_constant), name, "it")
-    except (ValueError, RecursionError) as error:
-        raise ManifestUnfitError(name, "it is no JSON") from error
-
-
-def _reject_constant(text: str) -> NoReturn:
-    raise ValueError(text)
-
-
-def _object(value: Any, name: str, place: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ManifestUnfitError(name, f"{place} is no JSON object")
-    return value
-
-
-def _number(value: Any, name: str, place: str, *, least: int = 0) -> int:
-    if type(value) is not int or not least <= value <= MAX_ID:
-        raise ManifestUnfitError(name, f"{place} is no whole number from {least} to {MAX_ID}")
-    return value
