@@ -30,7 +30,6 @@ def warehouse(empty_database_url: str, tmp_path: Path) -> Warehouse:
 def test_load_of_lines_brings_all_records_of_all_files(
     warehouse: Warehouse, compression: Compression
 ) -> None:
-    """Expect the records of both files, with the batch that they are of."""
     encoding = Encoding(format=Format.JSONL, compression=compression)
     loading = warehouse.loading([ANN, BOB], [CAT], schema=PEOPLE, encoding=encoding)
     loaded = warehouse.load(loading)
@@ -49,7 +48,6 @@ def test_load_of_lines_brings_all_records_of_all_files(
     ],
 )
 def test_load_of_tables_brings_all_records(warehouse: Warehouse, encoding: Encoding) -> None:
-    """Expect the rows of a file with columns, JSON in its own type."""
     table = pa.table({"id": [1, 2], "name": ["Ann", None], "tags": ['["a"]', None]})
     part = written_table(warehouse.folder / f"part.{encoding.suffix}", table, encoding)
     schema = schema_of(ID, NAME, ("tags", "array"))
@@ -59,7 +57,6 @@ def test_load_of_tables_brings_all_records(warehouse: Warehouse, encoding: Encod
 
 
 def test_load_of_the_same_generation_again_is_none(warehouse: Warehouse) -> None:
-    """Expect a replay to report that everything is there, and no row twice."""
     loading = warehouse.loading([ANN], schema=PEOPLE)
     warehouse.load(loading)
     again = warehouse.load(loading)
@@ -85,7 +82,6 @@ def test_load_keeps_the_books(warehouse: Warehouse) -> None:
 
 
 def test_load_of_an_empty_generation_takes_the_rows_of_the_one_before(warehouse: Warehouse) -> None:
-    """Expect no row of a batch whose new generation has no record."""
     warehouse.load(warehouse.loading([ANN], schema=PEOPLE))
     loaded = warehouse.load(warehouse.loading(schema=PEOPLE, generation=2))
     assert loaded.records == 0
@@ -93,7 +89,6 @@ def test_load_of_an_empty_generation_takes_the_rows_of_the_one_before(warehouse:
 
 
 def test_load_of_a_new_generation_replaces_exactly_the_one_before(warehouse: Warehouse) -> None:
-    """Expect the rows of other batches to stay."""
     warehouse.load(warehouse.loading([ANN, BOB], schema=PEOPLE))
     warehouse.load(warehouse.loading([CAT], schema=PEOPLE, first_id=11))
     warehouse.load(warehouse.loading([ANN], schema=PEOPLE, generation=2))
@@ -101,7 +96,6 @@ def test_load_of_a_new_generation_replaces_exactly_the_one_before(warehouse: War
 
 
 def test_load_of_an_older_generation_is_refused(warehouse: Warehouse) -> None:
-    """Expect nothing to change when somebody has loaded a newer one."""
     warehouse.load(warehouse.loading([ANN, BOB], schema=PEOPLE, generation=2))
     with pytest.raises(ConfigurationError, match="generation 2"):
         warehouse.load(warehouse.loading([ANN], schema=PEOPLE))
@@ -109,7 +103,6 @@ def test_load_of_an_older_generation_is_refused(warehouse: Warehouse) -> None:
 
 
 def test_load_from_an_inventory_made_anew_is_refused(warehouse: Warehouse) -> None:
-    """Expect the same generation of another attempt to be told, not to count as there."""
     warehouse.load(warehouse.loading([ANN], schema=PEOPLE))
     with pytest.raises(ConfigurationError, match="inventory was created again"):
         warehouse.load(warehouse.loading([ANN, BOB], schema=PEOPLE, token=UUID(int=77)))
@@ -119,7 +112,6 @@ def test_load_from_an_inventory_made_anew_is_refused(warehouse: Warehouse) -> No
 def test_load_that_is_asked_for_again_puts_the_rows_in_their_own_place(
     warehouse: Warehouse,
 ) -> None:
-    """Expect a row that somebody has deleted to be back, and no other twice."""
     loading = warehouse.loading([ANN, BOB], schema=PEOPLE)
     warehouse.load(loading)
     with warehouse.connected() as connection:
@@ -139,7 +131,6 @@ def test_load_of_a_late_batch_goes_into_the_table_of_its_stream(warehouse: Wareh
 
 
 def test_load_of_another_stream_into_the_table_is_refused(warehouse: Warehouse) -> None:
-    """Expect a table to be that of one stream, whose batches would else replace one another."""
     warehouse.load(warehouse.loading([ANN], schema=PEOPLE))
     with pytest.raises(ConfigurationError, match="'orders'"):
         warehouse.load(warehouse.loading([BOB], schema=PEOPLE, stream="people"))
@@ -147,14 +138,12 @@ def test_load_of_another_stream_into_the_table_is_refused(warehouse: Warehouse) 
 
 
 def test_upsert_keeps_the_last_record_of_a_key(warehouse: Warehouse) -> None:
-    """Expect the last one of the batch, across its files."""
     files = [ANN, {"id": 1, "name": "Anna"}], [{"id": 1, "name": "Annabel"}, BOB]
     warehouse.load(warehouse.loading(*files, schema=PEOPLE), UPSERT)
     assert warehouse.rows("id", "name") == [(1, "Annabel"), (2, "Bob")]
 
 
 def test_upsert_lets_a_newer_batch_win(warehouse: Warehouse) -> None:
-    """Expect the record of the newer batch, with its name."""
     warehouse.load(warehouse.loading([ANN], schema=PEOPLE), UPSERT)
     newer = [{"id": 1, "name": "Anna"}]
     warehouse.load(warehouse.loading(newer, schema=PEOPLE, first_id=11), UPSERT)
@@ -163,7 +152,6 @@ def test_upsert_lets_a_newer_batch_win(warehouse: Warehouse) -> None:
 
 
 def test_upsert_of_an_older_batch_again_leaves_newer_records_alone(warehouse: Warehouse) -> None:
-    """Expect a reprocessed batch to change only keys that no newer batch has brought."""
     warehouse.load(warehouse.loading([ANN, BOB], schema=PEOPLE), UPSERT)
     warehouse.load(
         warehouse.loading([{"id": 1, "name": "Anna"}], schema=PEOPLE, first_id=11), UPSERT
@@ -174,7 +162,6 @@ def test_upsert_of_an_older_batch_again_leaves_newer_records_alone(warehouse: Wa
 
 
 def test_upsert_orders_by_item_where_records_tell_it(warehouse: Warehouse) -> None:
-    """Expect the record of the newer item to stay when history is cut anew into one batch."""
     schema = schema_of(ID, NAME, ("_item_id", "integer"))
     old = [{"id": 1, "name": "Ann", "_item_id": 3}]
     new = [{"id": 1, "name": "Anna", "_item_id": 12}]
@@ -184,14 +171,12 @@ def test_upsert_orders_by_item_where_records_tell_it(warehouse: Warehouse) -> No
 
 
 def test_upsert_without_key_properties_is_refused(warehouse: Warehouse) -> None:
-    """Expect the mode to ask for keys before anything is made."""
     loading = warehouse.loading([ANN], schema=PEOPLE, key_properties=())
     with pytest.raises(ConfigurationError, match="key_properties"):
         warehouse.load(loading, UPSERT)
 
 
 def test_new_cut_replaces_the_rows_of_its_items(warehouse: Warehouse) -> None:
-    """Expect rows of the items of a backfill once, under the name of its batch."""
     schema = schema_of(ID, ("_item_id", "integer"))
     before = [{"id": 1, "_item_id": 4}, {"id": 2, "_item_id": 5}]
     warehouse.load(warehouse.loading(before, schema=schema))
@@ -223,7 +208,6 @@ def test_next_generation_beside_a_new_cut_replaces_the_rows_of_its_items(
 def test_batch_whose_records_do_not_name_items_is_loaded_while_no_new_cut_is_there(
     warehouse: Warehouse,
 ) -> None:
-    """Expect a stream whose backfill was refused to go on as before."""
     refused = warehouse.loading([ANN], schema=PEOPLE, item_ids=(1,), is_backfill=True, label=AGAIN)
     with pytest.raises(ConfigurationError, match="Add `_item_id` to `lineage`"):
         warehouse.load(refused)
@@ -235,7 +219,6 @@ def test_batch_whose_records_do_not_name_items_is_loaded_while_no_new_cut_is_the
 def test_batch_whose_records_do_not_name_items_is_refused_beside_a_new_cut(
     warehouse: Warehouse,
 ) -> None:
-    """Expect no row twice, and the rows of the new cut to stay."""
     schema = schema_of(ID, NAME, ("_item_id", "integer"))
     cut = [ANN | {"_item_id": 1}]
     warehouse.load(
@@ -247,7 +230,6 @@ def test_batch_whose_records_do_not_name_items_is_refused_beside_a_new_cut(
 
 
 def test_new_cut_without_item_ids_in_its_records_is_refused(warehouse: Warehouse) -> None:
-    """Expect to be told to add the lineage column."""
     loading = warehouse.loading([ANN], schema=PEOPLE, item_ids=(1,), is_backfill=True)
     with pytest.raises(ConfigurationError, match="Add `_item_id` to `lineage`"):
         warehouse.load(loading)
@@ -266,7 +248,6 @@ def test_new_cut_of_a_table_with_rows_of_unknown_items_is_refused(warehouse: War
 
 
 def test_singer_columns_are_filled(warehouse: Warehouse) -> None:
-    """Expect times of the load, its milliseconds as sequence, and no mark of a delete."""
     warehouse.load(warehouse.loading([ANN], schema=PEOPLE))
     [row] = warehouse.rows(
         "_sdc_extracted_at",
@@ -283,7 +264,6 @@ def test_singer_columns_are_filled(warehouse: Warehouse) -> None:
 
 
 def test_singer_columns_of_records_win(warehouse: Warehouse) -> None:
-    """Expect what the records say of themselves."""
     schema = schema_of(ID, ("_sdc_sequence", "integer"), ("_sdc_extracted_at", "timestamp"))
     record = {"id": 1, "_sdc_sequence": 42, "_sdc_extracted_at": "2026-03-01T12:00:00Z"}
     warehouse.load(warehouse.loading([record], schema=schema))
@@ -292,7 +272,6 @@ def test_singer_columns_of_records_win(warehouse: Warehouse) -> None:
 
 
 def test_names_are_quoted_and_long_ones_shortened(warehouse: Warehouse) -> None:
-    """Expect any name to work, and two long ones that begin alike to stay two."""
     long = "a" * 70
     names = ('say "hi"', "SELECT", "größe", f"{long}1", f"{long}2")
     schema = schema_of(ID, *((name, "integer") for name in names))
@@ -306,7 +285,6 @@ def test_names_are_quoted_and_long_ones_shortened(warehouse: Warehouse) -> None:
 
 
 def test_load_into_a_view_is_refused(warehouse: Warehouse) -> None:
-    """Expect nothing but a table to be loaded."""
     warehouse.execute("CREATE VIEW orders AS SELECT 1 AS id")
     with pytest.raises(ConfigurationError, match="is no table"):
         warehouse.load(warehouse.loading([ANN], schema=PEOPLE))

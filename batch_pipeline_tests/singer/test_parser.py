@@ -47,7 +47,6 @@ def _batch(**changed: Any) -> bytes:
 
 
 def test_schema_line_gives_its_shape_and_keys() -> None:
-    """Expect the schema as it was written, and keys in their order."""
     assert MessageReader().read(SCHEMA, 1) == SchemaMessage(
         line=1, stream="orders", schema={"properties": {}}, key_properties=("id",)
     )
@@ -55,14 +54,12 @@ def test_schema_line_gives_its_shape_and_keys() -> None:
 
 @pytest.mark.parametrize("keys", [b"null", b"[]"])
 def test_schema_line_without_keys_gives_none(keys: bytes) -> None:
-    """Expect a stream without key properties, however its tap says so."""
     read = MessageReader().read(SCHEMA.replace(b'["id"]', keys), 1)
     assert isinstance(read, SchemaMessage)
     assert read.key_properties == ()
 
 
 def test_record_line_keeps_its_text_and_every_digit() -> None:
-    """Expect the record byte for byte, and exact numbers beside it."""
     text = b'{"id": 123456789012345678901234567890, "price": 1.10, "a":null}'
     line = b'{"type":"RECORD","stream":"orders","record":' + text + b',"version":3,"mine":[1]}'
     read = _reader().read(line, 2)
@@ -78,7 +75,6 @@ def test_record_line_keeps_its_text_and_every_digit() -> None:
 
 
 def test_record_line_with_escaped_colons_is_read_the_careful_way() -> None:
-    """Expect the same value where the quick look for lost keys cannot tell."""
     line = rb'{"type":"RECORD","stream":"orders","record":{"a\u003ab":"\u003a:"}}'
     read = _reader().read(line, 2)
     assert isinstance(read, RecordMessage)
@@ -86,7 +82,6 @@ def test_record_line_with_escaped_colons_is_read_the_careful_way() -> None:
 
 
 def test_batch_line_gives_encoding_and_files() -> None:
-    """Expect what the message says, tolerating keys that only its writer knows."""
     read = _reader().read(_batch(batch_id="x", sha256=["ab"]), 2)
     assert read == BatchMessage(
         line=2,
@@ -98,7 +93,6 @@ def test_batch_line_gives_encoding_and_files() -> None:
 
 
 def test_state_line_keeps_the_text_of_its_value() -> None:
-    """Expect digits and order of keys to come back as they were written."""
     read = _reader().read(b'{"type":"STATE","value":{"b": 1.50, "a": 1}}', 2)
     assert read == StateMessage(
         line=2, text='{"b": 1.50, "a": 1}', value={"b": Decimal("1.50"), "a": 1}
@@ -106,7 +100,6 @@ def test_state_line_keeps_the_text_of_its_value() -> None:
 
 
 def test_activate_version_line_gives_the_version() -> None:
-    """Expect stream and version."""
     read = _reader().read(b'{"type":"ACTIVATE_VERSION","stream":"orders","version":5}', 2)
     assert read == ActivateVersionMessage(line=2, stream="orders", version=5)
 
@@ -186,7 +179,6 @@ def test_line_with_a_mistake_is_refused_by_line_and_key(
 
 
 def test_missing_manifest_is_told_with_stream_key_and_next_step() -> None:
-    """Expect one sentence that says what is wrong, what is left and what to do."""
     line = b'{"type":"BATCH","stream":"orders","encoding":{"format":"jsonl"}}'
     assert str(_refused(line)) == (
         "Line 7, stream 'orders', key `manifest`: is missing; the message cannot be understood "
@@ -222,13 +214,11 @@ def _message_or_refusal(line: bytes) -> str:
 
 @given(st.binary(max_size=200) | _MESSAGES.map(lambda made: json.dumps(made).encode()))
 def test_any_bytes_are_a_message_or_one_of_our_errors(line: bytes) -> None:
-    """Expect no line to crash the reader, and every refusal to have its sentence."""
     assert _message_or_refusal(line)
 
 
 @given(st.dictionaries(st.text(max_size=8), _JSON, max_size=6))
 def test_any_record_reads_as_json_says(record: dict[str, Any]) -> None:
-    """Expect what Python's own parser finds, numbers exact, or a refusal of what is no JSON."""
     text = json.dumps(record)
     line = f'{{"type":"RECORD","stream":"orders","record":{text}}}'.encode()
     try:

@@ -36,7 +36,6 @@ def home(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_records_land_byte_for_byte_and_are_registered(home: TargetScene) -> None:
-    """Expect what the tap wrote, digits and blanks included, in a file with an id."""
     text = '{"id": 123456789012345678901234567890, "price": 1.10,"name":"\\u00e9 é"}'
     line = f'{{"type":"RECORD","stream":"orders","record":{text}}}'.encode()
     wide = {"properties": {"id": {}, "price": {"type": "number"}, "name": {"type": "string"}}}
@@ -47,7 +46,6 @@ def test_records_land_byte_for_byte_and_are_registered(home: TargetScene) -> Non
 
 
 def test_names_of_landed_files_tell_stream_run_and_order(home: TargetScene) -> None:
-    """Expect names that sort in the order of ids, two runs apart, and no hidden file left."""
     home.run(schema(), record(1), record(2), max_records=1)
     home.run(schema(), record(3))
     names = [path.name for path in home.files()]
@@ -63,7 +61,6 @@ def test_names_of_landed_files_tell_stream_run_and_order(home: TargetScene) -> N
 
 
 def test_state_waits_for_every_stream_that_has_older_records(home: TargetScene) -> None:
-    """Expect a full file of one stream to release no STATE that covers records of another."""
     printed = home.run(
         schema("a"),
         schema("b"),
@@ -81,31 +78,26 @@ def test_state_waits_for_every_stream_that_has_older_records(home: TargetScene) 
 
 
 def test_state_without_anything_before_it_is_printed_at_once(home: TargetScene) -> None:
-    """Expect each STATE that covers nothing new to pass through."""
     assert home.run(schema(), state(1), state(2)) == [{"at": 1}, {"at": 2}]
 
 
 def test_state_keeps_every_digit_of_its_value(home: TargetScene) -> None:
-    """Expect digits that a float would lose."""
     printed = home.run(b'{"type":"STATE","value":{"at":12345678901234567890.10}}')
     assert printed == [{"at": Decimal("12345678901234567890.10")}]
 
 
 def test_file_that_is_full_by_bytes_lands_before_the_next_record(home: TargetScene) -> None:
-    """Expect bounds of records before compression."""
     home.run(schema(), *[record(number) for number in range(4)], max_bytes=40)
     assert [len(read(path)) for path in home.files()] == [2, 2]
 
 
 def test_file_that_is_old_lands_with_the_next_record(home: TargetScene) -> None:
-    """Expect no file to grow longer than it may."""
     home.run(schema(), record(1), record(2), max_age_seconds=1e-9)
     assert [len(read(path)) for path in home.files()] == [1, 1]
 
 
 @pytest.mark.parametrize("wrong", [{"id": "x"}, {"id": 1.5}, {"id": None}])
 def test_record_unlike_its_schema_stops_the_target(home: TargetScene, wrong: object) -> None:
-    """Expect what was acknowledged to stay, and nothing after it to be there or printed."""
     printed, error = home.run_until_refused(
         schema(), record(1), state(1), record(2), {**record(3), "record": wrong}, state(2)
     )
@@ -129,7 +121,6 @@ def test_record_unlike_its_schema_passes_without_validation(home: TargetScene) -
 
 
 def test_schema_that_is_none_stops_the_target(home: TargetScene) -> None:
-    """Expect the line of a SCHEMA that no validator can be made of."""
     _, error = home.run_until_refused(schema(schema={"properties": {"id": {"type": "int"}}}))
     assert isinstance(error, MessageError)
     assert "key `schema`: is no JSON Schema" in str(error)
@@ -137,14 +128,12 @@ def test_schema_that_is_none_stops_the_target(home: TargetScene) -> None:
 
 
 def test_schema_that_changes_starts_a_new_file(home: TargetScene) -> None:
-    """Expect no file to hold records of two schemas, and a repeated SCHEMA to change nothing."""
     wider = {"properties": {"id": {"type": "integer"}, "price": {"type": "number"}}}
     home.run(schema(), record(1), schema(), record(2), schema(schema=wider), record(3))
     assert [[one["id"] for one in read(path)] for path in home.files()] == [[1, 2], [3]]
 
 
 def test_metadata_columns_are_added_where_they_are_asked_for(home: TargetScene) -> None:
-    """Expect the SDK's seven columns, with the version of the message."""
     said = record(1, version=7, time_extracted="2026-01-01T00:00:00Z")
     home.run(schema(), said, add_record_metadata=True)
     (found,) = home.records()
@@ -168,7 +157,6 @@ def test_metadata_columns_of_the_tap_are_removed_where_they_are_not(home: Target
 
 
 def test_activated_version_ends_the_file_and_is_no_loss(home: TargetScene) -> None:
-    """Expect records of both versions in files, those before it in an earlier one."""
     home.run(
         schema(),
         record(1, version=1),
@@ -181,7 +169,6 @@ def test_activated_version_ends_the_file_and_is_no_loss(home: TargetScene) -> No
 
 
 def test_stream_maps_are_applied_to_what_lands(home: TargetScene) -> None:
-    """Expect a masked name, a dropped record and an unknown stream's absence."""
     maps = {"orders": {"name": "md5(name)", "__filter__": "id != 2"}, "secret": None}
     home.run(
         schema(),
@@ -198,7 +185,6 @@ def test_stream_maps_are_applied_to_what_lands(home: TargetScene) -> None:
 
 
 def test_streams_that_a_map_gives_one_name_lose_no_record(home: TargetScene) -> None:
-    """Expect records of both, said in turns under two schemas, to land before STATE is printed."""
     priced = {"properties": {"id": {"type": "integer"}, "price": {"type": "number"}}}
     printed = home.run(
         schema("eu"),
@@ -214,7 +200,6 @@ def test_streams_that_a_map_gives_one_name_lose_no_record(home: TargetScene) -> 
 
 
 def test_parquet_files_have_the_types_of_the_schema(home: TargetScene) -> None:
-    """Expect numbers, times and text as columns, and nested values as JSON text."""
     shape = {
         "properties": {
             "id": {"type": "integer"},
@@ -232,7 +217,6 @@ def test_parquet_files_have_the_types_of_the_schema(home: TargetScene) -> None:
 
 
 def test_parquet_column_that_cannot_hold_a_value_refuses_it(home: TargetScene) -> None:
-    """Expect an integer beyond 64 bits to be told, and not to be changed."""
     printed, error = home.run_until_refused(
         schema(), record(1), {**record(2), "record": {"id": 2**70}}, state(1), format="parquet"
     )
@@ -246,7 +230,6 @@ _DAY = {"properties": {"id": {"type": "integer"}, "day": {"type": "string", "for
 
 
 def test_parquet_column_of_dates_takes_midnight(home: TargetScene) -> None:
-    """Expect a date, however a tap writes it."""
     said = [
         record(at, record={"id": at, "day": day})
         for at, day in enumerate(["2026-01-02", "2026-01-02T00:00:00", "2026-01-02T00:00:00Z"])
@@ -256,7 +239,6 @@ def test_parquet_column_of_dates_takes_midnight(home: TargetScene) -> None:
 
 
 def test_parquet_column_of_dates_refuses_a_time_of_day(home: TargetScene) -> None:
-    """Expect a value that would lose its time to be told."""
     said = record(1, record={"id": 1, "day": "2026-01-02T10:00:00"})
     _, error = home.run_until_refused(schema(schema=_DAY), said, format="parquet")
     assert isinstance(error, MessageError)
@@ -265,7 +247,6 @@ def test_parquet_column_of_dates_refuses_a_time_of_day(home: TargetScene) -> Non
 
 
 def test_stream_file_that_exists_says_where_to_land(home: TargetScene) -> None:
-    """Expect files in its folder, of the format that it reads, under its name."""
     folder = home.root / "streams/sales"
     folder.mkdir(parents=True)
     (folder / "defs.yaml").write_text(
@@ -280,7 +261,6 @@ def test_stream_file_that_exists_says_where_to_land(home: TargetScene) -> None:
 
 
 def test_stream_file_of_another_format_is_told(home: TargetScene) -> None:
-    """Expect no JSON in a folder that is read as csv."""
     folder = home.root / "streams/orders"
     folder.mkdir(parents=True)
     (folder / "defs.yaml").write_text(
@@ -293,7 +273,6 @@ def test_stream_file_of_another_format_is_told(home: TargetScene) -> None:
 
 
 def test_stream_file_that_describes_another_stream_is_left_alone(home: TargetScene) -> None:
-    """Expect no folder of somebody else's to be written to."""
     folder = home.root / "streams/orders"
     folder.mkdir(parents=True)
     text = "type: batch_pipeline.BatchStream\nattributes:\n  stream: other\n  source: {uri: ./in}\n"
@@ -304,7 +283,6 @@ def test_stream_file_that_describes_another_stream_is_left_alone(home: TargetSce
 
 
 def test_stream_file_that_is_written_holds_what_schema_says(home: TargetScene) -> None:
-    """Expect keys, columns and landing folder in a stream that can be loaded."""
     home.run(schema("sales/é", key_properties=["id"]), record(1, "sales/é"))
     (made,) = load_streams(home.root / "streams").values()
     assert made.name.startswith("sales_-")
@@ -316,7 +294,6 @@ def test_stream_file_that_is_written_holds_what_schema_says(home: TargetScene) -
 
 
 def test_stream_of_references_has_its_columns_inferred(home: TargetScene) -> None:
-    """Expect a SCHEMA that is no list of columns to be taken all the same."""
     shape = {
         "properties": {"id": {"$ref": "#/$defs/id"}},
         "$defs": {"id": {"type": "integer"}},
@@ -330,14 +307,12 @@ def test_stream_of_references_has_its_columns_inferred(home: TargetScene) -> Non
 
 
 def test_stream_without_columns_has_them_inferred(home: TargetScene) -> None:
-    """Expect a tap that announces a stream before it knows of any column not to bind it to none."""
     home.run(schema(schema={"properties": {}}, key_properties=[]), record(1))
     (made,) = load_streams(home.root / "streams").values()
     assert made.schema.declared is None
 
 
 def test_schema_that_refers_to_the_network_is_refused(home: TargetScene) -> None:
-    """Expect nothing to be fetched for a SCHEMA."""
     shape = {"properties": {"id": {"$ref": "http://127.0.0.1:9/x"}}}
     _, error = home.run_until_refused(schema(schema=shape))
     assert isinstance(error, MessageError)
@@ -346,7 +321,6 @@ def test_schema_that_refers_to_the_network_is_refused(home: TargetScene) -> None
 
 
 def test_landing_folder_that_is_a_file_is_told(home: TargetScene) -> None:
-    """Expect its name and the system's reason in one sentence."""
     (home.root / "file").touch()
     _, error = home.run_until_refused(schema(), landing_root=str(home.root / "file"))
     assert isinstance(error, ConfigurationError)
@@ -357,7 +331,6 @@ def test_landing_folder_that_is_a_file_is_told(home: TargetScene) -> None:
 def test_landing_folder_that_vanishes_ends_the_target(
     home: TargetScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect an error and no STATE where the folder vanishes before the file has its name."""
     landing = home.root / "home/landing/orders"
 
     def vanish(name: str) -> None:
@@ -389,7 +362,6 @@ def test_stream_without_a_file_gets_one_only_if_wanted(home: TargetScene) -> Non
 def test_printed_states_never_run_ahead_of_any_order(
     home: TargetScene, said: list[str], bound: int
 ) -> None:
-    """Expect STATEs in their order, the last one at the end, and every record once."""
     streams = ("a", "b", "c")
     before = {stream: len(home.records(stream)) for stream in streams}
     messages = [

@@ -39,7 +39,6 @@ def home(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_batch_comes_after_the_records_that_were_said_before_it(home: TargetScene) -> None:
-    """Expect ids in the order of the messages, the files of the BATCH where they lie, one STATE."""
     path = batch_file(home.root / "theirs/a.jsonl.gz", 2, 3)
     printed = home.run(schema(), record(1), state(1), batch(f"file://{path}"), record(4), state(2))
     assert printed == [{"at": 1}, {"at": 2}]
@@ -62,7 +61,6 @@ def test_batch_is_registered_before_its_state_is_printed(home: TargetScene) -> N
 def test_batch_file_is_found_with_blanks_and_escapes(
     home: TargetScene, name: str, written: str
 ) -> None:
-    """Expect names as they are, then decoded."""
     path = batch_file(home.root / "theirs" / name, 1)
     home.run(schema(), batch(f"file://{home.root}/theirs/{written}"))
     assert home.files() == [path]
@@ -79,7 +77,6 @@ def test_batch_file_that_exists_in_both_spellings_is_the_one_that_was_written(
 
 
 def test_batch_files_are_found_below_a_storage_root(home: TargetScene) -> None:
-    """Expect the folder of the tap to be replaced by the one that this process sees."""
     batch_file(home.root / "here/a.gz", 1)
     config = {"storage": {"root": f"file://{home.root}/here"}}
     home.run(schema(), batch("file:///elsewhere/deep/a.gz"), batch_config=config)
@@ -96,7 +93,6 @@ def test_batch_files_are_found_below_a_storage_root(home: TargetScene) -> None:
 def test_batch_with_two_entries_for_one_file_is_refused(
     home: TargetScene, uris: Sequence[str]
 ) -> None:
-    """Expect a file of the tap not to be passed over for another of its name."""
     batch_file(home.root / "here/a b.gz", 1)
     config = {"storage": {"root": str(home.root / "here")}}
     printed, error = home.run_until_refused(schema(), batch(*uris), state(1), batch_config=config)
@@ -106,7 +102,6 @@ def test_batch_with_two_entries_for_one_file_is_refused(
 
 
 def test_batch_file_cannot_be_named_out_of_the_storage_root(home: TargetScene) -> None:
-    """Expect an escaped slash to be no way into another folder."""
     batch_file(home.root / "outside.gz", 1)
     (home.root / "here").mkdir()
     config = {"storage": {"root": str(home.root / "here")}}
@@ -137,7 +132,6 @@ def test_batch_file_outside_of_the_roots_is_not_read(home: TargetScene) -> None:
 
 
 def test_batch_file_that_a_link_names_is_registered_by_its_real_path(home: TargetScene) -> None:
-    """Expect the same file under two names to be one item."""
     path = batch_file(home.root / "theirs/a.gz", 1)
     (home.root / "link.gz").symlink_to(path)
     home.run(schema(), batch(str(home.root / "link.gz")), batch(str(path)))
@@ -145,7 +139,6 @@ def test_batch_file_that_a_link_names_is_registered_by_its_real_path(home: Targe
 
 
 def test_batch_file_with_a_line_that_is_too_long_is_refused(home: TargetScene) -> None:
-    """Expect `max_line_bytes` to hold in files, too."""
     path = home.root / "a.gz"
     long = b'{"id": 2, "name": "' + b"x" * 3_000 + b'"}\n'
     path.write_bytes(gzip.compress(b'{"id": 1}\n' + long))
@@ -157,7 +150,6 @@ def test_batch_file_with_a_line_that_is_too_long_is_refused(home: TargetScene) -
 
 
 def test_batch_with_a_file_that_vanished_registers_none(home: TargetScene) -> None:
-    """Expect all files of a manifest or none, and no STATE after it."""
     path = batch_file(home.root / "a.gz", 1)
     printed, error = home.run_until_refused(
         schema(), state(1), batch(str(path), f"{home.root}/gone.gz"), state(2)
@@ -206,7 +198,6 @@ _gzip = partial(gzip.compress, mtime=0)  # names of tests are the same in every 
 def test_batch_file_unlike_its_message_is_told(
     home: TargetScene, content: bytes, changes: dict[str, Any], problem: str
 ) -> None:
-    """Expect each kind of lie to be an error of its line that says what is wrong."""
     path = home.root / "a.gz"
     path.write_bytes(content)
     _, error = home.run_until_refused(schema(), batch(str(path), **changes))
@@ -216,20 +207,17 @@ def test_batch_file_unlike_its_message_is_told(
 
 
 def test_batch_with_the_right_checksum_is_taken(home: TargetScene) -> None:
-    """Expect checksums of our own messages to be compared."""
     path = batch_file(home.root / "a.gz", 1)
     home.run(schema(), batch(str(path), sha256=[sha256(path.read_bytes()).hexdigest()]))
     assert home.ids() == [1]
 
 
 def test_batch_in_a_storage_of_another_kind_is_told(home: TargetScene) -> None:
-    """Expect a bucket to be named as what it is."""
     _, error = home.run_until_refused(schema(), batch("gs://bucket/a.gz"))
     assert "lies in a gs storage; expected a file on a disk of this machine" in str(error)
 
 
 def test_batch_that_is_sent_again_is_registered_once(home: TargetScene) -> None:
-    """Expect a tap that resumes to change nothing."""
     path = batch_file(home.root / "a.gz", 1)
     assert home.run(schema(), batch(str(path)), state(1)) == [{"at": 1}]
     assert home.run(schema(), batch(str(path)), state(2)) == [{"at": 2}]
@@ -237,7 +225,6 @@ def test_batch_that_is_sent_again_is_registered_once(home: TargetScene) -> None:
 
 
 def test_batch_file_that_was_overwritten_is_refused(home: TargetScene) -> None:
-    """Expect new content under a known name not to be lost silently."""
     path = batch_file(home.root / "a.gz", 1)
     home.run(schema(), batch(str(path)))
     batch_file(path, 2, 3)
@@ -248,7 +235,6 @@ def test_batch_file_that_was_overwritten_is_refused(home: TargetScene) -> None:
 
 
 def test_batch_with_one_overwritten_file_registers_none(home: TargetScene) -> None:
-    """Expect a new file beside one that was overwritten to get no id either."""
     path = batch_file(home.root / "a.gz", 1)
     home.run(schema(), batch(str(path)))
     batch_file(path, 2, 3)
@@ -262,7 +248,6 @@ def test_batch_with_one_overwritten_file_registers_none(home: TargetScene) -> No
 def test_batch_file_that_cannot_be_copied_leaves_no_copy_of_others(
     home: TargetScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect a full disk at the second file to leave none in the landing folder."""
     paths = [batch_file(home.root / name, 1) for name in ("a.jsonl.gz", "b.jsonl.gz")]
     real, copied = shutil.copyfileobj, list[int]()
 
@@ -280,7 +265,6 @@ def test_batch_file_that_cannot_be_copied_leaves_no_copy_of_others(
 
 
 def test_batch_files_are_copied_where_that_is_asked_for(home: TargetScene) -> None:
-    """Expect the bytes of the file in the landing folder under a name of ours."""
     path = batch_file(home.root / "a.jsonl.gz", 1)
     home.run(schema(), batch(str(path)), batch_files="copy")
     (landed,) = home.files()
@@ -289,7 +273,6 @@ def test_batch_files_are_copied_where_that_is_asked_for(home: TargetScene) -> No
 
 
 def test_batch_of_parquet_stays_where_it_lies(home: TargetScene) -> None:
-    """Expect the format of each file to be found out when it is read."""
     path = home.root / "a.parquet"
     pq.write_table(pa.table({"id": [1, 2]}), path)
     home.run(schema(), batch(str(path), encoding={"format": "parquet", "compression": "gzip"}))
@@ -297,7 +280,6 @@ def test_batch_of_parquet_stays_where_it_lies(home: TargetScene) -> None:
 
 
 def test_batch_of_parquet_is_rewritten_for_a_stream_of_json_lines(home: TargetScene) -> None:
-    """Expect the records in a file that the stream can read."""
     folder = home.root / "streams/orders"
     folder.mkdir(parents=True)
     (folder / "defs.yaml").write_text(
@@ -323,7 +305,6 @@ def test_stream_map_is_applied_to_the_files_of_a_batch(home: TargetScene) -> Non
 
 
 def test_stream_that_a_map_removes_takes_no_batch(home: TargetScene) -> None:
-    """Expect a removed stream to be passed over."""
     path = batch_file(home.root / "a.gz", 1)
     printed = home.run(schema(), batch(str(path)), state(1), stream_maps={"orders": None})
     assert printed == [{"at": 1}]
@@ -331,7 +312,6 @@ def test_stream_that_a_map_removes_takes_no_batch(home: TargetScene) -> None:
 
 
 def test_metadata_columns_are_added_to_the_files_of_a_batch(home: TargetScene) -> None:
-    """Expect what RECORDs get, with the version of the BATCH."""
     path = batch_file(home.root / "a.gz", 1)
     home.run(schema(), batch(str(path), version=3), add_record_metadata=True)
     (found,) = home.records()
@@ -339,7 +319,6 @@ def test_metadata_columns_are_added_to_the_files_of_a_batch(home: TargetScene) -
 
 
 def test_batch_file_without_records_is_left_out(home: TargetScene) -> None:
-    """Expect no item for a file that says nothing."""
     path = home.root / "a.gz"
     path.write_bytes(gzip.compress(b""))
     assert home.run(schema(), batch(str(path)), state(1)) == [{"at": 1}]
@@ -361,7 +340,6 @@ class _LoudTarget(TargetBatchPipeline):
 
 
 def test_sink_of_ones_own_reads_batches_in_its_own_way(home: TargetScene) -> None:
-    """Expect the SDK's extension point to be called, and its records to be acknowledged."""
     path = batch_file(home.root / "a.gz", 1, 2)
     loud = TargetScene(root=home.root, database_url=home.database_url, target_class=_LoudTarget)
     assert loud.run(schema(), batch(str(path)), state(1)) == [{"at": 1}]

@@ -74,7 +74,6 @@ def lands_in(home: TargetScene, root: str) -> None:
 
 
 def test_batch_in_s3_is_registered_where_it_lies(home: TargetScene, bucket: str) -> None:
-    """Expect the URI as it stands in the message, with the version that was checked."""
     uris = [batch_object(f"{bucket}/theirs/{name}", 1) for name in ("a b%20é.gz", "b.gz")]
     sums = [sha256(content(uri)).hexdigest() for uri in uris]
     assert home.run(schema(), batch(*uris, sha256=sums), state(1)) == [{"at": 1}]
@@ -87,7 +86,6 @@ def test_batch_in_s3_is_registered_where_it_lies(home: TargetScene, bucket: str)
 
 
 def test_batch_in_s3_is_fetched_once(home: TargetScene, bucket: str, faults: Faults) -> None:
-    """Expect one HEAD and one GET for a file, also where a map rewrites its records."""
     uri = batch_object(f"{bucket}/a.gz", 1, 2)
     home.run(schema(), batch(uri))
     assert (faults.count("HEAD"), faults.count("GET")) == (1, 1)
@@ -97,7 +95,6 @@ def test_batch_in_s3_is_fetched_once(home: TargetScene, bucket: str, faults: Fau
 
 
 def test_batch_in_s3_is_copied_where_that_is_asked_for(home: TargetScene, bucket: str) -> None:
-    """Expect the bytes of the object in the landing folder under a name of ours."""
     uri = batch_object(f"{bucket}/a.gz", 1)
     home.run(schema(), batch(uri), batch_files="copy")
     (landed,) = home.files()
@@ -109,7 +106,6 @@ def test_batch_in_s3_is_copied_where_that_is_asked_for(home: TargetScene, bucket
 def test_batch_files_are_found_below_a_root_in_s3(
     home: TargetScene, bucket: str, written: str
 ) -> None:
-    """Expect names as they are, then decoded, below the root that this process sees."""
     uri = batch_object(f"{bucket}/here/a b.gz", 1)
     config = {"storage": {"root": f"{bucket}/here/"}}
     home.run(schema(), batch(written), batch_config=config)
@@ -128,7 +124,6 @@ def test_batch_files_are_found_below_a_root_in_s3(
 def test_batch_in_s3_that_is_not_what_it_says_is_refused(
     home: TargetScene, bucket: str, name: str, said: str
 ) -> None:
-    """Expect the URI and what is wrong with it, and nothing registered."""
     S3.put(f"{bucket}/bad.gz", gzip.compress(b'{"name":"a"}\n', mtime=0))
     S3.put(f"{bucket}/plain.gz", b'{"id":1}\n')
     uris = batch_object(f"{bucket}/a.gz", 1), f"{bucket}/{name}"
@@ -142,7 +137,6 @@ def test_batch_in_s3_that_is_not_what_it_says_is_refused(
 def test_batch_in_s3_that_was_written_anew_is_not_taken_twice(
     home: TargetScene, bucket: str
 ) -> None:
-    """Expect other content of the same size under a registered name to be refused."""
     uri = batch_object(f"{bucket}/a.gz", 1)
     home.run(schema(), batch(uri))
     batch_object(uri, 2)
@@ -153,7 +147,6 @@ def test_batch_in_s3_that_was_written_anew_is_not_taken_twice(
 
 
 def test_batch_in_s3_that_is_written_anew_while_it_is_read_is_refused(bucket: str) -> None:
-    """Expect what is checked to be the version that is registered, or an error."""
     uri = batch_object(f"{bucket}/a.gz", 1)
     said = BatchMessage(
         line=2,
@@ -170,7 +163,6 @@ def test_batch_in_s3_that_is_written_anew_while_it_is_read_is_refused(bucket: st
 def test_batch_of_a_store_that_refuses_can_come_again(
     home: TargetScene, bucket: str, faults: Faults
 ) -> None:
-    """Expect an error that asks to run again, no STATE, and all to be taken then."""
     uri = batch_object(f"{bucket}/a.gz", 1)
     faults.refuse(403, "ExpiredToken", method="GET", times=1)
     printed, error = home.run_until_refused(schema(), batch(uri), state(1))
@@ -181,7 +173,6 @@ def test_batch_of_a_store_that_refuses_can_come_again(
 
 
 def test_records_land_in_s3(home: TargetScene, bucket: str) -> None:
-    """Expect whole objects, registered with their ETag, before their STATE."""
     lands_in(home, f"{bucket}/landing")
     said = [schema(), record(1), record(2), record(3), state(1)]
     assert home.run(*said, max_records=2) == [{"at": 1}]
@@ -194,7 +185,6 @@ def test_records_land_in_s3(home: TargetScene, bucket: str) -> None:
 
 
 def test_batch_on_a_disk_is_copied_into_s3(home: TargetScene, bucket: str) -> None:
-    """Expect the same bytes in the landing."""
     lands_in(home, f"{bucket}/landing")
     path = home.root / "a.gz"
     path.write_bytes(lines(1, 2))
@@ -207,7 +197,6 @@ def test_batch_on_a_disk_is_copied_into_s3(home: TargetScene, bucket: str) -> No
 def test_landing_in_s3_that_cannot_be_written_is_told(
     home: TargetScene, bucket: str, faults: Faults
 ) -> None:
-    """Expect the landing and the reason, no STATE, and an error by who can mend it."""
     lands_in(home, f"{bucket}/landing")
     faults.refuse(403, "AccessDenied", method="PUT", times=1)
     faults.refuse(403, "ExpiredToken", method="PUT", times=1)
@@ -222,7 +211,6 @@ def test_landing_in_s3_that_cannot_be_written_is_told(
 def test_target_that_ends_before_an_object_is_sent_leaves_nothing(
     home: TargetScene, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect neither an object nor a STATE for what was not landed."""
     lands_in(home, f"{bucket}/landing")
     monkeypatch.setenv(VARIABLE, "target.before_rename=raise")
     printed, error = home.run_until_refused(schema(), record(1), state(1))
@@ -232,7 +220,6 @@ def test_target_that_ends_before_an_object_is_sent_leaves_nothing(
 
 
 def test_object_that_goes_between_messages_is_told(home: TargetScene, bucket: str) -> None:
-    """Expect a file that is not there any more to be named."""
     uri = batch_object(f"{bucket}/a.gz", 1)
     S3.delete(uri)
     _, error = home.run_until_refused(schema(), batch(uri))
@@ -240,6 +227,5 @@ def test_object_that_goes_between_messages_is_told(home: TargetScene, bucket: st
 
 
 def test_landing_root_in_a_bucket_is_refused(home: TargetScene) -> None:
-    """Expect to be told where a bucket can be named instead."""
     with pytest.raises(InvalidValueError, match=r"source\.uri: s3://"):
         home.run(schema(), landing_root="s3://bucket/landing")

@@ -57,9 +57,6 @@ def _run(
 def test_killed_target_goes_on_from_its_last_state_without_a_loss(
     home: TargetScene, point: str
 ) -> None:
-    """Expect no half file, no row without a file, every record there, and only those after the
-    last printed STATE twice.
-    """
     killed = _run(home, _said(1, 6), f"{point}=kill", max_records=3)
     assert killed.returncode == -signal.SIGKILL
     states = [json.loads(line)["at"] for line in killed.stdout.splitlines()]
@@ -75,7 +72,6 @@ def test_killed_target_goes_on_from_its_last_state_without_a_loss(
 
 
 def test_target_that_is_told_to_end_lands_what_it_has(home: TargetScene) -> None:
-    """Expect SIGTERM to be heard while the tap is silent, and all that was printed to be there."""
     environment = {**os.environ, **home.environment}
     with subprocess.Popen(
         _command(home, max_age_seconds=3600),
@@ -128,7 +124,6 @@ def test_silent_tap_does_not_keep_records_from_landing(home: TargetScene) -> Non
 def test_config_with_a_mistake_ends_the_target_with_one_sentence(
     home: TargetScene, config: dict[str, Any], told: str
 ) -> None:
-    """Expect the key, exit code 1 and no traceback."""
     ended = _run(home, _said(1, 1), **config)
     assert ended.returncode == 1
     assert told in ended.stderr.decode()
@@ -139,7 +134,6 @@ def test_config_with_a_mistake_ends_the_target_with_one_sentence(
 def test_config_that_cannot_be_read_ends_the_target_with_one_sentence(
     home: TargetScene, text: str | None
 ) -> None:
-    """Expect a missing or broken config file to be told without a traceback."""
     path = home.root / "broken.json"
     if text is not None:
         path.write_text(text)
@@ -150,7 +144,6 @@ def test_config_that_cannot_be_read_ends_the_target_with_one_sentence(
 
 
 def test_target_tells_about_itself_without_a_home(home: TargetScene) -> None:
-    """Expect `--about` to open nothing, and to name BATCH."""
     command = [*COMMAND[:-1], "--about", "--format", "json"]
     environment = {**os.environ, **home.environment}
     told = subprocess.run(command, capture_output=True, check=True, env=environment)
