@@ -124,9 +124,8 @@ class CsvOptions:
             if len(value) != 1 or ord(value) > 127 or value in "\r\n\0":
                 raise InvalidValueError(f"source.options.{name}", value, "one ASCII character")
         if self.delimiter == self.quote:
-            raise InvalidValueError(
-                "source.options.quote", self.quote, "another than the delimiter"
-            )
+            expected = "another than the delimiter"
+            raise InvalidValueError("source.options.quote", self.quote, expected)
         if self.escape in {self.delimiter, self.quote}:
             expected = "another than delimiter and quote"
             raise InvalidValueError("source.options.escape", self.escape, expected)
@@ -247,9 +246,8 @@ class Storage:
 
     def __post_init__(self) -> None:
         if self.prefix and not STREAM_NAME.fullmatch(self.prefix):
-            raise InvalidValueError(
-                "storage.prefix", self.prefix, f"to match {STREAM_NAME.pattern}"
-            )
+            expected = f"to match {STREAM_NAME.pattern}"
+            raise InvalidValueError("storage.prefix", self.prefix, expected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,7 @@ def test_sentence_says_question_answer_offender_and_next_step() -> None:
 def test_check_whose_surroundings_fail_does_not_pass() -> None:
     verdict = inconclusive(Check.PART_FILES, "the table is gone.")
     assert (verdict.passed, verdict.is_severe) == (False, False)
-    assert "could not be found out: the table is gone. Nothing was changed." in verdict.sentence
+    assert "could not be completed: the table is gone. Nothing was changed." in verdict.sentence
 
 
 def test_only_what_makes_a_batch_unfit_is_severe() -> None:
