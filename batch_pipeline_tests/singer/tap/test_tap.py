@@ -32,7 +32,7 @@ from batch_pipeline_tests.encode.writers.published_parts import (
     published_table,
 )
 from batch_pipeline_tests.factories import batch, record_schema, stream
-from batch_pipeline_tests.singer.tap.tap_scene import ListedSource, printed, sent, tap_class
+from batch_pipeline_tests.singer.tap.tap_fixture import ListedSource, printed, sent, tap_class
 
 OURS = json.loads(JSON_SCHEMA.read_text(encoding="utf-8"))
 BATCHES = {"mode": "batch"}
