@@ -158,7 +158,7 @@ def evaluate_schema(step: SchemaStep | None) -> CheckResult:
         summary=f"No: batch {step.newest} has schema version {step.version}, batch {step.before} "
         f"version {step.version_before}: {listed or 'no column differs'}{more}.",
         worst=None if not step.changes else step.changes[0].sentence,
-        next_step="Earlier files stay valid, since schemas only widen. Tell who reads them, or "
+        next_step="Earlier files stay valid, since schemas only widen. Notify their readers, or "
         "declare the schema with `evolution: fail` to stop such files.",
         numbers=numbers,
     )
@@ -226,7 +226,7 @@ def _backlog_step(stuck: Stuck) -> str:
             "Correct what the error names, then materialize the partition, or "
             "`batch-pipeline jobs retry` the job."
         )
-    return "See whether the sensor runs and runs are started; `batch-pipeline status` tells more."
+    return "See whether the sensor runs and runs are started; `batch-pipeline status` shows more."
 
 
 def evaluate_coverage(tiling: Tiling, audit: Audit | None) -> CheckResult:
@@ -254,7 +254,7 @@ def evaluate_coverage(tiling: Tiling, audit: Audit | None) -> CheckResult:
     if audit.other_table:
         summary = f"No: {audit.other_table[0]}."
         worst: str | None = "the ids of the batches mean rows of another table"
-        step = "`batch-pipeline reconcile` says what to do."
+        step = "`batch-pipeline reconcile` shows what to do."
     elif broken or tiling.doubled_items:
         worst, step = tiling.worst, "This must not happen: please report it."
     else:

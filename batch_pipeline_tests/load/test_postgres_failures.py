@@ -35,14 +35,14 @@ def load_hundred(url: str, folder: Path, mode: str) -> Loaded:
     target = PostgresTarget(name="warehouse", conn="$WAREHOUSE", mode=WriteMode(mode))
     warehouse = Warehouse(url=url, folder=folder, target=target)
     files = [{"id": one} for one in range(50)], [{"id": one} for one in range(50, 100)]
-    return warehouse.load(warehouse.loading(*files, schema=ONES, generation=2))
+    return warehouse.bring(*files, schema=ONES, generation=2)
 
 
 @pytest.fixture
 def warehouse(empty_database_url: str, tmp_path: Path) -> Warehouse:
     """A warehouse with the first generation of a batch: the record 7."""
     warehouse = Warehouse(url=empty_database_url, folder=tmp_path, target=APPEND)
-    warehouse.load(warehouse.loading([{"id": 7}], schema=ONES))
+    warehouse.bring([{"id": 7}], schema=ONES)
     return warehouse
 
 
@@ -120,7 +120,7 @@ def test_server_that_is_gone_is_told_without_a_password() -> None:
 def test_url_of_something_else_is_refused_without_showing_it(url: str) -> None:
     warehouse = Warehouse(url=url, folder=Path("/"), target=APPEND)
     with pytest.raises(PipelineError) as raised:
-        warehouse.load(warehouse.loading(schema=ONES))
+        warehouse.bring(schema=ONES)
     assert "cret" not in str(raised.value)
 
 

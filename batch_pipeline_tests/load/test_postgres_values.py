@@ -88,7 +88,7 @@ def load_lines(warehouse: Warehouse, kind: str, *lines: str) -> None:
     octets = packed("".join(f"{line}\n" for line in lines).encode(), LINES)
     part = written_part(warehouse.folder / "part.jsonl.gz", octets, len(lines))
     schema = schema_of(ID, ("v", kind))
-    warehouse.load(warehouse.loading(schema=schema, part_files=(part,)))
+    warehouse.bring(schema=schema, part_files=(part,))
 
 
 def found(warehouse: Warehouse) -> list[Any]:
@@ -119,11 +119,11 @@ def test_value_arrives_in_columns_that_became_wider(
         warehouse.execute("DROP TABLE IF EXISTS orders, batch_pipeline_load")
         load_lines(warehouse, kind, f'{{"id":1,"v":{text}}}')
         wide = schema_of(ID, ("v", wider))
-        warehouse.load(warehouse.loading([{"id": 2, "v": "x"}], schema=wide, first_id=11))
+        warehouse.bring([{"id": 2, "v": "x"}], schema=wide, first_id=11)
         narrow = schema_of(ID, ("v", kind))
         octets = packed(f'{{"id":3,"v":{text}}}\n'.encode(), LINES)
         part = written_part(warehouse.folder / "again.jsonl.gz", octets, 1)
-        warehouse.load(warehouse.loading(schema=narrow, part_files=(part,), first_id=21))
+        warehouse.bring(schema=narrow, part_files=(part,), first_id=21)
         converted, _, written = found(warehouse)
         assert read_again(converted, kind) == read_again(written, kind) == value
 
@@ -148,7 +148,7 @@ def test_null_alone_makes_no_column(warehouse: Warehouse) -> None:
     load_lines(warehouse, "unknown", '{"id":1,"v":null}')
     assert "v" not in warehouse.types()
     wide = schema_of(ID, ("v", "integer"))
-    warehouse.load(warehouse.loading([{"id": 2, "v": 5}], schema=wide, first_id=11))
+    warehouse.bring([{"id": 2, "v": 5}], schema=wide, first_id=11)
     assert found(warehouse) == [None, 5]
 
 
@@ -200,7 +200,7 @@ def test_typed_values_arrive_exactly(warehouse: Warehouse, rows: list[tuple[Any,
         arrays[column.name] = pa.array(values, arrow_type_of(column))
     part = written_table(warehouse.folder / "typed.parquet", pa.table(arrays), PARQUET)
     schema = schema_of(ID, *((column.name, column.type_text) for column in columns))
-    warehouse.load(warehouse.loading(schema=schema, part_files=(part,), encoding=PARQUET))
+    warehouse.bring(schema=schema, part_files=(part,), encoding=PARQUET)
     names = [column.name for column in columns]
     assert [row[1:] for row in warehouse.rows("id", *names)] == rows
 
@@ -255,7 +255,7 @@ def test_null_key_is_named(warehouse: Warehouse) -> None:
 def test_integer_that_a_double_rounds_is_refused(warehouse: Warehouse) -> None:
     warehouse.load(warehouse.loading([{"id": 1, "v": 0.5}], schema=schema_of(ID, ("v", "number"))))
     schema = schema_of(ID, ("v", "integer"))
-    warehouse.load(warehouse.loading([{"id": 2, "v": 2**53}], schema=schema, first_id=11))
+    warehouse.bring([{"id": 2, "v": 2**53}], schema=schema, first_id=11)
     beyond = warehouse.loading([{"id": 3, "v": 2**53 + 1}], schema=schema, first_id=21)
     with pytest.raises(BatchDataError, match="cannot hold 9007199254740993 exactly"):
         warehouse.load(beyond)

@@ -55,7 +55,7 @@ def test_row_of_many_short_texts_stays_whole(warehouse: Warehouse) -> None:
     names = [f"text_{number}" for number in range(75)]
     record = {name: sha256(name.encode()).hexdigest()[:40] for name in names}
     schema = schema_of(*((name, "string") for name in names))
-    warehouse.load(warehouse.loading([record], schema=schema))
+    warehouse.bring([record], schema=schema)
     with warehouse.connected() as connection:
         beside = connection.execute(
             "SELECT pg_relation_size(reltoastrelid) FROM pg_class WHERE relname = 'orders'"
@@ -64,7 +64,7 @@ def test_row_of_many_short_texts_stays_whole(warehouse: Warehouse) -> None:
 
 
 def test_new_column_is_added(warehouse: Warehouse) -> None:
-    warehouse.load(warehouse.loading([{"id": 1}], schema=schema_of(ID)))
+    warehouse.bring([{"id": 1}], schema=schema_of(ID))
     later = warehouse.loading([{"id": 2, "name": "Bob"}], schema=schema_of(ID, NAME), first_id=11)
     warehouse.load(later)
     assert warehouse.rows("id", "name") == [(1, None), (2, "Bob")]
@@ -86,7 +86,7 @@ def test_column_is_widened_without_a_change_of_its_values(
     first = warehouse.loading([{"id": 1, "v": value}], schema=schema_of(ID, ("v", narrow)))
     warehouse.load(first)
     schema = schema_of(ID, ("v", wide))
-    warehouse.load(warehouse.loading([{"id": 2, "v": later}], schema=schema, first_id=11))
+    warehouse.bring([{"id": 2, "v": later}], schema=schema, first_id=11)
     assert warehouse.types()["v"] == expected
     found = [value for _, value in warehouse.rows("id", "v")]
     assert found == [str(value) if expected == "text" else value, later]
@@ -101,7 +101,7 @@ def test_column_is_never_narrowed(warehouse: Warehouse) -> None:
 
 def test_table_of_a_user_that_fits_is_taken(warehouse: Warehouse) -> None:
     warehouse.execute("CREATE TABLE orders (id numeric(30,4), name varchar, seen boolean)")
-    warehouse.load(warehouse.loading([{"id": 1, "name": "Ann"}], schema=schema_of(ID, NAME)))
+    warehouse.bring([{"id": 1, "name": "Ann"}], schema=schema_of(ID, NAME))
     assert warehouse.rows("id", "name", "seen") == [(1, "Ann", None)]
     assert warehouse.types()["id"] == "numeric(30,4)"
 
@@ -110,22 +110,22 @@ def test_table_of_a_user_that_fits_is_taken(warehouse: Warehouse) -> None:
 def test_table_of_a_user_that_does_not_fit_is_refused(warehouse: Warehouse, kind: str) -> None:
     warehouse.execute(f"CREATE TABLE orders (id {kind})")
     with pytest.raises(ConfigurationError, match="Nothing was sent") as raised:
-        warehouse.load(warehouse.loading([{"id": 1}], schema=schema_of(ID)))
+        warehouse.bring([{"id": 1}], schema=schema_of(ID))
     assert f"'id' has {kind}, and integer of the stream needs bigint" in str(raised.value)
     assert warehouse.types() == {"id": kind}
 
 
 def test_widened_column_of_a_key_still_merges(warehouse: Warehouse) -> None:
     schema = schema_of(("id", "integer"), NAME)
-    warehouse.load(warehouse.loading([{"id": 1, "name": "Ann"}], schema=schema), UPSERT)
+    warehouse.bring([{"id": 1, "name": "Ann"}], schema=schema, target=UPSERT)
     wider = schema_of(("id", "string"), NAME)
     records = [{"id": "1", "name": "Anna"}, {"id": "x", "name": "Xaver"}]
-    warehouse.load(warehouse.loading(records, schema=wider, first_id=11), UPSERT)
+    warehouse.bring(records, schema=wider, first_id=11, target=UPSERT)
     assert warehouse.rows("id", "name") == [("1", "Anna"), ("x", "Xaver")]
 
 
 def test_upsert_into_a_table_with_a_key_twice_is_refused(warehouse: Warehouse) -> None:
-    warehouse.load(warehouse.loading([{"id": 1}, {"id": 1}], schema=schema_of(ID)))
+    warehouse.bring([{"id": 1}, {"id": 1}], schema=schema_of(ID))
     again = warehouse.loading([{"id": 1}], schema=schema_of(ID), first_id=11)
     with pytest.raises(ConfigurationError, match=r"\(id\)=\(1\) is duplicated"):
         warehouse.load(again, UPSERT)
@@ -148,7 +148,7 @@ def test_upsert_empties_what_the_batch_of_a_newer_record_lacks(
     older = warehouse.loading([{"id": 1, "name": "Ann"}], schema=schema_of(ID, NAME))
     warehouse.load(older, UPSERT)
     warehouse.execute("ALTER TABLE orders ADD COLUMN note text DEFAULT 'mine'")
-    warehouse.load(warehouse.loading([{"id": 1}], schema=newer, first_id=11), UPSERT)
+    warehouse.bring([{"id": 1}], schema=newer, first_id=11, target=UPSERT)
     assert warehouse.rows("id", "name", "note") == [(1, None, "mine")]
 
 
@@ -158,7 +158,7 @@ def test_upsert_into_a_table_of_a_user_empties_only_what_batches_have_brought(
     warehouse.execute("CREATE TABLE orders (id bigint, name text, note text DEFAULT 'mine')")
     older = warehouse.loading([{"id": 1, "name": "Ann"}], schema=schema_of(ID, NAME))
     warehouse.load(older, UPSERT)
-    warehouse.load(warehouse.loading([{"id": 1}], schema=schema_of(ID), first_id=11), UPSERT)
+    warehouse.bring([{"id": 1}], schema=schema_of(ID), first_id=11, target=UPSERT)
     assert warehouse.rows("id", "name", "note") == [(1, None, "mine")]
 
 
@@ -166,12 +166,12 @@ def test_upsert_after_a_column_was_dropped_goes_on(warehouse: Warehouse) -> None
     older = warehouse.loading([{"id": 1, "name": "Ann"}], schema=schema_of(ID, NAME))
     warehouse.load(older, UPSERT)
     warehouse.execute("ALTER TABLE orders DROP COLUMN name")
-    warehouse.load(warehouse.loading([{"id": 1}], schema=schema_of(ID), first_id=11), UPSERT)
+    warehouse.bring([{"id": 1}], schema=schema_of(ID), first_id=11, target=UPSERT)
     assert warehouse.rows("id", "_batch_order") == [(1, 11)]
 
 
 def test_table_of_another_stream_stays_as_it_is(warehouse: Warehouse) -> None:
-    warehouse.load(warehouse.loading([{"id": 1}], schema=schema_of(ID)))
+    warehouse.bring([{"id": 1}], schema=schema_of(ID))
     before = warehouse.types()
     wider = schema_of(("id", "string"), NAME)
     loading = warehouse.loading([{"id": "x", "name": "Xaver"}], schema=wider, stream="people")
@@ -184,4 +184,4 @@ def test_table_of_another_stream_stays_as_it_is(warehouse: Warehouse) -> None:
 def test_table_of_the_books_is_no_target(warehouse: Warehouse, name: str) -> None:
     target = PostgresTarget(name="warehouse", conn="$WAREHOUSE", table=name)
     with pytest.raises(ConfigurationError, match=f"{name} keeps the books"):
-        warehouse.load(warehouse.loading([{"id": 1}], schema=schema_of(ID)), target)
+        warehouse.bring([{"id": 1}], schema=schema_of(ID), target=target)

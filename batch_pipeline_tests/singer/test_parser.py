@@ -137,7 +137,7 @@ def test_activate_version_line_gives_the_version() -> None:
             "; expected text or null",
             "time_extracted",
         ),
-        (b'{"type":"RECORD","stream":"x","record":{}}', "Let the tap write SCHEMA first", None),
+        (b'{"type":"RECORD","stream":"x","record":{}}', "Have the tap write SCHEMA first", None),
         (b'{"type":"RECORD","stream":"orders","record":{"a":1,"a":2}}', "is there twice", "a"),
         (b'{"type":"RECORD","stream":"orders","stream":"x","record":{}}', "is there twice", None),
         (
@@ -146,7 +146,7 @@ def test_activate_version_line_gives_the_version() -> None:
             "a:",
         ),
         (b'{"type":"ACTIVATE_VERSION","stream":"orders","version":1.0}', "; expected ", "version"),
-        (_batch(stream="x"), "Let the tap write SCHEMA first", None),
+        (_batch(stream="x"), "Have the tap write SCHEMA first", None),
         (_batch(manifest=[]), "is empty", "manifest"),
         (_batch(manifest=["a", "a"]), "has 'a' twice", "manifest"),
         (_batch(manifest="a"), "; expected ", "manifest"),
