@@ -62,7 +62,7 @@ def test_load_that_is_killed_leaves_the_generation_before(
 
 
 def alone(warehouse: Warehouse) -> bool:
-    """Tell that no loader is connected any more: the server has noticed the end of a killed one."""
+    """Return whether no loader is connected: the server has noticed that one was killed."""
     query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'batch-pipeline'"
     with warehouse.connected() as connection:
         return connection.execute(query).fetchone() == (0,)

@@ -86,7 +86,7 @@ def reason(
     size_bytes: int = 10,
     folder: Folder = Folder.ROOT,
 ) -> Reason | None:
-    """Judge a file by its name; pointers lie where pointers do."""
+    """Return why a file is garbage; manifest files are in their folder."""
     if ".json-" in name or name.endswith(".json"):
         folder = Folder.MANIFESTS
     file = StoredFile(folder=folder, name=name, size_bytes=size_bytes, modified_at=modified_at)

@@ -10,7 +10,7 @@ SMALL = Machine(cores=2, memory_bytes=8 * 2**30)
 
 
 def limits(*sizes: int, machine: Machine = SMALL, growth: float = 1.0) -> tuple[int, int]:
-    """Give MiB and files of the limits for some files."""
+    """Return the limits for some files, in MiB and items."""
     found = limits_for(sizes, machine, growth=growth)
     assert found.max_weight % MIB == 0
     return found.max_weight // MIB, found.max_count

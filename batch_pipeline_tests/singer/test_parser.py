@@ -14,6 +14,7 @@ from batch_pipeline.singer.parser import (
     ActivateVersionMessage,
     BatchEncoding,
     BatchMessage,
+    Message,
     MessageError,
     MessageReader,
     RecordMessage,
@@ -46,10 +47,41 @@ def _batch(**changed: Any) -> bytes:
     return json.dumps(message | changed).encode()
 
 
-def test_schema_line_gives_its_shape_and_keys() -> None:
-    assert MessageReader().read(SCHEMA, 1) == SchemaMessage(
-        line=1, stream="orders", schema={"properties": {}}, key_properties=("id",)
-    )
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        pytest.param(
+            SCHEMA,
+            SchemaMessage(
+                line=2, stream="orders", schema={"properties": {}}, key_properties=("id",)
+            ),
+            id="schema",
+        ),
+        pytest.param(
+            _batch(batch_id="x", sha256=["ab"]),
+            BatchMessage(
+                line=2,
+                stream="orders",
+                encoding=BatchEncoding(format=Format.JSONL, compression=Compression.GZIP),
+                manifest=("file:///a.jsonl.gz",),
+                sha256=("ab",),
+            ),
+            id="batch with keys of its writer",
+        ),
+        pytest.param(
+            b'{"type":"STATE","value":{"b": 1.50, "a": 1}}',
+            StateMessage(line=2, text='{"b": 1.50, "a": 1}', value={"b": Decimal("1.50"), "a": 1}),
+            id="state with its text",
+        ),
+        pytest.param(
+            b'{"type":"ACTIVATE_VERSION","stream":"orders","version":5}',
+            ActivateVersionMessage(line=2, stream="orders", version=5),
+            id="version",
+        ),
+    ],
+)
+def test_line_is_read_as_its_message(line: bytes, message: Message) -> None:
+    assert _reader().read(line, 2) == message
 
 
 @pytest.mark.parametrize("keys", [b"null", b"[]"])
@@ -79,29 +111,6 @@ def test_record_line_with_escaped_colons_is_read_the_careful_way() -> None:
     read = _reader().read(line, 2)
     assert isinstance(read, RecordMessage)
     assert read.record == {"a:b": "::"}
-
-
-def test_batch_line_gives_encoding_and_files() -> None:
-    read = _reader().read(_batch(batch_id="x", sha256=["ab"]), 2)
-    assert read == BatchMessage(
-        line=2,
-        stream="orders",
-        encoding=BatchEncoding(format=Format.JSONL, compression=Compression.GZIP),
-        manifest=("file:///a.jsonl.gz",),
-        sha256=("ab",),
-    )
-
-
-def test_state_line_keeps_the_text_of_its_value() -> None:
-    read = _reader().read(b'{"type":"STATE","value":{"b": 1.50, "a": 1}}', 2)
-    assert read == StateMessage(
-        line=2, text='{"b": 1.50, "a": 1}', value={"b": Decimal("1.50"), "a": 1}
-    )
-
-
-def test_activate_version_line_gives_the_version() -> None:
-    read = _reader().read(b'{"type":"ACTIVATE_VERSION","stream":"orders","version":5}', 2)
-    assert read == ActivateVersionMessage(line=2, stream="orders", version=5)
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ class TargetHome:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Give the records of a landed file."""
+    """Return the records of a landed file."""
     if path.suffix == ".parquet":
         rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
         return rows
