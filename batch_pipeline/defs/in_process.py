@@ -38,6 +38,7 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.progress import start_step
 from batch_pipeline.model.stream import Stream
+from batch_pipeline.spark.sessions.class_data_builder import build_later
 from batch_pipeline.spark.sessions.session import close_session
 
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
@@ -89,7 +90,8 @@ def open_exclusively(pipeline: Pipeline, command: str) -> Iterator[dg.DagsterIns
         try:
             yield instance
         finally:
-            close_session()
+            if close_session():
+                build_later(pipeline.home.path)
 
 
 def _keep_interrupts_from_log_processes(instance: dg.DagsterInstance) -> None:

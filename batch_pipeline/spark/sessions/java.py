@@ -19,7 +19,8 @@ from batch_pipeline.spark.sessions.launch import write_file
 JAVA_VARIABLE = "BATCH_PIPELINE_JAVA"
 MIN_JAVA_VERSION = 17
 _PROBE_TIMEOUT_SECONDS = 20
-_VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
+_VECTOR = "jdk.incubator.vector"
+_VECTOR_MODULE = f"--add-modules={_VECTOR}"
 _MACOS_STUB = "/usr/bin/java"
 _MACOS_LOCATOR = "/usr/libexec/java_home"
 
@@ -73,7 +74,7 @@ def find_java_home(home: Path, environment: Mapping[str, str]) -> Path:
         if runtime.has_vector_module:
             return runtime.home
         wrapper = _write_wrapper(home, runtime.home)
-        if _properties([str(wrapper / "bin" / "java"), _VECTOR_MODULE], environment) is not None:
+        if os.access(wrapper / "bin" / "java", os.X_OK):
             return wrapper
         tried.append(f"its wrapper {wrapper}")  # a home on a file system mounted noexec
     raise _java_missing(tried or ["no java on PATH, JAVA_HOME is not set"])
@@ -81,10 +82,16 @@ def find_java_home(home: Path, environment: Mapping[str, str]) -> Path:
 
 def java_version(java: Path) -> int:
     """Read the major version from the `release` file of a JAVA_HOME; 0 if it is not there."""
+    match = re.match(r"\d+", _release(java, "JAVA_VERSION"))
+    return int(match.group()) if match else 0
+
+
+def _release(java: Path, name: str) -> str:
+    """Read a value from the `release` file of a JAVA_HOME; empty if it is not there."""
     with suppress(OSError):
-        match = re.search(r'^JAVA_VERSION="(\d+)', (java / "release").read_text(), re.MULTILINE)
-        return int(match.group(1)) if match else 0
-    return 0
+        match = re.search(rf'^{name}="(.*)"', (java / "release").read_text(), re.MULTILINE)
+        return match.group(1) if match else ""
+    return ""
 
 
 def java_candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
@@ -138,6 +145,15 @@ def _bundled_java() -> Path | None:
 
 
 def _probe(java: Path, environment: Mapping[str, str]) -> _Runtime | None:
+    """Return what a Java program is; None if it does not start.
+
+    A runtime describes itself in its file `release`, which saves starting it: 0.3 s. Shims, and
+    runtimes without that file, are started.
+    """
+    home = java.resolve().parent.parent
+    version, modules = java_version(home), _release(home, "MODULES")
+    if version and modules and os.access(java, os.X_OK):
+        return _Runtime(home=home, version=version, has_vector_module=_VECTOR in modules.split())
     properties = _properties([str(java), _VECTOR_MODULE], environment)
     has_vector_module = properties is not None
     if properties is None:

@@ -106,13 +106,17 @@ def open_session(settings: SparkSettings) -> "SparkSession":
         return opened.session
 
 
-def close_session() -> None:
-    """Close the open session, if any, and wait until its JVM has ended."""
+def close_session() -> bool:
+    """Close the open session, if any, and wait until its JVM has ended.
+
+    Returns whether a JVM of this process was closed.
+    """
     with _process.lock:
         opened, _process.opened, _process.settings = _process.opened, None, None
         atexit.unregister(close_session)
         if opened is not None:
             opened.close()
+        return isinstance(opened, LocalSession)
 
 
 def warm_up(session: "SparkSession") -> None:

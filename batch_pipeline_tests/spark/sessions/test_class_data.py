@@ -3,9 +3,12 @@
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 
+from batch_pipeline.spark.sessions import class_data_builder
 from batch_pipeline.spark.sessions.class_data import archive_options, archive_paths, find_archive
+from batch_pipeline.spark.sessions.java import find_java_home
 
 
 @pytest.fixture
@@ -65,3 +68,35 @@ def test_find_archive_of_another_user_is_none(
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     assert find_archive(tmp_path, java) is None
     assert archive_options(tmp_path, java) == ()
+
+
+def builders() -> list[psutil.Process]:
+    """Return the running builders that this process started."""
+    return [
+        child
+        for child in psutil.Process().children()
+        if child.status() != psutil.STATUS_ZOMBIE and class_data_builder.__name__ in child.cmdline()
+    ]
+
+
+@pytest.mark.parametrize("suffix", [".archive", ".started"])
+def test_build_later_starts_nothing_with_an_archive_or_while_one_is_built(
+    tmp_path: Path, suffix: str
+) -> None:
+    path = archive_paths(tmp_path, find_java_home(tmp_path, os.environ))[0]
+    write_archive(path.with_suffix(suffix))
+    class_data_builder.build_later(tmp_path)
+    assert builders() == []
+
+
+@pytest.mark.long
+def test_build_later_builds_once_in_a_process_that_ends(tmp_path: Path) -> None:
+    java = find_java_home(tmp_path, os.environ)
+    class_data_builder.build_later(tmp_path)
+    class_data_builder.build_later(tmp_path)
+    (builder,) = builders()
+    assert builder.wait(300) == 0
+    archive = find_archive(tmp_path, java)
+    assert archive is not None
+    assert archive.stat().st_size > 50 * 2**20
+    assert [path.name for path in archive.parent.glob("classes-*.started")] == []

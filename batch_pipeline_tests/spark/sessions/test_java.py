@@ -84,6 +84,20 @@ def test_find_java_home_shim_on_path_returns_the_home_behind_it(tmp_path: Path) 
     assert find_java_home(tmp_path, {"PATH": str(shims)}) == real
 
 
+def test_find_java_home_of_a_runtime_with_a_release_file_starts_no_java(tmp_path: Path) -> None:
+    java = fake_java(tmp_path / "java")
+    script = java / "bin" / "java"
+    script.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\nexit 1\n")
+    (java / "release").write_text(
+        'JAVA_VERSION="21.0.2"\nMODULES="java.base jdk.incubator.vector"\n'
+    )
+    linked = tmp_path / "bin" / "java"
+    linked.parent.mkdir()
+    linked.symlink_to(script)
+    assert find_java_home(tmp_path, {"PATH": str(linked.parent)}) == java
+    assert not (tmp_path / "started").exists()
+
+
 def test_find_java_home_failing_stub_takes_the_bundled_runtime(tmp_path: Path) -> None:
     environment = {"PATH": f"{stub(tmp_path / 'stub')}:/bin"}
     java = find_java_home(tmp_path / "home", environment | {"BATCH_PIPELINE_JAVA": "auto"})
