@@ -5,7 +5,7 @@ to COPY rows (`RowWriter`) while the main thread sends rows to the server.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -307,31 +307,22 @@ def write_blocks(blocks: Iterator[Block], writer: RowWriter) -> Generator[Rows, 
         RecordValueError: the table cannot hold a value.
         UnusablePartError: a file is missing or differs from what was published.
     """
-    queue = _BlockQueue(blocks)
+    numbered = zip(blocks, count(step=_POSITIONS_PER_BLOCK), strict=False)
+    lock = Lock()
+
+    def write_next() -> Rows | None:
+        with lock:  # while a thread reads, others convert
+            block = next(numbered, None)
+        return None if block is None else writer.write(*block)
+
     with ThreadPoolExecutor(_THREADS) as executor:
-        pending = deque(
-            executor.submit(queue.write_next, writer.write) for _ in range(_MAX_PENDING)
-        )
+        pending = deque(executor.submit(write_next) for _ in range(_MAX_PENDING))
         try:
             while pending:
                 rows = pending.popleft().result()
                 if rows is not None:
-                    pending.append(executor.submit(queue.write_next, writer.write))
+                    pending.append(executor.submit(write_next))
                     yield rows
         finally:
             for future in pending:
                 future.cancel()
-
-
-class _BlockQueue:
-    """An iterator of blocks that threads share: while a thread reads, others convert."""
-
-    def __init__(self, blocks: Iterator[Block]) -> None:
-        self._blocks = zip(blocks, count(step=_POSITIONS_PER_BLOCK), strict=False)
-        self._lock = Lock()
-
-    def write_next(self, write: Callable[[Block, int], Rows]) -> Rows | None:
-        """Read and convert the next block; return None at the end."""
-        with self._lock:
-            block = next(self._blocks, None)
-        return None if block is None else write(*block)

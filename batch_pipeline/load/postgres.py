@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -90,7 +91,7 @@ class PostgresLoader:
             self._prepare_tables(table, ledger, layout, loading)
             with self._locked(table):
                 self._check_stream(ledger, loading)
-                if self._is_loaded(ledger.loaded_batch(loading.label), loading):
+                if self._is_loaded(ledger.loaded_attempt(loading.label), loading):
                     return Loaded(records=loading.manifest.records, already=True)
                 BatchWriter(
                     table=table,
@@ -189,13 +190,13 @@ class PostgresLoader:
             table.lock()
             yield
 
-    def _is_loaded(self, loaded_batch: "LoadedBatch | None", loading: Loading) -> bool:
+    def _is_loaded(self, loaded: tuple[int, UUID] | None, loading: Loading) -> bool:
         manifest = loading.manifest
-        if loaded_batch is None or loaded_batch.generation < manifest.generation:
+        if loaded is None or loaded[0] < manifest.generation:
             return False
-        if loaded_batch.generation == manifest.generation and loaded_batch.token == manifest.token:
+        if loaded == (manifest.generation, manifest.token):
             return not loading.again
-        what = f"generation {loaded_batch.generation} of attempt {loaded_batch.token}"
+        what = f"generation {loaded[0]} of attempt {loaded[1]}"
         problem = f"the table has {what}, which is not older than generation {manifest.generation}"
         step = (
             "If the inventory was created again, empty the table and its rows in "
@@ -274,7 +275,7 @@ _SELECT_COLUMNS = "SELECT column_name FROM {} WHERE table_name = %s"
 _INSERT_COLUMNS = """
 INSERT INTO {} (table_name, column_name) SELECT %s, unnest(%s::text[]) ON CONFLICT DO NOTHING
 """
-_SELECT_BATCH = "SELECT generation, token, records FROM {} WHERE table_name = %s AND batch = %s"
+_SELECT_BATCH = "SELECT generation, token FROM {} WHERE table_name = %s AND batch = %s"
 _SELECT_OTHER_STREAM = "SELECT stream FROM {} WHERE table_name = %s AND stream <> %s LIMIT 1"
 _HAS_BACKFILLS = "SELECT EXISTS (SELECT FROM {} WHERE table_name = %s AND strpos(batch, ':') > 0)"
 _UPSERT_BATCH = """
@@ -285,15 +286,6 @@ ON CONFLICT (table_name, batch) DO UPDATE SET
     stream = excluded.stream, generation = excluded.generation, token = excluded.token,
     publish_number = excluded.publish_number, records = excluded.records, loaded_at = now()
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedBatch:
-    """The generation of a batch that a table holds."""
-
-    generation: int
-    token: UUID
-    records: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,10 +301,10 @@ class Ledger:
         self.connection.execute(self._statement(_CREATE_LEDGER))
         self.connection.execute(self._statement(_CREATE_COLUMNS, COLUMN_TABLE))
 
-    def loaded_batch(self, batch: str) -> LoadedBatch | None:
-        """Return the generation of a batch that the table holds."""
-        cursor = self.connection.cursor(row_factory=psycopg.rows.class_row(LoadedBatch))
-        return cursor.execute(self._statement(_SELECT_BATCH), [self.table, batch]).fetchone()
+    def loaded_attempt(self, batch: str) -> tuple[int, UUID] | None:
+        """Return generation and token of the attempt whose records the table holds."""
+        connection: psycopg.Connection[Any] = self.connection
+        return connection.execute(self._statement(_SELECT_BATCH), [self.table, batch]).fetchone()
 
     def other_stream(self, stream: str) -> str | None:
         """Return the name of another stream that was loaded into the table, if any."""

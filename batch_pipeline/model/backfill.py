@@ -138,13 +138,8 @@ class Backfill:
         check_backfill_name(name)
         if MIN_ID < selection.ids.first_id < 1:
             raise InvalidValueError("first_id", selection.ids.first_id, "at least 1")
-        return cls(
-            name=backfill_job(stream, name),
-            limits=limits,
-            selection=selection,
-            parent=stream,
-            stream=stream,
-        )
+        job = backfill_job(stream, name)
+        return cls(name=job, limits=limits, selection=selection, parent=stream, stream=stream)
 
     def terms(
         self, meta_table: str, where: Filter | None, identity: TableIdentity | None

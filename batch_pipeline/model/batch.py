@@ -50,9 +50,7 @@ class BatchState(StrEnum):
     RUNNING = "running"
     PUBLISHED = "published"
     FAILED = "failed"
-    INTERRUPTED = (
-        "interrupted"  # not published; the last attempt ended for reasons other than the data
-    )
+    INTERRUPTED = "interrupted"  # the last attempt ended for reasons other than the data
     DEAD = "dead"  # all attempts used up, outages not counted; needs a person
     CANCELLED = "cancelled"  # cancelled by a person
     SUPERSEDED = "superseded"  # split into smaller batches
@@ -80,11 +78,8 @@ def due_batches(statuses: Iterable[BatchStatus], *, retry_failed: bool) -> list[
     Failed and dead batches are due only with `retry_failed`, when a person asked for it. Cancelled
     ones are never due: `jobs retry` plans them again.
     """
-    return [
-        status
-        for status in statuses
-        if status.state in _DUE or (retry_failed and status.state in _DUE_ON_REQUEST)
-    ]
+    due = _DUE | _DUE_ON_REQUEST if retry_failed else _DUE
+    return [status for status in statuses if status.state in due]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

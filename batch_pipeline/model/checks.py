@@ -41,19 +41,14 @@ class Check(StrEnum):
 
 
 _QUESTIONS = {
-    Check.PART_FILES: "Is every file of the published batches there, with the size it was "
-    "published with?",
-    Check.CHECKSUMS: "Has every file of the published batches the SHA-256 and the records it was "
-    "published with?",
-    Check.POINTERS: "Has every published batch its manifest file, and does that say what the "
-    "inventory says?",
-    Check.CONSERVATION: "Was every record that was read written, filtered or quarantined, for each "
-    "item of the published batches?",
-    Check.QUARANTINE: "Is the share of quarantined records of the last batches within its limit?",
-    Check.SCHEMA_DRIFT: "Has the newest published batch the schema of the one before?",
-    Check.COVERAGE: "Is every item below the bookmark in exactly one live batch, and was it seen?",
-    Check.BACKLOG: "Is the oldest item that waits younger than its limit, and no batch failed for "
-    "longer?",
+    Check.PART_FILES: "Do all files of the published batches exist with their published size?",
+    Check.CHECKSUMS: "Do all files of the published batches have their published SHA-256?",
+    Check.POINTERS: "Does every published batch have a manifest file that matches the inventory?",
+    Check.CONSERVATION: "Was every record that was read written, filtered or quarantined?",
+    Check.QUARANTINE: "Is the share of quarantined records within its limit?",
+    Check.SCHEMA_DRIFT: "Does the newest batch have the same schema as the previous one?",
+    Check.COVERAGE: "Is every item below the bookmark in exactly one live batch?",
+    Check.BACKLOG: "Is no item waiting, and no batch failed, for longer than the limit?",
 }
 _SEVERE = {Check.PART_FILES, Check.CHECKSUMS, Check.CONSERVATION}
 
@@ -97,8 +92,8 @@ def inconclusive(check: Check, reason: str) -> CheckResult:
     return CheckResult(
         check=check,
         passed=False,
-        summary=f"This could not be found out: {reason}",
-        next_step="Nothing was changed. Run the check again once that is in order.",
+        summary=f"The check could not be completed: {reason}",
+        next_step="Nothing was changed. Correct the cause and run the check again.",
         is_conclusive=False,
     )
 
@@ -133,8 +128,7 @@ def evaluate_quarantine(recent: Sequence[RecentBatch], limit: float) -> CheckRes
         f"{len(recent)}"
     )
     if ratio <= limit:
-        summary = f"Yes: {shares}; {limit:.2%} are allowed."
-        return CheckResult(check=Check.QUARANTINE, passed=True, summary=summary, numbers=numbers)
+        return _passed(Check.QUARANTINE, f"Yes: {shares}; {limit:.2%} are allowed.", numbers)
     worst = max(recent, key=lambda batch: batch.quarantined_ratio)
     return CheckResult(
         check=Check.QUARANTINE,
@@ -153,10 +147,9 @@ def evaluate_schema(step: SchemaStep | None) -> CheckResult:
         return _nothing(Check.SCHEMA_DRIFT, {"schema_version": 0, "schema_changes": 0})
     numbers = {"schema_version": step.version, "schema_changes": len(step.changes)}
     if step.version_before is None or step.version == step.version_before:
-        summary = f"Yes: batch {step.newest} has schema version {step.version}"
         alone = "" if step.before else ", and there is none before"
-        summary = f"{summary}{alone}."
-        return CheckResult(check=Check.SCHEMA_DRIFT, passed=True, summary=summary, numbers=numbers)
+        summary = f"Yes: batch {step.newest} has schema version {step.version}{alone}."
+        return _passed(Check.SCHEMA_DRIFT, summary, numbers)
     listed = "; ".join(change.sentence for change in step.changes[:10])
     more = "; …" if len(step.changes) > 10 else ""
     return CheckResult(
@@ -165,7 +158,7 @@ def evaluate_schema(step: SchemaStep | None) -> CheckResult:
         summary=f"No: batch {step.newest} has schema version {step.version}, batch {step.before} "
         f"version {step.version_before}: {listed or 'no column differs'}{more}.",
         worst=None if not step.changes else step.changes[0].sentence,
-        next_step="Earlier files stay valid, since schemas only widen. Tell who reads them, or "
+        next_step="Earlier files stay valid, since schemas only widen. Notify their readers, or "
         "declare the schema with `evolution: fail` to stop such files.",
         numbers=numbers,
     )
@@ -193,7 +186,7 @@ def evaluate_backlog(status: StreamStatus, stuck: Stuck, limit: timedelta) -> Ch
     if stuck.batches:
         summary += f" Batches failed or dead for longer than that: {stuck.batches:,}."
     if not (too_old or stuck.batches):
-        return CheckResult(check=Check.BACKLOG, passed=True, summary=summary, numbers=numbers)
+        return _passed(Check.BACKLOG, summary, numbers)
     return CheckResult(
         check=Check.BACKLOG,
         passed=False,
@@ -233,7 +226,7 @@ def _backlog_step(stuck: Stuck) -> str:
             "Correct what the error names, then materialize the partition, or "
             "`batch-pipeline jobs retry` the job."
         )
-    return "See whether the sensor runs and runs are started; `batch-pipeline status` tells more."
+    return "See whether the sensor runs and runs are started; `batch-pipeline status` shows more."
 
 
 def evaluate_coverage(tiling: Tiling, audit: Audit | None) -> CheckResult:
@@ -252,23 +245,17 @@ def evaluate_coverage(tiling: Tiling, audit: Audit | None) -> CheckResult:
         "items_gone": audit.missing.count,
     }
     scope = f"batches: {tiling.batches:,}, compared with the table: {audit.batches:,}"
-    if audit.other_table:
-        return CheckResult(
-            check=Check.COVERAGE,
-            passed=False,
-            summary=f"No: {audit.other_table[0]}.",
-            worst="the ids of the batches mean rows of another table",
-            next_step="`batch-pipeline reconcile` says what to do.",
-            numbers=numbers,
-        )
-    if not (late or broken or tiling.doubled_items):
-        summary = f"Yes: {scope}."
-        return CheckResult(check=Check.COVERAGE, passed=True, summary=summary, numbers=numbers)
+    if not (audit.other_table or late or broken or tiling.doubled_items):
+        return _passed(Check.COVERAGE, f"Yes: {scope}.", numbers)
     summary = (
         f"No: overlaps: {tiling.overlaps}, holes: {tiling.holes}, items in two batches: "
         f"{tiling.doubled_items}, items that no batch saw: {late} ({scope})."
     )
-    if broken or tiling.doubled_items:
+    if audit.other_table:
+        summary = f"No: {audit.other_table[0]}."
+        worst: str | None = "the ids of the batches mean rows of another table"
+        step = "`batch-pipeline reconcile` shows what to do."
+    elif broken or tiling.doubled_items:
         worst, step = tiling.worst, "This must not happen: please report it."
     else:
         unseen = audit.late if audit.late.count else audit.refused
@@ -284,8 +271,13 @@ def evaluate_coverage(tiling: Tiling, audit: Audit | None) -> CheckResult:
     )
 
 
-def _nothing(check: Check, numbers: dict[str, int | float]) -> CheckResult:
-    summary = "There is nothing to judge yet: nothing is published or planned."
+def _nothing(check: Check, numbers: Mapping[str, int | float]) -> CheckResult:
+    return _passed(
+        check, "There is nothing to judge yet: nothing is published or planned.", numbers
+    )
+
+
+def _passed(check: Check, summary: str, numbers: Mapping[str, int | float]) -> CheckResult:
     return CheckResult(check=check, passed=True, summary=summary, numbers=numbers)
 
 
@@ -331,5 +323,5 @@ def attempted(subject: str, diagnose: Callable[[], Iterator[Finding]]) -> Iterat
         yield failure(subject, str(error))
     except Exception as error:  # noqa: BLE001 - the other diagnoses must still run
         reason = str(error).partition("\n")[0] or "no reason given"
-        text = f"this could not be looked at ({type(error).__name__}: {reason}). Please report it."
+        text = f"this could not be checked ({type(error).__name__}: {reason}). Please report it."
         yield warning(subject, text)

@@ -100,16 +100,10 @@ class Encoded:
         With a transform, `given_to_transform` counts its input and `written` its output.
         """
         items = self.result.items
-        written = sum(item.written for item in items)
-        transformed = {"given_to_transform": written} if self.result.transformed else {}
+        outcomes = ("read", "written", "filtered", "quarantined", "rescued")
+        counts = {name: sum(getattr(item, name) for item in items) for name in outcomes}
+        facts = {"items": len(items), **counts}
         if self.result.transformed:
             written = sum(part.records for part in self.result.part_files)
-        return {
-            **transformed,
-            "items": len(items),
-            "read": sum(item.read for item in items),
-            "written": written,
-            "filtered": sum(item.filtered for item in items),
-            "quarantined": sum(item.quarantined for item in items),
-            "rescued": sum(item.rescued for item in items),
-        }
+            return {"given_to_transform": counts["written"], **facts, "written": written}
+        return facts

@@ -364,7 +364,7 @@ class SourceRefusedError(SourceUnavailableError):
 
 
 class MetaTableError(ConfigurationError):
-    """A meta table cannot be read as it was asked for: a name, a column or a right is wrong."""
+    """A meta table cannot be read because a name, a column or a right is wrong."""
 
 
 def missing_column(table: str, column: str, role: str, columns: tuple[str, ...]) -> MetaTableError:

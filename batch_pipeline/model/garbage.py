@@ -261,7 +261,7 @@ def _of_attempt(
     matching = [one for one in known if (one.ids, one.number) == (named.ids, named.number)]
     if len(matching) != 1:  # tokens with the same prefix
         return None
-    [one] = matching
+    (one,) = matching
     is_mine = one.stream == owner.stream and named.head == owner.storage.prefix + one.job
     reason = _reason(file, one, owner, now) if is_mine and _is_over(one, now) else None
     if reason is None:

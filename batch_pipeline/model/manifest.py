@@ -18,7 +18,7 @@ from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.record_rules import BadFileKind
 from batch_pipeline.model.schema import RecordSchema
 
-VERSION = 1
+VERSION = 1  # of the form of an origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,9 @@
 """Manifest files in the storage, and the case that the inventory does not know them.
 
 `read_manifest` reads the manifest of a stream's batch, `parse_manifest_file` only the counts of any
-manifest file. An inventory that was restored from a
-backup or created again is older than its storage: the storage then has manifests of batches that
-the inventory does not list (`UnknownManifests`, `InventoryOlderError`). This module reads bytes,
-not files.
+manifest file. An inventory that was restored from a backup or created again is older than its
+storage: the storage then has manifests of batches that the inventory does not list
+(`UnknownManifests`, `InventoryOlderError`). This module reads bytes, not files.
 """
 
 import json

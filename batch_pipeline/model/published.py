@@ -68,9 +68,8 @@ class PublishedBatch:
         files = sum(part.records for part in self.part_files)
         if self.batch.written != files:
             yield f"records written: {self.batch.written}, {files} in its part files"
-        expected = (
-            self.batch.written if self.given_to_transform is None else self.given_to_transform
-        )
+        given = self.given_to_transform
+        expected = self.batch.written if given is None else given
         if expected != self.items.written:
             yield f"records written or transformed: {expected}, {self.items.written} by its items"
 

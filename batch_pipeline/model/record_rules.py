@@ -60,11 +60,11 @@ class BadRecordRules:
     max_bad_ratio: float | None = None
 
     def __post_init__(self) -> None:
-        if self.max_bad_records is not None and self.max_bad_records < 0:
-            expected = "zero or more"
-            raise InvalidValueError("on_bad_record.max_bad_records", self.max_bad_records, expected)
-        if self.max_bad_ratio is not None and not 0 <= self.max_bad_ratio <= 1:
-            raise InvalidValueError("on_bad_record.max_bad_ratio", self.max_bad_ratio, "0 to 1")
+        records, ratio = self.max_bad_records, self.max_bad_ratio
+        if records is not None and records < 0:
+            raise InvalidValueError("on_bad_record.max_bad_records", records, "zero or more")
+        if ratio is not None and not 0 <= ratio <= 1:
+            raise InvalidValueError("on_bad_record.max_bad_ratio", ratio, "0 to 1")
 
     @property
     def most(self) -> int | None:

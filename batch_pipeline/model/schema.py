@@ -7,7 +7,7 @@ associative, so the result does not depend on the order of files or tasks.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from typing import Any
@@ -53,20 +53,12 @@ _WRITTEN_AS_TEXT = {
 }
 _NUMERIC = {ColumnType.INTEGER, ColumnType.DECIMAL, ColumnType.NUMBER}
 _NESTED = {ColumnType.OBJECT, ColumnType.ARRAY}
-_JSON_SCHEMAS: dict[ColumnType, dict[str, Any]] = {
-    ColumnType.UNKNOWN: {"type": ["null", "string"]},
-    ColumnType.BOOLEAN: {"type": ["null", "boolean"]},
-    ColumnType.INTEGER: {"type": ["null", "integer"]},
-    ColumnType.NUMBER: {"type": ["null", "number"]},
-    ColumnType.STRING: {"type": ["null", "string"]},
-    ColumnType.BINARY: {"type": ["null", "string"], "contentEncoding": "base64"},
-    ColumnType.DATE: {"type": ["null", "string"], "format": "date"},
-    ColumnType.TIME: {"type": ["null", "string"], "format": "time"},
-    ColumnType.TIMESTAMP: {"type": ["null", "string"], "format": "date-time"},
-    ColumnType.LOCAL_TIMESTAMP: {"type": ["null", "string"], "format": "date-time"},
-    ColumnType.OBJECT: {"type": ["null", "object"]},
-    ColumnType.ARRAY: {"type": ["null", "array"]},
-    ColumnType.ANY: {},
+_TEXT_KEYWORDS = {  # of JSON Schema, beside the type
+    ColumnType.BINARY: {"contentEncoding": "base64"},
+    ColumnType.DATE: {"format": "date"},
+    ColumnType.TIME: {"format": "time"},
+    ColumnType.TIMESTAMP: {"format": "date-time"},
+    ColumnType.LOCAL_TIMESTAMP: {"format": "date-time"},
 }
 
 
@@ -116,11 +108,14 @@ class Column:
 
     def json_schema(self) -> dict[str, Any]:
         """Return the JSON Schema of the column, as Singer's SCHEMA message writes it."""
-        if self.type is not ColumnType.DECIMAL:
-            return dict(_JSON_SCHEMAS[self.type])
-        if self.scale == 0:
-            return {"type": ["null", "integer"]}
-        return {"type": ["null", "number"], "multipleOf": float(f"1e-{self.scale}")}
+        if self.type is ColumnType.ANY:
+            return {}
+        if self.type is ColumnType.DECIMAL and self.scale:
+            return {"type": ["null", "number"], "multipleOf": float(f"1e-{self.scale}")}
+        kind = "integer" if self.type is ColumnType.DECIMAL else self.type.value
+        if self.type in _WRITTEN_AS_TEXT or self.type is ColumnType.UNKNOWN:
+            kind = "string"
+        return {"type": ["null", kind], **_TEXT_KEYWORDS.get(self.type, {})}
 
     @classmethod
     def from_text(cls, name: str, text: str) -> "Column":
@@ -265,7 +260,7 @@ class Misfit:
     seen: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SchemaChange:
     """Change of a column by a schema version; types as text, `before` is None for a new column."""
 
@@ -290,14 +285,8 @@ class SchemaChange:
 
     def to_json(self) -> dict[str, Any]:
         """Return the change in the form stored in the inventory."""
-        return {
-            "column": self.name,
-            "before": self.before,
-            "after": self.after,
-            "item_id": self.item_id,
-            "location": self.location,
-            "line": self.line,
-        }
+        change = asdict(self)
+        return {"column": change.pop("name"), **change}
 
 
 def changes_between(
@@ -305,22 +294,16 @@ def changes_between(
 ) -> tuple[SchemaChange, ...]:
     """Return the changes from a version to a wider one, with the records that caused them."""
     known = before.by_name()
-    places = {misfit.column.name: misfit for misfit in because}
+    places = {
+        misfit.column.name: (misfit.item_id, misfit.location, misfit.line) for misfit in because
+    }
     changes = []
     for column in after.columns:
-        old, place = known.get(column.name), places.get(column.name)
-        if old == column:
-            continue
-        changes.append(
-            SchemaChange(
-                name=column.name,
-                before=None if old is None else old.type_text,
-                after=column.type_text,
-                item_id=None if place is None else place.item_id,
-                location=None if place is None else place.location,
-                line=None if place is None else place.line,
-            )
-        )
+        old = known.get(column.name)
+        if old != column:
+            was = None if old is None else old.type_text
+            place = places.get(column.name, ())
+            changes.append(SchemaChange(column.name, was, column.type_text, *place))
     return tuple(changes)
 
 
@@ -366,14 +349,7 @@ _FORMATS = {
     "date": ColumnType.DATE,
     "time": ColumnType.TIME,
 }
-_TYPES = {
-    "boolean": ColumnType.BOOLEAN,
-    "integer": ColumnType.INTEGER,
-    "number": ColumnType.NUMBER,
-    "string": ColumnType.STRING,
-    "object": ColumnType.OBJECT,
-    "array": ColumnType.ARRAY,
-}
+_TYPES = ("boolean", "integer", "number", "string", "object", "array")
 _CHOICES = ("anyOf", "oneOf")
 _ELSEWHERE = ("$ref", "allOf", "not", "if")  # not evaluated; the resulting type would be unknown
 
@@ -436,7 +412,7 @@ def _column(name: str, declared: Any) -> Column:
         is_numeric = kinds == {"integer", "number"}
         kind = ColumnType.NUMBER if is_numeric else ColumnType.ANY
         return Column(name=name, type=kind)
-    kind = _TYPES[kinds.pop()]
+    kind = ColumnType(kinds.pop())
     if kind is ColumnType.NUMBER and "multipleOf" in shape:
         return _decimal(where, name, shape["multipleOf"])
     if kind is not ColumnType.STRING:

@@ -64,7 +64,7 @@ class Arrivals:
         if self.relist is not None and self.relist <= timedelta(0):
             raise InvalidValueError(key, str(self.relist), "more than 0 s")
         if self.queue is not None and self.order is KeyOrder.ASCENDING:
-            expected = "none beside `source.events`, which tell of new files by themselves"
+            expected = "none beside `source.events`, which report new files"
             raise InvalidValueError("source.listing.order", self.order, expected)
 
     @property
@@ -124,9 +124,8 @@ class CsvOptions:
             if len(value) != 1 or ord(value) > 127 or value in "\r\n\0":
                 raise InvalidValueError(f"source.options.{name}", value, "one ASCII character")
         if self.delimiter == self.quote:
-            raise InvalidValueError(
-                "source.options.quote", self.quote, "another than the delimiter"
-            )
+            expected = "another than the delimiter"
+            raise InvalidValueError("source.options.quote", self.quote, expected)
         if self.escape in {self.delimiter, self.quote}:
             expected = "another than delimiter and quote"
             raise InvalidValueError("source.options.escape", self.escape, expected)
@@ -247,9 +246,8 @@ class Storage:
 
     def __post_init__(self) -> None:
         if self.prefix and not STREAM_NAME.fullmatch(self.prefix):
-            raise InvalidValueError(
-                "storage.prefix", self.prefix, f"to match {STREAM_NAME.pattern}"
-            )
+            expected = f"to match {STREAM_NAME.pattern}"
+            raise InvalidValueError("storage.prefix", self.prefix, expected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,15 +299,15 @@ class Stream:
             raise InvalidValueError("source.max_item_size", self.max_item_bytes, expected)
         table = self.user_table
         if table is not None and table.imported is None and self.limits.min_weight:
-            expected = "0 without `source.meta_table.imported`, which tells how long a row waits"
+            expected = "0 without `source.meta_table.imported`, the column of insert times"
             raise InvalidValueError("batch.min_weight", self.limits.min_weight, expected)
         if self.storage.keep_loaded is not None and not self.targets:
-            expected = "none without `targets`, which say when a batch is loaded"
+            expected = "none without `targets`, which define when a batch is loaded"
             raise InvalidValueError("storage.keep_loaded", str(self.storage.keep_loaded), expected)
         for target in self.targets:
             is_upsert = isinstance(target, PostgresTarget) and target.mode is WriteMode.UPSERT
             if is_upsert and not self.message_keys:
-                expected = "append, or `key_properties`, by which records are told apart"
+                expected = "append, or `key_properties`, which identify records"
                 raise InvalidValueError(f"targets.{target.name}.postgres.mode", "upsert", expected)
 
     @property

@@ -109,6 +109,6 @@ def _is_number(value: Any) -> bool:
 def state_file_unusable(path: str, problem: str) -> ConfigurationError:
     """Build the error for an unusable state file."""
     return ConfigurationError(
-        f"{path}: {problem}. No message was written. Give the last STATE value that "
-        f"the target printed, or leave --state out to start from the first batch."
+        f"{path}: {problem}. No message was written. Use the last STATE value that "
+        f"the target printed, or omit --state to start from the first batch."
     )

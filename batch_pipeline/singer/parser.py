@@ -21,7 +21,7 @@ MAX_LINE_BYTES = 64 * 2**20
 _CHUNK = 256 * 1024
 _MAX_SHOWN_CHARACTERS = 80
 _TEXT = "text that is not empty"
-_TOO_LONG = "Raise `max_line_bytes`, or let the tap write smaller records"
+_TOO_LONG = "Raise `max_line_bytes`, or have the tap write smaller records"
 SINGER_FORMATS = (Format.JSONL, Format.PARQUET)  # of the BATCH messages that taps write
 _RECORD = b'"RECORD"'
 _NOTHING = msgspec.Raw(b"")
@@ -187,7 +187,7 @@ class MessageReader:
         ):
             problem = f"{kind} comes before the SCHEMA of its stream"
             raise self._schema_missing(
-                number, problem, message.stream, next_step="Let the tap write SCHEMA first"
+                number, problem, message.stream, next_step="Have the tap write SCHEMA first"
             )
         return message
 
@@ -390,7 +390,7 @@ def parse(line: bytes) -> Any:
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     except ArithmeticError as error:
-        raise ValueError("a number is too large to be told") from error
+        raise ValueError("a number is too large") from error
     return value
 
 

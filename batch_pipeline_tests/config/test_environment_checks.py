@@ -300,8 +300,6 @@ def test_look_that_fails_hides_no_other() -> None:
     assert [level for level, _, _ in told(attempted("a", lambda: broken(wrong)))] == ["ok", "fail"]
     found = told(attempted("a", lambda: broken(OSError("no such device\nsecond line"))))
     assert found[1][0] == "warn"
-    assert found[1][2] == (
-        "this could not be looked at (OSError: no such device). Please report it."
-    )
+    assert found[1][2] == ("this could not be checked (OSError: no such device). Please report it.")
     with pytest.raises(InvariantError):
         list(attempted("a", lambda: broken(InvariantError())))

@@ -77,7 +77,6 @@ def lines(draw: st.DrawFn) -> bytes:
 
 @given(text=lines())
 def test_all_ways_give_the_same(text: bytes) -> None:
-    """Expect the readers of Arrow and msgspec and the careful one to agree on every value."""
     reader = LineReader(SCHEMA)
     careful = [repr(row) for row in reader.read_carefully(text).to_pylist()]
     if not re.search(rb"[0-9][eE]", text):  # by which a number may have any number of digits
@@ -87,7 +86,6 @@ def test_all_ways_give_the_same(text: bytes) -> None:
 
 @given(text=lines())
 def test_careful_way_gives_what_the_text_says(text: bytes) -> None:
-    """Expect the values that JSON itself has, where JSON has a type for them."""
     found = LineReader(SCHEMA).read_carefully(text).to_pylist()
     for row, line in zip(found, text.decode().split("\n"), strict=False):
         record: dict[str, Any] = json.loads(line)
@@ -99,7 +97,6 @@ def test_careful_way_gives_what_the_text_says(text: bytes) -> None:
 
 
 def test_number_of_too_many_digits_is_never_infinite() -> None:
-    """Expect digits beyond those of a double to be refused, as exponents are."""
     schema = RecordSchema((Column.from_text("a", "number"),))
     for text in ("9" * 400, "-1e400"):
         with pytest.raises(IncompatibleValueError, match="is no number"):
@@ -108,7 +105,6 @@ def test_number_of_too_many_digits_is_never_infinite() -> None:
 
 @pytest.mark.parametrize("other", ["string", "object"])
 def test_decimal_of_too_many_digits_is_never_another_number(other: str) -> None:
-    """Expect what Arrow's cast makes -1 of to be refused, by whichever way it is read."""
     columns = (Column.from_text("a", "decimal(38,10)"), Column.from_text("b", other))
     with pytest.raises(IncompatibleValueError, match="is no decimal"):
         LineReader(RecordSchema(columns)).read(f'{{"a":1.5}}\n{{"a":{"9" * 400}}}\n'.encode())
@@ -128,7 +124,6 @@ def test_decimal_of_too_many_digits_is_never_another_number(other: str) -> None:
 @example(text="2" + 37 * "5" + ".1", scale=1, other="string")
 @example(text="4" + 37 * "9", scale=1, other="string")
 def test_decimal_is_what_was_written_or_refused(text: str, scale: int, other: str) -> None:
-    """Expect no number that overflows a decimal of 38 digits to become another one."""
     columns = (Column.from_text("a", f"decimal(38,{scale})"), Column.from_text("b", other))
     try:
         batch = LineReader(RecordSchema(columns)).read(f'{{"a":0.0}}\n{{"a":{text}}}\n'.encode())
@@ -142,7 +137,6 @@ def test_decimal_is_what_was_written_or_refused(text: str, scale: int, other: st
 
 
 def test_records_with_objects_keep_the_text_of_these() -> None:
-    """Expect digits, blanks and the order of keys as they were."""
     schema = RecordSchema((Column.from_text("o", "object"), Column.from_text("n", "integer")))
     text = b'{"n":1,"o":{"b": 1.10, "a":[12345678901234567890123]}}\n{"o":null}\n\n{"n":2}\n'
     batch = LineReader(schema).read(text)
@@ -152,7 +146,6 @@ def test_records_with_objects_keep_the_text_of_these() -> None:
 
 
 def test_columns_of_any_name_are_read_beside_objects() -> None:
-    """Expect a name with quotes to work where a record holds objects, too."""
     schema = RecordSchema((Column.from_text("o", "any"), Column.from_text('"', "integer")))
     batch = LineReader(schema).read(b'{"\\"":1,"o":[2]}\n')
     assert [array.to_pylist() for array in batch.columns] == [["[2]"], [1]]
@@ -163,7 +156,6 @@ def test_columns_of_any_name_are_read_beside_objects() -> None:
     [('{"integer":1.5}', "integer"), ('{"nothing":1}', "nothing"), ('{"other":1}', "other")],
 )
 def test_value_that_does_not_fit_is_located(line: str, column: str) -> None:
-    """Expect row and column, whichever way was tried first."""
     with pytest.raises(IncompatibleValueError) as raised:
         LineReader(SCHEMA).read(f"{{}}\n{line}\n".encode())
     assert (raised.value.row, raised.value.column) == (1, column)

@@ -30,7 +30,6 @@ def warehouse(empty_database_url: str, tmp_path: Path) -> Warehouse:
 def test_load_of_lines_brings_all_records_of_all_files(
     warehouse: Warehouse, compression: Compression
 ) -> None:
-    """Expect the records of both files, with the batch that they are of."""
     encoding = Encoding(format=Format.JSONL, compression=compression)
     loading = warehouse.loading([ANN, BOB], [CAT], schema=PEOPLE, encoding=encoding)
     loaded = warehouse.load(loading)
@@ -49,7 +48,6 @@ def test_load_of_lines_brings_all_records_of_all_files(
     ],
 )
 def test_load_of_tables_brings_all_records(warehouse: Warehouse, encoding: Encoding) -> None:
-    """Expect the rows of a file with columns, JSON in its own type."""
     table = pa.table({"id": [1, 2], "name": ["Ann", None], "tags": ['["a"]', None]})
     part = written_table(warehouse.folder / f"part.{encoding.suffix}", table, encoding)
     schema = schema_of(ID, NAME, ("tags", "array"))
@@ -59,7 +57,6 @@ def test_load_of_tables_brings_all_records(warehouse: Warehouse, encoding: Encod
 
 
 def test_load_of_the_same_generation_again_is_none(warehouse: Warehouse) -> None:
-    """Expect a replay to report that everything is there, and no row twice."""
     loading = warehouse.loading([ANN], schema=PEOPLE)
     warehouse.load(loading)
     again = warehouse.load(loading)
@@ -69,7 +66,7 @@ def test_load_of_the_same_generation_again_is_none(warehouse: Warehouse) -> None
 
 def test_load_keeps_the_books(warehouse: Warehouse) -> None:
     """Expect a row that tells which generation of the batch the table has."""
-    warehouse.load(warehouse.loading([ANN], schema=PEOPLE, generation=2))
+    warehouse.bring([ANN], schema=PEOPLE, generation=2)
     found = warehouse.rows(
         "table_name",
         "stream",
@@ -85,41 +82,36 @@ def test_load_keeps_the_books(warehouse: Warehouse) -> None:
 
 
 def test_load_of_an_empty_generation_takes_the_rows_of_the_one_before(warehouse: Warehouse) -> None:
-    """Expect no row of a batch whose new generation has no record."""
-    warehouse.load(warehouse.loading([ANN], schema=PEOPLE))
-    loaded = warehouse.load(warehouse.loading(schema=PEOPLE, generation=2))
+    warehouse.bring([ANN], schema=PEOPLE)
+    loaded = warehouse.bring(schema=PEOPLE, generation=2)
     assert loaded.records == 0
     assert warehouse.rows("id") == []
 
 
 def test_load_of_a_new_generation_replaces_exactly_the_one_before(warehouse: Warehouse) -> None:
-    """Expect the rows of other batches to stay."""
-    warehouse.load(warehouse.loading([ANN, BOB], schema=PEOPLE))
-    warehouse.load(warehouse.loading([CAT], schema=PEOPLE, first_id=11))
-    warehouse.load(warehouse.loading([ANN], schema=PEOPLE, generation=2))
+    warehouse.bring([ANN, BOB], schema=PEOPLE)
+    warehouse.bring([CAT], schema=PEOPLE, first_id=11)
+    warehouse.bring([ANN], schema=PEOPLE, generation=2)
     assert warehouse.rows("id", "name") == [(1, "Ann"), (3, "Cat")]
 
 
 def test_load_of_an_older_generation_is_refused(warehouse: Warehouse) -> None:
-    """Expect nothing to change when somebody has loaded a newer one."""
-    warehouse.load(warehouse.loading([ANN, BOB], schema=PEOPLE, generation=2))
+    warehouse.bring([ANN, BOB], schema=PEOPLE, generation=2)
     with pytest.raises(ConfigurationError, match="generation 2"):
-        warehouse.load(warehouse.loading([ANN], schema=PEOPLE))
+        warehouse.bring([ANN], schema=PEOPLE)
     assert warehouse.rows("id") == [(1,), (2,)]
 
 
 def test_load_from_an_inventory_made_anew_is_refused(warehouse: Warehouse) -> None:
-    """Expect the same generation of another attempt to be told, not to count as there."""
-    warehouse.load(warehouse.loading([ANN], schema=PEOPLE))
+    warehouse.bring([ANN], schema=PEOPLE)
     with pytest.raises(ConfigurationError, match="inventory was created again"):
-        warehouse.load(warehouse.loading([ANN, BOB], schema=PEOPLE, token=UUID(int=77)))
+        warehouse.bring([ANN, BOB], schema=PEOPLE, token=UUID(int=77))
     assert warehouse.rows("id") == [(1,)]
 
 
 def test_load_that_is_asked_for_again_puts_the_rows_in_their_own_place(
     warehouse: Warehouse,
 ) -> None:
-    """Expect a row that somebody has deleted to be back, and no other twice."""
     loading = warehouse.loading([ANN, BOB], schema=PEOPLE)
     warehouse.load(loading)
     with warehouse.connected() as connection:
@@ -131,7 +123,7 @@ def test_load_that_is_asked_for_again_puts_the_rows_in_their_own_place(
 
 def test_load_of_a_late_batch_goes_into_the_table_of_its_stream(warehouse: Warehouse) -> None:
     """Expect the job of a batch, which a manifest names, not to count as another stream."""
-    warehouse.load(warehouse.loading([ANN], schema=PEOPLE))
+    warehouse.bring([ANN], schema=PEOPLE)
     late = warehouse.loading([BOB], schema=PEOPLE, first_id=11)
     manifest = replace(late.manifest, job="orders.late")
     warehouse.load(replace(late, manifest=manifest, label="1, 2 of orders.late"))
@@ -139,62 +131,53 @@ def test_load_of_a_late_batch_goes_into_the_table_of_its_stream(warehouse: Wareh
 
 
 def test_load_of_another_stream_into_the_table_is_refused(warehouse: Warehouse) -> None:
-    """Expect a table to be that of one stream, whose batches would else replace one another."""
-    warehouse.load(warehouse.loading([ANN], schema=PEOPLE))
+    warehouse.bring([ANN], schema=PEOPLE)
     with pytest.raises(ConfigurationError, match="'orders'"):
-        warehouse.load(warehouse.loading([BOB], schema=PEOPLE, stream="people"))
+        warehouse.bring([BOB], schema=PEOPLE, stream="people")
     assert warehouse.rows("id") == [(1,)]
 
 
 def test_upsert_keeps_the_last_record_of_a_key(warehouse: Warehouse) -> None:
-    """Expect the last one of the batch, across its files."""
     files = [ANN, {"id": 1, "name": "Anna"}], [{"id": 1, "name": "Annabel"}, BOB]
-    warehouse.load(warehouse.loading(*files, schema=PEOPLE), UPSERT)
+    warehouse.bring(*files, schema=PEOPLE, target=UPSERT)
     assert warehouse.rows("id", "name") == [(1, "Annabel"), (2, "Bob")]
 
 
 def test_upsert_lets_a_newer_batch_win(warehouse: Warehouse) -> None:
-    """Expect the record of the newer batch, with its name."""
-    warehouse.load(warehouse.loading([ANN], schema=PEOPLE), UPSERT)
+    warehouse.bring([ANN], schema=PEOPLE, target=UPSERT)
     newer = [{"id": 1, "name": "Anna"}]
-    warehouse.load(warehouse.loading(newer, schema=PEOPLE, first_id=11), UPSERT)
+    warehouse.bring(newer, schema=PEOPLE, first_id=11, target=UPSERT)
     expected = [(1, "Anna", "000000000011-000000000020")]
     assert warehouse.rows("id", "name", "_batch_id") == expected
 
 
 def test_upsert_of_an_older_batch_again_leaves_newer_records_alone(warehouse: Warehouse) -> None:
-    """Expect a reprocessed batch to change only keys that no newer batch has brought."""
-    warehouse.load(warehouse.loading([ANN, BOB], schema=PEOPLE), UPSERT)
-    warehouse.load(
-        warehouse.loading([{"id": 1, "name": "Anna"}], schema=PEOPLE, first_id=11), UPSERT
-    )
+    warehouse.bring([ANN, BOB], schema=PEOPLE, target=UPSERT)
+    warehouse.bring([{"id": 1, "name": "Anna"}], schema=PEOPLE, first_id=11, target=UPSERT)
     older = [ANN, {"id": 2, "name": "Bobby"}]
-    warehouse.load(warehouse.loading(older, schema=PEOPLE, generation=2), UPSERT)
+    warehouse.bring(older, schema=PEOPLE, generation=2, target=UPSERT)
     assert warehouse.rows("id", "name") == [(1, "Anna"), (2, "Bobby")]
 
 
 def test_upsert_orders_by_item_where_records_tell_it(warehouse: Warehouse) -> None:
-    """Expect the record of the newer item to stay when history is cut anew into one batch."""
     schema = schema_of(ID, NAME, ("_item_id", "integer"))
     old = [{"id": 1, "name": "Ann", "_item_id": 3}]
     new = [{"id": 1, "name": "Anna", "_item_id": 12}]
-    warehouse.load(warehouse.loading(new, schema=schema, first_id=11), UPSERT)
-    warehouse.load(warehouse.loading(old, schema=schema, first_id=1), UPSERT)
+    warehouse.bring(new, schema=schema, first_id=11, target=UPSERT)
+    warehouse.bring(old, schema=schema, first_id=1, target=UPSERT)
     assert warehouse.rows("id", "name", "_batch_order") == [(1, "Anna", 12)]
 
 
 def test_upsert_without_key_properties_is_refused(warehouse: Warehouse) -> None:
-    """Expect the mode to ask for keys before anything is made."""
     loading = warehouse.loading([ANN], schema=PEOPLE, key_properties=())
     with pytest.raises(ConfigurationError, match="key_properties"):
         warehouse.load(loading, UPSERT)
 
 
 def test_new_cut_replaces_the_rows_of_its_items(warehouse: Warehouse) -> None:
-    """Expect rows of the items of a backfill once, under the name of its batch."""
     schema = schema_of(ID, ("_item_id", "integer"))
     before = [{"id": 1, "_item_id": 4}, {"id": 2, "_item_id": 5}]
-    warehouse.load(warehouse.loading(before, schema=schema))
+    warehouse.bring(before, schema=schema)
     after = [{"id": 7, "_item_id": 5}]
     loading = warehouse.loading(
         after, schema=schema, first_id=5, item_ids=(5,), is_backfill=True, label=AGAIN
@@ -209,45 +192,36 @@ def test_next_generation_beside_a_new_cut_replaces_the_rows_of_its_items(
     """Expect rows of an item once, although a backfill has brought it under another name."""
     schema = schema_of(ID, ("_item_id", "integer"))
     before = [{"id": 1, "_item_id": 4}, {"id": 2, "_item_id": 5}]
-    warehouse.load(warehouse.loading(before, schema=schema))
+    warehouse.bring(before, schema=schema)
     cut = [{"id": 7, "_item_id": 5}]
-    warehouse.load(
-        warehouse.loading(
-            cut, schema=schema, first_id=5, item_ids=(5,), is_backfill=True, label=AGAIN
-        )
-    )
-    warehouse.load(warehouse.loading(before, schema=schema, generation=2, item_ids=(4, 5)))
+    warehouse.bring(cut, schema=schema, first_id=5, item_ids=(5,), is_backfill=True, label=AGAIN)
+    warehouse.bring(before, schema=schema, generation=2, item_ids=(4, 5))
     assert warehouse.rows("id", "_item_id") == [(1, 4), (2, 5)]
 
 
 def test_batch_whose_records_do_not_name_items_is_loaded_while_no_new_cut_is_there(
     warehouse: Warehouse,
 ) -> None:
-    """Expect a stream whose backfill was refused to go on as before."""
     refused = warehouse.loading([ANN], schema=PEOPLE, item_ids=(1,), is_backfill=True, label=AGAIN)
     with pytest.raises(ConfigurationError, match="Add `_item_id` to `lineage`"):
         warehouse.load(refused)
-    warehouse.load(warehouse.loading([ANN, BOB], schema=PEOPLE, item_ids=(1, 2)))
-    warehouse.load(warehouse.loading([ANN], schema=PEOPLE, generation=2, item_ids=(1, 2)))
+    warehouse.bring([ANN, BOB], schema=PEOPLE, item_ids=(1, 2))
+    warehouse.bring([ANN], schema=PEOPLE, generation=2, item_ids=(1, 2))
     assert warehouse.rows("id") == [(1,)]
 
 
 def test_batch_whose_records_do_not_name_items_is_refused_beside_a_new_cut(
     warehouse: Warehouse,
 ) -> None:
-    """Expect no row twice, and the rows of the new cut to stay."""
     schema = schema_of(ID, NAME, ("_item_id", "integer"))
     cut = [ANN | {"_item_id": 1}]
-    warehouse.load(
-        warehouse.loading(cut, schema=schema, item_ids=(1,), is_backfill=True, label=AGAIN)
-    )
+    warehouse.bring(cut, schema=schema, item_ids=(1,), is_backfill=True, label=AGAIN)
     with pytest.raises(ConfigurationError, match="Add `_item_id` to `lineage`"):
-        warehouse.load(warehouse.loading([ANN], schema=PEOPLE, generation=2, item_ids=(1,)))
+        warehouse.bring([ANN], schema=PEOPLE, generation=2, item_ids=(1,))
     assert warehouse.rows("id", "_batch_id") == [(1, AGAIN)]
 
 
 def test_new_cut_without_item_ids_in_its_records_is_refused(warehouse: Warehouse) -> None:
-    """Expect to be told to add the lineage column."""
     loading = warehouse.loading([ANN], schema=PEOPLE, item_ids=(1,), is_backfill=True)
     with pytest.raises(ConfigurationError, match="Add `_item_id` to `lineage`"):
         warehouse.load(loading)
@@ -255,19 +229,16 @@ def test_new_cut_without_item_ids_in_its_records_is_refused(warehouse: Warehouse
 
 def test_new_cut_of_a_table_with_rows_of_unknown_items_is_refused(warehouse: Warehouse) -> None:
     """Expect no row twice where older rows do not say which item they are of."""
-    warehouse.load(warehouse.loading([ANN], schema=PEOPLE))
+    warehouse.bring([ANN], schema=PEOPLE)
     schema = schema_of(ID, NAME, ("_item_id", "integer"))
     again = [ANN | {"_item_id": 1}]
     with pytest.raises(ConfigurationError, match="rows without _item_id"):
-        warehouse.load(
-            warehouse.loading(again, schema=schema, first_id=5, item_ids=(1,), is_backfill=True)
-        )
+        warehouse.bring(again, schema=schema, first_id=5, item_ids=(1,), is_backfill=True)
     assert warehouse.rows("id") == [(1,)]
 
 
 def test_singer_columns_are_filled(warehouse: Warehouse) -> None:
-    """Expect times of the load, its milliseconds as sequence, and no mark of a delete."""
-    warehouse.load(warehouse.loading([ANN], schema=PEOPLE))
+    warehouse.bring([ANN], schema=PEOPLE)
     [row] = warehouse.rows(
         "_sdc_extracted_at",
         "_sdc_received_at",
@@ -283,22 +254,20 @@ def test_singer_columns_are_filled(warehouse: Warehouse) -> None:
 
 
 def test_singer_columns_of_records_win(warehouse: Warehouse) -> None:
-    """Expect what the records say of themselves."""
     schema = schema_of(ID, ("_sdc_sequence", "integer"), ("_sdc_extracted_at", "timestamp"))
     record = {"id": 1, "_sdc_sequence": 42, "_sdc_extracted_at": "2026-03-01T12:00:00Z"}
-    warehouse.load(warehouse.loading([record], schema=schema))
+    warehouse.bring([record], schema=schema)
     noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
     assert warehouse.rows("_sdc_sequence", "_sdc_extracted_at") == [(42, noon)]
 
 
 def test_names_are_quoted_and_long_ones_shortened(warehouse: Warehouse) -> None:
-    """Expect any name to work, and two long ones that begin alike to stay two."""
     long = "a" * 70
     names = ('say "hi"', "SELECT", "größe", f"{long}1", f"{long}2")
     schema = schema_of(ID, *((name, "integer") for name in names))
     record = {"id": 1} | {name: place for place, name in enumerate(names)}
     target = replace(APPEND, schema='my "schema"', table="Order; --")
-    warehouse.load(warehouse.loading([record], schema=schema), target)
+    warehouse.bring([record], schema=schema, target=target)
     with warehouse.connected() as connection:
         row = connection.execute('SELECT * FROM "my ""schema"""."Order; --"').fetchone()
     assert row is not None
@@ -306,7 +275,6 @@ def test_names_are_quoted_and_long_ones_shortened(warehouse: Warehouse) -> None:
 
 
 def test_load_into_a_view_is_refused(warehouse: Warehouse) -> None:
-    """Expect nothing but a table to be loaded."""
     warehouse.execute("CREATE VIEW orders AS SELECT 1 AS id")
     with pytest.raises(ConfigurationError, match="is no table"):
-        warehouse.load(warehouse.loading([ANN], schema=PEOPLE))
+        warehouse.bring([ANN], schema=PEOPLE)

@@ -35,14 +35,14 @@ def load_hundred(url: str, folder: Path, mode: str) -> Loaded:
     target = PostgresTarget(name="warehouse", conn="$WAREHOUSE", mode=WriteMode(mode))
     warehouse = Warehouse(url=url, folder=folder, target=target)
     files = [{"id": one} for one in range(50)], [{"id": one} for one in range(50, 100)]
-    return warehouse.load(warehouse.loading(*files, schema=ONES, generation=2))
+    return warehouse.bring(*files, schema=ONES, generation=2)
 
 
 @pytest.fixture
 def warehouse(empty_database_url: str, tmp_path: Path) -> Warehouse:
     """A warehouse with the first generation of a batch: the record 7."""
     warehouse = Warehouse(url=empty_database_url, folder=tmp_path, target=APPEND)
-    warehouse.load(warehouse.loading([{"id": 7}], schema=ONES))
+    warehouse.bring([{"id": 7}], schema=ONES)
     return warehouse
 
 
@@ -51,7 +51,6 @@ def warehouse(empty_database_url: str, tmp_path: Path) -> Warehouse:
 def test_load_that_is_killed_leaves_the_generation_before(
     warehouse: Warehouse, point: str, mode: str
 ) -> None:
-    """Expect the old rows after a kill, the new ones exactly once after the next load."""
     arguments = warehouse.url, str(warehouse.folder), mode
     assert run_python(SCRIPT, *arguments, failpoints=f"{point}=kill") == -9
     assert warehouse.rows("id") == [(7,)]
@@ -63,14 +62,13 @@ def test_load_that_is_killed_leaves_the_generation_before(
 
 
 def alone(warehouse: Warehouse) -> bool:
-    """Tell that no loader is connected any more: the server has noticed the end of a killed one."""
+    """Return whether no loader is connected: the server has noticed that one was killed."""
     query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'batch-pipeline'"
     with warehouse.connected() as connection:
         return connection.execute(query).fetchone() == (0,)
 
 
 def test_two_loads_of_one_generation_bring_it_once(warehouse: Warehouse) -> None:
-    """Expect one of two rivals to load it, and the other to find it there or to be told to wait."""
     calls = [lambda: load_hundred(warehouse.url, warehouse.folder, "append")] * 2
     results = together(*calls)
     fresh = [one for one in results if one == Loaded(records=100)]
@@ -84,7 +82,6 @@ def test_two_loads_of_one_generation_bring_it_once(warehouse: Warehouse) -> None
 
 
 def test_load_that_waits_too_long_for_another_is_told(warehouse: Warehouse) -> None:
-    """Expect a rival that stays to be an error that says to try again, and nothing changed."""
     with warehouse.connected() as rival, rival.transaction():
         rival.execute("LOCK TABLE orders")
         with pytest.raises(RetryableError, match=r"another session holds public\.orders"):
@@ -94,7 +91,6 @@ def test_load_that_waits_too_long_for_another_is_told(warehouse: Warehouse) -> N
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_connection_cut_in_the_middle_leaves_nothing(warehouse: Warehouse, mode: str) -> None:
-    """Expect an error that says to try again, the old rows, and a loader that works again."""
     warehouse.execute(CUT_AT_60)
     target = replace(APPEND, mode=WriteMode(mode))
     records = [{"id": one} for one in range(100)]
@@ -109,7 +105,6 @@ def test_connection_cut_in_the_middle_leaves_nothing(warehouse: Warehouse, mode:
 
 
 def test_server_that_is_gone_is_told_without_a_password() -> None:
-    """Expect the place of the server, and no secret."""
     url = "postgresql://someone:secret@127.0.0.1:1/warehouse"
     warehouse = Warehouse(url=url, folder=Path("/"), target=APPEND)
     loading = Warehouse.loading(warehouse, schema=ONES)
@@ -123,15 +118,13 @@ def test_server_that_is_gone_is_told_without_a_password() -> None:
     "url", ["mysql://secret@host/db", "secret", "postgresql://a:se@cret@h/d?x"]
 )
 def test_url_of_something_else_is_refused_without_showing_it(url: str) -> None:
-    """Expect what a URL looks like, and nothing of the one that was given."""
     warehouse = Warehouse(url=url, folder=Path("/"), target=APPEND)
     with pytest.raises(PipelineError) as raised:
-        warehouse.load(warehouse.loading(schema=ONES))
+        warehouse.bring(schema=ONES)
     assert "cret" not in str(raised.value)
 
 
 def test_role_without_rights_is_told(warehouse: Warehouse) -> None:
-    """Expect the server's reason and nothing changed."""
     warehouse.execute("CREATE ROLE reader LOGIN")
     try:
         url = warehouse.url.replace("postgres@", "reader@")

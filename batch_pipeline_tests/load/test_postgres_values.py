@@ -88,7 +88,7 @@ def load_lines(warehouse: Warehouse, kind: str, *lines: str) -> None:
     octets = packed("".join(f"{line}\n" for line in lines).encode(), LINES)
     part = written_part(warehouse.folder / "part.jsonl.gz", octets, len(lines))
     schema = schema_of(ID, ("v", kind))
-    warehouse.load(warehouse.loading(schema=schema, part_files=(part,)))
+    warehouse.bring(schema=schema, part_files=(part,))
 
 
 def found(warehouse: Warehouse) -> list[Any]:
@@ -107,7 +107,6 @@ def _exact(text: str | bytes) -> Any:
 def test_value_of_lines_arrives_exactly(
     warehouse: Warehouse, kind: str, text: str, value: object
 ) -> None:
-    """Expect the value, and null for a null as well as for a key that is absent."""
     load_lines(warehouse, kind, f'{{"id":1,"v":{text}}}', '{"id":2,"v":null}', '{"id":3}')
     assert found(warehouse) == [value, None, None]
 
@@ -116,16 +115,15 @@ def test_value_of_lines_arrives_exactly(
 def test_value_arrives_in_columns_that_became_wider(
     warehouse: Warehouse, kind: str, text: str, value: object
 ) -> None:
-    """Expect text and JSON columns of later schemas to hold what the value's own type does."""
     for wider in ["any"] if kind in {"object", "array", "any"} else ["string", "any"]:
         warehouse.execute("DROP TABLE IF EXISTS orders, batch_pipeline_load")
         load_lines(warehouse, kind, f'{{"id":1,"v":{text}}}')
         wide = schema_of(ID, ("v", wider))
-        warehouse.load(warehouse.loading([{"id": 2, "v": "x"}], schema=wide, first_id=11))
+        warehouse.bring([{"id": 2, "v": "x"}], schema=wide, first_id=11)
         narrow = schema_of(ID, ("v", kind))
         octets = packed(f'{{"id":3,"v":{text}}}\n'.encode(), LINES)
         part = written_part(warehouse.folder / "again.jsonl.gz", octets, 1)
-        warehouse.load(warehouse.loading(schema=narrow, part_files=(part,), first_id=21))
+        warehouse.bring(schema=narrow, part_files=(part,), first_id=21)
         converted, _, written = found(warehouse)
         assert read_again(converted, kind) == read_again(written, kind) == value
 
@@ -147,16 +145,14 @@ def read_again(value: Any, kind: str) -> Any:
 
 
 def test_null_alone_makes_no_column(warehouse: Warehouse) -> None:
-    """Expect a column that has held nothing yet to wait for its type."""
     load_lines(warehouse, "unknown", '{"id":1,"v":null}')
     assert "v" not in warehouse.types()
     wide = schema_of(ID, ("v", "integer"))
-    warehouse.load(warehouse.loading([{"id": 2, "v": 5}], schema=wide, first_id=11))
+    warehouse.bring([{"id": 2, "v": 5}], schema=wide, first_id=11)
     assert found(warehouse) == [None, 5]
 
 
 def test_nan_and_infinities_of_tables_arrive(warehouse: Warehouse) -> None:
-    """Expect doubles that JSON cannot say, in double precision as well as in numeric."""
     values = pa.table({"id": [1, 2, 3], "v": [math.nan, math.inf, -math.inf]})
     schema = schema_of(ID, ("v", "number"))
     for number, kind in enumerate(["double precision", "numeric"]):
@@ -196,7 +192,6 @@ ROWS = st.lists(
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=ROWS)
 def test_typed_values_arrive_exactly(warehouse: Warehouse, rows: list[tuple[Any, ...]]) -> None:
-    """Expect any values of any types, nulls between them, as they were in a part file."""
     warehouse.execute("DROP TABLE IF EXISTS orders, batch_pipeline_load")
     columns = [Column.from_text(f"c{place}", kind) for place, kind in enumerate(TYPED)]
     arrays: dict[str, Any] = {"id": pa.array(range(len(rows)), pa.int64())}
@@ -205,7 +200,7 @@ def test_typed_values_arrive_exactly(warehouse: Warehouse, rows: list[tuple[Any,
         arrays[column.name] = pa.array(values, arrow_type_of(column))
     part = written_table(warehouse.folder / "typed.parquet", pa.table(arrays), PARQUET)
     schema = schema_of(ID, *((column.name, column.type_text) for column in columns))
-    warehouse.load(warehouse.loading(schema=schema, part_files=(part,), encoding=PARQUET))
+    warehouse.bring(schema=schema, part_files=(part,), encoding=PARQUET)
     names = [column.name for column in columns]
     assert [row[1:] for row in warehouse.rows("id", *names)] == rows
 
@@ -230,7 +225,6 @@ def test_typed_values_arrive_exactly(warehouse: Warehouse, rows: list[tuple[Any,
 def test_value_that_fits_no_type_is_named(
     warehouse: Warehouse, kind: str, text: str, told: str
 ) -> None:
-    """Expect file, record and column of the bad value, and no row of the batch."""
     with pytest.raises(BatchDataError, match=r"record \d+ of") as raised:
         load_lines(warehouse, kind, '{"id":1}', '{"id":2}', f'{{"id":3,"v":{text}}}', '{"id":4}')
     error = raised.value
@@ -242,19 +236,16 @@ def test_value_that_fits_no_type_is_named(
 
 @pytest.mark.parametrize("line", ["[1]", '{"id":2,"v":"\\ud800"}', '{"id":2', "2"])
 def test_record_that_is_no_object_is_named(warehouse: Warehouse, line: str) -> None:
-    """Expect the number of a line that is no record."""
     with pytest.raises(BatchDataError, match=r"record 2 .* is no JSON object"):
         load_lines(warehouse, "string", '{"id":1}', line)
 
 
 def test_column_that_the_schema_lacks_is_named(warehouse: Warehouse) -> None:
-    """Expect no value to be left out silently."""
     with pytest.raises(BatchDataError, match=r"record 1 .*column 'w': is no column"):
         load_lines(warehouse, "integer", '{"id":1,"w":1}')
 
 
 def test_null_key_is_named(warehouse: Warehouse) -> None:
-    """Expect records without a key not to be merged."""
     target = PostgresTarget(name="warehouse", conn="$WAREHOUSE", mode=WriteMode.UPSERT)
     loading = warehouse.loading([{"id": 1}, {"id": None}], schema=schema_of(ID))
     with pytest.raises(BatchDataError, match=r"record 2 .*a key must not be null"):
@@ -262,10 +253,9 @@ def test_null_key_is_named(warehouse: Warehouse) -> None:
 
 
 def test_integer_that_a_double_rounds_is_refused(warehouse: Warehouse) -> None:
-    """Expect a column of doubles to take integers only while it holds each of them."""
     warehouse.load(warehouse.loading([{"id": 1, "v": 0.5}], schema=schema_of(ID, ("v", "number"))))
     schema = schema_of(ID, ("v", "integer"))
-    warehouse.load(warehouse.loading([{"id": 2, "v": 2**53}], schema=schema, first_id=11))
+    warehouse.bring([{"id": 2, "v": 2**53}], schema=schema, first_id=11)
     beyond = warehouse.loading([{"id": 3, "v": 2**53 + 1}], schema=schema, first_id=21)
     with pytest.raises(BatchDataError, match="cannot hold 9007199254740993 exactly"):
         warehouse.load(beyond)
@@ -273,7 +263,6 @@ def test_integer_that_a_double_rounds_is_refused(warehouse: Warehouse) -> None:
 
 
 def test_file_with_other_bytes_is_refused(warehouse: Warehouse) -> None:
-    """Expect a part file that changed after it was published not to be loaded."""
     loading = warehouse.loading([{"id": 1}], schema=schema_of(ID))
     [part] = loading.manifest.part_files
     Path(part.uri.removeprefix("file://")).write_bytes(packed(b'{"id":2}\n', LINES))
@@ -283,7 +272,6 @@ def test_file_with_other_bytes_is_refused(warehouse: Warehouse) -> None:
 
 
 def test_file_with_another_number_of_records_is_refused(warehouse: Warehouse) -> None:
-    """Expect the rows to be counted against what was published."""
     octets = packed(b'{"id":1}\n', LINES)
     part = written_part(warehouse.folder / "short.jsonl.gz", octets, 2)
     loading = warehouse.loading(schema=schema_of(ID), part_files=(part,))
@@ -293,7 +281,6 @@ def test_file_with_another_number_of_records_is_refused(warehouse: Warehouse) ->
 
 
 def test_file_that_is_gone_is_named(warehouse: Warehouse) -> None:
-    """Expect to be told what to do when somebody has deleted a part file."""
     part = factories.part_file()
     loading = warehouse.loading(schema=schema_of(ID), part_files=(part,))
     with pytest.raises(

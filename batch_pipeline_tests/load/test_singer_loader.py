@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -35,19 +35,7 @@ def load(one: SingerLoader, what: Loading) -> Loaded:
     return one.load(what)
 
 
-def given_before(
-    one: SingerLoader, what: Sequence[Loading], message: str
-) -> tuple[list[Loaded], TargetFailedError]:
-    """Load generations together until that error; gives what came before it."""
-    given: list[Loaded] = []
-    together = one.load_together(what)
-    with pytest.raises(TargetFailedError, match=message) as caught:
-        given.extend(together)  # keeps what it got
-    return given, caught.value
-
-
 def test_target_that_acknowledges_at_its_end_has_loaded(tmp_path: Path) -> None:
-    """Expect SCHEMA, RECORDs and STATE to be sent, and the STATE to come back as it was."""
     loaded = load(loader(tmp_path, scripts.GOOD), loading(tmp_path))
     messages = read(tmp_path)
     assert [one["type"] for one in messages] == ["SCHEMA", "RECORD", "RECORD", "STATE"]
@@ -70,7 +58,6 @@ def test_target_that_is_no_installed_package_gets_records_and_the_reason_is_logg
 
 
 def test_target_in_mode_batch_gets_the_files(tmp_path: Path) -> None:
-    """Expect one BATCH in place of the records."""
     one = loader(tmp_path, scripts.GOOD, messages=MessageMode.BATCH)
     assert load(one, loading(tmp_path)).mode == "batch"
     schema, batch, state = read(tmp_path)
@@ -79,14 +66,12 @@ def test_target_in_mode_batch_gets_the_files(tmp_path: Path) -> None:
 
 
 def test_batch_without_records_is_loaded_by_its_state(tmp_path: Path) -> None:
-    """Expect no BATCH and no RECORD for a manifest without files."""
     empty = replace(loading(tmp_path), manifest=manifest(part_files=(), records_read=0))
     assert load(loader(tmp_path, scripts.GOOD), empty).records == 0
     assert [one["type"] for one in read(tmp_path)] == ["SCHEMA", "STATE"]
 
 
 def test_three_generations_take_one_start(tmp_path: Path) -> None:
-    """Expect three STATEs in one run, and SCHEMA again where its version changes."""
     some = [loading(tmp_path, number) for number in (1, 2, 3)]
     some[2] = replace(some[2], manifest=replace(some[2].manifest, schema_version=2))
     loaded = list(loader(tmp_path, scripts.GOOD).load_together(some))
@@ -96,7 +81,6 @@ def test_three_generations_take_one_start(tmp_path: Path) -> None:
 
 
 def test_generation_is_given_as_soon_as_its_state_is_back(tmp_path: Path) -> None:
-    """Expect the first of two while the target still runs."""
     some = [loading(tmp_path, 1), loading(tmp_path, 2)]
     together = loader(tmp_path, scripts.EAGER).load_together(some)
     assert next(together).exit_code is None
@@ -104,7 +88,6 @@ def test_generation_is_given_as_soon_as_its_state_is_back(tmp_path: Path) -> Non
 
 
 def test_target_that_says_nothing_has_not_loaded(tmp_path: Path) -> None:
-    """Expect exit code 0 alone to prove nothing."""
     with pytest.raises(TargetFailedError, match="did not print the STATE") as caught:
         load(loader(tmp_path, scripts.SILENT), loading(tmp_path))
     assert str(caught.value) == (
@@ -116,27 +99,25 @@ def test_target_that_says_nothing_has_not_loaded(tmp_path: Path) -> None:
     )
 
 
-def test_target_that_stops_acknowledging_has_loaded_what_it_acknowledged(tmp_path: Path) -> None:
-    """Expect the first of three, and the error to name the second."""
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (scripts.FIRST_ONLY, "did not print the STATE"),
+        (scripts.DIES_AT_SECOND, "ended with signal 9"),
+    ],
+)
+def test_target_that_ends_half_way_has_loaded_what_it_acknowledged(
+    tmp_path: Path, body: str, problem: str
+) -> None:
     some = [loading(tmp_path, number) for number in (1, 2, 3)]
-    given, error = given_before(
-        loader(tmp_path, scripts.FIRST_ONLY), some, "did not print the STATE"
-    )
+    given: list[Loaded] = []
+    with pytest.raises(TargetFailedError, match=problem) as caught:
+        given.extend(loader(tmp_path, body).load_together(some))  # keeps what it got
     assert len(given) == 1
-    assert "batch 000000000004-000000000006 was not loaded" in str(error)
-
-
-def test_target_killed_half_way_has_loaded_what_it_acknowledged(tmp_path: Path) -> None:
-    """Expect the batch whose STATE is back, and the signal in the error of the next one."""
-    some = [loading(tmp_path, number) for number in (1, 2, 3)]
-    given, error = given_before(loader(tmp_path, scripts.DIES_AT_SECOND), some, "ended with signal")
-    assert len(given) == 1
-    assert "batch 000000000004-000000000006 was not loaded" in str(error)
-    assert "ended with signal 9" in str(error)
+    assert "batch 000000000004-000000000006 was not loaded" in str(caught.value)
 
 
 def test_target_that_acknowledges_and_fails_has_not_loaded(tmp_path: Path) -> None:
-    """Expect exit code 4 to undo the STATE of the only batch, and its last words to be kept."""
     one = loader(tmp_path, scripts.FAILS)
     with pytest.raises(TargetFailedError) as caught:
         load(one, loading(tmp_path))
@@ -145,7 +126,6 @@ def test_target_that_acknowledges_and_fails_has_not_loaded(tmp_path: Path) -> No
 
 
 def test_secrets_of_the_configuration_are_taken_out_of_what_a_target_says(tmp_path: Path) -> None:
-    """Expect the name of the variable in place of what it holds; the target gets the value."""
     config = {"out": str(tmp_path / "read"), "password": "$PASSWORD"}
     with pytest.raises(TargetFailedError) as caught:
         load(loader(tmp_path, scripts.FAILS, config=config), loading(tmp_path))
@@ -155,7 +135,6 @@ def test_secrets_of_the_configuration_are_taken_out_of_what_a_target_says(tmp_pa
 
 @pytest.mark.parametrize("body", [scripts.AT_THE_CUT, scripts.IN_A_LONG_LINE], ids=["cut", "long"])
 def test_no_part_of_a_secret_is_kept_of_long_words(tmp_path: Path, body: str) -> None:
-    """Expect no tail of it where only the last 64 KiB are kept, or a line is too long for it."""
     config = {"out": str(tmp_path / "read"), "password": "$PASSWORD"}
     with pytest.raises(TargetFailedError) as caught:
         load(loader(tmp_path, body, config=config), loading(tmp_path))
@@ -164,7 +143,6 @@ def test_no_part_of_a_secret_is_kept_of_long_words(tmp_path: Path, body: str) ->
 
 
 def test_secret_in_a_state_is_not_kept(tmp_path: Path) -> None:
-    """Expect the name of the variable in the STATE that the inventory remembers."""
     config = {"out": str(tmp_path / "read"), "password": "$PASSWORD"}
     loaded = load(loader(tmp_path, scripts.IN_ITS_STATE, config=config), loading(tmp_path))
     assert loaded.state["password"] == "$PASSWORD"  # noqa: S105 - a name
@@ -172,7 +150,6 @@ def test_secret_in_a_state_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_variable_that_is_not_set_keeps_the_target_from_starting(tmp_path: Path) -> None:
-    """Expect the name of the variable and of the key."""
     config = {"nested": [{"password": "$NOWHERE"}]}
     with pytest.raises(SettingError, match=r"NOWHERE.*targets\.warehouse\.config"):
         load(loader(tmp_path, scripts.GOOD, config=config), loading(tmp_path))
@@ -190,7 +167,6 @@ def test_variable_that_is_not_set_keeps_the_target_from_starting(tmp_path: Path)
 def test_target_that_prints_something_else_is_stopped(
     tmp_path: Path, body: str, problem: str
 ) -> None:
-    """Expect what it printed, at most 200 characters of it, and why that is no STATE."""
     with pytest.raises(TargetFailedError, match="the target printed") as caught:
         load(loader(tmp_path, body), loading(tmp_path))
     assert problem in str(caught.value)
@@ -208,7 +184,6 @@ def test_target_that_does_nothing_is_stopped(tmp_path: Path, body: str) -> None:
 
 
 def test_target_that_waits_for_records_is_not_idle() -> None:
-    """Expect the second and a half that a line takes to be made not to count against it."""
 
     def slow_lines() -> Iterator[bytes]:
         Event().wait(1.5)  # as long as a large file takes to be read
@@ -222,7 +197,6 @@ def test_target_that_waits_for_records_is_not_idle() -> None:
 def test_target_that_repeats_an_older_state_has_loaded_what_it_acknowledged(
     tmp_path: Path,
 ) -> None:
-    """Expect the newest STATE to count, also where the first one comes once more at the end."""
     some = [loading(tmp_path, number) for number in (1, 2, 3)]
     repeats = loader(tmp_path, scripts.REPEATS_THE_FIRST)
     loaded = list(repeats.load_together(some))
@@ -233,7 +207,6 @@ def test_target_that_repeats_an_older_state_has_loaded_what_it_acknowledged(
 def test_target_that_floods_its_standard_error_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Expect 5 MB of words beside 1 MB of records to block nobody, and the last 64 KiB kept."""
     with caplog.at_level(logging.INFO, logger="batch_pipeline.targets"):
         loaded = load(loader(tmp_path, scripts.FLOODS), loading(tmp_path, records=50_000))
     assert loaded.records == 50_000
@@ -244,13 +217,11 @@ def test_target_that_floods_its_standard_error_goes_on(
 
 
 def test_target_that_ends_before_it_has_read_all_has_not_loaded(tmp_path: Path) -> None:
-    """Expect a closed pipe to be no error of ours."""
     with pytest.raises(TargetFailedError, match="did not print the STATE"):
         load(loader(tmp_path, scripts.ENDS_EARLY), loading(tmp_path, records=100_000))
 
 
 def test_child_that_a_target_leaves_behind_is_ended_too(tmp_path: Path) -> None:
-    """Expect a child that holds the pipes open neither to be waited for nor to stay."""
     one = replace(loader(tmp_path, scripts.CHILD_HOLDS_PIPES), grace=SHORT)
     before = {child.pid for child in psutil.process_iter()}
     assert load(one, loading(tmp_path)).exit_code == 0
@@ -266,7 +237,6 @@ def test_child_that_a_target_leaves_behind_is_ended_too(tmp_path: Path) -> None:
 def test_target_that_cannot_be_started_is_the_operators_to_mend(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:
-    """Expect the command and the reason, and nothing sent."""
     with pytest.raises(ConfigurationError, match="cannot be started") as caught:
         load(loader(tmp_path, "", command=command), loading(tmp_path))
     assert f"'{command[0]}' cannot be started" in str(caught.value)
@@ -274,7 +244,6 @@ def test_target_that_cannot_be_started_is_the_operators_to_mend(
 
 
 def test_file_that_changed_is_not_taken_for_the_end(tmp_path: Path) -> None:
-    """Expect the target to be stopped rather than to find its input complete."""
     what = loading(tmp_path, 2)
     Path(tmp_path / "part-2.jsonl.gz").write_bytes(b"something else")
     body = scripts.GOOD + f"open({str(tmp_path / 'ended')!r}, 'w')"
@@ -285,7 +254,6 @@ def test_file_that_changed_is_not_taken_for_the_end(tmp_path: Path) -> None:
 
 
 def test_configuration_is_gone_with_the_target(tmp_path: Path) -> None:
-    """Expect a file that only the user can read while it runs, in a folder that goes with it."""
     body = scripts.GOOD + (
         "path = sys.argv[-1]\n"
         "kept.write(json.dumps({'type': 'X', 'path': path, 'file': os.stat(path).st_mode & 0o777,"
@@ -310,7 +278,6 @@ loader(folder, body).load(loading(folder))
 
 
 def test_interrupt_takes_the_target_down(tmp_path: Path) -> None:
-    """Expect no target to outlive a load that was cancelled."""
     command = [sys.executable, "-c", INTERRUPTED, str(tmp_path)]
     quiet = subprocess.DEVNULL
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=quiet, text=True) as ours:

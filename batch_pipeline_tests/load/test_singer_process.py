@@ -32,7 +32,6 @@ def config(**secrets: str) -> TargetConfig:
     ],
 )
 def test_secret_is_hidden_however_it_is_written(printed: str) -> None:
-    """Expect the name once, and no word of the secret."""
     hidden = config(PASSWORD=SECRET).redact(printed)
     assert hidden.count("$PASSWORD") == 1
     assert "hunter2" not in hidden
@@ -51,24 +50,20 @@ def test_secret_is_hidden_however_it_is_written(printed: str) -> None:
     ],
 )
 def test_part_of_a_secret_is_hidden(secret: str, printed: str, left: str) -> None:
-    """Expect what a program makes of a URL or a key file to be hidden as well."""
     assert config(IT=secret).redact(printed) == left
 
 
 def test_longer_secret_is_hidden_before_one_that_it_holds() -> None:
-    """Expect no tail of the longer one."""
     assert config(ONE="abcd", TWO="abcd-efgh").redact("abcd-efgh abcd") == "$TWO $ONE"
 
 
 def test_values_of_a_message_keep_their_kind() -> None:
-    """Expect texts and keys to be hidden, and numbers to stay."""
     value: Any = {"bookmarks": {"a": 1, "hunter2": ["hunter2", None, 1.5]}}
     hidden = config(WORD="hunter2").redact_json(value)
     assert hidden == {"bookmarks": {"a": 1, "$WORD": ["$WORD", None, 1.5]}}
 
 
 def test_configuration_shows_no_secret() -> None:
-    """Expect neither values nor secrets in what a traceback would show."""
     one = TargetConfig.resolve({"password": "$PASSWORD"}, {"PASSWORD": "hunter2"}, "here")
     assert one.values == {"password": "hunter2"}
     assert "hunter2" not in repr(one)

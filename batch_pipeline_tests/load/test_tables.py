@@ -47,17 +47,15 @@ def warehouse(empty_database_url: str, tmp_path: Path) -> Warehouse:
 
 
 def test_table_is_made_from_the_schema(warehouse: Warehouse) -> None:
-    """Expect a type for each type of the stream, and the columns that are added."""
     warehouse.load(warehouse.loading(schema=schema_of(*((kind, kind) for kind in TYPES))))
     assert warehouse.types() == TYPES | ADDED
 
 
 def test_row_of_many_short_texts_stays_whole(warehouse: Warehouse) -> None:
-    """Expect 3 KB of short texts in the table itself, and none in the one beside it."""
     names = [f"text_{number}" for number in range(75)]
     record = {name: sha256(name.encode()).hexdigest()[:40] for name in names}
     schema = schema_of(*((name, "string") for name in names))
-    warehouse.load(warehouse.loading([record], schema=schema))
+    warehouse.bring([record], schema=schema)
     with warehouse.connected() as connection:
         beside = connection.execute(
             "SELECT pg_relation_size(reltoastrelid) FROM pg_class WHERE relname = 'orders'"
@@ -66,8 +64,7 @@ def test_row_of_many_short_texts_stays_whole(warehouse: Warehouse) -> None:
 
 
 def test_new_column_is_added(warehouse: Warehouse) -> None:
-    """Expect rows of before to have null there."""
-    warehouse.load(warehouse.loading([{"id": 1}], schema=schema_of(ID)))
+    warehouse.bring([{"id": 1}], schema=schema_of(ID))
     later = warehouse.loading([{"id": 2, "name": "Bob"}], schema=schema_of(ID, NAME), first_id=11)
     warehouse.load(later)
     assert warehouse.rows("id", "name") == [(1, None), (2, "Bob")]
@@ -86,18 +83,16 @@ def test_new_column_is_added(warehouse: Warehouse) -> None:
 def test_column_is_widened_without_a_change_of_its_values(
     warehouse: Warehouse, narrow: str, value: Any, wide: str, later: Any, expected: str
 ) -> None:
-    """Expect the wider type, and both values as they were."""
     first = warehouse.loading([{"id": 1, "v": value}], schema=schema_of(ID, ("v", narrow)))
     warehouse.load(first)
     schema = schema_of(ID, ("v", wide))
-    warehouse.load(warehouse.loading([{"id": 2, "v": later}], schema=schema, first_id=11))
+    warehouse.bring([{"id": 2, "v": later}], schema=schema, first_id=11)
     assert warehouse.types()["v"] == expected
     found = [value for _, value in warehouse.rows("id", "v")]
     assert found == [str(value) if expected == "text" else value, later]
 
 
 def test_column_is_never_narrowed(warehouse: Warehouse) -> None:
-    """Expect a batch of an older schema to be written into the wider column."""
     warehouse.load(warehouse.loading([{"id": 1, "v": "x"}], schema=schema_of(ID, ("v", "string"))))
     older = warehouse.loading([{"id": 2, "v": 5}], schema=schema_of(ID, ("v", "integer")))
     warehouse.load(older, None)
@@ -105,36 +100,32 @@ def test_column_is_never_narrowed(warehouse: Warehouse) -> None:
 
 
 def test_table_of_a_user_that_fits_is_taken(warehouse: Warehouse) -> None:
-    """Expect its own types to stay and what is missing to be added."""
     warehouse.execute("CREATE TABLE orders (id numeric(30,4), name varchar, seen boolean)")
-    warehouse.load(warehouse.loading([{"id": 1, "name": "Ann"}], schema=schema_of(ID, NAME)))
+    warehouse.bring([{"id": 1, "name": "Ann"}], schema=schema_of(ID, NAME))
     assert warehouse.rows("id", "name", "seen") == [(1, "Ann", None)]
     assert warehouse.types()["id"] == "numeric(30,4)"
 
 
 @pytest.mark.parametrize("kind", ["integer", "uuid", "numeric(10,0)", "text[]", "date"])
 def test_table_of_a_user_that_does_not_fit_is_refused(warehouse: Warehouse, kind: str) -> None:
-    """Expect both types to be named and the table to stay as it was."""
     warehouse.execute(f"CREATE TABLE orders (id {kind})")
     with pytest.raises(ConfigurationError, match="Nothing was sent") as raised:
-        warehouse.load(warehouse.loading([{"id": 1}], schema=schema_of(ID)))
+        warehouse.bring([{"id": 1}], schema=schema_of(ID))
     assert f"'id' has {kind}, and integer of the stream needs bigint" in str(raised.value)
     assert warehouse.types() == {"id": kind}
 
 
 def test_widened_column_of_a_key_still_merges(warehouse: Warehouse) -> None:
-    """Expect keys to be found in the wider type."""
     schema = schema_of(("id", "integer"), NAME)
-    warehouse.load(warehouse.loading([{"id": 1, "name": "Ann"}], schema=schema), UPSERT)
+    warehouse.bring([{"id": 1, "name": "Ann"}], schema=schema, target=UPSERT)
     wider = schema_of(("id", "string"), NAME)
     records = [{"id": "1", "name": "Anna"}, {"id": "x", "name": "Xaver"}]
-    warehouse.load(warehouse.loading(records, schema=wider, first_id=11), UPSERT)
+    warehouse.bring(records, schema=wider, first_id=11, target=UPSERT)
     assert warehouse.rows("id", "name") == [("1", "Anna"), ("x", "Xaver")]
 
 
 def test_upsert_into_a_table_with_a_key_twice_is_refused(warehouse: Warehouse) -> None:
-    """Expect the server's reason, and the rows to stay."""
-    warehouse.load(warehouse.loading([{"id": 1}, {"id": 1}], schema=schema_of(ID)))
+    warehouse.bring([{"id": 1}, {"id": 1}], schema=schema_of(ID))
     again = warehouse.loading([{"id": 1}], schema=schema_of(ID), first_id=11)
     with pytest.raises(ConfigurationError, match=r"\(id\)=\(1\) is duplicated"):
         warehouse.load(again, UPSERT)
@@ -143,7 +134,6 @@ def test_upsert_into_a_table_with_a_key_twice_is_refused(warehouse: Warehouse) -
 
 @pytest.mark.parametrize("name", ["", "a\0b", "_batch_order", "_load_position", "ctid"])
 def test_column_that_a_table_cannot_have_is_refused(warehouse: Warehouse, name: str) -> None:
-    """Expect a clear word instead of a syntax error, and no table."""
     loading = warehouse.loading(schema=schema_of(ID, (name, "integer")))
     with pytest.raises(ConfigurationError, match="name"):
         warehouse.load(loading)
@@ -155,37 +145,33 @@ def test_column_that_a_table_cannot_have_is_refused(warehouse: Warehouse, name: 
 def test_upsert_empties_what_the_batch_of_a_newer_record_lacks(
     warehouse: Warehouse, newer: RecordSchema
 ) -> None:
-    """Expect no name of the older record, while a column that the user has added stays."""
     older = warehouse.loading([{"id": 1, "name": "Ann"}], schema=schema_of(ID, NAME))
     warehouse.load(older, UPSERT)
     warehouse.execute("ALTER TABLE orders ADD COLUMN note text DEFAULT 'mine'")
-    warehouse.load(warehouse.loading([{"id": 1}], schema=newer, first_id=11), UPSERT)
+    warehouse.bring([{"id": 1}], schema=newer, first_id=11, target=UPSERT)
     assert warehouse.rows("id", "name", "note") == [(1, None, "mine")]
 
 
 def test_upsert_into_a_table_of_a_user_empties_only_what_batches_have_brought(
     warehouse: Warehouse,
 ) -> None:
-    """Expect a column that was there before, and that a batch has brought since, to be emptied."""
     warehouse.execute("CREATE TABLE orders (id bigint, name text, note text DEFAULT 'mine')")
     older = warehouse.loading([{"id": 1, "name": "Ann"}], schema=schema_of(ID, NAME))
     warehouse.load(older, UPSERT)
-    warehouse.load(warehouse.loading([{"id": 1}], schema=schema_of(ID), first_id=11), UPSERT)
+    warehouse.bring([{"id": 1}], schema=schema_of(ID), first_id=11, target=UPSERT)
     assert warehouse.rows("id", "name", "note") == [(1, None, "mine")]
 
 
 def test_upsert_after_a_column_was_dropped_goes_on(warehouse: Warehouse) -> None:
-    """Expect a column that is not there any more to be nobody's business."""
     older = warehouse.loading([{"id": 1, "name": "Ann"}], schema=schema_of(ID, NAME))
     warehouse.load(older, UPSERT)
     warehouse.execute("ALTER TABLE orders DROP COLUMN name")
-    warehouse.load(warehouse.loading([{"id": 1}], schema=schema_of(ID), first_id=11), UPSERT)
+    warehouse.bring([{"id": 1}], schema=schema_of(ID), first_id=11, target=UPSERT)
     assert warehouse.rows("id", "_batch_order") == [(1, 11)]
 
 
 def test_table_of_another_stream_stays_as_it_is(warehouse: Warehouse) -> None:
-    """Expect neither a new column nor a wider one from a stream that is refused."""
-    warehouse.load(warehouse.loading([{"id": 1}], schema=schema_of(ID)))
+    warehouse.bring([{"id": 1}], schema=schema_of(ID))
     before = warehouse.types()
     wider = schema_of(("id", "string"), NAME)
     loading = warehouse.loading([{"id": "x", "name": "Xaver"}], schema=wider, stream="people")
@@ -196,7 +182,6 @@ def test_table_of_another_stream_stays_as_it_is(warehouse: Warehouse) -> None:
 
 @pytest.mark.parametrize("name", ["batch_pipeline_load", "batch_pipeline_column"])
 def test_table_of_the_books_is_no_target(warehouse: Warehouse, name: str) -> None:
-    """Expect it to be refused by its name, before anything is made."""
     target = PostgresTarget(name="warehouse", conn="$WAREHOUSE", table=name)
     with pytest.raises(ConfigurationError, match=f"{name} keeps the books"):
-        warehouse.load(warehouse.loading([{"id": 1}], schema=schema_of(ID)), target)
+        warehouse.bring([{"id": 1}], schema=schema_of(ID), target=target)

@@ -115,6 +115,15 @@ class Warehouse:
         with closing(loader):
             return loader.load(loading)
 
+    def bring(
+        self,
+        *files: Sequence[dict[str, Any]],
+        target: PostgresTarget | None = None,
+        **facts: Any,
+    ) -> Loaded:
+        """Publish a generation and load it."""
+        return self.load(self.loading(*files, **facts), target)
+
     def rows(self, *columns: str, table: str = "orders") -> list[tuple[Any, ...]]:
         """Some columns of all rows, ordered by the first one."""
         query = sql.SQL("SELECT {} FROM {} ORDER BY 1").format(

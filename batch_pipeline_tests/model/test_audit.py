@@ -12,7 +12,6 @@ IDS = st.sets(st.integers(-30, 30))
 def test_comparison_of_any_two_sets_finds_both_differences(
     seen: set[int], present: set[int]
 ) -> None:
-    """Expect the surplus with its weights, the missing ids, and the weight of what both have."""
     comparison = Comparison(seen=sorted(seen), rows=[(uid, 100 + uid) for uid in sorted(present)])
     assert list(comparison.surplus()) == [(uid, 100 + uid) for uid in sorted(present - seen)]
     missing = sorted(seen - present)
@@ -21,14 +20,12 @@ def test_comparison_of_any_two_sets_finds_both_differences(
 
 
 def test_comparison_counts_a_row_that_a_view_gives_twice_once() -> None:
-    """Expect no second arrival, and no second weight."""
     comparison = Comparison(seen=[1], rows=[(1, 5), (1, 5), (2, 7), (2, 7)])
     assert list(comparison.surplus()) == [(2, 7)]
     assert (comparison.weight, comparison.missing.count) == (5, 0)
 
 
 def test_noted_names_the_first_twenty_only() -> None:
-    """Expect the count to go on where the names end."""
     noted = CountedNames().extended(range(15)).plus(CountedNames().extended(range(15, 30)))
     assert (noted.count, noted.first) == (30, tuple(range(20)))
     assert str(noted).endswith("18, 19, …")
@@ -36,7 +33,6 @@ def test_noted_names_the_first_twenty_only() -> None:
 
 
 def test_sentence_of_a_clean_audit_is_short() -> None:
-    """Expect one line that says so."""
     audit = Audit(job="orders", late_job="orders.late", batches=12)
     assert audit.is_clean
     assert audit.sentence() == (
@@ -46,7 +42,6 @@ def test_sentence_of_a_clean_audit_is_short() -> None:
 
 
 def test_sentences_name_everything_that_was_found() -> None:
-    """Expect what is late, known, refused, gone, changed and left out, each with what follows."""
     audit = Audit(
         job="orders",
         late_job="orders.late",

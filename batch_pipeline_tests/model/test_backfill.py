@@ -25,7 +25,6 @@ WINDOW = IdRange(first_id=1, last_id=2)
 def test_cut_lists_agrees_with_the_cutting_of_ranges(
     weights: dict[int, int], max_weight: int, max_count: int
 ) -> None:
-    """Expect the same items together as in ranges, each list from its first to its last id."""
     bounds = Limits(max_weight=max_weight, max_count=max_count)
     rows = sorted(weights.items())
     in_ranges = list(cut(rows, after_id=-51, high_watermark=50, limits=bounds))
@@ -51,14 +50,12 @@ def test_cut_lists_agrees_with_the_cutting_of_ranges(
     ],
 )
 def test_selection_that_contradicts_itself_is_refused(what: dict[str, object], name: str) -> None:
-    """Expect the part to be named that does not fit."""
     with pytest.raises(InvalidValueError) as caught:
         Selection(**what)  # type: ignore[arg-type] # the cases of the test
     assert caught.value.name == name
 
 
 def test_selection_as_json_is_the_same_for_the_same_items() -> None:
-    """Expect order, doubles and zones to make no difference, and different items to differ."""
     abroad = NOON.astimezone(timezone(timedelta(hours=5)))
     assert Selection(since=abroad).to_json() == Selection(since=NOON).to_json()
     one, same = Selection(item_ids=(3, 1, 3)), Selection(item_ids=(1, 3))
@@ -69,14 +66,12 @@ def test_selection_as_json_is_the_same_for_the_same_items() -> None:
 
 
 def test_backfill_of_a_stream_below_id_1_is_refused() -> None:
-    """Expect an explicit window below the first id of every stream to be a mistake."""
     selection = Selection(ids=IdRange(first_id=0, last_id=9))
     with pytest.raises(InvalidValueError, match="first_id is 0; expected at least 1"):
         Backfill.of_stream("orders", "2023", selection, limits())
 
 
 def test_pace_without_weight_counts_batches() -> None:
-    """Expect the weight to tell the time, and the batches where they weigh nothing."""
     by_weight = Throughput(job="orders", attempts=1, seconds_per_batch=3, weight_per_second=10)
     assert by_weight.seconds(batches=2, weight=100) == 10
     by_batches = Throughput(job="orders", attempts=1, seconds_per_batch=3, weight_per_second=None)
@@ -92,7 +87,6 @@ def test_pace_without_weight_counts_batches() -> None:
     ],
 )
 def test_time_with_a_zone_and_date_are_read(text: str, time: datetime) -> None:
-    """Expect a date to be its first moment in UTC."""
     assert parse_time(text) == time
 
 
@@ -104,6 +98,5 @@ def test_time_with_a_zone_and_date_are_read(text: str, time: datetime) -> None:
     ],
 )
 def test_time_that_could_mean_several_is_refused(text: str) -> None:
-    """Expect what is no time, or a time of no zone, to be refused by name."""
     with pytest.raises(InvalidValueError, match="since is"):
         parse_time(text, name="since")

@@ -20,14 +20,12 @@ def _range(ends: tuple[int, int]) -> IdRange:
 
 
 def test_key_names_backfill_and_range() -> None:
-    """Expect the name, a colon, and the key of the range."""
     key = backfill_key("2023", IdRange(first_id=20, last_id=29))
     assert key == "2023:000000000020-000000000029"
 
 
 @given(name=names, ends=st.tuples(ids, ids))
 def test_key_that_was_written_is_read_back(name: str, ends: tuple[int, int]) -> None:
-    """Expect name and range, and nothing that Dagster gives a meaning."""
     key = backfill_key(name, _range(ends))
     assert parse_backfill_key(key) == (name, _range(ends))
     assert not {"|", ",", "[", "]", "/"}.intersection(key)
@@ -36,14 +34,12 @@ def test_key_that_was_written_is_read_back(name: str, ends: tuple[int, int]) -> 
 
 @given(name=names, ranges=st.lists(st.tuples(ids, ids), min_size=2))
 def test_order_of_keys_is_the_order_of_ids(name: str, ranges: list[tuple[int, int]]) -> None:
-    """Expect text order to be id order within a backfill."""
     keys = [backfill_key(name, ids) for ids in sorted(map(_range, ranges))]
     assert keys == sorted(keys)
 
 
 @given(text=st.text(alphabet="late2023:-. 019", max_size=40))
 def test_only_what_is_written_is_read(text: str) -> None:
-    """Expect every other text to be refused."""
     try:
         name, id_range = parse_backfill_key(text)
     except InvalidValueError:
@@ -69,7 +65,6 @@ def test_only_what_is_written_is_read(text: str) -> None:
     ],
 )
 def test_text_that_is_no_key_is_refused(key: str) -> None:
-    """Expect the error to quote it and to show a key."""
     with pytest.raises(InvalidValueError) as caught:
         parse_backfill_key(key)
     assert repr(key) in str(caught.value)
@@ -77,6 +72,5 @@ def test_text_that_is_no_key_is_refused(key: str) -> None:
 
 
 def test_key_of_the_stream_itself_is_no_key_of_a_backfill() -> None:
-    """Expect the two assets' keys never to be taken for each other."""
     with pytest.raises(InvalidValueError):
         parse_backfill_key(partition_key(IdRange(first_id=1, last_id=2)))

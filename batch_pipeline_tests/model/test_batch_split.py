@@ -13,12 +13,10 @@ IDS = st.sets(st.integers(MIN_ID, MAX_ID), min_size=2, max_size=50).map(sorted)
 
 @pytest.mark.parametrize("left", [(), (2,)])
 def test_halves_of_less_than_two_items_are_none(left: tuple[int, ...]) -> None:
-    """Expect a batch that shrank to one item or none to stay whole."""
     assert halve(batch(1, 3), [(item_id, 10) for item_id in left]) is None
 
 
 def test_halves_of_an_odd_number_give_the_first_one_more() -> None:
-    """Expect three items to become two and one, cut right before the third."""
     halves = halve(batch(1, 9), [(2, 10), (4, 20), (7, 40)])
     assert halves is not None
     first, second = halves
@@ -33,7 +31,6 @@ def test_halves_of_an_odd_number_give_the_first_one_more() -> None:
 
 @given(IDS, st.integers(0, 100), st.integers(0, 100))
 def test_halves_of_a_range_tile_it(ids: list[int], before: int, after: int) -> None:
-    """Expect no id to be lost or doubled, counts to differ by one at most, weights to add up."""
     whole = IdRange(first_id=max(MIN_ID, ids[0] - before), last_id=min(MAX_ID, ids[-1] + after))
     one = batch(whole.first_id, whole.last_id, id=1)
     halves = halve(one, [(item_id, 10) for item_id in ids])
@@ -50,7 +47,6 @@ def test_halves_of_a_range_tile_it(ids: list[int], before: int, after: int) -> N
 
 @given(IDS, st.data())
 def test_halves_of_a_list_share_all_of_its_ids(ids: list[int], data: st.DataObject) -> None:
-    """Expect ids whose row is gone to stay in one of the halves, and tight ranges."""
     there = sorted(data.draw(st.sets(st.sampled_from(ids))))
     one = batch(ids[0], ids[-1], id=1, item_ids=tuple(ids))
     halves = halve(one, [(item_id, 10) for item_id in there])

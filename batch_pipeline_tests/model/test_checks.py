@@ -51,7 +51,6 @@ def waits(age: timedelta | None) -> StreamStatus:
 
 
 def test_sentence_says_question_answer_offender_and_next_step() -> None:
-    """Expect the four of them in this order."""
     verdict = CheckResult(
         check=Check.BACKLOG, passed=False, summary="No: 3 wait.", worst="batch 7", next_step="Look."
     )
@@ -59,14 +58,12 @@ def test_sentence_says_question_answer_offender_and_next_step() -> None:
 
 
 def test_check_whose_surroundings_fail_does_not_pass() -> None:
-    """Expect the reason, that the state is as it was, and a warning however severe the check."""
     verdict = inconclusive(Check.PART_FILES, "the table is gone.")
     assert (verdict.passed, verdict.is_severe) == (False, False)
-    assert "could not be found out: the table is gone. Nothing was changed." in verdict.sentence
+    assert "could not be completed: the table is gone. Nothing was changed." in verdict.sentence
 
 
 def test_only_what_makes_a_batch_unfit_is_severe() -> None:
-    """Expect files and counters, not what a person should merely know."""
     assert {check for check in Check if check.is_severe} == {
         Check.PART_FILES,
         Check.CHECKSUMS,
@@ -94,7 +91,6 @@ def test_age_in_words(seconds: int, words: str) -> None:
     [(0, 0.0, True), (1, 0.0, False), (1, 0.05, True), (2, 0.05, False)],
 )
 def test_share_of_quarantined_records(quarantined: int, limit: float, passed: bool) -> None:
-    """Expect the share over all batches, of twenty records, against the limit."""
     verdict = evaluate_quarantine([recent(), recent("worst", quarantined=quarantined)], limit)
     assert verdict.passed is passed
     assert verdict.numbers["quarantined_ratio"] == quarantined / 20
@@ -102,7 +98,6 @@ def test_share_of_quarantined_records(quarantined: int, limit: float, passed: bo
 
 
 def test_no_batch_has_no_share() -> None:
-    """Expect to pass and to say why."""
     verdict = evaluate_quarantine([], 0.0)
     assert (verdict.passed, "nothing to judge yet" in verdict.summary) == (True, True)
 
@@ -118,7 +113,6 @@ def test_no_batch_has_no_share() -> None:
     ],
 )
 def test_schema_of_the_newest_batch(step: SchemaStep | None, passed: bool) -> None:
-    """Expect any other version than the one before to be reported, in either direction."""
     assert evaluate_schema(step).passed is passed
 
 
@@ -132,18 +126,15 @@ def test_schema_of_the_newest_batch(step: SchemaStep | None, passed: bool) -> No
     ],
 )
 def test_backlog(age: timedelta | None, stuck: int, passed: bool) -> None:
-    """Expect an hour to be allowed, and no batch that is stuck."""
     assert evaluate_backlog(waits(age), Stuck(batches=stuck), HOUR).passed is passed
 
 
 def test_backlog_of_a_paused_stream_names_the_pause() -> None:
-    """Expect the next step to be its end."""
     stuck = Stuck(batches=1, first="7", paused="disk is full")
     assert "paused (disk is full)" in evaluate_backlog(waits(HOUR), stuck, HOUR).sentence
 
 
 def test_items_without_a_batch_are_the_worst_when_they_are_older() -> None:
-    """Expect the older of both to be named."""
     standing = StreamStatus(items_not_planned=1, not_planned_for=2 * HOUR, not_published_for=HOUR)
     assert evaluate_backlog(standing, Stuck(), HOUR).worst == "items that no batch has yet"
 
@@ -189,7 +180,6 @@ def test_backlog_with_dead_batches_counts_them_as_jobs_does(
     ],
 )
 def test_coverage(tiling: Tiling, audit: dict[str, Any] | None, passed: bool) -> None:
-    """Expect each kind of trouble to fail; items that are gone are only counted."""
     found = None if audit is None else Audit(job="orders", late_job="orders.late", **audit)
     verdict = evaluate_coverage(tiling, found)
     assert verdict.passed is passed
@@ -197,7 +187,6 @@ def test_coverage(tiling: Tiling, audit: dict[str, Any] | None, passed: bool) ->
 
 
 def test_sparkline_goes_from_nothing_to_the_highest() -> None:
-    """Expect a block for each value."""
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
     assert sparkline([0.0, 0.0]) == "▁▁"
     assert sparkline([1, 9], top=2) == "▅█"

@@ -24,7 +24,6 @@ from batch_pipeline.model.errors import InvalidValueError
     ],
 )
 def test_cron_line_is_accepted(line: str) -> None:
-    """Expect numbers, names, ranges, lists and steps."""
     check_cron(line, name="schedule")
 
 
@@ -52,7 +51,6 @@ def test_cron_line_is_accepted(line: str) -> None:
     ],
 )
 def test_cron_line_that_is_none_is_refused(line: str, words: str) -> None:
-    """Expect the field that is wrong, its text, and what it may be."""
     with pytest.raises(InvalidValueError) as caught:
         check_cron(line, name="schedule")
     assert repr(line) in str(caught.value)
@@ -75,7 +73,6 @@ def _field(lowest: int, highest: int) -> st.SearchStrategy[str]:
 
 @given(st.tuples(_field(0, 59), _field(0, 23), _field(1, 31), _field(1, 12), _field(0, 6)))
 def test_cron_line_that_is_accepted_suits_dagster(fields: tuple[str, ...]) -> None:
-    """Expect Dagster to build a schedule, without a warning, of every line that passes here."""
     line = " ".join(fields)
     try:
         check_cron(line, name="schedule")

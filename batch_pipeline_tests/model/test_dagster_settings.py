@@ -25,7 +25,6 @@ from batch_pipeline.model.errors import InvalidValueError
     ],
 )
 def test_label_that_dagster_refuses_is_refused_first(rules: dict[str, Any], named: str) -> None:
-    """Expect a sentence that names the setting and the value."""
     with pytest.raises(InvalidValueError) as caught:
         DagsterRules(**rules)
     assert str(caught.value).startswith(named)

@@ -4,7 +4,6 @@ from batch_pipeline.model.errors import InvalidValueError
 
 
 def test_long_value_is_cut_in_the_message() -> None:
-    """Expect a schema of thousands of lines not to hide what is wrong with it."""
     told = str(InvalidValueError("schema", ["x" * 80] * 900, "an object"))
     assert told.startswith("schema is ['xxx")
     assert told.endswith("x …; expected an object.")
@@ -12,5 +11,4 @@ def test_long_value_is_cut_in_the_message() -> None:
 
 
 def test_short_value_is_told_whole() -> None:
-    """Expect the value as it was given."""
     assert str(InvalidValueError("batch", 0, "more than 0")) == "batch is 0; expected more than 0."

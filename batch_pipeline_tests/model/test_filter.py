@@ -44,21 +44,18 @@ filters: st.SearchStrategy[Filter] = st.recursive(
 
 
 def test_parse_filter_of_a_list_gives_all_of_its_conditions() -> None:
-    """Expect a plain list to mean that every condition holds."""
     assert parse_filter([KIND_IS_A, NOT_DELETED]) == AllOf(
         (Condition("kind", Operator.EQUAL, "a"), Condition("deleted", Operator.IS_NULL))
     )
 
 
 def test_parse_filter_of_nested_any_and_all_keeps_the_nesting() -> None:
-    """Expect `any` and `all` to nest in both directions."""
     parsed = parse_filter({"any": [KIND_IS_A, {"all": [NOT_DELETED, {"any": [KIND_IS_A]}]}]})
     kind, deleted = Condition("kind", Operator.EQUAL, "a"), Condition("deleted", Operator.IS_NULL)
     assert parsed == AnyOf((kind, AllOf((deleted, AnyOf((kind,))))))
 
 
 def test_parse_filter_of_times_gives_iso_text() -> None:
-    """Expect dates and times, as YAML reads them, to be kept as text that JSON can hold."""
     noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
     for value, text in ((noon, "2026-03-01T12:00:00+00:00"), (date(2026, 3, 1), "2026-03-01")):
         parsed = parse_filter({"column": "at", "operator": "<", "value": value})
@@ -66,7 +63,6 @@ def test_parse_filter_of_times_gives_iso_text() -> None:
 
 
 def test_columns_of_a_filter_are_listed_once_in_order() -> None:
-    """Expect every column that must exist, each once."""
     assert parse_filter([NOT_DELETED, {"any": [KIND_IS_A, NOT_DELETED]}]).columns == (
         "deleted",
         "kind",
@@ -75,7 +71,6 @@ def test_columns_of_a_filter_are_listed_once_in_order() -> None:
 
 @given(filters)
 def test_filter_written_and_read_again_is_the_same(written: Filter) -> None:
-    """Expect `to_json` to lose nothing."""
     assert parse_filter(written.to_json()) == written
 
 
@@ -121,7 +116,6 @@ def test_parse_filter_of_anything_else_is_refused_with_its_place(value: object, 
 
 
 def test_parse_filter_nested_without_end_is_refused() -> None:
-    """Expect a bound on the nesting instead of an exhausted stack."""
     value: object = KIND_IS_A
     for _ in range(10_000):
         value = {"all": [value]}
@@ -133,7 +127,6 @@ def test_parse_filter_nested_without_end_is_refused() -> None:
     ("operator", "value"), [(Operator.EQUAL, None), (Operator.IN, "a"), (Operator.IS_NULL, 1)]
 )
 def test_condition_made_by_hand_is_checked_too(operator: Operator, value: str | int | None) -> None:
-    """Expect the value itself to refuse what the parser refuses."""
     with pytest.raises(InvalidValueError):
         Condition("kind", operator, value)
 

@@ -86,7 +86,7 @@ def reason(
     size_bytes: int = 10,
     folder: Folder = Folder.ROOT,
 ) -> Reason | None:
-    """Judge a file by its name; pointers lie where pointers do."""
+    """Return why a file is garbage; manifest files are in their folder."""
     if ".json-" in name or name.endswith(".json"):
         folder = Folder.MANIFESTS
     file = StoredFile(folder=folder, name=name, size_bytes=size_bytes, modified_at=modified_at)
@@ -101,12 +101,10 @@ def reason(
 def test_file_of_an_attempt_that_ended_unpublished_is_garbage(
     status: AttemptStatus, name: str
 ) -> None:
-    """Expect part files, unfinished ones and stop marks to be judged alike."""
     assert reason(name, attempt(status=status)) is Reason.UNPUBLISHED
 
 
 def test_file_of_a_running_attempt_stays() -> None:
-    """Expect the age of a file to say nothing while its attempt runs."""
     assert reason(NAME, attempt(status=AttemptStatus.RUNNING, ended_at=None)) is None
 
 
@@ -123,17 +121,14 @@ def test_file_of_a_running_attempt_stays() -> None:
 def test_file_stays_for_a_day_and_ten_leases(
     lease: timedelta, ended: timedelta, expected: Reason | None
 ) -> None:
-    """Expect 24 hours or ten leases after the end, whichever is longer."""
     assert reason(NAME, attempt(lease=lease, ended_at=NOON - ended)) is expected
 
 
 def test_file_that_was_written_to_within_a_day_stays() -> None:
-    """Expect what a process writes that does not know of its end to be left to later."""
     assert reason(NAME, attempt(), modified_at=NOON - SHORTEST_GRACE) is None
 
 
 def test_file_that_a_manifest_does_not_list_is_garbage() -> None:
-    """Expect what a lost task left beside the files of its second run to go, and those to stay."""
     other = NAME.replace("abcdef01", "abcdef02")
     assert reason(other, published()) is Reason.UNLISTED
     assert reason(f".{NAME}.tmp", published()) is Reason.UNLISTED
@@ -156,13 +151,11 @@ def test_file_that_a_manifest_does_not_list_is_garbage() -> None:
 def test_superseded_generation_goes_when_the_stream_says_so(
     name: str, keep: timedelta | None, overrides: dict[str, Any], expected: Reason | None
 ) -> None:
-    """Expect it kept for ever by default, then for a day at least, and until it was read."""
     one = published(**({"replaced_at": NOON - timedelta(days=10)} | overrides))
     assert reason(name, one, of=owner(keep)) is expected
 
 
 def test_superseded_files_name_their_attempts() -> None:
-    """Expect the attempt that must be marked before its files go."""
     one = published(replaced_at=LONG_AGO)
     for folder, name in ((Folder.ROOT, NAME), (Folder.MANIFESTS, POINTER)):
         file = StoredFile(folder=folder, name=name, size_bytes=1, modified_at=LONG_AGO)
@@ -197,7 +190,6 @@ TEN_DAYS_AGO = NOON - timedelta(days=10)
 def test_loaded_generation_goes_when_the_stream_says_so(
     name: str, keep: timedelta | None, overrides: dict[str, Any], expected: Reason | None
 ) -> None:
-    """Expect the last of all present targets to count, and whoever still needs it to keep it."""
     acknowledged = {"a": LONG_AGO, "b": TEN_DAYS_AGO, "gone": NOON}
     one = published(**({"acknowledged": acknowledged} | overrides))
     assert reason(name, one, of=loading(keep, "a", "b")) is expected
@@ -213,14 +205,12 @@ def test_loaded_generation_of_a_stream_without_targets_stays() -> None:
 
 
 def test_replaced_generation_is_called_so_first() -> None:
-    """Expect the reason that holds for good where both do."""
     one = published(acknowledged={"a": LONG_AGO}, replaced_at=LONG_AGO)
     both = loading(timedelta(0), "a", keep_superseded=timedelta(0))
     assert reason(NAME, one, of=both) is Reason.SUPERSEDED
 
 
 def test_pointer_of_two_generations_goes_once_both_may() -> None:
-    """Expect one of them to keep it, and loaded to be said where one is only that."""
     of = loading(timedelta(0), "a", keep_superseded=timedelta(0))
     replaced = published(replaced_at=LONG_AGO)
     there = published(id=8, acknowledged={"a": LONG_AGO})
@@ -229,7 +219,6 @@ def test_pointer_of_two_generations_goes_once_both_may() -> None:
 
 
 def test_pointer_that_two_batches_share_stays_with_the_later() -> None:
-    """Expect lists of ids with equal ends, whose manifest files have one name, to keep it."""
     replaced = published(replaced_at=LONG_AGO)
     live = published(id=8)
     assert reason(POINTER, replaced, live, of=owner(timedelta(0))) is None
@@ -246,26 +235,22 @@ def test_pointer_that_two_batches_share_stays_with_the_later() -> None:
     ],
 )
 def test_file_of_somebody_elses_attempt_stays(overrides: dict[str, Any]) -> None:
-    """Expect stream, job, ids and number to be those of the name."""
     assert reason(NAME, attempt(**overrides)) is None
 
 
 def test_file_stays_when_two_attempts_can_be_meant() -> None:
-    """Expect tokens that begin alike to leave it open whose a file is, unless its ids tell."""
     assert reason(NAME, attempt(), attempt(id=8)) is None
     other = attempt(id=8, ids=IdRange(first_id=4, last_id=6), status=AttemptStatus.RUNNING)
     assert reason(NAME, attempt(), other) is Reason.UNPUBLISHED
 
 
 def test_file_with_another_prefix_stays() -> None:
-    """Expect the prefix of the storage to belong to the name."""
     assert reason(NAME, attempt(), of=owner(prefix="eu-")) is None
     assert reason(f"eu-{NAME}", attempt(), of=owner(prefix="eu-")) is Reason.UNPUBLISHED
 
 
 @pytest.mark.parametrize("name", [NAME, POINTER, NAME.replace("orders", "orders.2023")])
 def test_file_that_nobody_knows_is_told_after_a_week(name: str) -> None:
-    """Expect files of the stream's jobs, and no others, to be listed as unknown."""
     week = NOON - UNKNOWN_FOR
     assert reason(name) is Reason.UNKNOWN
     assert reason(name, modified_at=week) is None
@@ -274,7 +259,6 @@ def test_file_that_nobody_knows_is_told_after_a_week(name: str) -> None:
 
 
 def test_file_that_two_streams_could_have_written_stays() -> None:
-    """Expect no stream to take what prefix and name of another one spell as well."""
     beside = Owner.of(
         stream(name="orders", storage=Storage(root="file:///batches", prefix="x")),
         [stream(name="xorders")],
@@ -290,7 +274,6 @@ def test_file_that_two_streams_could_have_written_stays() -> None:
 
 
 def test_unfinished_pointer_goes_after_a_day() -> None:
-    """Expect only those of the stream's own jobs."""
     name = f".{POINTER}-{HEX}.tmp"
     assert reason(name) is Reason.TEMPORARY
     assert reason(name, modified_at=NOON - SHORTEST_GRACE) is None
@@ -298,7 +281,6 @@ def test_unfinished_pointer_goes_after_a_day() -> None:
 
 
 def test_probe_goes_after_a_day_with_one_stream_of_the_root() -> None:
-    """Expect an empty probe to be taken by the stream whose name comes first."""
     name = f".probe-{HEX}"
     assert reason(name, size_bytes=0) is Reason.TEMPORARY
     assert reason(name, size_bytes=0, modified_at=NOON - SHORTEST_GRACE) is None
@@ -328,7 +310,6 @@ def test_quarantine_file_of_a_live_generation_goes_when_the_stream_says_so(
 
 
 def test_quarantine_file_that_was_given_up_goes_on_going() -> None:
-    """Expect the mark to count more than what the stream file says now."""
     one = published(quarantine_marked=True)
     assert reason(NAME, one, folder=Folder.QUARANTINE) is Reason.QUARANTINED
     assert reason(NAME, one) is None
@@ -336,7 +317,6 @@ def test_quarantine_file_that_was_given_up_goes_on_going() -> None:
 
 
 def test_quarantine_file_of_a_replaced_generation_goes_with_it() -> None:
-    """Expect the reason to be that of the other files."""
     storage = Storage(
         root="file:///batches", keep_quarantine=timedelta(0), keep_superseded=timedelta(0)
     )

@@ -37,12 +37,10 @@ HEX = "0123456789abcdef0123456789abcdef"
     ],
 )
 def test_name_of_an_attempts_file_tells_the_attempt(folder: Folder, name: str) -> None:
-    """Expect prefix and job, ids, number and token, of finished and unfinished files alike."""
     assert parse_name(folder, name) == MINE
 
 
 def test_name_of_a_pointer_tells_the_generation() -> None:
-    """Expect a manifest file and one that is being written to differ in nothing else."""
     facts = {"head": "orders", "ids": IDS, "generation": 1}
     finished = ManifestFile(**facts, finished=True)  # type: ignore[arg-type] # one dict for both
     unfinished = ManifestFile(**facts, finished=False)  # type: ignore[arg-type] # as above
@@ -51,7 +49,6 @@ def test_name_of_a_pointer_tells_the_generation() -> None:
 
 
 def test_name_of_a_probe_is_known_in_the_root_only() -> None:
-    """Expect no probe below the root, where none is written."""
     assert parse_name(Folder.ROOT, f".probe-{HEX}") == Probe()
     assert parse_name(Folder.QUARANTINE, f".probe-{HEX}") is None
 
@@ -85,7 +82,6 @@ def test_name_of_a_probe_is_known_in_the_root_only() -> None:
     ],
 )
 def test_name_of_anything_else_is_not_recognised(folder: Folder, name: str) -> None:
-    """Expect files of other people, and ours in the wrong place, to be nobody's."""
     assert parse_name(folder, name) is None
 
 
@@ -105,7 +101,6 @@ def test_name_of_anything_else_is_not_recognised(folder: Folder, name: str) -> N
 def test_names_that_are_given_are_read_back(
     prefix: str, one: Batch, number: int, token: UUID, place: tuple[int, int], suffix: str
 ) -> None:
-    """Expect the names of part files and stop marks of every attempt to tell that attempt."""
     attempt = Attempt(id=1, batch=one, number=number, token=token)
     task, part = place
     names = PartNames(
@@ -132,7 +127,6 @@ def test_names_that_are_given_are_read_back(
 def test_names_of_pointers_that_are_given_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, prefix: str, job: str, generation: int
 ) -> None:
-    """Expect the manifest file that a storage writes to tell job, batch and generation."""
     folder = tmp_path_factory.mktemp("batches")
     one = manifest(job=job, generation=generation)
     PartFileStorage(Storage(root=to_uri(folder), prefix=prefix)).point_to(one)

@@ -14,19 +14,16 @@ ranges = st.lists(st.integers(-20, 20), min_size=2, max_size=2).map(
 
 @given(ranges, ranges)
 def test_overlaps_of_two_ranges_means_a_shared_id(left: IdRange, right: IdRange) -> None:
-    """Expect the answer that sets of ids give."""
     ids = [set(range(one.first_id, one.last_id + 1)) for one in (left, right)]
     assert left.overlaps(right) == right.overlaps(left) == bool(ids[0] & ids[1])
 
 
 @given(ranges, st.integers(-25, 25))
 def test_contains_counts_both_ends_in(id_range: IdRange, item_id: int) -> None:
-    """Expect a closed range."""
     assert (item_id in id_range) == (item_id in range(id_range.first_id, id_range.last_id + 1))
 
 
 def test_id_range_of_all_ids_is_accepted() -> None:
-    """Expect the ends of the 64-bit integers to be ids."""
     assert str(IdRange(first_id=MIN_ID, last_id=MAX_ID)) == f"{-(2**63)}..{2**63 - 1}"
 
 
@@ -34,6 +31,5 @@ def test_id_range_of_all_ids_is_accepted() -> None:
     ("first_id", "last_id"), [(2, 1), (MAX_ID, MAX_ID + 1), (MIN_ID - 1, 0), (2**64, 2**64)]
 )
 def test_id_range_that_is_empty_or_too_large_is_refused(first_id: int, last_id: int) -> None:
-    """Expect neither a backwards range nor one beyond 64 bits."""
     with pytest.raises(InvalidValueError):
         IdRange(first_id=first_id, last_id=last_id)

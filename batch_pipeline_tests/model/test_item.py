@@ -38,7 +38,6 @@ def test_range_of_any_file_comes_back_from_its_location(path: str, part: FileRan
 
 
 def test_range_counts_first_and_last_byte() -> None:
-    """Expect the text that HTTP has for ranges, and the size of the whole file behind it."""
     assert FileRange(0, 100, 250).fragment == "#bytes=0-99,size=250"
     assert FileRange(100, 101).fragment == "#bytes=100-100"
     assert FileRange(100, 250, 250).size_bytes == 150
@@ -46,7 +45,6 @@ def test_range_counts_first_and_last_byte() -> None:
 
 @pytest.mark.parametrize("fragment", ["#bytes=5-3", "#bytes=0-9,size=9", "#bytes=1-0"])
 def test_range_that_no_file_can_have_is_refused(fragment: str) -> None:
-    """Expect an error and no guess, but a location that can still be shown."""
     location = f"file:///in/a.csv{fragment}"
     for read in (split_location, to_location, to_path):
         with pytest.raises(InvalidValueError, match="expected a range of bytes of its file"):
@@ -64,13 +62,11 @@ def test_range_in_digits_of_other_scripts_is_part_of_a_name() -> None:
 
 
 def test_range_with_zeros_in_front_is_written_without_them() -> None:
-    """Expect one location for one range, in a store as well as on a disk."""
     for uri in ("s3://bucket/a.csv", "file:///in/a.csv"):
         assert to_location(f"{uri}#bytes=007-09") == f"{uri}#bytes=7-9"
 
 
 def test_item_of_a_range_weighs_its_bytes() -> None:
-    """Expect the range where it is known, the row of a user's table before it."""
     file = found_file(size_bytes=250)
     part = replace(file, location=file.location + FileRange(100, 250, 250).fragment)
     assert (Item(id=1, file=part).weight, part.uri) == (150, file.location)
@@ -80,7 +76,6 @@ def test_item_of_a_range_weighs_its_bytes() -> None:
 
 @pytest.mark.parametrize("size", [0, -1])
 def test_items_of_no_size_are_refused(size: int) -> None:
-    """Expect one byte at least."""
     with pytest.raises(InvalidValueError, match=r"source\.max_item_size"):
         Source(uri="file:///landing", max_item_bytes=size)
 

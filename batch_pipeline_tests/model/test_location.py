@@ -17,7 +17,6 @@ names = st.binary(min_size=1, max_size=20).filter(
 
 @given(st.lists(names, min_size=1, max_size=4))
 def test_path_of_any_bytes_survives_as_a_uri(parts: list[bytes]) -> None:
-    """Expect every name that a file system allows to come back, from plain ASCII."""
     path = os.fsdecode(b"/" + b"/".join(parts))
     uri = to_uri(path)
     assert uri.isascii()
@@ -36,13 +35,11 @@ def test_path_of_any_bytes_survives_as_a_uri(parts: list[bytes]) -> None:
     ],
 )
 def test_uri_of_a_path_is_percent_encoded(path: str, uri: str) -> None:
-    """Expect these spellings, from text and from a Path."""
     assert to_uri(path) == to_uri(Path(path)) == uri
 
 
 @pytest.mark.parametrize("path", ["orders.csv", "", "./orders.csv", "/a\0b"])
 def test_uri_of_a_path_that_is_not_absolute_is_refused(path: str) -> None:
-    """Expect a relative path and a NUL to be refused."""
     with pytest.raises(InvalidValueError):
         to_uri(path)
 
@@ -61,19 +58,16 @@ def test_uri_of_a_path_that_is_not_absolute_is_refused(path: str) -> None:
     ],
 )
 def test_path_of_another_uri_is_refused(uri: str) -> None:
-    """Expect only file URIs without a host to name a path here."""
     with pytest.raises(InvalidValueError) as caught:
         to_path(uri)
     assert caught.value.value == uri
 
 
 def test_path_of_a_uri_ignores_the_case_of_its_scheme() -> None:
-    """Expect FILE to be file."""
     assert to_path("FILE:///landing/orders.csv") == "/landing/orders.csv"
 
 
 def test_shown_is_a_path_on_a_disk_and_a_uri_in_a_store() -> None:
-    """Expect what people can paste into their own tools."""
     assert shown("file:///in/a%20b.csv") == "/in/a b.csv"
     assert shown("s3://bucket/a b%20.csv") == "s3://bucket/a b%20.csv"
     with pytest.raises(InvalidValueError):

@@ -11,7 +11,6 @@ from batch_pipeline_tests.factories import item_report, manifest, part_file
 
 
 def test_totals_of_a_manifest_are_sums_over_its_part_files() -> None:
-    """Expect quarantine files not to count as written."""
     parts = (part_file("a", records=3, size_bytes=30), part_file("b", records=4, size_bytes=41))
     one = manifest(part_files=parts, quarantine_files=(part_file("bad", records=9),))
     assert (one.records, one.size_bytes) == (7, 71)
@@ -19,7 +18,6 @@ def test_totals_of_a_manifest_are_sums_over_its_part_files() -> None:
 
 
 def test_manifest_as_json_says_everything_a_reader_needs() -> None:
-    """Expect this text, key by key."""
     assert manifest(quarantine_files=(part_file("bad", records=1),)).to_json() == {
         "stream": "orders",
         "batch_id": "000000000001-000000000003",
@@ -65,7 +63,6 @@ def test_manifest_as_json_says_everything_a_reader_needs() -> None:
 def test_conservation_of_records_that_all_ended_somewhere_holds(
     items: Sequence[ItemReport], parts: Sequence[PartFile]
 ) -> None:
-    """Expect these batches to pass."""
     check_batch_conservation(items, parts)
 
 
@@ -94,7 +91,6 @@ def test_conservation_of_records_that_are_lost_or_doubled_fails(
     location: str,
     numbers: tuple[int, int],
 ) -> None:
-    """Expect the place and both numbers."""
     with pytest.raises(InvariantError, match="filtered or quarantined") as caught:
         check_batch_conservation(items, parts)
     message, (read, accounted) = str(caught.value), numbers

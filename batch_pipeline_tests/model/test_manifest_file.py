@@ -81,7 +81,6 @@ def test_pointer_file_of_an_earlier_release_has_no_publish_number() -> None:
 
 
 def test_pointer_file_is_for_people_but_for_one_line() -> None:
-    """Expect the form that it has always had, and one line more in the end."""
     plain, whole = (
         manifest_file_text(manifest()),
         manifest_file_text(replace(manifest(), origin=origin())),
@@ -115,7 +114,6 @@ def test_pointer_file_that_is_none_is_refused(text: bytes, problem: str) -> None
 
 
 def test_pointer_file_tells_its_stream_or_nothing() -> None:
-    """Expect the name in the file, and None where it is not one of ours."""
     assert stream_of(manifest_file_text(written()).encode(), NAME) == "orders"
     assert stream_of(b'{"inventory": {"job": {"stream": 7}}}', NAME) is None
     assert stream_of(b"no JSON", NAME) is None

@@ -18,19 +18,16 @@ short = st.lists(st.integers(0, 10**12 - 1), min_size=2, max_size=2).map(
 
 @given(ranges)
 def test_partition_key_of_any_range_reads_back(id_range: IdRange) -> None:
-    """Expect the codec to lose nothing, up to the largest id."""
     assert parse_partition_key(partition_key(id_range)) == id_range
 
 
 @given(short, short)
 def test_partition_keys_sort_as_their_ranges(left: IdRange, right: IdRange) -> None:
-    """Expect text order to be id order below 10^12, where Dagster's lists stay readable."""
     assert (partition_key(left) < partition_key(right)) == (left < right)
 
 
 @given(st.text(max_size=40) | st.from_regex(r"[0-9]{10,20}-[0-9]{10,20}", fullmatch=True))
 def test_parse_of_any_text_gives_its_only_spelling_or_refuses(text: str) -> None:
-    """Expect a text that is read to be exactly the one that would be written."""
     try:
         id_range = parse_partition_key(text)
     except InvalidValueError:
@@ -48,7 +45,6 @@ def test_parse_of_any_text_gives_its_only_spelling_or_refuses(text: str) -> None
     ],
 )
 def test_partition_key_of_a_range_is_padded_to_twelve_digits(id_range: IdRange, key: str) -> None:
-    """Expect these spellings."""
     assert partition_key(id_range) == key
     assert parse_partition_key(key) == id_range
 
@@ -72,7 +68,6 @@ def test_partition_key_of_a_range_is_padded_to_twelve_digits(id_range: IdRange, 
     ],
 )
 def test_parse_of_another_text_is_refused(text: str) -> None:
-    """Expect everything that the codec did not write to be refused."""
     with pytest.raises(InvalidValueError):
         parse_partition_key(text)
 

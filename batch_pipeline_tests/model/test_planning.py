@@ -68,7 +68,6 @@ def test_cut_of_anything_equals_the_naive_cut(case: tuple[int, Weighed, int], of
 
 @given(weighed_ids(), bounds)
 def test_cut_of_anything_tiles_the_ids(case: tuple[int, Weighed, int], of: Limits) -> None:
-    """Expect ranges without a hole from the bookmark to the ceiling, or none without items."""
     after_id, items, ceiling = case
     ranges = [
         one.id_range for one in cut(items, after_id=after_id, high_watermark=ceiling, limits=of)
@@ -105,7 +104,6 @@ def test_cut_of_anything_keeps_the_limits(case: tuple[int, Weighed, int], of: Li
 def test_cut_in_two_plans_ends_where_closed_batches_end(
     case: tuple[int, Weighed, int], of: Limits, data: st.DataObject
 ) -> None:
-    """Expect going on behind a closed batch to give the same as going through."""
     after_id, items, ceiling = case
     whole = list(cut(items, after_id=after_id, high_watermark=ceiling, limits=of))
     if not whole:
@@ -135,7 +133,6 @@ def test_cut_reads_its_input_once_and_only_as_far_as_asked() -> None:
     ],
 )
 def test_cut_at_the_edge_of_a_limit_follows_the_rule(weights: list[int], counts: list[int]) -> None:
-    """Expect these hand-made cases of 100 bytes and 3 items a batch."""
     items = list(enumerate(weights, start=1))
     cuts = cut(
         items, after_id=0, high_watermark=len(items), limits=limits(max_weight=100, max_count=3)
@@ -144,7 +141,6 @@ def test_cut_at_the_edge_of_a_limit_follows_the_rule(weights: list[int], counts:
 
 
 def test_cut_up_to_the_largest_id_stays_in_64_bits() -> None:
-    """Expect a range that ends at 2^63-1."""
     (only,) = cut([(MAX_ID, 1)], after_id=MAX_ID - 1, high_watermark=MAX_ID, limits=limits())
     assert str(only.id_range) == f"{MAX_ID}..{MAX_ID}"
 
@@ -159,13 +155,11 @@ def test_cut_up_to_the_largest_id_stays_in_64_bits() -> None:
     ],
 )
 def test_limits_that_no_batch_can_keep_are_refused(values: dict[str, int], named: str) -> None:
-    """Expect the setting to be named."""
     with pytest.raises(InvalidValueError) as caught:
         limits(**values)
     assert caught.value.name == named
 
 
 def test_limits_at_their_edges_are_accepted() -> None:
-    """Expect one byte, one item and a minimum as large as the maximum to be limits."""
     edge = Limits(max_weight=1, max_count=1, min_weight=1, max_wait=timedelta(0))
     assert (edge.max_weight, edge.max_count, edge.min_weight) == (1, 1, 1)

@@ -40,27 +40,23 @@ def ticking(*times: float) -> Callable[[], float]:
 
 
 def test_things_that_are_counted_come_as_they_are(listener: Listener) -> None:
-    """Expect all of them in order, and the first and the last number to be reported."""
     assert [*track("abc", "eating letters", total=3)] == ["a", "b", "c"]
     assert listener.heard[0] == ("eating letters", 0, 3)
     assert listener.heard[-1] == ("eating letters", 3, 3)
 
 
 def test_count_is_told_ten_times_a_second_at_most(listener: Listener) -> None:
-    """Expect nothing between two moments that are closer."""
     clock = ticking(0, 0.05, 0.1, 0.1, 0.19, 0.2, 0.2)
     assert len([*track(range(4), "counting", now=clock)]) == 4
     assert [done for _, done, _ in listener.heard] == [0, 2, 4, 4]
 
 
 def test_thing_may_count_for_several(listener: Listener) -> None:
-    """Expect pages to be counted by what is on them."""
     assert [*track(["ab", "cde"], "reading", size=len)] == ["ab", "cde"]
     assert listener.heard[-1] == ("reading", 5, None)
 
 
 def test_turn_of_a_stream_is_told_with_its_steps(listener: Listener) -> None:
-    """Expect what is done, and of how much."""
     start_step("orders", "encoding 50 %", total=7)
     assert listener.heard == [("encoding 50 %", None, 7)]
 

@@ -73,7 +73,6 @@ def test_widen_does_not_depend_on_order(
 def test_widen_two_types_gives_the_narrowest_that_holds_both(
     left: str, right: str, text: str, typed: str
 ) -> None:
-    """Expect mixtures to become text for cells of text and anything for typed values."""
     pair = column(left), column(right)
     assert widen(*pair, text_source=True) == column(text)
     assert widen(*pair, text_source=False) == column(typed)
@@ -99,7 +98,6 @@ def test_joined_with_a_decimal_leaves_the_digits_for_the_next_look(numeric: str)
 def test_needed_with_wide_integers_never_gives_a_number(
     known: str | None, seen: str, expected: str
 ) -> None:
-    """Expect no double where integers were seen that it would round."""
     before = None if known is None else column(known)
     assert needed(before, column(seen), wide=True) == column(expected)
 
@@ -108,7 +106,6 @@ def test_needed_with_wide_integers_never_gives_a_number(
 def test_widened_schema_holds_what_it_held(
     schema: RecordSchema, seen: list[Column], text_source: bool
 ) -> None:
-    """Expect old columns first and in order, all seen ones there, and nothing to change twice."""
     wider = schema.widened(seen, text_source=text_source)
     assert wider.names[: len(schema.names)] == schema.names
     assert set(wider.names) == {*schema.names, *(column.name for column in seen)}
@@ -117,12 +114,10 @@ def test_widened_schema_holds_what_it_held(
 
 @given(schemas)
 def test_schema_survives_json(schema: RecordSchema) -> None:
-    """Expect the form of the inventory to lose neither order nor types."""
     assert RecordSchema.from_json(schema.to_json()) == schema
 
 
 def test_json_schema_of_each_type_allows_null() -> None:
-    """Expect Singer's way to write nullable columns."""
     texts = {kind.value: kind.value for kind in ColumnType} | {"decimal": "decimal(12,2)"}
     schema = RecordSchema.from_json(list(texts.items()))
     assert schema.json_schema() == {
@@ -148,14 +143,12 @@ def test_json_schema_of_each_type_allows_null() -> None:
 
 
 def test_schema_with_a_name_twice_is_refused() -> None:
-    """Expect the name to be reported."""
     twice = Column(name="id", type=ColumnType.INTEGER)
     with pytest.raises(InvalidValueError, match="'id'"):
         RecordSchema((twice, twice))
 
 
 def test_schema_with_names_that_differ_in_case_is_accepted() -> None:
-    """Expect JSON's own idea of equal names."""
     schema = RecordSchema(
         (Column(name="id", type=ColumnType.INTEGER), Column(name="ID", type=ColumnType.STRING))
     )

@@ -10,7 +10,6 @@ PLACE = "file:///landing/a.csv"
 
 
 def test_changes_between_versions_name_the_record_that_showed_them() -> None:
-    """Expect a sentence for each column that is new or wider, in the order of the columns."""
     after = schema(id="integer", price="number", discount="number", note="string")
     because = [
         Misfit(column=after.columns[1], item_id=7, location=PLACE, line=3),
@@ -51,7 +50,6 @@ def test_with_declared_holds_the_known_and_the_declared(
     declared: dict[str, str],
     expected: dict[str, str],
 ) -> None:
-    """Expect the wider of both; what records have widened, and what was declared once, stays."""
     before = None if earlier is None else schema(**earlier)
     found = with_declared("orders", schema(**known), before, schema(**declared))
     assert found == schema(**expected)
@@ -68,7 +66,6 @@ def test_with_declared_holds_the_known_and_the_declared(
 def test_with_declared_that_narrows_or_contradicts_is_refused(
     known: str, earlier: str | None, declared: str, message: str
 ) -> None:
-    """Expect the column, both types and what to do."""
     before: RecordSchema | None = None if earlier is None else schema(a=earlier)
     with pytest.raises(ConfigurationError, match=message) as caught:
         with_declared("orders", schema(a=known), before, schema(a=declared))

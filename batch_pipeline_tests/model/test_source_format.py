@@ -32,7 +32,6 @@ from batch_pipeline.model.stream import (
     ],
 )
 def test_kind_is_told_by_word_and_ending(name: str, word: str, ending: str, whole: str) -> None:
-    """Expect what comes before numbers, and the ending without and with its compression."""
     kind, written = kind_of(name)
     assert (kind.word, kind.ending, written) == (word, ending, whole)
 
@@ -50,26 +49,22 @@ def test_kind_is_told_by_word_and_ending(name: str, word: str, ending: str, whol
     ],
 )
 def test_word_that_several_files_share_ends_before_a_number(prefix: str, word: str) -> None:
-    """Expect numbers within words to belong to them, and what may change to be left out."""
     assert common_word(prefix) == word
 
 
 @given(st.text(st.characters(exclude_characters="/\0"), min_size=1, max_size=40))
 def test_pattern_of_a_kind_takes_the_file_whatever_its_name(name: str) -> None:
-    """Expect that a file's own pattern matches it, with brackets and stars in its name, too."""
     kind, ending = kind_of(name)
     assert fnmatchcase(name, pattern(kind.word, ending))
 
 
 @given(st.text(max_size=200))
 def test_stream_name_made_of_any_text_is_one_or_none(text: str) -> None:
-    """Expect a name that stream files take, or none at all."""
     name = stream_name_of(text)
     assert name is None or STREAM_NAME.fullmatch(name)
 
 
 def test_stream_name_keeps_letters_and_digits() -> None:
-    """Expect other characters as underscores, and none at the ends."""
     assert stream_name_of("Umsätze 2026 (neu)") == "Ums_tze_2026_neu"
     assert stream_name_of("orders-") == "orders"
     assert stream_name_of("受注") is None

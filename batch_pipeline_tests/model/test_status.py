@@ -20,7 +20,6 @@ def ended(status: AttemptStatus = AttemptStatus.SUCCEEDED, **facts: int) -> Ende
 
 
 def test_totals_add_up_what_attempts_did() -> None:
-    """Expect attempts by result, records by where they went, bytes and lags."""
     totals = Totals()
     totals.add([ended(written=5, quarantined=1, size_bytes=100, lag_seconds=40)])
     totals.add([ended(written=7, size_bytes=10), ended(AttemptStatus.FAILED)])
@@ -32,7 +31,6 @@ def test_totals_add_up_what_attempts_did() -> None:
 
 
 def test_totals_begin_at_zero_for_streams_that_did_nothing() -> None:
-    """Expect each result to be there, and what was counted to stay as it is."""
     totals = Totals()
     totals.add([ended(written=5)])
     totals.begin(["orders", "lines"])
@@ -42,7 +40,6 @@ def test_totals_begin_at_zero_for_streams_that_did_nothing() -> None:
 
 
 def test_lag_is_counted_by_the_first_bound_that_holds_it() -> None:
-    """Expect a bound to hold itself, what is above all in the last place, and no negative sum."""
     lags = Lags()
     for seconds in (10, 10.5, 86_401, -1):
         lags.add(seconds)

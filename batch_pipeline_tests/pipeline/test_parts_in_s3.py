@@ -35,7 +35,7 @@ from batch_pipeline_tests.load import target_scripts as scripts
 from batch_pipeline_tests.load.warehouse import ID, NAME, Warehouse, schema_of
 from batch_pipeline_tests.pipeline.load_fixture import dock, due, orders, rows
 from batch_pipeline_tests.seeds import claimed, planned
-from batch_pipeline_tests.singer.tap.tap_scene import ListedSource, printed, sent, tap_class
+from batch_pipeline_tests.singer.tap.tap_fixture import ListedSource, printed, sent, tap_class
 from batch_pipeline_tests.store_faults import Faults
 
 ANN, BOB, CAT = ({"id": 1, "name": "Ann"}, {"id": 2, "name": "Bob"}, {"id": 3, "name": "Cat"})

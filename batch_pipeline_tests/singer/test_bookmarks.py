@@ -17,7 +17,6 @@ numbers = st.integers(0, MAX_ID)
 
 
 def test_bookmark_in_a_state_file_reads_back(tmp_path: Path) -> None:
-    """Expect what we say to be what we understand, wrapped by a target or not."""
     bookmark = Bookmark(numbers={"orders": 7, "orders.2023": 2})
     message = state_message(manifest(), bookmark, stream="orders")
     state = tmp_path / "state.json"
@@ -38,7 +37,6 @@ def test_bookmark_of_any_jobs_reads_back(others: dict[str, int], job: str, last:
 
 
 def test_bookmark_of_an_earlier_release_is_that_of_the_streams_own_job() -> None:
-    """Expect a number without a job, or with no other jobs, to be understood."""
     old = {"job": "orders", "batch_id": "000000000001-000000000003", "generation": 1}
     for written in ({"publish_number": 7}, {**old, "publish_number": 7}):
         found = parse_bookmark(written, "orders", path="state.json")
@@ -52,7 +50,6 @@ def test_bookmark_of_an_earlier_release_is_that_of_the_streams_own_job() -> None
 def test_read_bookmark_of_a_state_without_ours_starts_from_the_first(
     tmp_path: Path, state: str
 ) -> None:
-    """Expect a state that knows nothing of the stream to be a beginning."""
     path = tmp_path / "state.json"
     path.write_text(state)
     assert read_bookmark(path, "orders") == Bookmark()
@@ -106,6 +103,5 @@ def test_read_bookmark_of_another_file_is_refused(
 
 
 def test_read_bookmark_of_a_missing_file_is_refused(tmp_path: Path) -> None:
-    """Expect a wrong path not to count as an empty state."""
     with pytest.raises(ConfigurationError, match="cannot be read"):
         read_bookmark(tmp_path / "state.json", "orders")

@@ -62,13 +62,11 @@ def _check(message: Any) -> None:
 
 
 def test_messages_of_two_manifests_announce_their_schema_once() -> None:
-    """Expect SCHEMA first, then BATCH and STATE for each manifest."""
     second = manifest(batch=batch(4, 6), part_files=(part_file("b"),))
     assert _kinds(manifest(), second) == ["SCHEMA", "BATCH", "STATE", "BATCH", "STATE"]
 
 
 def test_messages_repeat_the_schema_when_its_version_changes() -> None:
-    """Expect each change, also back to an older version, to be announced before its BATCH."""
     wider = manifest(schema_version=2, schema=record_schema("order_id", "price"))
     assert _kinds(manifest(), wider, manifest()) == ["SCHEMA", "BATCH", "STATE"] * 3
 
@@ -79,7 +77,6 @@ def test_messages_repeat_the_schema_when_the_keys_change() -> None:
 
 
 def test_messages_of_an_empty_manifest_move_the_state_only() -> None:
-    """Expect neither SCHEMA nor BATCH where there is no file, and SCHEMA with the first file."""
     empty = manifest(part_files=(), schema_version=2)
     assert _kinds(empty) == ["STATE"]
     assert _kinds(empty, manifest(), empty, manifest()) == [
@@ -94,12 +91,10 @@ def test_messages_of_an_empty_manifest_move_the_state_only() -> None:
 
 
 def test_messages_of_nothing_are_none() -> None:
-    """Expect silence without a manifest."""
     assert _kinds() == []
 
 
 def test_schema_message_holds_shape_and_keys() -> None:
-    """Expect these keys and no other."""
     assert schema_message("orders", record_schema(), ["order_id"]) == {
         "type": "SCHEMA",
         "stream": "orders",
@@ -109,7 +104,6 @@ def test_schema_message_holds_shape_and_keys() -> None:
 
 
 def test_batch_message_holds_nothing_extra_in_its_encoding() -> None:
-    """Expect facts of ours at the top level, files in record order."""
     parts = (part_file("b", records=2), part_file("a", records=3, sha256="cd" * 32))
     assert batch_message(manifest(part_files=parts, generation=3)) == {
         "type": "BATCH",
@@ -141,13 +135,11 @@ def test_batch_message_of_negative_ids_has_their_range_as_name() -> None:
 
 
 def test_schema_message_with_columns_announces_only_these() -> None:
-    """Expect a column that is left out not to be reported of."""
     message = schema_message("orders", record_schema("order_id", "price"), [], {"order_id"})
     assert message["schema"]["properties"] == {"order_id": {"type": ["null", "integer"]}}
 
 
 def test_messages_of_several_jobs_keep_a_number_of_each() -> None:
-    """Expect the last manifest in the bookmark, and beside it how far the other jobs are."""
     late, past = batch(2, 2, job="orders.late"), batch(1, 3, job="orders.2023")
     published = [(7, manifest()), (1, manifest(batch=late)), (4, manifest(batch=past))]
     sent = list(messages(published, stream="orders", bookmark=Bookmark(numbers={"orders.x": 9})))
@@ -177,7 +169,6 @@ def test_messages_under_another_name_keep_the_streams_own_in_bookmarks() -> None
 
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=encoding_id)
 def test_messages_of_any_encoding_are_valid_and_read_by_the_sdk(encoding: Any) -> None:
-    """Expect every message to fit our JSON Schema and to come back from the SDK's own classes."""
     one = manifest(encoding=encoding, batch=batch(1, 3, job="orders.2023"))
     bookmark = Bookmark(numbers={"orders": 3})
     for message in _sent(one, manifest(part_files=()), name="sales", bookmark=bookmark):
@@ -203,14 +194,12 @@ def test_record_message_is_valid_and_read_by_the_sdk(tmp_path: Path) -> None:
     ],
 )
 def test_json_schema_refuses_a_batch_that_is_not_ours(changes: dict[str, Any]) -> None:
-    """Expect keys, counts and URIs of other kinds to be noticed."""
     message = batch_message(manifest())
     assert VALID.is_valid(message)
     assert not VALID.is_valid({**message, **changes})
 
 
 def test_state_message_says_what_was_sent_last() -> None:
-    """Expect the batch, its generation and its publish number under the stream's own name."""
     assert state_message(manifest(), Bookmark(numbers={"orders": 7}), stream="orders") == {
         "type": "STATE",
         "value": {
@@ -227,7 +216,6 @@ def test_state_message_says_what_was_sent_last() -> None:
 
 
 def test_line_is_one_line_of_json_with_its_ending() -> None:
-    """Expect line breaks inside of values to be escaped and other letters to stay readable."""
     text = line({"a": "1\n2", "b": "é"})
     assert text == '{"a": "1\\n2", "b": "é"}\n'
     assert json.loads(text) == {"a": "1\n2", "b": "é"}

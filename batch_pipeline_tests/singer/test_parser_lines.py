@@ -15,7 +15,6 @@ from batch_pipeline.singer.target.config import read_batch_config
 
 @given(st.lists(st.binary(max_size=20).filter(lambda one: b"\n" not in one), max_size=8))
 def test_lines_of_a_pipe_are_those_that_were_written(written: list[bytes]) -> None:
-    """Expect every line once and in order, a last one also without its ending."""
     read, write = os.pipe()
     with os.fdopen(read, "rb") as source:
         os.write(write, b"\n".join(written))
@@ -25,13 +24,11 @@ def test_lines_of_a_pipe_are_those_that_were_written(written: list[bytes]) -> No
 
 
 def test_lines_of_text_in_memory_are_utf_8() -> None:
-    """Expect text to be read as the bytes that it stands for."""
     assert list(lines(io.StringIO("é\nb"))) == ["é".encode(), b"b"]
 
 
 @pytest.mark.parametrize("text", [b"12345\n", b"12345", b"a\n12345\n"])
 def test_line_beyond_the_limit_is_refused_by_number(text: bytes) -> None:
-    """Expect its number in the error, whether or not its end has been seen."""
     with pytest.raises(MessageError, match="is longer than") as caught:
         list(lines(io.BytesIO(text), max_bytes=4))
     assert caught.value.line == text.count(b"\n", 0, text.index(b"1")) + 1
@@ -44,7 +41,6 @@ def test_line_as_long_as_the_limit_is_read(text: bytes) -> None:
 
 
 def test_pipe_without_news_is_asked_again_after_each_wait() -> None:
-    """Expect what is due to be done while the tap says nothing."""
     read, write = os.pipe()
     asked: list[int] = []
 
@@ -61,7 +57,6 @@ def test_pipe_without_news_is_asked_again_after_each_wait() -> None:
 
 
 def test_batch_config_of_the_documentation_is_taken_as_it_is() -> None:
-    """Expect the example of the Singer SDK's page with all of its keys."""
     written = {
         "encoding": {"format": "jsonl", "compression": "gzip"},
         "storage": {"root": "s3://b/x", "prefix": "p-", "params": {"endpoint_url": "http://h"}},
@@ -87,13 +82,11 @@ def test_batch_config_of_the_documentation_is_taken_as_it_is() -> None:
     ],
 )
 def test_batch_config_with_a_mistake_is_refused_by_key(written: Any, key: str) -> None:
-    """Expect the whole path of the key that is wrong."""
     with pytest.raises(InvalidValueError) as caught:
         read_batch_config(written)
     assert caught.value.name == key
 
 
 def test_batch_config_with_a_typing_mistake_is_told_the_near_key() -> None:
-    """Expect the key that was meant."""
     with pytest.raises(InvalidValueError, match="did you mean storage"):
         read_batch_config({"storge": {}})

@@ -60,7 +60,6 @@ def republished(one: Manifest, data: bytes) -> Manifest:
 
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=encoding_id)
 def test_records_of_any_encoding_have_the_same_values(tmp_path: Path, encoding: Encoding) -> None:
-    """Expect all digits, times as ISO text, bytes as base64, JSON as itself, and nulls."""
     one = published_table(tmp_path, typed(), schema(**ALL_TYPES), encoding)
     first, second = read(one)
     assert first == {
@@ -84,7 +83,6 @@ def test_records_of_any_encoding_have_the_same_values(tmp_path: Path, encoding: 
 
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=encoding_id)
 def test_record_lines_keep_the_text_of_decimals(tmp_path: Path, encoding: Encoding) -> None:
-    """Expect `1234567890.10` in the line itself, not what a double makes of it."""
     one = published_table(tmp_path, typed(), schema(**ALL_TYPES), encoding)
     (first, _) = record_lines(one, "sales")
     assert b'"price":1234567890.10,' in first
@@ -92,7 +90,6 @@ def test_record_lines_keep_the_text_of_decimals(tmp_path: Path, encoding: Encodi
 
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=encoding_id)
 def test_records_with_columns_have_only_these(tmp_path: Path, encoding: Encoding) -> None:
-    """Expect what is left out to be in no byte of any line, and the rest as it was."""
     one = published_table(tmp_path, typed(), schema(**ALL_TYPES), encoding)
     assert read(one, columns={"price", "nested"})[0] == {
         "price": Decimal("1234567890.10"),
@@ -103,7 +100,6 @@ def test_records_with_columns_have_only_these(tmp_path: Path, encoding: Encoding
 
 
 def test_record_lines_are_the_lines_of_the_files_in_their_order(tmp_path: Path) -> None:
-    """Expect the text of each record as it was written, also over the end of a file."""
     odd = b'{"b": 1.50 ,"a":12345678901234567890123}'
     one = published_lines(tmp_path, ONE, odd, THREE)
     assert list(record_lines(one, "sales")) == [HEAD + text + b"}\n" for text in (ONE, odd, THREE)]
@@ -113,13 +109,11 @@ def test_record_lines_are_the_lines_of_the_files_in_their_order(tmp_path: Path) 
 
 
 def test_record_lines_of_a_name_with_quotes_stay_json(tmp_path: Path) -> None:
-    """Expect the name of the stream to be escaped."""
     (line,) = record_lines(published_lines(tmp_path, ONE), 'a"b')
     assert json.loads(line) == {"type": "RECORD", "stream": 'a"b', "record": {"order_id": 1}}
 
 
 def test_record_lines_of_a_record_longer_than_a_block_are_whole(tmp_path: Path) -> None:
-    """Expect a record of 3 MiB between two small ones."""
     long = b'{"note":"' + b"x" * 3 * 2**20 + b'"}'
     one = published_lines(tmp_path, ONE, long, THREE, each=3)
     assert [len(line) for line in record_lines(one, "sales")] == [
@@ -128,7 +122,6 @@ def test_record_lines_of_a_record_longer_than_a_block_are_whole(tmp_path: Path) 
 
 
 def test_records_of_a_long_file_take_the_memory_of_a_few_blocks(tmp_path: Path) -> None:
-    """Expect 200,000 rows of some 50 bytes to pass within a few MiB."""
     rows = table(pa.record_batch({"name": pa.array(["x" * 20] * 200_000)}))
     encoding = Encoding(format=Format.JSONL, compression=Compression.GZIP)
     one = published_table(tmp_path, rows, schema(name="string"), encoding)
@@ -142,19 +135,16 @@ def test_records_of_a_long_file_take_the_memory_of_a_few_blocks(tmp_path: Path) 
 
 
 def test_records_of_a_manifest_without_files_are_none() -> None:
-    """Expect silence."""
     assert list(record_lines(manifest(part_files=()), "sales")) == []
 
 
 def test_records_of_a_path_with_spaces_and_percent_signs_are_found(tmp_path: Path) -> None:
-    """Expect the percent-encoding of a location to be undone."""
     one = published_lines(tmp_path / "100% of it, é", ONE)
     assert "100%25%20of%20it" in one.part_files[0].uri
     assert read(one) == [{"order_id": 1}]
 
 
 def test_json_with_line_breaks_in_a_table_stays_one_line(tmp_path: Path) -> None:
-    """Expect breaks between the tokens of a JSON cell to become blanks."""
     cells = table(pa.record_batch({"a": pa.array(['{"b":\r\n"\\n"}'])}), json=frozenset({"a"}))
     encoding = Encoding(format=Format.PARQUET, compression=Compression.SNAPPY)
     one = published_table(tmp_path, cells, schema(a="object"), encoding)
@@ -175,7 +165,6 @@ def test_records_of_any_text_read_back_the_same(
 
 
 def test_records_of_a_file_that_is_gone_are_refused(tmp_path: Path) -> None:
-    """Expect the file by name before anything of the batch, also when it is the last file."""
     one = published_lines(tmp_path, ONE, TWO, THREE)
     part_paths(one)[1].unlink()
     with pytest.raises(BatchDataError, match="is gone") as caught:
@@ -189,7 +178,6 @@ def test_records_of_a_file_that_is_gone_are_refused(tmp_path: Path) -> None:
 
 
 def test_records_of_a_folder_in_place_of_a_file_are_refused(tmp_path: Path) -> None:
-    """Expect what the file system says."""
     size = tmp_path.stat().st_size
     one = manifest(part_files=(part_file(uri=f"file://{tmp_path}", size_bytes=size),))
     with pytest.raises(BatchDataError, match="cannot be read"):
@@ -198,7 +186,6 @@ def test_records_of_a_folder_in_place_of_a_file_are_refused(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("content", [b"short", 1_000 * b"x"], ids=["shorter", "longer"])
 def test_records_of_a_file_of_another_size_are_refused(tmp_path: Path, content: bytes) -> None:
-    """Expect both sizes."""
     one = published_lines(tmp_path, ONE)
     part_paths(one)[0].write_bytes(content)
     size = one.part_files[0].size_bytes
@@ -207,7 +194,6 @@ def test_records_of_a_file_of_another_size_are_refused(tmp_path: Path, content: 
 
 
 def test_records_of_a_file_with_another_content_are_refused(tmp_path: Path) -> None:
-    """Expect one changed bit to be noticed before a record is given."""
     one = published_lines(tmp_path, ONE, encoding=ENCODINGS[2])
     part_paths(one)[0].write_bytes(b'{"order_id":9}\n')
     with pytest.raises(BatchDataError, match="its SHA-256 is"):
@@ -233,14 +219,12 @@ def test_records_of_a_file_with_another_content_are_refused(tmp_path: Path) -> N
 def test_records_of_a_file_with_a_wrong_label_are_refused(
     tmp_path: Path, label: Encoding, data: bytes, what: str
 ) -> None:
-    """Expect what the manifest says of the file to be reported, and that it is not so."""
     one = replace(republished(published_lines(tmp_path, ONE), data), encoding=label)
     with pytest.raises(BatchDataError, match=what):
         list(record_lines(one, "sales"))
 
 
 def test_record_that_is_no_object_is_told_by_its_line(tmp_path: Path) -> None:
-    """Expect the line within its file wherever the text is looked into."""
     one = published_lines(tmp_path, ONE, TWO, b"[3]", each=2)
     with pytest.raises(BatchDataError, match=r"gz, line 1: is no JSON object") as caught:
         list(record_lines(one, "sales", columns={"order_id"}))
@@ -250,6 +234,5 @@ def test_record_that_is_no_object_is_told_by_its_line(tmp_path: Path) -> None:
 
 
 def test_last_line_without_its_break_is_a_record(tmp_path: Path) -> None:
-    """Expect a line whether or not a break follows."""
     one = republished(published_lines(tmp_path, ONE, encoding=ENCODINGS[2]), ONE)
     assert read(one) == [{"order_id": 1}]

@@ -66,10 +66,10 @@ _MAGIC = {
 _EXPECTED = "expected a file on a disk of this machine, or an object of S3"
 
 
-_WRITE_AGAIN = "Let the tap write it again"
+_WRITE_AGAIN = "Have the tap write it again"
 _ADD_ROOT = (
-    "Add the folder of the tap's files to `batch_roots` in the target's config, or let the tap "
-    "write into one that is there"
+    "Add the folder of the tap's files to `batch_roots` in the target's config, or have the tap "
+    "write into one of those"
 )
 
 
@@ -409,7 +409,7 @@ def records(
             except parser.DuplicateKeyError as error:
                 raise UnusableFileError(f"line {number} has {error} twice") from error
             except parser.DECODE_ERRORS as error:
-                problem = f"line {number} has a value that cannot be told ({error})"
+                problem = f"line {number} has a value that cannot be represented ({error})"
                 raise UnusableFileError(problem) from error
             yield line, record
 
@@ -426,7 +426,9 @@ def _rows(file: BatchFile) -> Iterator[dict[str, Any]]:
     except (ArithmeticError, ValueError, LookupError) as error:
         # Python cannot represent some times and time zones.
         text = str(error).partition("\n")[0]
-        problem = f"has a value, in record {first} or behind it, that cannot be told ({text})"
+        problem = (
+            f"has a value, in record {first} or behind it, that cannot be represented ({text})"
+        )
         raise UnusableFileError(problem) from error
 
 

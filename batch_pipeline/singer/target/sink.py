@@ -244,7 +244,7 @@ class LandingSink(Sink):
         for key in self._keys:
             if key not in record:
                 problem = f"lacks {key!r}, one of `key_properties`"
-                step = "Let the tap write all of `key_properties`"
+                step = "Configure the tap to write all of `key_properties`"
                 raise RecordKeyMissingError(message.line, problem, message.stream, "record", step)
 
     def _land_if_full(self) -> None:
@@ -305,7 +305,7 @@ def _file_taken(stream: str, location: str) -> ConfigurationError:
     return ConfigurationError(
         f"{stream}: {location} was registered before with another size or time, and "
         f"is not taken a second time. No file of its manifest was registered, and no STATE "
-        f"printed after it. Let the tap give its files new names, or set `batch_files: copy`."
+        f"printed after it. Use new names for the tap's files, or set `batch_files: copy`."
     )
 
 

@@ -48,7 +48,6 @@ def chosen(listed: str, **selected: bool) -> Any:
 def test_chosen_columns_are_what_the_catalog_selects(
     listed: str, selected: dict[str, bool], expected: set[str] | None
 ) -> None:
-    """Expect all where nothing is deselected, also later columns, and else nothing unselected."""
     assert chosen(listed, **selected) == expected
 
 
@@ -59,6 +58,5 @@ def test_chosen_columns_without_a_part_of_one_are_refused() -> None:
 
 
 def test_chosen_columns_without_a_whole_column_need_nothing_of_its_parts() -> None:
-    """Expect parts of what is left out to be left out with it."""
     found = chosen("id price note", price=False, price_net=False, note_text=True)
     assert found == {"id", "note"}

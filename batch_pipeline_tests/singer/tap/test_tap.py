@@ -32,7 +32,7 @@ from batch_pipeline_tests.encode.writers.published_parts import (
     published_table,
 )
 from batch_pipeline_tests.factories import batch, record_schema, stream
-from batch_pipeline_tests.singer.tap.tap_scene import ListedSource, printed, sent, tap_class
+from batch_pipeline_tests.singer.tap.tap_fixture import ListedSource, printed, sent, tap_class
 
 OURS = json.loads(JSON_SCHEMA.read_text(encoding="utf-8"))
 BATCHES = {"mode": "batch"}
@@ -90,7 +90,6 @@ def catalog(source: ListedSource, **selected: bool) -> dict[str, Any]:
 
 
 def test_tap_in_batch_mode_sends_manifests_as_they_are(source: ListedSource) -> None:
-    """Expect SCHEMA when it changes, each batch with its facts, and a STATE after each."""
     messages = sent(source, config=BATCHES)
     assert kinds(messages) == ["SCHEMA", "BATCH", "STATE"] * 2 + ["BATCH", "STATE"]
     assert [one for one in messages if one["type"] == "BATCH"] == [
@@ -106,7 +105,6 @@ def test_tap_in_batch_mode_sends_manifests_as_they_are(source: ListedSource) -> 
 
 
 def test_tap_in_record_mode_sends_the_text_of_records(source: ListedSource) -> None:
-    """Expect a line for each record with all its digits, and a STATE after each batch."""
     lines = printed(tap_class(source)(config={}))
     assert lines[1] == b'{"type":"RECORD","stream":"orders","record":{"order_id":1}}\n'
     assert b'"price":12345678901234567890.10}}\n' in lines[5]
@@ -117,14 +115,12 @@ def test_tap_in_record_mode_sends_the_text_of_records(source: ListedSource) -> N
 
 @pytest.mark.parametrize("config", [BATCHES, {"mode": "record"}, {"batch_config": DOCUMENTED}])
 def test_tap_keeps_the_rules_of_producers(source: ListedSource, config: Any) -> None:
-    """Expect valid lines in each mode."""
     assert broken_rules(printed(tap_class(source)(config=config)), OURS) == []
 
 
 @pytest.mark.parametrize("mode", ["batch", "record"])
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_tap_resumes_with_exactly_the_rest(source: ListedSource, mode: str, count: int) -> None:
-    """Expect after each STATE the batches behind it, and the same last STATE."""
     config = {"mode": mode}
     whole = sent(source, config=config)
     state = state_after(source, count, **config)
@@ -137,7 +133,6 @@ def test_tap_resumes_with_exactly_the_rest(source: ListedSource, mode: str, coun
 
 
 def test_tap_without_anything_published_says_a_state_only() -> None:
-    """Expect a schema if one is known, and a bookmark that reads back."""
     empty = ListedSource([])
     messages = sent(empty, config=BATCHES)
     assert kinds(messages) == ["SCHEMA", "STATE"]
@@ -155,7 +150,6 @@ def test_tap_moves_the_state_past_an_empty_batch(source: ListedSource, mode: str
 
 
 def test_tap_without_backfills_sends_the_streams_own_only(source: ListedSource) -> None:
-    """Expect the third batch not to be sent."""
     messages = sent(source, config={**BATCHES, "backfills": False})
     assert [one["job"] for one in messages if one["type"] == "BATCH"] == ["orders", "orders"]
 
@@ -163,7 +157,6 @@ def test_tap_without_backfills_sends_the_streams_own_only(source: ListedSource) 
 def test_tap_with_another_name_in_messages_keeps_the_own_one_in_state(
     source: ListedSource,
 ) -> None:
-    """Expect the alias in SCHEMA, BATCH and RECORD; catalog and bookmark go by the stream."""
     source.stream = stream(alias="sales")
     assert catalog(source)["streams"][0]["tap_stream_id"] == "orders"
     for mode in ("batch", "record"):
@@ -193,7 +186,6 @@ def test_tap_chooses_the_mode_that_is_configured(
 
 
 def test_tap_never_sends_a_column_that_the_catalog_deselects(source: ListedSource) -> None:
-    """Expect records instead of files that hold it, and neither name nor value in any line."""
     chosen = catalog(source, price=False)
     lines = printed(tap_class(source)(config=BATCHES, catalog=chosen))
     assert not [line for line in lines if b"price" in line or b"1234567890" in line]
@@ -204,13 +196,11 @@ def test_tap_never_sends_a_column_that_the_catalog_deselects(source: ListedSourc
 
 
 def test_tap_sends_a_key_whatever_the_catalog_says_of_it(source: ListedSource) -> None:
-    """Expect the key, whose inclusion is automatic, and BATCH as nothing is left out."""
     messages = sent(source, config=BATCHES, catalog=catalog(source, order_id=False))
     assert kinds(messages)[:2] == ["SCHEMA", "BATCH"]
 
 
 def test_tap_sends_nothing_of_a_stream_that_is_deselected(source: ListedSource) -> None:
-    """Expect neither schema nor files."""
     chosen = catalog(source)
     chosen["streams"][0]["metadata"][-1]["metadata"]["selected"] = False
     assert chosen["streams"][0]["metadata"][-1]["breadcrumb"] == []
@@ -220,7 +210,6 @@ def test_tap_sends_nothing_of_a_stream_that_is_deselected(source: ListedSource) 
 def test_tap_stopped_while_it_writes_a_batch_does_not_count_it_as_sent(
     source: ListedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect the state that a signal lets the SDK write to be that of the batch before."""
     tap = tap_class(source)(config=BATCHES)
     seen: list[Any] = []
     write = tap.write_message
@@ -261,7 +250,6 @@ def test_tap_told_to_end_ends_between_two_messages_with_its_state(
     expected: list[str],
     sent_up_to: int,
 ) -> None:
-    """Expect whole lines, the STATE of what was sent whole, and the signal in the exit code."""
     tap = tap_class(SignallingSource(source.manifests))(config={"mode": mode})
     with pytest.raises(SystemExit) as ended:
         tap.sync_all()
@@ -273,7 +261,6 @@ def test_tap_told_to_end_ends_between_two_messages_with_its_state(
 
 
 def test_tap_told_to_end_twice_ends_at_once(source: ListedSource) -> None:
-    """Expect whoever does not want to wait for a slow target not to have to."""
     tap_class(source)(config=BATCHES)
     signal.raise_signal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
@@ -281,7 +268,6 @@ def test_tap_told_to_end_twice_ends_at_once(source: ListedSource) -> None:
 
 
 def test_bookmark_is_never_empty_while_it_moves(source: ListedSource) -> None:
-    """Expect a state that may be written at any moment to be a bookmark at each."""
 
     class Watched(dict[str, Any]):
         def clear(self) -> None:
@@ -306,7 +292,6 @@ def test_tap_in_full_table_mode_starts_from_the_first_batch(source: ListedSource
 
 
 def test_catalog_of_the_tap_has_keys_and_newest_columns(source: ListedSource) -> None:
-    """Expect what a target or Meltano needs to select by."""
     [entry] = catalog(source)["streams"]
     assert entry["key_properties"] == ["order_id"]
     assert list(entry["schema"]["properties"]) == ["order_id", "price"]
@@ -331,7 +316,6 @@ def test_tap_refuses_a_batch_config_with_another_encoding(
 
 
 def test_tap_refuses_a_batch_that_was_written_with_another_encoding(source: ListedSource) -> None:
-    """Expect a batch of before the stream file was changed to be named, and nothing sent of it."""
     encoding = Encoding(format=Format.PARQUET, compression=Compression.SNAPPY)
     source.manifests = [replace(source.manifests[0], encoding=encoding)]
     with pytest.raises(
@@ -351,7 +335,6 @@ def test_tap_refuses_a_batch_that_was_written_with_another_encoding(source: List
     ],
 )
 def test_tap_refuses_a_configuration_that_says_nothing(source: ListedSource, config: Any) -> None:
-    """Expect it before anything is sent."""
     with pytest.raises(ConfigValidationError):
         tap_class(source)(config=config)
 
@@ -381,7 +364,6 @@ def test_tap_refuses_a_state_of_another_tap(source: ListedSource) -> None:
 
 
 def test_tap_takes_a_whole_state_message(source: ListedSource) -> None:
-    """Expect what the tap printed to be understood as it is."""
     state = state_after(source, 2, **BATCHES)
     rest = sent(source, config=BATCHES, state=state)
     assert kinds(rest).count("BATCH") == 1
@@ -389,7 +371,6 @@ def test_tap_takes_a_whole_state_message(source: ListedSource) -> None:
 
 
 def test_tap_takes_a_bookmark_that_is_null_for_the_start(source: ListedSource) -> None:
-    """Expect all batches, as where there is no bookmark."""
     messages = sent(source, config=BATCHES, state={"bookmarks": {"orders": None}})
     assert kinds(messages).count("BATCH") == 3
 
@@ -405,14 +386,12 @@ def test_tap_takes_a_bookmark_that_is_null_for_the_start(source: ListedSource) -
 def test_tap_refuses_a_state_without_bookmarks(
     source: ListedSource, state: dict[str, Any], problem: str
 ) -> None:
-    """Expect no start from the first batch where somebody gave a state."""
     with pytest.raises(ConfigurationError, match=problem):
         tap_class(source)(config=BATCHES, state=state)
 
 
 @pytest.mark.parametrize("mode", ["batch", "record"])
 def test_tap_sends_nothing_of_a_batch_whose_file_is_gone(source: ListedSource, mode: str) -> None:
-    """Expect the batch before it with its STATE, and of the second no line."""
     part_paths(source.manifests[1])[0].unlink()
     tap = tap_class(source)(config={"mode": mode})
     found = [json.loads(line) for line in printed(tap, until=BatchDataError)]
@@ -446,7 +425,6 @@ def keeping_target(kept: list[Any]) -> Target:
 def test_target_of_the_sdk_loads_what_the_tap_sends(
     tmp_path: Path, encoding: Encoding, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Expect the records in their order and our last STATE from the SDK's own BATCH reader."""
     rows = table(pa.record_batch({"order_id": pa.array([1, 2, 3])}))
     one = published_table(tmp_path / "a b%20c", rows, record_schema(), encoding)
     source = ListedSource([one], stream(encoding=encoding))
@@ -478,7 +456,6 @@ class FilteredTap(PublishedTap):
 
 
 def test_get_batches_of_a_subclass_works_as_in_the_sdk(source: ListedSource) -> None:
-    """Expect its batches, each followed by a STATE if it changed, ours with their facts."""
     tap = tap_class(source, FilteredTap)(config=BATCHES)
     messages = [json.loads(line) for line in printed(tap)]
     batches = [one for one in messages if one["type"] == "BATCH"]
@@ -511,7 +488,6 @@ class DoubledTap(PublishedTap):
 
 
 def test_post_process_of_a_subclass_works_as_in_the_sdk(source: ListedSource) -> None:
-    """Expect its records, with all digits where it leaves them alone, and states of batches."""
     lines = printed(tap_class(source, DoubledTap)(config={}))
     messages = [json.loads(line) for line in lines]
     records = [one["record"]["order_id"] for one in messages if one["type"] == "RECORD"]
@@ -521,7 +497,6 @@ def test_post_process_of_a_subclass_works_as_in_the_sdk(source: ListedSource) ->
 
 
 def test_tap_knows_its_manifests_by_the_files_it_announces(source: ListedSource) -> None:
-    """Expect each file of each manifest in the order of the records."""
     announced = [
         uri
         for one in sent(source, config=BATCHES)

@@ -54,7 +54,7 @@ def batch_file(path: Path, *numbers: int) -> Path:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetScene:
+class TargetHome:
     """A home and a streams folder below `root`, and the inventory at `database_url`.
 
     Files of BATCH messages are read below `root`, unless the config says otherwise.
@@ -75,29 +75,56 @@ class TargetScene:
         }
 
     def run(self, *messages: dict[str, Any] | bytes, **config: Any) -> list[Any]:
-        """Feed messages to the target, to the end; gives the STATEs that it printed."""
-        lines = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in messages]
-        printed = io.StringIO()
-        with _signals_kept(), redirect_stdout(printed):
-            target = self.target_class(config=self._config(config))
-            target.listen(io.BytesIO(b"\n".join(lines)))  # type: ignore[arg-type]
-        return [json.loads(line, parse_float=Decimal) for line in printed.getvalue().splitlines()]
+        """Feed messages to the target, to the end; return the STATEs that it printed."""
+        printed, error = self._listen(messages, config)
+        if error is not None:
+            raise error
+        return printed
 
     def run_until_refused(
         self, *messages: dict[str, Any] | bytes, **config: Any
     ) -> tuple[list[Any], Exception]:
-        """Feed messages to a target that refuses one; gives the STATEs and the error."""
+        """Feed messages to a target that refuses one; return the STATEs and the error."""
+        printed, error = self._listen(messages, config)
+        assert error is not None
+        return printed, error
+
+    def refuses(
+        self,
+        kind: type[Exception],
+        text: str,
+        *messages: dict[str, Any] | bytes,
+        **config: Any,
+    ) -> list[Any]:
+        """Expect an error with a text from the target; return the STATEs that it printed."""
+        printed, error = self.run_until_refused(*messages, **config)
+        assert isinstance(error, kind)
+        assert text in str(error)
+        return printed
+
+    def describe(self, source: str, *, name: str = "orders", stream: str = "orders") -> Path:
+        """Write a stream file; return its folder."""
+        folder = self.root / "streams" / name
+        folder.mkdir(parents=True)
+        (folder / "defs.yaml").write_text(
+            f"type: batch_pipeline.BatchStream\nattributes:\n  stream: {stream}\n"
+            f"  source: {source}\n  storage: {{root: ./out}}\n"
+        )
+        return folder
+
+    def _listen(
+        self, messages: tuple[dict[str, Any] | bytes, ...], config: dict[str, Any]
+    ) -> tuple[list[Any], Exception | None]:
         lines = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in messages]
-        printed = io.StringIO()
-        refusal: Exception | None = None
+        printed, refusal = io.StringIO(), None
         with _signals_kept(), redirect_stdout(printed):
             target = self.target_class(config=self._config(config))
             try:
                 target.listen(io.BytesIO(b"\n".join(lines)))  # type: ignore[arg-type]
-            except Exception as error:  # noqa: BLE001 - which one it is the test asks
+            except Exception as error:  # noqa: BLE001 - each test expects another one
                 refusal = error
-        assert refusal is not None
-        return [json.loads(line) for line in printed.getvalue().splitlines()], refusal
+        states = printed.getvalue().splitlines()
+        return [json.loads(line, parse_float=Decimal) for line in states], refusal
 
     def _config(self, given: dict[str, Any]) -> dict[str, Any]:
         return {"batch_roots": [str(self.root)], **self.config, **given}
@@ -126,7 +153,7 @@ class TargetScene:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Give the records of a landed file."""
+    """Return the records of a landed file."""
     if path.suffix == ".parquet":
         rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
         return rows

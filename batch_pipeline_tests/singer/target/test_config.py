@@ -27,21 +27,18 @@ def _read(**given: Any) -> TargetConfig:
 
 
 def test_empty_config_has_the_usual_values() -> None:
-    """Expect gzipped JSON lines, generous bounds, new stream files, files where they lie."""
     assert _read() == TargetConfig(
         encoding=Encoding(format=Format.JSONL, compression=Compression.GZIP)
     )
 
 
 def test_bounds_are_the_narrowest_that_were_given() -> None:
-    """Expect the SDK's own bound of rows to count too."""
     assert _read(max_records=50, batch_size_rows=20, max_bytes=7, max_age_seconds=1).bounds == (
         Bounds(max_records=20, max_bytes=7, max_age_seconds=1.0)
     )
 
 
 def test_parquet_is_compressed_by_snappy_unless_told_otherwise() -> None:
-    """Expect what the SDK writes."""
     assert _read(format="parquet").encoding.compression is Compression.SNAPPY
     assert _read(format="parquet", compression="zstd").encoding.compression is Compression.ZSTD
 
@@ -80,7 +77,6 @@ def test_parquet_is_compressed_by_snappy_unless_told_otherwise() -> None:
     ],
 )
 def test_config_with_a_mistake_is_refused_by_key(given: dict[str, Any], key: str) -> None:
-    """Expect the key that is wrong."""
     with pytest.raises(InvalidValueError) as caught:
         _read(**given)
     assert caught.value.name == key
@@ -103,7 +99,6 @@ def test_config_with_a_mistake_is_refused_by_key(given: dict[str, Any], key: str
 def test_path_that_no_folder_can_have_is_refused_with_what_to_write(
     key: str, given: Callable[[str], dict[str, Any]], path: str
 ) -> None:
-    """Expect the key, and of a ~ what is wrong with it."""
     with pytest.raises(InvalidValueError) as caught:
         _read(**given(path))
     assert caught.value.name == key
@@ -112,7 +107,6 @@ def test_path_that_no_folder_can_have_is_refused_with_what_to_write(
 
 
 def test_home_folder_of_a_user_is_meant_wherever_a_path_starts_with_it() -> None:
-    """Expect no folder that is called ~."""
     read = _read(home="~/here", batch_roots=["~/b"], batch_config={"storage": {"root": "~/b"}})
     assert read.home == Path.home() / "here"
     assert read.batch_roots.uris == ((Path.home() / "b").as_uri(),)
@@ -120,7 +114,6 @@ def test_home_folder_of_a_user_is_meant_wherever_a_path_starts_with_it() -> None
 
 
 def test_roots_of_batch_files_are_folders_and_prefixes() -> None:
-    """Expect URIs without a slash at their end, and `..` to be taken out."""
     roots = ["/theirs/", "/data/../theirs", "file:///my%20files", "s3a://bucket/theirs/"]
     assert _read(batch_roots=roots).batch_roots.uris == (
         "file:///theirs",
@@ -140,12 +133,10 @@ def test_roots_of_batch_files_are_folders_and_prefixes() -> None:
     ],
 )
 def test_stream_names_are_kept_wherever_they_can_be(name: str, expected: str) -> None:
-    """Expect another name to be readable, and not to be anybody else's."""
     assert stream_name(name) == expected
 
 
 def test_every_setting_of_the_target_is_on_its_page() -> None:
-    """Expect no setting that only the code knows."""
     page = Path(batch_pipeline.__file__).parent / "docs/singer.md"
     section = page.read_text(encoding="utf-8").partition("\n## Target")[2].partition("\n## ")[0]
     assert [key for key in _KEYS if f"`{key}`" not in section] == []

@@ -4,7 +4,6 @@ import json
 import shutil
 from decimal import Decimal
 from hashlib import md5
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,7 +17,7 @@ from batch_pipeline.singer.parser import MessageError
 from batch_pipeline.singer.target import landing_files
 from batch_pipeline.singer.target.errors import RecordKeyMissingError
 from batch_pipeline_tests.singer.target.target_fixture import (
-    TargetScene,
+    TargetHome,
     read,
     record,
     schema,
@@ -26,17 +25,7 @@ from batch_pipeline_tests.singer.target.target_fixture import (
 )
 
 
-@pytest.fixture
-def home(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> TargetScene:
-    """A home that the environment names."""
-    made = TargetScene(root=tmp_path, database_url=database_url)
-    for name, value in made.environment.items():
-        monkeypatch.setenv(name, value)
-    return made
-
-
-def test_records_land_byte_for_byte_and_are_registered(home: TargetScene) -> None:
-    """Expect what the tap wrote, digits and blanks included, in a file with an id."""
+def test_records_land_byte_for_byte_and_are_registered(home: TargetHome) -> None:
     text = '{"id": 123456789012345678901234567890, "price": 1.10,"name":"\\u00e9 é"}'
     line = f'{{"type":"RECORD","stream":"orders","record":{text}}}'.encode()
     wide = {"properties": {"id": {}, "price": {"type": "number"}, "name": {"type": "string"}}}
@@ -46,8 +35,7 @@ def test_records_land_byte_for_byte_and_are_registered(home: TargetScene) -> Non
     assert path.parent == home.root / "home/landing/orders"
 
 
-def test_names_of_landed_files_tell_stream_run_and_order(home: TargetScene) -> None:
-    """Expect names that sort in the order of ids, two runs apart, and no hidden file left."""
+def test_names_of_landed_files_tell_stream_run_and_order(home: TargetHome) -> None:
     home.run(schema(), record(1), record(2), max_records=1)
     home.run(schema(), record(3))
     names = [path.name for path in home.files()]
@@ -62,8 +50,7 @@ def test_names_of_landed_files_tell_stream_run_and_order(home: TargetScene) -> N
     assert home.ids() == [1, 2, 3]
 
 
-def test_state_waits_for_every_stream_that_has_older_records(home: TargetScene) -> None:
-    """Expect a full file of one stream to release no STATE that covers records of another."""
+def test_state_waits_for_every_stream_that_has_older_records(home: TargetHome) -> None:
     printed = home.run(
         schema("a"),
         schema("b"),
@@ -80,32 +67,27 @@ def test_state_waits_for_every_stream_that_has_older_records(home: TargetScene) 
     assert printed == [{"at": 2}, {"at": 3}]
 
 
-def test_state_without_anything_before_it_is_printed_at_once(home: TargetScene) -> None:
-    """Expect each STATE that covers nothing new to pass through."""
+def test_state_without_anything_before_it_is_printed_at_once(home: TargetHome) -> None:
     assert home.run(schema(), state(1), state(2)) == [{"at": 1}, {"at": 2}]
 
 
-def test_state_keeps_every_digit_of_its_value(home: TargetScene) -> None:
-    """Expect digits that a float would lose."""
+def test_state_keeps_every_digit_of_its_value(home: TargetHome) -> None:
     printed = home.run(b'{"type":"STATE","value":{"at":12345678901234567890.10}}')
     assert printed == [{"at": Decimal("12345678901234567890.10")}]
 
 
-def test_file_that_is_full_by_bytes_lands_before_the_next_record(home: TargetScene) -> None:
-    """Expect bounds of records before compression."""
+def test_file_that_is_full_by_bytes_lands_before_the_next_record(home: TargetHome) -> None:
     home.run(schema(), *[record(number) for number in range(4)], max_bytes=40)
     assert [len(read(path)) for path in home.files()] == [2, 2]
 
 
-def test_file_that_is_old_lands_with_the_next_record(home: TargetScene) -> None:
-    """Expect no file to grow longer than it may."""
+def test_file_that_is_old_lands_with_the_next_record(home: TargetHome) -> None:
     home.run(schema(), record(1), record(2), max_age_seconds=1e-9)
     assert [len(read(path)) for path in home.files()] == [1, 1]
 
 
 @pytest.mark.parametrize("wrong", [{"id": "x"}, {"id": 1.5}, {"id": None}])
-def test_record_unlike_its_schema_stops_the_target(home: TargetScene, wrong: object) -> None:
-    """Expect what was acknowledged to stay, and nothing after it to be there or printed."""
+def test_record_unlike_its_schema_stops_the_target(home: TargetHome, wrong: object) -> None:
     printed, error = home.run_until_refused(
         schema(), record(1), state(1), record(2), {**record(3), "record": wrong}, state(2)
     )
@@ -118,7 +100,7 @@ def test_record_unlike_its_schema_stops_the_target(home: TargetScene, wrong: obj
     assert home.landed() == []
 
 
-def test_record_unlike_its_schema_passes_without_validation(home: TargetScene) -> None:
+def test_record_unlike_its_schema_passes_without_validation(home: TargetHome) -> None:
     """Expect `validate_records: false` to be heard, and only the keys to be looked at."""
     home.run(schema(), {**record(1), "record": {"id": "x"}}, validate_records=False)
     assert home.records() == [{"id": "x"}]
@@ -128,23 +110,20 @@ def test_record_unlike_its_schema_passes_without_validation(home: TargetScene) -
     assert isinstance(error, RecordKeyMissingError)
 
 
-def test_schema_that_is_none_stops_the_target(home: TargetScene) -> None:
-    """Expect the line of a SCHEMA that no validator can be made of."""
+def test_schema_that_is_none_stops_the_target(home: TargetHome) -> None:
     _, error = home.run_until_refused(schema(schema={"properties": {"id": {"type": "int"}}}))
     assert isinstance(error, MessageError)
     assert "key `schema`: is no JSON Schema" in str(error)
     assert error.line == 1
 
 
-def test_schema_that_changes_starts_a_new_file(home: TargetScene) -> None:
-    """Expect no file to hold records of two schemas, and a repeated SCHEMA to change nothing."""
+def test_schema_that_changes_starts_a_new_file(home: TargetHome) -> None:
     wider = {"properties": {"id": {"type": "integer"}, "price": {"type": "number"}}}
     home.run(schema(), record(1), schema(), record(2), schema(schema=wider), record(3))
     assert [[one["id"] for one in read(path)] for path in home.files()] == [[1, 2], [3]]
 
 
-def test_metadata_columns_are_added_where_they_are_asked_for(home: TargetScene) -> None:
-    """Expect the SDK's seven columns, with the version of the message."""
+def test_metadata_columns_are_added_where_they_are_asked_for(home: TargetHome) -> None:
     said = record(1, version=7, time_extracted="2026-01-01T00:00:00Z")
     home.run(schema(), said, add_record_metadata=True)
     (found,) = home.records()
@@ -161,14 +140,13 @@ def test_metadata_columns_are_added_where_they_are_asked_for(home: TargetScene) 
     }
 
 
-def test_metadata_columns_of_the_tap_are_removed_where_they_are_not(home: TargetScene) -> None:
+def test_metadata_columns_of_the_tap_are_removed_where_they_are_not(home: TargetHome) -> None:
     """Expect what the SDK does: the columns are the target's."""
     home.run(schema(), {**record(1), "record": {"id": 1, "_sdc_sequence": 5, "x": 1.10}})
     assert home.records() == [{"id": 1, "x": 1.1}]
 
 
-def test_activated_version_ends_the_file_and_is_no_loss(home: TargetScene) -> None:
-    """Expect records of both versions in files, those before it in an earlier one."""
+def test_activated_version_ends_the_file_and_is_no_loss(home: TargetHome) -> None:
     home.run(
         schema(),
         record(1, version=1),
@@ -180,8 +158,7 @@ def test_activated_version_ends_the_file_and_is_no_loss(home: TargetScene) -> No
     assert home.ids() == [1, 2]
 
 
-def test_stream_maps_are_applied_to_what_lands(home: TargetScene) -> None:
-    """Expect a masked name, a dropped record and an unknown stream's absence."""
+def test_stream_maps_are_applied_to_what_lands(home: TargetHome) -> None:
     maps = {"orders": {"name": "md5(name)", "__filter__": "id != 2"}, "secret": None}
     home.run(
         schema(),
@@ -197,8 +174,7 @@ def test_stream_maps_are_applied_to_what_lands(home: TargetScene) -> None:
     assert not (home.root / "streams/secret").exists()
 
 
-def test_streams_that_a_map_gives_one_name_lose_no_record(home: TargetScene) -> None:
-    """Expect records of both, said in turns under two schemas, to land before STATE is printed."""
+def test_streams_that_a_map_gives_one_name_lose_no_record(home: TargetHome) -> None:
     priced = {"properties": {"id": {"type": "integer"}, "price": {"type": "number"}}}
     printed = home.run(
         schema("eu"),
@@ -213,8 +189,7 @@ def test_streams_that_a_map_gives_one_name_lose_no_record(home: TargetScene) -> 
     assert home.ids("users") == [1, 2, 3]
 
 
-def test_parquet_files_have_the_types_of_the_schema(home: TargetScene) -> None:
-    """Expect numbers, times and text as columns, and nested values as JSON text."""
+def test_parquet_files_have_the_types_of_the_schema(home: TargetHome) -> None:
     shape = {
         "properties": {
             "id": {"type": "integer"},
@@ -231,13 +206,16 @@ def test_parquet_files_have_the_types_of_the_schema(home: TargetScene) -> None:
     assert json.loads(found["tags"], parse_float=str) == ["a", "1.1"]
 
 
-def test_parquet_column_that_cannot_hold_a_value_refuses_it(home: TargetScene) -> None:
-    """Expect an integer beyond 64 bits to be told, and not to be changed."""
-    printed, error = home.run_until_refused(
-        schema(), record(1), {**record(2), "record": {"id": 2**70}}, state(1), format="parquet"
+def test_parquet_column_that_cannot_hold_a_value_refuses_it(home: TargetHome) -> None:
+    printed = home.refuses(
+        MessageError,
+        "Correct the record or the SCHEMA",
+        schema(),
+        record(1),
+        {**record(2), "record": {"id": 2**70}},
+        state(1),
+        format="parquet",
     )
-    assert isinstance(error, MessageError)
-    assert "Correct the record or the SCHEMA" in str(error)
     assert printed == []
     assert home.landed() == []
 
@@ -245,8 +223,7 @@ def test_parquet_column_that_cannot_hold_a_value_refuses_it(home: TargetScene) -
 _DAY = {"properties": {"id": {"type": "integer"}, "day": {"type": "string", "format": "date"}}}
 
 
-def test_parquet_column_of_dates_takes_midnight(home: TargetScene) -> None:
-    """Expect a date, however a tap writes it."""
+def test_parquet_column_of_dates_takes_midnight(home: TargetHome) -> None:
     said = [
         record(at, record={"id": at, "day": day})
         for at, day in enumerate(["2026-01-02", "2026-01-02T00:00:00", "2026-01-02T00:00:00Z"])
@@ -255,8 +232,7 @@ def test_parquet_column_of_dates_takes_midnight(home: TargetScene) -> None:
     assert [one["day"].isoformat() for one in home.records()] == ["2026-01-02"] * 3
 
 
-def test_parquet_column_of_dates_refuses_a_time_of_day(home: TargetScene) -> None:
-    """Expect a value that would lose its time to be told."""
+def test_parquet_column_of_dates_refuses_a_time_of_day(home: TargetHome) -> None:
     said = record(1, record={"id": 1, "day": "2026-01-02T10:00:00"})
     _, error = home.run_until_refused(schema(schema=_DAY), said, format="parquet")
     assert isinstance(error, MessageError)
@@ -264,14 +240,8 @@ def test_parquet_column_of_dates_refuses_a_time_of_day(home: TargetScene) -> Non
     assert "'2026-01-02T10:00:00' has a time of day" in str(error)
 
 
-def test_stream_file_that_exists_says_where_to_land(home: TargetScene) -> None:
-    """Expect files in its folder, of the format that it reads, under its name."""
-    folder = home.root / "streams/sales"
-    folder.mkdir(parents=True)
-    (folder / "defs.yaml").write_text(
-        "type: batch_pipeline.BatchStream\nattributes:\n  stream: sales\n"
-        "  source: {uri: ./in, format: parquet}\n"
-    )
+def test_stream_file_that_exists_says_where_to_land(home: TargetHome) -> None:
+    folder = home.describe("{uri: ./in, format: parquet}", name="sales", stream="sales")
     home.run(schema(), record(1), stream_names={"orders": "sales"})
     (path,) = home.files("sales")
     assert path.parent == folder / "in"
@@ -279,32 +249,19 @@ def test_stream_file_that_exists_says_where_to_land(home: TargetScene) -> None:
     assert read(path) == [{"id": 1, "name": "n1"}]
 
 
-def test_stream_file_of_another_format_is_told(home: TargetScene) -> None:
-    """Expect no JSON in a folder that is read as csv."""
-    folder = home.root / "streams/orders"
-    folder.mkdir(parents=True)
-    (folder / "defs.yaml").write_text(
-        "type: batch_pipeline.BatchStream\nattributes:\n  stream: orders\n"
-        "  source: {uri: ./in, format: csv}\n"
-    )
-    _, error = home.run_until_refused(schema(), record(1))
-    assert isinstance(error, ConfigurationError)
-    assert "reads csv files" in str(error)
+def test_stream_file_of_another_format_is_told(home: TargetHome) -> None:
+    home.describe("{uri: ./in, format: csv}")
+    home.refuses(ConfigurationError, "reads csv files", schema(), record(1))
 
 
-def test_stream_file_that_describes_another_stream_is_left_alone(home: TargetScene) -> None:
-    """Expect no folder of somebody else's to be written to."""
-    folder = home.root / "streams/orders"
-    folder.mkdir(parents=True)
-    text = "type: batch_pipeline.BatchStream\nattributes:\n  stream: other\n  source: {uri: ./in}\n"
-    (folder / "defs.yaml").write_text(text)
+def test_stream_file_that_describes_another_stream_is_left_alone(home: TargetHome) -> None:
+    folder = home.describe("{uri: ./in}", stream="other")
     _, error = home.run_until_refused(schema(), record(1))
     assert "describes another stream" in str(error)
     assert [path.name for path in folder.iterdir()] == ["defs.yaml"]
 
 
-def test_stream_file_that_is_written_holds_what_schema_says(home: TargetScene) -> None:
-    """Expect keys, columns and landing folder in a stream that can be loaded."""
+def test_stream_file_that_is_written_holds_what_schema_says(home: TargetHome) -> None:
     home.run(schema("sales/é", key_properties=["id"]), record(1, "sales/é"))
     (made,) = load_streams(home.root / "streams").values()
     assert made.name.startswith("sales_-")
@@ -315,8 +272,7 @@ def test_stream_file_that_is_written_holds_what_schema_says(home: TargetScene) -
     assert made.source.uri == to_uri(home.files(made.name)[0].parent)
 
 
-def test_stream_of_references_has_its_columns_inferred(home: TargetScene) -> None:
-    """Expect a SCHEMA that is no list of columns to be taken all the same."""
+def test_stream_of_references_has_its_columns_inferred(home: TargetHome) -> None:
     shape = {
         "properties": {"id": {"$ref": "#/$defs/id"}},
         "$defs": {"id": {"type": "integer"}},
@@ -324,20 +280,21 @@ def test_stream_of_references_has_its_columns_inferred(home: TargetScene) -> Non
     home.run(schema(schema=shape), {**record(1), "record": {"id": 1}})
     (made,) = load_streams(home.root / "streams").values()
     assert made.schema.declared is None
-    _, error = home.run_until_refused(schema(schema=shape), {**record(1), "record": {"id": "x"}})
-    assert isinstance(error, MessageError)
-    assert "Correct the record or the SCHEMA" in str(error)
+    home.refuses(
+        MessageError,
+        "Correct the record or the SCHEMA",
+        schema(schema=shape),
+        {**record(1), "record": {"id": "x"}},
+    )
 
 
-def test_stream_without_columns_has_them_inferred(home: TargetScene) -> None:
-    """Expect a tap that announces a stream before it knows of any column not to bind it to none."""
+def test_stream_without_columns_has_them_inferred(home: TargetHome) -> None:
     home.run(schema(schema={"properties": {}}, key_properties=[]), record(1))
     (made,) = load_streams(home.root / "streams").values()
     assert made.schema.declared is None
 
 
-def test_schema_that_refers_to_the_network_is_refused(home: TargetScene) -> None:
-    """Expect nothing to be fetched for a SCHEMA."""
+def test_schema_that_refers_to_the_network_is_refused(home: TargetHome) -> None:
     shape = {"properties": {"id": {"$ref": "http://127.0.0.1:9/x"}}}
     _, error = home.run_until_refused(schema(schema=shape))
     assert isinstance(error, MessageError)
@@ -345,8 +302,7 @@ def test_schema_that_refers_to_the_network_is_refused(home: TargetScene) -> None
     assert "nothing is fetched" in str(error)
 
 
-def test_landing_folder_that_is_a_file_is_told(home: TargetScene) -> None:
-    """Expect its name and the system's reason in one sentence."""
+def test_landing_folder_that_is_a_file_is_told(home: TargetHome) -> None:
     (home.root / "file").touch()
     _, error = home.run_until_refused(schema(), landing_root=str(home.root / "file"))
     assert isinstance(error, ConfigurationError)
@@ -355,9 +311,8 @@ def test_landing_folder_that_is_a_file_is_told(home: TargetScene) -> None:
 
 
 def test_landing_folder_that_vanishes_ends_the_target(
-    home: TargetScene, monkeypatch: pytest.MonkeyPatch
+    home: TargetHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect an error and no STATE where the folder vanishes before the file has its name."""
     landing = home.root / "home/landing/orders"
 
     def vanish(name: str) -> None:
@@ -365,14 +320,12 @@ def test_landing_folder_that_vanishes_ends_the_target(
             shutil.rmtree(landing)
 
     monkeypatch.setattr(landing_files, "failpoint", vanish)
-    printed, error = home.run_until_refused(schema(), record(1), state(1))
-    assert isinstance(error, ConfigurationError)
-    assert "The landing folder" in str(error)
+    printed = home.refuses(ConfigurationError, "The landing folder", schema(), record(1), state(1))
     assert printed == []
     assert home.files() == []
 
 
-def test_stream_without_a_file_gets_one_only_if_wanted(home: TargetScene) -> None:
+def test_stream_without_a_file_gets_one_only_if_wanted(home: TargetHome) -> None:
     """Expect `create_streams: false` to land and register, and to write no stream file."""
     home.run(schema(), record(1), create_streams=False)
     assert home.ids() == [1]
@@ -387,9 +340,8 @@ def test_stream_without_a_file_gets_one_only_if_wanted(home: TargetScene) -> Non
     st.integers(1, 4),
 )
 def test_printed_states_never_run_ahead_of_any_order(
-    home: TargetScene, said: list[str], bound: int
+    home: TargetHome, said: list[str], bound: int
 ) -> None:
-    """Expect STATEs in their order, the last one at the end, and every record once."""
     streams = ("a", "b", "c")
     before = {stream: len(home.records(stream)) for stream in streams}
     messages = [

@@ -11,7 +11,6 @@ _EVENTS = st.lists(
 
 
 def test_state_behind_a_pending_record_is_held_back() -> None:
-    """Expect the STATE before the record, and the other one once the record is durable."""
     states = PendingStates()
     states.receive(1, "first", pending=())
     states.receive(3, "second", pending=(2,))
@@ -22,7 +21,6 @@ def test_state_behind_a_pending_record_is_held_back() -> None:
 
 @given(_EVENTS)
 def test_states_are_those_of_a_rule_that_forgets_none(events: list[tuple[str, str]]) -> None:
-    """Expect the same as from keeping every STATE, and no more held than there are files."""
     states, kept = PendingStates(), list[int]()
     pending: dict[str, int] = {}
     for line, (what, stream) in enumerate(events, start=1):

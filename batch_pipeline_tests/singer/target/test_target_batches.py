@@ -20,7 +20,7 @@ from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.singer.parser import MessageError
 from batch_pipeline.singer.target.sink import LandingSink
 from batch_pipeline_tests.singer.target.target_fixture import (
-    TargetScene,
+    TargetHome,
     batch,
     batch_file,
     record,
@@ -29,17 +29,7 @@ from batch_pipeline_tests.singer.target.target_fixture import (
 )
 
 
-@pytest.fixture
-def home(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> TargetScene:
-    """A home that the environment names."""
-    made = TargetScene(root=tmp_path, database_url=database_url)
-    for name, value in made.environment.items():
-        monkeypatch.setenv(name, value)
-    return made
-
-
-def test_batch_comes_after_the_records_that_were_said_before_it(home: TargetScene) -> None:
-    """Expect ids in the order of the messages, the files of the BATCH where they lie, one STATE."""
+def test_batch_comes_after_the_records_that_were_said_before_it(home: TargetHome) -> None:
     path = batch_file(home.root / "theirs/a.jsonl.gz", 2, 3)
     printed = home.run(schema(), record(1), state(1), batch(f"file://{path}"), record(4), state(2))
     assert printed == [{"at": 1}, {"at": 2}]
@@ -47,7 +37,7 @@ def test_batch_comes_after_the_records_that_were_said_before_it(home: TargetScen
     assert home.files()[1] == path
 
 
-def test_batch_is_registered_before_its_state_is_printed(home: TargetScene) -> None:
+def test_batch_is_registered_before_its_state_is_printed(home: TargetHome) -> None:
     """Expect STATE right after a BATCH, although more messages follow."""
     path = batch_file(home.root / "theirs/a.jsonl.gz", 1)
     printed, _ = home.run_until_refused(schema(), batch(str(path)), state(1), b"nonsense")
@@ -60,16 +50,15 @@ def test_batch_is_registered_before_its_state_is_printed(home: TargetScene) -> N
     [("a b.gz", "a b.gz"), ("a b.gz", "a%20b.gz"), ("a%20b.gz", "a%20b.gz"), ("é.gz", "%C3%A9.gz")],
 )
 def test_batch_file_is_found_with_blanks_and_escapes(
-    home: TargetScene, name: str, written: str
+    home: TargetHome, name: str, written: str
 ) -> None:
-    """Expect names as they are, then decoded."""
     path = batch_file(home.root / "theirs" / name, 1)
     home.run(schema(), batch(f"file://{home.root}/theirs/{written}"))
     assert home.files() == [path]
 
 
 def test_batch_file_that_exists_in_both_spellings_is_the_one_that_was_written(
-    home: TargetScene,
+    home: TargetHome,
 ) -> None:
     """Expect what the SDK opens: the name as it stands in the message."""
     batch_file(home.root / "a b.gz", 1)
@@ -78,8 +67,7 @@ def test_batch_file_that_exists_in_both_spellings_is_the_one_that_was_written(
     assert home.ids() == [2]
 
 
-def test_batch_files_are_found_below_a_storage_root(home: TargetScene) -> None:
-    """Expect the folder of the tap to be replaced by the one that this process sees."""
+def test_batch_files_are_found_below_a_storage_root(home: TargetHome) -> None:
     batch_file(home.root / "here/a.gz", 1)
     config = {"storage": {"root": f"file://{home.root}/here"}}
     home.run(schema(), batch("file:///elsewhere/deep/a.gz"), batch_config=config)
@@ -94,30 +82,31 @@ def test_batch_files_are_found_below_a_storage_root(home: TargetScene) -> None:
     ],
 )
 def test_batch_with_two_entries_for_one_file_is_refused(
-    home: TargetScene, uris: Sequence[str]
+    home: TargetHome, uris: Sequence[str]
 ) -> None:
-    """Expect a file of the tap not to be passed over for another of its name."""
     batch_file(home.root / "here/a b.gz", 1)
     config = {"storage": {"root": str(home.root / "here")}}
-    printed, error = home.run_until_refused(schema(), batch(*uris), state(1), batch_config=config)
-    assert isinstance(error, MessageError)
-    assert f"two entries of `manifest` stand for here: {uris[0]} and {uris[1]}" in str(error)
+    printed = home.refuses(
+        MessageError,
+        f"two entries of `manifest` stand for here: {uris[0]} and {uris[1]}",
+        schema(),
+        batch(*uris),
+        state(1),
+        batch_config=config,
+    )
     assert (printed, home.files()) == ([], [])
 
 
-def test_batch_file_cannot_be_named_out_of_the_storage_root(home: TargetScene) -> None:
-    """Expect an escaped slash to be no way into another folder."""
+def test_batch_file_cannot_be_named_out_of_the_storage_root(home: TargetHome) -> None:
     batch_file(home.root / "outside.gz", 1)
     (home.root / "here").mkdir()
     config = {"storage": {"root": str(home.root / "here")}}
     said = batch("file:///theirs/..%2Foutside.gz")
-    _, error = home.run_until_refused(schema(), said, batch_config=config)
-    assert isinstance(error, MessageError)
-    assert "is not there" in str(error)
+    home.refuses(MessageError, "is not there", schema(), said, batch_config=config)
 
 
 @pytest.mark.guarantee("S1")
-def test_batch_file_outside_of_the_roots_is_not_read(home: TargetScene) -> None:
+def test_batch_file_outside_of_the_roots_is_not_read(home: TargetHome) -> None:
     """Expect the file and the key to be told, and a link to lead nowhere else either."""
     path = batch_file(home.root / "secret/a.gz", 1)
     (home.root / "theirs").mkdir()
@@ -131,33 +120,32 @@ def test_batch_file_outside_of_the_roots_is_not_read(home: TargetScene) -> None:
         assert "lies outside of" in str(error)
         assert f"{written} lies outside of `batch_roots`, so it was not opened" in str(error)
         assert (printed, home.files()) == ([], [])
-    _, error = home.run_until_refused(schema(), batch(str(path)), batch_roots=[])
-    assert isinstance(error, MessageError)
-    assert "lies outside of" in str(error)
+    home.refuses(MessageError, "lies outside of", schema(), batch(str(path)), batch_roots=[])
 
 
-def test_batch_file_that_a_link_names_is_registered_by_its_real_path(home: TargetScene) -> None:
-    """Expect the same file under two names to be one item."""
+def test_batch_file_that_a_link_names_is_registered_by_its_real_path(home: TargetHome) -> None:
     path = batch_file(home.root / "theirs/a.gz", 1)
     (home.root / "link.gz").symlink_to(path)
     home.run(schema(), batch(str(home.root / "link.gz")), batch(str(path)))
     assert home.files() == [path]
 
 
-def test_batch_file_with_a_line_that_is_too_long_is_refused(home: TargetScene) -> None:
-    """Expect `max_line_bytes` to hold in files, too."""
+def test_batch_file_with_a_line_that_is_too_long_is_refused(home: TargetHome) -> None:
     path = home.root / "a.gz"
     long = b'{"id": 2, "name": "' + b"x" * 3_000 + b'"}\n'
     path.write_bytes(gzip.compress(b'{"id": 1}\n' + long))
-    _, error = home.run_until_refused(schema(), batch(str(path)), max_line_bytes=2_000)
-    assert isinstance(error, MessageError)
-    assert "line 2 has more than 2000 bytes" in str(error)
+    home.refuses(
+        MessageError,
+        "line 2 has more than 2000 bytes",
+        schema(),
+        batch(str(path)),
+        max_line_bytes=2_000,
+    )
     exact = len(long) - 1
     assert home.run(schema(), batch(str(path)), state(1), max_line_bytes=exact) == [{"at": 1}]
 
 
-def test_batch_with_a_file_that_vanished_registers_none(home: TargetScene) -> None:
-    """Expect all files of a manifest or none, and no STATE after it."""
+def test_batch_with_a_file_that_vanished_registers_none(home: TargetHome) -> None:
     path = batch_file(home.root / "a.gz", 1)
     printed, error = home.run_until_refused(
         schema(), state(1), batch(str(path), f"{home.root}/gone.gz"), state(2)
@@ -204,9 +192,8 @@ _gzip = partial(gzip.compress, mtime=0)  # names of tests are the same in every 
     ],
 )
 def test_batch_file_unlike_its_message_is_told(
-    home: TargetScene, content: bytes, changes: dict[str, Any], problem: str
+    home: TargetHome, content: bytes, changes: dict[str, Any], problem: str
 ) -> None:
-    """Expect each kind of lie to be an error of its line that says what is wrong."""
     path = home.root / "a.gz"
     path.write_bytes(content)
     _, error = home.run_until_refused(schema(), batch(str(path), **changes))
@@ -215,54 +202,48 @@ def test_batch_file_unlike_its_message_is_told(
     assert home.files() == []
 
 
-def test_batch_with_the_right_checksum_is_taken(home: TargetScene) -> None:
-    """Expect checksums of our own messages to be compared."""
+def test_batch_with_the_right_checksum_is_taken(home: TargetHome) -> None:
     path = batch_file(home.root / "a.gz", 1)
     home.run(schema(), batch(str(path), sha256=[sha256(path.read_bytes()).hexdigest()]))
     assert home.ids() == [1]
 
 
-def test_batch_in_a_storage_of_another_kind_is_told(home: TargetScene) -> None:
-    """Expect a bucket to be named as what it is."""
+def test_batch_in_a_storage_of_another_kind_is_told(home: TargetHome) -> None:
     _, error = home.run_until_refused(schema(), batch("gs://bucket/a.gz"))
     assert "lies in a gs storage; expected a file on a disk of this machine" in str(error)
 
 
-def test_batch_that_is_sent_again_is_registered_once(home: TargetScene) -> None:
-    """Expect a tap that resumes to change nothing."""
+def test_batch_that_is_sent_again_is_registered_once(home: TargetHome) -> None:
     path = batch_file(home.root / "a.gz", 1)
     assert home.run(schema(), batch(str(path)), state(1)) == [{"at": 1}]
     assert home.run(schema(), batch(str(path)), state(2)) == [{"at": 2}]
     assert home.files() == [path]
 
 
-def test_batch_file_that_was_overwritten_is_refused(home: TargetScene) -> None:
-    """Expect new content under a known name not to be lost silently."""
+def test_batch_file_that_was_overwritten_is_refused(home: TargetHome) -> None:
     path = batch_file(home.root / "a.gz", 1)
     home.run(schema(), batch(str(path)))
     batch_file(path, 2, 3)
-    printed, error = home.run_until_refused(schema(), batch(str(path)), state(2))
-    assert isinstance(error, ConfigurationError)
-    assert "was registered before" in str(error)
+    printed = home.refuses(
+        ConfigurationError, "was registered before", schema(), batch(str(path)), state(2)
+    )
     assert printed == []
 
 
-def test_batch_with_one_overwritten_file_registers_none(home: TargetScene) -> None:
-    """Expect a new file beside one that was overwritten to get no id either."""
+def test_batch_with_one_overwritten_file_registers_none(home: TargetHome) -> None:
     path = batch_file(home.root / "a.gz", 1)
     home.run(schema(), batch(str(path)))
     batch_file(path, 2, 3)
     fresh = batch_file(home.root / "b.gz", 4)
-    _, error = home.run_until_refused(schema(), batch(str(fresh), str(path)))
-    assert isinstance(error, ConfigurationError)
-    assert "was registered before" in str(error)
+    home.refuses(
+        ConfigurationError, "was registered before", schema(), batch(str(fresh), str(path))
+    )
     assert home.files() == [path]
 
 
 def test_batch_file_that_cannot_be_copied_leaves_no_copy_of_others(
-    home: TargetScene, monkeypatch: pytest.MonkeyPatch
+    home: TargetHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect a full disk at the second file to leave none in the landing folder."""
     paths = [batch_file(home.root / name, 1) for name in ("a.jsonl.gz", "b.jsonl.gz")]
     real, copied = shutil.copyfileobj, list[int]()
 
@@ -273,14 +254,17 @@ def test_batch_file_that_cannot_be_copied_leaves_no_copy_of_others(
         real(source, target, length)
 
     monkeypatch.setattr(shutil, "copyfileobj", full)
-    _, error = home.run_until_refused(schema(), batch(*map(str, paths)), batch_files="copy")
-    assert isinstance(error, ConfigurationError)
-    assert "The landing folder" in str(error)
+    home.refuses(
+        ConfigurationError,
+        "The landing folder",
+        schema(),
+        batch(*map(str, paths)),
+        batch_files="copy",
+    )
     assert (home.landed(), home.files()) == ([], [])
 
 
-def test_batch_files_are_copied_where_that_is_asked_for(home: TargetScene) -> None:
-    """Expect the bytes of the file in the landing folder under a name of ours."""
+def test_batch_files_are_copied_where_that_is_asked_for(home: TargetHome) -> None:
     path = batch_file(home.root / "a.jsonl.gz", 1)
     home.run(schema(), batch(str(path)), batch_files="copy")
     (landed,) = home.files()
@@ -288,22 +272,15 @@ def test_batch_files_are_copied_where_that_is_asked_for(home: TargetScene) -> No
     assert landed.parent == home.root / "home/landing/orders"
 
 
-def test_batch_of_parquet_stays_where_it_lies(home: TargetScene) -> None:
-    """Expect the format of each file to be found out when it is read."""
+def test_batch_of_parquet_stays_where_it_lies(home: TargetHome) -> None:
     path = home.root / "a.parquet"
     pq.write_table(pa.table({"id": [1, 2]}), path)
     home.run(schema(), batch(str(path), encoding={"format": "parquet", "compression": "gzip"}))
     assert home.files() == [path]
 
 
-def test_batch_of_parquet_is_rewritten_for_a_stream_of_json_lines(home: TargetScene) -> None:
-    """Expect the records in a file that the stream can read."""
-    folder = home.root / "streams/orders"
-    folder.mkdir(parents=True)
-    (folder / "defs.yaml").write_text(
-        "type: batch_pipeline.BatchStream\nattributes:\n  stream: orders\n"
-        "  source: {uri: ./in, format: jsonl}\n"
-    )
+def test_batch_of_parquet_is_rewritten_for_a_stream_of_json_lines(home: TargetHome) -> None:
+    home.describe("{uri: ./in, format: jsonl}")
     path = home.root / "a.parquet"
     pq.write_table(pa.table({"id": [1, 2], "name": ["a", None]}), path)
     said = batch(str(path), encoding={"format": "parquet"})
@@ -313,7 +290,7 @@ def test_batch_of_parquet_is_rewritten_for_a_stream_of_json_lines(home: TargetSc
     assert home.files()[0].name.endswith(".jsonl.gz")
 
 
-def test_stream_map_is_applied_to_the_files_of_a_batch(home: TargetScene) -> None:
+def test_stream_map_is_applied_to_the_files_of_a_batch(home: TargetHome) -> None:
     """Expect no masked column in clear: files are rewritten where a map changes records."""
     path = batch_file(home.root / "a.gz", 1, 2)
     maps = {"orders": {"name": None, "__filter__": "id != 2"}}
@@ -322,24 +299,21 @@ def test_stream_map_is_applied_to_the_files_of_a_batch(home: TargetScene) -> Non
     assert path not in home.files()
 
 
-def test_stream_that_a_map_removes_takes_no_batch(home: TargetScene) -> None:
-    """Expect a removed stream to be passed over."""
+def test_stream_that_a_map_removes_takes_no_batch(home: TargetHome) -> None:
     path = batch_file(home.root / "a.gz", 1)
     printed = home.run(schema(), batch(str(path)), state(1), stream_maps={"orders": None})
     assert printed == [{"at": 1}]
     assert home.files() == []
 
 
-def test_metadata_columns_are_added_to_the_files_of_a_batch(home: TargetScene) -> None:
-    """Expect what RECORDs get, with the version of the BATCH."""
+def test_metadata_columns_are_added_to_the_files_of_a_batch(home: TargetHome) -> None:
     path = batch_file(home.root / "a.gz", 1)
     home.run(schema(), batch(str(path), version=3), add_record_metadata=True)
     (found,) = home.records()
     assert (found["id"], found["_sdc_table_version"]) == (1, 3)
 
 
-def test_batch_file_without_records_is_left_out(home: TargetScene) -> None:
-    """Expect no item for a file that says nothing."""
+def test_batch_file_without_records_is_left_out(home: TargetHome) -> None:
     path = home.root / "a.gz"
     path.write_bytes(gzip.compress(b""))
     assert home.run(schema(), batch(str(path)), state(1)) == [{"at": 1}]
@@ -360,9 +334,8 @@ class _LoudTarget(TargetBatchPipeline):
     default_sink_class = _LoudSink
 
 
-def test_sink_of_ones_own_reads_batches_in_its_own_way(home: TargetScene) -> None:
-    """Expect the SDK's extension point to be called, and its records to be acknowledged."""
+def test_sink_of_ones_own_reads_batches_in_its_own_way(home: TargetHome) -> None:
     path = batch_file(home.root / "a.gz", 1, 2)
-    loud = TargetScene(root=home.root, database_url=home.database_url, target_class=_LoudTarget)
+    loud = TargetHome(root=home.root, database_url=home.database_url, target_class=_LoudTarget)
     assert loud.run(schema(), batch(str(path)), state(1)) == [{"at": 1}]
     assert loud.records() == [{"id": 1}, {"id": 2}]

@@ -16,7 +16,7 @@ from batch_pipeline.singer.parser import BatchEncoding, BatchMessage, MessageErr
 from batch_pipeline.singer.target.batches import fetch_entry, locate
 from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.singer.target.target_fixture import (
-    TargetScene,
+    TargetHome,
     batch,
     record,
     schema,
@@ -29,10 +29,10 @@ from batch_pipeline_tests.store_faults import Faults
 @pytest.fixture
 def home(
     tmp_path: Path, database_url: str, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> TargetScene:
+) -> TargetHome:
     """A home that the environment names, whose target reads BATCH files of the bucket, too."""
     roots = {"batch_roots": [str(tmp_path), bucket]}
-    made = TargetScene(root=tmp_path, database_url=database_url, config=roots)
+    made = TargetHome(root=tmp_path, database_url=database_url, config=roots)
     for name, value in made.environment.items():
         monkeypatch.setenv(name, value)
     return made
@@ -50,7 +50,7 @@ def batch_object(uri: str, *numbers: int) -> str:
     return uri
 
 
-def items(home: TargetScene) -> list[tuple[str, int, str | None]]:
+def items(home: TargetHome) -> list[tuple[str, int, str | None]]:
     """The registered locations with size and ETag, in the order of their ids."""
     query = "SELECT location, size_bytes, etag FROM batch_pipeline.item ORDER BY id"
     with psycopg.connect(home.database_url) as connection:
@@ -63,18 +63,7 @@ def ids(locations: list[str]) -> list[int]:
     return [json.loads(line)["id"] for text in texts for line in text.splitlines()]
 
 
-def lands_in(home: TargetScene, root: str) -> None:
-    """Describe the stream `orders` with a landing there."""
-    folder = home.root / "streams/orders"
-    folder.mkdir(parents=True)
-    (folder / "defs.yaml").write_text(
-        "type: batch_pipeline.BatchStream\nattributes:\n  stream: orders\n"
-        f"  source: {{uri: '{root}', format: jsonl}}\n  storage: {{root: ./out}}\n"
-    )
-
-
-def test_batch_in_s3_is_registered_where_it_lies(home: TargetScene, bucket: str) -> None:
-    """Expect the URI as it stands in the message, with the version that was checked."""
+def test_batch_in_s3_is_registered_where_it_lies(home: TargetHome, bucket: str) -> None:
     uris = [batch_object(f"{bucket}/theirs/{name}", 1) for name in ("a b%20é.gz", "b.gz")]
     sums = [sha256(content(uri)).hexdigest() for uri in uris]
     assert home.run(schema(), batch(*uris, sha256=sums), state(1)) == [{"at": 1}]
@@ -86,8 +75,7 @@ def test_batch_in_s3_is_registered_where_it_lies(home: TargetScene, bucket: str)
     assert len(items(home)) == 2
 
 
-def test_batch_in_s3_is_fetched_once(home: TargetScene, bucket: str, faults: Faults) -> None:
-    """Expect one HEAD and one GET for a file, also where a map rewrites its records."""
+def test_batch_in_s3_is_fetched_once(home: TargetHome, bucket: str, faults: Faults) -> None:
     uri = batch_object(f"{bucket}/a.gz", 1, 2)
     home.run(schema(), batch(uri))
     assert (faults.count("HEAD"), faults.count("GET")) == (1, 1)
@@ -96,8 +84,7 @@ def test_batch_in_s3_is_fetched_once(home: TargetScene, bucket: str, faults: Fau
     assert home.landed() != []
 
 
-def test_batch_in_s3_is_copied_where_that_is_asked_for(home: TargetScene, bucket: str) -> None:
-    """Expect the bytes of the object in the landing folder under a name of ours."""
+def test_batch_in_s3_is_copied_where_that_is_asked_for(home: TargetHome, bucket: str) -> None:
     uri = batch_object(f"{bucket}/a.gz", 1)
     home.run(schema(), batch(uri), batch_files="copy")
     (landed,) = home.files()
@@ -107,9 +94,8 @@ def test_batch_in_s3_is_copied_where_that_is_asked_for(home: TargetScene, bucket
 
 @pytest.mark.parametrize("written", ["file:///elsewhere/a%20b.gz", "s3://elsewhere/a b.gz"])
 def test_batch_files_are_found_below_a_root_in_s3(
-    home: TargetScene, bucket: str, written: str
+    home: TargetHome, bucket: str, written: str
 ) -> None:
-    """Expect names as they are, then decoded, below the root that this process sees."""
     uri = batch_object(f"{bucket}/here/a b.gz", 1)
     config = {"storage": {"root": f"{bucket}/here/"}}
     home.run(schema(), batch(written), batch_config=config)
@@ -126,9 +112,8 @@ def test_batch_files_are_found_below_a_root_in_s3(
     ],
 )
 def test_batch_in_s3_that_is_not_what_it_says_is_refused(
-    home: TargetScene, bucket: str, name: str, said: str
+    home: TargetHome, bucket: str, name: str, said: str
 ) -> None:
-    """Expect the URI and what is wrong with it, and nothing registered."""
     S3.put(f"{bucket}/bad.gz", gzip.compress(b'{"name":"a"}\n', mtime=0))
     S3.put(f"{bucket}/plain.gz", b'{"id":1}\n')
     uris = batch_object(f"{bucket}/a.gz", 1), f"{bucket}/{name}"
@@ -140,20 +125,16 @@ def test_batch_in_s3_that_is_not_what_it_says_is_refused(
 
 
 def test_batch_in_s3_that_was_written_anew_is_not_taken_twice(
-    home: TargetScene, bucket: str
+    home: TargetHome, bucket: str
 ) -> None:
-    """Expect other content of the same size under a registered name to be refused."""
     uri = batch_object(f"{bucket}/a.gz", 1)
     home.run(schema(), batch(uri))
     batch_object(uri, 2)
-    _, error = home.run_until_refused(schema(), batch(uri), state(1))
-    assert isinstance(error, ConfigurationError)
-    assert "was registered before" in str(error)
+    home.refuses(ConfigurationError, "was registered before", schema(), batch(uri), state(1))
     assert len(items(home)) == 1
 
 
 def test_batch_in_s3_that_is_written_anew_while_it_is_read_is_refused(bucket: str) -> None:
-    """Expect what is checked to be the version that is registered, or an error."""
     uri = batch_object(f"{bucket}/a.gz", 1)
     said = BatchMessage(
         line=2,
@@ -168,21 +149,19 @@ def test_batch_in_s3_that_is_written_anew_while_it_is_read_is_refused(bucket: st
 
 
 def test_batch_of_a_store_that_refuses_can_come_again(
-    home: TargetScene, bucket: str, faults: Faults
+    home: TargetHome, bucket: str, faults: Faults
 ) -> None:
-    """Expect an error that asks to run again, no STATE, and all to be taken then."""
     uri = batch_object(f"{bucket}/a.gz", 1)
     faults.refuse(403, "ExpiredToken", method="GET", times=1)
-    printed, error = home.run_until_refused(schema(), batch(uri), state(1))
-    assert isinstance(error, RetryableError)
-    assert "does not accept the credentials" in str(error)
+    printed = home.refuses(
+        RetryableError, "does not accept the credentials", schema(), batch(uri), state(1)
+    )
     assert (printed, items(home)) == ([], [])
     assert home.run(schema(), batch(uri), state(1)) == [{"at": 1}]
 
 
-def test_records_land_in_s3(home: TargetScene, bucket: str) -> None:
-    """Expect whole objects, registered with their ETag, before their STATE."""
-    lands_in(home, f"{bucket}/landing")
+def test_records_land_in_s3(home: TargetHome, bucket: str) -> None:
+    home.describe(f"{{uri: '{bucket}/landing', format: jsonl}}")
     said = [schema(), record(1), record(2), record(3), state(1)]
     assert home.run(*said, max_records=2) == [{"at": 1}]
     found = items(home)
@@ -193,9 +172,8 @@ def test_records_land_in_s3(home: TargetScene, bucket: str) -> None:
     ]
 
 
-def test_batch_on_a_disk_is_copied_into_s3(home: TargetScene, bucket: str) -> None:
-    """Expect the same bytes in the landing."""
-    lands_in(home, f"{bucket}/landing")
+def test_batch_on_a_disk_is_copied_into_s3(home: TargetHome, bucket: str) -> None:
+    home.describe(f"{{uri: '{bucket}/landing', format: jsonl}}")
     path = home.root / "a.gz"
     path.write_bytes(lines(1, 2))
     home.run(schema(), batch(str(path)), batch_files="copy")
@@ -205,25 +183,23 @@ def test_batch_on_a_disk_is_copied_into_s3(home: TargetScene, bucket: str) -> No
 
 
 def test_landing_in_s3_that_cannot_be_written_is_told(
-    home: TargetScene, bucket: str, faults: Faults
+    home: TargetHome, bucket: str, faults: Faults
 ) -> None:
-    """Expect the landing and the reason, no STATE, and an error by who can mend it."""
-    lands_in(home, f"{bucket}/landing")
+    home.describe(f"{{uri: '{bucket}/landing', format: jsonl}}")
     faults.refuse(403, "AccessDenied", method="PUT", times=1)
     faults.refuse(403, "ExpiredToken", method="PUT", times=1)
     for kind in (ConfigurationError, RetryableError):
-        printed, error = home.run_until_refused(schema(), record(1), state(1))
-        assert isinstance(error, kind)
-        assert f"{bucket}/landing cannot be written" in str(error)
+        printed = home.refuses(
+            kind, f"{bucket}/landing cannot be written", schema(), record(1), state(1)
+        )
         assert (printed, items(home)) == ([], [])
     assert home.run(schema(), record(1), state(1)) == [{"at": 1}]
 
 
 def test_target_that_ends_before_an_object_is_sent_leaves_nothing(
-    home: TargetScene, bucket: str, monkeypatch: pytest.MonkeyPatch
+    home: TargetHome, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect neither an object nor a STATE for what was not landed."""
-    lands_in(home, f"{bucket}/landing")
+    home.describe(f"{{uri: '{bucket}/landing', format: jsonl}}")
     monkeypatch.setenv(VARIABLE, "target.before_rename=raise")
     printed, error = home.run_until_refused(schema(), record(1), state(1))
     assert isinstance(error, RuntimeError)
@@ -231,15 +207,6 @@ def test_target_that_ends_before_an_object_is_sent_leaves_nothing(
     assert (printed, Root(f"{bucket}/landing").names()) == ([], [])
 
 
-def test_object_that_goes_between_messages_is_told(home: TargetScene, bucket: str) -> None:
-    """Expect a file that is not there any more to be named."""
-    uri = batch_object(f"{bucket}/a.gz", 1)
-    S3.delete(uri)
-    _, error = home.run_until_refused(schema(), batch(uri))
-    assert f"{uri} is not there" in str(error)
-
-
-def test_landing_root_in_a_bucket_is_refused(home: TargetScene) -> None:
-    """Expect to be told where a bucket can be named instead."""
+def test_landing_root_in_a_bucket_is_refused(home: TargetHome) -> None:
     with pytest.raises(InvalidValueError, match=r"source\.uri: s3://"):
         home.run(schema(), landing_root="s3://bucket/landing")

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from batch_pipeline_tests.singer.target.target_fixture import TargetScene, record, schema, state
+from batch_pipeline_tests.singer.target.target_fixture import TargetHome, record, schema, state
 
 COMMAND = [sys.executable, "-m", "batch_pipeline.cli.target", "--config"]
 
 
 @pytest.fixture
-def home(tmp_path: Path, database_url: str) -> TargetScene:
+def home(tmp_path: Path, database_url: str) -> TargetHome:
     """A home for processes."""
-    return TargetScene(root=tmp_path, database_url=database_url)
+    return TargetHome(root=tmp_path, database_url=database_url)
 
 
-def _command(home: TargetScene, **config: Any) -> list[str]:
+def _command(home: TargetHome, **config: Any) -> list[str]:
     path = home.root / "config.json"
     path.write_text(json.dumps(config))
     return [*COMMAND, str(path)]
@@ -36,7 +36,7 @@ def _said(first: int, last: int) -> bytes:
 
 
 def _run(
-    home: TargetScene, said: bytes, failpoints: str = "", **config: Any
+    home: TargetHome, said: bytes, failpoints: str = "", **config: Any
 ) -> subprocess.CompletedProcess[bytes]:
     environment = {**os.environ, **home.environment, "BATCH_PIPELINE_FAILPOINTS": failpoints}
     return subprocess.run(
@@ -55,11 +55,8 @@ def _run(
     ],
 )
 def test_killed_target_goes_on_from_its_last_state_without_a_loss(
-    home: TargetScene, point: str
+    home: TargetHome, point: str
 ) -> None:
-    """Expect no half file, no row without a file, every record there, and only those after the
-    last printed STATE twice.
-    """
     killed = _run(home, _said(1, 6), f"{point}=kill", max_records=3)
     assert killed.returncode == -signal.SIGKILL
     states = [json.loads(line)["at"] for line in killed.stdout.splitlines()]
@@ -74,8 +71,7 @@ def test_killed_target_goes_on_from_its_last_state_without_a_loss(
     assert not [name for name in home.landed() if name.startswith(".")]
 
 
-def test_target_that_is_told_to_end_lands_what_it_has(home: TargetScene) -> None:
-    """Expect SIGTERM to be heard while the tap is silent, and all that was printed to be there."""
+def test_target_that_is_told_to_end_lands_what_it_has(home: TargetHome) -> None:
     environment = {**os.environ, **home.environment}
     with subprocess.Popen(
         _command(home, max_age_seconds=3600),
@@ -97,7 +93,7 @@ def test_target_that_is_told_to_end_lands_what_it_has(home: TargetScene) -> None
     assert not [name for name in home.landed() if name.startswith(".")]
 
 
-def test_silent_tap_does_not_keep_records_from_landing(home: TargetScene) -> None:
+def test_silent_tap_does_not_keep_records_from_landing(home: TargetHome) -> None:
     """Expect STATE after the age bound, although no further line comes."""
     environment = {**os.environ, **home.environment}
     with subprocess.Popen(
@@ -126,9 +122,8 @@ def test_silent_tap_does_not_keep_records_from_landing(home: TargetScene) -> Non
     ],
 )
 def test_config_with_a_mistake_ends_the_target_with_one_sentence(
-    home: TargetScene, config: dict[str, Any], told: str
+    home: TargetHome, config: dict[str, Any], told: str
 ) -> None:
-    """Expect the key, exit code 1 and no traceback."""
     ended = _run(home, _said(1, 1), **config)
     assert ended.returncode == 1
     assert told in ended.stderr.decode()
@@ -137,9 +132,8 @@ def test_config_with_a_mistake_ends_the_target_with_one_sentence(
 
 @pytest.mark.parametrize("text", [None, "{"])
 def test_config_that_cannot_be_read_ends_the_target_with_one_sentence(
-    home: TargetScene, text: str | None
+    home: TargetHome, text: str | None
 ) -> None:
-    """Expect a missing or broken config file to be told without a traceback."""
     path = home.root / "broken.json"
     if text is not None:
         path.write_text(text)
@@ -149,8 +143,7 @@ def test_config_that_cannot_be_read_ends_the_target_with_one_sentence(
     assert b"Traceback" not in ended.stderr
 
 
-def test_target_tells_about_itself_without_a_home(home: TargetScene) -> None:
-    """Expect `--about` to open nothing, and to name BATCH."""
+def test_target_tells_about_itself_without_a_home(home: TargetHome) -> None:
     command = [*COMMAND[:-1], "--about", "--format", "json"]
     environment = {**os.environ, **home.environment}
     told = subprocess.run(command, capture_output=True, check=True, env=environment)

@@ -8,15 +8,15 @@ import pytest
 from singer_sdk.testing import get_target_test_class
 
 from batch_pipeline.cli.target import TargetBatchPipeline
-from batch_pipeline_tests.singer.target.target_fixture import TargetScene
+from batch_pipeline_tests.singer.target.target_fixture import TargetHome
 
 
 @pytest.fixture(autouse=True)
 def home(
     tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[TargetScene]:
+) -> Iterator[TargetHome]:
     """A home of its own for each test; the SDK takes over the signals, which are given back."""
-    scene = TargetScene(root=tmp_path, database_url=database_url)
+    scene = TargetHome(root=tmp_path, database_url=database_url)
     for name, value in scene.environment.items():
         monkeypatch.setenv(name, value)
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
