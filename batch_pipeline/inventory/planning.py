@@ -1,6 +1,6 @@
 """Plan batches: cut the new items of a job into id ranges, or given items into lists of ids.
 
-Also reads planned batches, with the status of their latest attempt.
+Also reads planned batches with the status of their latest attempt, and the throughput of jobs.
 """
 
 import json
@@ -9,13 +9,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import chain
+from statistics import median
 from typing import Any, Protocol
 
 import sqlalchemy as sa
 
 from batch_pipeline.inventory import batch_states
 from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row, live_parts
-from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.connection import lock_planning, transaction
 from batch_pipeline.inventory.jobs import (
     ALL_IDS,
     Gap,
@@ -25,12 +26,16 @@ from batch_pipeline.inventory.jobs import (
     of_stream,
     open_job,
 )
-from batch_pipeline.inventory.locks import lock_planning
 from batch_pipeline.inventory.migrate import ensure_revision_unchanged
 from batch_pipeline.inventory.tables import attempt, batch, batch_state, job
-from batch_pipeline.inventory.throughput import estimate, recent_throughput
-from batch_pipeline.model.backfill import Estimate, cut_lists
-from batch_pipeline.model.batch import Batch, BatchState, BatchStatus, parse_partition_key
+from batch_pipeline.model.backfill import Estimate, Throughput, cut_lists
+from batch_pipeline.model.batch import (
+    AttemptStatus,
+    Batch,
+    BatchState,
+    BatchStatus,
+    parse_partition_key,
+)
 from batch_pipeline.model.errors import (
     BatchSupersededError,
     InvalidValueError,
@@ -422,4 +427,51 @@ def late_items(planned_batch: Batch) -> sa.Select[int]:
             batch.c.first_id <= planned_batch.id_range.last_id,
             batch.c.last_id >= planned_batch.id_range.first_id,
         )
+    )
+
+
+LAST_ATTEMPTS = 50
+
+
+def recent_throughput(
+    connection: sa.Connection, *candidates: sa.ColumnElement[bool]
+) -> Throughput | None:
+    """Return the throughput of the first candidate with a successful attempt, None without any.
+
+    Each candidate is a condition on jobs; their newest 50 attempts count.
+    """
+    for condition in candidates:
+        seconds = sa.extract("epoch", attempt.c.finished_at - attempt.c.started_at)
+        query = (
+            sa.select(sa.cast(seconds, sa.Double).label("seconds"), batch.c.weight, job.c.name)
+            .select_from(attempt)
+            .join(batch, batch.c.id == attempt.c.batch_id)
+            .join(job, job.c.id == batch.c.job_id)
+            .where(condition, attempt.c.status == AttemptStatus.SUCCEEDED)
+            .order_by(attempt.c.id.desc())
+            .limit(LAST_ATTEMPTS)
+        )
+        rows = connection.execute(query).all()
+        if rows:
+            speeds = [row.weight / row.seconds for row in rows if row.seconds > 0]
+            speed = median(speeds) if speeds else 0.0
+            return Throughput(
+                job=rows[0].name,
+                attempts=len(rows),
+                seconds_per_batch=median(row.seconds for row in rows),
+                weight_per_second=speed or None,
+            )
+    return None
+
+
+def estimate(cuts: Iterable[Cut], limits: Limits, throughput: Throughput | None) -> Estimate:
+    """Sum up cuts as an estimate, in constant memory."""
+    batches = items = weight = oversized = 0
+    for cut in cuts:
+        batches += 1
+        items += cut.count
+        weight += cut.weight
+        oversized += cut.weight > limits.max_weight
+    return Estimate(
+        batches=batches, items=items, weight=weight, oversized=oversized, pace=throughput
     )

@@ -13,9 +13,8 @@ import sqlalchemy as sa
 
 from batch_pipeline.inventory import batch_states
 from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row, planned_ids
-from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.connection import lock_planning, transaction
 from batch_pipeline.inventory.jobs import job_with_late_arrivals
-from batch_pipeline.inventory.locks import lock_planning
 from batch_pipeline.inventory.meta_tables.reflected_table import MetaItem, ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
 from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, job

@@ -12,8 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.connection import transaction
-from batch_pipeline.inventory.locks import LockClass, lock_in_transaction
+from batch_pipeline.inventory.connection import LockClass, lock_in_transaction, transaction
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.watermarks import WatermarkReading

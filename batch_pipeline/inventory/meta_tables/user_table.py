@@ -15,8 +15,11 @@ from batch_pipeline.inventory.connection import transaction
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.connection import read_one_statement, read_transaction
 from batch_pipeline.inventory.meta_tables.cutting import cuts_before_bad_weight
-from batch_pipeline.inventory.meta_tables.queries import RangeFacts
-from batch_pipeline.inventory.meta_tables.reflected_table import MetaItem, ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.reflected_table import (
+    MetaItem,
+    RangeFacts,
+    ReflectedMetaTable,
+)
 from batch_pipeline.inventory.meta_tables.sources import MetaSource, MetaSources, SourceTerms
 from batch_pipeline.inventory.meta_tables.watermarks import (
     SettleBy,
