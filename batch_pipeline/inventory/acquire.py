@@ -16,7 +16,7 @@ from importlib import resources
 from itertools import zip_longest
 from math import inf
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID, uuid4
 
 import sqlalchemy as sa
@@ -41,7 +41,8 @@ from batch_pipeline.inventory.jobs import (
     merge_with_next_run,
 )
 from batch_pipeline.inventory.meta_tables.reflected_table import CutStatements
-from batch_pipeline.inventory.splitting import SplitSource, split_first_dead
+from batch_pipeline.inventory.meta_tables.sources import MetaSource
+from batch_pipeline.inventory.splitting import split_first_dead
 from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, job
 from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
 from batch_pipeline.model.errors import JobPausedError
@@ -328,36 +329,6 @@ def _insert_batch_statement() -> sa.Select[Any]:
 INSERT_BATCH = _insert_batch_statement()
 
 
-class AcquireSource(SplitSource, Protocol):
-    """A meta table that batches can be acquired from."""
-
-    def next_cut(self, after_id: int | None, last_id: int, limits: Limits) -> Cut | None:
-        """Cut the next batch above `after_id` (None: from the first row).
-
-        Ends at `last_id` and the high watermark. None if there is no item up to there.
-        """
-        ...
-
-    def known_high_watermark(self) -> int | None:
-        """Return the high watermark, at most one second old."""
-        ...
-
-    def cut_statements(self, inventory: sa.Engine) -> CutStatements | None:
-        """Return the statements that cut a batch, for the inventory's connection to execute.
-
-        None if only the table's own connection can execute them.
-        """
-        ...
-
-    def check_not_restarted(self, job: str, planned_up_to: int) -> None:
-        """Check that new ids are above the planned ones.
-
-        Raises:
-            MetaTableRestartedError: the table's ids start again.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcquireRequest:
     """A request for the next batch of a job, within a window of ids.
@@ -384,7 +355,7 @@ class Acquirer:
         self._swept: dict[int, float] = {}
         self._mutex = threading.Lock()
 
-    def acquire(self, request: AcquireRequest, source: AcquireSource) -> Attempt | None:
+    def acquire(self, request: AcquireRequest, source: MetaSource) -> Attempt | None:
         """Start an attempt on the next batch; None if nothing is left.
 
         The caller owns the attempt and must end it; its lease is renewed until then. If the server
@@ -406,9 +377,7 @@ class Acquirer:
             self._attempts.heartbeat.expire_unconfirmed(token)
             raise
 
-    def _acquire(
-        self, request: AcquireRequest, source: AcquireSource, token: UUID
-    ) -> Attempt | None:
+    def _acquire(self, request: AcquireRequest, source: MetaSource, token: UUID) -> Attempt | None:
         job_id = self._job_ids.get(_key(request.terms))
         must_sweep = job_id is None or self._is_sweep_due(job_id)
         acquired = None if must_sweep else self._in_server(request, source, job_id)
@@ -437,7 +406,7 @@ class Acquirer:
         return acquired
 
     def _in_server(
-        self, request: AcquireRequest, source: AcquireSource, job_id: int | None
+        self, request: AcquireRequest, source: MetaSource, job_id: int | None
     ) -> Attempt | None:
         """Acquire in one round trip if the job is known and the table is in the same database."""
         if job_id is None or request.window.last_id != MAX_ID:
@@ -494,7 +463,7 @@ class Acquirer:
         connection: sa.Connection,
         job_record: Job,
         request: AcquireRequest,
-        source: AcquireSource,
+        source: MetaSource,
         token: UUID,
     ) -> Attempt | None:
         """Take a failed batch, or split a dead one and take its first half."""
@@ -503,7 +472,7 @@ class Acquirer:
         acquired = _take(connection, TAKE_ANY, values)[1]
         if acquired is not None or not job_record.bisect:
             return acquired
-        halves = split_first_dead(connection, job_record.id, request.window, source)
+        halves = split_first_dead(connection, job_record.id, request.window, source.table)
         return None if halves is None else _take(connection, TAKE_FIRST, values)[1]
 
     def _values(self, job_id: int, request: AcquireRequest, token: UUID) -> dict[str, Any]:
@@ -527,7 +496,7 @@ class Acquirer:
         connection: sa.Connection,
         job_record: Job,
         request: AcquireRequest,
-        source: AcquireSource,
+        source: MetaSource,
         token: UUID,
     ) -> Attempt | None:
         for gap in gaps(connection, job_record.id, request.window):

@@ -9,12 +9,18 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time
 from heapq import merge
 from itertools import chain
-from typing import Protocol
 
 import sqlalchemy as sa
 
 from batch_pipeline.inventory import status
-from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row, live_parts
+from batch_pipeline.inventory.batch_states import (
+    BATCH_ROW,
+    batch_from_row,
+    live_parts,
+    read_statuses,
+    status_from_row,
+    status_query,
+)
 from batch_pipeline.inventory.connection import lock_planning, transaction
 from batch_pipeline.inventory.jobs import (
     Gap,
@@ -33,7 +39,7 @@ from batch_pipeline.inventory.meta_tables.cutting import (
     ensure_ids_not_negative,
 )
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
+from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable, WeighedIds
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
 from batch_pipeline.inventory.meta_tables.watermarks import describe_reading
@@ -45,10 +51,8 @@ from batch_pipeline.inventory.planning import (
     insert_cuts,
     insert_lists,
     recent_throughput,
-    status_from_row,
-    status_query,
 )
-from batch_pipeline.inventory.tables import batch, batch_state, item, job
+from batch_pipeline.inventory.tables import batch, batch_state, job
 from batch_pipeline.model.backfill import (
     Backfill,
     Estimate,
@@ -74,115 +78,8 @@ from batch_pipeline.model.id_range import IdRange, IdRuns
 from batch_pipeline.model.job import JobKind, JobTerms, TableIdentity
 from batch_pipeline.model.planning import Cut, Limits, Planned
 
-_STREAM_ROWS = 10_000
 _CHUNK = 1_000
-WeighedIds = Iterator[tuple[int, int]]
 log = logging.getLogger(__name__)
-
-
-class BackfillSource(Protocol):
-    """A meta table up to its high watermark."""
-
-    @property
-    def name(self) -> str:
-        """The table's canonical name."""
-        ...
-
-    @property
-    def where(self) -> Filter | None:
-        """The filter of every read."""
-        ...
-
-    @property
-    def identity(self) -> TableIdentity | None:
-        """The database and columns of the table; None if unknown."""
-        ...
-
-    def high_watermark(self) -> int | None:
-        """Return the high watermark; None if it is unknown."""
-        ...
-
-    def cuts(self, after_id: int | None, last_id: int, limits: Limits) -> Iterator[Cut]:
-        """Cut all items above `after_id` (None: from the first row) up to `last_id`."""
-        ...
-
-    def chosen(self, ids: IdRange, selection: Selection) -> WeighedIds:
-        """Yield the items of a range whose time matches the selection."""
-        ...
-
-    def listed(self, ids: Sequence[int]) -> WeighedIds:
-        """Yield the existing items of an ascending list of ids."""
-        ...
-
-
-def open_backfill_source(source: OwnMetaTable | UserMetaTable | MetaSource) -> BackfillSource:
-    """Return the backfill source of a meta table."""
-    if isinstance(source, UserMetaTable):
-        return StreamTableSource(source.source, source.time_column)
-    return RegisteredSource(source) if isinstance(source, OwnMetaTable) else UserTableSource(source)
-
-
-@dataclass(frozen=True, slots=True)
-class RegisteredSource:
-    """The items of a stream; their times are when the product registered them."""
-
-    table: OwnMetaTable
-
-    @property
-    def name(self) -> str:
-        """The table's canonical name."""
-        return self.table.name
-
-    @property
-    def where(self) -> Filter | None:
-        """None: a stream reads all its items."""
-        return None
-
-    @property
-    def identity(self) -> TableIdentity:
-        """The database and the columns of the items."""
-        return self.table.identity
-
-    def high_watermark(self) -> int | None:
-        """Return the highest id."""
-        return self.table.high_watermark()
-
-    def cuts(self, after_id: int | None, last_id: int, limits: Limits) -> Iterator[Cut]:
-        """Cut all items above `after_id` up to `last_id`, in one pass."""
-        return self.table.cuts(after_id, last_id, limits)
-
-    def chosen(self, ids: IdRange, selection: Selection) -> WeighedIds:
-        """Yield the items of a range that were registered within the selection's times.
-
-        Raises:
-            MetaTableError: the selection names another time column.
-        """
-        if selection.time_column not in {None, item.c.registered_at.name}:
-            columns = (item.c.registered_at.name,)
-            raise missing_column(self.name, selection.time_column or "", "time", columns)
-        conditions = []
-        if selection.since is not None:
-            conditions.append(item.c.registered_at >= selection.since)
-        if selection.until is not None:
-            conditions.append(item.c.registered_at < selection.until)
-        yield from self._weighed(item.c.id.between(ids.first_id, ids.last_id), *conditions)
-
-    def listed(self, ids: Sequence[int]) -> WeighedIds:
-        """Yield the existing items of an ascending list of ids."""
-        for start in range(0, len(ids), _CHUNK):
-            chunk = sa.cast(list(ids[start : start + _CHUNK]), sa.ARRAY(sa.BigInteger))
-            yield from self._weighed(item.c.id == sa.any_(chunk))
-
-    def _weighed(self, *conditions: sa.ColumnElement[bool]) -> WeighedIds:
-        query = (
-            sa.select(item.c.id, item.c.size_bytes)
-            .where(item.c.stream == self.table.stream, *conditions)
-            .order_by(item.c.id)
-            .execution_options(yield_per=_STREAM_ROWS)
-        )
-        with transaction(self.table.engine) as connection, connection.execute(query) as result:
-            for row in result:
-                yield row.id, row.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +150,17 @@ class StreamTableSource(UserTableSource):
         """Return the items of a range whose time column is within the selection's times."""
         ensure_ids_not_negative(self.source.table)
         return UserTableSource.chosen(self, ids, selection)
+
+
+BackfillSource = OwnMetaTable | UserTableSource
+Source = OwnMetaTable | UserMetaTable | MetaSource
+
+
+def open_backfill_source(source: Source) -> BackfillSource:
+    """Return the backfill source of a meta table."""
+    if isinstance(source, UserMetaTable):
+        return StreamTableSource(source.source, source.time_column)
+    return source if isinstance(source, OwnMetaTable) else UserTableSource(source)
 
 
 def _filtered(table: ReflectedMetaTable, *conditions: Filter) -> ReflectedMetaTable:
@@ -435,9 +343,6 @@ def _unknown_items_error(
     )
 
 
-Source = OwnMetaTable | UserMetaTable | MetaSource
-
-
 @dataclass(frozen=True, slots=True)
 class Backfills:
     """The backfills of all jobs: planned in one transaction, visible when complete."""
@@ -513,24 +418,21 @@ class Backfills:
 
     def of_all(self, stream: str) -> list[BatchStatus]:
         """Read the unsplit batches of all backfills of a stream, in planning order."""
-        query = status_query().where(_is_backfill_of(stream), batch.c.superseded_at.is_(None))
-        with transaction(self.engine) as connection:
-            rows = connection.execute(query.order_by(None).order_by(batch.c.id))
-            return [status_from_row(row) for row in rows]
+        is_live = (_is_backfill_of(stream), batch.c.superseded_at.is_(None))
+        return read_statuses(self.engine, *is_live, order_by=batch.c.id)
 
     def of_item(self, stream: str, item_id: int) -> list[BatchStatus]:
         """Read the unsplit batches of a stream's backfills that contain an item, oldest first."""
         listed = sa.literal(item_id, sa.BigInteger) == sa.any_(batch.c.item_ids)
-        query = status_query().where(
+        return read_statuses(
+            self.engine,
             _is_backfill_of(stream),
             batch.c.superseded_at.is_(None),
             batch.c.first_id <= item_id,
             batch.c.last_id >= item_id,
             sa.or_(batch.c.item_ids.is_(None), listed),
+            order_by=batch.c.id,
         )
-        with transaction(self.engine) as connection:
-            rows = connection.execute(query.order_by(None).order_by(batch.c.id))
-            return [status_from_row(row) for row in rows]
 
     def paused(self, stream: str) -> dict[str, str]:
         """Return the paused backfills of a stream with their reasons, which may be empty.

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from batch_pipeline.inventory import batch_states
 from batch_pipeline.inventory.attempts import close
+from batch_pipeline.inventory.batch_states import status_from_row, status_query
 from batch_pipeline.inventory.connection import transaction
 from batch_pipeline.inventory.jobs import (
     find_batch,
@@ -23,9 +24,8 @@ from batch_pipeline.inventory.jobs import (
     of_stream,
     stream_job,
 )
-from batch_pipeline.inventory.planning import status_from_row, status_query
 from batch_pipeline.inventory.splitting import BadItem, ItemTable, bad_items, split_batch
-from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, job
+from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, is_any_of, job
 from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, BatchStatus
 from batch_pipeline.model.errors import InvalidValueError, JobPausedError
 from batch_pipeline.model.failpoint import failpoint
@@ -206,10 +206,10 @@ class JobControl:
             )
             if batches is not None:
                 ids = [find_batch(connection, job_record, identifier).id for identifier in batches]
-                chosen = sa.and_(chosen, _is_any_of(batch_state.c.batch_id, ids))
+                chosen = sa.and_(chosen, is_any_of(batch_state.c.batch_id, ids))
             batch_ids = _lock_states(connection, chosen)
             count = batch_states.reset_attempts(
-                connection, _is_any_of(batch_state.c.batch_id, batch_ids)
+                connection, is_any_of(batch_state.c.batch_id, batch_ids)
             )
             failpoint("retry.before_commit")
         failpoint("retry.after_commit")
@@ -297,16 +297,11 @@ def _cancel(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> Can
     is_open = sa.text(f"(batch_state.{UNFINISHED} OR batch_state.state = 'running')")
     batch_ids = _lock_states(connection, sa.and_(condition, is_open))
     failpoint("cancel.locked")
-    running = _is_any_of(attempt.c.batch_id, batch_ids)
+    running = is_any_of(attempt.c.batch_id, batch_ids)
     attempts = close(connection, running, AttemptStatus.CANCELLED, _CANCEL_REASON)
     failpoint("cancel.closed")
-    idle = batch_states.mark_cancelled(connection, _is_any_of(batch_state.c.batch_id, batch_ids))
+    idle = batch_states.mark_cancelled(connection, is_any_of(batch_state.c.batch_id, batch_ids))
     return Cancelled(batches=idle + attempts, attempts=attempts)
-
-
-def _is_any_of(column: sa.Column[Any], ids: Sequence[int]) -> sa.ColumnElement[bool]:
-    """Compare with one array, because a statement takes at most 65,535 parameters."""
-    return column == sa.any_(sa.cast(list(ids), sa.ARRAY(sa.BigInteger)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +325,7 @@ class RunEnds:
         Cancels waiting batches and those whose last attempt this run left unfinished. Published
         batches, and those that other runs process, are not changed.
         """
-        is_of_run = _is_any_of(batch_state.c.batch_id, batch_ids)
+        is_of_run = is_any_of(batch_state.c.batch_id, batch_ids)
         with transaction(self.engine) as connection:
             # In one statement: locking in different orders could deadlock.
             _lock_states(connection, sa.or_(is_of_run, _is_run_by(run_id)))

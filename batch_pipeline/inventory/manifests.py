@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.batch_states import label_from_row
+from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row, label_from_row
 from batch_pipeline.inventory.connection import transaction
 from batch_pipeline.inventory.tables import (
     SCHEMA,
@@ -24,7 +24,6 @@ from batch_pipeline.model.batch import AttemptStatus, Batch
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.garbage import FILES_REMOVED_AT, QUARANTINE_REMOVED_AT, Removal
-from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.job import JobKind, portable
 from batch_pipeline.model.manifest import Manifest, Origin, OriginItem, OriginJob, PartFile
 from batch_pipeline.model.published import PublishedBatch, RecentBatch, RecordCounts
@@ -176,9 +175,7 @@ class Manifests:
 
     def of_attempt(self, attempt_id: int) -> Manifest:
         """Read the manifest of one published attempt."""
-        with transaction(self.engine) as connection:
-            row = connection.execute(_query().where(attempt.c.id == attempt_id)).one()
-            return _manifest(row, files_of_attempts(connection, [attempt_id]).get(attempt_id, []))
+        return self._read(_query().where(attempt.c.id == attempt_id))[0]
 
     def with_origin(self, manifest: Manifest) -> Manifest:
         """Return a published manifest with the origin that its manifest file contains."""
@@ -195,13 +192,13 @@ class Manifests:
             .order_by(attempt.c.generation.desc())
             .limit(1)
         )
+        return next(iter(self._read(query)), None)
+
+    def _read(self, query: sa.Select[Any]) -> list[Manifest]:
         with transaction(self.engine) as connection:
-            row = connection.execute(query).one_or_none()
-            if row is None:
-                return None
-            return _manifest(
-                row, files_of_attempts(connection, [row.attempt_id]).get(row.attempt_id, [])
-            )
+            rows = connection.execute(query).all()
+            files = files_of_attempts(connection, [row.attempt_id for row in rows]) if rows else {}
+        return [_manifest(row, files.get(row.attempt_id, ())) for row in rows]
 
     def run_of(self, manifest: Manifest) -> str | None:
         """Return the id of the run that published a manifest."""
@@ -234,11 +231,7 @@ class Manifests:
             )
             .order_by(job.c.id, attempt.c.publish_number)
         )
-        with transaction(self.engine) as connection:
-            rows = connection.execute(query).all()
-            files = files_of_attempts(connection, [row.attempt_id for row in rows])
-        for row in rows:
-            yield self.with_origin(_manifest(row, files.get(row.attempt_id, [])))
+        yield from map(self.with_origin, self._read(query))
 
     def published_after(
         self,
@@ -289,14 +282,12 @@ class Manifests:
             sa.and_(job.c.name == name, attempt.c.publish_number <= number)
             for name, number in numbers.items()
         ]
-        attempts = attempt.join(batch, attempt.c.batch_id == batch.c.id)
         query = (
-            sa.select(sa.func.count())
-            .select_from(attempts.join(job, batch.c.job_id == job.c.id))
+            published_attempts()
+            .with_only_columns(sa.func.count())
             .where(
                 job.c.stream == stream,
                 job.c.kind.not_in(excluded_kinds),
-                attempt.c.encoding.is_not(None),
                 ARE_REMOVED,
                 ~IS_REPLACED,
                 ~sa.or_(sa.false(), *already_read),
@@ -343,55 +334,43 @@ class Manifests:
                     return
 
 
-def _query() -> sa.Select[Any]:
+def published_attempts(*columns: Any) -> sa.Select[Any]:
+    """Select columns of published attempts with files, their batches and jobs.
+
+    A worker of the library publishes a result instead of files.
+    """
     return (
-        sa.select(
-            attempt.c.id.label("attempt_id"),
-            attempt.c.number,
-            attempt.c.token,
-            attempt.c.generation,
-            attempt.c.publish_number,
-            attempt.c.encoding,
-            attempt.c.key_properties,
-            attempt.c.facts,
-            attempt.c.schema_version,
-            schema_version.c.columns,
-            batch.c.id.label("batch_id"),
-            batch.c.first_id,
-            batch.c.last_id,
-            batch.c.weight,
-            batch.c.item_count,
-            batch.c.oversized,
-            batch.c.item_ids,
-            job.c.name.label("job"),
-        )
+        sa.select(attempt.c.id.label("attempt_id"), *columns)
+        .select_from(attempt)
         .join(batch, attempt.c.batch_id == batch.c.id)
         .join(job, batch.c.job_id == job.c.id)
-        .outerjoin(
-            schema_version,
-            sa.and_(
-                schema_version.c.job_id == sa.func.coalesce(job.c.parent_id, job.c.id),
-                schema_version.c.version == attempt.c.schema_version,
-            ),
-        )
-        # A worker of the library publishes a result instead of files.
         .where(attempt.c.status == AttemptStatus.SUCCEEDED, attempt.c.encoding.is_not(None))
     )
 
 
-def _manifest(row: sa.Row[Any], files: list[sa.Row[Any]]) -> Manifest:
-    id_range = IdRange(first_id=row.first_id, last_id=row.last_id)
+def _query() -> sa.Select[Any]:
+    version = sa.and_(
+        schema_version.c.job_id == sa.func.coalesce(job.c.parent_id, job.c.id),
+        schema_version.c.version == attempt.c.schema_version,
+    )
+    return published_attempts(
+        *BATCH_ROW,
+        attempt.c.number,
+        attempt.c.token,
+        attempt.c.generation,
+        attempt.c.publish_number,
+        attempt.c.encoding,
+        attempt.c.key_properties,
+        attempt.c.facts,
+        attempt.c.schema_version,
+        schema_version.c.columns,
+    ).outerjoin(schema_version, version)
+
+
+def _manifest(row: sa.Row[Any], files: Sequence[sa.Row[Any]]) -> Manifest:
     return Manifest(
-        job=row.job,
-        batch=Batch(
-            id=row.batch_id,
-            job=row.job,
-            id_range=id_range,
-            weight=row.weight,
-            count=row.item_count,
-            oversized=row.oversized,
-            item_ids=None if row.item_ids is None else tuple(row.item_ids),
-        ),
+        job=row.name,
+        batch=batch_from_row(row),
         attempt=row.number,
         token=row.token,
         generation=row.generation,
@@ -425,6 +404,7 @@ def _state_mismatch(stream: str, expected: str, actual: str) -> ConfigurationErr
 
 
 _MAX_UNBALANCED = 5
+_COUNTS = ("read", "written", "filtered", "quarantined")
 _accounted_records = attempt_item.c.written + attempt_item.c.filtered + attempt_item.c.quarantined
 
 
@@ -500,31 +480,22 @@ class PublishedBatches:
         )
 
 
+def newest_generations(stream: str, *columns: Any) -> sa.Select[Any]:
+    """Select the newest published generations of a stream's batches, with what labels need."""
+    labelled = (*BATCH_ROW, job.c.kind, job.c.stream)
+    return published_attempts(*labelled, *columns).where(job.c.stream == stream, ~IS_REPLACED)
+
+
 def _newest(stream: str, kinds: Sequence[JobKind]) -> sa.Select[Any]:
-    return (
-        sa.select(
-            attempt.c.id.label("attempt_id"),
-            attempt.c.generation,
-            attempt.c.facts,
-            attempt.c.schema_version,
-            attempt.c.token,
-            attempt.c.pointer_uri,
-            batch,
-            job.c.name,
-            job.c.kind,
-            job.c.stream,
-        )
-        .join(batch, attempt.c.batch_id == batch.c.id)
-        .join(job, batch.c.job_id == job.c.id)
-        .where(
-            job.c.stream == stream,
-            job.c.kind.in_([kind.value for kind in kinds]),
-            attempt.c.status == AttemptStatus.SUCCEEDED,
-            attempt.c.encoding.is_not(None),  # workers of the library publish no files
-            ~IS_REPLACED,
-        )
-        .order_by(attempt.c.id.desc())
+    columns = (
+        attempt.c.generation,
+        attempt.c.facts,
+        attempt.c.schema_version,
+        attempt.c.token,
+        attempt.c.pointer_uri,
     )
+    is_kind = job.c.kind.in_([kind.value for kind in kinds])
+    return newest_generations(stream, *columns).where(is_kind).order_by(attempt.c.id.desc())
 
 
 def _items(connection: sa.Connection, ids: Sequence[int]) -> dict[int, sa.Row[Any]]:
@@ -537,10 +508,7 @@ def _items(connection: sa.Connection, ids: Sequence[int]) -> dict[int, sa.Row[An
     query: sa.Select[Any] = (
         sa.select(
             attempt_item.c.attempt_id,
-            *(
-                total(attempt_item.c[name])
-                for name in ("read", "written", "filtered", "quarantined")
-            ),
+            *(total(attempt_item.c[name]) for name in _COUNTS),
             wrong.label("unbalanced"),
         )
         .where(attempt_item.c.attempt_id.in_(ids))
@@ -559,20 +527,8 @@ def _published(
         part_files=tuple(_part(file) for file in files if not file.quarantine),
         quarantine_files=tuple(_part(file) for file in files if file.quarantine),
         quarantine_removed=quarantine_removal_of(facts) is not None,
-        batch=RecordCounts(
-            read=facts["read"],
-            written=facts["written"],
-            filtered=facts["filtered"],
-            quarantined=facts["quarantined"],
-        ),
-        items=RecordCounts()
-        if items is None
-        else RecordCounts(
-            read=items.read,
-            written=items.written,
-            filtered=items.filtered,
-            quarantined=items.quarantined,
-        ),
+        batch=RecordCounts(**{name: facts[name] for name in _COUNTS}),
+        items=RecordCounts(**{name: getattr(items, name, 0) for name in _COUNTS}),
         unbalanced=() if items is None else tuple(sorted(items.unbalanced or ())[:_MAX_UNBALANCED]),
         given_to_transform=facts.get("given_to_transform"),
         files_removed=removal_of(facts) is not None,

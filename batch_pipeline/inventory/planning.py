@@ -7,10 +7,9 @@ import json
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import chain
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -26,13 +25,14 @@ from batch_pipeline.inventory.jobs import (
     of_stream,
     open_job,
 )
+from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
+from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
 from batch_pipeline.inventory.migrate import ensure_revision_unchanged
-from batch_pipeline.inventory.tables import attempt, batch, batch_state, job
+from batch_pipeline.inventory.tables import attempt, batch, job
 from batch_pipeline.model.backfill import Estimate, Throughput, cut_lists
 from batch_pipeline.model.batch import (
     AttemptStatus,
     Batch,
-    BatchState,
     BatchStatus,
     parse_partition_key,
 )
@@ -43,10 +43,8 @@ from batch_pipeline.model.errors import (
     UnknownBatchError,
 )
 from batch_pipeline.model.failpoint import failpoint
-from batch_pipeline.model.filter import Filter
 from batch_pipeline.model.id_range import IdRange
-from batch_pipeline.model.item import Item
-from batch_pipeline.model.job import JobKind, JobTerms, TableIdentity
+from batch_pipeline.model.job import JobKind, JobTerms
 from batch_pipeline.model.planning import Cut, Limits, Planned
 
 _STREAM_ROWS = 10_000
@@ -57,60 +55,7 @@ _COPY = (
 )
 
 
-class MetaTable(Protocol):
-    """The table that lists a stream's items."""
-
-    @property
-    def stream(self) -> str:
-        """Name of the stream whose items it lists."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Its canonical name, `schema.table`."""
-        ...
-
-    @property
-    def where(self) -> Filter | None:
-        """Filter applied to every read; None for all rows."""
-        ...
-
-    @property
-    def identity(self) -> TableIdentity | None:
-        """The database and the columns that it is read by, if known."""
-        ...
-
-    def high_watermark(self) -> int | None:
-        """Return the highest id below which no row can still appear, or None without rows."""
-        ...
-
-    def cuts(self, after_id: int | None, high_watermark: int, limits: Limits) -> Iterator[Cut]:
-        """Cut the items above an id (None: all) into batches, in one pass."""
-        ...
-
-    def oldest_age(self, after_id: int | None) -> timedelta | None:
-        """Return how long ago the oldest item above an id appeared, if that is known."""
-        ...
-
-    def backlog(self, after_id: int | None) -> tuple[int, int]:
-        """Return the number of the items above an id and their total weight."""
-        ...
-
-    def check_not_restarted(self, planned_up_to: int) -> None:
-        """Check that new ids are above the highest planned one.
-
-        Raises:
-            MetaTableRestartedError: the ids have started again from a lower one.
-        """
-        ...
-
-    def items(self, batch: Batch) -> Sequence[Item]:
-        """Read the items of a batch in id order.
-
-        Raises:
-            BatchDataError: a row cannot be an item.
-        """
-        ...
+MetaTable = OwnMetaTable | UserMetaTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,29 +171,18 @@ class PlannedBatches:
 
     def statuses(self, stream: str, within: IdRange = ALL_IDS) -> list[BatchStatus]:
         """Read all batches of a stream in id order, each with its latest attempt."""
-        query = status_query().where(
-            of_stream(stream),
-            batch.c.first_id >= within.first_id,
-            batch.c.last_id <= within.last_id,
-        )
-        with transaction(self.engine) as connection:
-            return [status_from_row(row) for row in connection.execute(query)]
+        is_within = (batch.c.first_id >= within.first_id, batch.c.last_id <= within.last_id)
+        return batch_states.read_statuses(self.engine, of_stream(stream), *is_within)
 
     def status(self, planned_batch: Batch) -> BatchStatus:
         """Read the status of a batch."""
-        with transaction(self.engine) as connection:
-            query = status_query().where(batch.c.id == planned_batch.id)
-            return status_from_row(connection.execute(query).one())
+        [status] = batch_states.read_statuses(self.engine, batch.c.id == planned_batch.id)
+        return status
 
     def late_statuses(self, stream: str) -> list[BatchStatus]:
         """Read the unsplit batches of a stream's late arrivals, in id order."""
-        query = status_query().where(
-            job.c.stream == stream,
-            job.c.kind == JobKind.LATE,
-            batch.c.superseded_at.is_(None),
-        )
-        with transaction(self.engine) as connection:
-            return [status_from_row(row) for row in connection.execute(query)]
+        is_late = (job.c.stream == stream, job.c.kind == JobKind.LATE)
+        return batch_states.read_statuses(self.engine, *is_late, batch.c.superseded_at.is_(None))
 
     def backlog(self, table: MetaTable) -> tuple[int, int]:
         """Count a stream's items above the bookmark and their weight in bytes."""
@@ -337,40 +271,6 @@ def _live_ranges(stream: str) -> sa.Select[Any]:
     )
 
 
-def status_query() -> sa.Select[Any]:
-    """Build the query of batches in id order, each with its latest attempt."""
-    return (
-        sa.select(
-            *BATCH_ROW,
-            batch_state.c.state,
-            batch_state.c.attempts,
-            batch_state.c.generation,
-            attempt.c.error,
-            attempt.c.finished_at,
-        )
-        .select_from(batch)
-        .join(job, job.c.id == batch.c.job_id)
-        .join(batch_state, batch_state.c.batch_id == batch.c.id)
-        .outerjoin(
-            attempt,
-            sa.and_(attempt.c.batch_id == batch.c.id, attempt.c.number == batch_state.c.attempts),
-        )
-        .order_by(batch.c.first_id, batch.c.id)
-    )
-
-
-def status_from_row(row: sa.Row[Any]) -> BatchStatus:
-    """Build a status from a row of `status_query`."""
-    return BatchStatus(
-        batch=batch_from_row(row),
-        state=BatchState(row.state),
-        attempts=row.attempts,
-        generation=row.generation,
-        error=row.error,
-        finished_at=row.finished_at,
-    )
-
-
 def insert_lists(
     connection: sa.Connection, plan: JobPlan, weighed_ids: Iterable[tuple[int, int]]
 ) -> Planned:
@@ -410,24 +310,6 @@ def _listed_ids(engine: sa.Engine, job_id: int | None) -> Generator[int, None, N
     )
     with transaction(engine) as connection, connection.execute(query) as result:
         yield from result.scalars()
-
-
-def late_items(planned_batch: Batch) -> sa.Select[int]:
-    """Build the query of the ids within a batch's range that belong to late batches.
-
-    A new attempt on a published batch must not read them.
-    """
-    owner = sa.select(batch.c.job_id).where(batch.c.id == planned_batch.id).scalar_subquery()
-    return (
-        sa.select(sa.func.unnest(batch.c.item_ids, type_=sa.BigInteger))
-        .join(job, job.c.id == batch.c.job_id)
-        .where(
-            job.c.parent_id == owner,
-            job.c.kind == JobKind.LATE,
-            batch.c.first_id <= planned_batch.id_range.last_id,
-            batch.c.last_id >= planned_batch.id_range.first_id,
-        )
-    )
 
 
 LAST_ATTEMPTS = 50

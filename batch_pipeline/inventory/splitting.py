@@ -7,7 +7,7 @@ item alone.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -24,17 +24,6 @@ from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.id_range import IdRange, IdRuns
 
 ItemTable = OwnMetaTable | ReflectedMetaTable
-
-
-class SplitSource(Protocol):
-    """A meta table whose batches can be split."""
-
-    def halves(self, parent: Batch, planned: IdRuns | None) -> tuple[SplitRange, SplitRange] | None:
-        """Return the halves of a batch; None if fewer than two of its items are left.
-
-        `planned` are the ids that its range was planned with, None for all.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +96,7 @@ def split_batch(engine: sa.Engine, parent: Batch, table: ItemTable) -> tuple[Bat
 
 
 def split_first_dead(
-    connection: sa.Connection, job_id: int, window: IdRange, source: SplitSource
+    connection: sa.Connection, job_id: int, window: IdRange, table: ItemTable
 ) -> tuple[Batch, Batch] | None:
     """Split the first divisible dead batch of a job or its late-arrivals job; None without any.
 
@@ -131,7 +120,7 @@ def split_first_dead(
     )
     for row in connection.execute(dead).all():
         dead_batch = batch_from_row(row)
-        halves = source.halves(dead_batch, planned_ids(connection, dead_batch))
+        halves = halve_items(table, dead_batch, planned_ids(connection, dead_batch))
         if halves is not None:
             lock_planning(connection, row.job_id)
             return insert_halves(connection, dead_batch, halves)

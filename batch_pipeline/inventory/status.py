@@ -12,6 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from batch_pipeline.inventory import tables
+from batch_pipeline.inventory.batch_states import status_from_row, status_query
 from batch_pipeline.inventory.connection import transaction
 from batch_pipeline.inventory.jobs import (
     ALL_IDS,
@@ -28,8 +29,6 @@ from batch_pipeline.inventory.meta_tables.watermarks import describe_reading
 from batch_pipeline.inventory.planning import (
     MetaTable,
     recent_throughput,
-    status_from_row,
-    status_query,
 )
 from batch_pipeline.inventory.tables import (
     SCHEMA,
@@ -37,6 +36,7 @@ from batch_pipeline.inventory.tables import (
     batch,
     batch_state,
     bookmark,
+    is_any_of,
     item,
     job,
     part_file,
@@ -563,9 +563,9 @@ class WorkCounts:
         """
         is_new = sa.and_(
             attempt.c.id > cursor.highest - _ID_OVERLAP,
-            attempt.c.id != sa.all_(_array(cursor.ended)),
+            attempt.c.id != sa.all_(sa.cast(sorted(cursor.ended), sa.ARRAY(sa.BigInteger))),
         )
-        is_known = attempt.c.id == sa.any_(_array(cursor.running))
+        is_known = is_any_of(attempt.c.id, cursor.running)
         query = (
             sa.select(attempt.c.id, attempt.c.status)
             .where(sa.or_(is_new, is_known))
@@ -625,14 +625,10 @@ def _ended_query(ids: Collection[int]) -> sa.Select[Any]:
         .join(batch, batch.c.id == attempt.c.batch_id)
         .join(job, job.c.id == batch.c.job_id)
         .where(
-            attempt.c.id == sa.any_(_array(ids)),
+            is_any_of(attempt.c.id, ids),
             job.c.stream.is_not(None),
         )
     )
-
-
-def _array(ids: Collection[int]) -> sa.Cast[Any]:
-    return sa.cast(sorted(ids), sa.ARRAY(sa.BigInteger))
 
 
 def _ended(row: sa.Row[Any]) -> EndedAttempt:

@@ -27,11 +27,8 @@ from batch_pipeline.inventory.meta_tables.watermarks import (
     WatermarkReading,
     choose_watermark,
 )
-from batch_pipeline.inventory.splitting import halve_items
-from batch_pipeline.model.batch import Batch, SplitRange
 from batch_pipeline.model.errors import MetaTableChangedError, MetaTableRestartedError
 from batch_pipeline.model.filter import Filter
-from batch_pipeline.model.id_range import IdRuns
 from batch_pipeline.model.planning import Cut, Limits
 from batch_pipeline.model.stream import Strategy
 
@@ -119,13 +116,6 @@ class MetaSource:
         if high_watermark is None:
             return None
         return self.table.next_cut(after_id, min(high_watermark, last_id), limits)
-
-    def halves(self, batch: Batch, planned: IdRuns | None) -> tuple[SplitRange, SplitRange] | None:
-        """Split a batch in the middle of its items; None if less than two are left.
-
-        `planned` are the ids that the range was planned with, None for all of its ids.
-        """
-        return halve_items(self.table, batch, planned)
 
     def check_not_restarted(self, job: str, planned_up_to: int) -> None:
         """Check that new rows still get ids above those already planned.

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
+from batch_pipeline.inventory.batch_states import late_items
 from batch_pipeline.inventory.connection import transaction
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.connection import read_one_statement, read_transaction
@@ -26,7 +27,6 @@ from batch_pipeline.inventory.meta_tables.watermarks import (
     WatermarkReading,
     database_time,
 )
-from batch_pipeline.inventory.planning import late_items
 from batch_pipeline.inventory.splitting import read_items
 from batch_pipeline.model.batch import Batch
 from batch_pipeline.model.errors import (
