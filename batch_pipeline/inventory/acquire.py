@@ -1,26 +1,35 @@
 """Acquire batches: take a waiting batch, or plan the next one, and start an attempt on it.
 
-`Acquirer` tries the server-side function of `acquire_in_server` first. Otherwise it executes the
-statements built here, each of which takes or inserts a batch and starts its attempt in one round
-trip.
+If the meta table is in the inventory's database, `Acquirer` first tries a server-side function,
+which plans and acquires in one round trip and returns nothing in every special case. Otherwise it
+executes the statements built here, each of which takes or inserts a batch and starts its attempt in
+one round trip.
 """
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import resources
+from itertools import zip_longest
 from math import inf
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID, uuid4
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql as pg
 
-from batch_pipeline.inventory.acquire_in_server import ServerSideAcquirer, ServerSideRequest
 from batch_pipeline.inventory.attempts import FencedAttempts, close_dead
 from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row
-from batch_pipeline.inventory.connection import transaction, translate_errors
+from batch_pipeline.inventory.connection import (
+    LockClass,
+    lock_planning,
+    transaction,
+    translate_errors,
+)
 from batch_pipeline.inventory.jobs import (
     ALL_IDS,
     UPSERT_BOOKMARK,
@@ -31,9 +40,9 @@ from batch_pipeline.inventory.jobs import (
     job_with_late_arrivals,
     merge_with_next_run,
 )
-from batch_pipeline.inventory.locks import lock_planning
 from batch_pipeline.inventory.meta_tables.reflected_table import CutStatements
-from batch_pipeline.inventory.splitting import SplitSource, split_first_dead
+from batch_pipeline.inventory.meta_tables.sources import MetaSource
+from batch_pipeline.inventory.splitting import split_first_dead
 from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, job
 from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
 from batch_pipeline.model.errors import JobPausedError
@@ -41,6 +50,144 @@ from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.id_range import MAX_ID, IdRange
 from batch_pipeline.model.job import Job, JobKind, JobTerms
 from batch_pipeline.model.planning import Cut, Limits
+
+_FUNCTION_NAME = "batch_pipeline_acquire"
+_PARAMETER_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
+    "planning": sa.Integer(),
+    "of_job": sa.Integer(),
+    "attempts_allowed": sa.Integer(),
+    "is_bisected": sa.Boolean(),
+    "window_first_id": sa.BigInteger(),
+    "highest_id": sa.BigInteger(),
+    "weight_allowed": sa.BigInteger(),
+    "count_allowed": sa.BigInteger(),
+    "cut": sa.Text(),
+    "runs": sa.Text(),
+    "config": pg.JSONB(),
+    "tokens": sa.ARRAY(pg.UUID(as_uuid=True)),
+    "liveness_key": sa.BigInteger(),
+    "run_id": sa.Text(),
+    "lease": sa.Interval(),
+}
+_ACQUIRE = sa.select(
+    sa.func.pg_temp.batch_pipeline_acquire(
+        *(sa.bindparam(name, type_=kind) for name, kind in _PARAMETER_TYPES.items())
+    ).table_valued(
+        sa.column("token", pg.UUID(as_uuid=True)),
+        *(
+            sa.column(name, sa.BigInteger)
+            for name in ("attempt_id", "batch_id", "first_id", "last_id", "weight", "item_count")
+        ),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSideRequest:
+    """A request for the next new batch of a job. Equal requests of several threads are combined.
+
+    `texts` are the statements that cut a batch up to the high watermark.
+    """
+
+    job_id: int
+    terms: JobTerms
+    limits: Limits
+    window_first_id: int
+    high_watermark: int
+    texts: CutStatements
+    config: str
+    liveness_key: int
+    run_id: str
+    lease: timedelta
+
+
+class ServerSideAcquirer:
+    """Combines the requests of waiting threads into one statement per job at a time.
+
+    Sixteen threads that queue for the planning lock cost the server sixteen wake-ups; one combined
+    statement costs one.
+    """
+
+    def __init__(self, engine: sa.Engine, expire_unconfirmed: Callable[[UUID], None]) -> None:
+        self._expire_unconfirmed = expire_unconfirmed
+        self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._mutex = threading.Lock()
+        self._waiting: dict[ServerSideRequest, list[Future[Attempt | None]]] = {}
+        self._job_locks: dict[int, threading.Lock] = {}
+
+    def acquire(self, request: ServerSideRequest) -> Attempt | None:
+        """Acquire the next new batch of a job; None in every special case."""
+        future: Future[Attempt | None] = Future()
+        with self._mutex:
+            self._waiting.setdefault(request, []).append(future)
+            job_lock = self._job_locks.setdefault(request.job_id, threading.Lock())
+        with job_lock:
+            if not future.done():
+                with self._mutex:
+                    futures = self._waiting.pop(request)
+                self._acquire_for_all(request, futures)
+        return future.result()
+
+    def _acquire_for_all(
+        self, request: ServerSideRequest, futures: list[Future[Attempt | None]]
+    ) -> None:
+        tokens = [uuid4() for _ in futures]
+        try:
+            acquired = _acquire(self._engine, request, tokens)
+        except Exception as error:  # noqa: BLE001 - each of the threads raises it
+            for token, future in zip(tokens, futures, strict=True):
+                self._expire_unconfirmed(
+                    token
+                )  # the commit may have succeeded and only its reply been lost
+                future.set_exception(error)
+            return
+        except BaseException:  # this thread is interrupted; the others acquire without it
+            for token, future in zip(tokens, futures, strict=True):
+                self._expire_unconfirmed(token)
+                future.set_result(None)
+            raise
+        for future, started in zip_longest(futures, acquired):
+            future.set_result(started)
+
+
+def _acquire(engine: sa.Engine, request: ServerSideRequest, tokens: list[UUID]) -> list[Attempt]:
+    values = {
+        "planning": int(LockClass.PLAN),
+        "of_job": request.job_id,
+        "attempts_allowed": request.terms.max_attempts,
+        "is_bisected": request.terms.bisect,
+        "window_first_id": request.window_first_id,
+        "highest_id": request.high_watermark,
+        "weight_allowed": request.limits.max_weight,
+        "count_allowed": min(request.limits.max_count, MAX_ID),
+        "cut": request.texts.cut,
+        "runs": request.texts.runs,
+        "config": json.loads(request.config),
+        "tokens": tokens,
+        "liveness_key": request.liveness_key,
+        "run_id": request.run_id,
+        "lease": request.lease,
+    }
+    with transaction(engine) as connection:
+        if _FUNCTION_NAME not in connection.info:
+            text = resources.files(__package__).joinpath("acquire_in_server.sql").read_text()
+            connection.exec_driver_sql(text)
+            connection.info[_FUNCTION_NAME] = True
+        rows = connection.execute(_ACQUIRE, values).all()
+    return [_attempt(row, request) for row in rows]
+
+
+def _attempt(row: sa.Row[Any], request: ServerSideRequest) -> Attempt:
+    acquired = Batch(
+        id=row.batch_id,
+        job=request.terms.name,
+        id_range=IdRange(first_id=row.first_id, last_id=row.last_id),
+        weight=row.weight,
+        count=row.item_count,
+        oversized=row.weight > request.limits.max_weight,
+    )
+    return Attempt(id=row.attempt_id, batch=acquired, number=1, token=row.token)
+
 
 _INT_ONE = sa.literal_column("1", sa.Integer)
 _RUNNING = sa.literal_column(f"'{BatchState.RUNNING}'", sa.Text)
@@ -182,36 +329,6 @@ def _insert_batch_statement() -> sa.Select[Any]:
 INSERT_BATCH = _insert_batch_statement()
 
 
-class AcquireSource(SplitSource, Protocol):
-    """A meta table that batches can be acquired from."""
-
-    def next_cut(self, after_id: int | None, last_id: int, limits: Limits) -> Cut | None:
-        """Cut the next batch above `after_id` (None: from the first row).
-
-        Ends at `last_id` and the high watermark. None if there is no item up to there.
-        """
-        ...
-
-    def known_high_watermark(self) -> int | None:
-        """Return the high watermark, at most one second old."""
-        ...
-
-    def cut_statements(self, inventory: sa.Engine) -> CutStatements | None:
-        """Return the statements that cut a batch, for the inventory's connection to execute.
-
-        None if only the table's own connection can execute them.
-        """
-        ...
-
-    def check_not_restarted(self, job: str, planned_up_to: int) -> None:
-        """Check that new ids are above the planned ones.
-
-        Raises:
-            MetaTableRestartedError: the table's ids start again.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcquireRequest:
     """A request for the next batch of a job, within a window of ids.
@@ -238,7 +355,7 @@ class Acquirer:
         self._swept: dict[int, float] = {}
         self._mutex = threading.Lock()
 
-    def acquire(self, request: AcquireRequest, source: AcquireSource) -> Attempt | None:
+    def acquire(self, request: AcquireRequest, source: MetaSource) -> Attempt | None:
         """Start an attempt on the next batch; None if nothing is left.
 
         The caller owns the attempt and must end it; its lease is renewed until then. If the server
@@ -260,9 +377,7 @@ class Acquirer:
             self._attempts.heartbeat.expire_unconfirmed(token)
             raise
 
-    def _acquire(
-        self, request: AcquireRequest, source: AcquireSource, token: UUID
-    ) -> Attempt | None:
+    def _acquire(self, request: AcquireRequest, source: MetaSource, token: UUID) -> Attempt | None:
         job_id = self._job_ids.get(_key(request.terms))
         must_sweep = job_id is None or self._is_sweep_due(job_id)
         acquired = None if must_sweep else self._in_server(request, source, job_id)
@@ -291,7 +406,7 @@ class Acquirer:
         return acquired
 
     def _in_server(
-        self, request: AcquireRequest, source: AcquireSource, job_id: int | None
+        self, request: AcquireRequest, source: MetaSource, job_id: int | None
     ) -> Attempt | None:
         """Acquire in one round trip if the job is known and the table is in the same database."""
         if job_id is None or request.window.last_id != MAX_ID:
@@ -348,7 +463,7 @@ class Acquirer:
         connection: sa.Connection,
         job_record: Job,
         request: AcquireRequest,
-        source: AcquireSource,
+        source: MetaSource,
         token: UUID,
     ) -> Attempt | None:
         """Take a failed batch, or split a dead one and take its first half."""
@@ -357,7 +472,7 @@ class Acquirer:
         acquired = _take(connection, TAKE_ANY, values)[1]
         if acquired is not None or not job_record.bisect:
             return acquired
-        halves = split_first_dead(connection, job_record.id, request.window, source)
+        halves = split_first_dead(connection, job_record.id, request.window, source.table)
         return None if halves is None else _take(connection, TAKE_FIRST, values)[1]
 
     def _values(self, job_id: int, request: AcquireRequest, token: UUID) -> dict[str, Any]:
@@ -381,7 +496,7 @@ class Acquirer:
         connection: sa.Connection,
         job_record: Job,
         request: AcquireRequest,
-        source: AcquireSource,
+        source: MetaSource,
         token: UUID,
     ) -> Attempt | None:
         for gap in gaps(connection, job_record.id, request.window):

@@ -14,9 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as pg
 
 from batch_pipeline.inventory import batch_states
-from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.connection import OWNER_IS_GONE, transaction
 from batch_pipeline.inventory.heartbeat import Heartbeat
-from batch_pipeline.inventory.locks import OWNER_IS_GONE
 from batch_pipeline.inventory.manifests import Manifests
 from batch_pipeline.inventory.migrate import ensure_revision_unchanged
 from batch_pipeline.inventory.tables import (

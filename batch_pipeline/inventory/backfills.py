@@ -1,20 +1,27 @@
-"""Backfills: select the items, plan them as id ranges or lists of ids, and report progress."""
+"""Backfills: select the items, plan them as id ranges or lists of ids, and report progress.
 
+Their sources yield `(id, weight)` pairs in ascending order, each over a connection of its own.
+"""
+
+import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, time
 from heapq import merge
 from itertools import chain
 
 import sqlalchemy as sa
 
 from batch_pipeline.inventory import status
-from batch_pipeline.inventory.backfill_sources import (
-    BackfillSource,
-    WeighedIds,
-    open_backfill_source,
+from batch_pipeline.inventory.batch_states import (
+    BATCH_ROW,
+    batch_from_row,
+    live_parts,
+    read_statuses,
+    status_from_row,
+    status_query,
 )
-from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row, live_parts
-from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.connection import lock_planning, transaction
 from batch_pipeline.inventory.jobs import (
     Gap,
     find_job_id,
@@ -26,21 +33,26 @@ from batch_pipeline.inventory.jobs import (
     open_job,
     stream_job,
 )
-from batch_pipeline.inventory.locks import lock_planning
-from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
+from batch_pipeline.inventory.meta_tables.cutting import (
+    all_cuts,
+    cuts_with_keys,
+    ensure_ids_not_negative,
+)
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable, WeighedIds
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
+from batch_pipeline.inventory.meta_tables.watermarks import describe_reading
 from batch_pipeline.inventory.migrate import ensure_revision_unchanged
 from batch_pipeline.inventory.planning import (
     JobPlan,
+    estimate,
     exclude_listed,
     insert_cuts,
     insert_lists,
-    status_from_row,
-    status_query,
+    recent_throughput,
 )
 from batch_pipeline.inventory.tables import batch, batch_state, job
-from batch_pipeline.inventory.throughput import estimate, recent_throughput
 from batch_pipeline.model.backfill import (
     Backfill,
     Estimate,
@@ -57,11 +69,138 @@ from batch_pipeline.model.errors import (
     ConfigurationError,
     InvalidValueError,
     UnknownBatchError,
+    missing_column,
+    unfit_column,
 )
 from batch_pipeline.model.failpoint import failpoint
+from batch_pipeline.model.filter import AllOf, Condition, Filter, Operator
 from batch_pipeline.model.id_range import IdRange, IdRuns
-from batch_pipeline.model.job import JobKind, JobTerms
-from batch_pipeline.model.planning import Cut, Planned
+from batch_pipeline.model.job import JobKind, JobTerms, TableIdentity
+from batch_pipeline.model.planning import Cut, Limits, Planned
+
+_CHUNK = 1_000
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class UserTableSource:
+    """The filtered items of a user's table; `time_column` is the default of selections."""
+
+    source: MetaSource
+    time_column: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The table's canonical name."""
+        return self.source.name
+
+    @property
+    def where(self) -> Filter | None:
+        """The filter that the table was opened with."""
+        return self.source.table.where
+
+    @property
+    def identity(self) -> TableIdentity | None:
+        """The database and the columns that the table was opened with."""
+        return self.source.table.identity
+
+    def high_watermark(self) -> int | None:
+        """Read the high watermark; log what holds it back."""
+        reading = self.source.read_high_watermark()
+        if reading.held_by:
+            log.warning("%s: nothing is planned above the %s", self.name, describe_reading(reading))
+        return reading.value
+
+    def cuts(self, after_id: int | None, last_id: int, limits: Limits) -> Iterator[Cut]:
+        """Cut all items above `after_id` (None: from the first row) up to `last_id`."""
+        return all_cuts(self.source.table, after_id, last_id, limits)
+
+    def chosen(self, ids: IdRange, selection: Selection) -> WeighedIds:
+        """Return the items of a range whose time column is within the selection's times.
+
+        A column without a time zone is in UTC. NULL never matches.
+
+        Raises:
+            InvalidValueError: no time column is named.
+            MetaTableError: the time column does not exist or has another type.
+        """
+        table = self.source.table
+        if selection.has_times:
+            table = _filtered(table, *_times(table, selection, self.time_column))
+        return table.weights(ids.first_id - 1, ids.last_id)
+
+    def listed(self, ids: Sequence[int]) -> WeighedIds:
+        """Yield the existing items of an ascending list of ids."""
+        table = self.source.table
+        for start in range(0, len(ids), _CHUNK):
+            chunk = tuple(ids[start : start + _CHUNK])
+            listed_table = _filtered(table, Condition(table.columns.uid, Operator.IN, chunk))
+            yield from listed_table.weights(chunk[0] - 1, chunk[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTableSource(UserTableSource):
+    """The items of a stream that a user's table lists, with ids that are valid partition keys."""
+
+    def cuts(self, after_id: int | None, last_id: int, limits: Limits) -> Iterator[Cut]:
+        """Cut all items above `after_id` (None: from the first row) up to `last_id`."""
+        return cuts_with_keys(self.source.table, after_id, last_id, limits)
+
+    def chosen(self, ids: IdRange, selection: Selection) -> WeighedIds:
+        """Return the items of a range whose time column is within the selection's times."""
+        ensure_ids_not_negative(self.source.table)
+        return UserTableSource.chosen(self, ids, selection)
+
+
+BackfillSource = OwnMetaTable | UserTableSource
+Source = OwnMetaTable | UserMetaTable | MetaSource
+
+
+def open_backfill_source(source: Source) -> BackfillSource:
+    """Return the backfill source of a meta table."""
+    if isinstance(source, UserMetaTable):
+        return StreamTableSource(source.source, source.time_column)
+    return source if isinstance(source, OwnMetaTable) else UserTableSource(source)
+
+
+def _filtered(table: ReflectedMetaTable, *conditions: Filter) -> ReflectedMetaTable:
+    parts = conditions if table.where is None else (table.where, *conditions)
+    return replace(table, where=AllOf(parts))
+
+
+def _times(
+    table: ReflectedMetaTable, selection: Selection, time_column: str | None
+) -> list[Filter]:
+    name = selection.time_column or time_column
+    if name is None:
+        raise InvalidValueError("time_column", None, "the name of a column of times")
+    if name not in table.table.c:
+        columns = tuple(table.table.c.keys())
+        raise missing_column(table.canonical_name, name, "time", columns)
+    column_type = table.table.c[name].type
+    if not isinstance(column_type, sa.DateTime | sa.Date):
+        problem = f"its type is {column_type!r}, and a date or a time is needed"
+        step = "Name the column that tells when a row was inserted."
+        raise unfit_column(table.canonical_name, name, "time", problem, step)
+    is_date = isinstance(column_type, sa.Date)
+    bounds = (
+        ("since", Operator.GREATER_OR_EQUAL, selection.since),
+        ("until", Operator.LESS, selection.until),
+    )
+    return [
+        Condition(name, operator, _format_bound(bound, moment, days=is_date))
+        for bound, operator, moment in bounds
+        if moment is not None
+    ]
+
+
+def _format_bound(bound: str, moment: datetime, *, days: bool) -> str:
+    moment = moment.astimezone(UTC)
+    if not days:
+        return moment.isoformat()
+    if moment.time() != time(0):
+        raise InvalidValueError(bound, moment.isoformat(), "a whole day, for a column of days")
+    return moment.date().isoformat()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,9 +343,6 @@ def _unknown_items_error(
     )
 
 
-Source = OwnMetaTable | UserMetaTable | MetaSource
-
-
 @dataclass(frozen=True, slots=True)
 class Backfills:
     """The backfills of all jobs: planned in one transaction, visible when complete."""
@@ -282,24 +418,21 @@ class Backfills:
 
     def of_all(self, stream: str) -> list[BatchStatus]:
         """Read the unsplit batches of all backfills of a stream, in planning order."""
-        query = status_query().where(_is_backfill_of(stream), batch.c.superseded_at.is_(None))
-        with transaction(self.engine) as connection:
-            rows = connection.execute(query.order_by(None).order_by(batch.c.id))
-            return [status_from_row(row) for row in rows]
+        is_live = (_is_backfill_of(stream), batch.c.superseded_at.is_(None))
+        return read_statuses(self.engine, *is_live, order_by=batch.c.id)
 
     def of_item(self, stream: str, item_id: int) -> list[BatchStatus]:
         """Read the unsplit batches of a stream's backfills that contain an item, oldest first."""
         listed = sa.literal(item_id, sa.BigInteger) == sa.any_(batch.c.item_ids)
-        query = status_query().where(
+        return read_statuses(
+            self.engine,
             _is_backfill_of(stream),
             batch.c.superseded_at.is_(None),
             batch.c.first_id <= item_id,
             batch.c.last_id >= item_id,
             sa.or_(batch.c.item_ids.is_(None), listed),
+            order_by=batch.c.id,
         )
-        with transaction(self.engine) as connection:
-            rows = connection.execute(query.order_by(None).order_by(batch.c.id))
-            return [status_from_row(row) for row in rows]
 
     def paused(self, stream: str) -> dict[str, str]:
         """Return the paused backfills of a stream with their reasons, which may be empty.

@@ -1,4 +1,4 @@
-"""The states of batches: every change of a state, and the conversion of rows to batches.
+"""Rows of batches: read them with their statuses, and move them to another state.
 
 Only the statements that acquire and publish write `batch_state` elsewhere.
 """
@@ -9,9 +9,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, job
+from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, is_any_of, job
 from batch_pipeline.model.backfill import backfill_key, backfill_name
-from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState
+from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, BatchStatus
 from batch_pipeline.model.errors import BatchSupersededError
 from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange, IdRuns
 from batch_pipeline.model.job import JobKind
@@ -222,10 +223,10 @@ def repair_locked_states(connection: sa.Connection, batch_ids: list[int]) -> int
     return len(rows)
 
 
-# Without `id_runs`, which may have as many entries as the batch has items; `planned_ids` reads them
-# for one batch.
+# Without `config`, which would take longer than all others, and `id_runs`, which may have as many
+# entries as the batch has items; `planned_ids` reads them for one batch.
 BATCH_ROW: tuple[sa.Column[Any], ...] = (
-    *(column for column in batch.c if column is not batch.c.id_runs),
+    *(column for column in batch.c if column.name not in {"config", "id_runs", "planned_at"}),
     job.c.name,
 )
 _FIRST_ID = re.compile(r"(-?[0-9]{1,19})(?:-|\.\.)")
@@ -241,6 +242,69 @@ def batch_from_row(row: sa.Row[Any]) -> Batch:
         count=row.item_count,
         oversized=row.oversized,
         item_ids=None if row.item_ids is None else tuple(row.item_ids),
+    )
+
+
+def status_query() -> sa.Select[Any]:
+    """Build the query of batches in id order, each with its latest attempt."""
+    return (
+        sa.select(
+            *BATCH_ROW,
+            batch_state.c.state,
+            batch_state.c.attempts,
+            batch_state.c.generation,
+            attempt.c.error,
+            attempt.c.finished_at,
+        )
+        .select_from(batch)
+        .join(job, job.c.id == batch.c.job_id)
+        .join(batch_state, batch_state.c.batch_id == batch.c.id)
+        .outerjoin(
+            attempt,
+            sa.and_(attempt.c.batch_id == batch.c.id, attempt.c.number == batch_state.c.attempts),
+        )
+        .order_by(batch.c.first_id, batch.c.id)
+    )
+
+
+def status_from_row(row: sa.Row[Any]) -> BatchStatus:
+    """Build a status from a row of `status_query`."""
+    return BatchStatus(
+        batch=batch_from_row(row),
+        state=BatchState(row.state),
+        attempts=row.attempts,
+        generation=row.generation,
+        error=row.error,
+        finished_at=row.finished_at,
+    )
+
+
+def read_statuses(
+    engine: sa.Engine,
+    *conditions: sa.ColumnElement[bool],
+    order_by: sa.ColumnElement[Any] = batch.c.first_id,
+) -> list[BatchStatus]:
+    """Read the selected batches, in id order by default, each with its latest attempt."""
+    query = status_query().where(*conditions).order_by(None).order_by(order_by, batch.c.id)
+    with transaction(engine) as connection:
+        return [status_from_row(row) for row in connection.execute(query)]
+
+
+def late_items(planned_batch: Batch) -> sa.Select[int]:
+    """Build the query of the ids within a batch's range that belong to late batches.
+
+    A new attempt on a published batch must not read them.
+    """
+    owner = sa.select(batch.c.job_id).where(batch.c.id == planned_batch.id).scalar_subquery()
+    return (
+        sa.select(sa.func.unnest(batch.c.item_ids, type_=sa.BigInteger))
+        .join(job, job.c.id == batch.c.job_id)
+        .where(
+            job.c.parent_id == owner,
+            job.c.kind == JobKind.LATE,
+            batch.c.first_id <= planned_batch.id_range.last_id,
+            batch.c.last_id >= planned_batch.id_range.first_id,
+        )
     )
 
 
@@ -276,7 +340,7 @@ def matches_labels(labels: Collection[str]) -> sa.ColumnElement[bool]:
     matches = (_FIRST_ID.match(label.rpartition(":")[2]) for label in labels)
     firsts = {int(match[1]) for match in matches if match is not None}
     first_ids = sorted(first for first in firsts if MIN_ID <= first <= MAX_ID)
-    return batch.c.first_id == sa.any_(sa.cast(first_ids, sa.ARRAY(sa.BigInteger)))
+    return is_any_of(batch.c.first_id, first_ids)
 
 
 def live_parts(

@@ -12,20 +12,19 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.batch_states import batch_from_row
+from batch_pipeline.inventory.batch_states import (
+    BATCH_ROW,
+    batch_from_row,
+    status_from_row,
+    status_query,
+)
 from batch_pipeline.inventory.connection import transaction
 from batch_pipeline.inventory.jobs import is_paused, of_stream
-from batch_pipeline.inventory.planning import status_from_row, status_query
-from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, job
+from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, is_any_of, job
 from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, BatchStatus
 from batch_pipeline.model.job import JobKind
 
 _PAGE = 1_000
-# The columns of a `Batch`. Reading `config` too would take longer than all others.
-_BATCH = (
-    *(column for column in batch.c if column.name not in {"config", "superseded_at"}),
-    job.c.name,
-)
 _WAITING = (BatchState.PLANNED.value, BatchState.INTERRUPTED.value)
 
 
@@ -130,9 +129,7 @@ class ChangeFeed:
             )
             with transaction(self.engine) as connection:
                 batch_ids = list(connection.execute(ids).scalars())
-                page = status_query().where(
-                    batch.c.id == sa.any_(sa.cast(batch_ids, sa.ARRAY(sa.BigInteger)))
-                )
+                page = status_query().where(is_any_of(batch.c.id, batch_ids))
                 rows = connection.execute(page.order_by(None).order_by(batch.c.id))
                 statuses = [status_from_row(row) for row in rows]
             yield from (status for status in statuses if status.state in _WAITING)
@@ -173,7 +170,7 @@ def _planned(
     ]
     lowest = min(cursor.batch_id for cursor in cursors.values())
     query = (
-        sa.select(*_BATCH, batch.c.superseded_at, batch_state.c.state, batch_state.c.generation)
+        sa.select(*BATCH_ROW, batch_state.c.state, batch_state.c.generation)
         .select_from(batch)
         .join(job)
         .join(batch_state, batch_state.c.batch_id == batch.c.id)
@@ -187,7 +184,7 @@ def _published(
     connection: sa.Connection, job_id: int, after: int, up_to: int
 ) -> dict[int, sa.Row[*tuple[Any, ...]]]:
     query = (
-        sa.select(*_BATCH, attempt.c.generation)
+        sa.select(*BATCH_ROW, attempt.c.generation)
         .select_from(batch)
         .join(job)
         .join(attempt, attempt.c.batch_id == batch.c.id)

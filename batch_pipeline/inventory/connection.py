@@ -1,4 +1,4 @@
-"""Connections to the inventory: open an engine, run transactions and translate database errors."""
+"""Connections to the inventory: engines, transactions, advisory locks and database errors."""
 
 import os
 import re
@@ -6,6 +6,7 @@ import select
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from enum import IntEnum
 from typing import cast
 
 import psycopg
@@ -14,7 +15,6 @@ from sqlalchemy import event, exc
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
-from batch_pipeline.inventory.locks import LockClass
 from batch_pipeline.inventory.tables import NON_OVERLAP, SCHEMA
 from batch_pipeline.model.errors import (
     ConfigurationError,
@@ -26,6 +26,54 @@ from batch_pipeline.model.errors import (
     RetryableError,
     SettingError,
 )
+
+
+class LockClass(IntEnum):
+    """The first key of two-key advisory locks: `bp` in ASCII and a number.
+
+    They are released with the transaction, the liveness lock of `Heartbeat` with the session.
+    """
+
+    MIGRATE = 0x62700001
+    PLAN = 0x62700002
+    REGISTER = 0x62700003
+    SAME_DATABASE = 0x62700004
+    LOAD = 0x62700005
+
+
+def lock_in_transaction(connection: sa.Connection, purpose: LockClass, name: str) -> None:
+    """Take the lock of a name until the transaction ends; wait at most `lock_timeout`."""
+    key = sa.func.hashtext(sa.cast(name, sa.Text))
+    lock = sa.func.pg_advisory_xact_lock(sa.cast(int(purpose), sa.Integer), key)
+    connection.execute(sa.select(lock))
+
+
+_PLANNING = sa.select(
+    sa.func.pg_advisory_xact_lock(
+        sa.literal(int(LockClass.PLAN), sa.Integer), sa.bindparam("job_id", type_=sa.Integer)
+    )
+)
+
+
+def lock_planning(connection: sa.Connection, job_id: int) -> None:
+    """Take the planning lock of a job until the transaction ends; wait at most `lock_timeout`."""
+    connection.execute(_PLANNING, {"job_id": job_id})
+
+
+# The owner of an attempt or load is gone if its lease has expired or its liveness lock is free. A
+# server restart releases all locks, so after one only the lease counts until it is renewed.
+_OWNER_IS_GONE = """(
+    attempt.lease_until < clock_timestamp()
+    OR attempt.renewed_at > pg_postmaster_start_time() AND NOT EXISTS (
+        SELECT FROM pg_catalog.pg_locks
+         WHERE locktype = 'advisory'
+           AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname =
+           current_database()) AND objsubid = 1 AND (classid::bigint << 32 | objid::bigint) =
+           attempt.liveness_key))
+"""
+OWNER_IS_GONE = sa.text(_OWNER_IS_GONE)
+LOADER_IS_GONE = sa.text(_OWNER_IS_GONE.replace("attempt.", "load."))
+LOADER_IS_THERE = sa.text("NOT " + _OWNER_IS_GONE.replace("attempt.", "load."))
 
 
 def detach_connections_in_children(engine: sa.Engine) -> None:

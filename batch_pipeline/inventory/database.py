@@ -13,17 +13,15 @@ from batch_pipeline.inventory.change_feed import ChangeFeed
 from batch_pipeline.inventory.connection import location, open_engine, transaction
 from batch_pipeline.inventory.garbage import StoredAttempts
 from batch_pipeline.inventory.heartbeat import Heartbeat
-from batch_pipeline.inventory.job_control import JobControl, RunEnds
+from batch_pipeline.inventory.job_control import JobControl, RestoreCheck, RunEnds
 from batch_pipeline.inventory.late_arrivals import LateArrivals
 from batch_pipeline.inventory.loads import TargetLoads
-from batch_pipeline.inventory.manifests import Manifests
+from batch_pipeline.inventory.manifests import AttemptHistory, Manifests, PublishedBatches
 from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
 from batch_pipeline.inventory.migrate import check_revision, migrate
 from batch_pipeline.inventory.planning import PlannedBatches
-from batch_pipeline.inventory.published_batches import AttemptHistory, PublishedBatches
-from batch_pipeline.inventory.restore_check import RestoreCheck
 from batch_pipeline.inventory.schemas import SchemaVersions
-from batch_pipeline.inventory.status import StreamStatuses
+from batch_pipeline.inventory.status import StreamStatuses, WorkCounts
 from batch_pipeline.inventory.tables import (
     attempt,
     attempt_item,
@@ -36,7 +34,6 @@ from batch_pipeline.inventory.tables import (
     part_file,
     schema_version,
 )
-from batch_pipeline.inventory.work_counts import WorkCounts
 
 
 def _delete_stream(engine: sa.Engine, stream: str) -> None:

@@ -12,23 +12,46 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as pg
 
-from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.connection import LOADER_IS_THERE, transaction
+from batch_pipeline.inventory.manifests import ARE_REMOVED, IS_REPLACED
 from batch_pipeline.inventory.meta_tables.published_table import PUBLISHED
-from batch_pipeline.inventory.removals import (
-    ARE_REMOVED,
+from batch_pipeline.inventory.migrate import ensure_revision_unchanged
+from batch_pipeline.inventory.tables import (
     HAS_LOAD,
-    IS_HELD,
-    IS_QUARANTINE_REMOVED,
-    mark_loaded,
-    mark_quarantine,
-    mark_superseded,
+    attempt,
+    batch,
+    batch_state,
+    is_any_of,
+    job,
+    load,
+    part_file,
 )
-from batch_pipeline.inventory.tables import attempt, batch, batch_state, job, load, part_file
 from batch_pipeline.model.batch import AttemptStatus, BatchState
 from batch_pipeline.model.filter import parse_filter, upstream_of
-from batch_pipeline.model.garbage import KnownAttempt
+from batch_pipeline.model.garbage import FILES_REMOVED_AT, QUARANTINE_REMOVED_AT, KnownAttempt
 from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.load import LoadStatus
 
+_IS_QUARANTINE_REMOVED = attempt.c.facts.has_key(QUARANTINE_REMOVED_AT)
+
+_parent = job.alias("parent")
+_is_being_loaded = sa.exists().where(
+    load.c.attempt_id == attempt.c.id, load.c.status == LoadStatus.RUNNING, LOADER_IS_THERE
+)
+_is_paused = sa.exists(
+    sa.select(1)
+    .select_from(
+        batch.join(job, job.c.id == batch.c.job_id).outerjoin(
+            _parent, _parent.c.id == job.c.parent_id
+        )
+    )
+    .where(
+        batch.c.id == attempt.c.batch_id,
+        sa.or_(job.c.paused_at.is_not(None), _parent.c.paused_at.is_not(None)),
+    )
+    .correlate(attempt)
+)
+_IS_HELD = sa.or_(_is_being_loaded, _is_paused)
 _newer = attempt.alias("newer")
 _replaced = (
     sa.select(sa.func.min(_newer.c.finished_at).label("replaced_at"))
@@ -124,7 +147,7 @@ class StoredAttempts:
     def mark_superseded(self, attempt_ids: Collection[int]) -> set[int]:
         """Mark the files of replaced generations as removed; return the ids of marked ones."""
         with transaction(self.engine) as connection:
-            return mark_superseded(connection, attempt_ids)
+            return _mark_removed(connection, attempt_ids, IS_REPLACED)
 
     def mark_loaded(self, attempt_ids: Collection[int], targets: Collection[str]) -> set[int]:
         """Mark the files of generations that all targets have loaded; return the marked ids.
@@ -137,7 +160,43 @@ class StoredAttempts:
     def mark_quarantine(self, attempt_ids: Collection[int]) -> set[int]:
         """Mark only the quarantine files of generations as removed; return the marked ids."""
         with transaction(self.engine) as connection:
-            return mark_quarantine(connection, attempt_ids)
+            return _mark_removed(connection, attempt_ids, sa.true(), QUARANTINE_REMOVED_AT)
+
+
+def mark_loaded(
+    connection: sa.Connection, attempt_ids: Collection[int], targets: Collection[str]
+) -> set[int]:
+    """Mark as `StoredAttempts.mark_loaded` does, in the caller's transaction."""
+    target_set = set(targets)
+    loaded_targets = (
+        sa.select(sa.func.count())
+        .where(load.c.attempt_id == attempt.c.id, load.c.target.in_(target_set), HAS_LOAD)
+        .scalar_subquery()
+    )
+    is_loaded_in_all = sa.and_(loaded_targets == len(target_set), sa.literal(bool(target_set)))
+    return _mark_removed(connection, attempt_ids, sa.and_(is_loaded_in_all, ~_IS_HELD))
+
+
+def _mark_removed(
+    connection: sa.Connection,
+    attempt_ids: Collection[int],
+    condition: sa.ColumnElement[bool],
+    removed_at: str = FILES_REMOVED_AT,
+) -> set[int]:
+    ensure_revision_unchanged(connection)
+    ids = is_any_of(attempt.c.id, sorted(attempt_ids))
+    # A load references the attempt's row, so inserting one either waits for this lock or is seen by
+    # the next statement. The same holds for voiding a load.
+    connection.execute(sa.select(attempt.c.id).where(ids).order_by(attempt.c.id).with_for_update())
+    mark = sa.func.jsonb_build_object(removed_at, sa.func.clock_timestamp())
+    is_marked = attempt.c.facts.has_key(removed_at)
+    update = (
+        sa.update(attempt)
+        .where(ids, attempt.c.status == AttemptStatus.SUCCEEDED, ~is_marked, condition)
+        .values(facts=attempt.c.facts.op("||")(mark))
+    )
+    connection.execute(update)
+    return set(connection.execute(sa.select(attempt.c.id).where(ids, is_marked)).scalars())
 
 
 def _query(attempt_ids: Sequence[int]) -> sa.Select[Any]:
@@ -156,14 +215,14 @@ def _query(attempt_ids: Sequence[int]) -> sa.Select[Any]:
             job.c.name,
             job.c.stream,
             _replaced.c.replaced_at,
-            IS_HELD.label("held"),
+            _IS_HELD.label("held"),
             sa.func.coalesce(ARE_REMOVED, sa.false()).label("given_up"),
-            sa.func.coalesce(IS_QUARANTINE_REMOVED, sa.false()).label("quarantine_given_up"),
+            sa.func.coalesce(_IS_QUARANTINE_REMOVED, sa.false()).label("quarantine_given_up"),
         )
         .join(batch, batch.c.id == attempt.c.batch_id)
         .join(job, job.c.id == batch.c.job_id)
         .join(_replaced, sa.true())
-        .where(attempt.c.id == sa.any_(sa.cast(attempt_ids, pg.ARRAY(sa.BigInteger))))
+        .where(is_any_of(attempt.c.id, attempt_ids))
     )
 
 
@@ -203,9 +262,8 @@ def _known_attempts(
 
 def _file_names(connection: sa.Connection, attempt_ids: Sequence[int]) -> dict[int, frozenset[str]]:
     """Read the file names, without folders, that manifests list."""
-    ids = sa.cast(attempt_ids, pg.ARRAY(sa.BigInteger))
     query = sa.select(part_file.c.attempt_id, part_file.c.uri).where(
-        part_file.c.attempt_id == sa.any_(ids)
+        is_any_of(part_file.c.attempt_id, attempt_ids)
     )
     names: dict[int, set[str]] = {}
     for row in connection.execute(query):
@@ -218,7 +276,7 @@ def _loaded_times(
 ) -> dict[int, dict[str, datetime]]:
     """Read when targets loaded the generations that they still have."""
     query = sa.select(load.c.attempt_id, load.c.target, load.c.finished_at).where(
-        load.c.attempt_id == sa.any_(sa.cast(attempt_ids, pg.ARRAY(sa.BigInteger))), HAS_LOAD
+        is_any_of(load.c.attempt_id, attempt_ids), HAS_LOAD
     )
     loaded_at: dict[int, dict[str, datetime]] = {}
     for row in connection.execute(query):

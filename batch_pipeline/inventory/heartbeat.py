@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from batch_pipeline.inventory.connection import is_connection_dead
-from batch_pipeline.inventory.tables import attempt, load
+from batch_pipeline.inventory.tables import attempt, is_any_of, load
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline.model.errors import ConflictError
 
@@ -160,7 +160,10 @@ class Heartbeat:
                 if fenced:
                     renewal = (
                         sa.update(table)
-                        .where(_has_token(table, fenced), table.c.status == AttemptStatus.RUNNING)
+                        .where(
+                            is_any_of(table.c.token, fenced),
+                            table.c.status == AttemptStatus.RUNNING,
+                        )
                         .values(renewed_at=now, lease_until=now + lease)
                         .returning(table.c.token)
                     )
@@ -174,7 +177,8 @@ class Heartbeat:
                 expiry = (
                     sa.update(table)
                     .where(
-                        _has_token(table, self._to_expire), table.c.status == AttemptStatus.RUNNING
+                        is_any_of(table.c.token, self._to_expire),
+                        table.c.status == AttemptStatus.RUNNING,
                     )
                     .values(lease_until=sa.func.clock_timestamp() - timedelta(seconds=1))
                 )
@@ -197,5 +201,6 @@ class Heartbeat:
             self._connection = None
 
 
-def _has_token(table: sa.Table, tokens: Collection[UUID]) -> sa.ColumnElement[bool]:
-    return table.c.token == sa.any_(sa.cast(list(tokens), sa.ARRAY(table.c.token.type)))
+def _is_running(table: sa.Table, tokens: Collection[UUID]) -> sa.ColumnElement[bool]:
+    is_running = table.c.status == AttemptStatus.RUNNING
+    return sa.and_(is_any_of(table.c.token, tokens), is_running)

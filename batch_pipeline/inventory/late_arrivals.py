@@ -16,11 +16,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as pg
 
 from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row, planned_ids
-from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.connection import lock_planning, transaction
 from batch_pipeline.inventory.jobs import job_id_of, open_job
-from batch_pipeline.inventory.locks import lock_planning
-from batch_pipeline.inventory.meta_tables.queries import RangeFacts
 from batch_pipeline.inventory.meta_tables.reflected_table import (
+    RangeFacts,
     ReflectedMetaTable,
     range_facts,
     stream_weights,

@@ -1,20 +1,15 @@
-"""Manifests of published attempts, with their files and origin. Reads only."""
+"""Published attempts: manifests with their files and origin, and their history. Reads only."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
 import sqlalchemy as sa
 
+from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row, label_from_row
 from batch_pipeline.inventory.connection import transaction
-from batch_pipeline.inventory.removals import (
-    ARE_REMOVED,
-    IS_REPLACED,
-    facts_of,
-    quarantine_removal_of,
-    removal_of,
-)
 from batch_pipeline.inventory.tables import (
     SCHEMA,
     attempt,
@@ -28,11 +23,35 @@ from batch_pipeline.inventory.tables import (
 from batch_pipeline.model.batch import AttemptStatus, Batch
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import ConfigurationError
-from batch_pipeline.model.garbage import Removal
-from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.garbage import FILES_REMOVED_AT, QUARANTINE_REMOVED_AT, Removal
 from batch_pipeline.model.job import JobKind, portable
 from batch_pipeline.model.manifest import Manifest, Origin, OriginItem, OriginJob, PartFile
-from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline.model.published import PublishedBatch, RecentBatch, RecordCounts
+from batch_pipeline.model.schema import RecordSchema, SchemaChange
+from batch_pipeline.model.status import SchemaStep
+
+_newer = attempt.alias("newer")
+# A later generation of the same batch was published.
+IS_REPLACED = sa.exists().where(
+    _newer.c.batch_id == attempt.c.batch_id, _newer.c.generation > attempt.c.generation
+)
+ARE_REMOVED = attempt.c.facts.has_key(FILES_REMOVED_AT)
+
+
+def removal_of(facts: Mapping[str, Any]) -> Removal | None:
+    """Return the removal of an attempt's files from its facts, None if they are kept."""
+    return _read_removal(facts, FILES_REMOVED_AT)
+
+
+def quarantine_removal_of(facts: Mapping[str, Any]) -> Removal | None:
+    """Return the removal of quarantine files, which are removed with the others or before."""
+    return _read_removal(facts, QUARANTINE_REMOVED_AT) or removal_of(facts)
+
+
+def _read_removal(facts: Mapping[str, Any], removed_at: str) -> Removal | None:
+    if removed_at not in facts:
+        return None
+    return Removal(at=datetime.fromisoformat(facts[removed_at]).astimezone(UTC))
 
 
 def files_of_attempts(
@@ -156,9 +175,7 @@ class Manifests:
 
     def of_attempt(self, attempt_id: int) -> Manifest:
         """Read the manifest of one published attempt."""
-        with transaction(self.engine) as connection:
-            row = connection.execute(_query().where(attempt.c.id == attempt_id)).one()
-            return _manifest(row, files_of_attempts(connection, [attempt_id]).get(attempt_id, []))
+        return self._read(_query().where(attempt.c.id == attempt_id))[0]
 
     def with_origin(self, manifest: Manifest) -> Manifest:
         """Return a published manifest with the origin that its manifest file contains."""
@@ -175,13 +192,13 @@ class Manifests:
             .order_by(attempt.c.generation.desc())
             .limit(1)
         )
+        return next(iter(self._read(query)), None)
+
+    def _read(self, query: sa.Select[Any]) -> list[Manifest]:
         with transaction(self.engine) as connection:
-            row = connection.execute(query).one_or_none()
-            if row is None:
-                return None
-            return _manifest(
-                row, files_of_attempts(connection, [row.attempt_id]).get(row.attempt_id, [])
-            )
+            rows = connection.execute(query).all()
+            files = files_of_attempts(connection, [row.attempt_id for row in rows]) if rows else {}
+        return [_manifest(row, files.get(row.attempt_id, ())) for row in rows]
 
     def run_of(self, manifest: Manifest) -> str | None:
         """Return the id of the run that published a manifest."""
@@ -192,13 +209,16 @@ class Manifests:
 
     def removal(self, manifest: Manifest) -> Removal | None:
         """Return when the files of a manifest were marked as removed; None if they are kept."""
-        with transaction(self.engine) as connection:
-            return removal_of(facts_of(connection, manifest.token))
+        return removal_of(self._facts(manifest))
 
     def quarantine_removal(self, manifest: Manifest) -> Removal | None:
         """Return when the quarantine files of a manifest were marked as removed; None if kept."""
+        return quarantine_removal_of(self._facts(manifest))
+
+    def _facts(self, manifest: Manifest) -> Mapping[str, Any]:
+        query = sa.select(attempt.c.facts).where(attempt.c.token == manifest.token)
         with transaction(self.engine) as connection:
-            return quarantine_removal_of(facts_of(connection, manifest.token))
+            return connection.execute(query).scalar_one_or_none() or {}
 
     def without_pointer(self, stream: str) -> Iterator[Manifest]:
         """Read the manifests, with origin, whose manifest file a crash left unwritten."""
@@ -211,11 +231,7 @@ class Manifests:
             )
             .order_by(job.c.id, attempt.c.publish_number)
         )
-        with transaction(self.engine) as connection:
-            rows = connection.execute(query).all()
-            files = files_of_attempts(connection, [row.attempt_id for row in rows])
-        for row in rows:
-            yield self.with_origin(_manifest(row, files.get(row.attempt_id, [])))
+        yield from map(self.with_origin, self._read(query))
 
     def published_after(
         self,
@@ -266,14 +282,12 @@ class Manifests:
             sa.and_(job.c.name == name, attempt.c.publish_number <= number)
             for name, number in numbers.items()
         ]
-        attempts = attempt.join(batch, attempt.c.batch_id == batch.c.id)
         query = (
-            sa.select(sa.func.count())
-            .select_from(attempts.join(job, batch.c.job_id == job.c.id))
+            published_attempts()
+            .with_only_columns(sa.func.count())
             .where(
                 job.c.stream == stream,
                 job.c.kind.not_in(excluded_kinds),
-                attempt.c.encoding.is_not(None),
                 ARE_REMOVED,
                 ~IS_REPLACED,
                 ~sa.or_(sa.false(), *already_read),
@@ -320,55 +334,43 @@ class Manifests:
                     return
 
 
-def _query() -> sa.Select[Any]:
+def published_attempts(*columns: Any) -> sa.Select[Any]:
+    """Select columns of published attempts with files, their batches and jobs.
+
+    A worker of the library publishes a result instead of files.
+    """
     return (
-        sa.select(
-            attempt.c.id.label("attempt_id"),
-            attempt.c.number,
-            attempt.c.token,
-            attempt.c.generation,
-            attempt.c.publish_number,
-            attempt.c.encoding,
-            attempt.c.key_properties,
-            attempt.c.facts,
-            attempt.c.schema_version,
-            schema_version.c.columns,
-            batch.c.id.label("batch_id"),
-            batch.c.first_id,
-            batch.c.last_id,
-            batch.c.weight,
-            batch.c.item_count,
-            batch.c.oversized,
-            batch.c.item_ids,
-            job.c.name.label("job"),
-        )
+        sa.select(attempt.c.id.label("attempt_id"), *columns)
+        .select_from(attempt)
         .join(batch, attempt.c.batch_id == batch.c.id)
         .join(job, batch.c.job_id == job.c.id)
-        .outerjoin(
-            schema_version,
-            sa.and_(
-                schema_version.c.job_id == sa.func.coalesce(job.c.parent_id, job.c.id),
-                schema_version.c.version == attempt.c.schema_version,
-            ),
-        )
-        # A worker of the library publishes a result instead of files.
         .where(attempt.c.status == AttemptStatus.SUCCEEDED, attempt.c.encoding.is_not(None))
     )
 
 
-def _manifest(row: sa.Row[Any], files: list[sa.Row[Any]]) -> Manifest:
-    id_range = IdRange(first_id=row.first_id, last_id=row.last_id)
+def _query() -> sa.Select[Any]:
+    version = sa.and_(
+        schema_version.c.job_id == sa.func.coalesce(job.c.parent_id, job.c.id),
+        schema_version.c.version == attempt.c.schema_version,
+    )
+    return published_attempts(
+        *BATCH_ROW,
+        attempt.c.number,
+        attempt.c.token,
+        attempt.c.generation,
+        attempt.c.publish_number,
+        attempt.c.encoding,
+        attempt.c.key_properties,
+        attempt.c.facts,
+        attempt.c.schema_version,
+        schema_version.c.columns,
+    ).outerjoin(schema_version, version)
+
+
+def _manifest(row: sa.Row[Any], files: Sequence[sa.Row[Any]]) -> Manifest:
     return Manifest(
-        job=row.job,
-        batch=Batch(
-            id=row.batch_id,
-            job=row.job,
-            id_range=id_range,
-            weight=row.weight,
-            count=row.item_count,
-            oversized=row.oversized,
-            item_ids=None if row.item_ids is None else tuple(row.item_ids),
-        ),
+        job=row.name,
+        batch=batch_from_row(row),
         attempt=row.number,
         token=row.token,
         generation=row.generation,
@@ -399,3 +401,240 @@ def _state_mismatch(stream: str, expected: str, actual: str) -> ConfigurationErr
         f"another inventory than that of the state, or an older copy of it. No batch was sent. "
         f"Restore the inventory, or omit the state to start from the first batch."
     )
+
+
+_MAX_UNBALANCED = 5
+_COUNTS = ("read", "written", "filtered", "quarantined")
+_accounted_records = attempt_item.c.written + attempt_item.c.filtered + attempt_item.c.quarantined
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedBatches:
+    """The newest generations of all batches of streams' jobs, newest first."""
+
+    engine: sa.Engine
+
+    def of_stream(
+        self, stream: str, kinds: Sequence[JobKind], *, newest: int | None
+    ) -> Iterator[PublishedBatch]:
+        """Read the newest published batches of a stream's jobs (None: all of them).
+
+        Holds a page of 200 in memory.
+        """
+        before, remaining = None, newest
+        while remaining is None or remaining > 0:
+            size = _PAGE if remaining is None else min(_PAGE, remaining)
+            query = _newest(stream, kinds).limit(size)
+            if before is not None:
+                query = query.where(attempt.c.id < before)
+            with transaction(self.engine) as connection:
+                rows = connection.execute(query).all()
+                ids = [row.attempt_id for row in rows]
+                files, items = files_of_attempts(connection, ids), _items(connection, ids)
+            for row in rows:
+                yield _published(row, files.get(row.attempt_id, ()), items.get(row.attempt_id))
+            if len(rows) < size:
+                return
+            before = rows[-1].attempt_id
+            remaining = None if remaining is None else remaining - len(rows)
+
+    def recent(
+        self, stream: str, kinds: Sequence[JobKind], *, newest: int = 20
+    ) -> list[RecentBatch]:
+        """Read record counts and durations of the newest batches, oldest first."""
+        seconds = sa.extract("epoch", attempt.c.finished_at - attempt.c.started_at)
+        query = _newest(stream, kinds).add_columns(sa.cast(seconds, sa.Double).label("seconds"))
+        with transaction(self.engine) as connection:
+            rows = connection.execute(query.limit(newest)).all()
+        return [
+            RecentBatch(
+                label=label_from_row(row),
+                read=row.facts["read"],
+                written=row.facts["written"],
+                quarantined=row.facts["quarantined"],
+                seconds=row.seconds,
+            )
+            for row in reversed(rows)
+        ]
+
+    def schema_step(self, stream: str, *, newest: int = 1) -> SchemaStep | None:
+        """Compare the schema versions of the newest published batch and of one `newest` before it.
+
+        With fewer batches, the oldest one is compared. None without published batches.
+        """
+        query = _newest(stream, [JobKind.INCREMENTAL]).limit(newest + 1)
+        with transaction(self.engine) as connection:
+            rows = connection.execute(query).all()
+            if not rows:
+                return None
+            last, before = rows[0], rows[-1]
+            if last is before:
+                return SchemaStep(newest=label_from_row(last), version=last.schema_version)
+            changes = _changes(connection, last.job_id, before.schema_version, last.schema_version)
+        return SchemaStep(
+            newest=label_from_row(last),
+            version=last.schema_version,
+            before=label_from_row(before),
+            version_before=before.schema_version,
+            changes=changes,
+        )
+
+
+def newest_generations(stream: str, *columns: Any) -> sa.Select[Any]:
+    """Select the newest published generations of a stream's batches, with what labels need."""
+    labelled = (*BATCH_ROW, job.c.kind, job.c.stream)
+    return published_attempts(*labelled, *columns).where(job.c.stream == stream, ~IS_REPLACED)
+
+
+def _newest(stream: str, kinds: Sequence[JobKind]) -> sa.Select[Any]:
+    columns = (
+        attempt.c.generation,
+        attempt.c.facts,
+        attempt.c.schema_version,
+        attempt.c.token,
+        attempt.c.pointer_uri,
+    )
+    is_kind = job.c.kind.in_([kind.value for kind in kinds])
+    return newest_generations(stream, *columns).where(is_kind).order_by(attempt.c.id.desc())
+
+
+def _items(connection: sa.Connection, ids: Sequence[int]) -> dict[int, sa.Row[Any]]:
+    def total(column: sa.Column[Any]) -> sa.Label[Any]:
+        return sa.cast(sa.func.sum(column), sa.BigInteger).label(column.name)
+
+    wrong = sa.func.array_agg(attempt_item.c.item_id).filter(
+        attempt_item.c.read != _accounted_records
+    )
+    query: sa.Select[Any] = (
+        sa.select(
+            attempt_item.c.attempt_id,
+            *(total(attempt_item.c[name]) for name in _COUNTS),
+            wrong.label("unbalanced"),
+        )
+        .where(attempt_item.c.attempt_id.in_(ids))
+        .group_by(attempt_item.c.attempt_id)
+    )
+    return {row.attempt_id: row for row in connection.execute(query)}
+
+
+def _published(
+    row: sa.Row[Any], files: Sequence[sa.Row[Any]], items: sa.Row[Any] | None
+) -> PublishedBatch:
+    facts = row.facts
+    return PublishedBatch(
+        label=label_from_row(row),
+        generation=row.generation,
+        part_files=tuple(_part(file) for file in files if not file.quarantine),
+        quarantine_files=tuple(_part(file) for file in files if file.quarantine),
+        quarantine_removed=quarantine_removal_of(facts) is not None,
+        batch=RecordCounts(**{name: facts[name] for name in _COUNTS}),
+        items=RecordCounts(**{name: getattr(items, name, 0) for name in _COUNTS}),
+        unbalanced=() if items is None else tuple(sorted(items.unbalanced or ())[:_MAX_UNBALANCED]),
+        given_to_transform=facts.get("given_to_transform"),
+        files_removed=removal_of(facts) is not None,
+        token=row.token,
+        pointer_uri=row.pointer_uri,
+    )
+
+
+def _changes(
+    connection: sa.Connection, job_id: int, before: int, after: int
+) -> tuple[SchemaChange, ...]:
+    """Read the schema changes between two versions, in either order."""
+    low, high = sorted((before, after))
+    query = (
+        sa.select(schema_version.c.changes)
+        .where(
+            schema_version.c.job_id == job_id,
+            schema_version.c.version > low,
+            schema_version.c.version <= high,
+        )
+        .order_by(schema_version.c.version)
+    )
+    return tuple(
+        SchemaChange(
+            name=change["column"],
+            before=change["before"],
+            after=change["after"],
+            item_id=change["item_id"],
+            location=change["location"],
+            line=change["line"],
+        )
+        for changes in connection.execute(query).scalars()
+        for change in changes or ()
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRecord:
+    """An attempt on a batch, with the record counts of one or all items if it is published.
+
+    `read_etag` and `read_version` identify the version of the item's object that was read.
+    """
+
+    number: int
+    status: AttemptStatus
+    run_id: str
+    started_at: datetime
+    finished_at: datetime | None
+    error: str | None
+    generation: int | None
+    pointer_uri: str | None
+    read: int | None
+    written: int | None
+    quarantined: int | None
+    bad_file: str | None
+    read_etag: str | None
+    read_version: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptHistory:
+    """The attempts on items and batches."""
+
+    engine: sa.Engine
+
+    def of_item(self, batch: Batch, item_id: int) -> Sequence[AttemptRecord]:
+        """Read the attempts on an item's batch, oldest first."""
+        is_its = sa.and_(
+            attempt_item.c.attempt_id == attempt.c.id, attempt_item.c.item_id == item_id
+        )
+        query = sa.select(
+            *_ATTEMPT_COLUMNS,
+            attempt_item.c.read,
+            attempt_item.c.written,
+            attempt_item.c.quarantined,
+            attempt_item.c.bad_file,
+            attempt_item.c.read_etag,
+            attempt_item.c.read_version,
+        ).outerjoin(attempt_item, is_its)
+        return self._read(batch, query)
+
+    def of_batch(self, batch: Batch) -> Sequence[AttemptRecord]:
+        """Read the attempts on a batch, oldest first, with the record counts of all items."""
+        counters = [
+            attempt.c.facts[name].as_integer().label(name)
+            for name in ("read", "written", "quarantined")
+        ]
+        of_items = [sa.null().label(name) for name in ("bad_file", "read_etag", "read_version")]
+        return self._read(batch, sa.select(*_ATTEMPT_COLUMNS, *counters, *of_items))
+
+    def _read(self, batch: Batch, query: sa.Select[Any]) -> Sequence[AttemptRecord]:
+        query = query.where(attempt.c.batch_id == batch.id).order_by(attempt.c.number)
+        with transaction(self.engine) as connection:
+            rows = connection.execute(query).mappings()
+            return [
+                AttemptRecord(**{**row, "status": AttemptStatus(row["status"])}) for row in rows
+            ]
+
+
+_ATTEMPT_COLUMNS = (
+    attempt.c.number,
+    attempt.c.status,
+    attempt.c.run_id,
+    attempt.c.started_at,
+    attempt.c.finished_at,
+    attempt.c.error,
+    attempt.c.generation,
+    attempt.c.pointer_uri,
+)

@@ -11,12 +11,13 @@ from sqlalchemy import exc
 from batch_pipeline.inventory import batch_states
 from batch_pipeline.inventory.connection import (
     UNKNOWN_HOLDER,
+    LockClass,
     list_lock_holders,
     location,
+    lock_in_transaction,
     lock_timeout,
     transaction,
 )
-from batch_pipeline.inventory.locks import LockClass, lock_in_transaction
 from batch_pipeline.inventory.tables import SCHEMA, metadata
 from batch_pipeline.model.errors import ConfigurationError, RetryableError
 

@@ -1,21 +1,21 @@
 """Plan batches: cut the new items of a job into id ranges, or given items into lists of ids.
 
-Also reads planned batches, with the status of their latest attempt.
+Also reads planned batches with the status of their latest attempt, and the throughput of jobs.
 """
 
 import json
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import chain
-from typing import Any, Protocol
+from statistics import median
+from typing import Any
 
 import sqlalchemy as sa
 
 from batch_pipeline.inventory import batch_states
 from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row, live_parts
-from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.connection import lock_planning, transaction
 from batch_pipeline.inventory.jobs import (
     ALL_IDS,
     Gap,
@@ -25,12 +25,17 @@ from batch_pipeline.inventory.jobs import (
     of_stream,
     open_job,
 )
-from batch_pipeline.inventory.locks import lock_planning
+from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
+from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
 from batch_pipeline.inventory.migrate import ensure_revision_unchanged
-from batch_pipeline.inventory.tables import attempt, batch, batch_state, job
-from batch_pipeline.inventory.throughput import estimate, recent_throughput
-from batch_pipeline.model.backfill import Estimate, cut_lists
-from batch_pipeline.model.batch import Batch, BatchState, BatchStatus, parse_partition_key
+from batch_pipeline.inventory.tables import attempt, batch, job
+from batch_pipeline.model.backfill import Estimate, Throughput, cut_lists
+from batch_pipeline.model.batch import (
+    AttemptStatus,
+    Batch,
+    BatchStatus,
+    parse_partition_key,
+)
 from batch_pipeline.model.errors import (
     BatchSupersededError,
     InvalidValueError,
@@ -38,10 +43,8 @@ from batch_pipeline.model.errors import (
     UnknownBatchError,
 )
 from batch_pipeline.model.failpoint import failpoint
-from batch_pipeline.model.filter import Filter
 from batch_pipeline.model.id_range import IdRange
-from batch_pipeline.model.item import Item
-from batch_pipeline.model.job import JobKind, JobTerms, TableIdentity
+from batch_pipeline.model.job import JobKind, JobTerms
 from batch_pipeline.model.planning import Cut, Limits, Planned
 
 _STREAM_ROWS = 10_000
@@ -52,60 +55,7 @@ _COPY = (
 )
 
 
-class MetaTable(Protocol):
-    """The table that lists a stream's items."""
-
-    @property
-    def stream(self) -> str:
-        """Name of the stream whose items it lists."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Its canonical name, `schema.table`."""
-        ...
-
-    @property
-    def where(self) -> Filter | None:
-        """Filter applied to every read; None for all rows."""
-        ...
-
-    @property
-    def identity(self) -> TableIdentity | None:
-        """The database and the columns that it is read by, if known."""
-        ...
-
-    def high_watermark(self) -> int | None:
-        """Return the highest id below which no row can still appear, or None without rows."""
-        ...
-
-    def cuts(self, after_id: int | None, high_watermark: int, limits: Limits) -> Iterator[Cut]:
-        """Cut the items above an id (None: all) into batches, in one pass."""
-        ...
-
-    def oldest_age(self, after_id: int | None) -> timedelta | None:
-        """Return how long ago the oldest item above an id appeared, if that is known."""
-        ...
-
-    def backlog(self, after_id: int | None) -> tuple[int, int]:
-        """Return the number of the items above an id and their total weight."""
-        ...
-
-    def check_not_restarted(self, planned_up_to: int) -> None:
-        """Check that new ids are above the highest planned one.
-
-        Raises:
-            MetaTableRestartedError: the ids have started again from a lower one.
-        """
-        ...
-
-    def items(self, batch: Batch) -> Sequence[Item]:
-        """Read the items of a batch in id order.
-
-        Raises:
-            BatchDataError: a row cannot be an item.
-        """
-        ...
+MetaTable = OwnMetaTable | UserMetaTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,29 +171,18 @@ class PlannedBatches:
 
     def statuses(self, stream: str, within: IdRange = ALL_IDS) -> list[BatchStatus]:
         """Read all batches of a stream in id order, each with its latest attempt."""
-        query = status_query().where(
-            of_stream(stream),
-            batch.c.first_id >= within.first_id,
-            batch.c.last_id <= within.last_id,
-        )
-        with transaction(self.engine) as connection:
-            return [status_from_row(row) for row in connection.execute(query)]
+        is_within = (batch.c.first_id >= within.first_id, batch.c.last_id <= within.last_id)
+        return batch_states.read_statuses(self.engine, of_stream(stream), *is_within)
 
     def status(self, planned_batch: Batch) -> BatchStatus:
         """Read the status of a batch."""
-        with transaction(self.engine) as connection:
-            query = status_query().where(batch.c.id == planned_batch.id)
-            return status_from_row(connection.execute(query).one())
+        [status] = batch_states.read_statuses(self.engine, batch.c.id == planned_batch.id)
+        return status
 
     def late_statuses(self, stream: str) -> list[BatchStatus]:
         """Read the unsplit batches of a stream's late arrivals, in id order."""
-        query = status_query().where(
-            job.c.stream == stream,
-            job.c.kind == JobKind.LATE,
-            batch.c.superseded_at.is_(None),
-        )
-        with transaction(self.engine) as connection:
-            return [status_from_row(row) for row in connection.execute(query)]
+        is_late = (job.c.stream == stream, job.c.kind == JobKind.LATE)
+        return batch_states.read_statuses(self.engine, *is_late, batch.c.superseded_at.is_(None))
 
     def backlog(self, table: MetaTable) -> tuple[int, int]:
         """Count a stream's items above the bookmark and their weight in bytes."""
@@ -332,40 +271,6 @@ def _live_ranges(stream: str) -> sa.Select[Any]:
     )
 
 
-def status_query() -> sa.Select[Any]:
-    """Build the query of batches in id order, each with its latest attempt."""
-    return (
-        sa.select(
-            *BATCH_ROW,
-            batch_state.c.state,
-            batch_state.c.attempts,
-            batch_state.c.generation,
-            attempt.c.error,
-            attempt.c.finished_at,
-        )
-        .select_from(batch)
-        .join(job, job.c.id == batch.c.job_id)
-        .join(batch_state, batch_state.c.batch_id == batch.c.id)
-        .outerjoin(
-            attempt,
-            sa.and_(attempt.c.batch_id == batch.c.id, attempt.c.number == batch_state.c.attempts),
-        )
-        .order_by(batch.c.first_id, batch.c.id)
-    )
-
-
-def status_from_row(row: sa.Row[Any]) -> BatchStatus:
-    """Build a status from a row of `status_query`."""
-    return BatchStatus(
-        batch=batch_from_row(row),
-        state=BatchState(row.state),
-        attempts=row.attempts,
-        generation=row.generation,
-        error=row.error,
-        finished_at=row.finished_at,
-    )
-
-
 def insert_lists(
     connection: sa.Connection, plan: JobPlan, weighed_ids: Iterable[tuple[int, int]]
 ) -> Planned:
@@ -407,19 +312,48 @@ def _listed_ids(engine: sa.Engine, job_id: int | None) -> Generator[int, None, N
         yield from result.scalars()
 
 
-def late_items(planned_batch: Batch) -> sa.Select[int]:
-    """Build the query of the ids within a batch's range that belong to late batches.
+LAST_ATTEMPTS = 50
 
-    A new attempt on a published batch must not read them.
+
+def recent_throughput(
+    connection: sa.Connection, *candidates: sa.ColumnElement[bool]
+) -> Throughput | None:
+    """Return the throughput of the first candidate with a successful attempt, None without any.
+
+    Each candidate is a condition on jobs; their newest 50 attempts count.
     """
-    owner = sa.select(batch.c.job_id).where(batch.c.id == planned_batch.id).scalar_subquery()
-    return (
-        sa.select(sa.func.unnest(batch.c.item_ids, type_=sa.BigInteger))
-        .join(job, job.c.id == batch.c.job_id)
-        .where(
-            job.c.parent_id == owner,
-            job.c.kind == JobKind.LATE,
-            batch.c.first_id <= planned_batch.id_range.last_id,
-            batch.c.last_id >= planned_batch.id_range.first_id,
+    for condition in candidates:
+        seconds = sa.extract("epoch", attempt.c.finished_at - attempt.c.started_at)
+        query = (
+            sa.select(sa.cast(seconds, sa.Double).label("seconds"), batch.c.weight, job.c.name)
+            .select_from(attempt)
+            .join(batch, batch.c.id == attempt.c.batch_id)
+            .join(job, job.c.id == batch.c.job_id)
+            .where(condition, attempt.c.status == AttemptStatus.SUCCEEDED)
+            .order_by(attempt.c.id.desc())
+            .limit(LAST_ATTEMPTS)
         )
+        rows = connection.execute(query).all()
+        if rows:
+            speeds = [row.weight / row.seconds for row in rows if row.seconds > 0]
+            speed = median(speeds) if speeds else 0.0
+            return Throughput(
+                job=rows[0].name,
+                attempts=len(rows),
+                seconds_per_batch=median(row.seconds for row in rows),
+                weight_per_second=speed or None,
+            )
+    return None
+
+
+def estimate(cuts: Iterable[Cut], limits: Limits, throughput: Throughput | None) -> Estimate:
+    """Sum up cuts as an estimate, in constant memory."""
+    batches = items = weight = oversized = 0
+    for cut in cuts:
+        batches += 1
+        items += cut.count
+        weight += cut.weight
+        oversized += cut.weight > limits.max_weight
+    return Estimate(
+        batches=batches, items=items, weight=weight, oversized=oversized, pace=throughput
     )

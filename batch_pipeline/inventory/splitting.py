@@ -7,15 +7,14 @@ item alone.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import sqlalchemy as sa
 
 from batch_pipeline.inventory import batch_states
 from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row, planned_ids
-from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.connection import lock_planning, transaction
 from batch_pipeline.inventory.jobs import job_with_late_arrivals
-from batch_pipeline.inventory.locks import lock_planning
 from batch_pipeline.inventory.meta_tables.reflected_table import MetaItem, ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
 from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, job
@@ -25,17 +24,6 @@ from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.id_range import IdRange, IdRuns
 
 ItemTable = OwnMetaTable | ReflectedMetaTable
-
-
-class SplitSource(Protocol):
-    """A meta table whose batches can be split."""
-
-    def halves(self, parent: Batch, planned: IdRuns | None) -> tuple[SplitRange, SplitRange] | None:
-        """Return the halves of a batch; None if fewer than two of its items are left.
-
-        `planned` are the ids that its range was planned with, None for all.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +96,7 @@ def split_batch(engine: sa.Engine, parent: Batch, table: ItemTable) -> tuple[Bat
 
 
 def split_first_dead(
-    connection: sa.Connection, job_id: int, window: IdRange, source: SplitSource
+    connection: sa.Connection, job_id: int, window: IdRange, table: ItemTable
 ) -> tuple[Batch, Batch] | None:
     """Split the first divisible dead batch of a job or its late-arrivals job; None without any.
 
@@ -132,7 +120,7 @@ def split_first_dead(
     )
     for row in connection.execute(dead).all():
         dead_batch = batch_from_row(row)
-        halves = source.halves(dead_batch, planned_ids(connection, dead_batch))
+        halves = halve_items(table, dead_batch, planned_ids(connection, dead_batch))
         if halves is not None:
             lock_planning(connection, row.job_id)
             return insert_halves(connection, dead_batch, halves)

@@ -3,6 +3,9 @@
 The database states the invariants: constraint names map to domain errors where they can be met.
 """
 
+from collections.abc import Collection
+from typing import Any
+
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as pg
 
@@ -281,6 +284,9 @@ sa.Index(
 )
 sa.Index("load_stream_id_idx", load.c.stream, load.c.id)
 
+# The load counts: it succeeded and was not voided.
+HAS_LOAD = sa.and_(load.c.status == "succeeded", load.c.voided_at.is_(None))
+
 # Unused by this version; kept because processes of 0.1.0 write to it. A later revision drops it.
 sa.Table(
     "target_probe",
@@ -301,3 +307,8 @@ ceiling_candidate = sa.Table(
     _time("saved_at", nullable=False, server_default=_now),
     comment="What ceilings of users' meta tables remember between looks.",
 )
+
+
+def is_any_of(column: sa.ColumnElement[Any], values: Collection[Any]) -> sa.ColumnElement[bool]:
+    """Compare with one array, because a statement takes at most 65,535 parameters."""
+    return column == sa.any_(sa.cast(list(values), sa.ARRAY(column.type)))

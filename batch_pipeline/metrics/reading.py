@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.inventory.work_counts import AttemptCursor
+from batch_pipeline.inventory.status import AttemptCursor
 from batch_pipeline.model.errors import OF_ONE_META_TABLE
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.status import NotPlanned, Totals, UnfinishedBatches

@@ -41,7 +41,7 @@ from batch_pipeline.storage.part_storage import PartFileStorage
 
 if TYPE_CHECKING:
     from batch_pipeline.inventory.database import Database
-    from batch_pipeline.inventory.restore_check import RestoreCheck
+    from batch_pipeline.inventory.job_control import RestoreCheck
 
 log = logging.getLogger("batch_pipeline")
 

@@ -12,7 +12,7 @@ from batch_pipeline.inventory.database import open_database
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
-from batch_pipeline.inventory.meta_tables.watermark_choice import choose_watermark
+from batch_pipeline.inventory.meta_tables.watermarks import choose_watermark
 from batch_pipeline.model.job import JobTerms
 from batch_pipeline.model.planning import Limits
 

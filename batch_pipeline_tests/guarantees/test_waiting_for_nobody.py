@@ -15,8 +15,8 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
+from batch_pipeline.inventory.connection import LockClass
 from batch_pipeline.inventory.database import Database, open_database
-from batch_pipeline.inventory.locks import LockClass
 from batch_pipeline.model.errors import RetryableError
 from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline_tests.concurrency import eventually, python

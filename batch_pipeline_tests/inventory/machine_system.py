@@ -15,7 +15,7 @@ from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
-from batch_pipeline.inventory.meta_tables.watermark_choice import StoredCandidates, choose_watermark
+from batch_pipeline.inventory.meta_tables.watermarks import StoredCandidates, choose_watermark
 from batch_pipeline.inventory.splitting import ItemTable, read_items
 from batch_pipeline.model.batch import Attempt, Batch
 from batch_pipeline.model.filter import Condition, Filter, Operator

@@ -6,7 +6,7 @@ import secrets
 
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.locks import OWNER_IS_GONE
+from batch_pipeline.inventory.connection import OWNER_IS_GONE
 
 # 13 items of `orders`, of which twelve are in batches 1 to 6, and five of `clicks` in batch 7.
 # Batches: 1 planned, 2 being tried, 3 published twice, 4 failed, 5 abandoned, 6 cancelled,

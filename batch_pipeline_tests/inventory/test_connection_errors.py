@@ -11,12 +11,12 @@ import sqlalchemy as sa
 
 from batch_pipeline.inventory.connection import (
     check_version,
+    lock_planning,
     normalize_url,
     open_engine,
     transaction,
 )
 from batch_pipeline.inventory.database import Database, open_database
-from batch_pipeline.inventory.locks import lock_planning
 from batch_pipeline.inventory.tables import item
 from batch_pipeline.model.errors import (
     ConfigurationError,

@@ -10,8 +10,7 @@ import sqlalchemy as sa
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
-from batch_pipeline.inventory.meta_tables.watermark_choice import choose_watermark
-from batch_pipeline.inventory.meta_tables.watermarks import SettleBy
+from batch_pipeline.inventory.meta_tables.watermarks import SettleBy, choose_watermark
 from batch_pipeline.model.audit import Audit, CountedNames
 from batch_pipeline.model.errors import JobChangedError, UnknownJobError
 from batch_pipeline.model.stream import Strategy

@@ -98,7 +98,7 @@ def test_due_of_several_jobs_comes_in_the_order_of_publishing(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: int
 ) -> None:
     """Expect a backfill between the stream's own batches, once each from pages of any size."""
-    monkeypatch.setattr("batch_pipeline.inventory.pending_loads._PAGE", page)
+    monkeypatch.setattr("batch_pipeline.inventory.loads._PAGE", page)
     _, second, _ = published(database, tmp_path, 3)
     publish_backfill(database, tmp_path)
     publish_file(database, second, tmp_path, generation=2)
@@ -154,7 +154,7 @@ def test_due_of_a_job_that_is_held_up_is_read_no_further(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Expect the page that was read, and of later ones only batches of other jobs."""
-    monkeypatch.setattr("batch_pipeline.inventory.pending_loads._PAGE", 2)
+    monkeypatch.setattr("batch_pipeline.inventory.loads._PAGE", 2)
     published(database, tmp_path, 3)
     publish_backfill(database, tmp_path)
     held_up: set[str] = set()
@@ -194,9 +194,14 @@ def test_second_load_into_the_same_target_is_refused(
 def test_one_of_four_claims_at_once_wins(database: Database, tmp_path: Path) -> None:
     """Expect three refusals and one load."""
     published(database, tmp_path, 1)
+    wanted = due(database)
 
     def claim_and_load() -> str:
-        load_all(database)
+        with database.loads.claim(
+            "orders", "warehouse", wanted, run_id="load-1", lease=LEASE
+        ) as claim:
+            assert claim is not None
+            database.loads.succeed(claim.load, DONE, None)
         return "loaded"
 
     results = together(*[partial(claim_and_load)] * 4)

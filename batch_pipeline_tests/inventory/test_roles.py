@@ -13,8 +13,11 @@ from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.inventory.meta_tables.cutting import all_cuts
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
-from batch_pipeline.inventory.meta_tables.watermark_choice import StoredCandidates, choose_watermark
-from batch_pipeline.inventory.meta_tables.watermarks import Candidates
+from batch_pipeline.inventory.meta_tables.watermarks import (
+    Candidates,
+    StoredCandidates,
+    choose_watermark,
+)
 from batch_pipeline.inventory.tables import metadata
 from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
 from batch_pipeline.model.errors import MetaTableError, PermissionDeniedError

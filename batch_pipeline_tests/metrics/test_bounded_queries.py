@@ -3,7 +3,7 @@
 import pytest
 
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.work_counts import AttemptCursor
+from batch_pipeline.inventory.status import AttemptCursor
 from batch_pipeline_tests.inventory.logins import Logins
 from batch_pipeline_tests.inventory.meta_tables.user_tables import recorded, rows_touched
 from batch_pipeline_tests.seeds import planned, publish

@@ -10,7 +10,7 @@ import pytest
 
 from batch_pipeline import acquire_batch
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.removals import mark_loaded
+from batch_pipeline.inventory.garbage import mark_loaded
 from batch_pipeline.model.checks import Check
 from batch_pipeline.model.errors import FilesRemovedError, GarbageLeftError
 from batch_pipeline.model.garbage import Reason, StoredFile

@@ -12,8 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from batch_pipeline.inventory.meta_tables.connection import read_one_statement, read_transaction
-from batch_pipeline.inventory.meta_tables.queries import runs_from_row
-from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable, runs_from_row
 from batch_pipeline.model.errors import BadWeightError, InvalidValueError, unfit_column
 from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange, IdRuns, unless_full
 from batch_pipeline.model.planning import Cut, Limits, cut

@@ -19,8 +19,7 @@ from batch_pipeline.inventory.meta_tables.catalogue import (
 from batch_pipeline.inventory.meta_tables.connection import database_label, read_one_statement
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource, MetaSources, SourceTerms
-from batch_pipeline.inventory.meta_tables.watermark_choice import WatermarkChoice
-from batch_pipeline.inventory.meta_tables.watermarks import HighestIdWatermark
+from batch_pipeline.inventory.meta_tables.watermarks import HighestIdWatermark, WatermarkChoice
 from batch_pipeline.inventory.tables import SCHEMA, batch, job
 from batch_pipeline.model.errors import (
     ConfigurationError,

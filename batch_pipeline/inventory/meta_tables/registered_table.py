@@ -12,16 +12,18 @@ from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.connection import transaction
-from batch_pipeline.inventory.locks import LockClass, lock_in_transaction
+from batch_pipeline.inventory.batch_states import late_items
+from batch_pipeline.inventory.connection import LockClass, lock_in_transaction, transaction
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.watermarks import WatermarkReading
-from batch_pipeline.inventory.planning import late_items
-from batch_pipeline.inventory.tables import FILE_OF_RANGE, IS_RANGE, SCHEMA, item
+from batch_pipeline.inventory.tables import FILE_OF_RANGE, IS_RANGE, SCHEMA, is_any_of, item
+from batch_pipeline.model.backfill import Selection
 from batch_pipeline.model.batch import Batch
+from batch_pipeline.model.errors import missing_column
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.filter import Condition, Operator
+from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.item import Item, LandedFile, Registered
 from batch_pipeline.model.job import INVENTORY, TableIdentity
 from batch_pipeline.model.location import MARK, split_location
@@ -31,6 +33,8 @@ from batch_pipeline.model.stream import Strategy
 
 _CHUNK = 5_000
 _STREAM_ROWS = 10_000
+_ID_CHUNK = 1_000
+WeighedIds = Iterator[tuple[int, int]]
 _COLUMNS = MetaColumns(uid="id", item="location", weight="size_bytes")
 OWN_IDENTITY = TableIdentity(
     uid=_COLUMNS.uid, item=_COLUMNS.item, weight=_COLUMNS.weight, database=INVENTORY
@@ -118,11 +122,11 @@ class FileRegistration:
         """
         locations = [file.location for file in files]
         own = sa.select(item).where(item.c.stream == self.stream)
-        whole = own.where(item.c.location == sa.any_(_text_array(locations)))
+        whole = own.where(is_any_of(item.c.location, locations))
         file = sa.literal_column(FILE_OF_RANGE, sa.Text)
         starts = list({location.partition("#")[0] for location in locations})
         is_part = sa.func.strpos(item.c.location, MARK) > 0
-        ranges = own.where(sa.text(IS_RANGE), file == sa.any_(_text_array(starts)), is_part)
+        ranges = own.where(sa.text(IS_RANGE), is_any_of(file, starts), is_part)
         registered: dict[str, list[LandedFile]] = defaultdict(list)
         for row in connection.execute(whole):
             registered[row.location].append(item_from_row(row).file)
@@ -195,10 +199,6 @@ def item_from_row(row: sa.Row[Any]) -> Item:
         etag=row.etag,
     )
     return Item(id=row.id, file=file)
-
-
-def _text_array(texts: list[str]) -> sa.ColumnElement[Any]:
-    return sa.cast(texts, sa.ARRAY(sa.Text))
 
 
 def _has_changed(file: LandedFile, registered_files: Sequence[LandedFile]) -> bool:
@@ -307,7 +307,7 @@ class OwnMetaTable:
         """Cut all items above an id up to the high watermark, in one pass."""
         first = after_id or 0
         yield from cut(
-            self._weights(first, high_watermark),
+            self._weights(item.c.id > first, item.c.id <= high_watermark),
             after_id=first,
             high_watermark=high_watermark,
             limits=limits,
@@ -364,10 +364,32 @@ class OwnMetaTable:
         with transaction(self.engine) as connection:
             return [item_from_row(row) for row in connection.execute(query)]
 
-    def _weights(self, after_id: int, high_watermark: int) -> Iterator[tuple[int, int]]:
+    def chosen(self, ids: IdRange, selection: Selection) -> WeighedIds:
+        """Yield the items of a range that were registered within the selection's times.
+
+        Raises:
+            MetaTableError: the selection names another time column.
+        """
+        time = item.c.registered_at
+        if selection.time_column not in {None, time.name}:
+            raise missing_column(self.name, selection.time_column or "", "time", (time.name,))
+        within = item.c.id.between(ids.first_id, ids.last_id)
+        conditions: list[sa.ColumnElement[bool]] = [within]
+        if selection.since is not None:
+            conditions.append(time >= selection.since)
+        if selection.until is not None:
+            conditions.append(time < selection.until)
+        yield from self._weights(*conditions)
+
+    def listed(self, ids: Sequence[int]) -> WeighedIds:
+        """Yield the existing items of an ascending list of ids."""
+        for start in range(0, len(ids), _ID_CHUNK):
+            yield from self._weights(is_any_of(item.c.id, ids[start : start + _ID_CHUNK]))
+
+    def _weights(self, *conditions: sa.ColumnElement[bool]) -> WeighedIds:
         query = (
             sa.select(item.c.id, item.c.size_bytes)
-            .where(*self._above(after_id), item.c.id <= high_watermark)
+            .where(item.c.stream == self.stream, *conditions)
             .order_by(item.c.id)
             .execution_options(yield_per=_STREAM_ROWS)
         )
@@ -381,7 +403,7 @@ class OwnMetaTable:
 
 def _is_in_batch(batch: Batch) -> sa.ColumnElement[bool]:
     if batch.item_ids is not None:
-        return item.c.id == sa.any_(sa.cast(list(batch.item_ids), sa.ARRAY(sa.BigInteger)))
+        return is_any_of(item.c.id, batch.item_ids)
     return item.c.id.not_in(late_items(batch))
 
 

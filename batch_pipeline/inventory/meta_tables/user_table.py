@@ -11,19 +11,22 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
+from batch_pipeline.inventory.batch_states import late_items
 from batch_pipeline.inventory.connection import transaction
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.connection import read_one_statement, read_transaction
 from batch_pipeline.inventory.meta_tables.cutting import cuts_before_bad_weight
-from batch_pipeline.inventory.meta_tables.queries import RangeFacts
-from batch_pipeline.inventory.meta_tables.reflected_table import MetaItem, ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.reflected_table import (
+    MetaItem,
+    RangeFacts,
+    ReflectedMetaTable,
+)
 from batch_pipeline.inventory.meta_tables.sources import MetaSource, MetaSources, SourceTerms
 from batch_pipeline.inventory.meta_tables.watermarks import (
     SettleBy,
     WatermarkReading,
     database_time,
 )
-from batch_pipeline.inventory.planning import late_items
 from batch_pipeline.inventory.splitting import read_items
 from batch_pipeline.model.batch import Batch
 from batch_pipeline.model.errors import (

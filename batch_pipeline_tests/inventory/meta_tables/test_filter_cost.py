@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from batch_pipeline.inventory.diagnostics import FilterCost, filter_cost
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
-from batch_pipeline.inventory.meta_tables.filter_cost import FilterCost, filter_cost
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.model.filter import parse_filter
 from batch_pipeline.model.id_range import IdRange

@@ -7,8 +7,8 @@ import pytest
 import sqlalchemy as sa
 
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta_tables.next_id import check_not_restarted
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.sources import check_not_restarted
 from batch_pipeline.model.errors import MetaTableRestartedError
 from batch_pipeline_tests.client.client_tables import CREATE_META_TABLE, acquire_or_none, drained
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (

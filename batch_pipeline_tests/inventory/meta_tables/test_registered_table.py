@@ -6,8 +6,8 @@ from functools import partial
 
 import sqlalchemy as sa
 
+from batch_pipeline.inventory.connection import LockClass, lock_in_transaction
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.locks import LockClass, lock_in_transaction
 from batch_pipeline.model.batch import Batch
 from batch_pipeline.model.id_range import MAX_ID, IdRange
 from batch_pipeline.model.item import Item, Registered

@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from batch_pipeline.inventory.connection import open_engine
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.meta_tables.watermark_choice import (
+from batch_pipeline.inventory.meta_tables.watermarks import (
+    MAX_CANDIDATES,
+    Candidate,
+    Candidates,
     StoredCandidates,
     _from_json,
     _to_json,
     choose_watermark,
 )
-from batch_pipeline.inventory.meta_tables.watermarks import MAX_CANDIDATES, Candidate, Candidates
 from batch_pipeline.model.errors import DatabaseUnreachableError
 from batch_pipeline.model.id_range import MAX_ID, MIN_ID
 from batch_pipeline.model.stream import Strategy
@@ -42,8 +44,8 @@ NEVER_SAVED = Candidates(strategy=Strategy.SETTLE, epoch="")
 READ_CEILING = """
 import sys
 import sqlalchemy as sa
-from batch_pipeline.inventory.meta_tables.watermark_choice import StoredCandidates
-from batch_pipeline.inventory.meta_tables.watermark_choice import choose_watermark
+from batch_pipeline.inventory.meta_tables.watermarks import StoredCandidates
+from batch_pipeline.inventory.meta_tables.watermarks import choose_watermark
 from batch_pipeline.inventory.connection import open_engine
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline_tests.inventory.meta_tables.user_tables import FILES, meta_engine

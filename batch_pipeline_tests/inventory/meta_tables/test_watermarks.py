@@ -11,11 +11,11 @@ import sqlalchemy as sa
 
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.meta_tables.watermark_choice import choose_watermark
 from batch_pipeline.inventory.meta_tables.watermarks import (
     HighWatermark,
     InMemoryCandidates,
     SettleBy,
+    choose_watermark,
 )
 from batch_pipeline.model.errors import InvalidValueError, MetaTableError
 from batch_pipeline.model.filter import parse_filter

@@ -9,8 +9,11 @@ import pytest
 import sqlalchemy as sa
 
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.meta_tables.watermark_choice import choose_watermark
-from batch_pipeline.inventory.meta_tables.watermarks import HighWatermark, SettleBy
+from batch_pipeline.inventory.meta_tables.watermarks import (
+    HighWatermark,
+    SettleBy,
+    choose_watermark,
+)
 from batch_pipeline.model.errors import MetaTableError
 from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.planning import Limits

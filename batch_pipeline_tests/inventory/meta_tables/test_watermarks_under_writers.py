@@ -20,8 +20,7 @@ import sqlalchemy as sa
 
 from batch_pipeline.inventory import embedded_server
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.meta_tables.watermark_choice import choose_watermark
-from batch_pipeline.inventory.meta_tables.watermarks import HighWatermark
+from batch_pipeline.inventory.meta_tables.watermarks import HighWatermark, choose_watermark
 from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.stream import Strategy
