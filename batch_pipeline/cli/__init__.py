@@ -153,7 +153,7 @@ class _Commands(click.Group):
 def cli() -> None:
     """Files in, published BATCH manifests out: each file exactly once, in batches that fit.
 
-    `batch-pipeline COMMAND -h` tells more of each. Settings come from the environment:
+    `batch-pipeline COMMAND -h` describes each. Settings come from the environment:
     BATCH_PIPELINE_HOME, BATCH_PIPELINE_STREAMS, BATCH_PIPELINE_INVENTORY_CONN,
     BATCH_PIPELINE_META_CONN, BATCH_PIPELINE_SPARK_REMOTE, BATCH_PIPELINE_ENV_FILE and others.
 
@@ -185,7 +185,7 @@ def main() -> None:
 
 
 def _take_termination_for_an_interrupt() -> None:
-    """Let a closed terminal or a stopped service end a command as tidily as Ctrl-C does."""
+    """Handle SIGTERM and SIGHUP as Ctrl-C is handled."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` has it ignored
             signal.signal(number, signal.default_int_handler)

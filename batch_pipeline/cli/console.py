@@ -111,7 +111,7 @@ _UNITS = (
 
 
 def lasting(duration: timedelta) -> str:
-    """Say how long something lasts: `under 2 minutes`, `5 minutes`, `47 hours`, `2 days`."""
+    """Format a duration for people: `under 2 minutes`, `5 minutes`, `47 hours`, `2 days`."""
     for unit, name in _UNITS:
         count = duration // unit
         if count >= 2:
@@ -120,7 +120,7 @@ def lasting(duration: timedelta) -> str:
 
 
 def ago(moment: datetime, now: datetime) -> str:
-    """Say how long ago something was: `just now`, `5 minutes ago`."""
+    """Format the time since a moment for people: `just now`, `5 minutes ago`."""
     age = now - moment
     return "just now" if age < timedelta(minutes=1) else f"{lasting(age)} ago"
 

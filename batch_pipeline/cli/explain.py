@@ -83,7 +83,7 @@ def _set_aside(attempt: dict[str, Any]) -> list[str]:
 
 
 def _next_steps(story: dict[str, Any]) -> Iterator[str]:
-    """Say what takes the file further where nothing does by itself."""
+    """Yield the commands that a person has to run for the file to proceed."""
     name, last = story["stream"], story["attempts"][-1]["status"] if story["attempts"] else None
     if story["generation"] is not None or last == AttemptStatus.RUNNING:
         return
@@ -194,12 +194,11 @@ def _complete_file(_ctx: object, _param: object, incomplete: str) -> list[Comple
 @click.argument("file", shell_complete=_complete_file)
 @as_json
 def explain(file: str, as_json: bool) -> None:
-    """Tell the stations of FILE: a path, a file:// or s3:// URI, a file name, or an item id.
+    """Show the steps of FILE: a path, a file:// or s3:// URI, a file name, or an item id.
 
-    First where it is by now, then each station with its numbers. A file that is no item of any
-    stream is told with the reason, stream by stream. FILE may also be a partition key, or a range
-    of ids such as 5..8: then the batch is shown with its files, attempts and generations. Nothing
-    is changed.
+    First its current state, then each step with its numbers. For a file that is not registered,
+    each stream says why. FILE may also be a partition key, or a range of ids such as 5..8: then
+    the batch is shown with its files, attempts and generations. Nothing is changed.
 
     Exit codes: 1 when no stream has the file or the batch.
 
@@ -248,7 +247,7 @@ def _found(pipeline: "Pipeline", stream: "Stream", what: str) -> "list[Item]":
 
 
 def _location(file: str) -> str:
-    """Give the URI of what looks like a path to a file; names and ids stay as they are."""
+    """Return the URI of what looks like a path to a file; names and ids are unchanged."""
     if "://" in file or ("/" not in file and not Path(file).exists()):
         return as_s3(file)
     return to_uri(Path(file).absolute())
@@ -299,7 +298,7 @@ def _explain_now(stream: "Stream", item: "Item") -> str:
 def _removed(
     manifest: "Manifest | None", ask: "Callable[[Manifest], Removal | None]"
 ) -> dict[str, Any] | None:
-    """Tell when files of a manifest went, if they did."""
+    """Return when files of a manifest were removed, None if they were not."""
     found = None if manifest is None else ask(manifest)
     return None if found is None else asdict(found)
 
@@ -307,7 +306,7 @@ def _removed(
 def _backfill(
     pipeline: "Pipeline", stream: "Stream", item: "Item", one: "BatchStatus"
 ) -> dict[str, Any]:
-    """Tell of a batch of a backfill that has an item."""
+    """Describe a batch of a backfill that contains an item."""
     from batch_pipeline.cli.load_status import loads_of
 
     manifest = pipeline.database.manifests.of_batch(one.batch)

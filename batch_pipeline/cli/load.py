@@ -120,7 +120,7 @@ def _silent(_: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _LoadRunner:
-    """Loads a stream target by target, and tells of each batch as it is settled."""
+    """Loads a stream target by target, and prints the outcome of each batch."""
 
     pipeline: "Pipeline"
     stream: "Stream"

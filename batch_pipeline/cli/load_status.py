@@ -1,4 +1,4 @@
-"""Where published batches are loaded, as `explain` and `status` tell it."""
+"""Which targets have loaded published batches, for `explain` and `status`."""
 
 from dataclasses import asdict
 from datetime import datetime
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def loads_of(pipeline: "Pipeline", stream: "Stream", manifest: "Manifest") -> list[dict[str, Any]]:
-    """Tell of a batch's newest generation, target by target, whether it is loaded and why not."""
+    """Describe by target whether the newest generation of a batch is loaded, and why not."""
     known = pipeline.database.loads.of_batch(manifest.batch.id)
     newest = [one for one in known if one.generation == manifest.generation]
     names = dict.fromkeys([*(t.name for t in stream.targets), *(one.target for one in newest)])

@@ -29,8 +29,8 @@ def metrics(port: int, host: str) -> None:
     """Serve backlog, batches, attempts, records, bytes and lag of all streams at /metrics.
 
     The inventory is read when somebody scrapes; nothing is changed. There is no login: at another
-    address than 127.0.0.1, whoever reaches it reads names of streams and numbers. A stream that is
-    added is told of when the command is started again.
+    address than 127.0.0.1, everybody who reaches it can read names of streams and numbers. New
+    streams are included after a restart of the command.
 
     \b
     Example:

@@ -151,8 +151,8 @@ def stream_names() -> list[str]:
 
 
 def _streams_folder() -> Path:
-    """Give the streams folder of the settings, which are read where it is not plain without them:
-    reading them takes as long as all the rest.
+    """Return the streams folder of the settings, which are read only if needed: that takes as long
+    as everything else.
     """
     named, here = os.environ.get("BATCH_PIPELINE_STREAMS"), Path.cwd() / "streams"
     if named:

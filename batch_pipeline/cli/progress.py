@@ -16,7 +16,7 @@ _BESIDE = 50  # columns for what stands beside the bar
 
 
 class _Handler(logging.Handler):
-    """Moves the bar with what is told."""
+    """Moves the progress bar."""
 
     def __init__(self, bar: "Progress") -> None:
         super().__init__(logging.INFO)

@@ -110,7 +110,7 @@ def _tell_rest(
 def _each(
     chosen: "ReprocessSelection", remade: "Sequence[ReprocessResult]"
 ) -> "Iterator[tuple[BatchStatus, ReprocessResult | None]]":
-    """Give the chosen batches, each with what became of it; without, where nothing was done."""
+    """Yield the chosen batches with their results; without, if nothing was done."""
     return zip_longest(chosen.batches, remade)
 
 

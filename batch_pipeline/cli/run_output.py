@@ -32,7 +32,7 @@ def manifests(pipeline: Pipeline, drained: RunResult) -> list[Manifest]:
 
 
 def print_error(results: Sequence[RunResult]) -> int:
-    """Tell each batch and stream that failed, and give the exit code.
+    """Print each batch and stream that failed, and return the exit code.
 
     A paused stream is no error: its code is left only where nothing is wrong with the others.
     """

@@ -81,7 +81,7 @@ def _report(pipeline: "Pipeline", stream: "Stream") -> dict[str, Any]:
 def _standing(
     pipeline: "Pipeline", stream: "Stream"
 ) -> "tuple[StreamStatus | None, WatermarkReading | None, str | None]":
-    """Give where a stream stands and its ceiling, or what keeps its meta table from being read."""
+    """Return the status of a stream and its ceiling, or why its meta table cannot be read."""
     try:
         table = pipeline.meta_table(stream)
         standing = pipeline.database.stream_statuses.status(stream.name, table)
@@ -101,7 +101,7 @@ def _ceiling(reading: "WatermarkReading | None") -> dict[str, Any]:
 
 
 def _waiting(standing: "StreamStatus | None") -> dict[str, Any]:
-    """Tell what is in no batch yet, all that is not published, and for how long it has waited."""
+    """Describe what is not planned, what is not published, and for how long it has waited."""
     names = ("items_waiting", "bytes_waiting", "items_unpublished", "bytes_unpublished")
     if standing is None:
         return dict.fromkeys((*names, "oldest_seconds"))
@@ -156,7 +156,7 @@ class _StreamReport:
         )
 
     def in_short(self) -> str:
-        """Say where the stream stands, what is wrong first."""
+        """Summarize the state of a stream, problems first."""
         batches, report, last = self.report["batches"], self.report, ""
         if report["last_published_at"] is not None:
             last = ago(report["last_published_at"], self.now)
@@ -181,7 +181,7 @@ class _StreamReport:
         return [f"items waiting: {count:,}{oldest}"]
 
     def next_steps(self) -> Iterator[str]:
-        """Say what can be done about what is wrong."""
+        """Yield what can be done about the problems of a stream."""
         name, batches = self.report["stream"], self.report["batches"]
         if self.report["paused"] is not None:
             yield f"`batch-pipeline jobs resume {name}` lets it go on"
@@ -195,7 +195,7 @@ class _StreamReport:
             yield f"`batch-pipeline run {name}` registers, plans and encodes what has landed"
 
     def unfinished(self) -> list[dict[str, Any]]:
-        """Give the batches that are worth a line, what is wrong first."""
+        """Return the batches to list, failed ones first."""
         some = [one for one in self.report["unfinished"] if one["state"] in _WORTH_A_LINE]
         return sorted(some, key=lambda one: _WORTH_A_LINE.index(one["state"]))
 

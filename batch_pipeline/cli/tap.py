@@ -27,7 +27,7 @@ class InventorySource:
     pipeline: Pipeline
 
     def offered_streams(self) -> Sequence[OfferedStream]:
-        """Give all streams of the folder with their newest schema."""
+        """Return all streams of the folder with their newest schema."""
         schemas = self.pipeline.database.schemas
         return [
             OfferedStream(stream=stream, schema=schemas.latest(stream.name)[1])

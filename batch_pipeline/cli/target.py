@@ -1,7 +1,7 @@
 """The `target-batch-pipeline` command: a Singer target whose files the pipeline takes over.
 
 Puts the target together with stream files and the inventory. Exit codes are those of
-`batch-pipeline`; a target that was told to end gives 128 and the number of the signal.
+`batch-pipeline`; a target that a signal ended exits with 128 plus its number.
 """
 
 import logging
@@ -62,7 +62,7 @@ class PipelineLandings:
         return load_valid_streams(self._pipeline.settings.streams)[0]
 
     def landing_of(self, wanted: AnnouncedStream) -> StreamLanding:
-        """Give the place of a Singer stream; a stream file is written where none is there.
+        """Return the landing of a Singer stream; writes a stream file if there is none.
 
         Raises:
             StreamFileError: its stream file cannot be used.
@@ -132,7 +132,7 @@ class TargetBatchPipeline(LandingTarget):
     package_name = "batch-pipeline"
 
     def open_landings(self, settings: TargetConfig) -> StreamLandings:
-        """Give the landing folders of the home that the config names."""
+        """Yield the landing folders of the home that the config names."""
         return PipelineLandings(settings)
 
 

@@ -79,7 +79,7 @@ def _master(text: str) -> str:
 
 
 class Settings(BaseModel):
-    """What the process was told, checked; secrets hide themselves when printed."""
+    """Validated settings of the process; secrets are hidden when printed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 

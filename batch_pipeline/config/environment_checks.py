@@ -1,4 +1,4 @@
-"""Looks at variables: what was given, what means nothing, and who may read it. No value is told."""
+"""Checks of environment variables: set, unknown, or readable by others. Values are never shown."""
 
 import difflib
 import os
@@ -182,12 +182,12 @@ def _right(path: Path) -> str:
 
 
 def _nearest(path: Path) -> Path:
-    """Give what is there of a path."""
+    """Return the nearest existing ancestor of a path."""
     return next(one for one in (path, *path.parents) if _is_there(one))
 
 
 def _is_there(path: Path) -> bool:
-    """Tell whether something is there that can be looked at."""
+    """Return whether a path exists and can be examined."""
     try:
         return path.exists()
     except OSError:  # a folder above keeps us out
@@ -285,7 +285,7 @@ def check_java(settings: Settings, environment: Mapping[str, str]) -> Iterator[F
 
 
 def _library(dagster: str) -> str:
-    """Give the version of libraries that belongs to a version of Dagster."""
+    """Return the version of Dagster's libraries that belongs to a version of Dagster."""
     major, minor, *rest = (*dagster.split("."), "", "")
     if major != "1" or not minor.isdigit():
         return ""

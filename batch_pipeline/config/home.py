@@ -1,6 +1,6 @@
 """The home folder: where the embedded services keep what they need between commands.
 
-Only paths, permissions and the lock; what is inside the folders belongs to whoever writes it.
+Only paths, permissions and the lock; other modules own the contents of the folders.
 """
 
 import fcntl
@@ -70,7 +70,7 @@ class Home:
             raise _home_unusable(str(self.path), "Permission denied")
 
     def holder(self) -> str | None:
-        """Tell who holds the lock, by what that process wrote down; nothing is locked for it."""
+        """Return who holds the lock, as that process wrote it; locks nothing."""
         try:
             line = self.lock_file.read_bytes()[:4096]
         except OSError:
@@ -136,7 +136,7 @@ class Home:
 
 
 def _holder(line: bytes) -> str:
-    """Say who holds the lock; the line is missing for the moment between locking and writing."""
+    """Describe who holds the lock; unknown for the moment between locking and writing."""
     with suppress(ValueError, KeyError, TypeError):
         holder = json.loads(line)
         since = datetime.fromisoformat(holder["since"]).astimezone(UTC)

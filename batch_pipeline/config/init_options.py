@@ -70,7 +70,7 @@ class Site:
         return ".batches" if inside else "batches"
 
     def attributes(self, name: str, source: Mapping[str, Any]) -> dict[str, Any]:
-        """Give the keys below `attributes` in the stream file."""
+        """Return the keys below `attributes` of the stream file."""
         return {
             "stream": name,
             "source": {"uri": self._location(name), **source},
@@ -78,7 +78,7 @@ class Site:
         }
 
     def stream(self, attributes: Mapping[str, Any]) -> Stream:
-        """Give the stream that the product makes of a stream file with these keys.
+        """Return the stream that a stream file with these keys defines.
 
         Raises:
             ConfigurationError: it makes none.
@@ -86,19 +86,19 @@ class Site:
         return stream_of(attributes, self._stream_folder(attributes["stream"]))
 
     def listed(self, include: tuple[str, ...]) -> Stream:
-        """Give a stream that takes all files of the place with such names."""
+        """Return a stream that takes all files of the folder with these name patterns."""
         source = {"include": list(include) or ["*"]}
         return self.stream(self.attributes(_NOT_NAMED, source))
 
     def read_as(self, read_as: ReadAs) -> Stream:
-        """Give a stream that reads files that way."""
+        """Return a stream that reads files with these options."""
         return self.stream(self.attributes(_NOT_NAMED, _reading(read_as)))
 
     def _stream_folder(self, name: str) -> Path:
         return self.folder / "streams" / name
 
     def _location(self, name: str) -> str:
-        """Give the place as the stream file says it: relative where it lies in the project."""
+        """Return the location for the stream file: relative if it is in the project."""
         if not self.uri.startswith("file:"):
             return self.uri
         path = Path(self.place)
@@ -110,7 +110,7 @@ class Site:
 
 
 def source_keys(choice: Choice) -> dict[str, Any]:
-    """Give the keys below `source` that say which files are taken, and how they are read."""
+    """Return the keys below `source` that select the files and say how they are read."""
     source: dict[str, Any] = {"include": list(choice.include)}
     if choice.exclude:
         source["exclude"] = list(choice.exclude)
@@ -118,7 +118,7 @@ def source_keys(choice: Choice) -> dict[str, Any]:
 
 
 def name_for(asked: InitOptions, choice: Choice, place: str) -> str:
-    """Give the stream's name: the one asked for, the files' own word, or the folder's name.
+    """Return the stream's name: the requested one, that of the files, or that of the folder.
 
     Raises:
         ConfigurationError: none of them can be the name of a stream.

@@ -90,7 +90,7 @@ def grouped(files: Iterable[LandedFile]) -> list[Group]:
 
 
 def weights(groups: Iterable[Group]) -> Iterator[int]:
-    """Give the sizes of the files of some groups in the order of the listing."""
+    """Return the sizes of the files of some groups in the order of the listing."""
     each = (zip(one.order, one.sizes, strict=True) for one in groups)
     return (size for _, size in merge(*each))
 
@@ -185,7 +185,7 @@ def _choice_rank(family: Sequence[Group]) -> tuple[bool, bool, int, int]:
 def _read_as(
     family: Sequence[Group], stream_of: StreamOf, left_out: list[LeftOut]
 ) -> ReadAs | None:
-    """Tell how the files of an ending are read by the first ones; None where they cannot be."""
+    """Determine by the first files how files with a suffix are read; None if they cannot be."""
     group = next((one for one in family if one.samples), family[0])
     promised, reason = reader_for_extension(group.kind.ending), _EMPTY
     try:
@@ -213,7 +213,7 @@ def _starts(group: Group, stream: Stream) -> Iterator[FileStart]:
 
 
 def _common(first: ReadAs, others: Sequence[ReadAs | None]) -> ReadAs:
-    """Tell how all files are read: each by its own first bytes where they are of two formats."""
+    """Determine how all files are read: each by its first bytes if they are of two formats."""
     if all(one is None or one.format is first.format for one in others):
         return first
     return ReadAs(format=SourceFormat.AUTO, csv=first.csv, charset=first.charset)
@@ -283,7 +283,7 @@ def _columns(group: Group, stream: Stream, *, is_first: bool) -> set[str]:
 
 
 def _difference(group: Group, stream: Stream, columns: set[str]) -> str | None:
-    """Say why files are unlike those with these columns; None where they are alike."""
+    """Return why files differ from those with these columns; None if they do not."""
     try:
         own = _columns(group, stream, is_first=False)
     except BadFileError as error:
@@ -293,7 +293,7 @@ def _difference(group: Group, stream: Stream, columns: set[str]) -> str | None:
 
 
 def _reason(family: Sequence[Group], stream_of: StreamOf, number: int) -> str:
-    """Say why files of another ending than the stream's are left out."""
+    """Return why files with another suffix than the stream's are left out."""
     group = next((one for one in family if one.samples), None)
     if group is None:
         return _EMPTY
@@ -319,7 +319,7 @@ def _endings(groups: Sequence[Group]) -> tuple[str, ...]:
 def _overlapping(
     include: Sequence[str], chosen: Sequence[Group], others: Sequence[Group]
 ) -> tuple[str, ...]:
-    """Give the patterns of other groups whose files the stream's patterns would take, too."""
+    """Return the patterns of other groups whose files the stream's patterns would also match."""
     words = [one.kind.word for one in chosen]
     if any(one.startswith("*") for one in include):
         words = [""]

@@ -136,7 +136,7 @@ class TableAttributes(Section):
         self.to_model(Path("/"))
 
     def to_model(self, base: Path, **read_as: Any) -> TableSource:
-        """Give the domain's form, with a relative SQLite file starting at `base`."""
+        """Return the model; a relative SQLite file is below `base`."""
         return TableSource(
             table=self.table,
             roots=tuple(absolute_uri(one, base) for one in self.roots),
@@ -197,7 +197,7 @@ class OptionAttributes(Section):
         self.csv()
 
     def csv(self) -> CsvOptions:
-        """Give the domain's form of what concerns csv."""
+        """Return the model of the csv options."""
         return CsvOptions(
             delimiter=self.delimiter,
             is_delimiter_given="delimiter" in self.model_fields_set,
@@ -223,7 +223,7 @@ class ListingAttributes(Section):
 
 
 class EventAttributes(Section):
-    """Where a bucket tells of new objects."""
+    """Queue with a bucket's notifications of new objects."""
 
     queue: QueueUrl = Field(
         description="URL of the SQS queue that the bucket's event notifications go to; only this "
@@ -296,7 +296,7 @@ class SourceAttributes(Section):
                 raise refusal(problem, key=f"source.{key}")
 
     def to_model(self, base: Path) -> SourceFiles:
-        """Give the domain's form, with relative paths starting at `base`."""
+        """Return the model; relative paths are below `base`."""
         if self.meta_table is not None:
             return self.meta_table.to_model(base, **self._read_as())
         return Source(

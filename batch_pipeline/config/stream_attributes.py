@@ -78,7 +78,7 @@ class SchemaAttributes(Section):
         return None if self.file is None else _json(base / self.file)
 
     def to_model(self, declared_json: Any) -> SchemaRules:
-        """Give the domain's form; `declared_json` is what the schema file holds.
+        """Return the model; `declared_json` is the content of the schema file.
 
         Raises:
             InvalidValueError: it says what no column can be.
@@ -115,7 +115,7 @@ class OnBadRecordAttributes(Section):
     )
 
     def to_model(self) -> BadRecordRules:
-        """Give the domain's form."""
+        """Return the model."""
         return BadRecordRules(
             max_bad_records=self.max_bad_records, max_bad_ratio=self.max_bad_ratio
         )
@@ -129,7 +129,7 @@ class OnBadFileAttributes(Section):
     corrupt: OnBadFile = Field(OnBadFile.FAIL, description="A file that cannot be read.")
 
     def to_model(self) -> BadFileRules:
-        """Give the domain's form."""
+        """Return the model."""
         return BadFileRules(missing=self.missing, changed=self.changed, corrupt=self.corrupt)
 
 
@@ -173,7 +173,7 @@ class ReadLimitAttributes(Section):
     max_columns: Count = Field(10_000, description="Columns of a record, at most (default 10000).")
 
     def to_model(self) -> ReadLimits:
-        """Give the domain's form."""
+        """Return the model."""
         return ReadLimits(
             max_record_bytes=self.max_record_bytes,
             max_expansion=self.max_expansion,
@@ -203,7 +203,7 @@ class MappingAttributes(Section):
     flattening_separator: Text = Field("__", description="Between the names of levels.")
 
     def mapping(self) -> RecordMapping:
-        """Give the domain's form."""
+        """Return the model."""
         return RecordMapping(
             stream_maps=self.stream_maps,
             stream_map_config=self.stream_map_config,
@@ -246,7 +246,7 @@ class EncodingAttributes(Section):
         self.to_model()
 
     def to_model(self) -> Encoding:
-        """Give the domain's form."""
+        """Return the model."""
         compression = self.compression or PART_FORMATS[self.format].compressions[0]
         return Encoding(format=self.format, compression=compression, level=self.level)
 
@@ -280,7 +280,7 @@ class StorageAttributes(Section):
         self.to_model(Path("/"))
 
     def to_model(self, base: Path) -> Storage:
-        """Give the domain's form, with relative paths starting at `base`."""
+        """Return the model; relative paths are below `base`."""
         return Storage(
             root=absolute_uri(self.root, base),
             prefix=self.prefix,
@@ -300,7 +300,7 @@ class PartFilesAttributes(Section):
     )
 
     def to_model(self) -> PartLimits:
-        """Give the domain's form."""
+        """Return the model."""
         return PartLimits(max_records=self.max_records, max_bytes=self.max_bytes)
 
 
@@ -328,7 +328,7 @@ class BatchAttributes(Section):
         self.to_model()
 
     def to_model(self) -> Limits:
-        """Give the domain's form."""
+        """Return the model."""
         return Limits(**{name: getattr(self, name) for name in type(self).model_fields})
 
 
@@ -368,7 +368,7 @@ class DagsterAttributes(Section):
         self.to_model()
 
     def to_model(self) -> DagsterRules:
-        """Give the domain's form."""
+        """Return the model."""
         return DagsterRules(**{name: getattr(self, name) for name in type(self).model_fields})
 
 
@@ -436,7 +436,7 @@ class StreamAttributes(MappingAttributes):
             self.to_stream(Path("/"))  # else the file stays closed until its folder is known
 
     def to_stream(self, base: Path) -> Stream:
-        """Give the domain's stream; `base` is the folder of the stream file."""
+        """Return the stream; `base` is the folder of the stream file."""
         declared_json = self.schema_.declared_json(base)
         stream = Stream(
             name=self.stream,

@@ -71,7 +71,7 @@ _EXPECTED = {
 
 
 def problem_of(document: Document, error: ErrorDetails, file: type[BaseModel]) -> Problem:
-    """Say one validation error in the words of a file, at the line of the key or value."""
+    """Describe a validation error with the line of the key or value."""
     path: tuple[Hashable, ...] = error["loc"]
     context: dict[str, Any] = error.get("ctx", {})
     if error["type"] == "extra_forbidden":
@@ -221,7 +221,7 @@ def invalid_file_error(errors: Sequence[StreamFileError]) -> StreamFileError | C
 
 
 def load_valid_streams(folder: Path) -> tuple[dict[str, Stream], list[StreamFileError]]:
-    """Read all usable streams of a folder and tell what is wrong with the other files.
+    """Read all valid streams of a folder, and return the errors of the other files.
 
     A name that two files claim is loaded from neither: which one owns the batches cannot be known.
     """

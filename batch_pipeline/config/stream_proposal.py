@@ -70,7 +70,7 @@ class Proposal:
 
 
 def this_machine() -> Machine:
-    """Give the cores that this process may use, and the memory of the machine."""
+    """Return the number of cores that this process may use, and the memory of the machine."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return Machine(cores=cores or 1, memory_bytes=psutil.virtual_memory().total)
 
@@ -128,7 +128,7 @@ def _listed(asked: InitOptions, site: Site) -> tuple[list[Group], list[str]]:
 
 
 def _spread(groups: Sequence[Group]) -> list[LandedFile]:
-    """Give up to five files from the whole length of the listing: first, last, some between."""
+    """Return up to five files spread over the listing: first, last and some between."""
     firsts = [one.samples[0] for one in groups if one.samples]
     lasts = [one.last for one in groups if one.last is not None]
     later = [file for one in groups for file in reversed(one.samples[1:])]
@@ -138,7 +138,7 @@ def _spread(groups: Sequence[Group]) -> list[LandedFile]:
 
 
 def _growth(files: Sequence[LandedFile]) -> float:
-    """Tell how many times as many bytes there are to encode as files have."""
+    """Return the ratio of bytes to encode to bytes of the files."""
     items = [Item(id=1, file=file) for file in files if (file.size_bytes or 0) > _SMALL_FILE]
     weight = sum(item.weight for item in items)
     return sum(map(estimate_cost, items)) / weight if weight else 1.0

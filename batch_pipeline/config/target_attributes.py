@@ -84,7 +84,7 @@ def _config(value: Any) -> Any:
 
 
 def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Give what is neither a mapping nor a list, with the keys above it."""
+    """Yield the values that are neither mappings nor lists, with the keys above them."""
     if isinstance(value, Mapping):
         for name, one in value.items():
             yield from _leaves(one, (*path, str(name)))
@@ -96,7 +96,7 @@ def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
 
 
 def _is_secret(path: tuple[str, ...], value: Any) -> bool:
-    """Tell text that looks like a secret; what it is is never repeated."""
+    """Return whether a text looks like a secret."""
     if not isinstance(value, str) or not value or _VARIABLE.fullmatch(value):
         return False
     return bool(_SECRET.search(path[-1])) or _has_password(value)
@@ -176,7 +176,7 @@ class TargetAttributes(Section):
             raise refusal("has a `timeout` of 0 s; expected more")
 
     def to_model(self, name: str) -> PostgresTarget | SingerTarget:
-        """Give the domain's form."""
+        """Return the model."""
         if self.postgres is not None:
             return PostgresTarget(
                 name=name,

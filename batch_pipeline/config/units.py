@@ -130,7 +130,7 @@ def parse_time(text: str, *, name: str = "time") -> datetime:
 
 
 def _is_in_calendar(time: datetime) -> bool:
-    """Tell whether a time is one in UTC, too: the first and the last hours are not always."""
+    """Return whether a time exists in UTC: the first and the last hours may not."""
     try:
         time.astimezone(UTC)
     except OverflowError:

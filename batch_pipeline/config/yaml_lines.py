@@ -42,7 +42,7 @@ class Document:
     duplicates: tuple[Problem, ...]
 
     def line(self, path: Path, *, of_key: bool = False) -> int:
-        """Give the line of a value (or its key), or of its nearest ancestor that is in the text."""
+        """Return the line of a value (or its key), or of its nearest ancestor in the text."""
         lines = self.key_lines if of_key else self.value_lines
         while path and path not in lines:
             path = path[:-1]

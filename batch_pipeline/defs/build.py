@@ -103,7 +103,7 @@ def shared_definitions(streams: Sequence[Stream]) -> dg.Definitions:
 
 
 def _store_of(streams: Sequence[Stream]) -> dict[str, Any]:
-    """Give the resource that buckets are listed with, where a stream lands in one."""
+    """Return the resource for listing buckets, if a stream lands in one."""
     if not any(map(lands_in_s3, streams)):
         return {}
     from batch_pipeline.defs.s3_resource import StoreResource

@@ -1,4 +1,4 @@
-"""Which checks the assets of a stream have, and of which jobs' batches. Names and values only."""
+"""Asset checks of a stream, and the jobs that run them for all streams."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -43,20 +43,20 @@ class AssetCheckSet:
         return tuple(check for check in self.checks if check is not Check.CHECKSUMS)
 
     def keys(self, checks: Iterable[Check]) -> list[dg.AssetCheckKey]:
-        """Give the keys of those of some checks that the asset has."""
+        """Return the keys of the given checks that the asset has."""
         chosen = [check for check in self.checks if check in set(checks)]
         return [dg.AssetCheckKey(self.asset_key, check.value) for check in chosen]
 
 
 def batches_checks(stream: Stream) -> AssetCheckSet:
-    """Say what is asked of a stream's own batches."""
+    """Return the checks of a stream's own batches."""
     checks = (*_FILES, Check.QUARANTINE, Check.SCHEMA_DRIFT)
     key = batches_key(stream)
     return AssetCheckSet(asset_key=key, checks=checks, kinds=(JobKind.INCREMENTAL,))
 
 
 def backfill_checks(stream: Stream) -> AssetCheckSet:
-    """Say what is asked of the batches of a stream's backfills."""
+    """Return the checks of the batches of a stream's backfills."""
     key = backfill_asset_key(stream)
     return AssetCheckSet(
         asset_key=key, checks=(*_FILES, Check.QUARANTINE), kinds=(JobKind.BACKFILL,)
@@ -64,19 +64,19 @@ def backfill_checks(stream: Stream) -> AssetCheckSet:
 
 
 def late_checks(stream: Stream) -> AssetCheckSet:
-    """Say what is asked of the batches of late arrivals."""
+    """Return the checks of the batches of late arrivals."""
     return AssetCheckSet(asset_key=late_key(stream), checks=_FILES, kinds=(JobKind.LATE,))
 
 
 def meta_table_checks(stream: Stream) -> AssetCheckSet:
-    """Say what is asked of a stream's items."""
+    """Return the checks of a stream's items."""
     checks = (Check.COVERAGE, Check.BACKLOG)
     key = meta_table_key(stream)
     return AssetCheckSet(asset_key=key, checks=checks, kinds=(JobKind.INCREMENTAL, JobKind.LATE))
 
 
 def all_check_sets(stream: Stream) -> tuple[AssetCheckSet, ...]:
-    """Say what is asked of all assets of a stream."""
+    """Return the checks of all assets of a stream."""
     return (
         meta_table_checks(stream),
         batches_checks(stream),
@@ -90,7 +90,7 @@ _PASSED = "SUCCEEDED"
 
 
 def check_result(asked: AssetCheckSet, verdict: CheckResult) -> dg.AssetCheckResult:
-    """Give the result of a check that a check's own step has run."""
+    """Return the result of a check that was run by its own step."""
     return dg.AssetCheckResult(
         asset_key=asked.asset_key,
         check_name=verdict.check.value,
@@ -137,7 +137,7 @@ def evaluate_run_checks(
 
 
 def _were_fine(instance: dg.DagsterInstance, asked: AssetCheckSet) -> bool:
-    """Tell whether the last answers on record are good; one that is being asked for is none."""
+    """Return whether the last recorded results passed; a running evaluation is not a result."""
     records = map(
         instance.get_latest_asset_check_evaluation_record,
         asked.keys(check for check in asked.in_runs if check.is_severe),
@@ -168,13 +168,13 @@ class CheckScope(dg.ConfigurableResource[Any]):
     days: int = Field(default=7, ge=0, description="Days of which items are compared; 0 takes all.")
 
     def of(self, asked: AssetCheckSet) -> Scope:
-        """Give the scope for the batches of an asset."""
+        """Return the scope for the batches of an asset."""
         since = timedelta(days=self.days) if self.days else None
         return Scope(kinds=asked.kinds, newest=self.newest or None, since=since)
 
 
 def checks_of(stream: Stream) -> list[dg.AssetChecksDefinition]:
-    """Build the asset checks of a stream: one step for each asset, of which any part can be run."""
+    """Build the asset checks of a stream: one step for each asset, which can run a subset."""
     return [_checks(stream, asked) for asked in all_check_sets(stream)]
 
 

@@ -57,7 +57,7 @@ class StreamScaffolder(dg.Scaffolder[StreamChoices]):
 
     @classmethod
     def get_scaffold_params(cls) -> type[StreamChoices]:
-        """Give the choices."""
+        """Return the model of the parameters."""
         return StreamChoices
 
     def scaffold(self, request: dg.ScaffoldRequest[StreamChoices]) -> None:
@@ -113,7 +113,7 @@ class UncheckedAttributes(RootModel[dict[str, Any]]):
 
     @classmethod
     def model_json_schema(cls, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Give the schema of `StreamAttributes`, with an example for Dagster's pages."""
+        """Return the schema of `StreamAttributes`, with an example for Dagster's pages."""
         return StreamAttributes.model_json_schema(*args, **kwargs) | {"examples": [_EXAMPLE]}
 
 
@@ -131,7 +131,7 @@ class BatchStream(dg.Component, dg.Resolvable):
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
-        """Tell what the component makes."""
+        """Return what the component produces."""
         return dg.ComponentTypeSpec(
             tags=["ingestion", "spark", "singer"],
             produces=["asset", "job", "sensor", "resource"],
@@ -139,12 +139,12 @@ class BatchStream(dg.Component, dg.Resolvable):
 
     @classmethod
     def model(cls) -> type[BaseModel]:
-        """Give the model that Dagster reads the attributes with."""
+        """Return the model by which Dagster reads the attributes."""
         return UncheckedAttributes
 
     @classmethod
     def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> "BatchStream":
-        """Read the component from its file, whose lines a problem is told with.
+        """Read the component from its file; errors name the line.
 
         Raises:
             StreamFileError: the attributes cannot be used.

@@ -72,7 +72,7 @@ def quiet_dagster() -> Iterator[None]:
 
 @contextmanager
 def open_shared(pipeline: Pipeline) -> Iterator[dg.DagsterInstance]:
-    """Open the home's Dagster to look at it, whoever works on the home."""
+    """Open the home's Dagster instance without the home's lock, for reading."""
     pipeline.database  # noqa: B018 - opened before Dagster makes its own tables beside it
     with open_instance(pipeline.home) as instance:
         yield instance
@@ -95,7 +95,7 @@ def open_exclusively(pipeline: Pipeline, command: str) -> Iterator[dg.DagsterIns
 
 
 def _keep_interrupts_from_log_processes(instance: dg.DagsterInstance) -> None:
-    """Let Ctrl-C interrupt this process, but not those that copy the output of its steps.
+    """Make Ctrl-C interrupt this process, but not those that copy the output of its steps.
 
     Dagster starts them in the terminal's process group and ends them with the step. Interrupted
     before, they print tracebacks of their own.
@@ -327,8 +327,8 @@ class ReprocessResult:
 class ReprocessSelection:
     """Partition keys with the published batch of each, and all keys of the asset in order.
 
-    All of these batches were published before `moment`, by the clock of the database; what is made
-    of them anew is not.
+    All of these batches were published before `moment`, by the clock of the database; their next
+    generations are not.
     """
 
     partitions: Mapping[str, BatchStatus]

@@ -177,7 +177,7 @@ class PlanBackfill(dg.Config):
     dry_run: bool = Field(True, description="Only tell what it would be; store nothing.")  # noqa: FBT003 - as above
 
     def asked(self) -> BackfillForm:
-        """Give the words of the request.
+        """Return the request in words.
 
         Raises:
             InvalidValueError: it states more than one of ids, times and items.

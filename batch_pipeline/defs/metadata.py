@@ -151,7 +151,7 @@ def loading_runs(event: dg.AssetMaterialization | None) -> set[str]:
 
 
 def generation_of(event: dg.AssetMaterialization | None) -> int:
-    """Give the generation that an event of a batch tells of; 0 if it tells of none."""
+    """Return the generation in an event of a batch; 0 if there is none."""
     told = event.metadata.get(_GENERATION) if event is not None else None
     return (told.value or 0) if isinstance(told, dg.IntMetadataValue) else 0
 
@@ -193,7 +193,7 @@ def estimate_metadata(found: Estimate) -> dict[str, Any]:
 def discovery_materialization(
     stream: Stream, metadata: Mapping[str, Any]
 ) -> dg.AssetMaterialization:
-    """The event that tells of new items which no run registered."""
+    """Build the event for new items that no run registered."""
     return dg.AssetMaterialization(
         asset_key=meta_table_key(stream),
         metadata=metadata,
@@ -363,7 +363,7 @@ def _numbers(states: Mapping[BatchState, int]) -> dict[str, Any]:
 
 
 def _last_told(instance: dg.DagsterInstance, stream: Stream) -> dict[str, Any]:
-    """Read the numbers of batches that Dagster was told last; before the first, none of each."""
+    """Read the counts of batches in the last observation; zeros before the first."""
     records = instance.fetch_observations(meta_table_key(stream), limit=1).records
     told = records[0].asset_observation if records else None
     numbers = _numbers({})

@@ -398,7 +398,7 @@ def _landing(
     wait: bool,
     filesystem: FileSystem | None,
 ) -> PolledLanding:
-    """Give the landing as it is remembered, unless the meta table was begun anew since."""
+    """Return the landing of the last tick, or a new one if the meta table was restarted since."""
     beginning = table.first_registered_at()
     landing = remembered.landing
     if landing is None or beginning != remembered.beginning:

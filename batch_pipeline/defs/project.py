@@ -82,7 +82,7 @@ def _unwritable(path: Path, error: OSError) -> ConfigurationError:
 
 
 def _next_step(path: Path, content: str) -> str | None:
-    """Say what a person does about a file that was there; None where it says the same."""
+    """Return what to do about a file that exists already; None if its content is the same."""
     try:
         there = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

@@ -52,7 +52,7 @@ class SparkResource(LazyPySparkResource):
     def session_of(
         self, stream: Stream, settings: SparkSettings, *, is_retry: bool
     ) -> "Callable[[], SparkSession]":
-        """Give what opens the session for a stream at first use, or gives the open one.
+        """Return a function that returns the session for a stream, and opens it on first use.
 
         A retry looks at once for a session that works, for at most two minutes.
         """

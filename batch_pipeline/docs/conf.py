@@ -37,7 +37,7 @@ python_use_unqualified_type_names = True
 
 
 def setup(app: Sphinx) -> None:
-    """Let links to the README lead to the start page, which includes it."""
+    """Make links to the README lead to the start page, which includes it."""
     app.connect("source-read", _link_to_start_page)
 
 

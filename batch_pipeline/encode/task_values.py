@@ -22,8 +22,8 @@ from batch_pipeline.model.stream import SourceFormat, Stream
 class TaskSpec:
     """What a task must do: encode the items, in order, with this schema.
 
-    With a `part`, only that part of the one item; `csv_slice` tells of a csv file what is in front.
-    One that `checks_only` writes bad records alone, and counts as written what could be.
+    With a `part`, only that part of the one item; `csv_slice` describes what precedes it in a
+    csv file. With `checks_only`, only bad records are written, and valid ones are counted.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""Gives numbers their names, labels and help texts, as Prometheus wants them."""
+"""Metric families: names, labels and help texts."""
 
 from collections.abc import Iterator
 from itertools import accumulate
@@ -20,13 +20,13 @@ _OF_STREAM, _OF_JOB = ["stream"], ["stream", "kind"]
 
 
 def up(*, is_up: bool) -> Metric:
-    """Tell whether the inventory could be read."""
+    """Return the metric of whether the inventory could be read."""
     text = "1 if the inventory could be read, else 0, and nothing else is told."
     return GaugeMetricFamily(f"{_PREFIX}up", text, value=int(is_up))
 
 
 def families(scrape: Scrape) -> Iterator[Metric]:
-    """Give all that a scrape tells."""
+    """Yield all metric families of a scrape."""
     yield from _backlog(scrape)
     yield _batches(scrape)
     published = CounterMetricFamily(

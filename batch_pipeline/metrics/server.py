@@ -15,7 +15,7 @@ from batch_pipeline.model.errors import InvalidValueError, PipelineError
 
 @dataclass(frozen=True, eq=False)
 class InventoryCollector(Collector):
-    """Reads the inventory at each scrape; what is wrong is told to `complain`, not to Prometheus.
+    """Reads the inventory at each scrape; errors go to `complain`, not to Prometheus.
 
     So no address, name of a role or text of an error leaves by a scrape.
     """
@@ -24,7 +24,7 @@ class InventoryCollector(Collector):
     complain: Callable[[str], None]
 
     def describe(self) -> Iterable[Metric]:
-        """Tell nothing of metrics before the first scrape, which would be one."""
+        """Describe nothing, which would need a scrape."""
         return ()
 
     def collect(self) -> Iterator[Metric]:

@@ -65,7 +65,7 @@ def backfill_asset(stream: Stream) -> dg.AssetsDefinition:
 def encoding_asset(
     stream: Stream, asset: PartitionedAsset, asked: AssetCheckSet, description: str
 ) -> dg.AssetsDefinition:
-    """Define an asset of batches, several of which a run encodes on one Spark session."""
+    """Define an asset whose partitions are batches; a run encodes several on one Spark session."""
 
     @dg.asset(
         key=asset.asset_key,
@@ -207,6 +207,6 @@ class _Told:
         return self.encoder.encode(replace(request, watch=watch))
 
     def _tell(self, done: int, total: int) -> None:
-        summarize_errors = (self.key, done, total)
-        self.log.info("%s: tasks done: %d of %d", *summarize_errors)
-        progress.info("%s: tasks done: %d of %d", *summarize_errors, extra={"tasks": total})
+        self.log.info("%s: tasks done: %d of %d", self.key, done, total)
+        counts = (self.key, done, total)
+        progress.info("%s: tasks done: %d of %d", *counts, extra={"tasks": total})

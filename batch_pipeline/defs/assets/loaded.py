@@ -178,7 +178,7 @@ def _judge(context: Context, came_to: _CameTo) -> None:
 def _void(
     context: dg.AssetExecutionContext, database: Database, stream: Stream, labels: Collection[str]
 ) -> None:
-    """Let batches be loaded again into all targets.
+    """Mark batches to be loaded again into all targets.
 
     A try that is repeated leaves alone what this run, or one that it repeats, has loaded already.
 

@@ -36,7 +36,7 @@ class WaitsError(BatchDataError):
 
 
 def summarize_errors(errors: Iterable[PipelineError]) -> str:
-    """Give the first reasons; the rest is counted, and so are batches that only wait."""
+    """Return the first reasons; counts the rest, and the batches that only wait."""
     every = list(errors)
     blamed = [str(error) for error in every if not isinstance(error, WaitsError)]
     waiting = len(every) - len(blamed)
@@ -48,7 +48,7 @@ def summarize_errors(errors: Iterable[PipelineError]) -> str:
 
 
 def errors_by_batch(failures: Mapping[str, PipelineError]) -> dict[str, str]:
-    """Give the first reasons by batch, without those that only wait."""
+    """Return the first reasons by batch, without those that only wait."""
     blamed = (
         (key, str(error)) for key, error in failures.items() if not isinstance(error, WaitsError)
     )
@@ -171,7 +171,7 @@ _PAUSE_SECONDS = 5
 def infrastructure_failure(
     context: dg.AssetExecutionContext | dg.OpExecutionContext, *errors: PipelineError
 ) -> Exception:
-    """Give what to raise when the rest of a run's batches would fail as well.
+    """Return the failure to raise if the rest of a run's batches would fail as well.
 
     A server or Spark that is gone may come back: the step is tried again, at most three times,
     unless one of several errors is none that goes by itself. What is left then is not lost: sensors
@@ -186,7 +186,7 @@ def infrastructure_failure(
 
 
 def repeated(run: dg.DagsterRun) -> set[str]:
-    """Give the ids of a run and of those whose process died and that it repeats."""
+    """Return the ids of a run and of the runs with dead processes that it repeats."""
     ids = {run.run_id}
     if RETRY_TAG in run.tags:
         ids |= {one for one in (run.parent_run_id, run.root_run_id) if one is not None}
@@ -196,7 +196,7 @@ def repeated(run: dg.DagsterRun) -> set[str]:
 def already_published_by_run(
     context: dg.AssetExecutionContext, database: Database, batch: Batch
 ) -> Manifest | None:
-    """Give the manifest of a batch that this run need not encode, None when it has to.
+    """Return the manifest of a batch that this run need not encode, else None.
 
     A run for what is new leaves out all that is published; one that is repeated leaves out what it
     has published itself, in an earlier try or as the run whose process died.

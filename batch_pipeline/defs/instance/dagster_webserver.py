@@ -42,7 +42,7 @@ class OwnPagesOnly:
 
 
 def refusal(method: str, path: str, headers: Mapping[str, str]) -> str | None:
-    """Say why a request is refused; None where it is not. Names of headers are in lower case.
+    """Return why a request is refused, None if it is not. Names of headers are in lower case.
 
     The host must be this machine, else a name of somebody else's may lead here. Browsers tell the
     page that causes a request which may change something, and ask first before they send JSON.

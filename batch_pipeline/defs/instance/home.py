@@ -119,9 +119,9 @@ def command_run_tags(pipeline: Pipeline) -> dict[str, str]:
 
 
 def close_abandoned_runs(pipeline: Pipeline, instance: dg.DagsterInstance) -> int:
-    """Report as failed what a crash left unfinished; gives the number of runs.
+    """Report runs that a crash left unfinished as failed; return their number.
 
-    A run whose cancelling it kept from its end is cancelled, and its batches are called off. The
+    A run whose cancellation was interrupted is cancelled, and so are its batches. The
     caller holds the home's lock, so nothing of this home runs. An embedded database holds no
     runs but this home's; in a shared one, runs that do not say whose they are stay. Queued runs
     stay, too: the daemon goes on with them.

@@ -41,11 +41,11 @@ class LocalRunLauncher(DefaultRunLauncher):
 
     @property
     def supports_check_run_worker_health(self) -> bool:
-        """Let Dagster's run monitoring ask."""
+        """Return True: run monitoring may ask."""
         return True
 
     def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
-        """Tell whether the process of a run lives; one on another machine is taken to."""
+        """Return whether the process of a run lives; one on another machine is assumed to."""
         worker = self._worker(run)
         if worker is None or worker.process() is not None:
             return CheckRunHealthResult(WorkerStatus.RUNNING)
@@ -76,5 +76,5 @@ class LocalRunLauncher(DefaultRunLauncher):
 
 
 def _is_here(run: dg.DagsterRun) -> bool:
-    """Tell whether the code server that started a run is on this machine: it has a local socket."""
+    """Return whether the code server that started a run is on this machine."""
     return json.loads(run.tags.get(GRPC_INFO_TAG, "{}")).get("socket") is not None

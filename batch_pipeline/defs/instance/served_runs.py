@@ -28,7 +28,7 @@ class ServedRunLauncher(LocalRunLauncher):
     """Launches runs on the code location's server, and asks that server whether they live."""
 
     def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
-        """Tell whether the process of a run lives; while nobody answers, it is taken to."""
+        """Return whether the process of a run lives; assumed if no server answers."""
         server = json.loads(run.tags.get(GRPC_INFO_TAG, "{}"))
         if "port" not in server:
             return super().check_run_worker_health(run)

@@ -114,14 +114,14 @@ class GuardedServer:
         return None if self._guardian is None else self._guardian.pid
 
     def family(self) -> list[psutil.Process]:
-        """Give the command's process and all below it."""
+        """Return the command's process and all its descendants."""
         with suppress(psutil.NoSuchProcess):
             if self._guardian is not None:
                 return psutil.Process(self._guardian.pid).children(recursive=True)
         return []
 
     def ask_to_end(self) -> None:
-        """Let the guardian end it."""
+        """Close the guardian's input, which makes it end the command."""
         if self._guardian is not None and self._guardian.stdin is not None:
             self._guardian.stdin.close()
 
@@ -219,7 +219,7 @@ class _CodeServer(GuardedServer):
 
 
 def _runs(process: psutil.Process, command: str) -> bool:
-    """Tell whether a process is that command of Dagster's; one that has ended is not."""
+    """Return whether a process runs that command of Dagster's; False if it has ended."""
     with suppress(psutil.Error):
         return {"dagster", command} <= {*process.cmdline()}
     return False

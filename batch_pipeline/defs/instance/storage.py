@@ -46,6 +46,6 @@ class InventoryStorage(DagsterPostgresStorage):
 
 
 def _optimized(storage: Any, optimize: Callable[..., None], *sizes: Any, **named: Any) -> None:
-    """Let a process keep connections, but none that a database which ended has left behind."""
+    """Keep connections of a process open, except those of a database server that has ended."""
     optimize(*sizes, **named)
     replace_dead_connections(storage._engine)  # noqa: SLF001 - made by `optimize`, and offered nowhere

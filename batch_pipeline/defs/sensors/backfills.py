@@ -1,4 +1,4 @@
-"""The sensor of a stream's backfills: batches of history cut anew are added and launched.
+"""The sensor of a stream's backfills: adds and launches their partitions.
 
 The inventory is what says which backfills there are: those planned by command and those planned in
 Dagster are added and launched by the same sensor, and paused, cancelled and tried again alike.

@@ -43,7 +43,7 @@ _NOTHING = "everything that is published is loaded."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadCursor(SensorCursor):
-    """What the sensor remembers from tick to tick.
+    """State of the sensor, kept between ticks.
 
     `runs` counts what it has asked for. `published` are the publish counts of the stream's jobs
     when it looked last, and `mark` is the load up to which Dagster has heard of everything;
@@ -64,7 +64,7 @@ class LoadCursor(SensorCursor):
     launched_at: float = 0
 
     def launched(self, loaded: int, due: int, now: float) -> "LoadCursor | None":
-        """Remember a launch; None while it is too early for one more after some in vain."""
+        """Return the cursor after a launch; None if it is too early to repeat it."""
         in_vain = bool(self.launched_at) and (loaded, due) == (self.loaded, self.due)
         failures = self.failures + 1 if in_vain else 0
         pause = min(_FIRST_PAUSE_SECONDS * 2.0**self.failures, _LONGEST_PAUSE_SECONDS)
@@ -85,7 +85,7 @@ class LoadCursor(SensorCursor):
 
 
 def loads_sensor(stream: Stream) -> dg.SensorDefinition:
-    """Load what is published; tell Dagster of loads that it has not heard of. Safe to repeat."""
+    """Load what is published, and report loads that Dagster does not know. Safe to repeat."""
     checked = CheckedInventory()  # of the process that evaluates the sensor; a new one starts anew
 
     @dg.sensor(

@@ -100,8 +100,8 @@ def _description(stream: Stream) -> str:
 def _news(
     pipeline: Pipeline, stream: Stream, found: TickResult, instance: dg.DagsterInstance
 ) -> list[_Event]:
-    """Tell Dagster of new items, of published batches that it has not heard of, and where the
-    stream stands once that has changed.
+    """Return the events for new items, for published batches that Dagster does not know, and for
+    the status of the stream if it has changed.
     """
     has_news = found.registered.new_items if stream.user_table is None else found.planned.batches
     news: list[_Event] = list(found.known.unseen)

@@ -1,4 +1,4 @@
-"""Runs that failed or were cancelled: their attempts are closed, their batches called off.
+"""Sensors of runs that failed or were cancelled: close their attempts, cancel their batches.
 
 Dagster says `CANCELED` only of a run whose end a person asked for; a process that was stopped or
 died has failed. So what was cancelled waits for a person, and what failed is launched again.

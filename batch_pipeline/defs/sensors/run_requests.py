@@ -33,7 +33,7 @@ _NEW_FILES = 2**32  # above 0, which is what a person launches; backfills are be
 
 
 def priority(now: float, *, ahead: int = 0, is_backfill: bool = False) -> int:
-    """Give the priority of a run that is launched now, with so many of its own ahead of it.
+    """Return the priority of a run that is launched now, behind the given number of its own.
 
     Who comes first goes first; but it is as if each run ahead made it come half a minute later, so
     that streams take turns. A run that waits is passed by ever fewer others: none waits for ever.
@@ -44,7 +44,7 @@ def priority(now: float, *, ahead: int = 0, is_backfill: bool = False) -> int:
 
 
 def schedule_tags(context: dg.ScheduleEvaluationContext) -> dict[str, str]:
-    """Give the tags of a run that a schedule asks for: it came at its time."""
+    """Return the tags of a run that a schedule requests."""
     return {PRIORITY_TAG: str(priority(context.scheduled_execution_time.timestamp()))}
 
 
@@ -91,7 +91,7 @@ def materializes(
 
 
 def partition_keys_of(run: dg.DagsterRun, order: Sequence[str]) -> list[str]:
-    """Give the partition keys of a run; `order` are those of its asset as they were added.
+    """Return the partition keys of a run; `order` are those of its asset as they were added.
 
     A key that is not there any more makes the run one without keys.
     """
@@ -121,8 +121,9 @@ class AssetRuns:
         return any(run.status is queued and LAUNCH_TAG in run.tags for run in self.runs)
 
     def keys(self, order: Sequence[str]) -> set[str]:
-        """Give the keys of all of them, also of those that a person launched; without a run, the
-        keys in `order` are not looked at.
+        """Return the keys of all runs, also of those that a person launched.
+
+        `order` is read only if there is a run.
         """
         return {key for run in self.runs for key in partition_keys_of(run, order)}
 
@@ -187,11 +188,11 @@ class LaunchCursor(SensorCursor):
     open_jobs: Sequence[str] = ()
 
     def retries_exhausted(self, key: str) -> bool:
-        """Tell whether a key is still due although it was launched often."""
+        """Return whether a key is still due although it was launched often."""
         return self.tries.get(key, 0) >= _AT_ONCE
 
     def is_early(self, key: str) -> bool:
-        """Tell whether it is too early, by `looked_at`, to launch a key once more.
+        """Return whether it is too early, at `looked_at`, to launch a key again.
 
         After its third launch a key waits for a minute, then for twice as long each time, at most
         half an hour.
@@ -224,7 +225,7 @@ class LaunchPlan:
 
     @property
     def quiet(self) -> str:
-        """Say why nothing is launched."""
+        """Return why nothing is launched."""
         if not self.pausing:
             return "nothing is due."
         return f"batches launched in vain that wait for the next try: {self.pausing}."
@@ -238,13 +239,13 @@ def plan_launches(
     order: Sequence[str],
     memory: LaunchCursor,
 ) -> LaunchPlan:
-    """Choose what is due and no queued or running run has; `memory.looked_at` is now.
+    """Choose the due keys that no queued or running run has; `memory.looked_at` is now.
 
     `order` are the keys of the asset as Dagster has them, new ones at the end. At most
     `runs_at_once` runs that sensors launched wait or run, and no more statuses are read than it
-    takes to fill them. A run has batches of one job only. What was launched three times in vain
-    is launched after ever longer pauses, and has a run of its own where it was begun at all: it
-    may be what keeps those behind it. While a run waits in the queue, the newest batches wait for
+    takes to fill them. A run has batches of one job only. A batch that three launches did not
+    publish is launched after ever longer pauses, and in a run of its own if it was started: it
+    may be what delays those behind it. While a run waits in the queue, the newest batches wait for
     more to fill another one: else a machine that is late is kept so by many small runs.
     """
     under_way = unfinished_runs(instance, asset)
@@ -318,7 +319,7 @@ class RunGroups:
 
 
 def _later(launched: Iterable[str], seen: Iterable[str], order: Sequence[str]) -> Iterable[str]:
-    """Give those launched keys behind the ones that were looked at, which may still be due."""
+    """Return the launched keys behind those examined, which may still be due."""
     last = max((order.index(key) for key in seen if key in order), default=-1)
     return (key for key in launched if key in order and order.index(key) > last)
 

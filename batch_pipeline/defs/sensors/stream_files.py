@@ -1,4 +1,4 @@
-"""Stream files that changed or broke since the definitions were loaded, told in Dagster.
+"""Sensor of stream files that changed or became invalid since the definitions were loaded.
 
 Nothing is loaded here: a reload of the code location takes the files as they then are.
 """

@@ -243,7 +243,7 @@ def detect_binary_format(start: bytes) -> SourceReader | None:
 
 
 def detect_text_format(start: bytes) -> SourceFormat:
-    """Tell csv, JSON lines and other JSON apart by the first bytes: UTF-8, cut anywhere."""
+    """Distinguish csv, JSON lines and other JSON by the first bytes: UTF-8, cut anywhere."""
     text = start.lstrip(_BLANKS)
     if text.startswith(b"{"):
         return SourceFormat.JSON if _are_documents(text) else SourceFormat.JSONL
