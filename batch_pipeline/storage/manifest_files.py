@@ -128,7 +128,7 @@ class ManifestFiles:
 def _unlisted(uri: str, reason: str) -> StorageUnavailableError:
     text = (
         f"The manifests in {uri} cannot be looked at ({reason}), so nobody knows whether the "
-        f"inventory is as new as they are. Nothing was planned. Mend the storage, then try again."
+        f"inventory is as new as they are. Nothing was planned. Make it readable, then try again."
     )
     return StorageUnavailableError(uri, reason, text)
 
@@ -212,19 +212,19 @@ def _difference(text: bytes, one: PublishedBatch) -> str | None:
     if written is None:
         return "is no JSON"
     if written.get("token") != str(one.token):
-        return "is not of the attempt that is published"
+        return "belongs to another attempt than the published one"
     if written.get("generation") != one.generation:
-        return "tells another generation"
+        return "has another generation"
     for key, files in {
         "part_files": one.part_files,
         "quarantine_files": one.quarantine_files,
     }.items():
         stated = [tuple(getattr(part, name) for name in _ENTRY_FACTS) for part in files]
         if _entry_facts(written.get(key)) != stated:
-            return f"tells other {key} than the inventory"
+            return f"has other {key} than the inventory"
     records = written.get("records")
     counted = records.get("written") if isinstance(records, dict) else None
-    return None if counted == one.batch.written else "tells other counters than the inventory"
+    return None if counted == one.batch.written else "has other counters than the inventory"
 
 
 def _entry_facts(entries: object) -> list[tuple[object, ...]]:

@@ -128,7 +128,7 @@ def _retry_conflict(most: int, attempts: int, response: Any, **_: Any) -> float 
 
 
 _CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or a role"
-_BAD_SETTINGS = "AWS's settings do not do"
+_BAD_SETTINGS = "AWS's settings are not valid"
 _NO_REASON = "the store gives no reason (400): is it another region? have credentials expired?"
 _BUSY = (errno.EBUSY, "the store is busy")
 

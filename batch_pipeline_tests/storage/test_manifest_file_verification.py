@@ -52,14 +52,14 @@ def test_pointer_file_that_says_what_the_inventory_says_is_no_problem(
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"token": OTHER}, "is not of the attempt that is published"),
-        ({"generation": 2}, "tells another generation"),
-        ({"part_files": []}, "tells other part_files than the inventory"),
-        ({"part_files": 7}, "tells other part_files than the inventory"),
-        ({"part_files": ["a"]}, "tells other part_files than the inventory"),
-        ({"quarantine_files": []}, "tells other quarantine_files than the inventory"),
-        ({"records": {"written": 4}}, "tells other counters than the inventory"),
-        ({"records": 5}, "tells other counters than the inventory"),
+        ({"token": OTHER}, "belongs to another attempt than the published one"),
+        ({"generation": 2}, "has another generation"),
+        ({"part_files": []}, "has other part_files than the inventory"),
+        ({"part_files": 7}, "has other part_files than the inventory"),
+        ({"part_files": ["a"]}, "has other part_files than the inventory"),
+        ({"quarantine_files": []}, "has other quarantine_files than the inventory"),
+        ({"records": {"written": 4}}, "has other counters than the inventory"),
+        ({"records": 5}, "has other counters than the inventory"),
     ],
 )
 def test_difference_to_the_inventory_is_told(

@@ -12,7 +12,7 @@ from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.store_faults import Faults
 
-WRONG = "AWS's settings do not do"
+WRONG = "AWS's settings are not valid"
 CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or a role"
 PROFILE = """
 [profile team]
