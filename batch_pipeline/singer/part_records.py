@@ -17,6 +17,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from batch_pipeline.encode.arrow_types import JSON_TYPES
 from batch_pipeline.model.encoding import Format
 from batch_pipeline.model.errors import BatchDataError, PipelineError
 from batch_pipeline.model.location import shown
@@ -28,7 +29,6 @@ from batch_pipeline.storage.part_formats import table_codec
 from batch_pipeline.storage.part_formats.jsonl import DECOMPRESSION_ERRORS, read_lines
 
 _ROWS = 2_000
-_JSON_TYPES = frozenset({ColumnType.OBJECT, ColumnType.ARRAY, ColumnType.ANY})
 _INSTANTS = frozenset({ColumnType.TIMESTAMP, ColumnType.LOCAL_TIMESTAMP})
 _CLOCKS = frozenset({ColumnType.DATE, ColumnType.TIME})
 _DECODING_ERRORS: tuple[type[Exception], ...] = (*DECOMPRESSION_ERRORS, UnicodeDecodeError)
@@ -205,8 +205,6 @@ def _projected(
 def _lines_of_tables(
     manifest: Manifest, part: PartFile, path: Path, columns: Collection[str] | None
 ) -> Iterator[bytes]:
-    import pyarrow as pa  # takes 0.2 s
-
     selected = manifest.schema.columns
     if columns is not None:
         selected = tuple(column for column in selected if column.name in columns)
@@ -249,7 +247,7 @@ def json_values(array: pa.Array, column: Column) -> list[Any]:
     """Return the values of a column as objects that msgspec encodes as JSON."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
-    if column.type in _JSON_TYPES:
+    if column.type in JSON_TYPES:
         return [None if text is None else _raw(text) for text in array.to_pylist()]
     if column.type in _INSTANTS:
         suffix = "Z" if column.type is ColumnType.TIMESTAMP else ""

@@ -23,6 +23,8 @@ from typing import IO, Any, cast
 from urllib.parse import unquote
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import zstandard
 
 from batch_pipeline.model.encoding import Compression, Format
@@ -371,9 +373,6 @@ def _count_lines(
 
 
 def _count_rows(file: BatchFile, keys: tuple[str, ...], limits: BatchLimits) -> int:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         with file.open() as opened, pq.ParquetFile(opened) as table:
             row_groups = [table.metadata.row_group(index) for index in range(table.num_row_groups)]
@@ -415,8 +414,6 @@ def records(
 
 
 def _rows(file: BatchFile) -> Iterator[dict[str, Any]]:
-    import pyarrow.parquet as pq
-
     first = 1
     try:
         with file.open() as opened, pq.ParquetFile(opened) as table:
@@ -426,9 +423,7 @@ def _rows(file: BatchFile) -> Iterator[dict[str, Any]]:
     except (ArithmeticError, ValueError, LookupError) as error:
         # Python cannot represent some times and time zones.
         text = str(error).partition("\n")[0]
-        problem = (
-            f"has a value, in record {first} or behind it, that cannot be represented ({text})"
-        )
+        problem = f"has a value in or after record {first} that cannot be represented ({text})"
         raise UnusableFileError(problem) from error
 
 
@@ -464,8 +459,6 @@ def _decompressed(message: BatchMessage, raw: IO[bytes]) -> Iterator[IO[bytes]]:
             with _GZIP.open(raw, "rb") as file:
                 yield cast("IO[bytes]", file)
         case Compression.ZSTD:
-            import pyarrow as pa
-
             # Other readers accept truncated data as complete.
             with pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd") as reader:
                 yield cast("IO[bytes]", io.BufferedReader(reader, _CHUNK))

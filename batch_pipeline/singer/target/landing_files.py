@@ -17,7 +17,7 @@ from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.location import shown
 from batch_pipeline.singer.target.config import Bounds
 from batch_pipeline.singer.target.errors import landing_failed, landing_unreachable
-from batch_pipeline.singer.target.writers import JsonLines, RecordWriter
+from batch_pipeline.singer.target.writers import JsonLines, ParquetRows, RecordWriter
 from batch_pipeline.storage.errors import UnreachableError, reason_of
 from batch_pipeline.storage.filesystem import filesystem_of
 
@@ -32,7 +32,11 @@ class RollingFile:
         self, file: "LandingFile", encoding: Encoding, bounds: Bounds, schema: Mapping[str, Any]
     ) -> None:
         self._file, self._bounds = file, bounds
-        self._writer = _writer(file, encoding, schema)
+        self._writer: RecordWriter
+        if encoding.format is Format.PARQUET:
+            self._writer = ParquetRows(file.file, encoding.compression, schema)
+        else:
+            self._writer = JsonLines(file.file, encoding.compression)
         self.due_at = time.monotonic() + bounds.max_age_seconds
 
     @property
@@ -76,14 +80,6 @@ class RollingFile:
         with suppress(OSError):
             self._writer.abandon()
         self._file.abandon()
-
-
-def _writer(file: "LandingFile", encoding: Encoding, schema: Mapping[str, Any]) -> RecordWriter:
-    if encoding.format is Format.PARQUET:
-        from batch_pipeline.singer.target.writers import ParquetRows  # loads Arrow
-
-        return ParquetRows(file.file, encoding.compression, schema)
-    return JsonLines(file.file, encoding.compression)
 
 
 class LandingFile:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import zstandard
 from singer_sdk.singerlib.json import serialize_json
 
+from batch_pipeline.encode.arrow_types import arrow_type_of
 from batch_pipeline.model.encoding import Compression
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.schema import Column, ColumnType, schema_of
@@ -24,15 +25,6 @@ from batch_pipeline.singer.target.errors import RowMismatchError
 
 _GZIP_CONTAINER = 31  # zlib's window bits: 15, plus 16 for a gzip header without time or name
 _ZLIB: Any = import_module("isal.isal_zlib") if find_spec("isal") is not None else zlib
-_TYPES = {
-    ColumnType.BOOLEAN: pa.bool_(),
-    ColumnType.INTEGER: pa.int64(),
-    ColumnType.NUMBER: pa.float64(),
-    ColumnType.DATE: pa.date32(),
-    ColumnType.TIME: pa.time64("us"),
-    ColumnType.TIMESTAMP: pa.timestamp("us", "UTC"),
-    ColumnType.LOCAL_TIMESTAMP: pa.timestamp("us"),
-}
 _KINDS = {
     ColumnType.BOOLEAN: bool,
     ColumnType.INTEGER: int,
@@ -176,9 +168,8 @@ def _columns(schema: Mapping[str, Any]) -> list[Column]:
 
 
 def _arrow_type(column: Column) -> pa.DataType:
-    if column.type is ColumnType.DECIMAL:
-        return pa.decimal128(column.precision, column.scale)
-    return _TYPES.get(column.type, pa.string())
+    # Binary values stay base64 text, as the tap wrote them.
+    return pa.string() if column.type is ColumnType.BINARY else arrow_type_of(column)
 
 
 def _cell(column: Column, value: Any) -> Any:
