@@ -16,6 +16,7 @@ from batch_pipeline.inventory.connection import (
     LockClass,
     detach_connections_in_children,
     first_line,
+    location,
     missing_database,
     replace_dead_connections,
     transaction,
@@ -171,9 +172,7 @@ def database_label(engine: sa.Engine) -> str:
     url = engine.url
     if engine.dialect.name == "sqlite":
         return (url.database or "an in-memory SQLite database").removeprefix("file:")
-    host = url.host or url.query.get("host") or "the local socket"
-    port = f":{url.port}" if url.port else ""
-    return f"{host}{port}/{url.database}"
+    return location(engine)
 
 
 def error_code(error: exc.DBAPIError) -> object:
