@@ -394,7 +394,11 @@ def _ensure_no_running_attempt(connection: sa.Connection, claimed_batch: Batch) 
     )
     row = connection.execute(query).one_or_none()
     if row is not None:
-        raise _attempt_running_error(claimed_batch.job, claimed_batch.label, row.number, row.run_id)
+        raise ConflictError(
+            f"{claimed_batch.job}: attempt {row.number} of batch {claimed_batch.label} is running "
+            f"(run {row.run_id}). Nothing was claimed. Wait for it to end, or cancel that run and "
+            f"try again."
+        )
 
 
 def _status(connection: sa.Connection, claimed: Attempt) -> str | None:
@@ -408,10 +412,3 @@ def _execute_publish(connection: sa.Connection, claimed: Attempt, facts: Mapping
     if generation is None:
         raise FencedError(claimed.batch.job, claimed.batch.label, claimed.number)
     return generation
-
-
-def _attempt_running_error(stream: str, key: str, number: int, run_id: str) -> ConflictError:
-    return ConflictError(
-        f"{stream}: attempt {number} of batch {key} is running (run {run_id}). Nothing was "
-        f"claimed. Wait for it to end, or cancel that run and try again."
-    )

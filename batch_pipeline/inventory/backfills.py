@@ -29,9 +29,9 @@ from batch_pipeline.inventory.jobs import (
     is_own_stream_job,
     is_paused,
     job_id_of,
-    of_stream,
     open_job,
     stream_job,
+    stream_job_id,
 )
 from batch_pipeline.inventory.meta_tables.cutting import (
     all_cuts,
@@ -533,9 +533,7 @@ def _related_jobs(request: Backfill, parent_id: int | None) -> list[sa.ColumnEle
 
 def _parent_id(connection: sa.Connection, request: Backfill, source: BackfillSource) -> int | None:
     if request.stream is not None:
-        query = sa.select(job.c.id).where(of_stream(request.stream))
-        job_id: int | None = connection.execute(query).scalar_one_or_none()
-        return job_id
+        return stream_job_id(connection, request.stream)
     if request.parent is not None:
         return job_id_of(connection, request.parent, source.name)
     if request.selection.failed_only:

@@ -267,7 +267,11 @@ def check_version(engine: sa.Engine) -> None:
         version = engine.dialect.server_version_info or (0, 0)
     if version < MINIMUM_VERSION:
         actual, minimum = (".".join(map(str, v)) for v in (version, MINIMUM_VERSION))
-        raise _database_too_old(location(engine), actual, minimum)
+        raise ConfigurationError(
+            f"The inventory database at {location(engine)} is PostgreSQL {actual}; at least "
+            f"{minimum} is required. Nothing was changed. Upgrade the server, or set "
+            f"BATCH_PIPELINE_INVENTORY_CONN to another one."
+        )
 
 
 def location(engine: sa.Engine) -> str:
@@ -314,7 +318,12 @@ def _domain_error(
     code = getattr(error, "sqlstate", None)
     reason = first_line(error)
     if code == "23P01" and NON_OVERLAP in str(error):
-        return _overlap_error("inventory", _detail(error))
+        diagnostic = getattr(error, "diag", None)
+        detail = getattr(diagnostic, "message_detail", None) or reason
+        return InvariantError(
+            f"inventory: the database refused a batch that overlaps another batch ({detail}). "
+            f"Nothing was written. Please report this with the output of `batch-pipeline status`."
+        )
     if code in {"42501", "25006"}:  # insufficient privilege, read-only transaction
         return PermissionDeniedError(location(engine), reason)
     if code == "55P03":
@@ -346,27 +355,6 @@ def first_line(error: BaseException | None) -> str:
     text = str(error or "").strip()
     # libpq repeats the connection string's host and user here, never its password.
     return text.splitlines()[0] if text else "no reason given"
-
-
-def _detail(error: BaseException | None) -> str:
-    diagnostic = getattr(error, "diag", None)
-    return getattr(diagnostic, "message_detail", None) or first_line(error)
-
-
-def _overlap_error(stream: str, detail: str) -> InvariantError:
-    return InvariantError(
-        f"{stream}: the database refused a batch that overlaps another batch "
-        f"({detail}). Nothing was written. Please report this with the output of "
-        f"`batch-pipeline status`."
-    )
-
-
-def _database_too_old(location: str, version: str, minimum: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"The inventory database at {location} is PostgreSQL {version}; at least "
-        f"{minimum} is required. Nothing was changed. Upgrade the server, or set "
-        f"BATCH_PIPELINE_INVENTORY_CONN to another one."
-    )
 
 
 def lock_timeout(location: str, reason: str) -> RetryableError:

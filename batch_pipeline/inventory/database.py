@@ -1,6 +1,5 @@
 """Open the inventory as one object with its parts: batches, attempts, jobs, loads and so on."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -36,75 +35,29 @@ from batch_pipeline.inventory.tables import (
 )
 
 
-def _delete_stream(engine: sa.Engine, stream: str) -> None:
-    """Delete a stream's items, jobs, batches, attempts and manifests in one transaction."""
-    jobs = sa.select(job.c.id).where(job.c.stream == stream)
-    batches = sa.select(batch.c.id).where(batch.c.job_id.in_(jobs))
-    attempts = sa.select(attempt.c.id).where(attempt.c.batch_id.in_(batches))
-    with transaction(engine) as connection:
-        for delete in (
-            sa.delete(load).where(load.c.attempt_id.in_(attempts)),
-            sa.delete(part_file).where(part_file.c.attempt_id.in_(attempts)),
-            sa.delete(attempt_item).where(attempt_item.c.attempt_id.in_(attempts)),
-            sa.delete(attempt).where(attempt.c.batch_id.in_(batches)),
-            sa.delete(schema_version).where(schema_version.c.job_id.in_(jobs)),
-            sa.delete(batch_state).where(batch_state.c.job_id.in_(jobs)),
-            sa.delete(batch).where(batch.c.job_id.in_(jobs)),
-            sa.delete(bookmark).where(bookmark.c.job_id.in_(jobs)),
-            sa.delete(job).where(job.c.stream == stream),
-            sa.delete(item).where(item.c.stream == stream),
-        ):
-            connection.execute(delete)
-
-
-@dataclass(frozen=True, slots=True)
 class Database:
     """An open inventory; each attribute is a part of its interface."""
 
-    engine: sa.Engine
-    heartbeat: Heartbeat = field(init=False)
-    batches: PlannedBatches = field(init=False)
-    change_feed: ChangeFeed = field(init=False)
-    attempts: FencedAttempts = field(init=False)
-    acquisitions: Acquirer = field(init=False)
-    backfills: Backfills = field(init=False)
-    schemas: SchemaVersions = field(init=False)
-    manifests: Manifests = field(init=False)
-    history: AttemptHistory = field(init=False)
-    jobs: JobControl = field(init=False)
-    late_arrivals: LateArrivals = field(init=False)
-    run_ends: RunEnds = field(init=False)
-    published: PublishedBatches = field(init=False)
-    stream_statuses: StreamStatuses = field(init=False)
-    stored_attempts: StoredAttempts = field(init=False)
-    loads: TargetLoads = field(init=False)
-    work_counts: WorkCounts = field(init=False)
-    restore_check: RestoreCheck = field(init=False)
-
-    def __post_init__(self) -> None:
-        heartbeat = Heartbeat(self.engine)
-        attempts = FencedAttempts(self.engine, heartbeat)
-        for name, part in (
-            ("heartbeat", heartbeat),
-            ("batches", PlannedBatches(self.engine)),
-            ("change_feed", ChangeFeed(self.engine)),
-            ("attempts", attempts),
-            ("acquisitions", Acquirer(self.engine, attempts)),
-            ("backfills", Backfills(self.engine)),
-            ("schemas", SchemaVersions(self.engine)),
-            ("manifests", Manifests(self.engine)),
-            ("history", AttemptHistory(self.engine)),
-            ("jobs", JobControl(self.engine)),
-            ("late_arrivals", LateArrivals(self.engine)),
-            ("run_ends", RunEnds(self.engine)),
-            ("published", PublishedBatches(self.engine)),
-            ("stream_statuses", StreamStatuses(self.engine)),
-            ("stored_attempts", StoredAttempts(self.engine)),
-            ("loads", TargetLoads(self.engine, heartbeat)),
-            ("work_counts", WorkCounts(self.engine)),
-            ("restore_check", RestoreCheck(self.engine)),
-        ):
-            object.__setattr__(self, name, part)
+    def __init__(self, engine: sa.Engine) -> None:
+        self.engine = engine
+        self.heartbeat = Heartbeat(engine)
+        self.batches = PlannedBatches(engine)
+        self.change_feed = ChangeFeed(engine)
+        self.attempts = FencedAttempts(engine, self.heartbeat)
+        self.acquisitions = Acquirer(engine, self.attempts)
+        self.backfills = Backfills(engine)
+        self.schemas = SchemaVersions(engine)
+        self.manifests = Manifests(engine)
+        self.history = AttemptHistory(engine)
+        self.jobs = JobControl(engine)
+        self.late_arrivals = LateArrivals(engine)
+        self.run_ends = RunEnds(engine)
+        self.published = PublishedBatches(engine)
+        self.stream_statuses = StreamStatuses(engine)
+        self.stored_attempts = StoredAttempts(engine)
+        self.loads = TargetLoads(engine, self.heartbeat)
+        self.work_counts = WorkCounts(engine)
+        self.restore_check = RestoreCheck(engine)
 
     @property
     def location(self) -> str:
@@ -120,8 +73,24 @@ class Database:
         return migrate(self.engine)
 
     def delete_stream(self, stream: str) -> None:
-        """Delete all rows of a stream."""
-        _delete_stream(self.engine, stream)
+        """Delete a stream's items, jobs, batches, attempts and manifests in one transaction."""
+        jobs = sa.select(job.c.id).where(job.c.stream == stream)
+        batches = sa.select(batch.c.id).where(batch.c.job_id.in_(jobs))
+        attempts = sa.select(attempt.c.id).where(attempt.c.batch_id.in_(batches))
+        with transaction(self.engine) as connection:
+            for delete in (
+                sa.delete(load).where(load.c.attempt_id.in_(attempts)),
+                sa.delete(part_file).where(part_file.c.attempt_id.in_(attempts)),
+                sa.delete(attempt_item).where(attempt_item.c.attempt_id.in_(attempts)),
+                sa.delete(attempt).where(attempt.c.batch_id.in_(batches)),
+                sa.delete(schema_version).where(schema_version.c.job_id.in_(jobs)),
+                sa.delete(batch_state).where(batch_state.c.job_id.in_(jobs)),
+                sa.delete(batch).where(batch.c.job_id.in_(jobs)),
+                sa.delete(bookmark).where(bookmark.c.job_id.in_(jobs)),
+                sa.delete(job).where(job.c.stream == stream),
+                sa.delete(item).where(item.c.stream == stream),
+            ):
+                connection.execute(delete)
 
     def close(self) -> None:
         """Close all connections."""

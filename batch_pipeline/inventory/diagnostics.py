@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -41,7 +41,7 @@ def check_inventory(inventory: sa.Engine, *, is_own: bool) -> Iterator[Finding]:
     with transaction(inventory) as connection:
         version = connection.execute(sa.text("SHOW server_version")).scalar_one()
     text = f"PostgreSQL {version} at {location(inventory)}."
-    yield Finding(subject=subject, level=Level.OK, text=text)
+    yield fine(subject, text)
     try:
         check_revision(inventory)
     except PipelineError as error:
@@ -49,73 +49,48 @@ def check_inventory(inventory: sa.Engine, *, is_own: bool) -> Iterator[Finding]:
         level = Level.OK if is_own else Level.FAIL
         yield Finding(subject=subject, level=level, text=text if is_own else str(error))
         return
-    yield Finding(subject=subject, level=Level.OK, text="its schema is that of this release.")
+    yield fine(subject, "its schema is that of this release.")
     yield from _rights(inventory)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RoleDuty:
-    """A role of roles.sql, with its purpose and the privileges that show membership."""
-
-    role: str
-    purpose: str
-    privilege: str
-    tables: tuple[str, ...]
-    level: Level
-
-
-# A login that lacks one of these lacks the role, or roles.sql was not run after a migration.
+# Roles of roles.sql with their purpose, and the privilege that shows membership. A login that lacks
+# one of these lacks the role, or roles.sql was not run after a migration.
+_READABLE = (*(table.name for table in metadata.sorted_tables), "inventory", "published")
+_PLANNED = ("item", "job", "batch", "batch_state", "bookmark", "ceiling_candidate")
+_WRITTEN = ("attempt", "part_file", "attempt_item", "load", "schema_version")
 _DUTIES = (
-    _RoleDuty(
-        role="bp_reader",
-        purpose="read",
-        privilege="SELECT",
-        tables=(*(table.name for table in metadata.sorted_tables), "inventory", "published"),
-        level=Level.FAIL,
-    ),
-    _RoleDuty(
-        role="bp_planner",
-        purpose="plan and acquire",
-        privilege="INSERT",
-        tables=("item", "job", "batch", "batch_state", "bookmark", "ceiling_candidate"),
-        level=Level.WARN,
-    ),
-    _RoleDuty(
-        role="bp_worker",
-        purpose="work on batches",
-        privilege="INSERT",
-        tables=("attempt", "part_file", "attempt_item", "load", "schema_version"),
-        level=Level.WARN,
-    ),
+    ("bp_reader", "read", "SELECT", _READABLE, Level.FAIL),
+    ("bp_planner", "plan and acquire", "INSERT", _PLANNED, Level.WARN),
+    ("bp_worker", "work on batches", "INSERT", _WRITTEN, Level.WARN),
 )
 
 
 def _rights(inventory: sa.Engine) -> Iterator[Finding]:
-    for duty in _DUTIES:
-        missing = _missing_rights(inventory, duty)
-        text, level = f"this login may {duty.purpose}.", Level.OK
+    for role, purpose, privilege, tables, level in _DUTIES:
+        missing = _missing_rights(inventory, privilege, tables)
         if missing:
-            level = duty.level
             text = (
-                f"this login may not {duty.purpose}: it lacks {_abbreviate(missing)}. Make it a "
-                f"member of {duty.role} (inventory/roles.sql); run the file after a migration."
+                f"this login may not {purpose}: it lacks {_abbreviate(missing)}. Make it a "
+                f"member of {role} (inventory/roles.sql); run the file after a migration."
             )
-        yield Finding(subject="rights", level=level, text=text)
+            yield Finding(subject="rights", level=level, text=text)
+        else:
+            yield fine("rights", f"this login may {purpose}.")
 
 
-def _missing_rights(inventory: sa.Engine, duty: _RoleDuty) -> list[str]:
-    """Return the privileges of a role that this login lacks."""
+def _missing_rights(inventory: sa.Engine, privilege: str, tables: Sequence[str]) -> list[str]:
+    """Return the privileges on tables that this login lacks."""
     usage = sa.select(sa.func.has_schema_privilege(SCHEMA, "USAGE"))
-    names = [f"{SCHEMA}.{name}" for name in duty.tables]
-    privileges = sa.select(*(sa.func.has_table_privilege(name, duty.privilege) for name in names))
+    names = [f"{SCHEMA}.{name}" for name in tables]
+    privileges = sa.select(*(sa.func.has_table_privilege(name, privilege) for name in names))
     with transaction(inventory) as connection:
         if not connection.execute(usage).scalar_one():
             return [f"USAGE on schema {SCHEMA}"]
         results = connection.execute(privileges).one()
     return [
-        f"{duty.privilege} on {name}"
-        for name, has_privilege in zip(names, results, strict=True)
-        if not has_privilege
+        f"{privilege} on {name}"
+        for name, is_granted in zip(names, results, strict=True)
+        if not is_granted
     ]
 
 
@@ -131,11 +106,11 @@ def check_source(
     """
     choice, table = source.choice, source.table
     text = f"{source.name} can be read; {describe_reading(source.read_high_watermark())}."
-    yield Finding(subject=subject, level=Level.OK, text=text)
+    yield fine(subject, text)
     text = f"its ceiling is {choice.strategy.value!r}: {choice.reason}."
-    yield Finding(subject=subject, level=Level.OK, text=text)
+    yield fine(subject, text)
     for note in (*table.notes, *choice.warnings):
-        yield Finding(subject=subject, level=Level.WARN, text=f"{note}.")
+        yield warning(subject, f"{note}.")
     high_watermark = source.known_high_watermark()
     if table.where is None or high_watermark is None:
         return
@@ -143,10 +118,10 @@ def check_source(
     cost = filter_cost(table, planned, high_watermark)
     text = f"rows that its filter reads: {cost.scanned}, kept of those that come next: {cost.kept}."
     if cost.proposal is None:
-        yield Finding(subject=subject, level=Level.OK, text=text)
+        yield fine(subject, text)
     else:
         text = f"{text} An index would help: {cost.proposal}"
-        yield Finding(subject=subject, level=Level.WARN, text=text)
+        yield warning(subject, text)
 
 
 def _planned_up_to(inventory: sa.Engine, name: str, meta_table: str) -> int | None:

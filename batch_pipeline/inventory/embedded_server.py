@@ -115,7 +115,12 @@ def ensure_running(folder: Path) -> str:
                 atexit.register(release, folder)
             return _start(folder)
         except (OSError, RuntimeError, AssertionError, subprocess.SubprocessError) as error:
-            raise _start_error(str(folder), _failure_reason(folder, error)) from error
+            raise ConfigurationError(
+                f"The embedded PostgreSQL in {folder} did not start "
+                f"({_failure_reason(folder, error)}). Its data was not touched. See {folder}/log, "
+                f"set BATCH_PIPELINE_HOME to another folder, or name your own server in "
+                f"BATCH_PIPELINE_INVENTORY_CONN."
+            ) from error
 
 
 def find_server(folder: Path) -> psutil.Process | None:
@@ -324,11 +329,3 @@ def _failure_reason(folder: Path, error: BaseException) -> str:
     if isinstance(error, subprocess.CalledProcessError):
         return f"{Path(error.cmd[0]).name} ended with status {error.returncode}"
     return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
-def _start_error(folder: str, reason: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"The embedded PostgreSQL in {folder} did not start ({reason}). Its data was "
-        f"not touched. See {folder}/log, set BATCH_PIPELINE_HOME to another folder, or "
-        f"name your own server in BATCH_PIPELINE_INVENTORY_CONN."
-    )

@@ -120,6 +120,20 @@ def of_stream(stream: str) -> sa.ColumnElement[bool]:
     return sa.and_(job.c.stream == stream, job.c.kind == JobKind.INCREMENTAL)
 
 
+def stream_job_id(connection: sa.Connection, stream: str) -> int | None:
+    """Return the id of the incremental job of a stream, None if there is none."""
+    job_id: int | None = connection.execute(
+        sa.select(job.c.id).where(of_stream(stream))
+    ).scalar_one_or_none()
+    return job_id
+
+
+def stream_bookmark(connection: sa.Connection, stream: str) -> int | None:
+    """Return the highest planned id of a stream, None if nothing is planned."""
+    job_id = stream_job_id(connection, stream)
+    return None if job_id is None else highest_planned(connection, job_id, ALL_IDS)
+
+
 stream_job = job.alias("own_job")  # the incremental job of the same stream
 is_own_stream_job = sa.and_(
     stream_job.c.stream == job.c.stream, stream_job.c.kind == JobKind.INCREMENTAL
@@ -166,7 +180,11 @@ def open_job(connection: sa.Connection, terms: JobTerms, *, parent_id: int | Non
         if row is None:  # the index on one incremental job per stream refused it
             before = sa.select(job.c.meta_table).where(of_stream(terms.stream or ""))
             moved_from = connection.execute(before).scalar_one()
-            raise _meta_table_changed(terms.name, moved_from, terms.meta_table)
+            raise MetaTableError(
+                f"{terms.name}: its items were listed by {moved_from} so far, and the stream "
+                f"file now names {terms.meta_table}, whose ids are others. Nothing was planned. "
+                f"Correct `source`, or rename the stream."
+            )
     row = _with_identity(connection, row, terms)
     _check_terms(row, terms)
     return _with_current_terms(connection, row, terms)
@@ -310,14 +328,6 @@ def _with_current_terms(connection: sa.Connection, row: sa.Row[Any], terms: JobT
 def _find_row(connection: sa.Connection, terms: JobTerms) -> sa.Row[Any] | None:
     query = sa.select(job).where(job.c.name == terms.name, job.c.meta_table == terms.meta_table)
     return connection.execute(query).one_or_none()
-
-
-def _meta_table_changed(stream: str, meta_table: str, new_table: str) -> MetaTableError:
-    return MetaTableError(
-        f"{stream}: its items were listed by {meta_table} so far, and the stream "
-        f"file now names {new_table}, whose ids are others. Nothing was planned. Correct "
-        f"`source`, or rename the stream."
-    )
 
 
 _RANGE = re.compile(r"(-?[0-9]+)\.\.(-?[0-9]+)")

@@ -107,22 +107,7 @@ class LateArrivals:
             UnknownJobError: the table has no such job.
             JobChangedError: the job `<name>.late` exists for another purpose.
         """
-        with transaction(self.engine) as connection:
-            ensure_revision_unchanged(connection)
-            job_id = job_id_of(connection, name, table.canonical_name)
-            late = _late_name(connection, job_id, name)
-            problems = _table_differences(connection, job_id, table)
-            if problems:
-                return Audit(job=name, late_job=late, other_table=problems)
-            first = range_below_first_batch(connection, job_id)
-            limits = limits or _newest_limits(connection, job_id)
-        progress = _AuditProgress(Audit(job=name, late_job=late))
-        pages = published_ranges(self.engine, job_id, since)
-        rows = self._late_rows(table, progress, chain([[first]] if first else [], pages))
-        for chunk in chain(_chunks(rows), _chunks(self._unplanned_rows(table, progress, job_id))):
-            failpoint("audit.found")
-            self._plan(job_id, late, limits, chunk, progress)
-        return progress.audit
+        return self._compare_job(name, table, since, plans=True, limits=limits)
 
     def preview(
         self, name: str, table: ReflectedMetaTable, *, since: timedelta | None = WEEK
@@ -132,17 +117,36 @@ class LateArrivals:
         Raises:
             UnknownJobError: the table has no such job.
         """
+        return self._compare_job(name, table, since, plans=False)
+
+    def _compare_job(
+        self,
+        name: str,
+        table: ReflectedMetaTable,
+        since: timedelta | None,
+        *,
+        plans: bool,
+        limits: Limits | None = None,
+    ) -> Audit:
         with transaction(self.engine) as connection:
+            if plans:
+                ensure_revision_unchanged(connection)
             job_id = job_id_of(connection, name, table.canonical_name)
             late = _late_name(connection, job_id, name)
             problems = _table_differences(connection, job_id, table)
             if problems:
                 return Audit(job=name, late_job=late, other_table=problems)
             first = range_below_first_batch(connection, job_id)
+            if plans and limits is None:
+                limits = _newest_limits(connection, job_id)
         progress = _AuditProgress(Audit(job=name, late_job=late))
         pages = published_ranges(self.engine, job_id, since)
         rows = self._late_rows(table, progress, chain([[first]] if first else [], pages))
         for chunk in chain(_chunks(rows), _chunks(self._unplanned_rows(table, progress, job_id))):
+            if limits is not None:
+                failpoint("audit.found")
+                self._plan(job_id, late, limits, chunk, progress)
+                continue
             with transaction(self.engine) as connection:
                 known = _planned(connection, job_id, chunk)
             ids = [row.id for row in chunk if row.id not in known]

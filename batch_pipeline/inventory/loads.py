@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import sqlalchemy as sa
 
@@ -191,8 +191,18 @@ class TargetLoads:
             _ensure_not_running(connection, stream, target, loadings[0].label)
             remaining = _without_loaded(connection, target, loadings)
             self.heartbeat.take_lock()
-            claim = _LoadClaim(stream, target, run_id, lease, token, self.heartbeat.liveness_key)
-            claimed = _insert_load(connection, claim, remaining[0]) if remaining else None
+            claimed = None
+            if remaining:
+                claimed = _insert_load(
+                    connection,
+                    remaining[0],
+                    lease,
+                    stream=stream,
+                    target=target,
+                    run_id=run_id,
+                    token=token,
+                    liveness_key=self.heartbeat.liveness_key,
+                )
             failpoint("load.before_claim_commit")
         try:
             yield None if claimed is None else Claim(load=claimed, loadings=remaining)
@@ -224,10 +234,16 @@ class TargetLoads:
                 return _earlier_result(connection, done, next_loading)
             next_load = None
             if next_loading is not None:
-                claim = _LoadClaim(
-                    done.stream, done.target, row.run_id, row.lease, done.token, row.liveness_key
+                next_load = _insert_load(
+                    connection,
+                    next_loading,
+                    row.lease,
+                    stream=done.stream,
+                    target=done.target,
+                    run_id=row.run_id,
+                    token=done.token,
+                    liveness_key=row.liveness_key,
                 )
-                next_load = _insert_load(connection, claim, next_loading)
             failpoint("load.before_commit")
         failpoint("load.after_commit")
         return next_load
@@ -412,18 +428,6 @@ _MAX_ERROR_LENGTH = 4_000
 _MAX_LOG_LENGTH = 64 * 2**10
 
 
-@dataclass(frozen=True, slots=True)
-class _LoadClaim:
-    """The owner of a claim, and the stream and target it is on."""
-
-    stream: str
-    target: str
-    run_id: str
-    lease: timedelta
-    token: UUID
-    liveness_key: int
-
-
 _CLAIM_COLUMNS = (
     load.c.run_id,
     load.c.liveness_key,
@@ -431,43 +435,30 @@ _CLAIM_COLUMNS = (
 )
 
 
-def _insert_load(connection: sa.Connection, claim: _LoadClaim, loading: Loading) -> Load:
+def _insert_load(
+    connection: sa.Connection, loading: Loading, lease: timedelta, **claim: Any
+) -> Load:
     """Insert the next load of a generation. The stream and target must be locked."""
     attempt_query = sa.select(attempt.c.id).where(attempt.c.token == loading.manifest.token)
     attempt_id: int = connection.execute(attempt_query).scalar_one()
     last_number = sa.select(sa.func.coalesce(sa.func.max(load.c.number), 0)).where(
-        load.c.attempt_id == attempt_id, load.c.target == claim.target
+        load.c.attempt_id == attempt_id, load.c.target == claim["target"]
     )
     number: int = connection.execute(last_number).scalar_one() + 1
-    insert = (
-        sa.insert(load)
-        .values(
-            attempt_id=attempt_id,
-            stream=claim.stream,
-            target=claim.target,
-            number=number,
-            token=claim.token,
-            liveness_key=claim.liveness_key,
-            status=LoadStatus.RUNNING.value,
-            run_id=claim.run_id,
-            lease_until=sa.func.clock_timestamp() + claim.lease,
-        )
-        .returning(load.c.id)
-    )
-    load_id: int = connection.execute(insert).scalar_one()
-    return _load_of(claim.stream, claim.target, loading, load_id, number, claim.token)
-
-
-def _load_of(
-    stream: str, target: str, loading: Loading, load_id: int, number: int, token: UUID
-) -> Load:
+    values = claim | {
+        "attempt_id": attempt_id,
+        "number": number,
+        "status": LoadStatus.RUNNING.value,
+        "lease_until": sa.func.clock_timestamp() + lease,
+    }
+    insert = sa.insert(load).values(values).returning(load.c.id)
     return Load(
-        id=load_id,
-        stream=stream,
-        target=target,
+        id=connection.execute(insert).scalar_one(),
+        stream=claim["stream"],
+        target=claim["target"],
         label=loading.label,
         number=number,
-        token=token,
+        token=claim["token"],
     )
 
 
@@ -528,9 +519,7 @@ def _earlier_result(
     running = [row for row in rows if row.status == LoadStatus.RUNNING]
     if not running:
         raise _lost_claim_error(done, next_loading.label)
-    return _load_of(
-        done.stream, done.target, next_loading, running[0].id, running[0].number, done.token
-    )
+    return replace(done, id=running[0].id, label=next_loading.label, number=running[0].number)
 
 
 def _close_dead(connection: sa.Connection, stream: str, target: str) -> None:

@@ -125,7 +125,7 @@ def migrate(engine: sa.Engine, *, patience: timedelta = _LOCK_TIMEOUT) -> tuple[
             lock_tables(connection, patience)
             upgrade(connection, REVISION)
             batch_states.repair_states(connection)
-            _reset_role(connection)
+            _set_role(connection, "none")
         return before, REVISION
 
 
@@ -196,10 +196,6 @@ def _set_role_to_owner(connection: sa.Connection) -> None:
         member = sa.select(sa.func.pg_has_role(sa.func.current_user(), owner, "MEMBER"))
         if connection.execute(member).scalar_one():
             _set_role(connection, owner)
-
-
-def _reset_role(connection: sa.Connection) -> None:
-    _set_role(connection, "none")
 
 
 def _set_role(connection: sa.Connection, role: str) -> None:

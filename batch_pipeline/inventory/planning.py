@@ -24,6 +24,8 @@ from batch_pipeline.inventory.jobs import (
     highest_planned,
     of_stream,
     open_job,
+    stream_bookmark,
+    stream_job_id,
 )
 from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
 from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
@@ -113,9 +115,8 @@ class PlannedBatches:
         Nothing is written or locked. The throughput is that of the stream's job.
         """
         with transaction(self.engine) as connection:
-            query = sa.select(job.c.id).where(of_stream(table.stream))
             # Without a job, job 0 stands for it: it never exists, so it has planned nothing.
-            job_id = connection.execute(query).scalar_one_or_none() or 0
+            job_id = stream_job_id(connection, table.stream) or 0
             throughput = recent_throughput(connection, job.c.id == job_id)
             high_watermark, job_gaps = table.high_watermark(), list(gaps(connection, job_id))
         cuts = (
@@ -186,10 +187,8 @@ class PlannedBatches:
 
     def backlog(self, table: MetaTable) -> tuple[int, int]:
         """Count a stream's items above the bookmark and their weight in bytes."""
-        query = sa.select(job.c.id).where(of_stream(table.stream))
         with transaction(self.engine) as connection:
-            job_id = connection.execute(query).scalar_one_or_none()
-            planned = None if job_id is None else highest_planned(connection, job_id, ALL_IDS)
+            planned = stream_bookmark(connection, table.stream)
         return table.backlog(planned)
 
     def _one(self, query: sa.Select[Any]) -> Batch | None:

@@ -17,7 +17,7 @@ from batch_pipeline.inventory.connection import lock_planning, transaction
 from batch_pipeline.inventory.jobs import job_with_late_arrivals
 from batch_pipeline.inventory.meta_tables.reflected_table import MetaItem, ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
-from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, job
+from batch_pipeline.inventory.tables import UNFINISHED, batch, batch_state, job
 from batch_pipeline.model.batch import Batch, BatchState, SplitRange, halve
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.failpoint import failpoint
@@ -86,7 +86,8 @@ def split_batch(engine: sa.Engine, parent: Batch, table: ItemTable) -> tuple[Bat
     if halves is None:
         raise _too_few_items_error(parent, _planned_items(table, parent, planned))
     with transaction(engine) as connection:
-        lock_planning(connection, _job_id(connection, parent))
+        job_id = sa.select(batch.c.job_id).where(batch.c.id == parent.id)
+        lock_planning(connection, connection.execute(job_id).scalar_one())
         batch_states.lock(connection, parent.id)
         _ensure_splittable(connection, parent)
         split_into = insert_halves(connection, parent, halves)
@@ -139,10 +140,7 @@ def insert_halves(
     connection.execute(update.values(superseded_at=sa.func.clock_timestamp()))
     batch_states.mark_superseded(connection, parent.id)
     failpoint("bisect.superseded")
-    first, second = (
-        _insert_half(connection, parent, halves[0]),
-        _insert_half(connection, parent, halves[1]),
-    )
+    first, second = (_insert_half(connection, parent, half) for half in halves)
     failpoint("bisect.inserted")
     batch_states.insert_states(connection, [first.id, second.id])
     return first, second
@@ -150,29 +148,14 @@ def insert_halves(
 
 def bad_items(engine: sa.Engine, job_id: int, table: ItemTable) -> list[BadItem]:
     """Find the dead batches of one item of a job and its late-arrivals job."""
-    query = (
-        sa.select(*BATCH_ROW)
-        .add_columns(attempt.c.error)
-        .select_from(batch_state)
-        .join(batch, batch.c.id == batch_state.c.batch_id)
-        .join(job, job.c.id == batch.c.job_id)
-        .outerjoin(
-            attempt,
-            sa.and_(attempt.c.batch_id == batch.c.id, attempt.c.number == batch_state.c.attempts),
-        )
-        .where(job_with_late_arrivals(job_id), batch_state.c.state == BatchState.DEAD)
-        .order_by(batch.c.first_id, batch.c.id)
-    )
-    with transaction(engine) as connection:
-        rows = connection.execute(query).all()
+    is_dead = batch_state.c.state == BatchState.DEAD
     bad = []
-    for row in rows:
-        dead_batch = batch_from_row(row)
-        items = read_items(engine, table, dead_batch)
+    for dead in batch_states.read_statuses(engine, job_with_late_arrivals(job_id), is_dead):
+        items = read_items(engine, table, dead.batch)
         if len(items) == 1:
             location = str(items[0].item)
             bad.append(
-                BadItem(batch=dead_batch, id=items[0].id, location=location, error=row.error)
+                BadItem(batch=dead.batch, id=items[0].id, location=location, error=dead.error)
             )
     return bad
 
@@ -202,13 +185,6 @@ def _insert_half(connection: sa.Connection, parent: Batch, half: SplitRange) -> 
         count=half.count,
         item_ids=half.item_ids,
     )
-
-
-def _job_id(connection: sa.Connection, parent: Batch) -> int:
-    job_id: int = connection.execute(
-        sa.select(batch.c.job_id).where(batch.c.id == parent.id)
-    ).scalar_one()
-    return job_id
 
 
 def _ensure_splittable(connection: sa.Connection, parent: Batch) -> None:

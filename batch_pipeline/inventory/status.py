@@ -18,9 +18,10 @@ from batch_pipeline.inventory.jobs import (
     ALL_IDS,
     check_same_rows,
     gaps,
-    highest_planned,
     job_with_late_arrivals,
     of_stream,
+    stream_bookmark,
+    stream_job_id,
 )
 from batch_pipeline.inventory.meta_tables.connection import read_one_statement
 from batch_pipeline.inventory.meta_tables.reflected_table import RangeFacts, ReflectedMetaTable
@@ -263,22 +264,17 @@ class StreamStatuses:
                 for row in connection.execute(_totals_by_state(stream))
             }
             oldest_row = connection.execute(_oldest_unfinished(stream)).one_or_none()
-            result = connection.execute(sa.select(job.c.id).where(of_stream(stream)))
-            job_id = result.scalar_one_or_none()
-            planned = None if job_id is None else highest_planned(connection, job_id, ALL_IDS)
+            planned = stream_bookmark(connection, stream)
         items, weight = table.backlog(planned)
-        oldest_range = (
-            None
-            if oldest_row is None
-            else IdRange(first_id=oldest_row.first_id, last_id=oldest_row.last_id)
-        )
         return StreamStatus(
             states=states,
             items_not_planned=items,
             bytes_not_planned=weight,
             not_planned_for=table.oldest_age(planned) if items else None,
             not_published_for=None if oldest_row is None else oldest_row.age,
-            oldest_batch=None if oldest_range is None else partition_key(oldest_range),
+            oldest_batch=None
+            if oldest_row is None
+            else partition_key(IdRange(first_id=oldest_row.first_id, last_id=oldest_row.last_id)),
             bookmark=planned,
             ceiling=table.high_watermark(),
         )
@@ -323,8 +319,7 @@ class StreamStatuses:
         Also checks that no late item is in two batches.
         """
         with transaction(self.engine) as connection:
-            result = connection.execute(sa.select(job.c.id).where(of_stream(stream)))
-            job_id = result.scalar_one_or_none()
+            job_id = stream_job_id(connection, stream)
             return Tiling() if job_id is None else tiling(connection, job_id)
 
 
@@ -536,9 +531,7 @@ class WorkCounts:
             PipelineError: the meta table cannot be read.
         """
         with transaction(self.engine) as connection:
-            result = connection.execute(sa.select(job.c.id).where(of_stream(table.stream)))
-            job_id = result.scalar_one_or_none()
-            planned = None if job_id is None else highest_planned(connection, job_id, ALL_IDS)
+            planned = stream_bookmark(connection, table.stream)
         items, weight = table.backlog(planned)
         waited = table.oldest_age(planned) if items else None
         seconds = None if waited is None else waited.total_seconds()

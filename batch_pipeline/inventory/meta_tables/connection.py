@@ -16,6 +16,7 @@ from batch_pipeline.inventory.connection import (
     LockClass,
     detach_connections_in_children,
     first_line,
+    location,
     missing_database,
     replace_dead_connections,
     transaction,
@@ -171,9 +172,7 @@ def database_label(engine: sa.Engine) -> str:
     url = engine.url
     if engine.dialect.name == "sqlite":
         return (url.database or "an in-memory SQLite database").removeprefix("file:")
-    host = url.host or url.query.get("host") or "the local socket"
-    port = f":{url.port}" if url.port else ""
-    return f"{host}{port}/{url.database}"
+    return location(engine)
 
 
 def error_code(error: exc.DBAPIError) -> object:
@@ -183,22 +182,32 @@ def error_code(error: exc.DBAPIError) -> object:
 
 
 def _domain_error(engine: sa.Engine, error: exc.DBAPIError) -> PipelineError | exc.DBAPIError:
-    code, reason = error_code(error), _reason(error.orig)
-    missing = missing_database("The meta table's database", database_label(engine), reason)
+    code, reason, place = error_code(error), _reason(error.orig), database_label(engine)
+    missing = missing_database("The meta table's database", place, reason)
     if missing is not None or code in _TOO_LONG or _TOO_MANY.search(str(error.orig)):
         expected = f"fewer or shorter values ({reason}); use `in` with one list"
         return missing or InvalidValueError("where", "(not shown)", expected)
     if code in _DENIED:
-        return _meta_permission(database_label(engine), reason)
+        return MetaTableError(
+            f"The meta table at {place} cannot be read: permission denied ({reason}). Nothing was "
+            f"changed. Grant SELECT on it (and USAGE on its schema) to the role of "
+            f"BATCH_PIPELINE_META_CONN."
+        )
     if code in _GONE or reason.startswith(("no such table", "no such column")):
-        return MetaTableChangedError(database_label(engine), reason)
+        return MetaTableChangedError(place, reason)
     if code in _BUSY or reason.startswith("database is locked"):
-        return _meta_busy(database_label(engine), reason)
+        return MetaUnreachableError(
+            f"The meta table's database at {place} canceled a read ({reason}). Nothing "
+            f"was changed. Run again; if it fails again, look for sessions that lock the table."
+        )
     operational = isinstance(error, exc.OperationalError)
     refused = not isinstance(code, int) or code in _REFUSED or 2000 <= code < 3000
     never_connected = error.statement is None
     if never_connected or error.connection_invalidated or (operational and refused):
-        return _unreachable(database_label(engine), reason)
+        return MetaUnreachableError(
+            f"The meta table's database at {place} cannot be reached ({reason}). Nothing was "
+            f"changed. Start it or correct BATCH_PIPELINE_META_CONN, then run again."
+        )
     return error
 
 
@@ -206,28 +215,6 @@ def _reason(error: BaseException | None) -> str:
     if error is not None and len(error.args) > 1 and isinstance(error.args[1], str):
         return error.args[1].splitlines()[0]  # MySQL: number, text
     return first_line(error)
-
-
-def _meta_permission(location: str, reason: str) -> MetaTableError:
-    return MetaTableError(
-        f"The meta table at {location} cannot be read: permission denied ({reason}). Nothing was "
-        f"changed. Grant SELECT on it (and USAGE on its schema) to the role of "
-        f"BATCH_PIPELINE_META_CONN."
-    )
-
-
-def _meta_busy(location: str, reason: str) -> MetaUnreachableError:
-    return MetaUnreachableError(
-        f"The meta table's database at {location} canceled a read ({reason}). Nothing "
-        f"was changed. Run again; if it fails again, look for sessions that lock the table."
-    )
-
-
-def _unreachable(location: str, reason: str) -> MetaUnreachableError:
-    return MetaUnreachableError(
-        f"The meta table's database at {location} cannot be reached ({reason}). Nothing was "
-        f"changed. Start it or correct BATCH_PIPELINE_META_CONN, then run again."
-    )
 
 
 def is_same_database(inventory: sa.Engine, meta: sa.Engine) -> bool:

@@ -52,14 +52,13 @@ def resolve_upstream(connection: sa.Connection, reader: str, upstream: Upstream)
         connection, Upstream(job=reader, meta_table=PUBLISHED)
     ):
         ordered = sorted(tables, key=lambda name: (name == PUBLISHED, name))
-        raise _upstream_ambiguous(reader, upstream.job, tuple(ordered))
+        raise ConfigurationError(
+            f"Job {reader!r} reads what {upstream.job!r} has published, and there are jobs "
+            f"of this name on {', '.join(ordered)}. Nothing was acquired. Select one: add "
+            f'{{"column": "meta_table", "operator": "=", "value": "{ordered[0]}"}} to `where`.'
+        )
     _ensure_no_cycle(connection, reader, upstream)
     return None if not rows else Upstream(job=rows[0].name, meta_table=rows[0].meta_table)
-
-
-def job_names(connection: sa.Connection) -> list[str]:
-    """Return the names of all jobs."""
-    return list(connection.execute(sa.select(job.c.name).distinct().order_by(job.c.name)).scalars())
 
 
 def _ensure_no_cycle(connection: sa.Connection, reader: str, upstream: Upstream) -> None:
@@ -67,9 +66,7 @@ def _ensure_no_cycle(connection: sa.Connection, reader: str, upstream: Upstream)
     while True:
         rows = _jobs_with_name(connection, step)
         if not rows and step.job == reader and step.meta_table in {None, PUBLISHED}:
-            raise _chain_cycle(
-                (*visited, reader)
-            )  # the reader does not exist yet, but would be a cycle
+            raise _chain_cycle((*visited, reader))  # as soon as the reader exists
         if not rows or rows[0].meta_table != PUBLISHED:
             return
         name: str = rows[0].name
@@ -85,17 +82,6 @@ def _jobs_with_name(connection: sa.Connection, upstream: Upstream) -> tuple[sa.R
     if upstream.meta_table is not None:
         query = query.where(job.c.meta_table == upstream.meta_table)
     return tuple(connection.execute(query.order_by(job.c.id)))
-
-
-def _upstream_ambiguous(
-    job: str, upstream: str, meta_tables: tuple[str, ...]
-) -> ConfigurationError:
-    return ConfigurationError(
-        f"Job {job!r} reads what {upstream!r} has published, and there are jobs "
-        f"of this name on {', '.join(meta_tables)}. Nothing was acquired. Select one: add "
-        f'{{"column": "meta_table", "operator": "=", "value": "{meta_tables[0]}"}} to '
-        f"`where`."
-    )
 
 
 def _chain_cycle(jobs: tuple[str, ...]) -> ConfigurationError:
@@ -225,7 +211,8 @@ class PublishedSources(MetaSources):
         with transaction(self._inventory) as connection:
             resolved = resolve_upstream(connection, reader, upstream)
             if resolved is None:
-                names = ", ".join(job_names(connection)) or "none"
+                known = sa.select(job.c.name).distinct().order_by(job.c.name)
+                names = ", ".join(connection.execute(known).scalars()) or "none"
                 self._warn(f"{reader}: there is no job {upstream} yet to read from (jobs: {names})")
         return PublishedTable.of(
             self._engine, terms, resolved or upstream, job_exists=resolved is not None
