@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -18,7 +20,10 @@ from batch_pipeline.model.record_rules import (
     SchemaRules,
 )
 from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline_tests.docs.pages import blocks
 from batch_pipeline_tests.spark.encode_fixture import EncodeRun, records
+
+PAGE = "transform_with_pyspark.md"
 
 MODULE = "batch_pipeline_tests.spark.transforms"
 TYPES = {
@@ -233,3 +238,20 @@ def test_transform_that_is_no_function_of_frames_is_refused(
         run.encode()
 
     assert run.files() == []
+
+
+def test_transform_of_the_page_works_as_written(
+    run: EncodeRun, session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function, test = (block.text for block in blocks("python") if PAGE in str(block.page))
+    package = tmp_path / "shop_project"
+    package.mkdir()
+    (package / "transforms.py").write_text(f"{function}\n{test}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run.stream = replace(run.stream, transform="shop_project.transforms:paid_orders")
+    run.land(b"status,quantity,unit_price\npaid,2,1.5\nopen,1,9.5\n")
+
+    _, result = run.settled()
+
+    assert records(result.part_files) == [{"quantity": 2, "unit_price": 1.5, "total": 3.0}]
+    import_module("shop_project.transforms").test_paid_orders_have_a_total(session)
