@@ -142,7 +142,9 @@ class Live:
                 "repositoryName": repository["name"],
                 "jobName": "plan_backfill",
             },
-            "runConfigData": {"ops": {"plan_or_estimate": {"config": {"stream": "orders", **config}}}},
+            "runConfigData": {
+                "ops": {"plan_or_estimate": {"config": {"stream": "orders", **config}}}
+            },
         }
         launched = ask(self.port, START, {"parameters": parameters})["launchRun"]
         assert launched["__typename"] == "LaunchRunSuccess", launched

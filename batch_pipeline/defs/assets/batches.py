@@ -207,6 +207,6 @@ class _Told:
         return self.encoder.encode(replace(request, watch=watch))
 
     def _tell(self, done: int, total: int) -> None:
-        summarize_errors = (self.key, done, total)
-        self.log.info("%s: tasks done: %d of %d", *summarize_errors)
-        progress.info("%s: tasks done: %d of %d", *summarize_errors, extra={"tasks": total})
+        counts = (self.key, done, total)
+        self.log.info("%s: tasks done: %d of %d", *counts)
+        progress.info("%s: tasks done: %d of %d", *counts, extra={"tasks": total})
