@@ -126,36 +126,38 @@ def _stream_definitions(stream: Stream) -> dg.Definitions:
         backfill_asset(stream),
         late_asset(stream),
     ]
-    tags = {STREAM_TAG: stream.name}
+    name = stream.name
     jobs = [
         dg.define_asset_job(
-            meta_table_job(stream),
-            selection=_alone(meta_table_key(stream)),
-            tags=tags,
+            job,
+            # Runs evaluate the checks that matter themselves, so that these need no steps.
+            selection=dg.AssetSelection.assets(key).without_checks(),
+            tags={STREAM_TAG: name},
             executor_def=dg.in_process_executor,
-            description=f"Registers and plans the new files of {stream.name}.",
-        ),
-        dg.define_asset_job(
-            batches_job(stream),
-            selection=_alone(batches_key(stream)),
-            tags=tags,
-            executor_def=dg.in_process_executor,
-            description=f"Encodes and publishes batches of {stream.name}.",
-        ),
-        dg.define_asset_job(
-            backfill_job(stream),
-            selection=_alone(backfill_asset_key(stream)),
-            tags=tags,
-            executor_def=dg.in_process_executor,
-            description=f"Encodes and publishes batches of backfills of {stream.name}.",
-        ),
-        dg.define_asset_job(
-            late_job(stream),
-            selection=_alone(late_key(stream)),
-            tags=tags,
-            executor_def=dg.in_process_executor,
-            description=f"Encodes and publishes late arrivals of {stream.name}.",
-        ),
+            description=description,
+        )
+        for job, key, description in (
+            (
+                meta_table_job(stream),
+                meta_table_key(stream),
+                f"Registers and plans the new files of {name}.",
+            ),
+            (
+                batches_job(stream),
+                batches_key(stream),
+                f"Encodes and publishes batches of {name}.",
+            ),
+            (
+                backfill_job(stream),
+                backfill_asset_key(stream),
+                f"Encodes and publishes batches of backfills of {name}.",
+            ),
+            (
+                late_job(stream),
+                late_key(stream),
+                f"Encodes and publishes late arrivals of {name}.",
+            ),
+        )
     ]
     if stream.targets:
         assets.append(loaded_asset(stream))
@@ -171,8 +173,3 @@ def _stream_definitions(stream: Stream) -> dg.Definitions:
         sensors=sensors,
         schedules=schedules,
     )
-
-
-def _alone(key: dg.AssetKey) -> dg.AssetSelection:
-    """Select an asset without steps for its checks: runs answer those that matter by themselves."""
-    return dg.AssetSelection.assets(key).without_checks()

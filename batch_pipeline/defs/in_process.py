@@ -266,9 +266,7 @@ def _drain_backfills(
     asset, backfills = backfills_of(stream), pipeline.database.backfills
     job = definitions.resolve_job_def(asset.job)
     known = sync_backfills(pipeline, stream, instance)
-    instance.add_dynamic_partitions(asset.set_name, list(known.new_keys))
-    for event in known.unseen:
-        instance.report_runless_asset_event(event)
+    known.apply(instance, asset, instance.report_runless_asset_event)
     waiting = sorted(due_batches(known.statuses, retry_failed=True), key=lambda one: one.batch.job)
     for name, statuses in groupby(waiting, key=lambda one: one.batch.job):
         by_key = {asset.key_of(status.batch): status.batch.id for status in statuses}

@@ -93,6 +93,17 @@ class SyncPlan:
     order: Sequence[str]
     unseen: Sequence[dg.AssetMaterialization]
 
+    def apply(
+        self,
+        instance: dg.DagsterInstance,
+        asset: PartitionedAsset,
+        report: Callable[[dg.AssetMaterialization], object],
+    ) -> None:
+        """Add the missing partitions, then report the missing events."""
+        instance.add_dynamic_partitions(asset.set_name, list(self.new_keys))
+        for event in self.unseen:
+            report(event)
+
 
 @dataclass(frozen=True, slots=True)
 class _Published:

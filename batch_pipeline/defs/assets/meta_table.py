@@ -72,10 +72,7 @@ def _look(
         raise dg.Failure(str(error), allow_retries=False) from error
     for trouble in found.troubles:
         context.log.warning(str(trouble))
-    name, known = batches_of(stream).set_name, found.known
-    context.instance.add_dynamic_partitions(name, list(known.new_keys))
-    for event in known.unseen:
-        context.log_event(event)
+    found.known.apply(context.instance, batches_of(stream), context.log_event)
     yield dg.MaterializeResult(
         metadata=discovery_metadata(found.registered, found.planned.batches, told, found.troubles),
         data_version=dg.DataVersion(META_TABLE_VERSION),

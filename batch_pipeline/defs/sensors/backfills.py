@@ -14,14 +14,18 @@ from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.metadata import backfill_observation
 from batch_pipeline.defs.names import (
     backfill_job,
-    backfill_partitions,
     identifier,
 )
 from batch_pipeline.defs.partition_sync import SyncPlan, SyncState, sync_backfills
 from batch_pipeline.defs.partitions import backfills_of
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
-from batch_pipeline.defs.sensors.run_requests import LaunchCursor, LaunchPlan, plan_launches
+from batch_pipeline.defs.sensors.run_requests import (
+    LaunchCursor,
+    LaunchPlan,
+    launch_result,
+    plan_launches,
+)
 from batch_pipeline.model.backfill import Progress
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.stream import Stream
@@ -76,13 +80,5 @@ def _result(
 ) -> dg.SensorResult:
     events: list[dg.AssetMaterialization | dg.AssetObservation] = list(known.unseen)
     events += [backfill_observation(stream, one) for one in ended]
-    add = backfill_partitions(stream).build_add_request(list(known.new_keys))
     quiet = chosen.quiet if chosen.pausing else "no batch of a backfill is due."
-    is_quiet = not (chosen.requests or known.new_keys or events)
-    return dg.SensorResult(
-        run_requests=list(chosen.requests),
-        dynamic_partitions_requests=[add],
-        asset_events=events,
-        cursor=chosen.memory.cursor(),
-        skip_reason=quiet if is_quiet else None,
-    )
+    return launch_result(backfills_of(stream), known.new_keys, chosen, events, quiet)

@@ -1,7 +1,6 @@
 """The sensor of a stream: what lands is registered, planned and launched in one tick."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 import dagster as dg
@@ -15,7 +14,6 @@ from batch_pipeline.defs.metadata import (
 )
 from batch_pipeline.defs.names import batches_job, identifier
 from batch_pipeline.defs.partition_sync import (
-    SyncPlan,
     SyncState,
     TickResult,
     lands_in_s3,
@@ -25,7 +23,7 @@ from batch_pipeline.defs.partition_sync import (
 from batch_pipeline.defs.partitions import batches_of
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
-from batch_pipeline.defs.sensors.run_requests import LaunchCursor, plan_launches
+from batch_pipeline.defs.sensors.run_requests import LaunchCursor, launch_result, plan_launches
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.storage import s3_client
@@ -125,14 +123,8 @@ def _result(
     chosen = plan_launches(instance, stream, asset, known.statuses, known.order, here)
     files = f"Files known: {found.registered.found}, " if stream.user_table is None else ""
     troubles = [str(trouble) for trouble in found.troubles]
-    is_quiet = not (chosen.requests or known.new_keys or news)
-    return dg.SensorResult(
-        run_requests=list(chosen.requests),
-        dynamic_partitions_requests=[asset.partitions.build_add_request(list(known.new_keys))],
-        asset_events=[*news],
-        cursor=chosen.memory.cursor(),
-        skip_reason=" ".join([files + chosen.quiet, *troubles]) if is_quiet else None,
-    )
+    reason = " ".join([files + chosen.quiet, *troubles])
+    return launch_result(asset, known.new_keys, chosen, news, reason)
 
 
 _INTERVAL_SECONDS = 30
@@ -162,29 +154,11 @@ def planned_sensor(stream: Stream) -> dg.SensorDefinition:
             parts.database.jobs.check_not_paused(stream.name)
             known = sync_batches(parts, stream, instance, look)
             changed = changed_observation(parts, stream, instance)
-            return _planned_result(instance, stream, known, [*known.unseen, *changed], memory, now)
+            asset, here = batches_of(stream), replace(memory, looked_at=now)
+            chosen = plan_launches(instance, stream, asset, known.statuses, known.order, here)
+            news: list[_Event] = [*known.unseen, *changed]
+            return launch_result(asset, known.new_keys, chosen, news, chosen.quiet)
         except PipelineError as error:
             return dg.SkipReason(str(error))
 
     return planned
-
-
-def _planned_result(
-    instance: dg.DagsterInstance,
-    stream: Stream,
-    known: SyncPlan,
-    news: Sequence[dg.AssetMaterialization | dg.AssetObservation],
-    memory: LaunchCursor,
-    now: float,
-) -> dg.SensorResult:
-    asset = batches_of(stream)
-    here = replace(memory, looked_at=now)
-    chosen = plan_launches(instance, stream, asset, known.statuses, known.order, here)
-    is_quiet = not (chosen.requests or known.new_keys or news)
-    return dg.SensorResult(
-        run_requests=list(chosen.requests),
-        dynamic_partitions_requests=[asset.partitions.build_add_request(list(known.new_keys))],
-        asset_events=[*news],
-        cursor=chosen.memory.cursor(),
-        skip_reason=chosen.quiet if is_quiet else None,
-    )

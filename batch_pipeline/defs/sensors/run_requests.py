@@ -231,6 +231,24 @@ class LaunchPlan:
         return f"batches launched in vain that wait for the next try: {self.pausing}."
 
 
+def launch_result(
+    asset: PartitionedAsset,
+    new_keys: Sequence[str],
+    plan: LaunchPlan,
+    events: Sequence[dg.AssetMaterialization | dg.AssetObservation],
+    skip_reason: str,
+) -> dg.SensorResult:
+    """Return what a tick adds, launches and reports; `skip_reason` is used if that is nothing."""
+    is_quiet = not (plan.requests or new_keys or events)
+    return dg.SensorResult(
+        run_requests=list(plan.requests),
+        dynamic_partitions_requests=[asset.partitions.build_add_request(list(new_keys))],
+        asset_events=[*events],
+        cursor=plan.memory.cursor(),
+        skip_reason=skip_reason if is_quiet else None,
+    )
+
+
 def plan_launches(
     instance: dg.DagsterInstance,
     stream: Stream,
