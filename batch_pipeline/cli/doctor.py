@@ -1,4 +1,4 @@
-"""The command `doctor`: what works and what does not, and what to do."""
+"""The command `doctor`: check the installation and suggest fixes."""
 
 import json
 import sys
@@ -50,8 +50,8 @@ def doctor(meta_table: str | None, as_json: bool, **table: str | None) -> None:
         raise click.UsageError(f"--{given[0].replace('_', '-')} needs --meta-table.")
     from batch_pipeline.cli.findings import diagnose
 
-    asked = None if meta_table is None else _terms(meta_table, table)
-    findings = list(diagnose(asked, _job(table)))
+    terms = None if meta_table is None else _terms(meta_table, table)
+    findings = list(diagnose(terms, _job(table)))
     is_well = not any(one.level is Level.FAIL for one in findings)
     if as_json:
         told = [

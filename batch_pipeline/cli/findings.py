@@ -1,4 +1,4 @@
-"""What `doctor` finds: settings, machine, inventory, rights, Dagster, streams and meta tables."""
+"""The checks of `doctor`: settings, machine, inventory, rights, Dagster, streams, meta tables."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -32,10 +32,8 @@ from batch_pipeline.model.errors import SettingError
 from batch_pipeline.model.stream import Stream
 
 
-def diagnose(asked: SourceTerms | None, job: str) -> Iterator[Finding]:
-    """Look at everything, with a meta table of this job in place of the streams where one is asked
-    for.
-    """
+def diagnose(terms: SourceTerms | None, job: str) -> Iterator[Finding]:
+    """Yield the findings of all checks; with a meta table, check it instead of the streams."""
     try:
         pipeline = Pipeline.from_environment()
     except SettingError as error:
@@ -43,7 +41,7 @@ def diagnose(asked: SourceTerms | None, job: str) -> Iterator[Finding]:
         return
     with closing(pipeline):
         yield from _machine(pipeline)
-        yield from _findings(pipeline, asked, job)
+        yield from _findings(pipeline, terms, job)
 
 
 def _machine(pipeline: Pipeline) -> Iterator[Finding]:
@@ -57,13 +55,13 @@ def _machine(pipeline: Pipeline) -> Iterator[Finding]:
     yield from attempted("ports", check_ports)
 
 
-def _findings(pipeline: Pipeline, asked: SourceTerms | None, job: str) -> Iterator[Finding]:
+def _findings(pipeline: Pipeline, terms: SourceTerms | None, job: str) -> Iterator[Finding]:
     of_inventory = list(attempted("inventory", lambda: _inventory(pipeline)))
     yield from of_inventory
     if any(one.level is Level.FAIL for one in of_inventory):
         yield warning("meta tables", "not looked at: the inventory comes first.")
-    elif asked is not None:
-        yield from attempted(asked.name, lambda: _table(pipeline, asked, job))
+    elif terms is not None:
+        yield from attempted(terms.name, lambda: _table(pipeline, terms, job))
     else:
         yield from attempted("streams", lambda: _streams(pipeline))
 

@@ -1,4 +1,4 @@
-"""The command `load`: what is published goes into the targets of its stream (station 9)."""
+"""The command `load`: load published batches into the targets of their stream."""
 
 import sys
 from collections.abc import Callable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Result:
-    """What came of one target; `stopped` is why it ended before everything was tried."""
+    """The result of one target; `stopped` is the error that ended it before all were tried."""
 
     target: str
     outcomes: "list[Outcome]" = field(default_factory=list)
@@ -66,8 +66,8 @@ def load(stream: str, names: tuple[str, ...], batch: tuple[str, ...], as_json: b
         targets = _chosen(one, names)
         ensure_inventory_current(pipeline.database, one)
         only = _due_again(pipeline, one, targets, batch) if batch else None
-        desk = _LoadRunner(pipeline, one, run_id, _silent if as_json else tell, only)
-        results = [desk.load(target) for target in targets]
+        runner = _LoadRunner(pipeline, one, run_id, _silent if as_json else tell, only)
+        results = [runner.load(target) for target in targets]
     if as_json:
         print_json({"stream": stream, "run_id": run_id, "targets": [_report(r) for r in results]})
     stopped = [result.stopped for result in results if result.stopped is not None]
@@ -90,7 +90,7 @@ def _chosen(stream: "Stream", names: tuple[str, ...]) -> "list[Target]":
 def _due_again(
     pipeline: "Pipeline", stream: "Stream", targets: "list[Target]", names: tuple[str, ...]
 ) -> list[str]:
-    """Make batches due in the targets; return their names as loads have them."""
+    """Make batches due in the targets again; return their names as loads store them."""
     labels = [_published(pipeline, stream, name) for name in names]
     for target in targets:
         pipeline.database.loads.void(stream.name, target.name, labels)
@@ -98,7 +98,7 @@ def _due_again(
 
 
 def _published(pipeline: "Pipeline", stream: "Stream", name: str) -> str:
-    """Return the name that loads have for a batch.
+    """Return the name that loads store for a batch.
 
     Raises:
         ConfigurationError: there is no published batch of the name.
@@ -115,7 +115,7 @@ def _published(pipeline: "Pipeline", stream: "Stream", name: str) -> str:
 
 
 def _silent(_: str) -> None:
-    """Print nothing: a program wants the whole."""
+    """Print nothing: `--json` prints one document at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +129,13 @@ class _LoadRunner:
     only: list[str] | None
 
     def load(self, target: "Target") -> _Result:
-        """Load what is due into one target."""
-
+        """Load the pending batches into one target."""
         result, name = _Result(target.name), target.name
         self.tell(f"{self.stream.name} into {name}")
         start_step(self.stream.name, f"loading into {name}")
         due = None
         if is_enabled():
-            due = self._standing(name).due if self.only is None else len(self.only)
+            due = self._status(name).due if self.only is None else len(self.only)
         outcomes = self.pipeline.load_pending(
             self.stream, target, run_id=self.run_id, only=self.only
         )
@@ -144,23 +143,23 @@ class _LoadRunner:
             for outcome in track(outcomes, f"loading into {name}", total=due):
                 result.outcomes.append(outcome)
                 self.tell(f"  {_line(outcome)}")
-        except PipelineError as error:  # the other targets have their own troubles
+        except PipelineError as error:  # the other targets are still loaded
             result.stopped = error
         if not result.outcomes and result.stopped is None:
             self._tell_nothing(name)
         return result
 
     def _tell_nothing(self, target: str) -> None:
-        gone = self._standing(target).gone
+        gone = self._status(target).gone
         if not gone:
             self.tell("  Nothing to load: the target has everything that is published.")
             return
         self.tell(f"  Nothing to load. Batches that it never got and whose files are gone: {gone};")
         self.tell("  materialize their partitions again to have them loaded.")
 
-    def _standing(self, target: str) -> TargetStatus:
-        [standing] = self.pipeline.database.loads.target_statuses(self.stream.name, [target])
-        return standing
+    def _status(self, target: str) -> TargetStatus:
+        [status] = self.pipeline.database.loads.target_statuses(self.stream.name, [target])
+        return status
 
 
 def _line(outcome: "Outcome") -> str:
