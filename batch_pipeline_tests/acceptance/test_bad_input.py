@@ -179,7 +179,7 @@ def test_missing_landing_folder_ends_its_stream_only(mixed: Mixed) -> None:
     error = mixed.result("no_landing")["error"]
     assert f"no_landing: landing folder {to_uri(mixed.place.landing('no_landing'))}" in error
     assert "no such file or directory" in error
-    assert "Create it or correct `source.uri`" in error
+    assert "Create it, or correct `source` in the stream file" in error
     assert error in mixed.first.stderr
     assert len(mixed.result("bad")["published"]) == len(BAD_FILES) + 1
 

@@ -53,7 +53,7 @@ def test_split_batch_names_the_partitions_of_its_halves(scene: DefsScene) -> Non
         _materialized(scene, scene.batches, PARENT)
     message = str(caught.value.description)
     assert f"batch {PARENT} was split" in message
-    assert f"materialize the partitions {FIRST}, {SECOND} instead" in message
+    assert f"materialize the partitions {FIRST}, {SECOND}." in message
     assert statuses(scene.database) == []
 
 
