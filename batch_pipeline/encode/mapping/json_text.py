@@ -4,7 +4,7 @@ import datetime
 import math
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -36,14 +36,19 @@ class NoJsonFormError(TypeError):
 
 
 class UnmappableRecordError(Exception):
-    """A record cannot be mapped; the message is the reason in the quarantine."""
+    """A record cannot be mapped; the message is the reason in the quarantine.
 
+    `names_property` states that the message has the name of a property.
+    """
 
-class DuplicatePropertyError(UnmappableRecordError):
-    """Flattening gives two properties of a record the same name."""
+    names_property = False
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"flattening gives two properties {name!r}")
+    @classmethod
+    def duplicate(cls, name: str) -> Self:
+        """Build the error for two properties to which flattening gives the same name."""
+        error = cls(f"flattening gives two properties {name!r}")
+        error.names_property = True
+        return error
 
 
 def json_text(value: Any) -> bytes:

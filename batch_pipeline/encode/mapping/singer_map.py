@@ -15,7 +15,6 @@ from singer_sdk.mapper import StreamMap as SdkMap
 
 from batch_pipeline.encode.mapping.json_text import (
     DECODE_ERRORS,
-    DuplicatePropertyError,
     UnmappableRecordError,
     decode,
     decode_error_reason,
@@ -226,8 +225,9 @@ class Flattening:
         """
         try:
             flat = self._flattened(record, texts)
-        except DuplicatePropertyError as error:
-            if self._hides_values:  # names of properties inside of objects can be values, too
+        except UnmappableRecordError as error:
+            # Names of properties inside of objects can be values, too.
+            if error.names_property and self._hides_values:
                 raise UnmappableRecordError("cannot be flattened") from error
             raise
         except DECODE_ERRORS as error:
@@ -297,11 +297,11 @@ class Flattening:
         try:
             sdk = self._register(schema)
         except ValueError as error:  # two columns of the schema have the same name
-            raise DuplicatePropertyError(str(error).rpartition(": ")[2]) from error
+            raise UnmappableRecordError.duplicate(str(error).rpartition(": ")[2]) from error
         leaves: dict[str, Any] = {}
         for name, value in self._leaves(values, (), sdk.transformed_schema["properties"]):
             if name in leaves and leaves[name] not in (None, {}):
-                raise DuplicatePropertyError(name)
+                raise UnmappableRecordError.duplicate(name)
             leaves[name] = value
         return dict(sdk.transform(values) or {})
 

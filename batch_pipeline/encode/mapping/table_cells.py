@@ -14,7 +14,6 @@ from batch_pipeline.encode import json_values
 from batch_pipeline.encode.chunks import Table
 from batch_pipeline.encode.mapping.json_text import (
     DECODE_ERRORS,
-    DuplicatePropertyError,
     UnmappableRecordError,
     as_raw_json,
     decode,
@@ -208,7 +207,7 @@ class TableFlattening:
         texts = first.json_texts(self._on_nonfinite, self._failed)
         for position, text in enumerate(second.json_texts(self._on_nonfinite, self._failed)):
             if text is not None and texts[position] is not None:
-                self._failed.setdefault(position, str(DuplicatePropertyError(name)))
+                self._failed.setdefault(position, str(UnmappableRecordError.duplicate(name)))
             texts[position] = texts[position] or text
         return infer_column(texts)
 
