@@ -19,7 +19,7 @@ from batch_pipeline_tests.acceptance.graphql import (
     ask,
 )
 from batch_pipeline_tests.acceptance.ports import free_port
-from batch_pipeline_tests.acceptance.workplace import (
+from batch_pipeline_tests.acceptance.sandbox import (
     LONGEST_SECONDS,
     Workplace,
     json_records,
@@ -142,7 +142,9 @@ class Live:
                 "repositoryName": repository["name"],
                 "jobName": "plan_backfill",
             },
-            "runConfigData": {"ops": {"plan_or_estimate": {"config": {"stream": "orders", **config}}}},
+            "runConfigData": {
+                "ops": {"plan_or_estimate": {"config": {"stream": "orders", **config}}}
+            },
         }
         launched = ask(self.port, START, {"parameters": parameters})["launchRun"]
         assert launched["__typename"] == "LaunchRunSuccess", launched

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from batch_pipeline_tests.acceptance.live_dev import LiveDev, live_dev
-from batch_pipeline_tests.acceptance.workplace import new_workplace, wait_until
+from batch_pipeline_tests.acceptance.sandbox import new_workplace, wait_until
 
 KEYS = [f"{number:012}-{number:012}" for number in range(1, 4)]
 FILES = {f"{number}.csv": f"id,name\n{number},n{number}\n".encode() for number in range(1, 4)}

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from batch_pipeline_tests.acceptance.real_targets import installed, made_once
-from batch_pipeline_tests.acceptance.workplace import LONGEST_SECONDS, Workplace, json_records
+from batch_pipeline_tests.acceptance.sandbox import LONGEST_SECONDS, Workplace, json_records
 
 MELTANO = ("meltano==4.4.1",)
 SINGER_PAGE = Path(__file__).parents[2] / "batch_pipeline/docs/singer.md"

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from batch_pipeline_tests.acceptance.real_targets import installed
-from batch_pipeline_tests.acceptance.workplace import Workplace, json_records, part_files
+from batch_pipeline_tests.acceptance.sandbox import Workplace, json_records, part_files
 
 TAP_POSTGRES = ("meltanolabs-tap-postgres==0.10.0",)
 TARGET = [sys.executable, "-m", "batch_pipeline.cli.target"]
