@@ -10,7 +10,7 @@ import pytest
 from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
 from batch_pipeline_tests.acceptance.dagster_pages import CHROMIUM
 from batch_pipeline_tests.acceptance.regions import ARCHIVE, unpack
-from batch_pipeline_tests.acceptance.workplace import Workplace, new_workplace
+from batch_pipeline_tests.acceptance.sandbox import Workplace, new_workplace
 
 OF_THE_FEED = ("test_regions_feed.py", "test_regions_in_s3.py", "test_regions_interrupted.py")
 # Not skip marks: where the archive is not beside the project there is nothing to test, and where

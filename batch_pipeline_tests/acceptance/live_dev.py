@@ -14,7 +14,7 @@ import psycopg
 
 from batch_pipeline_tests.acceptance.graphql import BACKFILL, LAUNCH, PARTITIONS, answers, ask
 from batch_pipeline_tests.acceptance.ports import free_port
-from batch_pipeline_tests.acceptance.workplace import (
+from batch_pipeline_tests.acceptance.sandbox import (
     LONGEST_SECONDS,
     Workplace,
     names,

@@ -4,7 +4,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from batch_pipeline_tests.acceptance.workplace import Workplace
+from batch_pipeline_tests.acceptance.sandbox import Workplace
 
 ARCHIVE = Path(__file__).parents[3] / "shared/data/italy-regions-daily.tar.gz"
 FILES = 1_781

@@ -18,7 +18,7 @@ from batch_pipeline.cli.exit_codes import exit_code
 from batch_pipeline.inventory.database import open_database
 from batch_pipeline.inventory.migrate import upgrade
 from batch_pipeline.model.errors import PipelineError
-from batch_pipeline_tests.acceptance.workplace import Workplace
+from batch_pipeline_tests.acceptance.sandbox import Workplace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from batch_pipeline.model.location import to_uri
-from batch_pipeline_tests.acceptance.workplace import (
+from batch_pipeline_tests.acceptance.sandbox import (
     Ended,
     Workplace,
     json_records,

@@ -11,8 +11,8 @@ import pytest
 from batch_pipeline_tests.acceptance.dagster_pages import DagsterPages, open_pages
 from batch_pipeline_tests.acceptance.graphql import RUNS_OF_JOB, ask
 from batch_pipeline_tests.acceptance.ports import free_port
+from batch_pipeline_tests.acceptance.sandbox import Workplace, manifests, wait_until
 from batch_pipeline_tests.acceptance.test_dev import wait_for_url
-from batch_pipeline_tests.acceptance.workplace import Workplace, manifests, wait_until
 
 pytestmark = pytest.mark.long
 

@@ -10,7 +10,7 @@ import pytest
 
 from batch_pipeline.cli.demo import DemoFiles, write_demo
 from batch_pipeline.model.location import to_path, to_uri
-from batch_pipeline_tests.acceptance.workplace import (
+from batch_pipeline_tests.acceptance.sandbox import (
     Workplace,
     files_below,
     json_records,

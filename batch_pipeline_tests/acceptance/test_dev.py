@@ -15,7 +15,7 @@ import pytest
 from batch_pipeline.cli.demo import write_demo
 from batch_pipeline_tests.acceptance.graphql import BACKFILL, LAUNCH, RUNS, WORKSPACE, answers, ask
 from batch_pipeline_tests.acceptance.ports import free_port
-from batch_pipeline_tests.acceptance.workplace import (
+from batch_pipeline_tests.acceptance.sandbox import (
     LONGEST_SECONDS,
     Ended,
     Workplace,

@@ -16,7 +16,7 @@ import pytest
 import zstandard
 from pyarrow import orc
 
-from batch_pipeline_tests.acceptance.workplace import (
+from batch_pipeline_tests.acceptance.sandbox import (
     Workplace,
     json_records,
     manifests,

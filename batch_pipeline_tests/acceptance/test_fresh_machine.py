@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import batch_pipeline
-from batch_pipeline_tests.acceptance.workplace import (
+from batch_pipeline_tests.acceptance.sandbox import (
     LONGEST_SECONDS,
     Workplace,
     manifests,

@@ -14,8 +14,8 @@ from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
 from batch_pipeline.storage import s3_client
 from batch_pipeline_tests.acceptance.console_page import PROJECT, Changed, Typed, steps
 from batch_pipeline_tests.acceptance.real_targets import installed
+from batch_pipeline_tests.acceptance.sandbox import Workplace
 from batch_pipeline_tests.acceptance.shop import Shop, Situation
-from batch_pipeline_tests.acceptance.workplace import Workplace
 from batch_pipeline_tests.inventory.logins import copied
 from batch_pipeline_tests.object_store import ObjectStore
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import batch_pipeline
 from batch_pipeline.cli import cli
 from batch_pipeline_tests.acceptance.console_page import Typed, steps
-from batch_pipeline_tests.acceptance.workplace import Workplace, json_records, manifests
+from batch_pipeline_tests.acceptance.sandbox import Workplace, json_records, manifests
 
 PAGE = Path(batch_pipeline.__file__).parent / "docs" / "own_files.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from batch_pipeline.defs.names import LAUNCH_TAG, batches_job, partitions, run_t
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors.new_files import new_files_sensor
 from batch_pipeline.inventory.database import Database
-from batch_pipeline_tests.acceptance.workplace import Workplace, manifests
+from batch_pipeline_tests.acceptance.sandbox import Workplace, manifests
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.seeds import execute, query
 

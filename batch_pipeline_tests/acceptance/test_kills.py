@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from batch_pipeline_tests.acceptance.live_dev import FINISHED, LiveDev, kill, live_dev
-from batch_pipeline_tests.acceptance.workplace import (
+from batch_pipeline_tests.acceptance.sandbox import (
     LONGEST_SECONDS,
     Workplace,
     names,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline_tests.acceptance.workplace import (
+from batch_pipeline_tests.acceptance.sandbox import (
     Workplace,
     files_below,
     json_records,

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from batch_pipeline_tests.acceptance.live_dev import LiveDev, live_dev
-from batch_pipeline_tests.acceptance.workplace import new_workplace, wait_until
+from batch_pipeline_tests.acceptance.sandbox import new_workplace, wait_until
 
 pytestmark = pytest.mark.long
 

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from batch_pipeline_tests.acceptance.real_targets import installed, made_once
-from batch_pipeline_tests.acceptance.workplace import LONGEST_SECONDS, Workplace, json_records
+from batch_pipeline_tests.acceptance.sandbox import LONGEST_SECONDS, Workplace, json_records
 
 pytestmark = pytest.mark.long
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from batch_pipeline_tests.acceptance.workplace import Workplace
+from batch_pipeline_tests.acceptance.sandbox import Workplace
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 

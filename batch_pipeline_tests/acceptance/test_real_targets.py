@@ -18,7 +18,7 @@ from batch_pipeline.model.location import to_path
 from batch_pipeline.model.schema import Column, ColumnType
 from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.acceptance.real_targets import installed
-from batch_pipeline_tests.acceptance.workplace import Workplace
+from batch_pipeline_tests.acceptance.sandbox import Workplace
 from batch_pipeline_tests.concurrency import eventually
 from batch_pipeline_tests.factories import encoded, item_report, limits, stream
 from batch_pipeline_tests.load.target_scripts import lines_file

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from batch_pipeline_tests.acceptance.workplace import Ended, Workplace, manifests, unaccounted_files
+from batch_pipeline_tests.acceptance.sandbox import Ended, Workplace, manifests, unaccounted_files
 
 SECRET = "correct-horse-battery"  # noqa: S105 - a word to look for, it opens nothing
 

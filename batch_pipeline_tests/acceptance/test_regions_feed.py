@@ -14,7 +14,7 @@ from batch_pipeline_tests.acceptance.regions import (
     by_stream,
     write_streams,
 )
-from batch_pipeline_tests.acceptance.workplace import (
+from batch_pipeline_tests.acceptance.sandbox import (
     Workplace,
     files_below,
     json_records,

@@ -18,7 +18,7 @@ from batch_pipeline_tests.acceptance.regions import (
     by_stream,
     write_streams,
 )
-from batch_pipeline_tests.acceptance.workplace import Workplace, new_workplace
+from batch_pipeline_tests.acceptance.sandbox import Workplace, new_workplace
 from batch_pipeline_tests.object_store import ObjectStore
 from batch_pipeline_tests.spark.spark_cluster import standalone_cluster
 

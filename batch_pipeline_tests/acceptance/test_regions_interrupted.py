@@ -21,7 +21,7 @@ from batch_pipeline_tests.acceptance.regions import (
     by_stream,
     write_streams,
 )
-from batch_pipeline_tests.acceptance.workplace import (
+from batch_pipeline_tests.acceptance.sandbox import (
     LONGEST_SECONDS,
     Workplace,
     json_records,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batch_pipeline_tests.acceptance.workplace import (
+from batch_pipeline_tests.acceptance.sandbox import (
     LONGEST_SECONDS,
     Ended,
     Workplace,

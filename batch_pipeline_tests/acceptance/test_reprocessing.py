@@ -8,7 +8,7 @@ import pytest
 
 from batch_pipeline_tests.acceptance.graphql import RUN, WORKSPACE, ask
 from batch_pipeline_tests.acceptance.live_dev import LiveDev, live_dev
-from batch_pipeline_tests.acceptance.workplace import (
+from batch_pipeline_tests.acceptance.sandbox import (
     Workplace,
     json_records,
     new_workplace,

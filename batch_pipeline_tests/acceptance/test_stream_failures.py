@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from batch_pipeline.inventory.database import Database
-from batch_pipeline_tests.acceptance.workplace import Workplace, manifests
+from batch_pipeline_tests.acceptance.sandbox import Workplace, manifests
 
 REFUSE_JOB = """
     CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from batch_pipeline_tests.acceptance.real_targets import installed
-from batch_pipeline_tests.acceptance.workplace import Workplace, json_records, part_files
+from batch_pipeline_tests.acceptance.sandbox import Workplace, json_records, part_files
 
 pytestmark = pytest.mark.long
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from batch_pipeline_tests.acceptance.workplace import LONGEST_SECONDS, Workplace, command
+from batch_pipeline_tests.acceptance.sandbox import LONGEST_SECONDS, Workplace, command
 
 RED = "\x1b[31m"
 

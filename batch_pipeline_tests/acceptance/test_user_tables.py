@@ -16,7 +16,7 @@ from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors.late import late_sensor
 from batch_pipeline.defs.sensors.new_files import new_files_sensor
 from batch_pipeline.model.location import to_uri
-from batch_pipeline_tests.acceptance.workplace import (
+from batch_pipeline_tests.acceptance.sandbox import (
     Workplace,
     json_records,
     manifests,

@@ -15,7 +15,7 @@ from batch_pipeline.defs.partitions import batches_of
 from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline.spark.sessions.session import close_session, open_session
 from batch_pipeline_tests.acceptance.graphql import BACKFILL, LAUNCH, ask
-from batch_pipeline_tests.acceptance.workplace import manifests, new_workplace, wait_until
+from batch_pipeline_tests.acceptance.sandbox import manifests, new_workplace, wait_until
 from batch_pipeline_tests.benchmarks.dagster_latency import live
 from batch_pipeline_tests.benchmarks.dagster_stage import Stage, stage
 

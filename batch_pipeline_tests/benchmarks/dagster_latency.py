@@ -16,7 +16,7 @@ from typing import Any
 
 from batch_pipeline_tests.acceptance.graphql import ask
 from batch_pipeline_tests.acceptance.ports import free_port
-from batch_pipeline_tests.acceptance.workplace import (
+from batch_pipeline_tests.acceptance.sandbox import (
     LONGEST_SECONDS,
     Workplace,
     manifests,

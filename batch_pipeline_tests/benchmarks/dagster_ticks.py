@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from batch_pipeline.defs.instance.home import prepare_dagster_home
 from batch_pipeline_tests.acceptance.graphql import answers, ask
 from batch_pipeline_tests.acceptance.ports import free_port
-from batch_pipeline_tests.acceptance.workplace import wait_until
+from batch_pipeline_tests.acceptance.sandbox import wait_until
 from batch_pipeline_tests.benchmarks.dagster_stage import Stage, stage
 
 SENSORS = ("orders_new_files", "orders_backfill", "orders_late")

@@ -18,7 +18,7 @@ from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.attempt import encode
-from batch_pipeline_tests.acceptance.workplace import Workplace
+from batch_pipeline_tests.acceptance.sandbox import Workplace
 from batch_pipeline_tests.conformance.printed import Producer
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.spark.encode_fixture import session_of

@@ -19,7 +19,7 @@ from dagster._grpc.client import DagsterGrpcClient
 
 from batch_pipeline.defs.instance.served_runs import ServedRunLauncher
 from batch_pipeline_tests.acceptance.ports import free_port
-from batch_pipeline_tests.acceptance.workplace import wait_until
+from batch_pipeline_tests.acceptance.sandbox import wait_until
 
 DEFINITIONS = """
 import os

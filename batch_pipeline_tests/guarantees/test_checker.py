@@ -10,7 +10,7 @@ import pytest
 
 from batch_pipeline_tests.guarantees.checker import Kind, Verdict, Warehouse, check
 from batch_pipeline_tests.guarantees.crashes import naive
-from batch_pipeline_tests.guarantees.crashes.warm import Warm
+from batch_pipeline_tests.guarantees.crashes.fork_server import Warm
 from batch_pipeline_tests.proofs import Figures
 
 TABLE = Warehouse(stream="orders", table=("public", "orders"))

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from batch_pipeline_tests.guarantees.checker import Kind
+from batch_pipeline_tests.guarantees.crashes.crash_injector import Storm
+from batch_pipeline_tests.guarantees.crashes.installation import Scene, open_scene
 from batch_pipeline_tests.guarantees.crashes.points import DEED_OF, ELSEWHERE
-from batch_pipeline_tests.guarantees.crashes.scene import Scene, open_scene
-from batch_pipeline_tests.guarantees.crashes.storm import Storm
-from batch_pipeline_tests.guarantees.crashes.zombies import Zombies
+from batch_pipeline_tests.guarantees.crashes.stalled_workers import Zombies
 from batch_pipeline_tests.inventory.test_failpoints import COVERED_BY, OURS
 from batch_pipeline_tests.proofs import Figures
 

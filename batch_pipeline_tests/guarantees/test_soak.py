@@ -12,10 +12,10 @@ import psycopg
 import pytest
 import yaml
 
-from batch_pipeline_tests.acceptance.workplace import new_workplace
+from batch_pipeline_tests.acceptance.sandbox import new_workplace
 from batch_pipeline_tests.guarantees.soak.feeds import LOADED, WAREHOUSE
 from batch_pipeline_tests.guarantees.soak.report import WHAT, figures_of, report
-from batch_pipeline_tests.guarantees.soak.story import Pace, Story, soaked, write_streams
+from batch_pipeline_tests.guarantees.soak.soak_run import Pace, Story, soaked, write_streams
 from batch_pipeline_tests.proofs import Figures
 
 MINUTES = "BATCH_PIPELINE_TEST_SOAK_MINUTES"

@@ -13,7 +13,7 @@ import psutil
 
 from batch_pipeline.spark.sessions import launch
 from batch_pipeline.spark.sessions.java import find_java_home
-from batch_pipeline_tests.acceptance.workplace import wait_until
+from batch_pipeline_tests.acceptance.sandbox import wait_until
 
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"

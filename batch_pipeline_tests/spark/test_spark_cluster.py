@@ -29,7 +29,7 @@ from batch_pipeline.spark.packed_archive import build_archive
 from batch_pipeline.spark.sessions import launch
 from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
 from batch_pipeline.storage.part_storage import PartFileStorage
-from batch_pipeline_tests.acceptance.workplace import wait_until
+from batch_pipeline_tests.acceptance.sandbox import wait_until
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.object_store import ObjectStore
 from batch_pipeline_tests.pipeline.garbage_fixture import GarbageScene, paths

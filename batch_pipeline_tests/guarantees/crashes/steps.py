@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from batch_pipeline_tests.guarantees.crashes.fork_server import Child
+from batch_pipeline_tests.guarantees.crashes.installation import Scene
 from batch_pipeline_tests.guarantees.crashes.points import Deed
-from batch_pipeline_tests.guarantees.crashes.scene import Scene
-from batch_pipeline_tests.guarantees.crashes.warm import Child
 
 STREAMS = ("orders", "visits", "notes")
 SENSORS = (

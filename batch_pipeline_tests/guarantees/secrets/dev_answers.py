@@ -5,8 +5,8 @@ import psycopg
 
 from batch_pipeline_tests.acceptance.graphql import ask
 from batch_pipeline_tests.acceptance.live_dev import FINISHED, LiveDev, live_dev
-from batch_pipeline_tests.acceptance.workplace import wait_until
-from batch_pipeline_tests.guarantees.secrets.scene import Scene
+from batch_pipeline_tests.acceptance.sandbox import wait_until
+from batch_pipeline_tests.guarantees.secrets.installation import Scene
 from batch_pipeline_tests.guarantees.secrets.watcher import look
 
 _VARIABLE = "BATCH_PIPELINE_SPARK_REMOTE"

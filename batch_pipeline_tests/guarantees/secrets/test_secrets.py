@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from batch_pipeline_tests.guarantees.secrets.dev_answers import look_at_dev
-from batch_pipeline_tests.guarantees.secrets.scene import Scene, as_login, open_scene
+from batch_pipeline_tests.guarantees.secrets.installation import Scene, as_login, open_scene
 from batch_pipeline_tests.guarantees.secrets.watcher import OWNER
 from batch_pipeline_tests.inventory.logins import copied
 from batch_pipeline_tests.object_store import ObjectStore

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from batch_pipeline_tests.acceptance.workplace import Workplace
+from batch_pipeline_tests.acceptance.sandbox import Workplace
 
 # The first whose words are all in the command line; a guardian repeats the words of its ward.
 _PARTS = (

@@ -7,7 +7,7 @@ from batch_pipeline_tests.guarantees.checker import Kind
 from batch_pipeline_tests.guarantees.soak.backlog import Backlog
 from batch_pipeline_tests.guarantees.soak.meter import MEBIBYTE, Held
 from batch_pipeline_tests.guarantees.soak.samples import Growth, Sample
-from batch_pipeline_tests.guarantees.soak.story import Story
+from batch_pipeline_tests.guarantees.soak.soak_run import Story
 
 WHAT: dict[str, Callable[[Held], float]] = {
     "MiB": lambda held: held.memory,

@@ -23,14 +23,14 @@ import yaml
 from batch_pipeline.inventory import embedded_server
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
-from batch_pipeline_tests.acceptance.workplace import (
+from batch_pipeline_tests.acceptance.sandbox import (
     LONGEST_SECONDS,
     Workplace,
     new_workplace,
     wait_until,
 )
 from batch_pipeline_tests.guarantees.checker import Verdict, Warehouse, check
-from batch_pipeline_tests.guarantees.crashes.warm import Warm
+from batch_pipeline_tests.guarantees.crashes.fork_server import Warm
 from batch_pipeline_tests.guarantees.evidence import Listed
 
 LONG_AGO = 1_750_000_000
@@ -226,7 +226,7 @@ def open_scene() -> Iterator[Scene]:
 
 
 def _opened(place: Workplace, url: str, spark: SparkConnectServer) -> Iterator[Scene]:
-    module = "batch_pipeline_tests.guarantees.crashes.deeds"
+    module = "batch_pipeline_tests.guarantees.crashes.actions"
     with Warm(module, place.folder / "deeds", place.environment) as warm:
         scene = Scene(place=place, url=url, spark=spark, warm=warm)
         scene.rows("ALTER SYSTEM SET fsync = off")

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from batch_pipeline_tests.acceptance.workplace import wait_until
-from batch_pipeline_tests.guarantees.crashes.scene import Scene
-from batch_pipeline_tests.guarantees.crashes.warm import Child
+from batch_pipeline_tests.acceptance.sandbox import wait_until
+from batch_pipeline_tests.guarantees.crashes.fork_server import Child
+from batch_pipeline_tests.guarantees.crashes.installation import Scene
 
 STOPS = ("claim.after_commit", "encode.after_claim", "encode.before_publish")
 AT_ONCE = 6

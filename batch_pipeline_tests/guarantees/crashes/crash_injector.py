@@ -12,10 +12,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from batch_pipeline_tests.guarantees.crashes.fork_server import SURPRISED, Child
+from batch_pipeline_tests.guarantees.crashes.installation import Scene
 from batch_pipeline_tests.guarantees.crashes.points import DEED_OF, armed
-from batch_pipeline_tests.guarantees.crashes.scene import Scene
 from batch_pipeline_tests.guarantees.crashes.steps import SENSORS, Step, Steps
-from batch_pipeline_tests.guarantees.crashes.warm import SURPRISED, Child
 
 _LONGEST_DELAY_SECONDS = 0.8
 _LONG_SECONDS = 20.0

@@ -15,12 +15,12 @@ from threading import Event
 import psycopg
 
 from batch_pipeline_tests.acceptance.live_dev import LiveDev, live_dev
-from batch_pipeline_tests.acceptance.workplace import Workplace
+from batch_pipeline_tests.acceptance.sandbox import Workplace
 from batch_pipeline_tests.guarantees.checker import Verdict, check
 from batch_pipeline_tests.guarantees.soak.arrivals import Arrivals, Landed
 from batch_pipeline_tests.guarantees.soak.backfills import Backfills
 from batch_pipeline_tests.guarantees.soak.backlog import backlog
-from batch_pipeline_tests.guarantees.soak.ends import drift, told_twice, waiting
+from batch_pipeline_tests.guarantees.soak.end_state import drift, told_twice, waiting
 from batch_pipeline_tests.guarantees.soak.faults import Faults, schedule
 from batch_pipeline_tests.guarantees.soak.feeds import FEEDS, LOADED, TORN, attributes_of
 from batch_pipeline_tests.guarantees.soak.meter import held_by_process

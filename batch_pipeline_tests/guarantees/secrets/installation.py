@@ -16,7 +16,7 @@ import psycopg
 import yaml
 from psycopg.conninfo import conninfo_to_dict
 
-from batch_pipeline_tests.acceptance.workplace import Workplace, new_workplace, wait_until
+from batch_pipeline_tests.acceptance.sandbox import Workplace, new_workplace, wait_until
 from batch_pipeline_tests.guarantees.secrets.canaries import Canaries
 from batch_pipeline_tests.guarantees.secrets.search import Search
 from batch_pipeline_tests.guarantees.secrets.watcher import Seen, watching
