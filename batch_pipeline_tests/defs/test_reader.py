@@ -6,6 +6,7 @@ import pytest
 from batch_pipeline import BatchReader, batches_of, partitions_of
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline_tests.docs.pages import blocks
 from batch_pipeline_tests.pipeline.test_read import Published, ids
 
 READ: list[tuple[tuple[str, ...], list[int]]] = []
@@ -153,3 +154,22 @@ def test_partition_mapping_of_another_partition_set_is_followed(
             instance=instance,
         ).success
     assert [((keys[1],), [])] == READ
+
+
+def test_example_of_the_page_loads_the_partition_of_the_run(
+    published: Published, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code, *_) = [one.text for one in blocks("python") if "read_batches.md" in str(one.page)]
+    names: dict[str, dg.Definitions] = {}
+    exec(code.replace('"sales"', '"orders"').replace('"amount"', '"id"'), names)  # noqa: S102
+    monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", database_url)
+    published.encode(published.batches[2], 1, 2)
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions("orders.batches", published.keys)
+        result = dg.materialize(
+            [names["defs"].resolve_assets_def("sales_by_city")],
+            instance=instance,
+            partition_key=published.keys[2],
+        )
+    (event,) = result.get_asset_materialization_events()
+    assert event.materialization.metadata["cities"].value == 2
