@@ -1,6 +1,7 @@
-"""What Dagster loads in this checkout and in `dev`: the streams folder, and nothing else.
+"""What Dagster loads in this checkout and in `dev`: the streams of the streams folder.
 
-A stream file that cannot be used is logged and left out; the other streams keep loading.
+A stream file that is not valid is logged and left out; the other streams load. Sensors and
+schedules run by default, and runs execute in their own process.
 """
 
 import os
@@ -9,9 +10,12 @@ import dagster as dg
 
 from batch_pipeline.config.environment import load_settings
 from batch_pipeline.defs.build import build_definitions
+from batch_pipeline.model.dagster_settings import Automation
 
 
 @dg.definitions
 def defs() -> dg.Definitions:
     """Build the definitions of all streams in the streams folder."""
-    return build_definitions(load_settings(environment=os.environ).streams)
+    streams = load_settings(environment=os.environ).streams
+    executor = dg.Definitions(executor=dg.in_process_executor)
+    return dg.Definitions.merge(executor, build_definitions(streams, automation=Automation.RUNNING))

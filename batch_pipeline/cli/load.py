@@ -13,6 +13,7 @@ from batch_pipeline.cli.exit_codes import EXIT_SOME_FAILED, exit_code
 from batch_pipeline.cli.explain_batch import find_batch
 from batch_pipeline.cli.options import as_json, one_stream, opened, removed_option, some_batches
 from batch_pipeline.cli.progress import progress
+from batch_pipeline.model.batch import stream_batch_key
 from batch_pipeline.model.errors import (
     ConfigurationError,
     PipelineError,
@@ -104,14 +105,12 @@ def _published(pipeline: "Pipeline", stream: "Stream", name: str) -> str:
         ConfigurationError: there is no published batch of the name.
     """
     try:
-        batch = find_batch(pipeline, stream, name.removesuffix(f" of {stream.name}.late"))
+        batch = find_batch(pipeline, stream, name)
     except (UnknownBatchError, UnknownJobError) as error:
         raise _not_published(stream.name, name) from error
     if pipeline.database.manifests.of_batch(batch) is None:
         raise _not_published(stream.name, name)
-    if ":" in name or batch.job == stream.name:
-        return name if ":" in name else batch.label
-    return f"{batch.label} of {batch.job}"
+    return name if ":" in name else stream_batch_key(batch, stream.name)
 
 
 def _silent(_: str) -> None:

@@ -122,13 +122,11 @@ def _print_plan(drained: RunResult) -> None:
         say(f"              {one.batch.key}  files: {one.batch.count:>4}  {weight:>10}{of}")
     if len(shown) < len(drained.statuses):
         say(f"              … and {len(drained.statuses) - len(shown)} more")
-    if drained.tried_late:
-        say(f"              batches with items that came late: {len(drained.tried_late)}")
     say("  4 partition each batch is a partition of the Dagster asset of that key")
 
 
 def _of_backfill(drained: RunResult, one: BatchStatus) -> str:
-    return f"  {one.batch.job}" if one.batch.id in drained.tried_backfill else ""
+    return f"  {one.batch.job}" if one.batch.job != drained.stream else ""
 
 
 def _print_encoded(done: Sequence[Manifest]) -> None:

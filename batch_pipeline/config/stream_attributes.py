@@ -22,7 +22,7 @@ from batch_pipeline.config.attribute_types import (
 )
 from batch_pipeline.config.source_attributes import SourceAttributes
 from batch_pipeline.config.target_attributes import TargetAttributes, TargetName
-from batch_pipeline.model.dagster_settings import DagsterRules
+from batch_pipeline.model.dagster_settings import Automation, DagsterRules
 from batch_pipeline.model.encoding import PART_FORMATS, Compression, Encoding, Format
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.planning import Limits
@@ -335,6 +335,15 @@ class BatchAttributes(Section):
 class DagsterAttributes(Section):
     """How Dagster runs the stream."""
 
+    automation: Automation | None = Field(
+        None,
+        description="Whether sensors and schedules run by default: running or stopped (default: "
+        "running in `batch-pipeline dev` and `batch_pipeline.definitions`, else stopped).",
+    )
+    backfills: bool = Field(
+        default=False,
+        description="Whether the stream has an asset for batches of backfills (default false).",
+    )
     partitions_per_run: Count = Field(
         50, description="Batches that one run encodes, at most (default 50)."
     )

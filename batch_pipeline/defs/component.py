@@ -1,4 +1,4 @@
-"""What `dg scaffold defs batch_pipeline.BatchStream` writes: a file that says what to change."""
+"""The component of a stream, and its scaffolding by `dg scaffold defs`."""
 
 import os
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ def load(context: dg.ComponentLoadContext) -> BatchStream:
 
 
 class StreamChoices(BaseModel):
-    """What may be chosen when a stream is scaffolded."""
+    """Parameters of scaffolding."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -53,7 +53,7 @@ class StreamChoices(BaseModel):
 
 
 class StreamScaffolder(dg.Scaffolder[StreamChoices]):
-    """Writes the file of a new stream."""
+    """Scaffolding of a stream file."""
 
     @classmethod
     def get_scaffold_params(cls) -> type[StreamChoices]:
@@ -61,22 +61,22 @@ class StreamScaffolder(dg.Scaffolder[StreamChoices]):
         return StreamChoices
 
     def scaffold(self, request: dg.ScaffoldRequest[StreamChoices]) -> None:
-        """Write `defs.yaml`, or `component.py` where Python is asked for."""
+        """Write `defs.yaml`, or `component.py` for the format `python`."""
         choices, target = request.params, request.target_path
         folder = target.parent if request.append else target
         name = choices.stream or _name_of(folder)
-        words = {
+        values = {
             "stream": name,
             "uri": choices.source_uri,
             "format": choices.source_format.value,
             "root": _storage_root(request.project_root, folder, name),
         }
         if request.scaffold_format == "python":
-            text = _PYTHON.format(**words)
+            text = _PYTHON.format(**values)
             (folder / "component.py").write_text(text, encoding="utf-8")
             return
         source = {"uri": choices.source_uri, "format": choices.source_format.value}
-        attributes = {"stream": name, "source": source, "storage": {"root": words["root"]}}
+        attributes = {"stream": name, "source": source, "storage": {"root": values["root"]}}
         text = stream_text(request.type_name, attributes)
         if request.append:
             with target.open("a", encoding="utf-8") as file:
@@ -90,7 +90,7 @@ def _name_of(folder: Path) -> str:
 
 
 def _storage_root(project: Path | None, folder: Path, stream: str) -> str:
-    """Keep what is encoded out of the project's Python package."""
+    """Return a storage root outside of the project's Python package."""
     if project is None or not folder.absolute().is_relative_to(project.absolute()):
         return "./batches"
     return Path(os.path.relpath(project / "batches" / stream, folder)).as_posix()
@@ -105,33 +105,33 @@ _EXAMPLE = {
 
 
 class UncheckedAttributes(RootModel[dict[str, Any]]):
-    """The attributes as they stand in the file.
+    """The attributes as the file has them, with the schema of `StreamAttributes` for Dagster.
 
-    To Dagster's tools they have the schema of `StreamAttributes`. They are checked when the stream
-    is made, because templates are filled in by then, and in our own words.
+    They are validated when the stream is built: after templates are resolved, and with messages
+    that name file and line.
     """
 
     @classmethod
     def model_json_schema(cls, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return the schema of `StreamAttributes`, with an example for Dagster's pages."""
+        """Return the schema of `StreamAttributes` with an example for Dagster's pages."""
         return StreamAttributes.model_json_schema(*args, **kwargs) | {"examples": [_EXAMPLE]}
 
 
 @dg.scaffold_with(StreamScaffolder)
 class BatchStream(dg.Component, dg.Resolvable):
-    """Files that land in a folder, or that a table of yours lists, as partitions of bounded weight.
+    """Files of a folder, a bucket or a table as partitions of bounded size.
 
-    Each file is encoded exactly once; each batch of files is a partition whose materialization has
-    a BATCH manifest. The first stream of a project brings what all of them share.
+    Each file is processed exactly once; each batch of files is a partition with a manifest. The
+    first stream of a project also defines what its streams share.
     """
 
     def __init__(self, stream: Stream) -> None:
-        """Keep the stream that the component defines."""
+        """Create the component of a stream."""
         self.stream = stream
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
-        """Return what the component produces."""
+        """Return tags and kinds of definitions."""
         return dg.ComponentTypeSpec(
             tags=["ingestion", "spark", "singer"],
             produces=["asset", "job", "sensor", "resource"],
@@ -139,16 +139,16 @@ class BatchStream(dg.Component, dg.Resolvable):
 
     @classmethod
     def model(cls) -> type[BaseModel]:
-        """Return the model by which Dagster reads the attributes."""
+        """Return the model with which Dagster reads the attributes."""
         return UncheckedAttributes
 
     @classmethod
     def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> "BatchStream":
-        """Read the component from its file; errors name the line.
+        """Build the component from its file; errors name the line.
 
         Raises:
-            StreamFileError: the attributes cannot be used.
-            ConfigurationError: the same, where they come from no file.
+            StreamFileError: the attributes are not valid.
+            ConfigurationError: they are not valid, and not from a file.
         """
         decl = context.component_decl
         if not isinstance(decl, YamlDecl) or decl.source_tree is None:
@@ -168,37 +168,38 @@ class BatchStream(dg.Component, dg.Resolvable):
     def from_attributes_dict(
         cls, *, attributes: Mapping[str, Any], context: ComponentDeclLoadContext | None = None
     ) -> "BatchStream":
-        """Make the component in Python; relative paths start at the folder of its module.
+        """Build the component in Python; relative paths start at the folder of its module.
 
         Raises:
-            ConfigurationError: the attributes cannot be used.
+            ConfigurationError: the attributes are not valid.
         """
         base = Path.cwd() if context is None else context.path
         return cls(stream_of(attributes, base if base.is_dir() else base.parent))
 
     @classmethod
     def resolve_from_model(cls, context: dg.ResolutionContext, model: BaseModel) -> "BatchStream":
-        """Make the component of attributes inside of another one's.
+        """Build the component from attributes within those of another component.
 
         Raises:
-            ConfigurationError: the attributes cannot be used.
+            ConfigurationError: the attributes are not valid.
         """
         return cls.from_attributes_dict(attributes=context.resolve_value(model.model_dump()))
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Build the definitions of the stream, and with the first one those that all share.
+        """Build the definitions of the stream; with the first one, those that streams share.
 
         Raises:
             InvalidValueError: two streams of the project have the same name.
         """
         own = stream_definitions(self.stream)
-        every = self._every(context)
-        if every[0] is not self:
+        components = self._components(context)
+        if components[0] is not self:
             return own
-        return dg.Definitions.merge(shared_definitions([one.stream for one in every]), own)
+        streams = [component.stream for component in components]
+        return dg.Definitions.merge(shared_definitions(streams), own)
 
-    def _every(self, context: dg.ComponentLoadContext) -> "list[BatchStream]":
-        """Find all streams of the project; this one alone where there is no project."""
+    def _components(self, context: dg.ComponentLoadContext) -> "list[BatchStream]":
+        """Return the streams of the project; this one alone outside of a project."""
         tree = context.component_tree
         if isinstance(tree, TestComponentTree):
             return [self]

@@ -1,4 +1,4 @@
-"""Dagster runs in this process, for commands: quiet, and with our errors instead of Dagster's."""
+"""Dagster runs in the process of a command, without Dagster's output and error classes."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import groupby
@@ -18,11 +18,16 @@ import dagster as dg
 from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.instance.home import close_abandoned_runs, command_run_tags, open_instance
-from batch_pipeline.defs.metadata import LANDING_TROUBLE
-from batch_pipeline.defs.names import batches_job, late_job, meta_table_job, run_tags
-from batch_pipeline.defs.partition_sync import PartitionSync, sync_backfills
-from batch_pipeline.defs.partitions import backfills_of, batches_of, group_neighbours
-from batch_pipeline.defs.sensors.run_ends import end_cancelled_since
+from batch_pipeline.defs.metadata import LANDING_ERROR
+from batch_pipeline.defs.names import register_job, run_tags
+from batch_pipeline.defs.partition_sync import PartitionSync, sync_partitions
+from batch_pipeline.defs.partitions import (
+    PartitionedAsset,
+    backfills_of,
+    batches_of,
+    group_neighbours,
+)
+from batch_pipeline.defs.sensors.run_ends import cancel_batches_since
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.backfill import check_times
 from batch_pipeline.model.batch import BatchState, BatchStatus, due_batches
@@ -47,10 +52,10 @@ _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 def run_in_process(
     job: dg.JobDefinition, instance: dg.DagsterInstance, *, tags: dict[str, str]
 ) -> dg.ExecuteInProcessResult | None:
-    """Run a job; batches that failed are in the inventory, anything else is raised.
+    """Run a job; failures of batches are read from the inventory, other errors are raised.
 
     Raises:
-        KeyboardInterrupt: the operator interrupted the run.
+        KeyboardInterrupt: the run was interrupted.
     """
     try:
         return job.execute_in_process(instance=instance, tags=tags, run_config=_QUIET)
@@ -64,7 +69,7 @@ def run_in_process(
 
 @contextmanager
 def quiet_dagster() -> Iterator[None]:
-    """Keep Dagster's notes on beta parameters away from people who run a command."""
+    """Suppress Dagster's warnings about beta parameters."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", category=dg.BetaWarning)
         yield
@@ -80,10 +85,10 @@ def open_shared(pipeline: Pipeline) -> Iterator[dg.DagsterInstance]:
 
 @contextmanager
 def open_exclusively(pipeline: Pipeline, command: str) -> Iterator[dg.DagsterInstance]:
-    """Hold the home's lock, and give its Dagster; a Spark session ends with the block.
+    """Hold the home's lock and yield its Dagster instance; close the Spark session at the end.
 
     Raises:
-        RetryableError: another command works on the home.
+        RetryableError: another command holds the lock.
     """
     with pipeline.home.lock(command), open_shared(pipeline) as instance:
         _keep_interrupts_from_log_processes(instance)
@@ -95,10 +100,9 @@ def open_exclusively(pipeline: Pipeline, command: str) -> Iterator[dg.DagsterIns
 
 
 def _keep_interrupts_from_log_processes(instance: dg.DagsterInstance) -> None:
-    """Make Ctrl-C interrupt this process, but not those that copy the output of its steps.
+    """Keep Ctrl-C from the processes that copy the output of steps.
 
-    Dagster starts them in the terminal's process group and ends them with the step. Interrupted
-    before, they print tracebacks of their own.
+    Dagster starts them in the terminal's process group; interrupted, they print tracebacks.
     """
     manager = instance.compute_log_manager
     manager.capture_logs = partial(_captured, manager.capture_logs)  # type: ignore[method-assign]
@@ -116,7 +120,7 @@ def _captured(
 
 @contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """Hold interrupts back until the block ends; processes started in it never get any."""
+    """Block interrupts until the end; processes started meanwhile never receive any."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -124,16 +128,15 @@ def _interrupts_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_SHOWN = 300  # characters of an exception that is not ours
+_MAX_MESSAGE = 300  # characters of an unexpected exception
 
 
 @dataclass(slots=True, kw_only=True)
 class RunResult:
-    """What draining one stream did; `tried` are the partition keys of this call in order.
+    """Result of processing one stream.
 
-    `tried_late` and `tried_backfill` are numbers of batches: of the late arrivals and of the
-    backfills that it tried. `error` is what ended the drain before its time, or kept it from some
-    files.
+    `tried` are the ids of batches that were attempted, `statuses` their statuses afterwards.
+    `error` is what ended processing early, or kept it from some files.
     """
 
     stream: str
@@ -141,22 +144,20 @@ class RunResult:
     items_registered: int = 0
     files_changed: int = 0
     batches_planned: int = 0
-    tried: list[str] = field(default_factory=list)
-    tried_late: list[int] = field(default_factory=list)
-    tried_backfill: list[int] = field(default_factory=list)
+    tried: set[int] = field(default_factory=set)
     statuses: list[BatchStatus] = field(default_factory=list)
     error: PipelineError | None = None
 
     @property
     def published(self) -> list[BatchStatus]:
-        """Batches of this call that are published now."""
-        return [s for s in self.statuses if s.state is BatchState.PUBLISHED]
+        """Attempted batches that are published now."""
+        return [status for status in self.statuses if status.state is BatchState.PUBLISHED]
 
     @property
     def failed(self) -> list[BatchStatus]:
-        """Batches of this call that were tried and are not."""
-        fine = {BatchState.PUBLISHED, BatchState.PLANNED}
-        return [s for s in self.statuses if s.state not in fine]
+        """Attempted batches that are not published."""
+        others = {BatchState.PUBLISHED, BatchState.PLANNED}
+        return [status for status in self.statuses if status.state not in others]
 
 
 def run_until_idle(
@@ -164,24 +165,23 @@ def run_until_idle(
 ) -> Iterator[RunResult]:
     """Register, plan, encode and publish stream by stream until nothing is left.
 
-    Failed and interrupted batches of earlier calls are tried again. An exception in one stream,
-    whatever it is, does not keep the others from being processed; only when the inventory cannot
-    be reached is nothing more tried. Backfills come after new files. Errors are returned in the
-    results, not raised.
+    Batches that failed or were interrupted before are tried again. Backfills follow new files.
+    Errors are returned in the results, not raised: an exception in one stream does not stop the
+    others, unless the inventory cannot be reached.
     """
     with quiet_dagster():
         close_abandoned_runs(pipeline, instance)
         for stream in streams:
-            drained = RunResult(stream=stream.name)
+            result = RunResult(stream=stream.name)
             try:
-                _drain_all_jobs(pipeline, stream, instance, drained)
-                _note_statuses(drained, pipeline)
+                _drain(pipeline, stream, instance, result)
+                _read_statuses(pipeline, stream, result)
             except Exception as error:  # noqa: BLE001 - the other streams go on
-                drained.error = _reported(pipeline, stream, error)
+                result.error = _reported(pipeline, stream, error)
                 with suppress(Exception):  # the error above is what is reported
-                    _note_statuses(drained, pipeline)
-            yield drained
-            if isinstance(drained.error, DatabaseUnreachableError):
+                    _read_statuses(pipeline, stream, result)
+            yield result
+            if isinstance(result.error, DatabaseUnreachableError):
                 return
 
 
@@ -190,7 +190,7 @@ def _reported(pipeline: Pipeline, stream: Stream, error: Exception) -> PipelineE
     if isinstance(error, PipelineError):
         return error
     lines = str(error).splitlines() or [""]
-    problem = f"{type(error).__name__}: {lines[0][:_SHOWN]}".removesuffix(": ")
+    problem = f"{type(error).__name__}: {lines[0][:_MAX_MESSAGE]}".removesuffix(": ")
     log = pipeline.home.logs / "errors.log"
     try:
         _append_traceback(log, stream, error)
@@ -207,52 +207,47 @@ def _append_traceback(log: Path, stream: Stream, error: Exception) -> None:
         file.writelines(traceback.format_exception(error))
 
 
-def _drain_all_jobs(
-    pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, drained: RunResult
+def _drain(
+    pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, result: RunResult
 ) -> None:
-    definitions = build_definitions([stream])
-    end_cancelled_since(pipeline, instance, stream, 0)
+    rules = replace(stream.dagster, backfills=True)  # planned ones are encoded in any case
+    definitions = build_definitions([replace(stream, dagster=rules)])
+    cancel_batches_since(pipeline, instance, stream, 0)
     try:
-        _drain_stream(pipeline, stream, definitions, instance, drained)
+        _drain_batches(pipeline, stream, definitions, instance, result)
     except JobPausedError as paused:
-        drained.error = paused
-    _drain_backfills(pipeline, stream, definitions, instance, drained)
+        result.error = paused
+    _drain_backfills(pipeline, stream, definitions, instance, result)
 
 
-def _drain_stream(
+def _drain_batches(
     pipeline: Pipeline,
     stream: Stream,
     definitions: dg.Definitions,
     instance: dg.DagsterInstance,
-    drained: RunResult,
+    result: RunResult,
 ) -> None:
-    register_job = definitions.resolve_job_def(meta_table_job(stream))
-    encode_job = definitions.resolve_job_def(batches_job(stream))
-    encode_late_job = definitions.resolve_job_def(late_job(stream))
-    home = command_run_tags(pipeline)
-    jobs = pipeline.database.jobs
+    asset, register = batches_of(stream), definitions.resolve_job_def(register_job(stream))
+    check_not_paused = partial(pipeline.database.jobs.check_not_paused, stream.name)
     while True:
-        jobs.check_not_paused(stream.name)
+        check_not_paused()
         start_step(stream.name, "looking for files")
-        _note_arrivals(drained, run_in_process(register_job, instance, tags=home))
-        statuses = pipeline.database.batches.statuses(stream.name)
-        left = [
-            s for s in due_batches(statuses, retry_failed=True) if s.batch.key not in drained.tried
-        ]
-        late = due_batches(pipeline.database.batches.late_statuses(stream.name), retry_failed=True)
-        if late and not drained.tried_late:
-            drained.tried_late += [status.batch.id for status in late]
-            run_in_process(encode_late_job, instance, tags=home)
+        tags = command_run_tags(pipeline)
+        _add_arrivals(result, run_in_process(register, instance, tags=tags))
+        due = due_batches(asset.statuses(pipeline.database), retry_failed=True)
+        left = {
+            asset.key_of(status.batch): status.batch.id
+            for status in due
+            if status.batch.id not in result.tried
+        }
         if not left:
-            break
+            return
         start_step(stream.name, "encoding", total=len(left))
-        order = instance.get_dynamic_partitions(batches_of(stream).set_name)
-        keys = [status.batch.key for status in left]
-        for group in group_neighbours(keys, order, most=stream.dagster.partitions_per_run):
-            jobs.check_not_paused(stream.name)
-            drained.tried += group
-            tags = home | run_tags(stream, group[0], group[-1])
-            run_in_process(encode_job, instance, tags=tags)
+        order = instance.get_dynamic_partitions(asset.set_name)
+        for group in group_neighbours(left, order, most=stream.dagster.partitions_per_run):
+            check_not_paused()
+            result.tried.update(left[key] for key in group)
+            _encode(pipeline, stream, asset, definitions, instance, group)
 
 
 def _drain_backfills(
@@ -260,73 +255,83 @@ def _drain_backfills(
     stream: Stream,
     definitions: dg.Definitions,
     instance: dg.DagsterInstance,
-    drained: RunResult,
+    result: RunResult,
 ) -> None:
-    """Encode what the stream's backfills have planned, one backfill after the other."""
+    """Encode the planned batches of the stream's backfills, one backfill after the other."""
     asset, backfills = backfills_of(stream), pipeline.database.backfills
-    job = definitions.resolve_job_def(asset.job)
-    known = sync_backfills(pipeline, stream, instance)
-    known.apply(instance, asset, instance.report_runless_asset_event)
-    waiting = sorted(due_batches(known.statuses, retry_failed=True), key=lambda one: one.batch.job)
-    for name, statuses in groupby(waiting, key=lambda one: one.batch.job):
-        by_key = {asset.key_of(status.batch): status.batch.id for status in statuses}
-        start_step(name, "encoding", total=len(by_key))
-        for group in group_neighbours(by_key, known.order, most=stream.dagster.partitions_per_run):
+    sync = sync_partitions(pipeline, stream, asset, instance)
+    sync.apply(instance, asset, instance.report_runless_asset_event)
+    due = sorted(due_batches(sync.statuses, retry_failed=True), key=lambda one: one.batch.job)
+    for name, statuses in groupby(due, key=lambda one: one.batch.job):
+        left = {asset.key_of(status.batch): status.batch.id for status in statuses}
+        start_step(name, "encoding", total=len(left))
+        for group in group_neighbours(left, sync.order, most=stream.dagster.partitions_per_run):
             reason = backfills.paused(stream.name).get(name)
             if reason is not None:
-                drained.error = drained.error or JobPausedError(name, reason)
+                result.error = result.error or JobPausedError(name, reason)
                 break
-            drained.tried_backfill += [by_key[key] for key in group]
-            tags = command_run_tags(pipeline) | asset.tags_of(group[0])
-            run_in_process(job, instance, tags=tags | run_tags(stream, group[0], group[-1]))
+            result.tried.update(left[key] for key in group)
+            _encode(pipeline, stream, asset, definitions, instance, group)
 
 
-def _note_statuses(drained: RunResult, pipeline: Pipeline) -> None:
-    tried = set(drained.tried)
-    statuses = pipeline.database.batches.statuses(drained.stream)
-    late = pipeline.database.batches.late_statuses(drained.stream)
-    drained.statuses = [status for status in statuses if status.batch.key in tried]
-    drained.statuses += [status for status in late if status.batch.id in drained.tried_late]
-    if drained.tried_backfill:
-        again = pipeline.database.backfills.of_all(drained.stream)
-        drained.statuses += [one for one in again if one.batch.id in drained.tried_backfill]
+def _encode(
+    pipeline: Pipeline,
+    stream: Stream,
+    asset: PartitionedAsset,
+    definitions: dg.Definitions,
+    instance: dg.DagsterInstance,
+    keys: Sequence[str],
+) -> None:
+    """Encode neighbouring partitions in one run."""
+    tags = command_run_tags(pipeline) | asset.tags_of(keys[0]) | run_tags(stream, keys[0], keys[-1])
+    run_in_process(definitions.resolve_job_def(asset.job), instance, tags=tags)
 
 
-def _note_arrivals(drained: RunResult, result: dg.ExecuteInProcessResult | None) -> None:
-    if result is None:
+def _read_statuses(pipeline: Pipeline, stream: Stream, result: RunResult) -> None:
+    if not result.tried:
         return
-    for event in result.get_asset_materialization_events():
-        facts: dict[str, Any] = {
+    statuses = [
+        *batches_of(stream).statuses(pipeline.database),
+        *backfills_of(stream).statuses(pipeline.database),
+    ]
+    result.statuses = [status for status in statuses if status.batch.id in result.tried]
+
+
+def _add_arrivals(result: RunResult, run: dg.ExecuteInProcessResult | None) -> None:
+    if run is None:
+        return
+    for event in run.get_asset_materialization_events():
+        metadata: dict[str, Any] = {
             name: value.value for name, value in event.materialization.metadata.items()
         }
-        if "files_found" in facts:
-            drained.files_found = facts["files_found"]
-            drained.files_changed = facts["files_changed"]
-            drained.items_registered += facts["items_registered"]
-            drained.batches_planned += facts["batches_planned"]
-            if LANDING_TROUBLE in facts:
-                drained.error = LandingTroubleError(facts[LANDING_TROUBLE])
+        if "files_found" in metadata:
+            result.files_found = metadata["files_found"]
+            result.files_changed = metadata["files_changed"]
+            result.items_registered += metadata["items_registered"]
+            result.batches_planned += metadata["batches_planned"]
+            if LANDING_ERROR in metadata:
+                result.error = LandingTroubleError(metadata[LANDING_ERROR])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReprocessResult:
-    """A published batch that was tried once more, as it was `before` and is `after`."""
+    """A published batch that was encoded again, with its status before and after."""
 
     before: BatchStatus
     after: BatchStatus
 
     @property
     def is_new(self) -> bool:
-        """Whether there is a newer generation of it."""
+        """Whether a newer generation was published."""
         return (self.after.generation or 0) > (self.before.generation or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReprocessSelection:
-    """Partition keys with the published batch of each, and all keys of the asset in order.
+    """Partition keys with their published batches, and all keys of the asset in order.
 
-    All of these batches were published before `moment`, by the clock of the database; their next
-    generations are not.
+    All of these batches were published before `moment`, by the clock of the database; None if the
+    selection is empty.
     """
 
     partitions: Mapping[str, BatchStatus]
@@ -348,72 +353,75 @@ def select_batches(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> ReprocessSelection:
-    """Choose partitions of a stream that have published batches.
+    """Select partitions of a stream that have published batches; nothing is changed.
 
-    `keys` may be partition keys, ranges and numbers; without any, all partitions are chosen. Of
-    these, the ones whose newest generation was published at `since` or later and before `until`:
-    the same call with `until` continues where it was interrupted. Changes nothing.
+    `keys` may be partition keys, ranges and numbers; without any, all partitions are selected. Of
+    these, only those whose newest generation was published at `since` or later and before `until`
+    are kept: the same call with `until` continues an interrupted one.
 
     Raises:
         InvalidValueError: a key is no partition with published batches, or the times are no range.
     """
     check_times(since, until)
     database = pipeline.database
-    known = PartitionSync(in_ticks=False).diff(pipeline, stream, batches_of(stream), instance)
-    every = {one.batch.key: one for one in database.batches.statuses(stream.name)}
-    names = {_key_of(database, stream, known.order, name): name for name in keys}
-    found = {
-        key: every[key]
-        for key in known.order
-        if (not names or key in names) and key in every and every[key].generation is not None
+    asset = batches_of(stream)
+    sync = PartitionSync(in_ticks=False).diff(pipeline, stream, asset, instance)
+    statuses = {asset.key_of(status.batch): status for status in asset.statuses(database)}
+    names = {_key_of(database, asset, stream, sync.order, name): name for name in keys}
+    selected = {
+        key: statuses[key]
+        for key in sync.order
+        if (not names or key in names) and key in statuses and statuses[key].generation is not None
     }
     for key, name in names.items():
-        if key not in found:
+        if key not in selected:
             expected = "a partition with published batches, as Dagster's page of the asset has them"
             raise InvalidValueError(f"{stream.name}: the batch", name, expected)
     published_at = database.change_feed.published_at(stream.name)
-    found = {
-        key: one
-        for key, one in found.items()
-        if (since is None or published_at[one.batch.id] >= since)
-        and (until is None or published_at[one.batch.id] < until)
+    selected = {
+        key: status
+        for key, status in selected.items()
+        if (since is None or published_at[status.batch.id] >= since)
+        and (until is None or published_at[status.batch.id] < until)
     }
-    last = max((published_at[one.batch.id] for one in found.values()), default=None)
+    last = max((published_at[status.batch.id] for status in selected.values()), default=None)
     moment = None if last is None else last + timedelta(microseconds=1)
-    return ReprocessSelection(partitions=found, order=known.order, moment=moment)
+    return ReprocessSelection(partitions=selected, order=sync.order, moment=moment)
 
 
-def _key_of(database: Database, stream: Stream, order: Collection[str], name: str) -> str:
+def _key_of(
+    database: Database, asset: PartitionedAsset, stream: Stream, order: Collection[str], name: str
+) -> str:
     """Return the partition key of a batch that is named by key, range or number."""
     if name in order:
         return name
     with suppress(UnknownJobError, UnknownBatchError):
-        return database.jobs.batch(stream.name, name).key
+        return asset.key_of(database.jobs.batch(stream.name, name))
     return name
 
 
 def reprocess(
     pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, chosen: ReprocessSelection
 ) -> list[ReprocessResult]:
-    """Encode and publish the batches of partitions once more.
+    """Encode and publish the batches of partitions again.
 
-    A batch that fails keeps the generation that it had, and its neighbours go on. The caller holds
-    the home's lock.
+    A batch that fails keeps its generation, and the others go on. The caller holds the home's lock.
 
     Raises:
-        JobPausedError: the stream's job is paused; what was made until then stays.
-        PipelineError: the surroundings failed; the same.
+        JobPausedError: the stream's job is paused. Generations published until then stay.
+        PipelineError: the infrastructure failed. The same.
     """
-    database = pipeline.database
+    database, asset = pipeline.database, batches_of(stream)
     with quiet_dagster():
         close_abandoned_runs(pipeline, instance)
-        instance.add_dynamic_partitions(batches_of(stream).set_name, [*chosen.partitions])
-        job = build_definitions([stream]).resolve_job_def(batches_job(stream))
+        instance.add_dynamic_partitions(asset.set_name, [*chosen.partitions])
+        definitions = build_definitions([stream])
         start_step(stream.name, "encoding", total=len(chosen.batches))
         most = stream.dagster.partitions_per_run
         for group in group_neighbours(chosen.partitions, chosen.order, most=most):
             database.jobs.check_not_paused(stream.name)
-            tags = command_run_tags(pipeline) | run_tags(stream, group[0], group[-1])
-            run_in_process(job, instance, tags=tags)
-    after = {one.batch.id: one for one in database.batches.statuses(stream.name)}
-    return [ReprocessResult(before=one, after=after[one.batch.id]) for one in chosen.batches]
+            _encode(pipeline, stream, asset, definitions, instance, group)
+    after = {status.batch.id: status for status in asset.statuses(database)}
+    return [
+        ReprocessResult(before=status, after=after[status.batch.id]) for status in chosen.batches
+    ]

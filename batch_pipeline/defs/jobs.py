@@ -1,4 +1,4 @@
-"""Doing something for each stream of a run's choice: one that fails does not stop the others."""
+"""Dagster jobs over the streams of a code location, and their schedules."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -12,17 +12,22 @@ from batch_pipeline.config.backfill_form import BackfillForm, backfill_request
 from batch_pipeline.defs.assets.loaded import load_into_targets
 from batch_pipeline.defs.metadata import backfill_observation, estimate_metadata
 from batch_pipeline.defs.names import (
+    CHECK_STREAMS_JOB,
+    CHECKS_RESOURCE,
     COLLECT_GARBAGE_JOB,
     PLAN_BACKFILL_JOB,
     RECONCILE_JOB,
     STREAM_TAG,
     backfill_asset_key,
+    identifier,
     load_job,
     loaded_key,
+    register_job,
 )
-from batch_pipeline.defs.partition_sync import sync_backfills
+from batch_pipeline.defs.partition_sync import sync_partitions
 from batch_pipeline.defs.partitions import backfills_of
 from batch_pipeline.defs.resources import PipelineResource
+from batch_pipeline.defs.sensors.run_requests import schedule_status, schedule_tags
 from batch_pipeline.model.backfill import Backfill, backfill_name
 from batch_pipeline.model.errors import (
     InvalidValueError,
@@ -36,11 +41,70 @@ from batch_pipeline.pipeline.collect_garbage import Collected
 from batch_pipeline.pipeline.reconcile import reconcile
 from batch_pipeline.pipeline.restore_check import ensure_inventory_current
 
+RECONCILE_AT = "41 * * * *"
+COLLECT_GARBAGE_AT = "23 3 * * *"
+CHECK_STREAMS_AT = "17 * * * *"
+CHECKSUMS_AT = "37 3 * * 0"
+
 Counts = Mapping[str, int]
 
 
-def chosen(streams: Sequence[Stream], names: Sequence[str]) -> list[Stream]:
-    """Pick streams by name; all where no name is given.
+def maintenance_jobs(streams: Sequence[Stream]) -> list[dg.JobDefinition]:
+    """Build the Dagster jobs that maintain the streams of a code location."""
+    jobs = [reconcile_job(streams), collect_garbage_job(streams)]
+    with_backfills = [stream for stream in streams if stream.dagster.backfills]
+    return [*jobs, plan_backfill_job(with_backfills)] if with_backfills else jobs
+
+
+def maintenance_schedules(streams: Sequence[Stream]) -> list[dg.ScheduleDefinition]:
+    """Build the schedules of maintenance, in UTC. That of checksums is stopped by default."""
+    status = schedule_status(*streams)
+    checksums = {"resources": {CHECKS_RESOURCE: {"config": {"checksums": True}}}}
+    times = {
+        f"{RECONCILE_JOB}_hourly": (RECONCILE_JOB, RECONCILE_AT),
+        f"{COLLECT_GARBAGE_JOB}_daily": (COLLECT_GARBAGE_JOB, COLLECT_GARBAGE_AT),
+        f"{CHECK_STREAMS_JOB}_hourly": (CHECK_STREAMS_JOB, CHECK_STREAMS_AT),
+    }
+    return [
+        *(_schedule(name, *when, default_status=status) for name, when in times.items()),
+        _schedule(
+            f"{CHECK_STREAMS_JOB}_weekly", CHECK_STREAMS_JOB, CHECKSUMS_AT, run_config=checksums
+        ),
+    ]
+
+
+def new_files_schedules(stream: Stream) -> list[dg.ScheduleDefinition]:
+    """Build the schedule that registers and plans new files; none if a sensor does.
+
+    A run that starts while the previous one is still registering finds nothing new.
+    """
+    rules = stream.dagster
+    if rules.schedule is None:
+        return []
+    return [
+        _schedule(
+            f"{identifier(stream)}_new_files_at",
+            register_job(stream),
+            rules.schedule,
+            execution_timezone=rules.timezone,
+            default_status=schedule_status(stream),
+            description=f"Registers new files of {stream.name}: {rules.schedule} {rules.timezone}.",
+        )
+    ]
+
+
+def _schedule(name: str, job: str, cron: str, **options: Any) -> dg.ScheduleDefinition:
+    return dg.ScheduleDefinition(
+        name=name,
+        job_name=job,
+        cron_schedule=cron,
+        tags_fn=schedule_tags,
+        **{"execution_timezone": "UTC", **options},
+    )
+
+
+def choose_streams(streams: Sequence[Stream], names: Sequence[str]) -> list[Stream]:
+    """Return streams by name, or all if no name is given.
 
     Raises:
         Failure: there is no such stream.
@@ -56,10 +120,10 @@ def chosen(streams: Sequence[Stream], names: Sequence[str]) -> list[Stream]:
 def for_each_stream(
     context: dg.OpExecutionContext, streams: Sequence[Stream], do: Callable[[Stream], Counts]
 ) -> None:
-    """Call for each stream; show a line of its counts in the log and their sums on the run.
+    """Call a function for each stream; log its counts, and attach their sums as metadata.
 
     Raises:
-        Failure: at the end, with the reasons by stream, when it failed for some.
+        Failure: at the end, with the reasons by stream, if it failed for some.
     """
     sums: dict[str, int] = {}
     failures: dict[str, str] = {}
@@ -70,27 +134,27 @@ def for_each_stream(
             context.log.warning("%s: %s", stream.name, error)
             failures[stream.name] = str(error)
             continue
-        said = ", ".join(f"{name} {count}" for name, count in counts.items())
-        context.log.info("%s: %s", stream.name, said)
+        listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+        context.log.info("%s: %s", stream.name, listed)
         for name, count in counts.items():
             sums[name] = sums.get(name, 0) + count
-    told = {"streams": len(streams) - len(failures), **sums}
+    metadata = {"streams": len(streams) - len(failures), **sums}
     if failures:
-        others = "the others are done" if told["streams"] else "nothing was done"
+        others = "the others are done" if metadata["streams"] else "nothing was done"
         raise dg.Failure(
             f"Streams failed: {len(failures)} of {len(streams)}, {others}: "
             f"{'; '.join(f'{name}: {reason}' for name, reason in failures.items())}",
-            metadata={**told, **{f"failed: {name}": why for name, why in failures.items()}},
+            metadata={**metadata, **{f"failed: {name}": why for name, why in failures.items()}},
             allow_retries=False,
         )
-    context.add_output_metadata(told)
+    context.add_output_metadata(metadata)
 
 
 class CollectGarbage(dg.Config):
-    """Which streams, and whether anything is deleted."""
+    """Configuration of `batch_pipeline_collect_garbage`."""
 
-    streams: list[str] = Field([], description="Names of streams; none of them takes all.")
-    dry_run: bool = Field(False, description="Only tell what would be deleted.")  # noqa: FBT003 - pydantic's way to write a default
+    streams: list[str] = Field([], description="Names of streams; all if empty.")
+    dry_run: bool = Field(default=False, description="Only list what would be deleted.")
 
 
 def collect_garbage_job(streams: Sequence[Stream]) -> dg.JobDefinition:
@@ -98,26 +162,26 @@ def collect_garbage_job(streams: Sequence[Stream]) -> dg.JobDefinition:
 
     @dg.op(name="collect_of_streams", out=dg.Out(dg.Nothing))
     def collect_of_streams(
-        context: dg.OpExecutionContext, config: CollectGarbage, pipeline: PipelineResource
+        context: dg.OpExecutionContext, config: CollectGarbage, batch_pipeline: PipelineResource
     ) -> None:
-        parts, mine = pipeline.pipeline, chosen(streams, config.streams)
-
         def collect(stream: Stream) -> Counts:
-            done = parts.collect_garbage(stream, streams, dry_run=config.dry_run)
-            for one in done.garbage if config.dry_run else ():
-                context.log.info("%s: %s (%s)", stream.name, one.file.path, one.reason)
-            return _counts(done)
+            collected = batch_pipeline.pipeline.collect_garbage(
+                stream, streams, dry_run=config.dry_run
+            )
+            for garbage in collected.garbage if config.dry_run else ():
+                context.log.info("%s: %s (%s)", stream.name, garbage.file.path, garbage.reason)
+            return _counts(collected)
 
-        for_each_stream(context, mine, collect)
+        for_each_stream(context, choose_streams(streams, config.streams), collect)
 
     @dg.job(
         name=COLLECT_GARBAGE_JOB,
         executor_def=dg.in_process_executor,
         description=(
-            "Deletes files of attempts that ended a day ago or more without publishing, and of "
-            "generations that were replaced longer ago than storage.keep_superseded, or loaded "
-            "into all targets longer ago than storage.keep_loaded. Quarantine files go after "
-            "storage.keep_quarantine. With dry_run the log lists files."
+            "Deletes files of attempts that ended unpublished at least a day ago, of generations "
+            "that were replaced longer ago than storage.keep_superseded or loaded into all targets "
+            "longer ago than storage.keep_loaded, and quarantine files after "
+            "storage.keep_quarantine. With dry_run the log lists the files."
         ),
     )
     def job() -> None:
@@ -126,33 +190,33 @@ def collect_garbage_job(streams: Sequence[Stream]) -> dg.JobDefinition:
     return job
 
 
-def _counts(done: Collected) -> dict[str, int]:
+def _counts(collected: Collected) -> dict[str, int]:
     kinds = [reason for reason in Reason if reason is not Reason.UNKNOWN]
     return {
-        "garbage_files": len(done.garbage),
-        "garbage_bytes": done.size_bytes,
-        **{f"garbage_{reason}": done.files(reason) for reason in kinds},
-        "removed_files": done.removed_files,
-        "removed_bytes": done.removed_bytes,
-        "unknown_files": len(done.unknown),
+        "garbage_files": len(collected.garbage),
+        "garbage_bytes": collected.size_bytes,
+        **{f"garbage_{reason}": collected.files(reason) for reason in kinds},
+        "removed_files": collected.removed_files,
+        "removed_bytes": collected.removed_bytes,
+        "unknown_files": len(collected.unknown),
     }
 
 
 def load_due_job(stream: Stream) -> dg.JobDefinition:
-    """Build the job; partitions of the asset turn green as targets acknowledge their batches."""
+    """Build the Dagster job that loads the pending batches of a stream into its targets."""
     name = load_job(stream)
 
     @dg.op(name=f"{name}_due", out=dg.Out(dg.Nothing))
-    def load_due(context: dg.OpExecutionContext, pipeline: PipelineResource) -> None:
-        load_into_targets(context, pipeline.pipeline, stream)
+    def load_due(context: dg.OpExecutionContext, batch_pipeline: PipelineResource) -> None:
+        load_into_targets(context, batch_pipeline.pipeline, stream)
 
     @dg.job(
         name=name,
         tags={STREAM_TAG: stream.name},
         executor_def=dg.in_process_executor,
         description=(
-            f"Loads what is published of {stream.name} and not yet in its targets, in the order "
-            f"of publishing; {loaded_key(stream).to_user_string()} shows what has arrived."
+            f"Loads published batches of {stream.name} that its targets do not have yet, in the "
+            f"order of publishing, and materializes {loaded_key(stream).to_user_string()}."
         ),
     )
     def job() -> None:
@@ -162,63 +226,65 @@ def load_due_job(stream: Stream) -> dg.JobDefinition:
 
 
 class PlanBackfill(dg.Config):
-    """What to take once more. State ids, or times, or items; none of them takes everything."""
+    """Configuration of `batch_pipeline_plan_backfill`: ids, times or items; none for everything."""
 
     stream: str = Field(description="Name of the stream.")
-    name: str = Field(description="Name of the backfill; the same name again adds what has come.")
+    name: str = Field(description="Name of the backfill; a known name adds new items to it.")
     first_id: int | None = Field(None, description="The lowest item id.")
     last_id: int | None = Field(None, description="The highest item id.")
     since: str | None = Field(None, description="Registered at this time or later (ISO 8601).")
     until: str | None = Field(None, description="Registered before this time (ISO 8601).")
-    items: list[int] = Field([], description="Items one by one.")
-    failed_only: bool = Field(False, description="Only items of failed and dead batches.")  # noqa: FBT003 - pydantic's way to write a default
-    max_weight: str | None = Field(None, description="Another limit of a batch, such as 64MiB.")
-    max_count: int | None = Field(None, description="Another limit of a batch, in items.")
-    dry_run: bool = Field(True, description="Only tell what it would be; store nothing.")  # noqa: FBT003 - as above
+    items: list[int] = Field([], description="Ids of single items.")
+    failed_only: bool = Field(default=False, description="Only items of failed and dead batches.")
+    max_weight: str | None = Field(None, description="Limit of a batch in bytes, such as 64MiB.")
+    max_count: int | None = Field(None, description="Limit of a batch in items.")
+    dry_run: bool = Field(default=True, description="Only estimate; plan nothing.")
 
-    def asked(self) -> BackfillForm:
-        """Return the request in words.
+    def form(self) -> BackfillForm:
+        """Return the request as the command line has it.
 
         Raises:
-            InvalidValueError: it states more than one of ids, times and items.
+            InvalidValueError: it has more than one of ids, times and items.
         """
         has_ids = (self.first_id, self.last_id) != (None, None)
         has_times = (self.since, self.until) != (None, None)
         parts = {"ids": has_ids, "times": has_times, "items": bool(self.items)}
-        stated = [name for name, is_stated in parts.items() if is_stated]
-        if len(stated) > 1:
+        given = [name for name, is_given in parts.items() if is_given]
+        if len(given) > 1:
             expected = "one of them: first_id/last_id, since/until, or items"
-            raise InvalidValueError("selection", " and ".join(stated), expected)
-        words = self.model_dump(exclude={"stream", "name", "dry_run"})
-        return BackfillForm(**words)
+            raise InvalidValueError("selection", " and ".join(given), expected)
+        return BackfillForm(**self.model_dump(exclude={"stream", "name", "dry_run"}))
 
 
 def plan_backfill_job(streams: Sequence[Stream]) -> dg.JobDefinition:
-    """Build the Dagster job for a set of streams."""
+    """Build the Dagster job for streams with backfills."""
     by_name = {stream.name: stream for stream in streams}
 
     @dg.op(name="plan_or_estimate", out=dg.Out(dg.Nothing))
     def plan_or_estimate(
-        context: dg.OpExecutionContext, config: PlanBackfill, pipeline: PipelineResource
+        context: dg.OpExecutionContext, config: PlanBackfill, batch_pipeline: PipelineResource
     ) -> None:
-        parts = pipeline.pipeline
+        pipeline = batch_pipeline.pipeline
         try:
-            stream = _stream(parts, by_name, config.stream)
-            request = backfill_request(stream, config.name, config.asked())
-            told = _tell(context, parts, stream, request)
+            if config.stream not in by_name:
+                place = "the streams with `dagster.backfills: true`"
+                raise UnknownStreamError(config.stream, tuple(by_name), place)
+            stream = by_name[config.stream]
+            request = backfill_request(stream, config.name, config.form())
+            metadata = _estimate(context, pipeline, stream, request)
             if not config.dry_run:
-                told |= _plan(context, parts, stream, request)
+                metadata |= _plan(context, pipeline, stream, request)
         except PipelineError as error:
             nothing = "" if isinstance(error, UnknownStreamError) else " Nothing was planned."
             raise dg.Failure(f"{error}{nothing}", allow_retries=False) from error
-        context.add_output_metadata(told)
+        context.add_output_metadata(metadata)
 
     @dg.job(
         name=PLAN_BACKFILL_JOB,
         description=(
-            "Takes items of a stream's past once more, in batches of their own. Run it with "
-            "dry_run first: the run shows batches, items, bytes and seconds. With dry_run false "
-            "the batches are planned, and the stream's sensor launches them."
+            "Plans batches that process items of a stream again. Run it with dry_run first: the "
+            "run shows batches, items, bytes and seconds. With dry_run false the batches are "
+            "planned, and the stream's sensor launches them."
         ),
     )
     def plan_backfill() -> None:
@@ -227,32 +293,26 @@ def plan_backfill_job(streams: Sequence[Stream]) -> dg.JobDefinition:
     return plan_backfill
 
 
-def _stream(pipeline: Pipeline, streams: Mapping[str, Stream], name: str) -> Stream:
-    if name not in streams:
-        raise UnknownStreamError(name, tuple(streams), str(pipeline.settings.streams))
-    return streams[name]
-
-
-def _tell(
+def _estimate(
     context: dg.OpExecutionContext, pipeline: Pipeline, stream: Stream, request: Backfill
 ) -> dict[str, Any]:
-    """Estimate a backfill, and show it in the log and on the asset."""
-    table = pipeline.meta_table(stream)
-    found = pipeline.database.backfills.estimate(request, table)
-    told = {
+    """Estimate a backfill; show the estimate in the log and as an observation of the asset."""
+    estimate = pipeline.database.backfills.estimate(request, pipeline.meta_table(stream))
+    metadata = {
         "backfill": backfill_name(stream.name, request.name),
         "asset": dg.MetadataValue.asset(backfill_asset_key(stream)),
-        **estimate_metadata(found),
+        **estimate_metadata(estimate),
     }
-    seconds = "an unknown number of" if found.seconds is None else f"about {found.seconds:.1f}"
+    seconds = estimate.seconds
+    duration = "an unknown number of" if seconds is None else f"about {seconds:.1f}"
     summary = (
-        f"{request.name}: batches: {found.batches}, items: {found.items}, "
-        f"bytes: {found.weight}; {seconds} seconds for one worker"
+        f"{request.name}: batches: {estimate.batches}, items: {estimate.items}, "
+        f"bytes: {estimate.weight}; {duration} seconds for one worker"
     )
     context.log.info(summary)
-    observation = dg.AssetObservation(asset_key=backfill_asset_key(stream), metadata=told)
-    context.log_event(observation)
-    return told
+    key = backfill_asset_key(stream)
+    context.log_event(dg.AssetObservation(asset_key=key, metadata=metadata))
+    return metadata
 
 
 def _plan(
@@ -260,13 +320,13 @@ def _plan(
 ) -> dict[str, Any]:
     """Plan a backfill and add its partitions."""
     ensure_inventory_current(pipeline.database, stream)
-    database, table = pipeline.database, pipeline.meta_table(stream)
-    planned = database.backfills.plan(request, table)
-    known = sync_backfills(pipeline, stream, context.instance)
-    new_keys = list(known.new_keys)
-    context.instance.add_dynamic_partitions(backfills_of(stream).set_name, new_keys)
+    backfills, table = pipeline.database.backfills, pipeline.meta_table(stream)
+    planned = backfills.plan(request, table)
+    asset = backfills_of(stream)
+    new_keys = list(sync_partitions(pipeline, stream, asset, context.instance).new_keys)
+    context.instance.add_dynamic_partitions(asset.set_name, new_keys)
     if planned.batches:
-        progress = database.backfills.progress(request.name, table.name)
+        progress = backfills.progress(request.name, table.name)
         context.log_event(backfill_observation(stream, progress))
     summary = (
         f"{request.name}: batches planned: {planned.batches}, partitions added: {len(new_keys)}; "
@@ -278,11 +338,11 @@ def _plan(
 
 
 class Reconcile(dg.Config):
-    """Which streams, and how far back audits look."""
+    """Configuration of `batch_pipeline_reconcile`."""
 
-    streams: list[str] = Field([], description="Names of streams; none of them takes all.")
+    streams: list[str] = Field([], description="Names of streams; all if empty.")
     days: int = Field(
-        7, ge=0, le=36_500, description="Audit batches published within so many days; 0: no audit."
+        7, ge=0, le=36_500, description="Audit batches published in so many days; 0: no audit."
     )
 
 
@@ -291,19 +351,19 @@ def reconcile_job(streams: Sequence[Stream]) -> dg.JobDefinition:
 
     @dg.op(name="reconcile_streams", out=dg.Out(dg.Nothing))
     def reconcile_streams(
-        context: dg.OpExecutionContext, config: Reconcile, pipeline: PipelineResource
+        context: dg.OpExecutionContext, config: Reconcile, batch_pipeline: PipelineResource
     ) -> None:
-        parts, since = pipeline.pipeline, timedelta(days=config.days)
-        mine = chosen(streams, config.streams)
-        for_each_stream(context, mine, lambda stream: _reconcile(parts, stream, since))
+        pipeline, since = batch_pipeline.pipeline, timedelta(days=config.days)
+        chosen = choose_streams(streams, config.streams)
+        for_each_stream(context, chosen, lambda stream: _reconcile(pipeline, stream, since))
 
     @dg.job(
         name=RECONCILE_JOB,
         executor_def=dg.in_process_executor,
         description=(
-            "Closes attempts without a process, writes missing manifest files, and plans items "
-            "that appeared below the bookmarks; the stream's sensor launches those. A stream whose "
-            "storage has manifests that the inventory does not know fails, and is paused."
+            "Closes attempts without a process, writes missing manifest files, and plans files "
+            "that were registered late; the stream's sensor launches those. A stream whose storage "
+            "has manifests that the inventory does not know fails, and is paused."
         ),
     )
     def job() -> None:
@@ -315,22 +375,21 @@ def reconcile_job(streams: Sequence[Stream]) -> dg.JobDefinition:
 def _reconcile(pipeline: Pipeline, stream: Stream, since: timedelta) -> Counts:
     ensure_inventory_current(pipeline.database, stream)
     database, storage = pipeline.database, pipeline.storage(stream)
-    done = reconcile(stream.name, database.attempts, database.manifests, storage)
-    counts = {"attempts_closed": done.attempts, "pointers_written": done.pointers}
+    result = reconcile(stream.name, database.attempts, database.manifests, storage)
+    counts = {"attempts_closed": result.attempts, "pointers_written": result.pointers}
     audited = _audit(pipeline, stream, since) if since else {}
-    if done.troubles:
-        raise done.troubles[0]
+    if result.troubles:
+        raise result.troubles[0]
     return {**counts, **audited}
 
 
 def _audit(pipeline: Pipeline, stream: Stream, since: timedelta) -> Counts:
-    """Audit a stream; nothing is found while nothing of it was ever planned."""
+    """Audit a stream; all counts are 0 if nothing was planned yet."""
     names = ("batches_audited", "late", "missing", "changed", "refused")
-    found = pipeline.audit(stream, since)
-    if found is None:
+    audit = pipeline.audit(stream, since)
+    if audit is None:
         return dict.fromkeys(names, 0)
-    if found.other_table:
-        raise JobChangedError(stream.name, pipeline.meta_table(stream).name, found.other_table[0])
-    noted = (found.late, found.missing, found.changed, found.refused)
-    numbers = (found.batches, *(one.count for one in noted))
-    return dict(zip(names, numbers, strict=True))
+    if audit.other_table:
+        raise JobChangedError(stream.name, pipeline.meta_table(stream).name, audit.other_table[0])
+    items = (audit.late, audit.missing, audit.changed, audit.refused)
+    return dict(zip(names, (audit.batches, *(one.count for one in items)), strict=True))

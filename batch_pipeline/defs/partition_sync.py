@@ -15,7 +15,7 @@ import dagster as dg
 from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.metadata import batch_materialization, generation_of
 from batch_pipeline.defs.names import DATA_VERSION_TAG
-from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batches_of
+from batch_pipeline.defs.partitions import PartitionedAsset, batches_of
 from batch_pipeline.defs.sensors.run_requests import reporting_runs
 from batch_pipeline.inventory.change_feed import Cursor
 from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
@@ -27,9 +27,8 @@ from batch_pipeline.model.planning import Planned
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.reconcile import pointer_of, reconcile
 from batch_pipeline.pipeline.restore_check import CheckedInventory, ensure_inventory_current
-from batch_pipeline.storage.filesystem import FileSystem, filesystem_of
+from batch_pipeline.storage.filesystem import FileSystem
 from batch_pipeline.storage.landing_poll import PolledLanding
-from batch_pipeline.storage.s3 import S3FileSystem
 
 
 class KeyOrder(Sequence[str]):
@@ -122,7 +121,7 @@ class PartitionSync:
     """
 
     in_ticks: bool
-    _marks: Mapping[int, Cursor] = field(default_factory=dict)
+    _cursors: Mapping[int, Cursor] = field(default_factory=dict)
     _keys: dict[str, None] = field(default_factory=dict)
     _events: dict[str, _Published] = field(default_factory=dict)
 
@@ -149,11 +148,11 @@ class PartitionSync:
         )
 
     def _read(self, pipeline: Pipeline, stream: Stream, asset: PartitionedAsset) -> None:
-        news = pipeline.database.change_feed.since(stream.name, asset.kind, self._marks)
-        self._keys |= dict.fromkeys(asset.key_of(one) for one in news.planned)
-        published = (_Published(one, news.generations[one.id]) for one in news.published)
+        changes = pipeline.database.change_feed.since(stream.name, asset.kinds, self._cursors)
+        self._keys |= dict.fromkeys(asset.key_of(one) for one in changes.planned)
+        published = (_Published(one, changes.generations[one.id]) for one in changes.published)
         self._events |= {asset.key_of(one.batch): one for one in published}
-        self._marks = news.cursors
+        self._cursors = changes.cursors
 
     def _unseen(
         self,
@@ -166,12 +165,12 @@ class PartitionSync:
             del self._events[key]
         if not self._events:
             return []
-        # A run that is under way, or repeated, reports what it has published by its end.
-        at_work = reporting_runs(instance, asset).keys(
+        # Runs that are under way, or about to be repeated, report what they have published.
+        reported = reporting_runs(instance, asset).keys(
             KeyOrder(lambda: _ordered_keys(instance, asset))
         )
         events = []
-        missing = [key for key in self._events if key not in at_work]
+        missing = [key for key in self._events if key not in reported]
         for key in missing[: MAX_EVENTS_PER_TICK if self.in_ticks else None]:
             manifest = pipeline.database.manifests.of_batch(self._events[key].batch)
             # Without a manifest, a worker of the library published a result of its own.
@@ -194,7 +193,7 @@ class _Due:
     asset: PartitionedAsset
 
     def __iter__(self) -> Iterator[BatchStatus]:
-        return self.pipeline.database.change_feed.due(self.stream.name, self.asset.kind)
+        return self.pipeline.database.change_feed.due(self.stream.name, self.asset.kinds)
 
 
 def _existing_keys(
@@ -217,8 +216,8 @@ def _up_to_date_keys(
     """
     there = [key for key in _materialized(instance, asset, published) if key in published]
     later = [key for key in there if published[key].generation > 1]
-    told = _data_versions(instance, asset, later)
-    return [key for key in there if published[key].generation <= told.get(key, 1)]
+    generations = _data_versions(instance, asset, later)
+    return [key for key in there if published[key].generation <= generations.get(key, 1)]
 
 
 def _data_versions(
@@ -266,28 +265,30 @@ def _ordered_keys(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickResult:
-    """The result of `register_and_plan`; `troubles` are errors that excluded some files."""
+    """The result of a tick; `errors` are those that excluded some files of the landing."""
 
     registered: Registered
     planned: Planned
-    known: SyncPlan
-    troubles: tuple[PipelineError, ...] = ()
+    sync: SyncPlan
+    errors: tuple[PipelineError, ...] = ()
 
 
 TICKS_PER_FULL_SYNC = 120
 
 
 @dataclass(slots=True)
-class _SyncMemory:
-    """What looks have found; `landing` knows the files of a meta table that begins at `beginning`,
-    and `pointed` are the numbers of publishes at which every manifest had its manifest file.
-    `checked` is the database that was as new as the storage.
+class _Memory:
+    """Results of previous ticks.
+
+    `landing` knows the files of the meta table that was started at `table_start`. With the publish
+    counts `published`, every manifest had its manifest file. `checked` is the inventory that was
+    found as new as the storage.
     """
 
     partitions: PartitionSync
     landing: PolledLanding | None = None
-    beginning: datetime | None = None
-    pointed: Mapping[int, int] | None = None
+    table_start: datetime | None = None
+    published: Mapping[int, int] | None = None
     checked: CheckedInventory = field(default_factory=CheckedInventory)
 
 
@@ -301,33 +302,26 @@ class SyncState:
     def __init__(self, *, in_ticks: bool = True, full_every: int = TICKS_PER_FULL_SYNC) -> None:
         self._full_every = full_every
         self._in_ticks = in_ticks
-        self._turn = threading.Lock()
-        self._looks = 0
-        self._remembered = _SyncMemory(partitions=PartitionSync(in_ticks=in_ticks))
+        self._lock = threading.Lock()
+        self._ticks = 0
+        self._memory = _Memory(partitions=PartitionSync(in_ticks=in_ticks))
 
     @contextmanager
-    def locked(self) -> Iterator[_SyncMemory]:
+    def locked(self) -> Iterator[_Memory]:
         """Yield the state while holding its lock."""
-        with self._turn:
-            if self._looks % self._full_every == 0:
-                self._remembered = self._reset()
-            self._looks += 1
-            yield self._remembered
+        with self._lock:
+            if self._ticks % self._full_every == 0:
+                self._reset()
+            self._ticks += 1
+            yield self._memory
 
-    def _reset(self) -> _SyncMemory:
-        before, anew = (
-            self._remembered,
-            _SyncMemory(partitions=PartitionSync(in_ticks=self._in_ticks)),
-        )
-        if before.landing is not None:
-            before.landing.forget()
-            anew.landing, anew.beginning = before.landing, before.beginning
-        return anew
-
-
-def lands_in_s3(stream: Stream) -> bool:
-    """Return whether a landing is listed with Dagster's resource of S3."""
-    return isinstance(filesystem_of(stream.source.place), S3FileSystem)
+    def _reset(self) -> None:
+        previous = self._memory
+        self._memory = _Memory(partitions=PartitionSync(in_ticks=self._in_ticks))
+        if previous.landing is not None:
+            previous.landing.forget()
+            self._memory.landing = previous.landing
+            self._memory.table_start = previous.table_start
 
 
 def register_and_plan(
@@ -336,83 +330,81 @@ def register_and_plan(
     instance: dg.DagsterInstance,
     *,
     drain: bool,
-    look: SyncState | None = None,
+    state: SyncState | None = None,
     filesystem: FileSystem | None = None,
 ) -> TickResult:
     """Register new files, plan batches, and compare the inventory with what Dagster knows.
 
-    Changes the inventory only, never a user's own meta table; the caller adds partitions and
+    Changes only the inventory, never a user's own meta table; the caller adds partitions and
     reports events. `drain` waits for files that are being written and plans even a small last
     batch. `filesystem` replaces that of the landing's URI.
 
     Raises:
         InventoryOlderError: the storage has manifests that the inventory does not know.
     """
-    with (look or SyncState(in_ticks=False)).locked() as remembered:
-        _reconcile(pipeline, stream, remembered)
+    with (state or SyncState(in_ticks=False)).locked() as memory:
+        _reconcile(pipeline, stream, memory)
         table = pipeline.meta_table(stream)
         registered = Registered(found=0, new_items=0)
-        troubles: tuple[PipelineError, ...] = ()
+        errors: tuple[PipelineError, ...] = ()
         if not isinstance(table, UserMetaTable):  # the rows of a user's table are the items
-            landing = _landing(
-                pipeline, stream, table, remembered, wait=drain, filesystem=filesystem
-            )
+            landing = _landing(pipeline, stream, table, memory, wait=drain, filesystem=filesystem)
             registered = table.register(landing.found_files(), cutter=pipeline.cutter(stream))
             registered = landing.settled(registered)
-            troubles = (*landing.troubles,)
+            errors = (*landing.troubles,)
         planned = pipeline.database.batches.plan(table, stream.limits, drain=drain)
-        known = remembered.partitions.diff(pipeline, stream, batches_of(stream), instance)
-    return TickResult(registered=registered, planned=planned, known=known, troubles=troubles)
+        sync = memory.partitions.diff(pipeline, stream, batches_of(stream), instance)
+    return TickResult(registered=registered, planned=planned, sync=sync, errors=errors)
 
 
-def sync_batches(
-    pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, look: SyncState | None = None
+def sync_partitions(
+    pipeline: Pipeline,
+    stream: Stream,
+    asset: PartitionedAsset,
+    instance: dg.DagsterInstance,
+    state: SyncState | None = None,
 ) -> SyncPlan:
-    """Do what `register_and_plan` does without registering or planning anything."""
-    with (look or SyncState(in_ticks=False)).locked() as remembered:
-        _reconcile(pipeline, stream, remembered)
-        return remembered.partitions.diff(pipeline, stream, batches_of(stream), instance)
+    """Compare the batches of an asset with what Dagster knows, without planning any.
 
-
-def sync_backfills(
-    pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, look: SyncState | None = None
-) -> SyncPlan:
-    """Close what a crash left open, and compare the backfills of a stream with Dagster's keys."""
-    with (look or SyncState(in_ticks=False)).locked() as remembered:
-        _reconcile(pipeline, stream, remembered)
-        return remembered.partitions.diff(pipeline, stream, backfills_of(stream), instance)
-
-
-def _reconcile(pipeline: Pipeline, stream: Stream, remembered: _SyncMemory) -> None:
-    """Close what a crash left open; manifest files are looked for after something was published.
-
-    Nothing is done where the inventory is older than the storage.
+    Raises:
+        InventoryOlderError: the storage has manifests that the inventory does not know.
     """
-    ensure_inventory_current(pipeline.database, stream, remembered.checked)
+    with (state or SyncState(in_ticks=False)).locked() as memory:
+        _reconcile(pipeline, stream, memory)
+        return memory.partitions.diff(pipeline, stream, asset, instance)
+
+
+def _reconcile(pipeline: Pipeline, stream: Stream, memory: _Memory) -> None:
+    """Close attempts that crashes left open, and write missing manifest files after a publish.
+
+    Raises:
+        InventoryOlderError: the storage has manifests that the inventory does not know.
+    """
+    ensure_inventory_current(pipeline.database, stream, memory.checked)
     database = pipeline.database
     counts = database.change_feed.publish_counts(stream.name)
-    if counts == remembered.pointed:
+    if counts == memory.published:
         database.attempts.close_dead(stream.name)
         return
-    done = reconcile(stream.name, database.attempts, database.manifests, pipeline.storage(stream))
-    for trouble in done.troubles:  # no reason not to register and plan; the hourly job fails of it
-        logging.getLogger("batch_pipeline").warning("%s: %s", stream.name, trouble)
-    remembered.pointed = counts
+    result = reconcile(stream.name, database.attempts, database.manifests, pipeline.storage(stream))
+    for error in result.troubles:  # the hourly job fails; registering and planning go on
+        logging.getLogger("batch_pipeline").warning("%s: %s", stream.name, error)
+    memory.published = counts
 
 
 def _landing(
     pipeline: Pipeline,
     stream: Stream,
     table: OwnMetaTable,
-    remembered: _SyncMemory,
+    memory: _Memory,
     *,
     wait: bool,
     filesystem: FileSystem | None,
 ) -> PolledLanding:
     """Return the landing of the last tick, or a new one if the meta table was restarted since."""
-    beginning = table.first_registered_at()
-    landing = remembered.landing
-    if landing is None or beginning != remembered.beginning:
+    table_start = table.first_registered_at()
+    landing = memory.landing
+    if landing is None or table_start != memory.table_start:
         landing = pipeline.watched_landing(stream, wait=wait, filesystem=filesystem)
-        remembered.landing, remembered.beginning = landing, beginning
+        memory.landing, memory.table_start = landing, table_start
     return landing

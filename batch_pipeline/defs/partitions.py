@@ -1,7 +1,4 @@
-"""The two assets of a stream whose partitions are batches: which batch a key names, and back.
-
-What encodes, launches and counts is written once, against this value. Nothing is opened here.
-"""
+"""The assets of a stream whose partitions are batches, and the batch of each partition key."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,21 +8,21 @@ import dagster as dg
 from batch_pipeline.defs import names
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.backfill import backfill_key, backfill_name, parse_backfill_key
-from batch_pipeline.model.batch import Batch, BatchStatus
+from batch_pipeline.model.batch import Batch, BatchStatus, stream_batch_key
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.stream import Stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionedAsset:
-    """An asset of batches.
+    """An asset whose partitions are the batches of jobs of some `kinds`.
 
-    `kind` is that of the jobs whose batches they are; `tags_of` are tags for a run that a sensor
-    launches; `find` gives the batch of a key, or says why there is none; `statuses` are all
-    batches, also those that were split where the asset has them.
+    `job` is the name of the Dagster job that encodes it. `tags_of` returns further tags of a run
+    that starts with a key. `find` returns the batch of a key, or raises why there is none;
+    `statuses` reads all batches.
     """
 
-    kind: JobKind
+    kinds: tuple[JobKind, ...]
     asset_key: dg.AssetKey
     partitions: dg.DynamicPartitionsDefinition
     job: str
@@ -36,40 +33,43 @@ class PartitionedAsset:
 
     @property
     def set_name(self) -> str:
-        """Name of its partition set."""
+        """Name of its dynamic partitions."""
         return str(self.partitions.name)
 
 
 def batches_of(stream: Stream) -> PartitionedAsset:
-    """Describe the asset of a stream's own batches."""
+    """Return the asset of a stream's batches, those of late arrivals included."""
     return PartitionedAsset(
-        kind=JobKind.INCREMENTAL,
+        kinds=(JobKind.INCREMENTAL, JobKind.LATE),
         asset_key=names.batches_key(stream),
-        partitions=names.partitions(stream),
-        job=names.batches_job(stream),
+        partitions=names.partitions_of(stream.name),
+        job=names.encode_job(stream),
         tags_of=lambda _: {},
-        key_of=lambda one: one.key,
+        key_of=lambda batch: stream_batch_key(batch, stream.name),
         find=lambda database, key: database.batches.batch(stream.name, key),
-        statuses=lambda database: database.batches.statuses(stream.name),
+        statuses=lambda database: [
+            *database.batches.statuses(stream.name),
+            *database.batches.late_statuses(stream.name),
+        ],
     )
 
 
 def backfills_of(stream: Stream) -> PartitionedAsset:
-    """Describe the asset of the batches of a stream's backfills."""
+    """Return the asset of the batches of a stream's backfills."""
     return PartitionedAsset(
-        kind=JobKind.BACKFILL,
+        kinds=(JobKind.BACKFILL,),
         asset_key=names.backfill_asset_key(stream),
-        partitions=names.backfill_partitions(stream),
-        job=names.backfill_job(stream),
+        partitions=names.backfill_partitions_of(stream.name),
+        job=names.encode_backfill_job(stream),
         tags_of=lambda key: {names.BACKFILL_TAG: parse_backfill_key(key)[0]},
-        key_of=lambda one: backfill_key(backfill_name(stream.name, one.job), one.id_range),
+        key_of=lambda batch: backfill_key(backfill_name(stream.name, batch.job), batch.id_range),
         find=lambda database, key: database.backfills.batch(stream.name, key),
         statuses=lambda database: database.backfills.of_all(stream.name),
     )
 
 
-def group_neighbours(chosen: Iterable[str], order: Sequence[str], *, most: int) -> list[list[str]]:
-    """Group partition keys for runs: at most `most`, with no other key between them in `order`.
+def group_neighbours(keys: Iterable[str], order: Sequence[str], *, most: int) -> list[list[str]]:
+    """Group partition keys for runs: at most `most` keys, adjacent in `order`, per group.
 
     A run over several partitions is a range to Dagster, which includes every key in between. The
     order is the one in which keys were added: the halves of a split batch come after later
@@ -77,7 +77,7 @@ def group_neighbours(chosen: Iterable[str], order: Sequence[str], *, most: int) 
     """
     positions = {key: position for position, key in enumerate(order)}
     groups: list[list[str]] = []
-    for key in chosen:
+    for key in keys:
         if key not in positions:
             continue
         last = groups[-1] if groups else []

@@ -1,4 +1,4 @@
-"""Resources: they open and close what runs need, and hold no secret in their configuration."""
+"""Resources of runs and sensors: the pipeline, the Spark session, and the S3 client of landings."""
 
 import time
 from collections.abc import Callable
@@ -13,12 +13,19 @@ from batch_pipeline.app import Pipeline
 from batch_pipeline.model.errors import SparkUnavailableError
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.spark.sessions.session import SparkSettings, open_session
+from batch_pipeline.storage.filesystem import filesystem_of
+from batch_pipeline.storage.s3 import S3FileSystem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SPARK_COMES_BACK_SECONDS = 120
+_MAX_SPARK_OUTAGE_SECONDS = 120
 _PAUSE_SECONDS = 1
+
+
+def lands_in_s3(stream: Stream) -> bool:
+    """Return whether the landing of a stream is listed with the S3 resource."""
+    return isinstance(filesystem_of(stream.source.place), S3FileSystem)
 
 
 class PipelineResource(dg.ConfigurableResource[Any]):
@@ -54,7 +61,7 @@ class SparkResource(LazyPySparkResource):
     ) -> "Callable[[], SparkSession]":
         """Return a function that returns the session for a stream, and opens it on first use.
 
-        A retry looks at once for a session that works, for at most two minutes.
+        A retry opens a working session at once, and tries to for at most two minutes.
         """
         self._settings = settings if stream.transform is None else settings.unshared()
         if is_retry:
@@ -63,9 +70,9 @@ class SparkResource(LazyPySparkResource):
 
     def _renew(self) -> None:
         self._spark_session = None
-        deadline = time.monotonic() + _SPARK_COMES_BACK_SECONDS
+        deadline = time.monotonic() + _MAX_SPARK_OUTAGE_SECONDS
         while self._spark_session is None and time.monotonic() < deadline:
-            with suppress(SparkUnavailableError):  # the next use says what failed
+            with suppress(SparkUnavailableError):  # the next use raises it
                 self._init_session()
                 return
             time.sleep(_PAUSE_SECONDS)

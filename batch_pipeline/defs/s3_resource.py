@@ -12,26 +12,26 @@ from batch_pipeline.storage import s3_client
 
 
 class StoreResource(S3Resource):
-    """S3 as AWS's own environment describes it: endpoint, region and profile, which one can see.
+    """S3 as the environment of AWS describes it: endpoint, region and profile.
 
-    Keys are left to AWS's own places. Its clients wait and repeat as the pipeline's other ones do,
-    which ends sooner than a tick of a sensor may take.
+    Keys are not configured here; boto3 finds them. Clients retry as those of the pipeline do, which
+    ends before Dagster's limit for a sensor tick.
     """
 
     @classmethod
     def of_environment(cls) -> "StoreResource":
-        """Describe it by the variables of this process; nothing is asked yet."""
-        given = os.environ.get
-        endpoint = given("AWS_ENDPOINT_URL_S3") or given("AWS_ENDPOINT_URL") or ""
+        """Build the resource from the variables of this process, without connecting."""
+        get = os.environ.get
+        endpoint = get("AWS_ENDPOINT_URL_S3") or get("AWS_ENDPOINT_URL") or ""
         return cls(
-            # One with a user or password is left to the environment: it would be seen.
+            # An endpoint with a user or password is left to the environment: Dagster would show it.
             endpoint_url=None if "@" in endpoint else endpoint or None,
-            region_name=given("AWS_REGION") or given("AWS_DEFAULT_REGION"),
-            profile_name=given("AWS_PROFILE"),
+            region_name=get("AWS_REGION") or get("AWS_DEFAULT_REGION"),
+            profile_name=get("AWS_PROFILE"),
         )
 
     def get_client(self) -> Any:
-        """Make a client of S3; who configures more than where it is and who asks has Dagster's."""
+        """Return a client; with other settings than endpoint, region and profile, Dagster's own."""
         more = (self.use_unsigned_session, self.aws_access_key_id, self.verify is not None)
         if any(more) or not self.use_ssl:
             return super().get_client()

@@ -12,7 +12,14 @@ import sqlalchemy as sa
 from batch_pipeline.inventory.connection import transaction
 from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, is_any_of, job
 from batch_pipeline.model.backfill import backfill_key, backfill_name
-from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, BatchStatus
+from batch_pipeline.model.batch import (
+    AttemptStatus,
+    Batch,
+    BatchState,
+    BatchStatus,
+    late_key,
+    parse_late_key,
+)
 from batch_pipeline.model.errors import BatchSupersededError
 from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange, IdRuns
 from batch_pipeline.model.job import JobKind
@@ -319,7 +326,7 @@ def planned_ids(connection: sa.Connection, planned_batch: Batch) -> IdRuns | Non
 
 
 def label_from_row(row: sa.Row[Any]) -> str:
-    """Return the partition key of a batch, or a name with its job if it is no partition.
+    """Return the partition key of a stream's batch; ranges of negative ids have none.
 
     The row is as for `batch_from_row`, with `kind` and `stream` of the job.
     """
@@ -329,18 +336,19 @@ def label_from_row(row: sa.Row[Any]) -> str:
         return row_batch.label
     if kind is JobKind.BACKFILL:
         return backfill_key(backfill_name(row.stream, row.name), row_batch.id_range)
-    return f"{row_batch.label} of {row.name}"
+    return late_key(row_batch.id)
 
 
 def matches_labels(labels: Collection[str]) -> sa.ColumnElement[bool]:
-    """Build a condition on the first ids of batches with these labels.
+    """Build a condition on the first ids, or the ids, of batches with these labels.
 
     Batches of several jobs may have the same first id, so compare `label_from_row` of the result.
     """
+    late_ids = [number for label in labels if (number := parse_late_key(label)) is not None]
     matches = (_FIRST_ID.match(label.rpartition(":")[2]) for label in labels)
     firsts = {int(match[1]) for match in matches if match is not None}
     first_ids = sorted(first for first in firsts if MIN_ID <= first <= MAX_ID)
-    return is_any_of(batch.c.first_id, first_ids)
+    return sa.or_(is_any_of(batch.c.first_id, first_ids), is_any_of(batch.c.id, late_ids))
 
 
 def live_parts(

@@ -77,9 +77,11 @@ class ChangeFeed:
         with transaction(self.engine) as connection:
             return {row.batch_id: row.at for row in connection.execute(query)}
 
-    def since(self, stream: str, kind: JobKind, cursors: Mapping[int, Cursor]) -> Changes:
-        """Read what jobs of a kind planned and published after their cursors (default: all)."""
-        jobs = sa.select(job.c.id, job.c.publish_count).where(_is_job_of(stream, kind))
+    def since(
+        self, stream: str, kinds: Sequence[JobKind], cursors: Mapping[int, Cursor]
+    ) -> Changes:
+        """Read what jobs of some kinds planned and published after their cursors (default: all)."""
+        jobs = sa.select(job.c.id, job.c.publish_count).where(_is_job_of(stream, kinds))
         with transaction(self.engine) as connection:
             counts = {row.id: row.publish_count for row in connection.execute(jobs)}
             previous = {job_id: cursors.get(job_id, Cursor()) for job_id in counts}
@@ -107,8 +109,8 @@ class ChangeFeed:
             },
         )
 
-    def due(self, stream: str, kind: JobKind) -> Iterator[BatchStatus]:
-        """Read the planned and interrupted batches of jobs of a kind, oldest first.
+    def due(self, stream: str, kinds: Sequence[JobKind]) -> Iterator[BatchStatus]:
+        """Read the planned and interrupted batches of jobs of some kinds, oldest first.
 
         Leaves out paused jobs. Reads page by page, each in its own transaction.
         """
@@ -118,7 +120,7 @@ class ChangeFeed:
                 sa.select(batch_state.c.batch_id)
                 .join(job, job.c.id == batch_state.c.job_id)
                 .where(
-                    _is_job_of(stream, kind),
+                    _is_job_of(stream, kinds),
                     sa.not_(is_paused()),
                     sa.text(f"batch_state.{UNFINISHED}"),  # as the partial index has it
                     batch_state.c.state.in_(_WAITING),
@@ -149,14 +151,14 @@ class ChangeFeed:
             batch_state.c.state == sa.literal_column(f"'{BatchState.RUNNING}'"),
         )
         query = sa.select(job.c.name).where(
-            _is_job_of(stream, JobKind.BACKFILL), sa.or_(waits, runs)
+            _is_job_of(stream, [JobKind.BACKFILL]), sa.or_(waits, runs)
         )
         with transaction(self.engine) as connection:
             return list(connection.execute(query.order_by(job.c.id)).scalars())
 
 
-def _is_job_of(stream: str, kind: JobKind) -> sa.ColumnElement[bool]:
-    return sa.and_(job.c.stream == stream, job.c.kind == kind)
+def _is_job_of(stream: str, kinds: Sequence[JobKind]) -> sa.ColumnElement[bool]:
+    return sa.and_(job.c.stream == stream, job.c.kind.in_(kinds))
 
 
 def _planned(

@@ -6,7 +6,6 @@ Also detects an inventory that was restored from a backup, and pauses its stream
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, TypeAlias
 
 import sqlalchemy as sa
@@ -30,7 +29,7 @@ from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, BatchSt
 from batch_pipeline.model.errors import InvalidValueError, JobPausedError
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.id_range import IdRange
-from batch_pipeline.model.job import Job, JobKind, JobReport, check_storable
+from batch_pipeline.model.job import Job, JobReport, check_storable
 from batch_pipeline.model.manifest_file import HELD
 
 RETRIED_STATES = (BatchState.FAILED, BatchState.DEAD, BatchState.CANCELLED)
@@ -334,21 +333,6 @@ class RunEnds:
                 connection, sa.and_(is_of_run, _is_cancellable(run_id))
             )
         return Cancelled(batches=idle + attempts, attempts=attempts)
-
-    def late_batches(self, stream: str, planned_before: datetime) -> list[int]:
-        """Return the ids of a stream's unsplit late batches planned up to a time."""
-        query = (
-            sa.select(batch.c.id)
-            .join(job)
-            .where(
-                job.c.stream == stream,
-                job.c.kind == JobKind.LATE,
-                batch.c.planned_at <= planned_before,
-                batch.c.superseded_at.is_(None),
-            )
-        )
-        with transaction(self.engine) as connection:
-            return list(connection.execute(query).scalars())
 
 
 def _is_run_by(run_id: str) -> sa.ColumnElement[bool]:

@@ -128,9 +128,10 @@ class TargetLoads:
     def in_all_targets(
         self, stream: str, targets: Sequence[str], after: int
     ) -> Iterator[LoadedGeneration]:
-        """Read the batches of a stream's job that all targets have, oldest load first.
+        """Read the batches of a stream that all targets have, oldest load first.
 
-        At least one of their loads has an id above `after`. Reads page by page.
+        At least one of their loads has an id above `after`. Leaves out backfills. Reads page by
+        page.
         """
         is_loaded = sa.and_(
             load.c.stream == stream,
@@ -145,7 +146,7 @@ class TargetLoads:
             .group_by(load.c.attempt_id)
             .having(sa.func.count() == len(set(targets)))
         )
-        own = newest_generations(stream).where(job.c.kind == JobKind.INCREMENTAL)
+        own = newest_generations(stream).where(job.c.kind != JobKind.BACKFILL)
         while True:
             page = complete.having(last > after).order_by(last).limit(_PAGE).subquery()
             query = own.join(page, page.c.attempt_id == attempt.c.id).add_columns(page.c.last)

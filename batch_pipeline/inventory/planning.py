@@ -36,6 +36,8 @@ from batch_pipeline.model.batch import (
     AttemptStatus,
     Batch,
     BatchStatus,
+    late_key,
+    parse_late_key,
     parse_partition_key,
 )
 from batch_pipeline.model.errors import (
@@ -133,6 +135,9 @@ class PlannedBatches:
             UnknownBatchError: there is no such batch.
             BatchSupersededError: the batch was split; the message names its parts.
         """
+        batch_id = parse_late_key(key)
+        if batch_id is not None:
+            return self._late_batch(stream, key, batch_id)
         try:
             id_range = parse_partition_key(key)
         except InvalidValueError as error:
@@ -149,14 +154,25 @@ class PlannedBatches:
             raise BatchSupersededError(stream, key, tuple(part.key for part in parts))
         raise UnknownBatchError.of_partition(stream, key)
 
+    def _late_batch(self, stream: str, key: str, batch_id: int) -> Batch:
+        condition = sa.and_(_is_late(stream), batch.c.id >= batch_id)
+        query = sa.select(*BATCH_ROW).join(job).where(condition, batch.c.id == batch_id)
+        with transaction(self.engine) as connection:
+            row = connection.execute(query).one_or_none()
+            if row is None:
+                raise UnknownBatchError.of_partition(stream, key)
+            if row.superseded_at is None:
+                return batch_from_row(row)
+            parts = live_parts(connection, condition, batch_from_row(row).id_range)
+        raise BatchSupersededError(stream, key, tuple(late_key(part.id) for part in parts))
+
     def batch_of_item(self, stream: str, item_id: int) -> Batch | None:
         """Find the batch of a stream that contains an item: a list of late items, or a range."""
         late = (
             sa.select(*BATCH_ROW)
             .join(job)
             .where(
-                job.c.stream == stream,
-                job.c.kind == JobKind.LATE,
+                _is_late(stream),
                 batch.c.superseded_at.is_(None),
                 batch.c.first_id <= item_id,
                 batch.c.last_id >= item_id,
@@ -182,8 +198,8 @@ class PlannedBatches:
 
     def late_statuses(self, stream: str) -> list[BatchStatus]:
         """Read the unsplit batches of a stream's late arrivals, in id order."""
-        is_late = (job.c.stream == stream, job.c.kind == JobKind.LATE)
-        return batch_states.read_statuses(self.engine, *is_late, batch.c.superseded_at.is_(None))
+        is_live = batch.c.superseded_at.is_(None)
+        return batch_states.read_statuses(self.engine, _is_late(stream), is_live)
 
     def backlog(self, table: MetaTable) -> tuple[int, int]:
         """Count a stream's items above the bookmark and their weight in bytes."""
@@ -260,6 +276,10 @@ def _without_short_tail(cuts: Iterable[Cut], limits: Limits) -> Iterator[Cut]:
     for cut in cuts:
         if cut.closed or cut.weight >= limits.min_weight:
             yield cut
+
+
+def _is_late(stream: str) -> sa.ColumnElement[bool]:
+    return sa.and_(job.c.stream == stream, job.c.kind == JobKind.LATE)
 
 
 def _live_ranges(stream: str) -> sa.Select[Any]:

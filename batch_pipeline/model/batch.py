@@ -141,6 +141,28 @@ def parse_partition_key(key: str) -> IdRange:
     return IdRange(first_id=int(match[1]), last_id=int(match[2]))
 
 
+_LATE_KEY = re.compile(r"late-([0-9]{8}|[1-9][0-9]{8,17})")
+
+
+def late_key(batch_id: int) -> str:
+    """Format the id of a batch of late arrivals as a partition key.
+
+    Such a batch is a list of ids within ranges that have keys already, so its range names nothing.
+    """
+    return f"late-{batch_id:08d}"
+
+
+def stream_batch_key(batch: Batch, stream: str) -> str:
+    """Return the partition key of a batch of a stream's own job, or of its late arrivals."""
+    return batch.label if batch.job == stream else late_key(batch.id)
+
+
+def parse_late_key(key: str) -> int | None:
+    """Return the batch id of a key that `late_key` wrote, None for any other text."""
+    match = _LATE_KEY.fullmatch(key)
+    return None if match is None else int(match[1])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRange:
     """One of the two parts that replace a batch."""

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import StrEnum
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from batch_pipeline.model.errors import InvalidValueError
@@ -20,10 +21,19 @@ _GROUP = re.compile(r"[A-Za-z0-9_]+")
 _POOL = re.compile(r"\S+")
 
 
+class Automation(StrEnum):
+    """Default status of sensors and schedules."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DagsterRules:
     """Values of the `dagster` section of a stream file.
 
+    `automation` is None if the code location decides. With `backfills` the stream has an asset for
+    the batches of its backfills.
     `partitions_per_run` is the number of batches per run, `runs_at_once` the number of runs that
     sensors keep queued or running. `schedule` is a cron line in `timezone` for polling the landing;
     without it the landing is polled continuously. `pool` is the Dagster pool that limits the runs.
@@ -34,6 +44,8 @@ class DagsterRules:
         InvalidValueError: Dagster would reject a value.
     """
 
+    automation: Automation | None = None
+    backfills: bool = False
     partitions_per_run: int = 50
     runs_at_once: int = 10
     group: str | None = None

@@ -54,7 +54,9 @@ def backfill(place: Workplace, job: str) -> dict[str, Any]:
 @pytest.fixture
 def place(workplace: Workplace, warm_spark: str) -> Workplace:
     """A stream `orders` whose six files of one record are published in two batches."""
-    workplace.write_stream("orders", batch={"max_count": 3}, dagster={"partitions_per_run": 3})
+    workplace.write_stream(
+        "orders", batch={"max_count": 3}, dagster={"partitions_per_run": 3, "backfills": True}
+    )
     workplace.land("orders", FILES)
     warm = workplace.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
     warm.done("run")
@@ -135,14 +137,14 @@ class Live:
     process: "subprocess.Popen[str]"
 
     def start(self, **config: Any) -> str:
-        """Start the Dagster job `plan_backfill` as the Launchpad does, and give the run's id."""
+        """Start the Dagster job that plans backfills as the Launchpad does; return the run's id."""
         [entry] = ask(self.port, WORKSPACE, {})["workspaceOrError"]["locationEntries"]
         [repository] = entry["locationOrLoadError"]["repositories"]
         parameters = {
             "selector": {
                 "repositoryLocationName": entry["name"],
                 "repositoryName": repository["name"],
-                "jobName": "plan_backfill",
+                "jobName": "batch_pipeline_plan_backfill",
             },
             "runConfigData": {
                 "ops": {"plan_or_estimate": {"config": {"stream": "orders", **config}}}

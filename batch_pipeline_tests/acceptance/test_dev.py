@@ -222,7 +222,7 @@ def test_plain_dagster_dev_loads_the_project_and_stops(workplace: Workplace) -> 
     assert location["__typename"] == "RepositoryLocation", location
     [repository] = location["repositories"]
     keys = {tuple(node["assetKey"]["path"]) for node in repository["assetNodes"]}
-    assets = {"meta_table", "batches", "backfill", "late"}
+    assets = {"files", "batches"}
     assert keys == {(STREAM, asset) for asset in assets}
     assert any("postgres" in line for line in names(workplace.processes()))
     assert (workplace.home / "postgres" / "PG_VERSION").exists()

@@ -152,7 +152,7 @@ def test_importing_everything_opens_nothing(workplace: Workplace) -> None:
     )
     assert imported.returncode == 0, imported.stderr
     assert json.loads(imported.stdout) == {
-        "keys": ["orders/backfill", "orders/batches", "orders/late", "orders/meta_table"],
+        "keys": ["orders/batches", "orders/files"],
         "children": [],
         "connections": 0,
         "threads": [],

@@ -8,9 +8,9 @@ import pytest
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.defs.names import LAUNCH_TAG, batches_job, partitions, run_tags
+from batch_pipeline.defs.names import LAUNCH_TAG, encode_job, partitions_of, run_tags
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.defs.sensors.new_files import new_files_sensor
+from batch_pipeline.defs.sensors.batches import new_files_sensor
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.acceptance.sandbox import Workplace, manifests
 from batch_pipeline_tests.inventory.invariants import check_invariants
@@ -101,10 +101,10 @@ def test_run_that_was_launched_before_leaves_alone_what_was_called_off(
     for name, text in place.environment.items():
         monkeypatch.setenv(name, text)
     one = Pipeline.from_environment(place.environment).stream("orders")
-    encode = build_definitions([one]).resolve_job_def(batches_job(one))
+    encode = build_definitions([one]).resolve_job_def(encode_job(one))
     tags = {LAUNCH_TAG: "new", **run_tags(one, FIRST, SECOND)}
     with dg.DagsterInstance.ephemeral() as instance:
-        instance.add_dynamic_partitions(str(partitions(one).name), [FIRST, SECOND])
+        instance.add_dynamic_partitions(str(partitions_of(one.name).name), [FIRST, SECOND])
         for called_off in (database.jobs.pause, database.jobs.cancel):
             called_off("orders")
             assert encode.execute_in_process(instance=instance, tags=tags).success
@@ -227,6 +227,6 @@ def test_jobs_of_the_library_show_weights_as_plain_numbers(
 
 def _tick(sensor: dg.SensorDefinition) -> object:
     with dg.DagsterInstance.ephemeral() as instance:
-        resources = {"pipeline": PipelineResource()}
+        resources = {"batch_pipeline": PipelineResource()}
         with dg.build_sensor_context(instance=instance, resources=resources) as context:
             return sensor(context)

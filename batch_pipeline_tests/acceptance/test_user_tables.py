@@ -12,10 +12,11 @@ import pytest
 import sqlalchemy as sa
 
 from batch_pipeline.app import Pipeline
+from batch_pipeline.defs.names import RANGE_START_TAG
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.defs.sensors.late import late_sensor
-from batch_pipeline.defs.sensors.new_files import new_files_sensor
+from batch_pipeline.defs.sensors.batches import new_files_sensor
 from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.stream import Stream
 from batch_pipeline_tests.acceptance.sandbox import (
     Workplace,
     json_records,
@@ -195,13 +196,13 @@ def test_sensors_launch_new_rows_and_late_ones(
         assert told == [dg.AssetMaterialization, dg.AssetObservation]
         sqlite_feed.place.done("run")
         sqlite_feed.add(2)
-        assert _run_keys(_tick(late_sensor(stream))) == []
+        assert _late_keys(stream) == []
         sqlite_feed.place.done("reconcile")
-        late = _run_keys(_tick(late_sensor(stream)))
+        late = _late_keys(stream)
         assert len(late) == 1
-        assert late == _run_keys(_tick(late_sensor(stream)))
+        assert late == _late_keys(stream)
         sqlite_feed.place.done("run")
-        assert _run_keys(_tick(late_sensor(stream))) == []
+        assert _late_keys(stream) == []
         sqlite_feed.check_complete()
     finally:
         pipeline.close()
@@ -209,11 +210,14 @@ def test_sensors_launch_new_rows_and_late_ones(
 
 def _tick(sensor: dg.SensorDefinition) -> object:
     with dg.DagsterInstance.ephemeral() as instance:
-        resources_of_run = {"pipeline": PipelineResource()}
+        resources_of_run = {"batch_pipeline": PipelineResource()}
         with dg.build_sensor_context(instance=instance, resources=resources_of_run) as context:
             return sensor(context)
 
 
-def _run_keys(result: object) -> list[str | None]:
+def _late_keys(stream: Stream) -> list[str]:
+    """Return the late partition keys that a tick launches."""
+    result = _tick(new_files_sensor(stream))
     assert isinstance(result, dg.SensorResult)
-    return [request.run_key for request in result.run_requests or ()]
+    firsts = [request.tags[RANGE_START_TAG] for request in result.run_requests or ()]
+    return [key for key in firsts if key.startswith("late-")]

@@ -85,7 +85,7 @@ class Stage:
         """
         sensor = self.definitions.resolve_sensor_def(name)
         began = time.perf_counter()
-        resources = {"pipeline": PipelineResource()}
+        resources = {"batch_pipeline": PipelineResource()}
         with dg.build_sensor_context(
             instance=self.instance, cursor=cursor, resources=resources
         ) as context:

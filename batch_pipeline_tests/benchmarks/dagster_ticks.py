@@ -18,7 +18,7 @@ from batch_pipeline_tests.acceptance.ports import free_port
 from batch_pipeline_tests.acceptance.sandbox import wait_until
 from batch_pipeline_tests.benchmarks.dagster_stage import Stage, stage
 
-SENSORS = ("orders_new_files", "orders_backfill", "orders_late")
+SENSORS = ("orders_new_files", "orders_backfill")
 _PAGE = """
 query Page($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode {
   partitionKeysByDimension { name partitionKeys }

@@ -27,7 +27,7 @@ from batch_pipeline_tests.pipeline.load_fixture import (
 from batch_pipeline_tests.seeds import execute, planned, publish
 
 Run = Callable[..., Result]
-AGAIN, LATE = f"2023:{FIRST}", "000000000002-000000000003 of orders.late"
+AGAIN, LATE = f"2023:{FIRST}", "late-00000002"
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def path_of(manifest: Manifest) -> Path:
 
 
 def answers(
-    scene: DefsScene, job: str = "check_streams", **how: Any
+    scene: DefsScene, job: str = "batch_pipeline_check_streams", **how: Any
 ) -> dict[str, dg.AssetCheckEvaluation]:
     """Run a Dagster job and give what its checks say, by `asset.check`; a red one fails the run."""
     found = scene.definitions.resolve_job_def(job)

@@ -17,6 +17,7 @@ from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batch
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.backfill import Backfill, Selection
+from batch_pipeline.model.dagster_settings import Automation
 from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.stream import Stream
 from batch_pipeline_tests.factories import limits
@@ -52,7 +53,7 @@ class DefsScene:
     def tick(self, name: str, cursor: str | None = None) -> dg.SensorResult:
         """Evaluate a sensor and add the partitions that it asks for."""
         sensor = self.definitions.resolve_sensor_def(name)
-        resources = {"pipeline": PipelineResource()}
+        resources = {"batch_pipeline": PipelineResource()}
         with dg.build_sensor_context(
             instance=self.instance, cursor=cursor, resources=resources
         ) as context:
@@ -62,21 +63,14 @@ class DefsScene:
             self.instance.add_dynamic_partitions(add.partitions_def_name, add.partition_keys)
         return result
 
-    def ended(self, name: str, run: dg.DagsterRun) -> str:
-        """Let a sensor of runs' ends hear of a run, and give what it says."""
-        sensor = self.definitions.resolve_sensor_def(name)
-        event = dg.DagsterEvent("PIPELINE_CANCELED", run.job_name)
-        context = dg.build_run_status_sensor_context(
-            sensor_name=name,
-            dagster_event=event,
-            dagster_instance=self.instance,
-            dagster_run=self.run(run),
-            resources={"pipeline": PipelineResource()},
-        )
-        with context:
-            told = sensor(context)
-        assert isinstance(told, dg.SkipReason), told
-        return str(told.skip_message)
+    def tick_run_ends(self) -> str:
+        """Evaluate the sensor of run ends, and return its message."""
+        sensor = self.definitions.resolve_sensor_def("batch_pipeline_run_ends")
+        resources = {"batch_pipeline": PipelineResource()}
+        with dg.build_sensor_context(instance=self.instance, resources=resources) as context:
+            result = sensor(context)
+        assert isinstance(result, dg.SkipReason), result
+        return str(result.skip_message)
 
     def started(self, request: dg.RunRequest) -> dg.DagsterRun:
         """Give a run that is under way and was asked for so."""
@@ -140,7 +134,10 @@ def open_defs_scene(
             pipeline=pipeline,
             stream=stream,
             instance=instance,
-            definitions=build_definitions([stream]),
+            definitions=dg.Definitions.merge(
+                dg.Definitions(executor=dg.in_process_executor),
+                build_definitions([stream], automation=Automation.RUNNING),
+            ),
         )
     pipeline.close()
 
@@ -155,7 +152,7 @@ def write_stream(folder: Path, name: str, *, targets: Mapping[str, Any] | None =
         "batch": {"max_weight": "1KiB", "max_count": 3},
         "encoding": {"format": "jsonl", "compression": "gzip"},
         "storage": {"root": str(folder / "batches")},
-        "dagster": {"partitions_per_run": 2, "runs_at_once": 3},
+        "dagster": {"partitions_per_run": 2, "runs_at_once": 3, "backfills": True},
         "targets": dict(targets or {}),
     }
     path = folder / "streams" / name / "defs.yaml"

@@ -18,7 +18,7 @@ from dagster._core.execution.api import execute_run
 from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.assets.batches import encode_partitions
 from batch_pipeline.defs.assets.partition_events import Materializations
-from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG, partitions
+from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG, partitions_of
 from batch_pipeline.defs.partitions import batches_of
 from batch_pipeline.model.location import to_path
 from batch_pipeline_tests.pipeline.attempt_fixture import TinyEncoder
@@ -88,7 +88,7 @@ def _dying_definitions(pipeline: Pipeline) -> dg.Definitions:
 
     @dg.asset(
         key=BATCHES,
-        partitions_def=partitions(stream),
+        partitions_def=partitions_of(stream.name),
         backfill_policy=dg.BackfillPolicy.multi_run(2),
     )
     def encoded(context: dg.AssetExecutionContext) -> None:

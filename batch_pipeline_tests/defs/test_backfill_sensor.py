@@ -90,7 +90,7 @@ def test_batch_that_is_launched_in_vain_comes_again_after_longer_pauses(scene: D
         cursor = result.cursor
         counts.append(len(result.run_requests or []))
     assert counts == [1, 1, 1, 0, 0, 1, 0, 1]
-    assert "that wait for the next try: 1." in str(scene.tick(SENSOR, cursor).skip_reason)
+    assert "that wait for another attempt: 1." in str(scene.tick(SENSOR, cursor).skip_reason)
 
 
 def test_launches_are_counted_while_their_run_goes_on(scene: DefsScene) -> None:

@@ -19,7 +19,7 @@ from batch_pipeline.cli.run_output import print_error
 from batch_pipeline.config.stream_file import read_stream_file
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.in_process import run_until_idle
-from batch_pipeline.defs.names import meta_table_job
+from batch_pipeline.defs.names import register_job
 from batch_pipeline.defs.partition_sync import SyncState, register_and_plan
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.s3_resource import StoreResource
@@ -77,7 +77,10 @@ def _tick(
     stream: Stream, instance: dg.DagsterInstance, store: S3Resource | None = None
 ) -> dg.SensorResult | dg.SkipReason:
     sensor = build_definitions([stream]).resolve_sensor_def("orders_new_files")
-    resources = {"pipeline": PipelineResource(), "s3": store or StoreResource.of_environment()}
+    resources = {
+        "batch_pipeline": PipelineResource(),
+        "batch_pipeline_s3": store or StoreResource.of_environment(),
+    }
     with dg.build_sensor_context(instance=instance, resources=resources) as context:
         result = sensor(context)
     assert isinstance(result, dg.SensorResult | dg.SkipReason)
@@ -134,7 +137,7 @@ def test_asset_of_the_meta_table_registers_what_is_in_the_bucket(
     stream: Stream, instance: dg.DagsterInstance
 ) -> None:
     """Expect the Dagster job to register both files and to add their partition."""
-    job = build_definitions([stream]).resolve_job_def(meta_table_job(stream))
+    job = build_definitions([stream]).resolve_job_def(register_job(stream))
     assert job.execute_in_process(instance=instance).success
     assert instance.get_dynamic_partitions("orders.batches") == [KEY]
 
@@ -145,9 +148,9 @@ def test_key_that_cannot_be_registered_keeps_no_other_from_being_planned(
     """Expect the tick to plan both files, and the asset to show what is left out."""
     place.put("in/0.csv#bytes=0-9")
     assert _keys(_tick(stream, instance)) == [KEY]
-    job = build_definitions([stream]).resolve_job_def(meta_table_job(stream))
+    job = build_definitions([stream]).resolve_job_def(register_job(stream))
     [shown] = job.execute_in_process(instance=instance).get_asset_materialization_events()
-    assert "0.csv#bytes=0-9" in str(shown.materialization.metadata["landing_trouble"].value)
+    assert "0.csv#bytes=0-9" in str(shown.materialization.metadata["landing_error"].value)
     assert instance.get_dynamic_partitions("orders.batches") == [KEY]
 
 
@@ -202,7 +205,7 @@ def test_looks_that_compare_everything_leave_the_relist_to_its_time(
             ascending,
             instance,
             drain=False,
-            look=look,
+            state=look,
             filesystem=S3FileSystem(lambda: client),
         )
     pipeline.close()
@@ -212,8 +215,8 @@ def test_looks_that_compare_everything_leave_the_relist_to_its_time(
 def test_definitions_of_folders_alone_have_no_store(stream: Stream) -> None:
     """Expect the resource only where a stream lands in a bucket: it takes long to import."""
     on_disk = replace(stream, name="clicks", source=Source(uri="file:///landing"))
-    assert "s3" not in (build_definitions([on_disk]).resources or {})
-    assert "s3" in (build_definitions([on_disk, stream]).resources or {})
+    assert "batch_pipeline_s3" not in (build_definitions([on_disk]).resources or {})
+    assert "batch_pipeline_s3" in (build_definitions([on_disk, stream]).resources or {})
 
 
 def test_resource_tells_where_and_who_but_no_secret(
@@ -223,7 +226,7 @@ def test_resource_tells_where_and_who_but_no_secret(
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
     monkeypatch.setenv("AWS_PROFILE", "landing")
-    store = (build_definitions([stream]).resources or {})["s3"]
+    store = (build_definitions([stream]).resources or {})["batch_pipeline_s3"]
     assert isinstance(store, S3Resource)
     told = {name: value for name, value in store.model_dump().items() if value is not None}
     assert (told["endpoint_url"], told["region_name"]) == ("http://127.0.0.1:1", "eu-central-1")

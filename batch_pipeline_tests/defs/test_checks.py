@@ -6,10 +6,12 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from batch_pipeline.defs.names import LAUNCH_TAG, RANGE_END_TAG, RANGE_START_TAG, batches_key
+from batch_pipeline.defs.names import LAUNCH_TAG, batches_key
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import AttemptStatus
+from batch_pipeline.model.checks import Check, CheckResult
 from batch_pipeline.model.schema import Column, ColumnType, Misfit
+from batch_pipeline.pipeline.verify import Scope, verify_stream
 from batch_pipeline_tests.defs.checks_fixture import (
     answers,
     failed,
@@ -31,6 +33,9 @@ ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
 FIRST, SECOND = "000000000001-000000000003", "000000000004-000000000006"
 
 
+CHECKSUMS = {"resources": {"batch_pipeline_checks": {"config": {"checksums": True}}}}
+
+
 @pytest.fixture
 def scene(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -38,6 +43,15 @@ def scene(
     """The stream `orders` with four planned batches of three items."""
     with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
         yield opened
+
+
+def verdict(scene: DefsScene, check: Check, *, run: int = 1) -> CheckResult:
+    """Evaluate one of the checks that Dagster does not have."""
+    scope = Scope(kinds=scene.batches.kinds, run=run)
+    [result] = verify_stream(
+        scene.database, scene.stream, [check], scope, scene.pipeline.meta_table
+    )
+    return result
 
 
 def test_checks_of_a_stream_without_published_batches_pass_and_say_so(scene: DefsScene) -> None:
@@ -51,11 +65,7 @@ def test_checks_of_a_stream_without_published_batches_pass_and_say_so(scene: Def
         "batches.conservation",
         "batches.part_files",
         "batches.quarantine",
-        "batches.schema_drift",
-        "late.conservation",
-        "late.part_files",
-        "meta_table.backlog",
-        "meta_table.coverage",
+        "files.backlog",
     ]
     assert "nothing to judge yet" in str(found["batches.part_files"].description)
 
@@ -68,9 +78,10 @@ def test_checks_of_published_batches_that_are_in_order_pass(scene: DefsScene) ->
     assert numbers(found["batches.part_files"], "batches_checked", "files_checked") == [4, 4]
     assert numbers(found["batches.part_files"], "size_bytes", "problems") == [400, 0]
     assert numbers(found["batches.quarantine"], "records_read") == [60]
-    assert numbers(found["meta_table.coverage"], "batches_checked", "batches_compared") == [4, 4]
-    assert numbers(found["meta_table.backlog"], "items_unpublished") == [0]
-    assert failed(answers(scene, "check_checksums")) == []
+    coverage = verdict(scene, Check.COVERAGE).numbers
+    assert (coverage["batches_checked"], coverage["batches_compared"]) == (4, 4)
+    assert numbers(found["files.backlog"], "items_unpublished") == [0]
+    assert failed(answers(scene, run_config=CHECKSUMS)) == []
 
 
 def test_missing_part_file_fails_its_check_and_no_other(scene: DefsScene) -> None:
@@ -101,9 +112,9 @@ def test_changed_byte_is_found_by_the_check_that_reads(scene: DefsScene) -> None
     path = path_of(publish_all(scene)[0])
     path.write_bytes(b"X" + path.read_bytes()[1:])
     assert failed(answers(scene)) == []
-    found = answers(scene, "check_checksums")
-    assert failed(found) == ["batches.checksums"]
-    assert "has the SHA-256" in str(found["batches.checksums"].description)
+    found = answers(scene, run_config=CHECKSUMS)
+    assert failed(found) == ["batches.part_files"]
+    assert "has the SHA-256" in str(found["batches.part_files"].description)
 
 
 def test_replaced_generation_is_not_missed(scene: DefsScene) -> None:
@@ -118,10 +129,10 @@ def test_replaced_generation_is_not_missed(scene: DefsScene) -> None:
 def test_scope_bounds_what_is_looked_at(scene: DefsScene) -> None:
     """Expect the newest batches first, as many as were asked for."""
     publish_all(scene)
-    config = {"resources": {"check_scope": {"config": {"newest": 2}}}}
+    config = {"resources": {"batch_pipeline_checks": {"config": {"newest": 2}}}}
     one = answers(scene, run_config=config)["batches.part_files"]
     assert numbers(one, "batches_checked") == [2]
-    everything = {"resources": {"check_scope": {"config": {"newest": 0, "days": 0}}}}
+    everything = {"resources": {"batch_pipeline_checks": {"config": {"newest": 0}}}}
     one = answers(scene, run_config=everything)["batches.part_files"]
     assert numbers(one, "batches_checked") == [4]
 
@@ -176,13 +187,13 @@ def test_schema_that_changed_with_the_newest_batch_warns(scene: DefsScene) -> No
     misfit = Misfit(column=note, item_id=4, location="file:///landing/orders-0004.csv", line=7)
     scene.database.schemas.widen("orders", [note], text_source=True, because=[misfit])
     publish(scene, batches[1], schema_version=2)
-    one = answers(scene)["batches.schema_drift"]
-    assert (one.passed, one.severity) == (False, WARN)
-    said = str(one.description)
+    result = verdict(scene, Check.SCHEMA_DRIFT)
+    assert not result.passed
+    said = result.sentence
     assert f"batch {SECOND} has schema version 2, batch {FIRST} version 1" in said
     assert "added `note` (string), first in file:///landing/orders-0004.csv, line 7" in said
     publish(scene, batches[2], schema_version=2)
-    assert answers(scene)["batches.schema_drift"].passed
+    assert verdict(scene, Check.SCHEMA_DRIFT).passed
 
 
 def test_run_sees_a_schema_change_amid_its_batches(scene: DefsScene) -> None:
@@ -194,11 +205,8 @@ def test_run_sees_a_schema_change_amid_its_batches(scene: DefsScene) -> None:
     )
     publish(scene, batches[1], schema_version=2)
     publish(scene, batches[2], schema_version=2)
-    scene.tick("orders_new_files")
-    tags = {LAUNCH_TAG: "new", RANGE_START_TAG: FIRST, RANGE_END_TAG: SECOND}
-    found = answers(scene, "orders_encode", tags=tags)
-    assert failed(found) == ["batches.schema_drift"]
-    assert answers(scene)["batches.schema_drift"].passed
+    assert not verdict(scene, Check.SCHEMA_DRIFT, run=2).passed
+    assert verdict(scene, Check.SCHEMA_DRIFT).passed
 
 
 def test_batch_that_waits_for_too_long_warns(scene: DefsScene) -> None:
@@ -206,8 +214,8 @@ def test_batch_that_waits_for_too_long_warns(scene: DefsScene) -> None:
     late = "UPDATE batch_pipeline.batch SET planned_at = now() - interval '5 hours' "
     execute(scene.database, late + "WHERE first_id = 4")
     found = answers(scene)
-    assert failed(found) == ["meta_table.backlog"]
-    one = found["meta_table.backlog"]
+    assert failed(found) == ["files.backlog"]
+    one = found["files.backlog"]
     assert (one.severity, numbers(one, "items_unpublished")) == (WARN, [12])
     assert "the oldest for 5 hours; allowed: 60 minutes" in str(one.description)
     assert f"batch {SECOND}, planned 5 hours ago" in str(one.description)
@@ -219,7 +227,7 @@ def test_item_without_a_batch_that_waits_for_too_long_warns(scene: DefsScene) ->
     register(scene.database, 1, first=13)
     old = "UPDATE batch_pipeline.item SET registered_at = now() - interval '3 days' WHERE id = 13"
     execute(scene.database, old)
-    one = answers(scene)["meta_table.backlog"]
+    one = answers(scene)["files.backlog"]
     assert (one.passed, numbers(one, "items_unpublished")) == (False, [1])
     assert "the oldest for 3 days" in str(one.description)
     assert "items that no batch has yet" in str(one.description)
@@ -231,7 +239,7 @@ def test_batch_that_is_failed_for_too_long_warns(scene: DefsScene) -> None:
         scene.database.attempts.fail(attempt, "line 3 is no csv", AttemptStatus.FAILED)
     assert failed(answers(scene)) == []
     execute(scene.database, "UPDATE batch_pipeline.attempt SET finished_at = now() - interval '2h'")
-    one = answers(scene)["meta_table.backlog"]
+    one = answers(scene)["files.backlog"]
     assert (one.passed, numbers(one, "batches_stuck")) == (False, [1])
     assert f"batch {FIRST} (line 3 is no csv)" in str(one.description)
 
@@ -239,11 +247,9 @@ def test_batch_that_is_failed_for_too_long_warns(scene: DefsScene) -> None:
 def test_item_that_its_published_batch_did_not_see_warns(scene: DefsScene) -> None:
     """Expect the id and the command that plans it; nothing is planned by the check."""
     publish(scene, scene.database.batches.batch("orders", FIRST), unseen=1)
-    found = answers(scene)
-    assert failed(found) == ["meta_table.coverage"]
-    one = found["meta_table.coverage"]
-    assert (one.severity, numbers(one, "items_late")) == (WARN, [1])
-    assert "items 3, which appeared after their ids had been planned" in str(one.description)
+    result = verdict(scene, Check.COVERAGE)
+    assert (result.passed, result.is_severe, result.numbers["items_late"]) == (False, False, 1)
+    assert "items 3, which appeared after their ids had been planned" in result.sentence
     assert scene.database.batches.late_statuses("orders") == []
 
 
@@ -269,9 +275,9 @@ def test_ranges_that_do_not_tile_warn(scene: DefsScene, statement: str, said: st
     drop = "ALTER TABLE batch_pipeline.batch DROP CONSTRAINT batch_ranges_do_not_overlap"
     execute(scene.database, drop)
     execute(scene.database, statement)
-    one = answers(scene)["meta_table.coverage"]
-    assert not one.passed
-    assert said in str(one.description)
+    result = verdict(scene, Check.COVERAGE)
+    assert not result.passed
+    assert said in result.sentence
 
 
 def test_run_that_encodes_answers_the_cheap_checks_in_its_own_step(scene: DefsScene) -> None:
@@ -283,7 +289,6 @@ def test_run_that_encodes_answers_the_cheap_checks_in_its_own_step(scene: DefsSc
         "batches.conservation",
         "batches.part_files",
         "batches.quarantine",
-        "batches.schema_drift",
     ]
     assert failed(found) == ["batches.part_files"]
 
@@ -292,7 +297,7 @@ def test_good_run_hides_no_damage_that_is_on_record(
     scene: DefsScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Expect a run to look further back than at its own batch once a check is red."""
-    monkeypatch.setattr("batch_pipeline.defs.checks._FEW", 1)
+    monkeypatch.setattr("batch_pipeline.defs.checks._RECENT_BATCHES", 1)
     path = path_of(publish_all(scene)[0])
     scene.tick("orders_new_files")
     path.unlink()
@@ -315,7 +320,7 @@ def test_run_with_a_failed_batch_still_answers(scene: DefsScene) -> None:
     assert not result.success
     found = said_in(scene, result.run_id)
     assert failed(found) == []
-    assert len(found) == 4
+    assert len(found) == 3
 
 
 def test_materializing_by_hand_answers_without_steps_for_checks(scene: DefsScene) -> None:
@@ -330,4 +335,4 @@ def test_materializing_by_hand_answers_without_steps_for_checks(scene: DefsScene
         tags={LAUNCH_TAG: "new"},
     )
     assert result.success
-    assert len(said_in(scene, result.run_id)) == 4
+    assert len(said_in(scene, result.run_id)) == 3

@@ -29,7 +29,7 @@ attributes:
   stream: {name}
   source: {{uri: ./landing}}
 """
-SHARED_SENSORS = ["cancelled_runs", "failed_runs"]
+SHARED_SENSORS = ["batch_pipeline_run_ends"]
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_components_of_a_project_have_what_they_share_once(
     names = sensor_names(definitions)
     assert {"orders_new_files", "refunds_new_files", "visits_new_files"} <= {*names}
     assert [name for name in names if name in SHARED_SENSORS] == SHARED_SENSORS
-    assert definitions.resolve_job_def("plan_backfill").name == "plan_backfill"
+    assert definitions.resolve_job_def("batch_pipeline_reconcile")
 
 
 def test_component_leaves_the_executor_of_a_project_alone(

@@ -39,7 +39,7 @@ def test_dg_list_components_finds_the_stream_of_an_installed_package(project: Dg
     components = {one["key"]: one["summary"] for one in json.loads(listed.stdout)["items"]}
     ours = {key: text for key, text in components.items() if key.startswith("batch_pipeline")}
     assert list(ours) == [COMPONENT]
-    assert ours[COMPONENT].startswith("Files that land in a folder")
+    assert ours[COMPONENT].startswith("Files of a folder")
 
 
 def test_dg_check_defs_of_scaffolded_streams_is_green(project: DgProject) -> None:
@@ -55,13 +55,12 @@ def test_dg_list_defs_has_both_streams_and_what_they_share_once(project: DgProje
     assert listed.returncode == 0, listed.stdout + listed.stderr
     found = json.loads(listed.stdout)
     assets = {one["asset_key"] for one in found["assets"]}
-    assert {"sales/batches", "sales/meta_table", "refunds.v2/batches"} <= assets
+    assert {"sales/batches", "sales/files", "refunds.v2/batches"} <= assets
     for kind, name in [
-        ("jobs", "plan_backfill"),
-        ("sensors", "failed_runs"),
-        ("sensors", "cancelled_runs"),
-        ("resources", "pipeline"),
-        ("resources", "spark"),
+        ("jobs", "batch_pipeline_reconcile"),
+        ("sensors", "batch_pipeline_run_ends"),
+        ("resources", "batch_pipeline"),
+        ("resources", "batch_pipeline_spark"),
     ]:
         assert [one["name"] for one in found[kind]].count(name) == 1
 

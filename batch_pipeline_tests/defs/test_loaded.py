@@ -93,7 +93,7 @@ def run_asset(scene: DefsScene, first: str, last: str) -> dg.ExecuteInProcessRes
         instance=scene.instance,
         selection=[loaded_key(scene.stream)],
         tags={RANGE_START_TAG: first, RANGE_END_TAG: last},
-        resources={"pipeline": PipelineResource()},
+        resources={"batch_pipeline": PipelineResource()},
         raise_on_error=False,
     )
 
@@ -205,7 +205,8 @@ def test_loaded_partition_of_a_batch_that_is_not_published_stays_grey(scene: Def
 
     assert not ended.success
     [failure] = [event for event in ended.all_events if event.event_type_value == "STEP_FAILURE"]
-    assert f"{FOURTH} is not published" in str(failure.step_failure_data.error_display_string)
+    message = f"Not published, so there is nothing to load: {FOURTH}."
+    assert message in str(failure.step_failure_data.error_display_string)
     assert green(scene) == []
 
 

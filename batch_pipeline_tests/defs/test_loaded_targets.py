@@ -52,7 +52,7 @@ def test_load_into_a_target_that_somebody_else_loads_holds_up_no_other(
 ) -> None:
     """Expect the step to wait for the one after it has loaded into the other."""
     monkeypatch.setattr("batch_pipeline.defs.assets.loaded._PAUSE_SECONDS", 0)
-    monkeypatch.setattr("batch_pipeline.defs.assets.loaded._MOST_WAITS", 1)
+    monkeypatch.setattr("batch_pipeline.defs.assets.loaded._MAX_WAITS", 1)
     targets = {name: target(tmp_path / name, EAGER) for name in ("busy", "good")}
     with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as scene:
         publish_next(scene, tmp_path, 0)

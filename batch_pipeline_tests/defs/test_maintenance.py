@@ -10,6 +10,7 @@ import pytest
 
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.dagster_settings import Automation
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.model.stream import Storage, Stream
 from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
@@ -74,12 +75,12 @@ def ran(
 
 def collected(scene: DefsScene, *streams: Stream, **config: Any) -> dg.ExecuteInProcessResult:
     """Run `collect_garbage`."""
-    return ran(scene, "collect_garbage", "collect_of_streams", *streams, **config)
+    return ran(scene, "batch_pipeline_collect_garbage", "collect_of_streams", *streams, **config)
 
 
 def reconciled(scene: DefsScene, *streams: Stream, **config: Any) -> dg.ExecuteInProcessResult:
     """Run `reconcile`."""
-    return ran(scene, "reconcile", "reconcile_streams", *streams, **config)
+    return ran(scene, "batch_pipeline_reconcile", "reconcile_streams", *streams, **config)
 
 
 def facts(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
@@ -130,7 +131,7 @@ def test_maintenance_takes_the_streams_that_are_named(scene: DefsScene, tmp_path
     assert len(left.there()) == 8
     with pytest.raises(dg.Failure, match=r"'order'.*idle, orders"):
         build_definitions([idle, scene.stream]).resolve_job_def(
-            "collect_garbage"
+            "batch_pipeline_collect_garbage"
         ).execute_in_process(
             instance=scene.instance,
             run_config={"ops": {"collect_of_streams": {"config": {"streams": ["order"]}}}},
@@ -174,8 +175,10 @@ def test_reconcile_of_a_stream_of_which_nothing_was_planned_finds_nothing(
 def test_maintenance_schedules_run_by_default_and_ask_for_one_run(scene: DefsScene) -> None:
     """Expect one run for all streams, at different minutes, deleting for good."""
     other = stream(name="clicks")
-    repository = build_definitions([scene.stream, other]).get_repository_def()
-    mine = {"reconcile_hourly", "collect_garbage_daily"}
+    repository = build_definitions(
+        [scene.stream, other], automation=Automation.RUNNING
+    ).get_repository_def()
+    mine = {"batch_pipeline_reconcile_hourly", "batch_pipeline_collect_garbage_daily"}
     schedules = {one.name: one for one in repository.schedule_defs if one.name in mine}
     assert schedules.keys() == mine
     for schedule in schedules.values():

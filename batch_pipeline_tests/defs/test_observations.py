@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from batch_pipeline.defs.metadata import batch_metadata
-from batch_pipeline.defs.names import meta_table_key
+from batch_pipeline.defs.names import files_key
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.defs.checks_fixture import publish, publish_all
 from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
@@ -41,13 +41,13 @@ def observed(scene: DefsScene) -> list[dict[str, Any]]:
 
 def values(event: dg.AssetObservation) -> dict[str, Any]:
     """Give the metadata of an event without what it is wrapped in."""
-    assert event.asset_key == meta_table_key_of_orders()
+    assert event.asset_key == files_key_of_orders()
     return {name: value.value for name, value in event.metadata.items()}
 
 
-def meta_table_key_of_orders() -> dg.AssetKey:
+def files_key_of_orders() -> dg.AssetKey:
     """Key of the asset that is observed."""
-    return dg.AssetKey(["orders", "meta_table"])
+    return dg.AssetKey(["orders", "files"])
 
 
 def test_sensor_observes_where_the_stream_stands(scene: DefsScene) -> None:
@@ -61,7 +61,7 @@ def test_sensor_observes_where_the_stream_stands(scene: DefsScene) -> None:
     assert (told["batches_published"], told["batches_planned"]) == (1, 4)
     assert (told["bookmark"], told["ceiling"]) == (13, 13)
     assert told["oldest_unpublished_seconds"] > 0
-    assert told["last_batches"].startswith("last batches: 1,")
+    assert told["pace"].startswith("last batches: 1,")
 
 
 def test_sensor_says_nothing_twice(scene: DefsScene) -> None:
@@ -86,7 +86,7 @@ def test_run_observes_after_it_has_materialized(scene: DefsScene) -> None:
     result = job.execute_in_process(instance=scene.instance)
     kinds = [event.event_type_value for event in result.all_events]
     assert kinds.index("ASSET_MATERIALIZATION") < kinds.index("ASSET_OBSERVATION")
-    [record] = scene.instance.fetch_observations(meta_table_key(scene.stream), limit=5).records
+    [record] = scene.instance.fetch_observations(files_key(scene.stream), limit=5).records
     assert record.asset_observation is not None
     assert values(record.asset_observation)["items"] == 12
 
@@ -96,14 +96,14 @@ def test_batch_shows_its_columns_rows_and_part_files_as_tables() -> None:
     parts = tuple(part_file(f"orders-{number}.jsonl.gz") for number in range(201))
     one = manifest(part_files=parts, schema=record_schema("order_id", "city"))
     told = batch_metadata(one, "file:///batches/manifests/one.json", 2.0)
-    assert told["dagster/row_count"] == 1_005
+    assert told["dagster/partition_row_count"] == 1_005
     schema = told["dagster/column_schema"]
     assert [(column.name, column.type) for column in schema.columns] == [
         ("order_id", "integer"),
         ("city", "integer"),
     ]
-    files = told["part_file_list"]
-    assert len(files.records) == 200
+    files = told["part_files"]
+    assert len(files.records) == 100
     assert files.records[0].data == {
         "part_file": "orders-0.jsonl.gz",
         "records": 5,
@@ -118,8 +118,8 @@ def test_batch_in_s3_shows_uris() -> None:
     told = batch_metadata(
         manifest(part_files=(part_file(uri=uri),)), "s3://bucket/batches/manifests/one.json", 2.0
     )
-    assert told["manifest"] == dg.MetadataValue.text("s3://bucket/batches/manifests/one.json")
-    assert told["part_file_list"].records[0].data["part_file"] == uri
+    assert told["dagster/uri"] == "s3://bucket/batches/manifests/one.json"
+    assert told["part_files"].records[0].data["part_file"] == uri
 
 
 def test_partition_lists_its_source_files_also_when_it_is_reported_later(

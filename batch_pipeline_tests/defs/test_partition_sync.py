@@ -14,12 +14,10 @@ from batch_pipeline.defs.partition_sync import (
     SyncPlan,
     SyncState,
     register_and_plan,
-    sync_backfills,
-    sync_batches,
+    sync_partitions,
 )
 from batch_pipeline.defs.partitions import PartitionedAsset
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.job import JobKind
 from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene, ranges
 from batch_pipeline_tests.inventory.meta_tables.user_tables import recorded
 from batch_pipeline_tests.seeds import claimed, execute, publish
@@ -80,8 +78,8 @@ def test_partition_that_was_removed_by_hand_comes_back(scene: DefsScene) -> None
 
 
 def _new_keys(scene: DefsScene, look: SyncState) -> list[str]:
-    found = register_and_plan(scene.pipeline, scene.stream, scene.instance, drain=False, look=look)
-    return list(found.known.new_keys)
+    found = register_and_plan(scene.pipeline, scene.stream, scene.instance, drain=False, state=look)
+    return list(found.sync.new_keys)
 
 
 def test_event_of_a_lost_tick_is_told_again(scene: DefsScene) -> None:
@@ -204,8 +202,7 @@ def _land(scene: DefsScene, *, up_to: int) -> None:
 
 
 def _known(scene: DefsScene, asset: PartitionedAsset, look: SyncState) -> SyncPlan:
-    ask = sync_batches if asset.kind is JobKind.INCREMENTAL else sync_backfills
-    return ask(scene.pipeline, scene.stream, scene.instance, look)
+    return sync_partitions(scene.pipeline, scene.stream, asset, scene.instance, look)
 
 
 def _generation(event: dg.AssetMaterialization) -> tuple[str | None, int]:

@@ -30,7 +30,7 @@ def scene(
 
 def planned(scene: DefsScene, **config: Any) -> dg.ExecuteInProcessResult:
     """Run the job with a config."""
-    job = scene.definitions.resolve_job_def("plan_backfill")
+    job = scene.definitions.resolve_job_def("batch_pipeline_plan_backfill")
     words: dict[str, Any] = {"stream": "orders", "name": "2023", **config}
     return job.execute_in_process(
         instance=scene.instance,

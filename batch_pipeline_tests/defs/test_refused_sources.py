@@ -1,6 +1,6 @@
 """Batches whose files a store refuses: neighbours go on, and nobody has to launch them again."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,14 +9,20 @@ import dagster as dg
 import pytest
 
 from batch_pipeline.defs.assets.batches import encode_partitions
-from batch_pipeline.defs.assets.late import encode_late
-from batch_pipeline.defs.assets.partition_events import Materializations
+from batch_pipeline.defs.assets.partition_events import NOTHING, Materializations
 from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.errors import PipelineError, SourceRefusedError, SourceUnavailableError
+from batch_pipeline.model.batch import late_key
+from batch_pipeline.model.errors import (
+    BatchSupersededError,
+    PipelineError,
+    SourceRefusedError,
+    SourceUnavailableError,
+    UnknownBatchError,
+)
 from batch_pipeline.model.location import to_path
 from batch_pipeline.pipeline.attempt import EncodeContext
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene, ranges
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.pipeline.attempt_fixture import Step, TinyEncoder
 from batch_pipeline_tests.seeds import execute
@@ -41,7 +47,7 @@ def scene(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[DefsScene]:
     """The stream `orders` with four batches that Dagster knows."""
-    monkeypatch.setattr("batch_pipeline.defs.assets.partition_events._MOST_REPEATS", 0)
+    monkeypatch.setattr("batch_pipeline.defs.assets.partition_events._MAX_RETRIES", 0)
     with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
         opened.tick("orders_new_files")
         yield opened
@@ -56,8 +62,10 @@ def _workshop(scene: DefsScene, *script: Step) -> EncodeContext:
     return replace(scene.pipeline.encode_context(scene.stream, no_session), encoder=encoder)
 
 
-def _encoded(scene: DefsScene, *script: Step) -> Mapping[str, PipelineError]:
-    """Run all four partitions with an encoder that follows a script; give what failed."""
+def _encoded(
+    scene: DefsScene, *script: Step, keys: Sequence[str] = KEYS
+) -> Mapping[str, PipelineError]:
+    """Run partitions with an encoder that follows a script; return what failed."""
     found: dict[str, PipelineError] = {}
     workshop, asset = _workshop(scene, *script), scene.batches
 
@@ -66,7 +74,7 @@ def _encoded(scene: DefsScene, *script: Step) -> Mapping[str, PipelineError]:
         published = Materializations(context)
         found.update(encode_partitions(published, workshop, scene.database, asset))
 
-    tags = {RANGE_START_TAG: KEYS[0], RANGE_END_TAG: KEYS[-1]}
+    tags = {RANGE_START_TAG: keys[0], RANGE_END_TAG: keys[-1]}
     dg.materialize([encoded], instance=scene.instance, tags=tags, raise_on_error=False)
     return found
 
@@ -85,8 +93,8 @@ def test_store_that_is_away_stops_the_run(scene: DefsScene) -> None:
     assert scene.states("orders") == ["published", "interrupted", "planned", "planned"]
 
 
-def _late(scene: DefsScene, *item_ids: int) -> None:
-    """Let audits have found published items, each on its own."""
+def _late(scene: DefsScene, *item_ids: int) -> list[str]:
+    """Plan a late batch of each item, and return their partition keys."""
     execute(
         scene.database,
         "INSERT INTO batch_pipeline.job (name, meta_table, kind, stream, parent_id) "
@@ -95,6 +103,9 @@ def _late(scene: DefsScene, *item_ids: int) -> None:
     )
     for item_id in item_ids:
         execute(scene.database, _LATE, ids=[item_id], id=item_id)
+    scene.tick("orders_new_files")
+    statuses = scene.database.batches.late_statuses("orders")
+    return [late_key(status.batch.id) for status in statuses]
 
 
 _LATE = """
@@ -110,57 +121,65 @@ SELECT id, job_id, 'planned' FROM added
 """
 
 
-def _late_encoded(scene: DefsScene, *script: Step) -> None:
-    workshop = _workshop(scene, *script)
-
-    @dg.asset
-    def late(context: dg.AssetExecutionContext) -> None:
-        encode_late(Materializations(context), workshop, scene.database)
-
-    dg.materialize([late], instance=scene.instance, raise_on_error=False)
-
-
 def test_late_batch_that_is_refused_stops_no_other(scene: DefsScene) -> None:
-    """Expect what came late with it to be published in the same run."""
-    _late(scene, 1, 2)
-    _late_encoded(scene, REFUSED)
+    keys = _late(scene, 1, 2)
+    failures = _encoded(scene, REFUSED, keys=keys)
+    assert [*failures] == keys[:1]
     assert scene.states("orders.late") == ["interrupted", "published"]
 
 
-def test_late_batch_that_an_outage_meets_again_and_again_comes_last(scene: DefsScene) -> None:
-    """Expect the one behind it to be published all the same, and it to be launched for ever."""
-    _late(scene, 1, 2)
-    _late_encoded(scene, AWAY)
-    _late_encoded(scene, {}, AWAY)
-    assert scene.states("orders.late") == ["interrupted", "published"]
-    for _ in range(3):
-        _late_encoded(scene, AWAY)
-    assert scene.tick("orders_late").run_requests
+def test_late_batches_are_launched_in_a_run_of_their_own(scene: DefsScene) -> None:
+    keys = _late(scene, 1, 2)
+    requests = scene.tick("orders_new_files").run_requests
+    assert ranges(requests)[-1] == (keys[0], keys[1])
+    _encoded(scene, {}, AWAY, keys=keys)
+    assert scene.states("orders.late") == ["published", "interrupted"]
+    requests = scene.tick("orders_new_files").run_requests
+    assert ranges(requests)[-1] == (keys[1], keys[1])
     check_invariants(scene.database)
 
 
-def test_asset_downstream_of_late_is_executed_once_for_all_late_batches(scene: DefsScene) -> None:
-    """Expect an event for each late batch; none and no execution, when nothing waits."""
-    _late(scene, 1, 2)
-    workshop, key = _workshop(scene), dg.AssetKey("late")
+def test_split_late_batch_names_its_parts(scene: DefsScene) -> None:
+    [key, *_] = _late(scene, 1)
+    statement = "UPDATE batch_pipeline.batch SET superseded_at = now() WHERE item_ids IS NOT NULL"
+    execute(scene.database, statement)
+    with pytest.raises(UnknownBatchError):
+        scene.batches.find(scene.database, "late-99999999")
+    with pytest.raises(BatchSupersededError, match=key):
+        scene.batches.find(scene.database, key)
 
-    @dg.asset(key=key, output_required=False)
-    def late(context: dg.AssetExecutionContext) -> Iterator[dg.Output[None]]:
+
+def test_asset_downstream_is_executed_for_late_partitions(scene: DefsScene) -> None:
+    keys = _late(scene, 1, 2)
+    workshop, asset = _workshop(scene), scene.batches
+
+    @dg.asset(
+        key=asset.asset_key,
+        partitions_def=asset.partitions,
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        dagster_type=NOTHING,
+        output_required=False,
+    )
+    def encoded(context: dg.AssetExecutionContext) -> Iterator[dg.Output[None]]:
         published = Materializations(context)
-        encode_late(published, workshop, scene.database)
+        encode_partitions(published, workshop, scene.database, asset)
         output = published.output()
         if output is not None:
             yield output
 
-    @dg.asset(deps=[key])
+    @dg.asset(
+        deps=[asset.asset_key],
+        partitions_def=asset.partitions,
+        backfill_policy=dg.BackfillPolicy.single_run(),
+    )
     def by_city() -> None:
-        """Stand for what a user makes of late batches."""
+        """Do what a user does with late batches."""
 
-    def materialized() -> tuple[int, int]:
-        done = dg.materialize([late, by_city], instance=scene.instance)
-        events = done.get_asset_materialization_events()
-        mine = [event for event in events if event.asset_key == by_city.key]
-        return len(events) - len(mine), len(mine)
-
-    assert materialized() == (2, 1)
-    assert materialized() == (0, 0)
+    tags = {RANGE_START_TAG: keys[0], RANGE_END_TAG: keys[-1]}
+    run = dg.materialize([encoded, by_city], instance=scene.instance, tags=tags)
+    events = [
+        (event.asset_key, str(event.materialization.partition))
+        for event in run.get_asset_materialization_events()
+    ]
+    assert sorted(partition for key, partition in events if key == asset.asset_key) == keys
+    assert sorted(partition for key, partition in events if key == by_city.key) == keys

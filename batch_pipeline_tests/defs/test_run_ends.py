@@ -7,9 +7,9 @@ import dagster as dg
 import pytest
 
 from batch_pipeline.defs.instance.home import close_abandoned_runs, command_run_tags
-from batch_pipeline.defs.names import CLOSED_TAG, PRIORITY_TAG, late_job, meta_table_job
+from batch_pipeline.defs.names import CLOSED_TAG, PRIORITY_TAG, register_job
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.batch import AttemptStatus, BatchStatus
+from batch_pipeline.model.batch import AttemptStatus, BatchStatus, late_key
 from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene, ranges
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.seeds import LEASE, execute, publish, query, statuses
@@ -56,9 +56,10 @@ def test_cancelled_run_leaves_nothing_to_be_launched_by_itself(
 ) -> None:
     """Expect the begun and the waiting batch of the run to be called off, the others to go on."""
     _interrupted(scene, run)
-    told = scene.ended("cancelled_runs", scene.cancelled(run))
-    assert "batches cancelled: 2" in told
-    assert "`batch-pipeline jobs retry JOB`" in told
+    scene.cancelled(run)
+    message = scene.tick_run_ends()
+    assert "Batches cancelled: 2" in message
+    assert "`batch-pipeline jobs retry JOB`" in message
     assert scene.states() == ["cancelled", "cancelled", "planned", "planned"]
     assert ranges(scene.tick(SENSOR).run_requests) == [
         ("2023:000000000007-000000000009", "2023:000000000010-000000000012")
@@ -72,7 +73,8 @@ def test_cancelling_closes_the_attempt_that_the_run_left_open(
     """Expect the attempt of a process that never answered to be cancelled, and to be fenced."""
     first = _batches(scene)[0].batch
     with scene.database.attempts.claim(first, run_id=run.run_id, lease=LEASE) as attempt:
-        scene.ended("cancelled_runs", scene.cancelled(run))
+        scene.cancelled(run)
+        scene.tick_run_ends()
         assert statuses(scene.database) == ["cancelled"]
         assert scene.database.attempts.fail(attempt, "too late", AttemptStatus.FAILED)
     assert statuses(scene.database) == ["cancelled"]
@@ -87,7 +89,7 @@ def test_launching_sensor_heeds_a_cancelling_that_nobody_has_told_of(
     scene.cancelled(run)
     assert LAUNCHED[0] not in dict(ranges(scene.tick(SENSOR).run_requests))
     assert scene.states()[:2] == ["cancelled", "cancelled"]
-    assert "batches cancelled: 0" in scene.ended("cancelled_runs", run)
+    assert "Batches cancelled: 0" in scene.tick_run_ends()
 
 
 def test_batches_of_a_cancelled_run_are_taken_up_again_by_retry(
@@ -95,11 +97,11 @@ def test_batches_of_a_cancelled_run_are_taken_up_again_by_retry(
 ) -> None:
     """Expect `retry` to outlive every sensor that hears of the cancelling afterwards."""
     _interrupted(scene, run)
-    ended = scene.cancelled(run)
+    scene.cancelled(run)
     cursor = scene.tick(SENSOR).cursor
     assert scene.run(run).tags[CLOSED_TAG] == "cancelled"
     assert scene.database.jobs.retry("orders.2023") == 2
-    scene.ended("cancelled_runs", ended)
+    scene.tick_run_ends()
     launched = scene.tick(SENSOR, cursor)
     assert (LAUNCHED[0], LAUNCHED[1]) in ranges(launched.run_requests)
     assert scene.states()[:2] == ["interrupted", "planned"]
@@ -110,7 +112,8 @@ def test_cancelled_run_keeps_what_it_has_published(scene: DefsScene, run: dg.Dag
     first, second = (status.batch for status in _batches(scene)[:2])
     publish(scene.database, first)
     with scene.database.attempts.claim(second, run_id="another", lease=LEASE):
-        scene.ended("cancelled_runs", scene.cancelled(run))
+        scene.cancelled(run)
+        scene.tick_run_ends()
         assert scene.states()[:2] == ["published", "running"]
     check_invariants(scene.database)
 
@@ -123,7 +126,8 @@ def test_cancelled_run_calls_off_a_batch_that_it_tried_for_the_last_time(
     execute(scene.database, "UPDATE batch_pipeline.job SET max_attempts = 1")
     _interrupted(scene, run)
     assert scene.states()[0] == "dead"
-    scene.ended("cancelled_runs", scene.cancelled(run))
+    scene.cancelled(run)
+    scene.tick_run_ends()
     assert scene.states()[0] == "cancelled"
 
 
@@ -133,7 +137,8 @@ def test_cancelled_run_of_a_person_calls_off_the_batches_of_the_stream(scene: De
     by_hand = dg.RunRequest(
         job_name=scene.batches.job, tags={"dagster/partition": "000000000004-000000000006"}
     )
-    scene.ended("cancelled_runs", scene.cancelled(scene.started(by_hand)))
+    scene.cancelled(scene.started(by_hand))
+    scene.tick_run_ends()
     assert scene.states("orders") == ["planned", "cancelled", "planned", "planned"]
     assert ranges(scene.tick("orders_new_files").run_requests) == [
         ("000000000001-000000000003", "000000000001-000000000003"),
@@ -151,39 +156,31 @@ def test_cancelled_run_of_selected_partitions_is_understood(scene: DefsScene) ->
         tags={"dagster/partition": LAUNCHED[1]},
         status=dg.DagsterRunStatus.STARTED,
     )
-    scene.ended("cancelled_runs", scene.cancelled(selected))
+    scene.cancelled(selected)
+    scene.tick_run_ends()
     assert scene.states() == ["planned", "cancelled", "planned", "planned"]
     assert scene.states("orders") == ["planned"] * 4
 
 
 def test_cancelled_run_of_another_asset_calls_nothing_off(scene: DefsScene) -> None:
     """Expect a run that only registers to leave every batch as it is."""
-    run = scene.started(dg.RunRequest(job_name=meta_table_job(scene.stream), tags={}))
-    assert "batches cancelled: 0" in scene.ended("cancelled_runs", scene.cancelled(run))
+    run = scene.started(dg.RunRequest(job_name=register_job(scene.stream), tags={}))
+    scene.cancelled(run)
+    assert "Batches cancelled: 0" in scene.tick_run_ends()
     assert scene.states() == scene.states("orders") == ["planned"] * 4
 
 
-def test_cancelled_run_of_late_arrivals_calls_off_those_that_were_there(scene: DefsScene) -> None:
-    """Expect late batches that were planned after its start to wait on, the others to be off."""
-    one = _late(scene, 2)
-    request = dg.RunRequest(job_name=late_job(scene.stream), tags={})
-    started = scene.started(request)
-    execute(
-        scene.database,
-        "UPDATE batch_pipeline.batch SET planned_at = now() - interval '1 hour' WHERE id = :id",
-        id=one,
-    )
-    other = _late(scene, 3)
-    execute(
-        scene.database,
-        "UPDATE batch_pipeline.batch SET planned_at = now() + interval '1 hour' WHERE id = :id",
-        id=other,
-    )
-    scene.ended("cancelled_runs", scene.cancelled(started))
+def test_cancelled_run_of_a_late_batch_cancels_that_batch_alone(scene: DefsScene) -> None:
+    first, second = _late(scene, 2), _late(scene, 3)
+    scene.tick("orders_new_files")
+    tags = {"dagster/partition": late_key(first)}
+    started = scene.started(dg.RunRequest(job_name=scene.batches.job, tags=tags))
+    scene.cancelled(started)
+    scene.tick_run_ends()
     assert scene.states("orders.late") == ["cancelled", "planned"]
-    [request] = scene.tick("orders_late").run_requests or []
-    assert f"{other}.0" in str(request.run_key)
-    assert int(request.tags[PRIORITY_TAG]) > 0
+    requests = scene.tick("orders_new_files").run_requests or []
+    assert ranges(requests)[-1] == (late_key(second), late_key(second))
+    assert int(requests[-1].tags[PRIORITY_TAG]) > 0
 
 
 def test_failed_run_closes_what_it_left_open_and_is_launched_again(
@@ -193,8 +190,7 @@ def test_failed_run_closes_what_it_left_open_and_is_launched_again(
     first = _batches(scene)[0].batch
     with scene.database.attempts.claim(first, run_id=run.run_id, lease=LEASE):
         scene.instance.report_run_failed(run, "killed")
-        told = scene.ended("failed_runs", run)
-        assert "attempts closed: 1" in told
+        assert "failed runs closed: 1" in scene.tick_run_ends()
         assert statuses(scene.database) == ["abandoned"]
     assert scene.states()[:2] == ["interrupted", "planned"]
     assert (LAUNCHED[0], LAUNCHED[1]) in ranges(scene.tick(SENSOR).run_requests)

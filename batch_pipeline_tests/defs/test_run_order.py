@@ -32,8 +32,8 @@ def test_run_of_a_schedule_waits_behind_what_came_before_and_before_what_comes_a
     schedules = definitions.get_repository_def().schedule_defs
     asked = {one.name: _priority(one) for one in schedules}
     before, after = (NOW + timedelta(seconds=seconds) for seconds in (-1, 1))
-    assert {"reconcile_hourly", "collect_garbage_daily", "a_new_files_at"} < asked.keys()
-    assert {"check_streams_hourly", "check_checksums_weekly"} < asked.keys()
+    maintenance = ("reconcile_hourly", "collect_garbage_daily", "check_streams_hourly")
+    assert {"a_new_files_at", *(f"batch_pipeline_{name}" for name in maintenance)} < asked.keys()
     behind, ahead = priority(before.timestamp()), priority(after.timestamp())
     assert [name for name, one in asked.items() if not behind > one > ahead] == []
 

@@ -43,7 +43,8 @@ REPOSITORY = RemoteRepositoryOrigin(
     GrpcServerCodeLocationOrigin(host="localhost", socket="code.sock"), "__repository__"
 )
 KEYS = [f"{number:012}-{number:012}" for number in range(1, 6)]
-A, B, C = (stream(name=name, dagster=DagsterRules(partitions_per_run=1)) for name in "abc")
+RULES = DagsterRules(partitions_per_run=1, backfills=True)
+A, B, C = (stream(name=name, dagster=RULES) for name in "abc")
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ class Queue:
 
     def launch(self, asset: PartitionedAsset, one: Stream, batches: int) -> Sequence[dg.RunRequest]:
         """Let a sensor launch planned batches of one item each, at most ten runs."""
-        job = one.name if asset.kind is JobKind.INCREMENTAL else f"{one.name}.2023"
+        job = one.name if JobKind.INCREMENTAL in asset.kinds else f"{one.name}.2023"
         statuses = [
             BatchStatus(batch=batch(number, number, job=job), state=BatchState.PLANNED, attempts=0)
             for number in range(1, batches + 1)

@@ -13,6 +13,7 @@ from batch_pipeline.config.stream_file import load_valid_streams
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import AttemptStatus, BatchState
+from batch_pipeline.model.dagster_settings import Automation
 from batch_pipeline.model.errors import StreamFileError
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.stream import Source
@@ -39,7 +40,9 @@ def scene(
         rules = replace(opened.stream.dagster, schedule="0 6 * * mon-fri", timezone="Europe/Berlin")
         limits = replace(opened.stream.limits, min_weight=100)
         one = replace(opened.stream, dagster=rules, limits=limits)
-        yield replace(opened, stream=one, definitions=build_definitions([one]))
+        yield replace(
+            opened, stream=one, definitions=build_definitions([one], automation=Automation.RUNNING)
+        )
 
 
 def test_stream_with_a_schedule_has_a_sensor_that_only_launches(scene: DefsScene) -> None:
@@ -100,7 +103,7 @@ def test_paused_stream_launches_nothing(scene: DefsScene) -> None:
     from batch_pipeline.defs.resources import PipelineResource
 
     with dg.build_sensor_context(
-        instance=scene.instance, resources={"pipeline": PipelineResource()}
+        instance=scene.instance, resources={"batch_pipeline": PipelineResource()}
     ) as context:
         told = sensor(context)
     assert isinstance(told, dg.SkipReason)

@@ -55,7 +55,7 @@ def streams_of(definitions: dg.Definitions) -> set[str]:
 def tick(definitions: dg.Definitions) -> str:
     """Evaluate the sensor of the files, and give what it says."""
     with dg.build_sensor_context() as context:
-        told = definitions.resolve_sensor_def("stream_files")(context)
+        told = definitions.resolve_sensor_def("batch_pipeline_stream_files")(context)
     assert isinstance(told, dg.SkipReason)
     return str(told.skip_message)
 
@@ -87,7 +87,7 @@ def test_fifty_streams_load_and_open_nothing(tmp_path: Path) -> None:
         with pytest.raises(BlockingIOError):
             database.accept()
     assert loaded.returncode == 0, loaded.stderr
-    assert loaded.stdout == "4 []\n"
+    assert loaded.stdout == "2 []\n"
     assert [path.name for path in tmp_path.iterdir()] == ["streams"]
 
 
@@ -113,15 +113,15 @@ def test_changed_files_are_told_and_taken_by_a_reload(tmp_path: Path) -> None:
     write(tmp_path, "orders")
     write(tmp_path, "visits")
     definitions = build_definitions(str(tmp_path))
-    assert tick(definitions) == "Streams that run as their files say: 2."
+    assert tick(definitions) == "Streams without changes: 2."
     write(tmp_path, "orders", "  batch: {max_count: 7}\n")
     write(tmp_path, "refunds")
     (tmp_path / "visits" / "defs.yaml").unlink()
-    told = "Not as loaded any more: orders, refunds, visits. Reload the code location"
+    told = "Changed streams: orders, refunds, visits. Reload the code location"
     assert tick(definitions).startswith(told)
     reloaded = build_definitions(str(tmp_path))
     assert streams_of(reloaded) == {"orders", "refunds"}
-    assert tick(reloaded) == "Streams that run as their files say: 2."
+    assert tick(reloaded) == "Streams without changes: 2."
 
 
 def test_definitions_of_streams_described_in_python() -> None:

@@ -95,7 +95,7 @@ def test_loading_a_wide_partition_fails_and_loads_nothing(scene: DefsScene) -> N
             [asset],
             instance=scene.instance,
             partition_key=WIDE,
-            resources={"pipeline": PipelineResource()},
+            resources={"batch_pipeline": PipelineResource()},
         )
     assert everything(scene.database) == before
 

@@ -91,7 +91,7 @@ def test_fragments_of_stream_files_fit_into_a_whole_one(folder: Path) -> None:
 
 def test_run_configurations_are_accepted_by_their_job() -> None:
     """Expect each block for the Launchpad to name the step of a Dagster job, and its settings."""
-    stream = describe_stream("orders", source=WHOLE["source"])
+    stream = describe_stream("orders", source=WHOLE["source"], dagster={"backfills": True})
     jobs = build_definitions([stream]).get_repository_def().get_all_jobs()
     assert len(BLOCKS["ops"]) >= 3
     for block, value in BLOCKS["ops"]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batch_pipeline.defs.names import meta_table_job
+from batch_pipeline.defs.names import register_job
 from batch_pipeline.encode.readers.parquet import ParquetReader
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import BadFileError
@@ -85,8 +85,8 @@ def test_steps_hand_nothing_to_an_io_manager(scene: DefsScene, figures: Figures)
     jobs = list(scene.definitions.resolve_all_job_defs())
     found = set[str]().union(*map(_may_be_pickled, jobs))
     checks = {name for name in found if "_checks." in name}  # Dagster keeps no values of checks
-    assert found - checks == {"orders__meta_table.result"}
-    job = scene.definitions.resolve_job_def(meta_table_job(scene.stream))
+    assert found - checks == {"orders__files.result"}
+    job = scene.definitions.resolve_job_def(register_job(scene.stream))
     result = job.execute_in_process(instance=scene.instance)
     kinds = [event.event_type for event in result.all_events]
     assert dg.DagsterEventType.ASSET_MATERIALIZATION in kinds

@@ -67,15 +67,13 @@ def planned_rows(scene: DefsScene) -> int:
     return int(count)
 
 
-@pytest.mark.parametrize(
-    "name", ["orders_new_files", "orders_late", "orders_backfill", "orders_load"]
-)
+@pytest.mark.parametrize("name", ["orders_new_files", "orders_backfill", "orders_load"])
 def test_sensors_of_a_stream_that_is_older_ask_for_nothing(
     scene: DefsScene, name: str, figures: Figures
 ) -> None:
     """Expect each of them, whichever ticks first, to skip and say why."""
     sensor = scene.definitions.resolve_sensor_def(name)
-    resources = {"pipeline": PipelineResource()}
+    resources = {"batch_pipeline": PipelineResource()}
     for _ in range(2):
         with dg.build_sensor_context(instance=scene.instance, resources=resources) as context:
             skipped = sensor(context)
@@ -88,7 +86,10 @@ def test_sensors_of_a_stream_that_is_older_ask_for_nothing(
 
 @pytest.mark.parametrize(
     ("job", "op"),
-    [("reconcile", "reconcile_streams"), ("collect_garbage", "collect_of_streams")],
+    [
+        ("batch_pipeline_reconcile", "reconcile_streams"),
+        ("batch_pipeline_collect_garbage", "collect_of_streams"),
+    ],
 )
 def test_jobs_of_a_stream_that_is_older_fail_and_say_why(
     scene: DefsScene, job: str, op: str, figures: Figures

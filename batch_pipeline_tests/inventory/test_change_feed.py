@@ -15,7 +15,7 @@ from batch_pipeline_tests.seeds import claimed, plan, planned, publish, register
 
 
 def _since(database: Database, marks: Mapping[int, Cursor] | None = None) -> Changes:
-    return database.change_feed.since("orders", JobKind.INCREMENTAL, marks or {})
+    return database.change_feed.since("orders", [JobKind.INCREMENTAL], marks or {})
 
 
 def _plan_backfill(database: Database, name: str, last_id: int) -> None:
@@ -67,16 +67,16 @@ def test_news_of_one_job_do_not_hide_those_of_another(database: Database) -> Non
     further before they were made; the batch that they took the place of is none."""
     planned(database, 2)
     _plan_backfill(database, "a", 3)
-    marks = database.change_feed.since("orders", JobKind.BACKFILL, {}).cursors
+    marks = database.change_feed.since("orders", [JobKind.BACKFILL], {}).cursors
     _plan_backfill(database, "b", 6)
-    further = database.change_feed.since("orders", JobKind.BACKFILL, marks)
+    further = database.change_feed.since("orders", [JobKind.BACKFILL], marks)
     [split, *_] = database.backfills.of_all("orders")
     table = database.meta_table("orders")
     halves = database.jobs.split("orders.a", split.batch.id, table)
-    news = database.change_feed.since("orders", JobKind.BACKFILL, further.cursors)
+    news = database.change_feed.since("orders", [JobKind.BACKFILL], further.cursors)
     assert {one.job for one in further.planned} == {"orders.b"}
     assert list(news.planned) == list(halves)
-    everything = database.change_feed.since("orders", JobKind.BACKFILL, {})
+    everything = database.change_feed.since("orders", [JobKind.BACKFILL], {})
     assert split.batch not in everything.planned
 
 
@@ -88,7 +88,7 @@ def test_due_batches_are_the_planned_and_the_interrupted_ones(database: Database
         with claimed(database, one) as attempt:
             database.attempts.fail(attempt, "why", status)
     with claimed(database, fourth):
-        due = list(database.change_feed.due("orders", JobKind.INCREMENTAL))
+        due = list(database.change_feed.due("orders", [JobKind.INCREMENTAL]))
     assert [(one.batch, one.state, one.attempts) for one in due] == [
         (second, BatchState.INTERRUPTED, 1),
         (fifth, BatchState.PLANNED, 0),
@@ -99,14 +99,14 @@ def test_due_batches_of_a_paused_job_wait(database: Database) -> None:
     """Expect none while the job is paused."""
     planned(database)
     database.jobs.pause("orders", "disk full")
-    assert list(database.change_feed.due("orders", JobKind.INCREMENTAL)) == []
+    assert list(database.change_feed.due("orders", [JobKind.INCREMENTAL])) == []
 
 
 def test_due_batches_come_in_pages_without_a_gap(database: Database) -> None:
     """Expect more batches than a page has, each once and in order."""
     register(database, 1_005)
     batches = plan(database, limits(max_count=1))
-    due = database.change_feed.due("orders", JobKind.INCREMENTAL)
+    due = database.change_feed.due("orders", [JobKind.INCREMENTAL])
     assert [one.batch for one in due] == batches
 
 

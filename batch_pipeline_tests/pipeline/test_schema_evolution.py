@@ -43,11 +43,13 @@ def test_encode_that_widens_the_schema_tells_what_changed(scene: Scene) -> None:
     kept = "SELECT item_id, location, line FROM batch_pipeline.schema_version WHERE version = 2"
     assert query(scene.database, kept) == [(1, PLACE, 3)]
     place = (published.manifest, published.pointer_uri, published.seconds)
-    assert batch_metadata(*place, published.schema_changes)["schema_changes"] == (
-        f"schema v2: `price` from integer to number, first in {PLACE}, line 3; "
+    assert batch_metadata(*place, published.schema_changes)["schema"] == (
+        f"version 2: `price` from integer to number, first in {PLACE}, line 3; "
         f"added `note` (string), first in {PLACE}"
     )
-    assert "schema_changes" not in batch_metadata(*place)
+    assert batch_metadata(*place)["schema"] == "version 2"
+    first = replace(published.manifest, schema_version=1)
+    assert batch_metadata(first, *place[1:])["schema"] == "version 1, the initial schema"
 
 
 @pytest.mark.parametrize(

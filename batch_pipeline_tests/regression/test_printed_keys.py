@@ -72,7 +72,7 @@ def test_keys_of_what_a_run_writes_are_those_of_before(old_home: Home) -> None:
     home.done("run")
     home.done("reprocess", "orders", "--batch", FIRST)
     with home.dagster() as (instance, definitions):
-        for job in ("orders_load", "check_streams", "check_checksums", "reconcile"):
+        for job in ("orders_load", "batch_pipeline_check_streams", "batch_pipeline_reconcile"):
             ran = definitions.resolve_job_def(job).execute_in_process(instance=instance)
             assert ran.success, job
         metadata = set(_metadata(instance))

@@ -1,6 +1,6 @@
-"""The assets whose partitions are batches: a stream's own, and those of its backfills.
+"""The assets whose partitions are batches: a stream's own batches, and those of its backfills.
 
-A run has several partitions, each with its own attempt, materialization and failure.
+A run encodes several partitions, each with its own attempt, materialization and failure.
 """
 
 import logging
@@ -19,14 +19,9 @@ from batch_pipeline.defs.assets.partition_events import (
     infrastructure_failure,
     summarize_errors,
 )
-from batch_pipeline.defs.checks import (
-    AssetCheckSet,
-    backfill_checks,
-    batches_checks,
-    evaluate_run_checks,
-)
+from batch_pipeline.defs.checks import AssetChecks, evaluate_run_checks
 from batch_pipeline.defs.metadata import ENCODE_VERSION, batch_materialization
-from batch_pipeline.defs.names import DRAIN_TAG, LAUNCH_TAG, group, meta_table_key, pool
+from batch_pipeline.defs.names import DRAIN_TAG, LAUNCH_TAG, files_key, group, pool
 from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource, SparkResource
 from batch_pipeline.inventory.database import Database
@@ -48,28 +43,30 @@ from batch_pipeline.pipeline.reconcile import pointer_of
 
 
 def batches_asset(stream: Stream) -> dg.AssetsDefinition:
-    """The batches of a stream. Materializing a partition makes a new attempt on its batch."""
-    description = f"BATCH files of {stream.name} in {stream.storage.root}, one manifest a batch."
-    return encoding_asset(stream, batches_of(stream), batches_checks(stream), description)
+    """Build the asset of a stream's batches; a materialization is a new attempt on a batch."""
+    description = (
+        f"Batches of {stream.name}, converted to BATCH files in {stream.storage.root}, with one "
+        f"manifest each. Partitions are ranges of ids, or `late-` and a number for files that were "
+        f"registered late."
+    )
+    return _encoding_asset(stream, batches_of(stream), description)
 
 
 def backfill_asset(stream: Stream) -> dg.AssetsDefinition:
-    """The backfills of a stream. Materializing a partition makes a new attempt on its batch."""
+    """Build the asset of a stream's backfills; a materialization is a new attempt on a batch."""
     description = (
-        f"Items of {stream.name} once more, in batches of named backfills; the Dagster job "
-        f"plan_backfill, or `batch-pipeline plan {stream.name} --backfill NAME`, plans them."
+        f"Batches of backfills of {stream.name}. Plan a backfill with the Dagster job "
+        f"`batch_pipeline_plan_backfill` or `batch-pipeline plan {stream.name} --backfill NAME`."
     )
-    return encoding_asset(stream, backfills_of(stream), backfill_checks(stream), description)
+    return _encoding_asset(stream, backfills_of(stream), description)
 
 
-def encoding_asset(
-    stream: Stream, asset: PartitionedAsset, asked: AssetCheckSet, description: str
+def _encoding_asset(
+    stream: Stream, asset: PartitionedAsset, description: str
 ) -> dg.AssetsDefinition:
-    """Define an asset whose partitions are batches; a run encodes several on one Spark session."""
-
     @dg.asset(
         key=asset.asset_key,
-        deps=[meta_table_key(stream)],
+        deps=[files_key(stream)],
         partitions_def=asset.partitions,
         backfill_policy=dg.BackfillPolicy.multi_run(stream.dagster.partitions_per_run),
         dagster_type=NOTHING,
@@ -83,14 +80,18 @@ def encoding_asset(
         tags=dict(stream.dagster.tags),
     )
     def encoded(
-        context: dg.AssetExecutionContext, pipeline: PipelineResource, spark: SparkResource
+        context: dg.AssetExecutionContext,
+        batch_pipeline: PipelineResource,
+        batch_pipeline_spark: SparkResource,
     ) -> Iterator[dg.Output[None]]:
-        settings = pipeline.pipeline.spark
-        session = spark.session_of(stream, settings, is_retry=context.retry_number > 0)
-        workshop = pipeline.pipeline.encode_context(stream, session)
+        pipeline = batch_pipeline.pipeline
+        session = batch_pipeline_spark.session_of(
+            stream, pipeline.spark, is_retry=context.retry_number > 0
+        )
+        encode_context = pipeline.encode_context(stream, session)
         with Materializations(context) as published:
-            failures = encode_partitions(published, workshop, pipeline.pipeline.database, asset)
-            blocking = evaluate_run_checks(context, pipeline.pipeline, stream, asked)
+            failures = encode_partitions(published, encode_context, pipeline.database, asset)
+            blocking = evaluate_run_checks(context, pipeline, stream, AssetChecks.of_batches(asset))
             raise_failures(failures, len(context.partition_keys))
             published.check_downstream(blocking)
             output = published.output()
@@ -102,29 +103,29 @@ def encoding_asset(
 
 def encode_partitions(
     published: Materializations,
-    workshop: EncodeContext,
+    encode_context: EncodeContext,
     database: Database,
     asset: PartitionedAsset,
 ) -> Mapping[str, PipelineError]:
-    """Encode and publish the run's partitions of an asset one after the other; gives what failed.
+    """Encode and publish the partitions of the run one by one; return the failures by key.
 
-    A bad batch, one whose files a store refuses, or a key that names none does not stop its
-    neighbours; surroundings that fail (no disk space, no Spark, no database) do, since the rest
-    would fail as well.
+    A bad batch, refused source files or an unknown key do not stop the other partitions. If the
+    infrastructure fails (disk space, Spark, database), the others would fail as well.
 
     Raises:
-        Failure, RetryRequested: the surroundings failed.
+        Failure, RetryRequested: the infrastructure failed.
     """
     context, failures = published.context, dict[str, PipelineError]()
     for key in context.partition_keys:
         try:
-            _encode_partition(published, workshop, database, asset, key)
+            _encode_partition(published, encode_context, database, asset, key)
         except PipelineError as error:
             if isinstance(error, InventoryOlderError):
-                with suppress(PermissionDeniedError):  # a login that only works
-                    database.restore_check.pause_stream(workshop.stream.name, error.pause_reason)
-            of_surroundings = isinstance(error, ConfigurationError | RetryableError)
-            if of_surroundings and not isinstance(error, UnknownBatchError | SourceRefusedError):
+                with suppress(PermissionDeniedError):  # a worker role cannot pause
+                    stream = encode_context.stream.name
+                    database.restore_check.pause_stream(stream, error.pause_reason)
+            is_infrastructure = isinstance(error, ConfigurationError | RetryableError)
+            if is_infrastructure and not isinstance(error, UnknownBatchError | SourceRefusedError):
                 raise infrastructure_failure(context, error) from error
             context.log.warning(str(error))
             progress.warning("%s: failed", key, extra={"key": key})
@@ -135,7 +136,7 @@ def encode_partitions(
 def raise_failures(
     failures: Mapping[str, PipelineError], tried: int, *, done: str = "published"
 ) -> None:
-    """Fail the run when some of its batches did; `done` is what the others are.
+    """Fail the run if some of its batches failed; `done` is the state of the others.
 
     Raises:
         Failure: with the first reasons by batch.
@@ -153,60 +154,68 @@ def raise_failures(
 
 def _encode_partition(
     published: Materializations,
-    workshop: EncodeContext,
+    encode_context: EncodeContext,
     database: Database,
     asset: PartitionedAsset,
     key: str,
 ) -> None:
     context = published.context
-    # Whoever picked the partition by hand means it; other runs were launched before.
-    by_itself = not {DRAIN_TAG, LAUNCH_TAG}.isdisjoint(context.run.tags)
+    # A person who selects a split or cancelled batch gets an error or an attempt. Other runs were
+    # launched before the batch was split or cancelled, and skip it.
+    is_automatic = not {DRAIN_TAG, LAUNCH_TAG}.isdisjoint(context.run.tags)
     try:
         batch = asset.find(database, key)
     except BatchSupersededError as error:
-        if not by_itself:
+        if not is_automatic:
             raise
         context.log.warning(str(error))
         return
     cancellation_reason = database.jobs.cancellation_reason(batch)
-    if cancellation_reason is not None and by_itself:
-        context.log.warning("%s is left alone: %s", key, cancellation_reason)
+    if cancellation_reason is not None and is_automatic:
+        context.log.warning("%s is skipped: %s", key, cancellation_reason)
         return
     earlier = already_published_by_run(context, database, batch)
     if earlier is not None:
         context.log.info("%s is published already (generation %s)", key, earlier.generation)
-        pointer_uri = pointer_of(earlier, database.manifests, workshop.storage)
-        event = batch_materialization(workshop.stream, asset, earlier, pointer_uri)
+        pointer_uri = pointer_of(earlier, database.manifests, encode_context.storage)
+        event = batch_materialization(encode_context.stream, asset, earlier, pointer_uri)
         published.add(event, is_repeated=True)
         return
-    told_of = replace(workshop, encoder=_Told(workshop.encoder, key, context.log))
-    done = encode(told_of, batch, run_id=context.run.run_id)
-    manifest, place, changes = done.manifest, done.pointer_uri, done.schema_changes
+    encoder = _LoggingEncoder(encode_context.encoder, key, context.log)
+    result = encode(replace(encode_context, encoder=encoder), batch, run_id=context.run.run_id)
+    manifest = result.manifest
     published.add(
-        batch_materialization(workshop.stream, asset, manifest, place, done.seconds, changes)
+        batch_materialization(
+            encode_context.stream,
+            asset,
+            manifest,
+            result.pointer_uri,
+            result.seconds,
+            result.schema_changes,
+        )
     )
     records, parts = manifest.records, len(manifest.part_files)
     progress.info("%s: records: %d, part files: %d", key, records, parts, extra={"key": key})
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """An encoder whose progress on one partition people can read in the log of the run."""
+class _LoggingEncoder:
+    """An encoder that writes the progress on one partition to the log of the run."""
 
     encoder: Encoder
     key: str
     log: logging.Logger
 
     def prepare(self) -> None:
-        """Make ready what it needs."""
+        """Prepare the encoder."""
         self.encoder.prepare()
 
     def encode(self, request: EncodeRequest) -> EncodeResult:
         """Encode the items."""
-        watch = replace(request.watch, on_progress=self._tell)
+        watch = replace(request.watch, on_progress=self._report)
         return self.encoder.encode(replace(request, watch=watch))
 
-    def _tell(self, done: int, total: int) -> None:
+    def _report(self, done: int, total: int) -> None:
         self.log.info("%s: tasks done: %d of %d", self.key, done, total)
         counts = (self.key, done, total)
         progress.info("%s: tasks done: %d of %d", *counts, extra={"tasks": total})

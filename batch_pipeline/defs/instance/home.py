@@ -15,7 +15,7 @@ from dagster._core.instance.ref import InstanceRef
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.config.home import Home
-from batch_pipeline.defs.names import DRAIN_TAG, late_key, meta_table_key
+from batch_pipeline.defs.names import DRAIN_TAG, files_key
 from batch_pipeline.defs.partitions import backfills_of, batches_of
 from batch_pipeline.model.errors import SettingError
 from batch_pipeline.model.stream import Stream
@@ -82,7 +82,7 @@ def _merged(settings: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, An
 
 
 def forget_stream(pipeline: Pipeline, stream: Stream) -> None:
-    """Delete all that is remembered of a stream; its files stay."""
+    """Delete a stream from the inventory and from Dagster; its files are kept."""
     pipeline.database.delete_stream(stream.name)
     partitioned = (batches_of(stream), backfills_of(stream))
     with open_instance(pipeline.home) as instance:
@@ -90,7 +90,7 @@ def forget_stream(pipeline: Pipeline, stream: Stream) -> None:
             for key in instance.get_dynamic_partitions(name):
                 instance.delete_dynamic_partition(name, key)
         keys = [asset.asset_key for asset in partitioned]
-        _wipe(instance, [meta_table_key(stream), late_key(stream), *keys])
+        _wipe(instance, [files_key(stream), *keys])
 
 
 def _wipe(instance: dg.DagsterInstance, keys: list[dg.AssetKey]) -> None:

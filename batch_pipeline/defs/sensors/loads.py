@@ -1,11 +1,11 @@
-"""The sensor of a stream's targets: what is published is loaded, what is loaded turns green.
+"""Sensor of a stream's targets: it launches loads, and materializes what is loaded.
 
-A tick that finds nothing published or loaded since the last one asks two short questions. What
-somebody has asked for again, and not loaded, is found by a look that is due every ten minutes.
+A tick without new publishes or loads executes two short queries. Batches that were asked for again,
+but not loaded, are found every ten minutes.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -27,30 +27,30 @@ from batch_pipeline.defs.sensors.run_requests import (
     materializes,
     priority,
     runs_about_to_be_repeated,
+    sensor_status,
 )
 from batch_pipeline.model.errors import PipelineError
-from batch_pipeline.model.load import LoadedGeneration, TargetStatus
+from batch_pipeline.model.load import LoadedGeneration
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.restore_check import CheckedInventory, ensure_inventory_current
 
 _INTERVAL_SECONDS = 10
-_MOST_EVENTS = 500
+_MAX_EVENTS = 500
 _MOST_QUIET_SECONDS = 600
 _FIRST_PAUSE_SECONDS = 600
 _LONGEST_PAUSE_SECONDS = 86_400
-_NOTHING = "everything that is published is loaded."
+_ALL_LOADED = "everything that is published is loaded."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadCursor(SensorCursor):
-    """State of the sensor, kept between ticks.
+    """The cursor of the sensor.
 
-    `runs` counts what it has asked for. `published` are the publish counts of the stream's jobs
-    when it looked last, and `mark` is the load up to which Dagster has heard of everything;
-    `is_quiet` tells that nothing was left to do then, at `looked_at`. `loaded` and `due` were
-    counted at the last launch, at `launched_at`, which is one of `failures` in a row that brought
-    nothing; all four are 0 once everything is loaded, or something was published since. Times are
-    seconds since 1970.
+    `runs` counts the requested runs. `published` are the publish counts of the stream's jobs at the
+    last tick, `mark` is the load up to which all are materialized in Dagster, and `is_quiet` is
+    true if nothing was due then, at `looked_at`. `loaded` and `due` were counted at the last
+    launch, at `launched_at`; `failures` launches in a row loaded nothing. These four are 0 if
+    everything is loaded or something was published since. Times are seconds since 1970.
     """
 
     runs: int = 0
@@ -65,10 +65,10 @@ class LoadCursor(SensorCursor):
 
     def launched(self, loaded: int, due: int, now: float) -> "LoadCursor | None":
         """Return the cursor after a launch; None if it is too early to repeat it."""
-        in_vain = bool(self.launched_at) and (loaded, due) == (self.loaded, self.due)
-        failures = self.failures + 1 if in_vain else 0
+        has_failed = bool(self.launched_at) and (loaded, due) == (self.loaded, self.due)
+        failures = self.failures + 1 if has_failed else 0
         pause = min(_FIRST_PAUSE_SECONDS * 2.0**self.failures, _LONGEST_PAUSE_SECONDS)
-        if in_vain and now - self.launched_at < pause:
+        if has_failed and now - self.launched_at < pause:
             return None
         return replace(
             self,
@@ -80,100 +80,98 @@ class LoadCursor(SensorCursor):
         )
 
     def settled(self) -> "LoadCursor":
-        """Forget the last launch: what is due next is something else, however alike it looks."""
+        """Forget the last launch: the next pending batches are others, even if as many."""
         return replace(self, loaded=0, due=0, failures=0, launched_at=0)
 
 
 def loads_sensor(stream: Stream) -> dg.SensorDefinition:
-    """Load what is published, and report loads that Dagster does not know. Safe to repeat."""
-    checked = CheckedInventory()  # of the process that evaluates the sensor; a new one starts anew
+    """Build the sensor. Any tick may be repeated or lost."""
+    checked = CheckedInventory()  # of this process
 
     @dg.sensor(
         name=load_job(stream),
         job_name=load_job(stream),
         minimum_interval_seconds=_INTERVAL_SECONDS,
-        default_status=dg.DefaultSensorStatus.RUNNING,
+        default_status=sensor_status(stream),
         description=f"Launches loads of {stream.name} into its targets.",
     )
     def loads(
-        context: dg.SensorEvaluationContext, pipeline: PipelineResource
+        context: dg.SensorEvaluationContext, batch_pipeline: PipelineResource
     ) -> dg.SensorResult | dg.SkipReason:
+        pipeline = batch_pipeline.pipeline
         try:
-            ensure_inventory_current(pipeline.pipeline.database, stream, checked)
-            return _look(pipeline.pipeline, stream, context.instance, context.cursor)
+            ensure_inventory_current(pipeline.database, stream, checked)
+            return _tick(pipeline, stream, context.instance, context.cursor)
         except PipelineError as error:
             return dg.SkipReason(str(error))
 
     return loads
 
 
-def _look(
-    pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, cursor: str | None
+def _tick(
+    pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, text: str | None
 ) -> dg.SensorResult:
-    memory, loads, now = LoadCursor.of_cursor(cursor), pipeline.database.loads, time.time()
+    cursor, loads, now = LoadCursor.of_cursor(text), pipeline.database.loads, time.time()
     targets = [target.name for target in stream.targets]
     counts = pipeline.database.change_feed.publish_counts(stream.name)
     published = {str(job): count for job, count in counts.items()}
-    is_same = published == memory.published and loads.cursor(stream.name, targets) == memory.mark
-    if memory.is_quiet and is_same and now - memory.looked_at < _MOST_QUIET_SECONDS:
-        return dg.SensorResult(skip_reason=_NOTHING, cursor=cursor)
+    is_same = published == cursor.published and loads.cursor(stream.name, targets) == cursor.mark
+    if cursor.is_quiet and is_same and now - cursor.looked_at < _MOST_QUIET_SECONDS:
+        return dg.SensorResult(skip_reason=_ALL_LOADED, cursor=text)
     runs = [
         *instance.get_runs(dg.RunsFilter(statuses=UNFINISHED)),
         *runs_about_to_be_repeated(instance),
     ]
     if any(materializes(instance, run, load_job(stream), loaded_key(stream)) for run in runs):
-        return dg.SensorResult(skip_reason="a load is under way.", cursor=cursor)
+        return dg.SensorResult(skip_reason="a load is running.", cursor=text)
     mark = loads.cursor(stream.name, targets)
-    new = list(islice(loads.in_all_targets(stream.name, targets, memory.mark), _MOST_EVENTS))
-    if len(new) == _MOST_EVENTS:
+    new = list(islice(loads.in_all_targets(stream.name, targets, cursor.mark), _MAX_EVENTS))
+    if len(new) == _MAX_EVENTS:
         mark = new[-1].mark
-    unheard = [one for one in new if not _is_heard(instance, stream, one)]
-    target_statuses = loads.target_statuses(stream.name, targets)
-    due, loaded = (
-        sum(one.due for one in target_statuses),
-        sum(one.loaded for one in target_statuses),
-    )
-    known = memory if due and published == memory.published else memory.settled()
-    launched = known.launched(loaded, due, now) if due else None
+    missing = [loaded for loaded in new if not _is_materialized(instance, stream, loaded)]
+    statuses = loads.target_statuses(stream.name, targets)
+    due, loaded = sum(one.due for one in statuses), sum(one.loaded for one in statuses)
+    if not due or published != cursor.published:
+        cursor = cursor.settled()
+    launched = cursor.launched(loaded, due, now) if due else None
     after = replace(
-        launched or known, published=published, mark=mark, is_quiet=not due, looked_at=now
+        launched or cursor, published=published, mark=mark, is_quiet=not due, looked_at=now
     )
     requests = [] if launched is None else [_request(stream, launched)]
-    said = f"Loads that wait after failures: {due}: {_error(target_statuses)}" if due else _NOTHING
+    reason = _ALL_LOADED
+    if due:
+        errors = (status.error for status in statuses if status.error is not None)
+        reason = f"Loads that wait after failures: {due}: {next(errors, 'no reason is known')}"
     return dg.SensorResult(
         run_requests=requests,
-        asset_events=[loaded_materialization(stream, one) for one in unheard],
+        asset_events=[loaded_materialization(stream, one) for one in missing],
         cursor=after.cursor(),
-        skip_reason=None if requests or unheard else said,
+        skip_reason=None if requests or missing else reason,
     )
 
 
-def _is_heard(instance: dg.DagsterInstance, stream: Stream, one: LoadedGeneration) -> bool:
+def _is_materialized(
+    instance: dg.DagsterInstance, stream: Stream, loaded: LoadedGeneration
+) -> bool:
     """Return whether an event of a batch includes its newest load of that generation.
 
     Not the run of the event: a run that repeats another one reports the loads of both.
     """
-    records = dg.AssetRecordsFilter(asset_key=loaded_key(stream), asset_partitions=[one.label])
-    found = instance.fetch_materializations(records, limit=len(one.loads)).records
+    of_key = dg.AssetRecordsFilter(asset_key=loaded_key(stream), asset_partitions=[loaded.label])
+    records = instance.fetch_materializations(of_key, limit=len(loaded.loads)).records
     return any(
-        generation_of(event) == one.generation and one.loads[-1].run_id in loading_runs(event)
-        for event in (record.asset_materialization for record in found)
+        generation_of(event) == loaded.generation and loaded.loads[-1].run_id in loading_runs(event)
+        for event in (record.asset_materialization for record in records)
     )
 
 
-def _request(stream: Stream, memory: LoadCursor) -> dg.RunRequest:
+def _request(stream: Stream, cursor: LoadCursor) -> dg.RunRequest:
     return dg.RunRequest(
-        run_key=f"{stream.name}:load:{memory.runs}:{memory.launched_at:.0f}",
-        # Behind all new files, it would never come to its turn on a machine that is late.
+        run_key=f"{stream.name}:load:{cursor.runs}:{cursor.launched_at:.0f}",
         tags={
             STREAM_TAG: stream.name,
             MAX_RETRIES_TAG: "0",
-            PRIORITY_TAG: str(priority(memory.launched_at)),
+            # That of new files: below them, a load would never run on a machine that is behind.
+            PRIORITY_TAG: str(priority(cursor.launched_at)),
         },
-    )
-
-
-def _error(target_statuses: Sequence[TargetStatus]) -> str:
-    return next(
-        (one.error for one in target_statuses if one.error is not None), "no reason is known"
     )

@@ -1,129 +1,106 @@
-"""Sensors of runs that failed or were cancelled: close their attempts, cancel their batches.
+"""Sensor of runs that failed or were cancelled: it closes attempts and cancels batches.
 
-Dagster says `CANCELED` only of a run whose end a person asked for; a process that was stopped or
-died has failed. So what was cancelled waits for a person, and what failed is launched again.
+A run is CANCELED in Dagster only if a person cancelled it; one whose process was stopped or died
+has failed. So batches of cancelled runs wait for a person, and those of failed runs are launched
+again.
 """
 
+import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 import dagster as dg
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.defs.names import CLOSED_TAG, late_job, late_key
+from batch_pipeline.defs.names import CLOSED_TAG, RUN_ENDS_SENSOR
 from batch_pipeline.defs.partitions import backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.defs.sensors.run_requests import materializes, partition_keys_of
+from batch_pipeline.defs.sensors.run_requests import (
+    materializes,
+    partition_keys_of,
+    sensor_status,
+)
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.stream import Stream
 
 _INTERVAL_SECONDS = 10
-_SLACK_SECONDS = 300  # clocks of the machines that end runs may differ by so much
+_OVERLAP_SECONDS = 300  # clocks of the machines that end runs may differ by so much
 _FAILED = "its run failed without closing it"
 
 
-def end_failed(pipeline: Pipeline, run: dg.DagsterRun) -> int:
-    """Close the attempts that a failed run left open; gives their number."""
-    return pipeline.database.run_ends.close_failed(run.run_id, _FAILED)
-
-
-def end_cancelled(
+def cancel_batches(
     pipeline: Pipeline, instance: dg.DagsterInstance, streams: Iterable[Stream], run: dg.DagsterRun
 ) -> int:
-    """Call off what a cancelled run had of some streams, once; gives the number of batches.
+    """Cancel the batches of streams that a cancelled run had; return their number.
 
-    A tag on the run tells that it is done: what a person lets be tried again afterwards stays so.
+    A tag marks the run as done: batches that a person retries afterwards stay as they are.
     """
-    mine = [stream for stream in streams if _is_of(instance, run, stream)]
-    if CLOSED_TAG in run.tags or not mine:
+    if CLOSED_TAG in run.tags:
         return 0
-    ids = [one for stream in mine for one in _batch_ids(pipeline, instance, stream, run)]
-    done = pipeline.database.run_ends.close_cancelled(run.run_id, ids)
+    batch_ids: list[int] = []
+    is_ours = False
+    for stream in streams:
+        for asset in (batches_of(stream), backfills_of(stream)):
+            if not materializes(instance, run, asset.job, asset.asset_key):
+                continue
+            is_ours = True
+            keys = {*partition_keys_of(run, instance.get_dynamic_partitions(asset.set_name))}
+            batches = [status.batch for status in asset.statuses(pipeline.database)]
+            batch_ids += [batch.id for batch in batches if asset.key_of(batch) in keys]
+    if not is_ours:
+        return 0
+    closed = pipeline.database.run_ends.close_cancelled(run.run_id, batch_ids)
     instance.add_run_tags(run.run_id, {CLOSED_TAG: "cancelled"})
-    return done.batches
+    return closed.batches
 
 
-def end_cancelled_since(
-    pipeline: Pipeline, instance: dg.DagsterInstance, stream: Stream, looked_at: float
+def cancel_batches_since(
+    pipeline: Pipeline, instance: dg.DagsterInstance, stream: Stream, since: float
 ) -> int:
-    """Call off what was cancelled since a time, in seconds since 1970, before anything is launched.
+    """Cancel the batches of runs that were cancelled since a time, in seconds since 1970.
 
-    Sensors come in no order: the one that launches may be earlier than the one that hears of ends.
+    Sensors that launch call it first, because they may be evaluated before the sensor of run ends.
     """
-    since = datetime.fromtimestamp(max(looked_at - _SLACK_SECONDS, 0), UTC)
-    cancelled = dg.RunsFilter(statuses=[dg.DagsterRunStatus.CANCELED], updated_after=since)
-    runs = instance.get_runs(cancelled)
-    return sum(end_cancelled(pipeline, instance, [stream], run) for run in runs)
+    runs = _ended_runs(instance, since, dg.DagsterRunStatus.CANCELED)
+    return sum(cancel_batches(pipeline, instance, [stream], run) for run in runs)
 
 
-def cancelled_runs_sensor(streams: Sequence[Stream]) -> dg.SensorDefinition:
-    """Call off at once what a person cancelled in Dagster."""
+def run_ends_sensor(streams: Sequence[Stream]) -> dg.SensorDefinition:
+    """Build the sensor; its cursor is the time of the last tick, in seconds since 1970."""
 
-    @dg.run_status_sensor(
-        name="cancelled_runs",
-        run_status=dg.DagsterRunStatus.CANCELED,
+    @dg.sensor(
+        name=RUN_ENDS_SENSOR,
         minimum_interval_seconds=_INTERVAL_SECONDS,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Closes the attempts of cancelled runs and calls their batches off.",
+        default_status=sensor_status(*streams),
+        description="Closes attempts of failed runs, and cancels batches of cancelled runs.",
     )
-    def cancelled_runs(
-        context: dg.RunStatusSensorContext, pipeline: PipelineResource
+    def run_ends(
+        context: dg.SensorEvaluationContext, batch_pipeline: PipelineResource
     ) -> dg.SkipReason:
-        parts = pipeline.pipeline
+        pipeline = batch_pipeline.pipeline
+        now = time.time()
+        since = float(context.cursor or now)
+        ended = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+        closed = cancelled = 0
         try:
-            off = end_cancelled(parts, context.instance, streams, context.dagster_run)
+            for run in _ended_runs(context.instance, since, *ended):
+                if run.status is dg.DagsterRunStatus.CANCELED:
+                    cancelled += cancel_batches(pipeline, context.instance, streams, run)
+                else:
+                    closed += pipeline.database.run_ends.close_failed(run.run_id, _FAILED)
         except PipelineError as error:
-            return dg.SkipReason(str(error))  # the sensors that launch look again
+            return dg.SkipReason(str(error))  # the next tick starts at the same time
+        context.update_cursor(str(now))
+        advice = " Materialize them, or run `batch-pipeline jobs retry JOB`." if cancelled else ""
         return dg.SkipReason(
-            f"run {context.dagster_run.run_id}: batches cancelled: {off}; materializing them or "
-            f"`batch-pipeline jobs retry JOB` takes them up again."
+            f"Attempts of failed runs closed: {closed}. Batches cancelled: {cancelled}.{advice}"
         )
 
-    return cancelled_runs
+    return run_ends
 
 
-def failed_runs_sensor() -> dg.SensorDefinition:
-    """Close at once what a run left open that died."""
-
-    @dg.run_status_sensor(
-        name="failed_runs",
-        run_status=dg.DagsterRunStatus.FAILURE,
-        minimum_interval_seconds=_INTERVAL_SECONDS,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Closes the attempts that failed runs left open; their batches go on.",
-    )
-    def failed_runs(
-        context: dg.RunStatusSensorContext, pipeline: PipelineResource
-    ) -> dg.SkipReason:
-        try:
-            closed = end_failed(pipeline.pipeline, context.dagster_run)
-        except PipelineError as error:
-            return dg.SkipReason(str(error))  # reconcile closes them at the next tick
-        return dg.SkipReason(f"run {context.dagster_run.run_id}: attempts closed: {closed}.")
-
-    return failed_runs
-
-
-def _is_of(instance: dg.DagsterInstance, run: dg.DagsterRun, stream: Stream) -> bool:
-    partitioned = (batches_of(stream), backfills_of(stream))
-    return materializes(instance, run, late_job(stream), late_key(stream)) or any(
-        materializes(instance, run, asset.job, asset.asset_key) for asset in partitioned
-    )
-
-
-def _batch_ids(
-    pipeline: Pipeline, instance: dg.DagsterInstance, stream: Stream, run: dg.DagsterRun
-) -> list[int]:
-    ids: list[int] = []
-    for asset in (batches_of(stream), backfills_of(stream)):
-        if materializes(instance, run, asset.job, asset.asset_key):
-            keys = {*partition_keys_of(run, instance.get_dynamic_partitions(asset.set_name))}
-            found = [status.batch for status in asset.statuses(pipeline.database)]
-            ids += [one.id for one in found if asset.key_of(one) in keys]
-    if materializes(instance, run, late_job(stream), late_key(stream)):
-        record = instance.get_run_records(dg.RunsFilter(run_ids=[run.run_id]), limit=1)[0]
-        started = record.create_timestamp
-        if record.start_time is not None:
-            started = datetime.fromtimestamp(record.start_time, UTC)
-        ids += pipeline.database.run_ends.late_batches(stream.name, started)
-    return ids
+def _ended_runs(
+    instance: dg.DagsterInstance, since: float, *statuses: dg.DagsterRunStatus
+) -> Sequence[dg.DagsterRun]:
+    updated_after = datetime.fromtimestamp(max(since - _OVERLAP_SECONDS, 0), UTC)
+    return instance.get_runs(dg.RunsFilter(statuses=[*statuses], updated_after=updated_after))

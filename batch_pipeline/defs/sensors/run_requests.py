@@ -1,6 +1,6 @@
-"""In which order runs wait for their turn: what Dagster's tag of a run's priority says.
+"""Run requests of sensors: which batches are launched, in which runs, with which priority.
 
-How many runs go at a time is said in `dagster.yaml`, not here.
+`dagster.yaml` limits how many runs execute at a time.
 """
 
 import json
@@ -25,22 +25,23 @@ from batch_pipeline.defs.names import (
 )
 from batch_pipeline.defs.partitions import PartitionedAsset
 from batch_pipeline.model.batch import BatchState, BatchStatus, due_batches
+from batch_pipeline.model.dagster_settings import Automation
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.stream import Stream
 
 _TURN_SECONDS = 30
-_NEW_FILES = 2**32  # above 0, which is what a person launches; backfills are below
+_NEW_FILES = 2**32  # keeps priorities of new files above 0
 
 
 def priority(now: float, *, ahead: int = 0, is_backfill: bool = False) -> int:
-    """Return the priority of a run that is launched now, behind the given number of its own.
+    """Return the priority of a run that is launched now; `ahead` runs of its stream are queued.
 
-    Who comes first goes first; but it is as if each run ahead made it come half a minute later, so
-    that streams take turns. A run that waits is passed by ever fewer others: none waits for ever.
-    What a person launches has priority 0, between new files and backfills.
+    Runs execute in the order of their launch, except that each run ahead counts as a delay of half
+    a minute, so that streams alternate and no run waits for ever. Runs that a person launches have
+    priority 0, between new files and backfills.
     """
-    came = round(now) + _TURN_SECONDS * ahead
-    return -came - 1 if is_backfill else _NEW_FILES - came
+    launched = round(now) + _TURN_SECONDS * ahead
+    return -launched - 1 if is_backfill else _NEW_FILES - launched
 
 
 def schedule_tags(context: dg.ScheduleEvaluationContext) -> dict[str, str]:
@@ -48,18 +49,29 @@ def schedule_tags(context: dg.ScheduleEvaluationContext) -> dict[str, str]:
     return {PRIORITY_TAG: str(priority(context.scheduled_execution_time.timestamp()))}
 
 
+def sensor_status(*streams: Stream) -> dg.DefaultSensorStatus:
+    """Return whether a sensor of streams runs by default."""
+    is_running = any(stream.dagster.automation is Automation.RUNNING for stream in streams)
+    return dg.DefaultSensorStatus.RUNNING if is_running else dg.DefaultSensorStatus.STOPPED
+
+
+def schedule_status(*streams: Stream) -> dg.DefaultScheduleStatus:
+    """Return whether a schedule of streams runs by default."""
+    return dg.DefaultScheduleStatus(sensor_status(*streams).value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorCursor:
-    """A memory whose fields, each with a default, are what the cursor holds."""
+    """The cursor of a sensor, stored as JSON; each field has a default."""
 
     @classmethod
     def of_cursor(cls, cursor: str | None) -> Self:
-        """Read a cursor; one of another release is as good as none."""
-        told = json.loads(cursor) if cursor else {}
-        return cls(**told) if told.keys() <= {*cls.__slots__} else cls()
+        """Parse a cursor; one with unknown fields, of another release, is ignored."""
+        fields = json.loads(cursor) if cursor else {}
+        return cls(**fields) if fields.keys() <= {*cls.__slots__} else cls()
 
     def cursor(self) -> str:
-        """Write the cursor."""
+        """Format the cursor."""
         return json.dumps(asdict(self))
 
 
@@ -76,24 +88,24 @@ _REPEATED_WITHIN = timedelta(minutes=5)
 def materializes(
     instance: dg.DagsterInstance, run: dg.DagsterRun, job: str, asset_key: dg.AssetKey
 ) -> bool:
-    """Return whether a run materializes an asset.
+    """Return whether a run materializes an asset; `job` is the Dagster job that does.
 
-    Runs of a selection name their assets. A run of a whole Dagster job does not; unless the job is
-    one of ours, which have the stream as a tag, the events of the run's creation name them.
+    Runs of a selection name their assets. For a run of a whole Dagster job that is not one of ours
+    (no stream tag), the events of its creation name them.
     """
     if run.job_name == job or asset_key in (run.asset_selection or ()):
         return True
     if run.asset_selection is not None or STREAM_TAG in run.tags:
         return False
     planned = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
-    found = (one.dagster_event for one in instance.all_logs(run.run_id, of_type=planned))
-    return any(event is not None and event.asset_key == asset_key for event in found)
+    events = (log.dagster_event for log in instance.all_logs(run.run_id, of_type=planned))
+    return any(event is not None and event.asset_key == asset_key for event in events)
 
 
 def partition_keys_of(run: dg.DagsterRun, order: Sequence[str]) -> list[str]:
-    """Return the partition keys of a run; `order` are those of its asset as they were added.
+    """Return the partition keys of a run; `order` has the keys of its asset as they were added.
 
-    A key that is not there any more makes the run one without keys.
+    Empty if the first or last key of its range was deleted.
     """
     if PARTITION_TAG in run.tags:
         return [run.tags[PARTITION_TAG]]
@@ -111,56 +123,51 @@ class AssetRuns:
 
     @property
     def by_sensors(self) -> int:
-        """How many of them sensors launched."""
+        """Number of runs that sensors launched."""
         return sum(LAUNCH_TAG in run.tags for run in self.runs)
 
     @property
     def is_one_waiting(self) -> bool:
-        """Whether one that a sensor launched has not left the queue yet."""
+        """Whether a run that a sensor launched is still queued."""
         queued = dg.DagsterRunStatus.QUEUED
         return any(run.status is queued and LAUNCH_TAG in run.tags for run in self.runs)
 
     def keys(self, order: Sequence[str]) -> set[str]:
-        """Return the keys of all runs, also of those that a person launched.
-
-        `order` is read only if there is a run.
-        """
+        """Return the partition keys of all runs; `order` is read only if there is a run."""
         return {key for run in self.runs for key in partition_keys_of(run, order)}
 
 
 def unfinished_runs(instance: dg.DagsterInstance, asset: PartitionedAsset) -> AssetRuns:
     """Find the queued and running runs of an asset."""
-    found = instance.get_runs(dg.RunsFilter(statuses=UNFINISHED))
+    runs = instance.get_runs(dg.RunsFilter(statuses=UNFINISHED))
     return AssetRuns(
-        [run for run in found if materializes(instance, run, asset.job, asset.asset_key)]
+        [run for run in runs if materializes(instance, run, asset.job, asset.asset_key)]
     )
 
 
 def reporting_runs(instance: dg.DagsterInstance, asset: PartitionedAsset) -> AssetRuns:
-    """Find the runs of an asset that will report themselves what they published.
+    """Find the runs of an asset that will report what they published.
 
-    Besides those under way, these are runs whose process died and that Dagster is about to repeat:
-    what they published is reported by the repetition.
+    These are unfinished runs, and runs whose process died and that Dagster is about to repeat.
     """
-    found = runs_about_to_be_repeated(instance)
-    repeated = [run for run in found if materializes(instance, run, asset.job, asset.asset_key)]
+    runs = runs_about_to_be_repeated(instance)
+    repeated = [run for run in runs if materializes(instance, run, asset.job, asset.asset_key)]
     return AssetRuns([*unfinished_runs(instance, asset).runs, *repeated])
 
 
 def runs_about_to_be_repeated(instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
-    """Find the runs that failed and that Dagster repeats within seconds.
+    """Find the failed runs that Dagster is about to repeat.
 
-    After some minutes without a repetition there will be none: the daemon was not running. It
-    never repeats runs within our own commands, although Dagster gives these the tag, too: they
-    belong to no code location.
+    Leaves out runs older than five minutes, which the daemon would have repeated by now, and runs
+    of our commands: Dagster tags these too, but they belong to no code location.
     """
     since = datetime.now(UTC) - _REPEATED_WITHIN
-    died = dg.RunsFilter(
+    failed = dg.RunsFilter(
         statuses=[dg.DagsterRunStatus.FAILURE], tags={WILL_RETRY_TAG: "true"}, updated_after=since
     )
     return [
         run
-        for run in instance.get_runs(died)
+        for run in instance.get_runs(failed)
         if run.is_complete_and_waiting_to_retry and DRAIN_TAG not in run.tags
     ]
 
@@ -173,12 +180,11 @@ _MOST_DOUBLINGS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchCursor(SensorCursor):
-    """What a sensor remembers from tick to tick.
+    """The cursor of a sensor that launches batches.
 
-    `runs` counts what it has asked for, so that no run key comes twice; `tries` counts launches of
-    keys that are still due, `launched_at` is when the last one was; `looked_at` is when it last
-    looked for cancelled runs; `open_jobs` are the backfills that were not finished then. Times are
-    seconds since 1970.
+    `runs` counts the requested runs, so that run keys are unique; `tries` counts launches of keys
+    that are still due, the last one at `launched_at`; `looked_at` is the time of the last tick, and
+    `open_jobs` are the backfills that were unfinished then. Times are seconds since 1970.
     """
 
     runs: int = 0
@@ -188,14 +194,13 @@ class LaunchCursor(SensorCursor):
     open_jobs: Sequence[str] = ()
 
     def retries_exhausted(self, key: str) -> bool:
-        """Return whether a key is still due although it was launched often."""
+        """Return whether a key is still due after three launches."""
         return self.tries.get(key, 0) >= _AT_ONCE
 
     def is_early(self, key: str) -> bool:
         """Return whether it is too early, at `looked_at`, to launch a key again.
 
-        After its third launch a key waits for a minute, then for twice as long each time, at most
-        half an hour.
+        After the third launch the delay is a minute; it doubles each time, up to half an hour.
         """
         if not self.retries_exhausted(key):
             return False
@@ -204,7 +209,7 @@ class LaunchCursor(SensorCursor):
         return self.looked_at < self.launched_at.get(key, 0) + pause
 
     def after(self, launched: Collection[str], due: Collection[str], runs: int) -> "LaunchCursor":
-        """Remember launches; of other keys, what is known of those that are still due."""
+        """Return the cursor after launches; it forgets keys that are not `due`."""
         tries = {key: self.tries.get(key, 0) + (key in launched) for key in due}
         times = {**self.launched_at, **dict.fromkeys(launched, self.looked_at)}
         return replace(
@@ -217,18 +222,18 @@ class LaunchCursor(SensorCursor):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
-    """The runs to ask for, and what to remember of them; `pausing` keys wait for another try."""
+    """Runs to request, the cursor afterwards, and the number of keys that wait for a retry."""
 
     requests: Sequence[dg.RunRequest]
-    memory: LaunchCursor
-    pausing: int = 0
+    cursor: LaunchCursor
+    waiting: int = 0
 
     @property
-    def quiet(self) -> str:
+    def skip_reason(self) -> str:
         """Return why nothing is launched."""
-        if not self.pausing:
+        if not self.waiting:
             return "nothing is due."
-        return f"batches launched in vain that wait for the next try: {self.pausing}."
+        return f"batches that wait for another attempt: {self.waiting}."
 
 
 def launch_result(
@@ -238,14 +243,14 @@ def launch_result(
     events: Sequence[dg.AssetMaterialization | dg.AssetObservation],
     skip_reason: str,
 ) -> dg.SensorResult:
-    """Return what a tick adds, launches and reports; `skip_reason` is used if that is nothing."""
-    is_quiet = not (plan.requests or new_keys or events)
+    """Build the result of a tick; `skip_reason` is used if it has nothing else."""
+    is_empty = not (plan.requests or new_keys or events)
     return dg.SensorResult(
         run_requests=list(plan.requests),
         dynamic_partitions_requests=[asset.partitions.build_add_request(list(new_keys))],
         asset_events=[*events],
-        cursor=plan.memory.cursor(),
-        skip_reason=skip_reason if is_quiet else None,
+        cursor=plan.cursor.cursor(),
+        skip_reason=skip_reason if is_empty else None,
     )
 
 
@@ -255,53 +260,53 @@ def plan_launches(
     asset: PartitionedAsset,
     statuses: Iterable[BatchStatus],
     order: Sequence[str],
-    memory: LaunchCursor,
+    cursor: LaunchCursor,
 ) -> LaunchPlan:
-    """Choose the due keys that no queued or running run has; `memory.looked_at` is now.
+    """Choose the due keys that no queued or running run has; `cursor.looked_at` is now.
 
-    `order` are the keys of the asset as Dagster has them, new ones at the end. At most
-    `runs_at_once` runs that sensors launched wait or run, and no more statuses are read than it
-    takes to fill them. A run has batches of one job only. A batch that three launches did not
-    publish is launched after ever longer pauses, and in a run of its own if it was started: it
-    may be what delays those behind it. While a run waits in the queue, the newest batches wait for
-    more to fill another one: else a machine that is late is kept so by many small runs.
+    `order` has the keys of the asset in Dagster's order, new ones at the end. At most
+    `runs_at_once` runs that sensors launched are queued or running, and no more statuses are read
+    than needed for that. A run has batches of one job only. A batch that is unpublished after three
+    launches is launched with growing delays, and alone if it was started: it may delay the others.
+    While a run is queued, a last group that is not full waits for more batches: many small runs
+    would keep a machine that is behind from catching up.
     """
-    under_way = unfinished_runs(instance, asset)
-    most = max(stream.dagster.runs_at_once - under_way.by_sensors, 0)
+    unfinished = unfinished_runs(instance, asset)
+    most = max(stream.dagster.runs_at_once - unfinished.by_sensors, 0)
     if not most:
-        return LaunchPlan(requests=[], memory=memory)
-    taken = under_way.keys(order)
-    chosen = RunGroups(order=order, most=most, size=stream.dagster.partitions_per_run)
+        return LaunchPlan(requests=[], cursor=cursor)
+    taken = unfinished.keys(order)
+    groups = RunGroups(order=order, most=most, size=stream.dagster.partitions_per_run)
     seen: list[str] = []
-    is_all = True
+    is_complete = True
     for status in statuses:
         key = asset.key_of(status.batch)
         if key in taken or not due_batches((status,), retry_failed=False):
             continue
-        alone = memory.retries_exhausted(key) and status.state is BatchState.INTERRUPTED
-        if not memory.is_early(key) and not chosen.takes(key, status.batch.job, alone=alone):
-            is_all = False
+        alone = cursor.retries_exhausted(key) and status.state is BatchState.INTERRUPTED
+        if not cursor.is_early(key) and not groups.takes(key, status.batch.job, alone=alone):
+            is_complete = False
             break
         seen.append(key)
-    if is_all and under_way.is_one_waiting:
-        chosen.leave_open()
-    launched = {key for group in chosen.groups for key in group}
-    still_due = [*seen, *(key for key in memory.tries if key in taken)]
-    if not is_all:
-        still_due += _later(memory.tries, seen, order)
+    if is_complete and unfinished.is_one_waiting:
+        groups.leave_open()
+    launched = {key for group in groups.groups for key in group}
+    still_due = [*seen, *(key for key in cursor.tries if key in taken)]
+    if not is_complete:
+        still_due += _later(cursor.tries, seen, order)
     return LaunchPlan(
         requests=[
-            _request(stream, asset, group, memory, place, ahead=under_way.by_sensors + place - 1)
-            for place, group in enumerate(chosen.groups, start=1)
+            _request(stream, asset, group, cursor, place, ahead=unfinished.by_sensors + place - 1)
+            for place, group in enumerate(groups.groups, start=1)
         ],
-        memory=memory.after(launched, still_due, len(chosen.groups)),
-        pausing=sum(memory.is_early(key) for key in seen),
+        cursor=cursor.after(launched, still_due, len(groups.groups)),
+        waiting=sum(cursor.is_early(key) for key in seen),
     )
 
 
 @dataclass(slots=True, kw_only=True)
 class RunGroups:
-    """At most `most` groups of at most `size` neighbours, as `group_neighbours` does."""
+    """At most `most` groups of at most `size` keys that are adjacent in `order`."""
 
     order: Sequence[str]
     most: int
@@ -310,9 +315,9 @@ class RunGroups:
     _job: str | None = None
 
     def takes(self, key: str, job: str, *, alone: bool = False) -> bool:
-        """Take a key, the next one of those that wait; False when that takes one more run.
+        """Add the next key; return False if that needs more than `most` groups.
 
-        One that is to be `alone` has its group for itself.
+        A key that is `alone` gets a group of its own.
         """
         if key not in self.order:
             return True  # its partition is added at a later tick
@@ -328,7 +333,7 @@ class RunGroups:
         return True
 
     def leave_open(self) -> None:
-        """Take the last group back unless it is full."""
+        """Remove the last group unless it is full."""
         if self.groups and len(self.groups[-1]) < self.size:
             self.groups.pop()
 
@@ -346,20 +351,20 @@ def _request(
     stream: Stream,
     asset: PartitionedAsset,
     group: Sequence[str],
-    memory: LaunchCursor,
+    cursor: LaunchCursor,
     place: int,
     *,
     ahead: int,
 ) -> dg.RunRequest:
     first, last = group[0], group[-1]
-    is_backfill = asset.kind is JobKind.BACKFILL
-    rank = priority(memory.looked_at, ahead=ahead, is_backfill=is_backfill)
+    is_backfill = JobKind.BACKFILL in asset.kinds
+    rank = priority(cursor.looked_at, ahead=ahead, is_backfill=is_backfill)
     return dg.RunRequest(
-        run_key=f"{asset.set_name}:{first}:{last}:{memory.runs + place}",
+        run_key=f"{asset.set_name}:{first}:{last}:{cursor.runs + place}",
         job_name=asset.job,
         tags={
             LAUNCH_TAG: "new",
-            MAX_RETRIES_TAG: "0",  # what a run that died leaves is launched from here
+            MAX_RETRIES_TAG: "0",  # the sensor launches what a dead run leaves
             **asset.tags_of(first),
             **run_tags(stream, first, last),
             PRIORITY_TAG: str(rank),

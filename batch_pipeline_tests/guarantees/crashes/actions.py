@@ -30,7 +30,6 @@ from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.instance.home import open_instance
 from batch_pipeline.defs.names import run_tags
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.defs.sensors.run_ends import end_failed
 from batch_pipeline.pipeline import attempt, load
 
 _MODULES = (
@@ -83,7 +82,7 @@ def tick(name: str, cursor: str | None) -> str | None:
     """Evaluate a sensor and do what it asks for, in the order of the daemon; gives its cursor."""
     sensor = _DEFINITIONS.resolve_sensor_def(name)
     with open_instance(_HOME) as instance:
-        resources = {"pipeline": PipelineResource()}
+        resources = {"batch_pipeline": PipelineResource()}
         with dg.build_sensor_context(
             instance=instance, cursor=cursor, resources=resources
         ) as context:
@@ -134,7 +133,7 @@ def monitor() -> int:
             monitor_started_run(instance, None, record, logging.getLogger("monitor"))  # type: ignore[arg-type] # asked only where runs are resumed
             found = instance.get_run_by_id(run_id)
             if found is not None and found.status is dg.DagsterRunStatus.FAILURE:
-                end_failed(pipeline, found)
+                pipeline.database.run_ends.close_failed(run_id, "its process ended")
                 ended += 1
     return ended
 

@@ -247,7 +247,11 @@ def _write_streams(place: Workplace) -> None:
             "key_properties": ["id"],
             "lineage": ["_item_id"],
             "storage": {"root": str(place.storage(name))},
-            "dagster": {"partitions_per_run": 1 if name == "parcels" else 3, "runs_at_once": 8},
+            "dagster": {
+                "partitions_per_run": 1 if name == "parcels" else 3,
+                "runs_at_once": 8,
+                "backfills": True,
+            },
         }
         attributes |= _OWN.get(name, lambda _: {})(place)
         path = place.streams / name / "defs.yaml"

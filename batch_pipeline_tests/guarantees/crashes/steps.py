@@ -18,7 +18,7 @@ from batch_pipeline_tests.guarantees.crashes.points import Deed
 STREAMS = ("orders", "visits", "notes")
 SENSORS = (
     *(f"{stream}_new_files" for stream in STREAMS),
-    *("orders_backfill", "visits_late", "orders_load", "visits_load"),
+    *("orders_backfill", "orders_load", "visits_load"),
 )
 STUCK = """
 SELECT DISTINCT j.name, j.meta_table FROM batch_pipeline.job j
@@ -143,7 +143,11 @@ class Steps:
             "dry_run": False,
         }
         config = {"ops": {"plan_or_estimate": {"config": asked}}}
-        return Step(deed="job", given={"name": "plan_backfill", "config": config}, point=point)
+        return Step(
+            deed="job",
+            given={"name": "batch_pipeline_plan_backfill", "config": config},
+            point=point,
+        )
 
     def _target(self, point: str) -> Step:
         """Let the target hear what the tap says after the last STATE."""
