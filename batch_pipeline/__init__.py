@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from batch_pipeline.defs.component import BatchStream
     from batch_pipeline.defs.names import batches_of, partitions_of
     from batch_pipeline.defs.reader import BatchReader
+    from batch_pipeline.defs.resources import PipelineResource, SparkResource
     from batch_pipeline.model.errors import (
         AmbiguousJobError,
         BadWeightError,
@@ -126,9 +127,11 @@ __all__ = [
     "MetaTableRestartedError",
     "MetaUnreachableError",
     "PipelineError",
+    "PipelineResource",
     "PublishedBatches",
     "RetryableError",
     "SettingError",
+    "SparkResource",
     "StreamFileError",
     "TransformError",
     "UnknownBatchError",
@@ -159,7 +162,9 @@ _ELSEWHERE = {
     **{name: _ERRORS for name in __all__ if name.endswith("Error")},
     "BatchReader": "batch_pipeline.defs.reader",
     "BatchStream": "batch_pipeline.defs.component",
+    "PipelineResource": "batch_pipeline.defs.resources",
     "PublishedBatches": "batch_pipeline.pipeline.read",
+    "SparkResource": "batch_pipeline.defs.resources",
     "batches_of": "batch_pipeline.defs.names",
     "partitions_of": "batch_pipeline.defs.names",
     "MessageError": "batch_pipeline.singer.parser",
@@ -169,12 +174,12 @@ _ELSEWHERE = {
 
 
 def __getattr__(name: str) -> object:
-    """Load a part when its name is first asked for: the library without Dagster, the rest with."""
+    """Import a name on first use, so that the library does not import Dagster."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_ELSEWHERE.get(name, "batch_pipeline.client")), name)
 
 
 def __dir__() -> list[str]:
-    """Name what is not loaded yet, too: Dagster looks here for components."""
+    """Include names that are not imported yet: Dagster searches components here."""
     return sorted({*globals(), *__all__})

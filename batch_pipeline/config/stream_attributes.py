@@ -344,6 +344,11 @@ class DagsterAttributes(Section):
         default=False,
         description="Whether the stream has an asset for batches of backfills (default false).",
     )
+    spark_resource: Text | None = Field(
+        None,
+        description="Key of a resource of your project whose `spark_session` encodes the stream, "
+        "such as a `PySparkResource` (default: a session of our own).",
+    )
     partitions_per_run: Count = Field(
         50, description="Batches that one run encodes, at most (default 50)."
     )

@@ -42,31 +42,34 @@ from batch_pipeline.model.stream import Stream
 
 
 def build_definitions(
-    streams: Iterable[Stream] | str | Path, *, automation: Automation = Automation.STOPPED
+    streams: Iterable[Stream] | str | Path,
+    *,
+    automation: Automation = Automation.STOPPED,
+    pipeline: PipelineResource | None = None,
+    spark: SparkResource | None = None,
 ) -> dg.Definitions:
     """Build the definitions of streams; a text or path is a folder of stream files.
 
     `automation`, `running` or `stopped`, is the default status of sensors and schedules of streams
-    whose file does not set it. A file of the folder that is not valid is logged and left out; the
+    whose file does not set it. `pipeline` and `spark` are the resources, by default those of the
+    environment. A file of the folder that is not valid is logged and left out; the
     sensor `batch_pipeline_stream_files` fails until it is corrected.
 
     Raises:
         InvalidValueError: two streams have the same name.
     """
+    parts: list[dg.Definitions] = []
     if isinstance(streams, str | Path):
-        return _folder_definitions(Path(streams).absolute(), automation)
+        folder = Path(streams).absolute()
+        by_name, errors = load_valid_streams(folder)
+        for error in errors:
+            logging.getLogger("batch_pipeline").error("%s", error)
+        sensor = stream_files_sensor(folder, by_name, Automation(automation))
+        parts.append(dg.Definitions(sensors=[sensor]))
+        streams = by_name.values()
     automated = [_with_automation(stream, Automation(automation)) for stream in streams]
-    parts = [stream_definitions(stream) for stream in automated]
-    return dg.Definitions.merge(shared_definitions(automated), *parts)
-
-
-def _folder_definitions(folder: Path, automation: Automation) -> dg.Definitions:
-    streams, errors = load_valid_streams(folder)
-    for error in errors:
-        logging.getLogger("batch_pipeline").error("%s", error)
-    sensor = stream_files_sensor(folder, streams, automation)
-    definitions = build_definitions(streams.values(), automation=automation)
-    return dg.Definitions.merge(dg.Definitions(sensors=[sensor]), definitions)
+    parts += [stream_definitions(stream) for stream in automated]
+    return dg.Definitions.merge(shared_definitions(automated, pipeline, spark), *parts)
 
 
 def _with_automation(stream: Stream, automation: Automation) -> Stream:
@@ -75,7 +78,11 @@ def _with_automation(stream: Stream, automation: Automation) -> Stream:
     return replace(stream, dagster=replace(stream.dagster, automation=automation))
 
 
-def shared_definitions(streams: Sequence[Stream]) -> dg.Definitions:
+def shared_definitions(
+    streams: Sequence[Stream],
+    pipeline: PipelineResource | None = None,
+    spark: SparkResource | None = None,
+) -> dg.Definitions:
     """Build what a code location has once, however many streams: resources and maintenance.
 
     Raises:
@@ -92,8 +99,8 @@ def shared_definitions(streams: Sequence[Stream]) -> dg.Definitions:
         sensors=[run_ends_sensor(streams)],
         schedules=schedules,
         resources={
-            PIPELINE_RESOURCE: PipelineResource(),
-            SPARK_RESOURCE: SparkResource(),
+            PIPELINE_RESOURCE: pipeline or PipelineResource(),
+            SPARK_RESOURCE: spark or SparkResource(),
             CHECKS_RESOURCE: CheckScope(),
             **_s3_resource(streams),
         },

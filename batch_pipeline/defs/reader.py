@@ -7,16 +7,14 @@ def sales_by_city(context: dg.AssetExecutionContext, batches: BatchReader) -> No
 ```
 """
 
-import os
 from pathlib import Path
 from typing import Any, overload
 
 import dagster as dg
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
-from batch_pipeline.app import Pipeline
-from batch_pipeline.config.environment import load_settings
 from batch_pipeline.defs.names import batches_of, partitions_of
+from batch_pipeline.defs.resources import InventoryResource
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.pipeline.read import (
@@ -29,7 +27,7 @@ from batch_pipeline.pipeline.read import (
 _EXAMPLE = 'batches.load("sales", "000000000001-000000000007")'
 
 
-class BatchReader(dg.ConfigurableResource["BatchReader"]):
+class BatchReader(InventoryResource):
     """Reads published batches of an inventory.
 
     A field that is not set is taken from the environment: `BATCH_PIPELINE_INVENTORY_CONN` and
@@ -37,17 +35,9 @@ class BatchReader(dg.ConfigurableResource["BatchReader"]):
     root instead, which needs neither a database nor a Dagster instance: for tests.
     """
 
-    inventory_conn: str | None = Field(
-        default=None, description="Postgres URL of the inventory, best given as `dg.EnvVar`."
-    )
-    home: str | None = Field(
-        default=None, description="Folder of the embedded inventory, used where no URL is set."
-    )
     storage: str | None = Field(
         default=None, description="Path or URI of a storage root to read instead of an inventory."
     )
-
-    _pipeline: Pipeline | None = PrivateAttr(default=None)
 
     @overload
     def load(self, stream: dg.AssetExecutionContext) -> PublishedBatches: ...
@@ -85,25 +75,11 @@ class BatchReader(dg.ConfigurableResource["BatchReader"]):
         """
         return self._source().current(stream)
 
-    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
-        """Close the connections of the run."""
-        self.close()
-
-    def close(self) -> None:
-        """Close all connections; the next call opens them again."""
-        if self._pipeline is not None:
-            self._pipeline.close()
-            self._pipeline = None
-
     def _source(self) -> BatchSource:
         if self.storage is not None:
             place = self.storage
             return StoredBatches(place if "://" in place else to_uri(Path(place).absolute()))
-        if self._pipeline is None:
-            fields = {"inventory_conn": self.inventory_conn, "home": self.home}
-            settings = load_settings(settings=fields, environment=os.environ)
-            self._pipeline = Pipeline(settings, dict(os.environ))
-        return InventoryBatches(self._pipeline.database)
+        return InventoryBatches(self.pipeline.database)
 
 
 def _partitions_of_run(context: dg.AssetExecutionContext) -> tuple[str, tuple[str, ...]]:

@@ -1,8 +1,10 @@
-"""Resources of runs and sensors: the pipeline, the Spark session, and the S3 client of landings."""
+"""Resources of runs and sensors: the pipeline and the Spark session."""
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -10,7 +12,10 @@ from dagster_pyspark import LazyPySparkResource
 from pydantic import Field, PrivateAttr
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.model.errors import SparkUnavailableError
+from batch_pipeline.config.environment import load_settings
+from batch_pipeline.config.home import Home
+from batch_pipeline.inventory.embedded_server import find_server
+from batch_pipeline.model.errors import ConfigurationError, SparkUnavailableError
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.spark.sessions.session import SparkSettings, open_session
 from batch_pipeline.storage.filesystem import filesystem_of
@@ -28,31 +33,97 @@ def lands_in_s3(stream: Stream) -> bool:
     return isinstance(filesystem_of(stream.source.place), S3FileSystem)
 
 
-class PipelineResource(dg.ConfigurableResource[Any]):
-    """The inventory, landings and storages named by the process's environment."""
+class InventoryResource(dg.ConfigurableResource[Any]):
+    """Where the inventory is. A field that is not set is taken from the environment.
+
+    The embedded server is used if it runs already, but never started: commands of batch-pipeline
+    and its instance storage start it.
+    """
+
+    inventory_conn: str | None = Field(
+        default=None,
+        description="Postgres URL of the inventory, best given as `dg.EnvVar`; default "
+        "BATCH_PIPELINE_INVENTORY_CONN.",
+    )
+    home: str | None = Field(
+        default=None,
+        description="Folder of logs and of the embedded server; default BATCH_PIPELINE_HOME.",
+    )
 
     _pipeline: Pipeline | None = PrivateAttr(default=None)
 
     @property
     def pipeline(self) -> Pipeline:
-        """The open pipeline; opened on first use."""
+        """The open pipeline; opened on first use.
+
+        Raises:
+            ConfigurationError: no inventory is configured, and no embedded server runs.
+            SettingError: a field or variable is not valid.
+        """
         if self._pipeline is None:
-            self._pipeline = Pipeline.from_environment()
+            self._pipeline = self._open()
         return self._pipeline
+
+    def settings_fields(self) -> dict[str, Any]:
+        """Return the fields that are settings, by name."""
+        return {"inventory_conn": self.inventory_conn, "home": self.home}
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Close the connections of the run."""
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; the next use opens them again."""
         if self._pipeline is not None:
             self._pipeline.close()
+            self._pipeline = None
+
+    def _open(self) -> Pipeline:
+        environment = dict(os.environ)
+        settings = load_settings(settings=self.settings_fields(), environment=environment)
+        if settings.inventory_conn is None:
+            folder = Home(path=settings.home).postgres
+            if find_server(folder) is None:
+                raise ConfigurationError(
+                    f"No inventory: the embedded PostgreSQL of {settings.home} does not run, and "
+                    f"resources of Dagster do not start it. Set BATCH_PIPELINE_INVENTORY_CONN, or "
+                    f"the field `inventory_conn` of the resource, to the URL of a Postgres "
+                    f"database; or start `batch-pipeline dev`."
+                )
+        return Pipeline(settings, environment)
+
+
+class PipelineResource(InventoryResource):
+    """The inventory, landings and storages of the streams of a code location."""
+
+    streams: str | None = Field(
+        default=None,
+        description="Folder of stream files, for messages; default BATCH_PIPELINE_STREAMS.",
+    )
+
+    def settings_fields(self) -> dict[str, Any]:
+        """Return the fields that are settings, by name."""
+        return {**super().settings_fields(), "streams": self.streams}
 
 
 class SparkResource(LazyPySparkResource):
-    """The Spark session of the process: Spark Connect when an address is set, else a local one.
+    """The Spark session of the process: Spark Connect if an address is set, else a local one.
 
-    The session outlives the run, so that runs of one process share it.
+    A field that is not set is taken from the environment. The session outlives the run, so that
+    runs of one process share it.
     """
 
-    spark_config: dict[str, Any] = Field(default_factory=dict)
+    spark_config: dict[str, Any] = Field(
+        default_factory=dict, description="Spark configuration of the session."
+    )
+    master: str | None = Field(
+        default=None, description="Spark master; default BATCH_PIPELINE_SPARK_MASTER or local[*]."
+    )
+    remote: str | None = Field(
+        default=None,
+        description="Spark Connect URL, best given as `dg.EnvVar`; default "
+        "BATCH_PIPELINE_SPARK_REMOTE.",
+    )
 
     _settings: SparkSettings | None = PrivateAttr(default=None)
 
@@ -63,10 +134,19 @@ class SparkResource(LazyPySparkResource):
 
         A retry opens a working session at once, and tries to for at most two minutes.
         """
+        settings = self._with_fields(settings)
         self._settings = settings if stream.transform is None else settings.unshared()
         if is_retry:
             self._renew()
         return lambda: self.spark_session
+
+    def _with_fields(self, settings: SparkSettings) -> SparkSettings:
+        fields: dict[str, Any] = {"remote": self.remote, "master": self.master}
+        given = {name: value for name, value in fields.items() if value is not None}
+        if self.master is not None and self.remote is None:
+            given["remote"] = None
+        conf = {name: str(value) for name, value in self.spark_config.items()}
+        return replace(settings, **given, conf={**settings.conf, **conf})
 
     def _renew(self) -> None:
         self._spark_session = None
@@ -79,4 +159,18 @@ class SparkResource(LazyPySparkResource):
 
     def _init_session(self) -> None:
         if self._spark_session is None:
-            self._spark_session = open_session(self._settings or Pipeline.from_environment().spark)
+            settings = self._settings or self._with_fields(Pipeline.from_environment().spark)
+            self._spark_session = open_session(settings)
+
+
+def session_factory(
+    stream: Stream, resource: Any, settings: SparkSettings, *, is_retry: bool
+) -> "Callable[[], SparkSession]":
+    """Return a function that returns the Spark session of a resource for a stream.
+
+    The resource is a `SparkResource`, or one of the project's own with a `spark_session`, which
+    `dagster.spark_resource` of the stream file names.
+    """
+    if isinstance(resource, SparkResource):
+        return resource.session_of(stream, settings, is_retry=is_retry)
+    return lambda: resource.spark_session

@@ -32,7 +32,8 @@ class Automation(StrEnum):
 class DagsterRules:
     """Values of the `dagster` section of a stream file.
 
-    `automation` is None if the code location decides. With `backfills` the stream has an asset for
+    `automation` is None if the code location decides. `spark_resource` is the key of a resource of
+    the project's own with a Spark session. With `backfills` the stream has an asset for
     the batches of its backfills.
     `partitions_per_run` is the number of batches per run, `runs_at_once` the number of runs that
     sensors keep queued or running. `schedule` is a cron line in `timezone` for polling the landing;
@@ -46,6 +47,7 @@ class DagsterRules:
 
     automation: Automation | None = None
     backfills: bool = False
+    spark_resource: str | None = None
     partitions_per_run: int = 50
     runs_at_once: int = 10
     group: str | None = None
@@ -65,6 +67,9 @@ class DagsterRules:
             raise InvalidValueError("dagster.group", self.group, "letters, digits and '_'")
         if self.pool is not None and not _POOL.fullmatch(self.pool):
             raise InvalidValueError("dagster.pool", self.pool, "a name without spaces")
+        if self.spark_resource is not None and not _GROUP.fullmatch(self.spark_resource):
+            expected = "the key of a resource: letters, digits and '_'"
+            raise InvalidValueError("dagster.spark_resource", self.spark_resource, expected)
         for owner in self.owners:
             if not _OWNER.fullmatch(owner):
                 raise InvalidValueError("dagster.owners", owner, "an e-mail address or team:name")

@@ -310,7 +310,7 @@ def test_stream_attributes_describe_every_key() -> None:
         for model in (schema, *models.values())
         for name, key in model.get("properties", {}).items()
     ]
-    assert len(keys) == 98
+    assert len(keys) == 99
     assert [name for name, description in keys if not description.endswith(".")] == []
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import dagster as dg
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.assets.partition_events import (
     NOTHING,
     Materializations,
@@ -21,9 +22,17 @@ from batch_pipeline.defs.assets.partition_events import (
 )
 from batch_pipeline.defs.checks import AssetChecks, evaluate_run_checks
 from batch_pipeline.defs.metadata import ENCODE_VERSION, batch_materialization
-from batch_pipeline.defs.names import DRAIN_TAG, LAUNCH_TAG, files_key, group, pool
+from batch_pipeline.defs.names import (
+    DRAIN_TAG,
+    LAUNCH_TAG,
+    PIPELINE_RESOURCE,
+    SPARK_RESOURCE,
+    files_key,
+    group,
+    pool,
+)
 from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batches_of
-from batch_pipeline.defs.resources import PipelineResource, SparkResource
+from batch_pipeline.defs.resources import session_factory
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.encode import EncodeRequest, EncodeResult
 from batch_pipeline.model.errors import (
@@ -64,6 +73,8 @@ def backfill_asset(stream: Stream) -> dg.AssetsDefinition:
 def _encoding_asset(
     stream: Stream, asset: PartitionedAsset, description: str
 ) -> dg.AssetsDefinition:
+    spark_key = stream.dagster.spark_resource or SPARK_RESOURCE
+
     @dg.asset(
         key=asset.asset_key,
         deps=[files_key(stream)],
@@ -78,15 +89,15 @@ def _encoding_asset(
         group_name=group(stream),
         owners=[*stream.dagster.owners],
         tags=dict(stream.dagster.tags),
+        required_resource_keys={PIPELINE_RESOURCE, spark_key},
     )
-    def encoded(
-        context: dg.AssetExecutionContext,
-        batch_pipeline: PipelineResource,
-        batch_pipeline_spark: SparkResource,
-    ) -> Iterator[dg.Output[None]]:
-        pipeline = batch_pipeline.pipeline
-        session = batch_pipeline_spark.session_of(
-            stream, pipeline.spark, is_retry=context.retry_number > 0
+    def encoded(context: dg.AssetExecutionContext) -> Iterator[dg.Output[None]]:
+        pipeline: Pipeline = context.resources.batch_pipeline.pipeline
+        session = session_factory(
+            stream,
+            getattr(context.resources, spark_key),
+            pipeline.spark,
+            is_retry=context.retry_number > 0,
         )
         encode_context = pipeline.encode_context(stream, session)
         with Materializations(context) as published:

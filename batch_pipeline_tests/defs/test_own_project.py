@@ -1,0 +1,173 @@
+"""Definitions of streams within a Dagster project that has names and resources of its own."""
+
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster_pyspark import PySparkResource
+
+from batch_pipeline import PipelineResource, SparkResource, build_definitions, describe_stream
+from batch_pipeline.defs.reader import BatchReader
+from batch_pipeline.defs.resources import InventoryResource
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline_tests.defs.checks_fixture import publish_all
+from batch_pipeline_tests.defs.defs_fixture import open_defs_scene
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
+    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
+]
+
+
+def _project() -> dg.Definitions:
+    """Return definitions with the names that users are most likely to have."""
+
+    @dg.op
+    def work() -> None: ...
+
+    @dg.job
+    def reconcile() -> None:
+        work()
+
+    @dg.job
+    def collect_garbage() -> None:
+        work()
+
+    @dg.asset
+    def batches(spark: dg.ResourceParam[Any], pipeline: dg.ResourceParam[Any]) -> None: ...
+
+    @dg.sensor(job=reconcile)
+    def failed_runs() -> None: ...
+
+    names = ("spark", "pipeline", "s3", "check_scope", "pyspark")
+    resources = {name: dg.ResourceDefinition.hardcoded_resource(name) for name in names}
+    return dg.Definitions(
+        assets=[batches],
+        jobs=[reconcile, collect_garbage],
+        sensors=[failed_runs],
+        resources={**resources, "io_manager": dg.mem_io_manager},
+        executor=dg.multiprocess_executor.configured({"max_concurrent": 2}),
+        loggers={"console": dg.colored_console_logger},
+    )
+
+
+def test_definitions_merge_with_those_of_a_project(tmp_path: Path) -> None:
+    streams = [
+        describe_stream(name, source={"uri": str(tmp_path)}, dagster={"backfills": True})
+        for name in ("orders", "pipeline", "spark")
+    ]
+    own = _project()
+    merged = dg.Definitions.merge(own, build_definitions(streams))
+    repository = merged.get_repository_def()
+    assert merged.executor is own.executor
+    assert merged.loggers == own.loggers
+    assert repository.has_job("reconcile")
+    assert repository.has_job("batch_pipeline_reconcile")
+    ours = {key for key in merged.resources or {} if key not in (own.resources or {})}
+    assert ours == {"batch_pipeline", "batch_pipeline_spark", "batch_pipeline_checks"}
+
+
+def test_resources_start_no_embedded_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BATCH_PIPELINE_INVENTORY_CONN", raising=False)
+    monkeypatch.setenv("BATCH_PIPELINE_HOME", str(tmp_path / "home"))
+    for resource in (PipelineResource(), BatchReader()):
+        with pytest.raises(ConfigurationError, match="resources of Dagster do not start it"):
+            resource.pipeline  # noqa: B018 - opens it
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sensor_without_an_inventory_fails_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BATCH_PIPELINE_INVENTORY_CONN", raising=False)
+    monkeypatch.setenv("BATCH_PIPELINE_HOME", str(tmp_path / "home"))
+    stream = describe_stream("orders", source={"uri": str(tmp_path)}, targets={"csv": TARGET})
+    definitions = build_definitions([stream])
+    for name in ("orders_new_files", "orders_load", "batch_pipeline_run_ends"):
+        with (
+            dg.DagsterInstance.ephemeral() as instance,
+            dg.build_sensor_context(
+                instance=instance, resources={"batch_pipeline": PipelineResource()}
+            ) as context,
+            pytest.raises(ConfigurationError, match="Set BATCH_PIPELINE_INVENTORY_CONN"),
+        ):
+            definitions.resolve_sensor_def(name)(context)
+
+
+TARGET = {"command": "target-csv"}
+
+
+@pytest.mark.parametrize("kind", [PipelineResource, BatchReader])
+def test_field_from_a_variable_wins_over_the_environment(
+    kind: type[InventoryResource],
+    database: Database,
+    database_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as scene:
+        publish_all(scene)
+        monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", "postgresql://nobody@127.0.0.1:9/x")
+        monkeypatch.setenv("WAREHOUSE", database_url)
+
+        @dg.asset
+        def counted(inventory: kind) -> dg.MaterializeResult[None]:  # type: ignore[valid-type]
+            statuses = inventory.pipeline.database.batches.statuses("orders")  # type: ignore[attr-defined]
+            return dg.MaterializeResult(metadata={"batches": len(statuses)})
+
+        resource = kind(inventory_conn=dg.EnvVar("WAREHOUSE"))
+        run = dg.materialize([counted], resources={"inventory": resource})
+        [event] = run.get_asset_materialization_events()
+        assert event.materialization.metadata["batches"].value == 4
+
+
+def test_spark_resource_has_fields() -> None:
+    fields = SparkResource(master="local[1]", spark_config={"spark.ui.enabled": "false"})
+    assert fields.master == "local[1]"
+
+
+def test_key_of_a_spark_resource_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="spark_resource"):
+        describe_stream(
+            "orders", source={"uri": str(tmp_path)}, dagster={"spark_resource": "my spark"}
+        )
+
+
+@pytest.mark.long
+def test_stream_is_encoded_by_the_projects_own_spark(
+    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATCH_PIPELINE_HOME", str(tmp_path / "home"))
+    landing = tmp_path / "landing"
+    landing.mkdir()
+    (landing / "1.csv").write_text("id,city\n1,Bern\n2,Wien\n")
+    stream = describe_stream(
+        "sales",
+        source={"uri": str(landing), "format": "csv"},
+        storage={"root": str(tmp_path / "batches")},
+        dagster={"spark_resource": "pyspark"},
+    )
+    config = {"spark.master": "local[1]", "spark.ui.enabled": "false"}
+    pipeline = PipelineResource(inventory_conn=database_url)
+    definitions = dg.Definitions.merge(
+        build_definitions([stream], pipeline=pipeline),
+        dg.Definitions(resources={"pyspark": PySparkResource(spark_config=config)}),
+    )
+    with dg.DagsterInstance.ephemeral() as instance:
+        for job in ("sales_register", "sales_encode"):
+            keys = instance.get_dynamic_partitions("sales.batches")
+            run = definitions.resolve_job_def(job).execute_in_process(
+                instance=instance, partition_key=keys[0] if keys else None
+            )
+            assert run.success
+    reader = BatchReader(inventory_conn=database_url)
+    assert reader.current("sales").to_arrow().to_pylist() == [
+        {"id": 1, "city": "Bern"},
+        {"id": 2, "city": "Wien"},
+    ]
+    reader.close()
