@@ -1,8 +1,9 @@
-"""The command `batch-pipeline`, also as `python -m batch_pipeline`."""
+"""The commands of the package; `batch-pipeline` also as `python -m batch_pipeline`."""
 
 import atexit
 import os
 import sys
+from importlib import import_module
 
 
 class _Exit:
@@ -42,6 +43,28 @@ def main() -> None:
         if error.code is None or isinstance(error.code, int):
             end.code = error.code or 0
         raise
+
+
+def tap() -> None:
+    """Run the Singer tap."""
+    _run_singer("tap")
+
+
+def target() -> None:
+    """Run the Singer target."""
+    _run_singer("target")
+
+
+def _run_singer(plugin: str) -> None:
+    from batch_pipeline.model.errors import ConfigurationError
+    from batch_pipeline.model.extras import requires_extra
+
+    try:
+        with requires_extra("singer", f"`{plugin}-batch-pipeline`"):
+            module = import_module(f"batch_pipeline.cli.{plugin}")
+    except ConfigurationError as error:
+        sys.exit(f"error: {error}")
+    module.main()
 
 
 if __name__ == "__main__":

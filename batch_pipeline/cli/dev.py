@@ -10,6 +10,7 @@ import click
 
 from batch_pipeline.cli.console import err, head, note, say
 from batch_pipeline.cli.options import opened
+from batch_pipeline.model.extras import check_extra
 
 if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline
@@ -39,6 +40,7 @@ def dev(port: int) -> None:
     """
     from batch_pipeline.defs.instance.servers import check_port, watch
 
+    check_extra("embedded", "`batch-pipeline dev`", "dagster_webserver")
     stop = _stop_on_signals()
     with ExitStack() as stack:
         pipeline = stack.enter_context(opened())

@@ -7,6 +7,7 @@ import click
 
 from batch_pipeline.cli.console import complain, say
 from batch_pipeline.cli.options import opened
+from batch_pipeline.model.extras import requires_extra
 
 
 @click.command()
@@ -36,8 +37,9 @@ def metrics(port: int, host: str) -> None:
     Example:
       batch-pipeline metrics --port 9464
     """
-    from batch_pipeline.metrics.reading import Reading
-    from batch_pipeline.metrics.server import serving
+    with requires_extra("metrics", "`batch-pipeline metrics`"):
+        from batch_pipeline.metrics.reading import Reading
+        from batch_pipeline.metrics.server import serving
 
     with opened() as pipeline:
         reading = Reading(pipeline)

