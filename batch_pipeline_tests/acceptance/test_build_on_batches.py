@@ -1,0 +1,115 @@
+"""The tutorial "Build on batches": its files make a project, whose assets are materialized."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from batch_pipeline_tests.docs.pages import blocks
+
+pytestmark = pytest.mark.long
+
+FIRST = "000000000001-000000000002"
+# Evaluates the automation condition and materializes what a person would, in a process of its own:
+# the project's Spark session is the process's.
+STEPS = dedent("""
+    import json, sys, warnings
+    warnings.simplefilter("ignore")
+    import dagster as dg
+    from shop.definitions import defs, sales_by_city
+
+    KEY, TAGS = sys.argv[1], {"dagster/partition": sys.argv[1]}
+    with dg.DagsterInstance.get() as instance:
+        if sys.argv[2] == "first":
+            register = defs.resolve_job_def("sales_register")
+            assert register.execute_in_process(instance=instance).success
+            tick = lambda cursor: dg.evaluate_automation_conditions(
+                defs=defs, instance=instance, cursor=cursor,
+                asset_selection=dg.AssetSelection.assets(sales_by_city),
+            )
+            before = tick(None)
+            encode = defs.resolve_job_def("sales_encode")
+            assert encode.execute_in_process(instance=instance, partition_key=KEY).success
+            after = tick(before.cursor)
+            requested = after.get_requested_partitions(sales_by_city.key)
+            assert (before.total_requested, requested) == (0, {KEY}), (before, requested)
+            chosen = [sales_by_city.key]
+        else:
+            chosen = [dg.AssetKey(["sales", "batches"]), sales_by_city.key]
+        job = defs.resolve_implicit_global_asset_job_def()
+        run = job.execute_in_process(
+            instance=instance, asset_selection=chosen, partition_key=KEY
+        )
+        assert run.success
+        events = run.get_asset_materialization_events()
+        print(json.dumps([event.asset_key.to_user_string() for event in events]))
+    import pyarrow.parquet as pq
+    rows = pq.read_table(f"by_city/{KEY}").to_pylist()
+    print(json.dumps({row["city"]: row["amount"] for row in rows}, sort_keys=True))
+""")
+
+
+@dataclass(frozen=True)
+class Project:
+    """The folder of the tutorial's project."""
+
+    folder: Path
+    database_url: str
+
+    def write(self, text: str) -> None:
+        """Write the file that the first line of a block names."""
+        path = self.folder / text.splitlines()[0].removeprefix("# ")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def shell(self, line: str) -> None:
+        """Execute a line of the page."""
+        subprocess.run(["/bin/sh", "-c", line], cwd=self.folder, check=True)
+
+    def run(self, step: str) -> list[str]:
+        """Execute a step, and return the lines that it prints."""
+        source = self.folder / "src"
+        ended = subprocess.run(
+            [sys.executable, "-c", STEPS, FIRST, step],
+            cwd=self.folder,
+            env={
+                **os.environ,
+                "DAGSTER_HOME": str(self.folder),
+                "BATCH_PIPELINE_HOME": str(self.folder / "home"),
+                "BATCH_PIPELINE_INVENTORY_CONN": self.database_url,
+                "PYTHONPATH": os.pathsep.join([str(source), *sys.path]),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr[-4_000:]
+        return ended.stdout.splitlines()
+
+
+@pytest.fixture
+def project(tmp_path: Path, database_url: str) -> Project:
+    return Project(tmp_path, database_url)
+
+
+def test_project_of_the_tutorial_is_built_and_recomputed(project: Project) -> None:
+    page = [one for one in blocks("python", "yaml", "console") if "build_on_batches" in str(one)]
+    files = [one.text for one in page if one.language != "console"]
+    lines = "".join(one.text for one in page if one.language == "console").splitlines()
+    for text in files[:-1]:
+        project.write(text)
+    for line in lines:
+        if line.startswith(("$ mkdir", "$ printf")):
+            project.shell(line.removeprefix("$ "))
+    assert project.run("first") == ['["sales_by_city"]', '{"Bern": 5.5, "Wien": 4.0}']
+    project.write(files[-1])
+    assert project.run("again") == [
+        '["sales/batches", "sales_by_city"]',
+        '{"Bern": 5.09, "Wien": 3.7}',
+    ]
+    manifests = sorted(path.name for path in project.folder.glob("batches/manifests/*"))
+    assert [name.rsplit(".", 2)[1] for name in manifests] == ["g1", "g2"]
