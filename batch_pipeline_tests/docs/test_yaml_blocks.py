@@ -36,6 +36,8 @@ def _kind(value: Mapping[str, Any]) -> str:
     """Tell what a block is for; settings are told by a key that they always have."""
     if "attributes" in value:
         return "stream file"
+    if "custom" in value.get("storage", {}):
+        return "concurrency"  # a dagster.yaml
     if set(value) <= KEYS:
         return "fragment"
     return next(
