@@ -1,9 +1,6 @@
-"""Attempts on batches: claim with a fencing token and a lease, publish or fail by token only.
+"""Attempts on batches: claim with a fencing token and a lease, publish or fail by token only."""
 
-`FencedAttempts` is the interface for other packages; `PUBLISH` is the statement that publishes.
-"""
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as pg
 
 from batch_pipeline.inventory import batch_states
-from batch_pipeline.inventory.connection import OWNER_IS_GONE, transaction
+from batch_pipeline.inventory.connection import OWNER_IS_GONE, fetch_value, transaction
 from batch_pipeline.inventory.heartbeat import Heartbeat
 from batch_pipeline.inventory.manifests import Manifests
 from batch_pipeline.inventory.migrate import ensure_revision_unchanged
@@ -31,7 +28,7 @@ from batch_pipeline.model.encode import Encoded, EncodeResult
 from batch_pipeline.model.errors import ConflictError, FencedError
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.item import ItemIdSet
-from batch_pipeline.model.manifest import ItemReport, Manifest
+from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.stream import Stream
 
 _JSON = pg.JSONB(none_as_null=True)
@@ -47,13 +44,7 @@ _FACT_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
 }
 
 
-def publish_values(claimed: Attempt, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of `PUBLISH`; facts that are missing become NULL."""
-    values: dict[str, Any] = {"of_token": claimed.token, "of_batch": claimed.batch.id}
-    return values | {f"its_{name}": facts.get(name) for name in _FACT_TYPES}
-
-
-def _publish() -> sa.Select[Any]:
+def _publish_statement() -> sa.Select[Any]:
     """Build the statement that publishes a running attempt and returns its generation.
 
     The job's row is locked first, so that publish numbers follow commit order. If the attempt no
@@ -100,7 +91,7 @@ def _publish() -> sa.Select[Any]:
     return sa.select(closed_attempt.c.generation)
 
 
-PUBLISH = _publish()
+_PUBLISH = _publish_statement()
 
 
 def storable(text: str) -> str:
@@ -108,7 +99,7 @@ def storable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
 
 
-def insert_files(connection: sa.Connection, attempt_id: int, result: EncodeResult) -> None:
+def _insert_files(connection: sa.Connection, attempt_id: int, result: EncodeResult) -> None:
     """Insert the part files of an attempt in order, and the record counts of each item."""
     files = [
         {
@@ -123,32 +114,24 @@ def insert_files(connection: sa.Connection, attempt_id: int, result: EncodeResul
         for quarantine, parts in ((False, result.part_files), (True, result.quarantine_files))
         for position, part in enumerate(parts)
     ]
-    rows = [_item_row(attempt_id, item) for item in result.items]
+    items = [
+        {
+            "attempt_id": attempt_id,
+            "item_id": item.item_id,
+            "read": item.read,
+            "written": item.written,
+            "filtered": item.filtered,
+            "quarantined": item.quarantined,
+            "bad_file": None if item.bad_file is None else storable(item.bad_file),
+            "read_etag": item.etag,
+            "read_version": item.version,
+        }
+        for item in result.items
+    ]
     if files:
         connection.execute(sa.insert(part_file), files)
-    if rows:
-        connection.execute(sa.insert(attempt_item), rows)
-
-
-def _item_row(attempt_id: int, item: ItemReport) -> dict[str, Any]:
-    return {
-        "attempt_id": attempt_id,
-        "item_id": item.item_id,
-        "read": item.read,
-        "written": item.written,
-        "filtered": item.filtered,
-        "quarantined": item.quarantined,
-        "bad_file": None if item.bad_file is None else storable(item.bad_file),
-        "read_etag": item.etag,
-        "read_version": item.version,
-    }
-
-
-def _seen_items(encoded_batch: Batch, encoded: Encoded) -> dict[str, Any]:
-    """Return the items that the attempt read, for later audits."""
-    ids = sorted(item.item_id for item in encoded.result.items)
-    weight = encoded_batch.weight if encoded.weight is None else encoded.weight
-    return ItemIdSet.of(ids, weight=weight).to_json()
+    if items:
+        connection.execute(sa.insert(attempt_item), items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,15 +203,16 @@ class FencedAttempts:
         Raises:
             FencedError: the attempt no longer holds the batch.
         """
-        with transaction(self.engine) as connection:
-            if _status(connection, claimed) != AttemptStatus.RUNNING:
-                raise FencedError(claimed.batch.job, claimed.batch.label, claimed.number)
+        if fetch_value(self.engine, _status(claimed)) != AttemptStatus.RUNNING:
+            raise FencedError(claimed.batch.job, claimed.batch.label, claimed.number)
 
     def publish(self, claimed: Attempt, encoded: Encoded, stream: Stream) -> Manifest:
         """Publish the attempt's files as the batch's next generation, in one transaction.
 
         Locks the job's row, so publish numbers follow commit order.
         """
+        ids = sorted(item.item_id for item in encoded.result.items)
+        weight = claimed.batch.weight if encoded.weight is None else encoded.weight
         facts = {
             "schema_version": encoded.schema_version,
             "encoding": {
@@ -237,16 +221,14 @@ class FencedAttempts:
             },
             "key_properties": list(stream.message_keys),
             "facts": encoded.facts(),
-            "seen": _seen_items(claimed.batch, encoded),
+            "seen": ItemIdSet.of(ids, weight=weight).to_json(),
         }
-        try:
-            with transaction(self.engine) as connection:
-                _execute_publish(connection, claimed, facts)
-                insert_files(connection, claimed.id, encoded.result)
-                failpoint("publish.before_commit")
-        except FencedError:
-            if self._generation(claimed) is None:
-                raise
+
+        def insert_files(connection: sa.Connection) -> None:
+            _insert_files(connection, claimed.id, encoded.result)
+            failpoint("publish.before_commit")
+
+        self._publish(claimed, facts, insert_files)
         failpoint("publish.after_commit")
         manifests = Manifests(self.engine)
         return manifests.with_origin(manifests.of_attempt(claimed.id))
@@ -272,25 +254,32 @@ class FencedAttempts:
             "logging": None if logging is None else storable(logging),
             "seen": None if seen is None else seen.to_json(),
         }
-        try:
-            with transaction(self.engine) as connection:
-                generation = _execute_publish(connection, claimed, facts)
-                failpoint("succeed.before_commit")
-        except FencedError:
-            earlier = self._generation(claimed)
-            if earlier is None:
-                raise
-            generation = earlier
+        generation = self._publish(claimed, facts, lambda _: failpoint("succeed.before_commit"))
         failpoint("succeed.after_commit")
         self.heartbeat.stop_renewing(claimed.token)
         return generation
 
-    def _generation(self, claimed: Attempt) -> int | None:
-        """Return the generation that an attempt published, None if it is not published."""
-        query = sa.select(attempt.c.generation).where(attempt.c.token == claimed.token)
+    def _publish(
+        self,
+        claimed: Attempt,
+        facts: Mapping[str, Any],
+        before_commit: Callable[[sa.Connection], None],
+    ) -> int:
+        """Publish an attempt and return its generation; publishing again changes nothing."""
+        values = {f"its_{name}": facts.get(name) for name in _FACT_TYPES}  # NULL if missing
+        values |= {"of_token": claimed.token, "of_batch": claimed.batch.id}
         with transaction(self.engine) as connection:
-            generation: int | None = connection.execute(query).scalar_one_or_none()
-        return generation
+            generation = connection.execute(_PUBLISH, values).scalar_one_or_none()
+            if generation is None:
+                connection.rollback()
+            else:
+                before_commit(connection)
+        if generation is None:
+            earlier = sa.select(attempt.c.generation).where(attempt.c.token == claimed.token)
+            generation = fetch_value(self.engine, earlier)
+        if generation is None:
+            raise FencedError(claimed.batch.job, claimed.batch.label, claimed.number)
+        return int(generation)
 
     def record_pointer(self, manifest: Manifest, uri: str) -> None:
         """Store the URI of a published manifest's manifest file."""
@@ -321,11 +310,11 @@ class FencedAttempts:
             batch_states.lock(connection, claimed.batch.id)
             mine = attempt.c.token == claimed.token
             close(connection, mine, status, error, counts=counts, facts=facts)
-            unpublished = _status(connection, claimed) != AttemptStatus.SUCCEEDED
+            status_now = connection.execute(_status(claimed)).scalar_one_or_none()
             failpoint("fail.before_commit")
         failpoint("fail.after_commit")
         self.heartbeat.stop_renewing(claimed.token)
-        return unpublished
+        return status_now != AttemptStatus.SUCCEEDED
 
     def close_dead(self, stream: str) -> int:
         """Close running attempts of a stream whose process is gone; return their number."""
@@ -396,19 +385,9 @@ def _ensure_no_running_attempt(connection: sa.Connection, claimed_batch: Batch) 
     if row is not None:
         raise ConflictError(
             f"{claimed_batch.job}: attempt {row.number} of batch {claimed_batch.label} is running "
-            f"(run {row.run_id}). Nothing was claimed. Wait for it to end, or cancel that run and "
-            f"try again."
+            f"(run {row.run_id}). Nothing was claimed. Wait for it to end, or cancel that run."
         )
 
 
-def _status(connection: sa.Connection, claimed: Attempt) -> str | None:
-    query = sa.select(attempt.c.status).where(attempt.c.token == claimed.token)
-    return connection.execute(query).scalar_one_or_none()
-
-
-def _execute_publish(connection: sa.Connection, claimed: Attempt, facts: Mapping[str, Any]) -> int:
-    values = publish_values(claimed, facts)
-    generation: int | None = connection.execute(PUBLISH, values).scalar_one_or_none()
-    if generation is None:
-        raise FencedError(claimed.batch.job, claimed.batch.label, claimed.number)
-    return generation
+def _status(claimed: Attempt) -> sa.Select[Any]:
+    return sa.select(attempt.c.status).where(attempt.c.token == claimed.token)

@@ -12,13 +12,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.batch_states import (
-    BATCH_ROW,
-    batch_from_row,
-    status_from_row,
-    status_query,
-)
-from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row, select_statuses
+from batch_pipeline.inventory.connection import fetch_column, fetch_rows, transaction
 from batch_pipeline.inventory.jobs import is_paused, of_stream
 from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, is_any_of, job
 from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, BatchStatus
@@ -59,8 +54,7 @@ class ChangeFeed:
     def publish_counts(self, stream: str) -> dict[int, int]:
         """Return the publish count of each job of a stream."""
         query = sa.select(job.c.id, job.c.publish_count).where(job.c.stream == stream)
-        with transaction(self.engine) as connection:
-            return {row.id: row.publish_count for row in connection.execute(query)}
+        return {row.id: row.publish_count for row in fetch_rows(self.engine, query)}
 
     def published_at(self, stream: str) -> dict[int, datetime]:
         """Return when the newest generation of each batch of a stream's job was published, by id.
@@ -74,8 +68,7 @@ class ChangeFeed:
             .where(of_stream(stream), attempt.c.status == AttemptStatus.SUCCEEDED)
             .group_by(attempt.c.batch_id)
         )
-        with transaction(self.engine) as connection:
-            return {row.batch_id: row.at for row in connection.execute(query)}
+        return {row.batch_id: row.at for row in fetch_rows(self.engine, query)}
 
     def since(self, stream: str, kind: JobKind, cursors: Mapping[int, Cursor]) -> Changes:
         """Read what jobs of a kind planned and published after their cursors (default: all)."""
@@ -129,9 +122,8 @@ class ChangeFeed:
             )
             with transaction(self.engine) as connection:
                 batch_ids = list(connection.execute(ids).scalars())
-                page = status_query().where(is_any_of(batch.c.id, batch_ids))
-                rows = connection.execute(page.order_by(None).order_by(batch.c.id))
-                statuses = [status_from_row(row) for row in rows]
+                is_on_page = is_any_of(batch.c.id, batch_ids)
+                statuses = select_statuses(connection, is_on_page, order_by=batch.c.id)
             yield from (status for status in statuses if status.state in _WAITING)
             if len(batch_ids) < _PAGE:
                 return
@@ -148,11 +140,8 @@ class ChangeFeed:
             batch_state.c.job_id == job.c.id,
             batch_state.c.state == sa.literal_column(f"'{BatchState.RUNNING}'"),
         )
-        query = sa.select(job.c.name).where(
-            _is_job_of(stream, JobKind.BACKFILL), sa.or_(waits, runs)
-        )
-        with transaction(self.engine) as connection:
-            return list(connection.execute(query.order_by(job.c.id)).scalars())
+        is_open = sa.and_(_is_job_of(stream, JobKind.BACKFILL), sa.or_(waits, runs))
+        return fetch_column(self.engine, sa.select(job.c.name).where(is_open).order_by(job.c.id))
 
 
 def _is_job_of(stream: str, kind: JobKind) -> sa.ColumnElement[bool]:

@@ -4,10 +4,10 @@ import os
 import re
 import select
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import IntEnum
-from typing import cast
+from typing import Any, cast
 
 import psycopg
 import sqlalchemy as sa
@@ -294,6 +294,33 @@ def transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
     """
     with translate_errors(engine), engine.begin() as connection:
         yield connection
+
+
+def fetch_rows(
+    engine: sa.Engine, statement: sa.Executable, values: Mapping[str, Any] | None = None
+) -> Sequence[sa.Row[Any]]:
+    """Execute one statement in a transaction of its own and return its rows."""
+    with transaction(engine) as connection:
+        return connection.execute(statement, values).all()
+
+
+def fetch_row(
+    engine: sa.Engine, statement: sa.Executable, values: Mapping[str, Any] | None = None
+) -> sa.Row[Any] | None:
+    """Execute a statement like `fetch_rows`; return its only row, None without rows."""
+    with transaction(engine) as connection:
+        return connection.execute(statement, values).one_or_none()
+
+
+def fetch_column(engine: sa.Engine, statement: sa.Executable) -> list[Any]:
+    """Execute a statement like `fetch_rows`; return the first value of each row."""
+    return [row[0] for row in fetch_rows(engine, statement)]
+
+
+def fetch_value(engine: sa.Engine, statement: sa.Executable) -> Any | None:
+    """Execute a statement like `fetch_rows`; return its only value, None without rows."""
+    row = fetch_row(engine, statement)
+    return None if row is None else row[0]
 
 
 @contextmanager

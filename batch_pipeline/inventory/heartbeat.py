@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 import psycopg
@@ -158,34 +158,21 @@ class Heartbeat:
             fenced = set(tokens)
             for table in (attempt, load):  # most processes have only one of the two
                 if fenced:
-                    renewal = (
-                        sa.update(table)
-                        .where(
-                            is_any_of(table.c.token, fenced),
-                            table.c.status == AttemptStatus.RUNNING,
-                        )
-                        .values(renewed_at=now, lease_until=now + lease)
-                        .returning(table.c.token)
-                    )
-                    fenced -= set(self._execute(renewal).scalars())
+                    renewal = sa.update(table).where(_is_running(table, fenced))
+                    renewal = renewal.values(renewed_at=now, lease_until=now + lease)
+                    fenced -= set(self._execute(renewal.returning(table.c.token)).scalars())
             for token in fenced:
                 del self._leases[token]  # publishing, or closing the load, will raise
 
     def _expire_leases(self) -> None:
         if self._to_expire:
             for table in (attempt, load):
-                expiry = (
-                    sa.update(table)
-                    .where(
-                        is_any_of(table.c.token, self._to_expire),
-                        table.c.status == AttemptStatus.RUNNING,
-                    )
-                    .values(lease_until=sa.func.clock_timestamp() - timedelta(seconds=1))
-                )
-                self._execute(expiry)
+                expiry = sa.update(table).where(_is_running(table, self._to_expire))
+                ended_at = sa.func.clock_timestamp() - timedelta(seconds=1)
+                self._execute(expiry.values(lease_until=ended_at))
             self._to_expire.clear()
 
-    def _execute(self, statement: sa.Executable) -> sa.CursorResult[tuple[UUID]]:
+    def _execute(self, statement: sa.Executable) -> sa.CursorResult[Any]:
         assert self._connection is not None  # noqa: S101 - every caller holds
         return self._connection.execute(statement)
 

@@ -4,8 +4,7 @@ Also reads planned batches with the status of their latest attempt, and the thro
 """
 
 import json
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from statistics import median
@@ -14,8 +13,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from batch_pipeline.inventory import batch_states
-from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row, live_parts
-from batch_pipeline.inventory.connection import lock_planning, transaction
+from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row, find_partition
+from batch_pipeline.inventory.connection import fetch_row, lock_planning, transaction
 from batch_pipeline.inventory.jobs import (
     ALL_IDS,
     Gap,
@@ -24,32 +23,26 @@ from batch_pipeline.inventory.jobs import (
     highest_planned,
     of_stream,
     open_job,
-    stream_bookmark,
     stream_job_id,
 )
 from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
 from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
 from batch_pipeline.inventory.migrate import ensure_revision_unchanged
 from batch_pipeline.inventory.tables import attempt, batch, job
-from batch_pipeline.model.backfill import Estimate, Throughput, cut_lists
+from batch_pipeline.model.backfill import Estimate, Throughput
 from batch_pipeline.model.batch import (
     AttemptStatus,
     Batch,
     BatchStatus,
     parse_partition_key,
+    partition_key,
 )
-from batch_pipeline.model.errors import (
-    BatchSupersededError,
-    InvalidValueError,
-    JobPausedError,
-    UnknownBatchError,
-)
+from batch_pipeline.model.errors import InvalidValueError, JobPausedError, UnknownBatchError
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.job import JobKind, JobTerms
 from batch_pipeline.model.planning import Cut, Limits, Planned
 
-_STREAM_ROWS = 10_000
 _COPY = (
     "COPY batch_pipeline.batch "
     "(job_id, first_id, last_id, weight, item_count, oversized, config, item_ids, "
@@ -58,6 +51,7 @@ _COPY = (
 
 
 MetaTable = OwnMetaTable | UserMetaTable
+CutRange = tuple[Gap, Iterator[Cut]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +85,12 @@ class PlannedBatches:
                 raise JobPausedError(job_row.name, job_row.paused)
             lock_planning(connection, job_row.id)
             failpoint("plan.locked")
-            high_watermark = table.high_watermark()
-            planned = Planned()
             job_plan = JobPlan(job_id=job_row.id, limits=limits, config=limits.config())
-            for gap in gaps(connection, job_row.id):
-                if high_watermark is None or high_watermark < gap.ids.first_id:
-                    break
-                cuts = table.cuts(gap.after_id, min(high_watermark, gap.ids.last_id), limits)
-                if not drain and _is_too_young(table, gap, limits):
-                    cuts = _without_short_tail(cuts, limits)
-                planned = planned.followed_by(insert_cuts(connection, job_plan, gap, cuts))
+            last_id = table.high_watermark()
+            ranges = unplanned_ranges(connection, job_row.id, table.cuts, limits, last_id=last_id)
+            if not drain:
+                ranges = [_without_young(table, limits, *gap_cuts) for gap_cuts in ranges]
+            planned = insert_ranges(connection, job_plan, ranges)
             if planned.ids is None:
                 planned_up_to = highest_planned(connection, job_row.id, ALL_IDS)
                 if planned_up_to is not None:
@@ -115,16 +105,11 @@ class PlannedBatches:
         Nothing is written or locked. The throughput is that of the stream's job.
         """
         with transaction(self.engine) as connection:
-            # Without a job, job 0 stands for it: it never exists, so it has planned nothing.
-            job_id = stream_job_id(connection, table.stream) or 0
+            job_id = stream_job_id(connection, table.stream)
             throughput = recent_throughput(connection, job.c.id == job_id)
-            high_watermark, job_gaps = table.high_watermark(), list(gaps(connection, job_id))
-        cuts = (
-            table.cuts(gap.after_id, min(high_watermark, gap.ids.last_id), limits)
-            for gap in job_gaps
-            if high_watermark is not None and gap.ids.first_id <= high_watermark
-        )
-        return estimate(chain.from_iterable(cuts), limits, throughput)
+            last_id = table.high_watermark()
+            ranges = unplanned_ranges(connection, job_id, table.cuts, limits, last_id=last_id)
+        return estimate(chain.from_iterable(cuts for _, cuts in ranges), limits, throughput)
 
     def batch(self, stream: str, key: str) -> Batch:
         """Find a planned batch of a stream by its partition key.
@@ -137,17 +122,9 @@ class PlannedBatches:
             id_range = parse_partition_key(key)
         except InvalidValueError as error:
             raise UnknownBatchError.of_partition(stream, key) from error
-        query = _live_ranges(stream).where(
-            batch.c.first_id == id_range.first_id, batch.c.last_id == id_range.last_id
-        )
-        live_batch = self._one(query)
-        if live_batch is not None:
-            return live_batch
+        is_range = sa.and_(of_stream(stream), batch.c.item_ids.is_(None))
         with transaction(self.engine) as connection:
-            parts = live_parts(connection, of_stream(stream), id_range)
-        if parts:
-            raise BatchSupersededError(stream, key, tuple(part.key for part in parts))
-        raise UnknownBatchError.of_partition(stream, key)
+            return find_partition(connection, is_range, id_range, partition_key, stream=stream)
 
     def batch_of_item(self, stream: str, item_id: int) -> Batch | None:
         """Find the batch of a stream that contains an item: a list of late items, or a range."""
@@ -163,12 +140,16 @@ class PlannedBatches:
                 sa.literal(item_id, sa.BigInteger) == sa.any_(batch.c.item_ids),
             )
         )
-        return self._one(late) or self._one(
-            _live_ranges(stream)
+        of_range = (
+            sa.select(*BATCH_ROW)
+            .join(job)
+            .where(of_stream(stream), batch.c.superseded_at.is_(None), batch.c.item_ids.is_(None))
             .where(batch.c.first_id <= item_id, batch.c.last_id >= item_id)
             .order_by(batch.c.first_id.desc())
             .limit(1)
         )
+        row = fetch_row(self.engine, late) or fetch_row(self.engine, of_range)
+        return None if row is None else batch_from_row(row)
 
     def statuses(self, stream: str, within: IdRange = ALL_IDS) -> list[BatchStatus]:
         """Read all batches of a stream in id order, each with its latest attempt."""
@@ -185,17 +166,6 @@ class PlannedBatches:
         is_late = (job.c.stream == stream, job.c.kind == JobKind.LATE)
         return batch_states.read_statuses(self.engine, *is_late, batch.c.superseded_at.is_(None))
 
-    def backlog(self, table: MetaTable) -> tuple[int, int]:
-        """Count a stream's items above the bookmark and their weight in bytes."""
-        with transaction(self.engine) as connection:
-            planned = stream_bookmark(connection, table.stream)
-        return table.backlog(planned)
-
-    def _one(self, query: sa.Select[Any]) -> Batch | None:
-        with transaction(self.engine) as connection:
-            row = connection.execute(query).one_or_none()
-        return None if row is None else batch_from_row(row)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlan:
@@ -206,15 +176,41 @@ class JobPlan:
     config: Mapping[str, Any]
 
 
-def insert_cuts(connection: sa.Connection, plan: JobPlan, gap: Gap, cuts: Iterable[Cut]) -> Planned:
-    """Insert the cuts of a gap as batches and advance the bookmark, in constant memory.
+def unplanned_ranges(
+    connection: sa.Connection,
+    job_id: int | None,
+    cuts: Callable[[int | None, int, Limits], Iterator[Cut]],
+    limits: Limits,
+    *,
+    last_id: int | None,
+    window: IdRange = ALL_IDS,
+) -> list[CutRange]:
+    """Pair the gaps of a window up to `last_id` (None: no item) with the cuts of their items.
+
+    `cuts` cuts all items above an id up to another one, while its result is iterated.
+    """
+    if last_id is None:
+        return []
+    return [
+        (gap, cuts(gap.after_id, min(gap.ids.last_id, last_id), limits))
+        # Without a job, job 0 stands for it: it never exists, so it has planned nothing.
+        for gap in gaps(connection, job_id or 0, window)
+        if gap.ids.first_id <= last_id
+    ]
+
+
+def insert_ranges(connection: sa.Connection, plan: JobPlan, ranges: Iterable[CutRange]) -> Planned:
+    """Insert the cuts of gaps as batches and advance the bookmark, in constant memory.
 
     The caller must hold the planning lock.
     """
-    planned = insert_batches(connection, plan, ((cut, None) for cut in cuts))
-    if planned.ids is not None:
-        advance(connection, plan.job_id, gap, planned.ids.last_id)
-    return planned
+    total = Planned()
+    for gap, cuts in ranges:
+        planned = insert_batches(connection, plan, ((cut, None) for cut in cuts))
+        if planned.ids is not None:
+            advance(connection, plan.job_id, gap, planned.ids.last_id)
+        total = total.followed_by(planned)
+    return total
 
 
 def insert_batches(
@@ -244,71 +240,17 @@ def insert_batches(
             copy.write_row((job_id, *values, listed, runs))
             planned = planned.plus_cut(cut)
     if planned.batches:
-        batch_states.insert_planned_states(connection, job_id, after_batch_id)
+        is_new = (batch.c.job_id == job_id, batch.c.id > after_batch_id)
+        batch_states.insert_states(connection, *is_new)
     return planned
 
 
-def _is_too_young(table: MetaTable, gap: Gap, limits: Limits) -> bool:
-    """Return whether the oldest unplanned item has waited for less than `max_wait`."""
-    if limits.min_weight == 0:
-        return False
-    waited = table.oldest_age(gap.after_id)
-    return waited is not None and waited < limits.max_wait
-
-
-def _without_short_tail(cuts: Iterable[Cut], limits: Limits) -> Iterator[Cut]:
-    for cut in cuts:
-        if cut.closed or cut.weight >= limits.min_weight:
-            yield cut
-
-
-def _live_ranges(stream: str) -> sa.Select[Any]:
-    return (
-        sa.select(*BATCH_ROW)
-        .join(job)
-        .where(of_stream(stream), batch.c.superseded_at.is_(None), batch.c.item_ids.is_(None))
-    )
-
-
-def insert_lists(
-    connection: sa.Connection, plan: JobPlan, weighed_ids: Iterable[tuple[int, int]]
-) -> Planned:
-    """Cut `(id, weight)` pairs in ascending order into lists and insert them as batches.
-
-    Holds one batch in memory. The caller must hold the planning lock.
-    """
-    return insert_batches(connection, plan, cut_lists(weighed_ids, plan.limits))
-
-
-def exclude_listed(
-    engine: sa.Engine, job_id: int | None, weighed_ids: Iterable[tuple[int, int]]
-) -> Iterator[tuple[int, int]]:
-    """Yield the pairs whose ids no committed list of a job contains, streaming both in id order."""
-    with closing(_listed_ids(engine, job_id)) as listed:
-        known = next(listed, None)
-        for item_id, weight in weighed_ids:
-            while known is not None and known < item_id:
-                known = next(listed, None)
-            if known != item_id:
-                yield item_id, weight
-
-
-def _listed_ids(engine: sa.Engine, job_id: int | None) -> Generator[int, None, None]:
-    if job_id is None:
-        return
-    item_id = sa.func.unnest(batch.c.item_ids).label("item_id")
-    query = (
-        sa.select(item_id)
-        .where(
-            batch.c.job_id == job_id,
-            batch.c.superseded_at.is_(None),
-            batch.c.item_ids.is_not(None),
-        )
-        .order_by(item_id)
-        .execution_options(yield_per=_STREAM_ROWS)
-    )
-    with transaction(engine) as connection, connection.execute(query) as result:
-        yield from result.scalars()
+def _without_young(table: MetaTable, limits: Limits, gap: Gap, cuts: Iterator[Cut]) -> CutRange:
+    """Leave out a last short cut while its oldest item has waited for less than `max_wait`."""
+    waited = None if limits.min_weight == 0 else table.oldest_age(gap.after_id)
+    if waited is None or waited >= limits.max_wait:
+        return gap, cuts
+    return gap, (cut for cut in cuts if cut.closed or cut.weight >= limits.min_weight)
 
 
 LAST_ATTEMPTS = 50

@@ -63,14 +63,6 @@ def _planned_items(
     ]
 
 
-def halve_items(
-    table: ItemTable, parent: Batch, planned: IdRuns | None
-) -> tuple[SplitRange, SplitRange] | None:
-    """Return the halves of a batch; None if fewer than two of its items are left."""
-    items = _planned_items(table, parent, planned)
-    return halve(parent, [(item.id, item.weight) for item in items], planned)
-
-
 def split_batch(engine: sa.Engine, parent: Batch, table: ItemTable) -> tuple[Batch, Batch]:
     """Replace a batch that is neither published nor running by two halves.
 
@@ -82,15 +74,16 @@ def split_batch(engine: sa.Engine, parent: Batch, table: ItemTable) -> tuple[Bat
     """
     with transaction(engine) as connection:
         planned = planned_ids(connection, parent)
-    halves = halve_items(table, parent, planned)
+    items = _planned_items(table, parent, planned)
+    halves = _halve(parent, items, planned)
     if halves is None:
-        raise _too_few_items_error(parent, _planned_items(table, parent, planned))
+        raise _too_few_items_error(parent, items)
     with transaction(engine) as connection:
         job_id = sa.select(batch.c.job_id).where(batch.c.id == parent.id)
         lock_planning(connection, connection.execute(job_id).scalar_one())
         batch_states.lock(connection, parent.id)
         _ensure_splittable(connection, parent)
-        split_into = insert_halves(connection, parent, halves)
+        split_into = _insert_halves(connection, parent, halves)
         failpoint("bisect.before_commit")
     failpoint("bisect.after_commit")
     return split_into
@@ -121,14 +114,21 @@ def split_first_dead(
     )
     for row in connection.execute(dead).all():
         dead_batch = batch_from_row(row)
-        halves = halve_items(table, dead_batch, planned_ids(connection, dead_batch))
+        planned = planned_ids(connection, dead_batch)
+        halves = _halve(dead_batch, _planned_items(table, dead_batch, planned), planned)
         if halves is not None:
             lock_planning(connection, row.job_id)
-            return insert_halves(connection, dead_batch, halves)
+            return _insert_halves(connection, dead_batch, halves)
     return None
 
 
-def insert_halves(
+def _halve(
+    parent: Batch, items: Sequence[MetaItem], planned: IdRuns | None
+) -> tuple[SplitRange, SplitRange] | None:
+    return halve(parent, [(item.id, item.weight) for item in items], planned)
+
+
+def _insert_halves(
     connection: sa.Connection, parent: Batch, halves: tuple[SplitRange, SplitRange]
 ) -> tuple[Batch, Batch]:
     """Replace a batch, whose state the transaction has locked, by its halves.
@@ -138,11 +138,12 @@ def insert_halves(
     failpoint("bisect.locked")
     update = sa.update(batch).where(batch.c.id == parent.id)
     connection.execute(update.values(superseded_at=sa.func.clock_timestamp()))
-    batch_states.mark_superseded(connection, parent.id)
+    is_parent = batch_state.c.batch_id == parent.id
+    batch_states.set_state(connection, is_parent, BatchState.SUPERSEDED)
     failpoint("bisect.superseded")
     first, second = (_insert_half(connection, parent, half) for half in halves)
     failpoint("bisect.inserted")
-    batch_states.insert_states(connection, [first.id, second.id])
+    batch_states.insert_states(connection, batch.c.id.in_([first.id, second.id]))
     return first, second
 
 
@@ -153,10 +154,8 @@ def bad_items(engine: sa.Engine, job_id: int, table: ItemTable) -> list[BadItem]
     for dead in batch_states.read_statuses(engine, job_with_late_arrivals(job_id), is_dead):
         items = read_items(engine, table, dead.batch)
         if len(items) == 1:
-            location = str(items[0].item)
-            bad.append(
-                BadItem(batch=dead.batch, id=items[0].id, location=location, error=dead.error)
-            )
+            only, location = items[0], str(items[0].item)
+            bad.append(BadItem(batch=dead.batch, id=only.id, location=location, error=dead.error))
     return bad
 
 
@@ -192,23 +191,21 @@ def _ensure_splittable(connection: sa.Connection, parent: Batch) -> None:
     state = BatchState(connection.execute(query).scalar_one())
     if state is BatchState.RUNNING:
         step = "Wait for it to end, or cancel it."
-        raise _indivisible_error(parent.job, parent.label, "an attempt on it is running", step)
+        raise _indivisible_error(parent, "an attempt on it is running", step)
     if state in {BatchState.PUBLISHED, BatchState.SUPERSEDED}:
-        step = "No action is needed."
-        raise _indivisible_error(parent.job, parent.label, f"it is {state.value} already", step)
+        raise _indivisible_error(parent, f"it is {state.value} already", "No action is needed.")
 
 
 def _too_few_items_error(parent: Batch, items: Sequence[MetaItem]) -> ConfigurationError:
     if not items:
         step = "If its items were deleted on purpose, cancel the batch."
-        return _indivisible_error(parent.job, parent.label, "none of its items is left", step)
+        return _indivisible_error(parent, "none of its items is left", step)
     problem = f"it holds one item, {items[0].id} ({items[0].item})"
     retry = f"batch-pipeline jobs retry {parent.job} --batch {parent.id}"
     step = f"Repair the item and `{retry}`, or cancel it."
-    return _indivisible_error(parent.job, parent.label, problem, step)
+    return _indivisible_error(parent, problem, step)
 
 
-def _indivisible_error(job: str, label: str, problem: str, next_step: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"{job}: batch {label} cannot be split: {problem}. Nothing was changed. {next_step}"
-    )
+def _indivisible_error(parent: Batch, problem: str, next_step: str) -> ConfigurationError:
+    failed = f"{parent.job}: batch {parent.label} cannot be split: {problem}."
+    return ConfigurationError(f"{failed} Nothing was changed. {next_step}")

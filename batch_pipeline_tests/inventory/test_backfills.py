@@ -23,7 +23,16 @@ from batch_pipeline_tests.concurrency import run_python, together
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.pipeline.attempt_fixture import Scene
-from batch_pipeline_tests.seeds import ORDER_ID, claimed, execute, plan, publish, query, register
+from batch_pipeline_tests.seeds import (
+    ORDER_ID,
+    claimed,
+    execute,
+    plan,
+    publish,
+    query,
+    register,
+    unplanned,
+)
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 TABLES = ("job", "bookmark", "batch", "batch_state", "attempt")
@@ -174,7 +183,7 @@ def test_two_backfills_do_not_disturb_the_incremental_job(database: Database) ->
     assert sent[: len(manifests)] == manifests
     later = [(one.batch.job, number) for number, one in sent[len(manifests) :]]
     assert later == [(f"orders.{name}", n) for name in ("one", "two") for n in (1, 2)]
-    assert database.batches.backlog(table) == (0, 0)
+    assert unplanned(database, table) == (0, 0)
     register(database, 3, first=21)
     assert [str(one.id_range) for one in plan(database, limits())] == ["21..23"]
     check_invariants(database)
