@@ -173,8 +173,7 @@ class _RunningAudit:
             with_ids = self._seen_items([audited for audited, _ in differing])
             for audited, facts in differing:
                 seen = with_ids.get(audited.attempt_id, NO_ITEMS)
-                is_empty = facts is not None and facts.count == 0
-                rows = iter(()) if is_empty else stream_weights(self.table, audited.ids)
+                rows = stream_weights(self.table, audited.ids) if facts.count else iter(())
                 yield from self._compare(audited, Comparison(seen=seen, rows=rows))
 
     def unplanned_rows(self) -> Iterator[_LateRow]:
@@ -383,10 +382,10 @@ def _count_batches(page: Sequence[AuditedRange]) -> int:
     return sum(audited.batch_id is not None for audited in page)
 
 
-def _differs(audited: AuditedRange, current: RangeFacts | None) -> bool:
+def _differs(audited: AuditedRange, current: RangeFacts) -> bool:
     seen = audited.seen
-    if seen is None or current is None:
-        return current is None
+    if seen is None or current.bad_id is not None:
+        return current.bad_id is not None
     published = (seen.count, seen.weight, seen.fingerprint)
     return published != (current.count, current.weight, current.fingerprint)
 

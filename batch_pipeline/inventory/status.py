@@ -24,8 +24,7 @@ from batch_pipeline.inventory.jobs import (
     stream_bookmark,
     stream_job_id,
 )
-from batch_pipeline.inventory.meta_tables.connection import read_one_statement
-from batch_pipeline.inventory.meta_tables.reflected_table import RangeFacts, ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.watermarks import describe_reading
 from batch_pipeline.inventory.planning import MetaTable, recent_throughput
@@ -138,9 +137,7 @@ def _count_items(table: ReflectedMetaTable, ranges: list[IdRange]) -> tuple[int,
     """Return the number of items in ranges and their weight, without invalid ones."""
     items = weight = 0
     for ids in ranges:
-        bounds = {"first_id": ids.first_id, "last_id": ids.last_id}
-        with read_one_statement(table.engine) as connection:
-            facts = RangeFacts.of(connection.execute(table.queries.facts, bounds).one())
+        facts = table.facts(ids)
         items, weight = items + facts.count, weight + facts.weight
     return items, weight
 

@@ -33,18 +33,22 @@ _FIRST_TOO_LARGE = sa.literal(2.0**63, sa.Double)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeFacts:
-    """The number of rows of an id range, their weight, and a hash of the set of their ids."""
+    """The number of rows of an id range, their weight, and a hash of the set of their ids.
+
+    `bad_id` is the lowest id of a row with a rejected weight, which counts as 0.
+    """
 
     count: int
     weight: int
     fingerprint: int
+    bad_id: int | None = None
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> "RangeFacts":
-        """Return the facts of a row of `summary_query` without a bad weight."""
-        count, upper, lower, hashed, _ = row
+        """Return the facts of a row of `_summary_query`."""
+        count, upper, lower, hashed, bad_id = row
         weight = (int(upper or 0) << 32) + int(lower or 0)
-        return cls(count=count, weight=weight, fingerprint=int(hashed or 0))
+        return cls(count=count, weight=weight, fingerprint=int(hashed or 0), bad_id=bad_id)
 
 
 def weight_expression(
@@ -71,9 +75,7 @@ def weight_expression(
         whole = sa.cast(sa.func.ceil(column), sa.BigInteger)
     elif not is_integer or dialect != "postgresql":
         bad = sa.or_(bad, column > sa.literal(MAX_ID, sa.BigInteger))
-    if (
-        dialect == "sqlite" and is_integer
-    ):  # in SQLite the type of a value can differ from the column's
+    if dialect == "sqlite" and is_integer:  # a value can have another type than the column
         bad = sa.or_(bad, sa.func.typeof(column) != "integer")
     counted = sa.null() if on_bad_weight is None else sa.literal(on_bad_weight, sa.BigInteger)
     return sa.case((bad, counted), else_=whole).label("weight")
@@ -89,7 +91,6 @@ class BatchQueries:
     cut: sa.Select[Any]
     first_cut: sa.Select[Any]
     items: sa.Select[Any]
-    ids: sa.Select[Any]
     facts: sa.Select[Any]
     runs: sa.Select[Any]
 
@@ -114,8 +115,7 @@ class BatchQueries:
             cut=cut,
             first_cut=cut.add_columns(lowest),
             items=sa.select(uid, item, weight).where(*within).order_by(uid),
-            ids=sa.select(uid).where(*within).order_by(uid),
-            facts=summary_query(rows),
+            facts=_summary_query(rows),
             runs=_runs_query(rows),
         )
 
@@ -211,30 +211,24 @@ def _collect(
     return sa.func.array_agg(uid, type_=sa.ARRAY(sa.BigInteger)).filter(condition)
 
 
-def summary_query(rows: sa.Subquery) -> sa.Select[Any]:
-    """Select count, both halves of the weight, hash and lowest bad id of rows `uid, weight`."""
-    uid, weight = rows.c
-    bad = sa.func.min(sa.case((weight.is_(None), uid)))
-    return sa.select(sa.func.count(), *_sum_halves(weight), _id_fingerprint(uid), bad)
+def _summary_query(rows: sa.Subquery) -> sa.Select[Any]:
+    """Select count, both halves of the weight, hash and lowest bad id of rows `uid, weight`.
 
-
-def _id_fingerprint(uid: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-    """Return an aggregate that hashes the set of ids: the sum of id^3 mod 2^31 - 1.
-
-    The remainder has the sign of the id. The sum does not depend on the order of the rows.
+    The weight is summed by its upper and its lower 32 bits, neither of which overflows. The hash is
+    the sum of id^3 mod 2^31 - 1, where the remainder has the sign of the id; it does not depend on
+    the order of the rows.
     """
+    uid, weight = rows.c
     prime = sa.literal(_PRIME, sa.BigInteger)
     remainder = sa.cast(uid, sa.BigInteger) % prime
-    return sa.func.sum(remainder * remainder % prime * remainder % prime)
-
-
-def _sum_halves(
-    weight: sa.ColumnElement[Any],
-) -> tuple[sa.ColumnElement[Any], sa.ColumnElement[Any]]:
-    """Return the sums of the upper and the lower 32 bits, neither of which overflows."""
-    bits = sa.literal(32, sa.Integer)
-    low = sa.literal(2**32 - 1, sa.BigInteger)
-    return sa.func.sum(weight.bitwise_rshift(bits)), sa.func.sum(weight.bitwise_and(low))
+    columns: list[sa.ColumnElement[Any]] = [
+        sa.func.count(),
+        sa.func.sum(weight.bitwise_rshift(sa.literal(32, sa.Integer))),
+        sa.func.sum(weight.bitwise_and(sa.literal(2**32 - 1, sa.BigInteger))),
+        sa.func.sum(remainder * remainder % prime * remainder % prime),
+        sa.func.min(sa.case((weight.is_(None), uid))),
+    ]
+    return sa.select(*columns)
 
 
 _PARAMETER_NUMBERS = {"first_id": "$1", "last_id": "$2", "max_weight": "$3", "max_count": "$4"}
@@ -447,22 +441,10 @@ class ReflectedMetaTable:
             items += self._items(query, IdRange(first_id=chunk[0], last_id=chunk[-1]))
         return items
 
-    def ids(self, id_range: IdRange) -> list[int]:
-        """Return the ids of a range in order."""
-        with read_one_statement(self.engine) as connection:
-            return list(connection.execute(self.queries.ids, _bounds(id_range)).scalars())
-
     def facts(self, id_range: IdRange) -> RangeFacts:
-        """Return the facts of a range, which the database computes, to detect changes later.
-
-        Raises:
-            BadWeightError: a row has a rejected weight.
-        """
+        """Return the facts of a range, which the database computes, to detect changes later."""
         with read_one_statement(self.engine) as connection:
-            row = connection.execute(self.queries.facts, _bounds(id_range)).one()
-            if row[-1] is not None:
-                raise self._bad_weight(connection, row[-1])
-        return RangeFacts.of(row)
+            return RangeFacts.of(connection.execute(self.queries.facts, _bounds(id_range)).one())
 
     def _probe(self) -> None:
         """Check the rights on every column used, and the range of the ids."""
@@ -513,13 +495,11 @@ class ReflectedMetaTable:
             runs = self._runs(connection, planned)
         if runs is not None:
             return replace(planned, runs=runs)
-        with read_transaction(
-            self.engine, "REPEATABLE READ"
-        ) as connection:  # rows changed in between
+        # Rows changed in between.
+        with read_transaction(self.engine, "REPEATABLE READ") as connection:
             planned = self._cut_by(connection, query, values, limits)
-            return (
-                None if planned is None else replace(planned, runs=self._runs(connection, planned))
-            )
+            runs = None if planned is None else self._runs(connection, planned)
+        return None if planned is None else replace(planned, runs=runs)
 
     def _cut_by(
         self,
@@ -564,10 +544,8 @@ class ReflectedMetaTable:
                     raise error
                 if item_id == last_id:
                     raise self._twice(item_id)
-                yield (
-                    self._integer(item_id),
-                    weight or 0,
-                )  # the row after the batch may have a bad weight
+                # The row after the batch may have a bad weight.
+                yield self._integer(item_id), weight or 0
                 last_id = item_id
             is_full, first_id = len(page) == size, page[-1][0] if page else first_id
             size = min(4 * size, _LARGEST_PAGE_ROWS)
@@ -613,16 +591,13 @@ def _bounds(id_range: IdRange) -> dict[str, int]:
     return {"first_id": id_range.first_id, "last_id": id_range.last_id}
 
 
-def range_facts(table: ReflectedMetaTable, ranges: Sequence[IdRange]) -> list[RangeFacts | None]:
-    """Return the facts of ranges in their order; on Postgres with one statement.
-
-    The facts of a range with a rejected weight are None.
-    """
+def range_facts(table: ReflectedMetaTable, ranges: Sequence[IdRange]) -> list[RangeFacts]:
+    """Return the facts of ranges in their order; on Postgres with one statement."""
     if table.engine.dialect.name != "postgresql":
-        return [_single_range_facts(table, ids) for ids in ranges]
+        return [table.facts(ids) for ids in ranges]
     with read_transaction(table.engine) as connection:
         rows = connection.execute(_range_facts_query(table, ranges)).all()
-    return [_facts_from_row(row[1:]) for row in rows]
+    return [RangeFacts.of(row[1:]) for row in rows]
 
 
 def stream_weights(table: ReflectedMetaTable, ids: IdRange) -> Iterator[tuple[int, int | None]]:
@@ -634,15 +609,8 @@ def stream_weights(table: ReflectedMetaTable, ids: IdRange) -> Iterator[tuple[in
             yield row[0], row[1]
 
 
-def _single_range_facts(table: ReflectedMetaTable, ids: IdRange) -> RangeFacts | None:
-    try:
-        return table.facts(ids)
-    except BadWeightError:
-        return None
-
-
 def _range_facts_query(table: ReflectedMetaTable, ranges: Sequence[IdRange]) -> sa.Select[Any]:
-    """Select `position`, then the columns of `summary_query`, for each range.
+    """Select `position`, then the columns of `_summary_query`, for each range.
 
     The subquery is lateral; with a plain join the planner could read the whole table.
     """
@@ -662,10 +630,6 @@ def _range_facts_query(table: ReflectedMetaTable, ranges: Sequence[IdRange]) -> 
         .correlate(requested)
         .subquery()
     )
-    summary = summary_query(rows).correlate(requested).lateral()
+    summary = _summary_query(rows).correlate(requested).lateral()
     query = sa.select(requested.c.position, summary).join_from(requested, summary, sa.true())
     return query.order_by(requested.c.position)
-
-
-def _facts_from_row(row: Sequence[Any]) -> RangeFacts | None:
-    return RangeFacts.of(row) if row[-1] is None else None

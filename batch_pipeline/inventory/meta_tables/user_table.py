@@ -16,11 +16,7 @@ from batch_pipeline.inventory.connection import transaction
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.connection import read_one_statement, read_transaction
 from batch_pipeline.inventory.meta_tables.cutting import cuts_before_bad_weight
-from batch_pipeline.inventory.meta_tables.reflected_table import (
-    MetaItem,
-    RangeFacts,
-    ReflectedMetaTable,
-)
+from batch_pipeline.inventory.meta_tables.reflected_table import MetaItem, ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource, MetaSources, SourceTerms
 from batch_pipeline.inventory.meta_tables.watermarks import (
     SettleBy,
@@ -36,7 +32,7 @@ from batch_pipeline.model.errors import (
     missing_column,
 )
 from batch_pipeline.model.filter import Filter
-from batch_pipeline.model.id_range import MAX_ID, MIN_ID
+from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.model.item import Item, LandedFile
 from batch_pipeline.model.job import TableIdentity
 from batch_pipeline.model.location import (
@@ -156,13 +152,9 @@ class UserMetaTable:
     def backlog(self, after_id: int | None) -> tuple[int, int]:
         """Return count and weight of the items above an id; a rejected weight counts as 0."""
 
-        def query_source(source: MetaSource) -> tuple[int, int]:
-            bounds = {"first_id": _next_id(after_id), "last_id": MAX_ID}
-            with read_one_statement(source.table.engine) as connection:
-                facts = RangeFacts.of(connection.execute(source.table.queries.facts, bounds).one())
-            return facts.count, facts.weight
-
-        return self._use(query_source)
+        ids = IdRange(first_id=_next_id(after_id), last_id=MAX_ID)
+        facts = self._use(lambda source: source.table.facts(ids))
+        return facts.count, facts.weight
 
     def check_not_restarted(self, planned_up_to: int) -> None:
         """Check that new rows still get ids above those already planned.
