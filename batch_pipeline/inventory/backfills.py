@@ -62,7 +62,6 @@ from batch_pipeline.model.errors import (
     ConfigurationError,
     InvalidValueError,
     UnknownBatchError,
-    missing_column,
     unfit_column,
 )
 from batch_pipeline.model.failpoint import failpoint
@@ -159,10 +158,7 @@ def _times(
     name = selection.time_column or time_column
     if name is None:
         raise InvalidValueError("time_column", None, "the name of a column of times")
-    if name not in table.table.c:
-        columns = tuple(table.table.c.keys())
-        raise missing_column(table.canonical_name, name, "time", columns)
-    column_type = table.table.c[name].type
+    column_type = table.column(name, "time").type
     if not isinstance(column_type, sa.DateTime | sa.Date):
         problem = f"its type is {column_type!r}, and a date or a time is needed"
         step = "Name the column that tells when a row was inserted."

@@ -355,10 +355,7 @@ def _domain_error(
         return PermissionDeniedError(location(engine), reason)
     if code == "55P03":
         return lock_timeout(location(engine), f"{reason}; blocked by: {lock_holders(engine)}")
-    if code in {
-        "40P01",
-        "40001",
-    }:  # deadlock, serialization failure: the other session has continued
+    if code in {"40P01", "40001"}:  # deadlock, serialization failure: the other one went on
         return lock_timeout(location(engine), reason)
     if not lost:
         return None

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.attempts import storable
+from batch_pipeline.inventory.attempts import Heartbeat, storable
 from batch_pipeline.inventory.batch_states import label_from_row, matches_labels
 from batch_pipeline.inventory.connection import (
     LOADER_IS_GONE,
@@ -22,7 +22,6 @@ from batch_pipeline.inventory.connection import (
     lock_in_transaction,
     transaction,
 )
-from batch_pipeline.inventory.heartbeat import Heartbeat
 from batch_pipeline.inventory.manifests import (
     ARE_REMOVED,
     Manifests,

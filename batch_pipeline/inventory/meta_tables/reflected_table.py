@@ -7,7 +7,7 @@ inventory.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 import sqlalchemy as sa
@@ -20,6 +20,7 @@ from batch_pipeline.model.errors import (
     BadWeightError,
     InvalidValueError,
     MetaTableError,
+    missing_column,
     unfit_column,
 )
 from batch_pipeline.model.filter import Filter
@@ -312,10 +313,9 @@ class ReflectedMetaTable:
         columns: MetaColumns | None = None,
         where: Filter | None = None,
         on_bad_weight: int | None = None,
-        *,
-        database: DatabaseIdentity | None = None,
-    ) -> "ReflectedMetaTable":
-        """Look up the table and check its columns.
+        **fields: Any,
+    ) -> Self:
+        """Look up the table and check its columns. `fields` replace what the catalogue says.
 
         Raises:
             InvalidValueError: the name, a filter's value or `on_bad_weight` is not valid.
@@ -329,17 +329,17 @@ class ReflectedMetaTable:
         entry = find_table(engine, name)
         roles = columns or MetaColumns()
         resolved, notes = resolve_columns(entry, roles, where, engine.dialect.name)
-        table = cls(
-            engine=engine,
-            table=sa.Table(entry.name, sa.MetaData(), *entry.columns, schema=entry.schema),
-            canonical_name=entry.canonical_name,
-            is_view=entry.is_view,
-            columns=resolved,
-            where=where,
-            on_bad_weight=on_bad_weight,
-            notes=notes,
-            database=database,
-        )
+        facts: dict[str, Any] = {
+            "engine": engine,
+            "table": sa.Table(entry.name, sa.MetaData(), *entry.columns, schema=entry.schema),
+            "canonical_name": entry.canonical_name,
+            "is_view": entry.is_view,
+            "columns": resolved,
+            "where": where,
+            "on_bad_weight": on_bad_weight,
+            "notes": notes,
+        }
+        table = cls(**facts | fields)
         table._probe()
         return table
 
@@ -357,6 +357,16 @@ class ReflectedMetaTable:
     def uid(self) -> sa.Column[Any]:
         """The column that orders the items."""
         return self.table.c[self.columns.uid]
+
+    def column(self, name: str, role: str) -> sa.Column[Any]:
+        """Return a column by its name.
+
+        Raises:
+            MetaTableError: there is no such column.
+        """
+        if name not in self.table.c:
+            raise missing_column(self.canonical_name, name, role, tuple(self.table.c.keys()))
+        return self.table.c[name]
 
     def lowest_id(self) -> int | None:
         """Return the lowest id of the table, ignoring the filter; None if the table is empty."""

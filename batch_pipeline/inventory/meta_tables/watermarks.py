@@ -22,7 +22,6 @@ from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTa
 from batch_pipeline.inventory.tables import ceiling_candidate
 from batch_pipeline.model.errors import (
     InvalidValueError,
-    missing_column,
     unfit_column,
     watermark_unavailable,
 )
@@ -246,14 +245,12 @@ class SettleTimeWatermark:
     store: CandidateStore
 
     def __post_init__(self) -> None:
-        name, table = self.settle_by.column, self.table
-        if name not in table.table.c:
-            columns = tuple(table.table.c.keys())
-            raise missing_column(table.canonical_name, name, "insert time", columns)
-        if not isinstance(table.table.c[name].type, sa.DateTime):
-            problem = f"its type is {table.table.c[name].type!r}, and a date with time is needed"
+        role, name = "insert time", self.settle_by.column
+        column_type = self.table.column(name, role).type
+        if not isinstance(column_type, sa.DateTime):
+            problem = f"its type is {column_type!r}, and a date with time is needed"
             step = "Name a column of timestamps that the database sets when a row is inserted."
-            raise unfit_column(table.canonical_name, name, "insert time", problem, step)
+            raise unfit_column(self.table.canonical_name, name, role, problem, step)
 
     def read(self) -> WatermarkReading:
         """Return the highest id below the first row that is not settled or has no time."""
