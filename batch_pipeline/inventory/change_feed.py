@@ -8,7 +8,7 @@ nothing; a cursor across jobs would.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
@@ -20,6 +20,7 @@ from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, BatchSt
 from batch_pipeline.model.job import JobKind
 
 _PAGE = 1_000
+_Row: TypeAlias = sa.Row[*tuple[Any, ...]]
 _WAITING = (BatchState.PLANNED.value, BatchState.INTERRUPTED.value)
 
 
@@ -78,16 +79,15 @@ class ChangeFeed:
             previous = {job_id: cursors.get(job_id, Cursor()) for job_id in counts}
             planned = _planned(connection, previous)
             new_jobs = {job_id for job_id, cursor in previous.items() if cursor == Cursor()}
-            published: dict[int, sa.Row[*tuple[Any, ...]]] = {
+            published: dict[int, _Row] = {
                 row.id: row
                 for row in planned
                 if row.job_id in new_jobs and row.state == BatchState.PUBLISHED
             }
             for job_id, count in counts.items():
-                if job_id not in new_jobs and count > previous[job_id].publish_number:
-                    published |= _published(
-                        connection, job_id, previous[job_id].publish_number, count
-                    )
+                after = previous[job_id].publish_number
+                if job_id not in new_jobs and count > after:
+                    published |= _published(connection, job_id, after, count)
         last_batch_ids = {job_id: cursor.batch_id for job_id, cursor in previous.items()}
         last_batch_ids |= {row.job_id: row.id for row in planned}
         return Changes(
@@ -148,9 +148,7 @@ def _is_job_of(stream: str, kind: JobKind) -> sa.ColumnElement[bool]:
     return sa.and_(job.c.stream == stream, job.c.kind == kind)
 
 
-def _planned(
-    connection: sa.Connection, cursors: Mapping[int, Cursor]
-) -> Sequence[sa.Row[*tuple[Any, ...]]]:
+def _planned(connection: sa.Connection, cursors: Mapping[int, Cursor]) -> Sequence[_Row]:
     if not cursors:
         return []
     above = [
@@ -169,9 +167,7 @@ def _planned(
     return connection.execute(query).all()
 
 
-def _published(
-    connection: sa.Connection, job_id: int, after: int, up_to: int
-) -> dict[int, sa.Row[*tuple[Any, ...]]]:
+def _published(connection: sa.Connection, job_id: int, after: int, up_to: int) -> dict[int, _Row]:
     query = (
         sa.select(*BATCH_ROW, attempt.c.generation)
         .select_from(batch)

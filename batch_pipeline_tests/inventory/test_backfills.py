@@ -304,25 +304,17 @@ def test_backfill_by_a_name_unfit_for_files_is_refused(name: str) -> None:
         request(name=name)
 
 
-def test_backfill_killed_before_commit_leaves_nothing(
-    database: Database, database_url: str
+@pytest.mark.parametrize(("point", "done"), [("before_commit", 0), ("after_commit", 7)])
+def test_backfill_killed_is_there_as_a_whole_or_not_at_all(
+    database: Database, database_url: str, point: str, done: int
 ) -> None:
-    """Expect all rows as they were, and the whole plan from the next planner."""
     table = orders(database, 100)
     before = counts(database)
-    assert run_python(BACKFILL, database_url, failpoints="backfill.before_commit=kill") == -9
-    assert counts(database) == before
-    assert database.backfills.plan(request(ids=window(20, 80)), table).items == 61
-
-
-def test_backfill_killed_after_commit_is_there_as_a_whole(
-    database: Database, database_url: str
-) -> None:
-    """Expect every batch, and nothing left to plan."""
-    table = orders(database, 100)
-    assert run_python(BACKFILL, database_url, failpoints="backfill.after_commit=kill") == -9
+    assert run_python(BACKFILL, database_url, failpoints=f"backfill.{point}=kill") == -9
+    assert (counts(database) == before) == (not done)
+    again = database.backfills.plan(request(ids=window(20, 80)), table)
+    assert again.items == (0 if done else 61)
     assert len(batches(database)) == 7
-    assert database.backfills.plan(request(ids=window(20, 80)), table) == Planned()
 
 
 def test_backfill_by_two_at_once_is_planned_once(database: Database, rival: Database) -> None:

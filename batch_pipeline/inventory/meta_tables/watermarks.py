@@ -62,32 +62,22 @@ def describe_reading(reading: WatermarkReading) -> str:
     Names of applications and prepared transactions are foreign text, so unprintable characters are
     removed and long names are truncated.
     """
-    position = (
-        "no high watermark yet" if reading.value is None else f"high watermark {reading.value}"
-    )
-    return f"{position} ({reading.strategy}); {_delay_cause(reading)}"
-
-
-def _delay_cause(reading: WatermarkReading) -> str:
-    if reading.held_by:
-        oldest, others = _holder_text(reading.held_by[0]), len(reading.held_by) - 1
-        return f"held back by {oldest}" + (f", and {others} more" if others else "")
-    match reading.strategy:
-        case Strategy.LOCKS | Strategy.SQLITE | Strategy.REGISTRAR:
-            return "nothing holds it back"
-        case Strategy.LOCKING_READ:
-            return "the database does not name who may hold it back"
-        case Strategy.SETTLE:
-            return "rows younger than its delay are left alone"
-        case _:
-            assert_never(reading.strategy)
+    value, held_by = reading.value, reading.held_by
+    cause = "nothing holds it back"
+    if held_by:
+        more = f", and {len(held_by) - 1} more" if len(held_by) > 1 else ""
+        cause = f"held back by {_holder_text(held_by[0])}{more}"
+    elif reading.strategy is Strategy.LOCKING_READ:
+        cause = "the database does not name who may hold it back"
+    elif reading.strategy is Strategy.SETTLE:
+        cause = "rows younger than its delay are left alone"
+    position = "no high watermark yet" if value is None else f"high watermark {value}"
+    return f"{position} ({reading.strategy}); {cause}"
 
 
 def _holder_text(holder: LockHolder) -> str:
     # A prepared transaction has no process; `application` holds its name.
-    printable = "".join(
-        character for character in holder.application if character.isprintable()
-    ).strip()
+    printable = "".join(filter(str.isprintable, holder.application)).strip()
     name = printable if len(printable) <= _MAX_NAME_LENGTH else f"{printable[:_MAX_NAME_LENGTH]}…"
     if holder.pid is not None:
         name = f"pid {holder.pid} ({name})" if name else f"pid {holder.pid}"
@@ -717,18 +707,13 @@ def _from_json(state: Any) -> Candidates | None:
         is_whole = _to_json(candidates) == state
     except (KeyError, TypeError, ValueError):
         return None
-    return candidates if is_whole and _is_valid(candidates) else None
-
-
-def _is_valid(candidates: Candidates) -> bool:
     released = [] if candidates.released is None else [candidates.released]
     ids = [*released, *(candidate.id for candidate in candidates.waiting)]
-    names = [
-        candidates.epoch,
-        *(name for candidate in candidates.waiting for name in candidate.holders),
-    ]
-    return (
-        all(type(uid) is int and MIN_ID <= uid <= MAX_ID for uid in ids)
+    names = [candidates.epoch, *(name for one in candidates.waiting for name in one.holders)]
+    is_valid = (
+        is_whole
+        and all(type(uid) is int and MIN_ID <= uid <= MAX_ID for uid in ids)
         and all(below < above for below, above in pairwise(ids))
         and all(isinstance(name, str) for name in names)
     )
+    return candidates if is_valid else None

@@ -248,20 +248,6 @@ def test_view_is_read_with_a_note(files: ReflectedMetaTable, postgres: sa.Engine
     assert view.next_cut(None, 3, limits()) == one_cut(2, 3, 13, 2, closed=False)
 
 
-def test_view_that_gives_an_id_twice_is_reported(
-    either: ReflectedMetaTable,
-) -> None:
-    """Expect a doubled id to stop planning instead of making an empty batch."""
-    schema = either.table.schema
-    files = f"{schema}.files"
-    both = f"SELECT * FROM {files} UNION ALL SELECT * FROM {files}"  # noqa: S608 - names of ours
-    execute(either.engine, f"CREATE VIEW {schema}.twice AS {both}")
-    insert(either, {1: 5})
-    view = ReflectedMetaTable.open(either.engine, f"{schema}.twice", FILES)
-    with pytest.raises(MetaTableError, match="twice"):
-        view.next_cut(None, 1, limits(max_count=1))
-
-
 def test_partitioned_table_with_a_wider_key_is_read_with_a_note(postgres: sa.Engine) -> None:
     """Expect a table partitioned by day to do, though its key holds the day too."""
     execute(
