@@ -23,16 +23,16 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as pg
 
 from batch_pipeline.inventory.attempts import FencedAttempts, close_dead
-from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row
+from batch_pipeline.inventory.batch_states import batch_from_row
 from batch_pipeline.inventory.connection import (
     LockClass,
     lock_planning,
+    named_statement,
     transaction,
     translate_errors,
 )
 from batch_pipeline.inventory.jobs import (
     ALL_IDS,
-    UPSERT_BOOKMARK,
     Gap,
     gaps,
     highest_planned,
@@ -43,8 +43,7 @@ from batch_pipeline.inventory.jobs import (
 )
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.splitting import split_first_dead
-from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, job
-from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
+from batch_pipeline.model.batch import Attempt, Batch
 from batch_pipeline.model.errors import JobPausedError
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.id_range import MAX_ID, IdRange
@@ -179,136 +178,9 @@ def _attempt(row: sa.Row[Any], request: ServerSideRequest) -> Attempt:
     return Attempt(id=row.attempt_id, batch=acquired, number=1, token=row.token)
 
 
-_INT_ONE = sa.literal_column("1", sa.Integer)
-_RUNNING = sa.literal_column(f"'{BatchState.RUNNING}'", sa.Text)
-_RUNNING_ATTEMPT = sa.literal_column(f"'{AttemptStatus.RUNNING}'", sa.Text)
 _SWEEP_INTERVAL_SECONDS = 5.0
-
-
-def _bind(name: str, column: sa.Column[Any]) -> sa.BindParameter[Any]:
-    return sa.bindparam(name, type_=column.type)
-
-
-def _insert_attempt_cte(chosen: sa.CTE, number: sa.ColumnElement[int]) -> sa.CTE:
-    """Build the CTE that inserts an attempt on the batch selected by another CTE."""
-    facts = {
-        "batch_id": chosen.c.id,
-        "number": number,
-        "token": _bind("token", attempt.c.token),
-        "liveness_key": _bind("liveness_key", attempt.c.liveness_key),
-        "status": _RUNNING_ATTEMPT,
-        "run_id": _bind("run_id", attempt.c.run_id),
-        "lease_until": sa.func.clock_timestamp() + sa.bindparam("lease", type_=sa.Interval),
-    }
-    return (
-        sa.insert(attempt)
-        .from_select(list(facts), sa.select(*facts.values()))
-        .returning(attempt.c.id.label("attempt_id"), attempt.c.batch_id, attempt.c.number)
-        .cte("tried")
-    )
-
-
-def _take_waiting_statement(*states: BatchState) -> sa.Select[Any]:
-    """Build the statement that starts an attempt on the first unlocked batch in some states.
-
-    It always returns the job's row. If the job is paused, it takes no batch.
-    """
-    # Not named job_id: SQLAlchemy would also bind it to the column of that name.
-    job_id = sa.bindparam("of_job", type_=sa.Integer)
-    related_job = job.alias("kin")
-    late = sa.and_(related_job.c.parent_id == job_id, related_job.c.kind == JobKind.LATE)
-    job_ids = (
-        sa.select(related_job.c.id).where(sa.or_(related_job.c.id == job_id, late)).subquery("mine")
-    )
-    paused = sa.exists().where(job.c.id == job_id, job.c.paused_at.is_not(None))
-    state_list = ", ".join(f"'{state}'" for state in states)
-    wanted_states = sa.func.unnest(sa.literal_column(f"ARRAY[{state_list}]")).table_valued(
-        sa.column("state", sa.Text)
-    )
-    wanted_states = wanted_states.render_derived("wanted")
-    # One index probe per job and state, however many batches are waiting.
-    first_batch = (
-        sa.select(*BATCH_ROW)
-        .select_from(batch_state)
-        .join(batch, batch.c.id == batch_state.c.batch_id)
-        .join(job, job.c.id == batch.c.job_id)
-        .where(
-            batch_state.c.job_id == job_ids.c.id,
-            batch_state.c.state == wanted_states.c.state,
-            sa.text(f"batch_state.{UNFINISHED}"),  # the exact predicate of the partial index
-            batch.c.first_id >= _bind("window_first_id", batch.c.first_id),
-            batch.c.last_id <= _bind("window_last_id", batch.c.last_id),
-            ~paused,
-        )
-        .order_by(batch_state.c.batch_id)
-        .limit(_INT_ONE)
-        .with_for_update(of=batch_state, skip_locked=True)
-        .lateral("first")
-    )
-    waiting_batch = (
-        sa.select(first_batch)
-        .select_from(job_ids.join(wanted_states, sa.true()).join(first_batch, sa.true()))
-        .order_by(first_batch.c.id)
-        .limit(_INT_ONE)
-        .cte("waiting")
-    )
-    started_state = (
-        sa.update(batch_state)
-        .where(batch_state.c.batch_id == waiting_batch.c.id)
-        .values(state=_RUNNING, attempts=batch_state.c.attempts + _INT_ONE)
-        .returning(batch_state.c.batch_id.label("id"), batch_state.c.attempts)
-        .cte("started")
-    )
-    new_attempt = _insert_attempt_cte(started_state, started_state.c.attempts)
-    requested_job = job.alias("one")
-    # The columns of a `Job`.
-    names = ("meta_table", "kind", "stream", "max_attempts", "bisect", "paused_at", "paused_reason")
-    return (
-        sa.select(
-            requested_job.c.name.label("job_name"),
-            *(requested_job.c[name] for name in names),
-            _ASYNC_COMMIT,
-            waiting_batch,
-            new_attempt.c.attempt_id,
-            new_attempt.c.number,
-        )
-        .select_from(
-            requested_job.outerjoin(new_attempt, sa.true()).outerjoin(
-                waiting_batch, waiting_batch.c.id == new_attempt.c.batch_id
-            )
-        )
-        .where(requested_job.c.id == job_id)
-    )
-
-
-# Losing an acquisition in a server crash is harmless: its token is then unknown and cannot publish.
-_ASYNC_COMMIT: sa.Label[str] = sa.literal_column(
-    "set_config('synchronous_commit', 'off', true)"
-).label("flush")
-TAKE_FIRST = _take_waiting_statement(BatchState.PLANNED, BatchState.INTERRUPTED)
-TAKE_ANY = _take_waiting_statement(BatchState.PLANNED, BatchState.INTERRUPTED, BatchState.FAILED)
-
-
-def _insert_batch_statement() -> sa.Select[Any]:
-    """Build the statement that inserts a batch with its state, attempt and bookmark."""
-    names = ("job_id", "first_id", "last_id", "weight", "item_count", "oversized", "config")
-    bound = {name: _bind(name, batch.c[name]) for name in (*names, "id_runs")}
-    new_batch = sa.insert(batch).values(bound).returning(batch.c.id).cte("new")
-    columns = ("batch_id", "job_id", "state", "attempts")
-    state = sa.select(new_batch.c.id, sa.bindparam("job_id", type_=sa.Integer), _RUNNING, _INT_ONE)
-    new_state = sa.insert(batch_state).from_select(columns, state).cte("started")
-    new_attempt = _insert_attempt_cte(new_batch, _INT_ONE)
-    run_bounds: dict[str, Any] = {
-        "first_id": sa.bindparam("run_first_id", type_=sa.BigInteger),
-        "last_id": sa.bindparam("run_last_id", type_=sa.BigInteger),
-    }
-    upserted_bookmark = UPSERT_BOOKMARK.values(run_bounds).cte("reached")
-    return sa.select(new_attempt.c.attempt_id, new_attempt.c.batch_id).add_cte(
-        new_state, upserted_bookmark
-    )
-
-
-INSERT_BATCH = _insert_batch_statement()
+TAKE_FIRST = "'planned', 'interrupted'"
+TAKE_ANY = "'planned', 'interrupted', 'failed'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -504,7 +376,6 @@ class Acquirer:
         run = gap.planned_up_to(cut.id_range.last_id)
         oversized = cut.weight > request.limits.max_weight
         values = self._values(job_record.id, request, token) | {
-            "job_id": job_record.id,
             "first_id": cut.id_range.first_id,
             "last_id": cut.id_range.last_id,
             "weight": cut.weight,
@@ -515,7 +386,7 @@ class Acquirer:
             "run_first_id": run.first_id,
             "run_last_id": run.last_id,
         }
-        row = connection.execute(INSERT_BATCH, values).one()
+        row = connection.execute(named_statement("insert_batch", "config"), values).one()
         merge_with_next_run(connection, job_record.id, gap, cut.id_range.last_id)
         acquired = Batch(
             id=row.batch_id,
@@ -534,8 +405,10 @@ def _key(terms: JobTerms) -> tuple[str, ...]:
 
 
 def _take(
-    connection: sa.Connection, statement: sa.Select[Any], values: dict[str, Any]
+    connection: sa.Connection, states: str, values: dict[str, Any]
 ) -> tuple[Job | None, Attempt | None]:
+    """Return a job, None if it does not exist, and an attempt on its first batch in some states."""
+    statement = named_statement("take_waiting", STATES=states)
     row = connection.execute(statement, values).one_or_none()
     if row is None:
         return None, None

@@ -17,13 +17,13 @@ from uuid import UUID, uuid4
 import psycopg
 import sqlalchemy as sa
 from sqlalchemy import exc
-from sqlalchemy.dialects import postgresql as pg
 
 from batch_pipeline.inventory import batch_states
 from batch_pipeline.inventory.connection import (
     OWNER_IS_GONE,
     fetch_value,
     is_connection_dead,
+    named_statement,
     transaction,
 )
 from batch_pipeline.inventory.manifests import Manifests
@@ -31,14 +31,13 @@ from batch_pipeline.inventory.migrate import ensure_revision_unchanged
 from batch_pipeline.inventory.tables import (
     attempt,
     attempt_item,
-    batch,
     batch_state,
     is_any_of,
     job,
     load,
     part_file,
 )
-from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
+from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch
 from batch_pipeline.model.encode import Encoded, EncodeResult
 from batch_pipeline.model.errors import ConflictError, FencedError
 from batch_pipeline.model.failpoint import failpoint
@@ -220,67 +219,8 @@ def _is_running(table: sa.Table, tokens: Collection[UUID]) -> sa.ColumnElement[b
     return sa.and_(is_any_of(table.c.token, tokens), is_running)
 
 
-_JSON = pg.JSONB(none_as_null=True)
 _MAX_ERROR_LENGTH = 4_000
-_FACT_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
-    "schema_version": sa.Integer(),
-    "encoding": _JSON,
-    "key_properties": _JSON,
-    "facts": _JSON,
-    "result": _JSON,
-    "logging": sa.Text(),
-    "seen": _JSON,
-}
-
-
-def _publish_statement() -> sa.Select[Any]:
-    """Build the statement that publishes a running attempt and returns its generation.
-
-    The job's row is locked first, so that publish numbers follow commit order. If the attempt no
-    longer runs, the statement returns no row and the transaction must be rolled back, because the
-    job's counter was incremented.
-    """
-    of_batch = sa.bindparam("of_batch", type_=sa.BigInteger)
-    counted_job = (
-        sa.update(job)
-        .where(batch.c.id == of_batch, job.c.id == batch.c.job_id)
-        .values(publish_count=job.c.publish_count + sa.literal_column("1"))
-        .returning(job.c.publish_count, batch.c.id.label("batch_id"))
-        .cte("counted")
-    )
-    generation = sa.func.coalesce(batch_state.c.generation, sa.literal_column("0"))
-    published_state = (
-        sa.update(batch_state)
-        .where(batch_state.c.batch_id == counted_job.c.batch_id)
-        .values(
-            state=sa.literal_column(f"'{BatchState.PUBLISHED}'"),
-            generation=generation + sa.literal_column("1"),
-        )
-        .returning(batch_state.c.batch_id, batch_state.c.generation, counted_job.c.publish_count)
-        .cte("moved")
-    )
-    facts = {name: sa.bindparam(f"its_{name}", type_=kind) for name, kind in _FACT_TYPES.items()}
-    closed_attempt = (
-        sa.update(attempt)
-        .where(
-            attempt.c.batch_id == published_state.c.batch_id,
-            attempt.c.token == sa.bindparam("of_token", type_=attempt.c.token.type),
-            attempt.c.status == sa.literal_column(f"'{AttemptStatus.RUNNING}'"),
-        )
-        .values(
-            status=sa.literal_column(f"'{AttemptStatus.SUCCEEDED}'"),
-            finished_at=sa.func.clock_timestamp(),
-            generation=published_state.c.generation,
-            publish_number=published_state.c.publish_count,
-            **facts,
-        )
-        .returning(attempt.c.generation)
-        .cte("closed")
-    )
-    return sa.select(closed_attempt.c.generation)
-
-
-_PUBLISH = _publish_statement()
+_JSON_FACTS = ("encoding", "key_properties", "facts", "result", "seen")
 
 
 def storable(text: str) -> str:
@@ -451,14 +391,15 @@ class FencedAttempts:
     def _publish(
         self,
         claimed: Attempt,
-        facts: Mapping[str, Any],
+        facts: dict[str, Any],
         before_commit: Callable[[sa.Connection], None],
     ) -> int:
         """Publish an attempt and return its generation; publishing again changes nothing."""
-        values = {f"its_{name}": facts.get(name) for name in _FACT_TYPES}  # NULL if missing
-        values |= {"of_token": claimed.token, "of_batch": claimed.batch.id}
+        missing = dict.fromkeys((*_JSON_FACTS, "schema_version", "logging"))
+        values = missing | {"token": claimed.token, "batch_id": claimed.batch.id} | facts
+        statement = named_statement("publish", *_JSON_FACTS)
         with transaction(self.engine) as connection:
-            generation = connection.execute(_PUBLISH, values).scalar_one_or_none()
+            generation = connection.execute(statement, values).scalar_one_or_none()
             if generation is None:
                 connection.rollback()
             else:

@@ -7,11 +7,14 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import IntEnum
+from functools import cache
+from importlib import resources
 from typing import Any, cast
 
 import psycopg
 import sqlalchemy as sa
 from sqlalchemy import event, exc
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
@@ -294,6 +297,20 @@ def transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
     """
     with translate_errors(engine), engine.begin() as connection:
         yield connection
+
+
+@cache
+def named_statement(name: str, *json_parameters: str, **replaced: str) -> sa.TextClause:
+    """Return the statement of a `.sql` file of this package, with some words replaced.
+
+    None is NULL as a JSON parameter.
+    """
+    lines = resources.files(__package__).joinpath(f"{name}.sql").read_text().splitlines()
+    text = "\n".join(line for line in lines if not line.lstrip().startswith("--"))
+    for word, replacement in replaced.items():
+        text = text.replace(word, replacement)
+    json = JSONB(none_as_null=True)
+    return sa.text(text).bindparams(*(sa.bindparam(key, type_=json) for key in json_parameters))
 
 
 def fetch_rows(

@@ -78,20 +78,15 @@ def gaps(connection: sa.Connection, job_id: int, window: IdRange = ALL_IDS) -> I
     yield Gap(ids=ids, run_before=run_before, run_after=None)
 
 
-_INSERT_BOOKMARK = pg.insert(bookmark).values(
-    job_id=sa.bindparam("job_id"), first_id=sa.bindparam("first_id"), last_id=sa.bindparam("reach")
-)
-UPSERT_BOOKMARK = _INSERT_BOOKMARK.on_conflict_do_update(
-    index_elements=[bookmark.c.job_id, bookmark.c.first_id],
-    set_={"last_id": _INSERT_BOOKMARK.excluded.last_id},
-)
-
-
 def advance(connection: sa.Connection, job_id: int, gap: Gap, last_id: int) -> None:
     """Advance the bookmark: record that a gap is planned up to `last_id`."""
     run = gap.planned_up_to(last_id)
-    values = {"job_id": job_id, "first_id": run.first_id, "reach": run.last_id}
-    connection.execute(UPSERT_BOOKMARK, values)
+    insert = pg.insert(bookmark).values(job_id=job_id, first_id=run.first_id, last_id=run.last_id)
+    upsert = insert.on_conflict_do_update(
+        index_elements=[bookmark.c.job_id, bookmark.c.first_id],
+        set_={"last_id": insert.excluded.last_id},
+    )
+    connection.execute(upsert)
     merge_with_next_run(connection, job_id, gap, last_id)
 
 

@@ -7,14 +7,13 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from importlib import resources
 from typing import Any
 
 import sqlalchemy as sa
 
 from batch_pipeline.inventory import tables
 from batch_pipeline.inventory.batch_states import batch_from_row, select_statuses, status_query
-from batch_pipeline.inventory.connection import fetch_rows, transaction
+from batch_pipeline.inventory.connection import fetch_rows, named_statement, transaction
 from batch_pipeline.inventory.jobs import (
     ALL_IDS,
     check_same_rows,
@@ -142,14 +141,10 @@ def _count_items(table: ReflectedMetaTable, ranges: list[IdRange]) -> tuple[int,
     return items, weight
 
 
-_TILING = sa.text(resources.files(__package__).joinpath("tiling.sql").read_text())
-
-
 def _find_tiling(connection: sa.Connection, job_id: int) -> Tiling:
     problems: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for kind, first_id, last_id in connection.execute(
-        _TILING, {"job_id": job_id, "lowest_id": MIN_ID}
-    ):
+    values = {"job_id": job_id, "lowest_id": MIN_ID}
+    for kind, first_id, last_id in connection.execute(named_statement("tiling"), values):
         problems[kind].append((first_id, last_id))
     [(batches, _)] = problems["range"]
     overlaps, holes, doubled = problems["overlap"], problems["hole"], problems["doubled"]
