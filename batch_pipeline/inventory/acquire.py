@@ -42,7 +42,7 @@ from batch_pipeline.inventory.jobs import (
     merge_with_next_run,
 )
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
-from batch_pipeline.inventory.splitting import split_first_dead
+from batch_pipeline.inventory.planning import split_first_dead
 from batch_pipeline.model.batch import Attempt, Batch
 from batch_pipeline.model.errors import JobPausedError
 from batch_pipeline.model.failpoint import failpoint

@@ -14,7 +14,6 @@ from operator import itemgetter
 
 import sqlalchemy as sa
 
-from batch_pipeline.inventory import status
 from batch_pipeline.inventory.batch_states import find_partition, read_statuses, select_statuses
 from batch_pipeline.inventory.connection import fetch_rows, lock_planning, transaction
 from batch_pipeline.inventory.jobs import (
@@ -26,12 +25,12 @@ from batch_pipeline.inventory.jobs import (
     stream_job,
     stream_job_id,
 )
-from batch_pipeline.inventory.meta_tables.cutting import (
+from batch_pipeline.inventory.meta_tables.reflected_table import (
+    ReflectedMetaTable,
     all_cuts,
     cuts_with_keys,
     ensure_ids_not_negative,
 )
-from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable, WeighedIds
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
@@ -46,6 +45,7 @@ from batch_pipeline.inventory.planning import (
     recent_throughput,
     unplanned_ranges,
 )
+from batch_pipeline.inventory.status import job_progress
 from batch_pipeline.inventory.tables import batch, batch_state, job
 from batch_pipeline.model.backfill import (
     Backfill,
@@ -437,12 +437,12 @@ class Backfills:
         """
         with transaction(self.engine) as connection:
             job_id = job_id_of(connection, name, meta_table)
-            return status.job_progress(connection, job.c.id == job_id)[0]
+            return job_progress(connection, job.c.id == job_id)[0]
 
     def of_stream(self, stream: str) -> list[Progress]:
         """Return the progress of each backfill of a stream, in creation order."""
         with transaction(self.engine) as connection:
-            return status.job_progress(connection, _is_backfill_of(stream))
+            return job_progress(connection, _is_backfill_of(stream))
 
     def _ensure_parent(self, request: Backfill, source: BackfillSource) -> None:
         """Create the job of a stream that was never planned.

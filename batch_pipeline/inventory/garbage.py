@@ -130,21 +130,48 @@ class StoredAttempts:
 
     def mark_superseded(self, attempt_ids: Collection[int]) -> set[int]:
         """Mark the files of replaced generations as removed; return the ids of marked ones."""
-        with transaction(self.engine) as connection:
-            return _mark_removed(connection, attempt_ids, IS_REPLACED)
+        return self._mark_removed(attempt_ids, IS_REPLACED)
 
     def mark_loaded(self, attempt_ids: Collection[int], targets: Collection[str]) -> set[int]:
         """Mark the files of generations that all targets have loaded; return the marked ids.
 
         Leaves out those with a running or voided load, and those of paused jobs.
         """
-        with transaction(self.engine) as connection:
-            return mark_loaded(connection, attempt_ids, targets)
+        target_set = set(targets)
+        loaded_targets = (
+            sa.select(sa.func.count())
+            .where(load.c.attempt_id == attempt.c.id, load.c.target.in_(target_set), HAS_LOAD)
+            .scalar_subquery()
+        )
+        is_in_all = sa.and_(loaded_targets == len(target_set), sa.literal(bool(target_set)))
+        return self._mark_removed(attempt_ids, sa.and_(is_in_all, ~_IS_HELD))
 
     def mark_quarantine(self, attempt_ids: Collection[int]) -> set[int]:
         """Mark only the quarantine files of generations as removed; return the marked ids."""
+        return self._mark_removed(attempt_ids, sa.true(), QUARANTINE_REMOVED_AT)
+
+    def _mark_removed(
+        self,
+        attempt_ids: Collection[int],
+        condition: sa.ColumnElement[bool],
+        removed_at: str = FILES_REMOVED_AT,
+    ) -> set[int]:
+        ids = is_any_of(attempt.c.id, sorted(attempt_ids))
+        mark = sa.func.jsonb_build_object(removed_at, sa.func.clock_timestamp())
+        is_marked = attempt.c.facts.has_key(removed_at)
+        update = (
+            sa.update(attempt)
+            .where(ids, attempt.c.status == AttemptStatus.SUCCEEDED, ~is_marked, condition)
+            .values(facts=attempt.c.facts.op("||")(mark))
+        )
+        attempts = sa.select(attempt.c.id).where(ids)
         with transaction(self.engine) as connection:
-            return _mark_removed(connection, attempt_ids, sa.true(), QUARANTINE_REMOVED_AT)
+            ensure_revision_unchanged(connection)
+            # A load references the attempt's row, so inserting one either waits for this lock or
+            # is seen by the next statement. The same holds for voiding a load.
+            connection.execute(attempts.order_by(attempt.c.id).with_for_update())
+            connection.execute(update)
+            return set(connection.execute(attempts.where(is_marked)).scalars())
 
 
 def _unnest(**columns: tuple[type[sa.types.TypeEngine[Any]], list[Any]]) -> sa.TableValuedAlias:
@@ -152,42 +179,6 @@ def _unnest(**columns: tuple[type[sa.types.TypeEngine[Any]], list[Any]]) -> sa.T
     arrays = (sa.cast(values, pg.ARRAY(kind)) for kind, values in columns.values())
     typed = (sa.column(name, kind) for name, (kind, _) in columns.items())
     return sa.func.unnest(*arrays).table_valued(*typed).render_derived(name="wanted")
-
-
-def mark_loaded(
-    connection: sa.Connection, attempt_ids: Collection[int], targets: Collection[str]
-) -> set[int]:
-    """Mark as `StoredAttempts.mark_loaded` does, in the caller's transaction."""
-    target_set = set(targets)
-    loaded_targets = (
-        sa.select(sa.func.count())
-        .where(load.c.attempt_id == attempt.c.id, load.c.target.in_(target_set), HAS_LOAD)
-        .scalar_subquery()
-    )
-    is_loaded_in_all = sa.and_(loaded_targets == len(target_set), sa.literal(bool(target_set)))
-    return _mark_removed(connection, attempt_ids, sa.and_(is_loaded_in_all, ~_IS_HELD))
-
-
-def _mark_removed(
-    connection: sa.Connection,
-    attempt_ids: Collection[int],
-    condition: sa.ColumnElement[bool],
-    removed_at: str = FILES_REMOVED_AT,
-) -> set[int]:
-    ensure_revision_unchanged(connection)
-    ids = is_any_of(attempt.c.id, sorted(attempt_ids))
-    # A load references the attempt's row, so inserting one either waits for this lock or is seen by
-    # the next statement. The same holds for voiding a load.
-    connection.execute(sa.select(attempt.c.id).where(ids).order_by(attempt.c.id).with_for_update())
-    mark = sa.func.jsonb_build_object(removed_at, sa.func.clock_timestamp())
-    is_marked = attempt.c.facts.has_key(removed_at)
-    update = (
-        sa.update(attempt)
-        .where(ids, attempt.c.status == AttemptStatus.SUCCEEDED, ~is_marked, condition)
-        .values(facts=attempt.c.facts.op("||")(mark))
-    )
-    connection.execute(update)
-    return set(connection.execute(sa.select(attempt.c.id).where(ids, is_marked)).scalars())
 
 
 def _query(attempt_ids: Sequence[int]) -> sa.Select[Any]:

@@ -29,7 +29,8 @@ from batch_pipeline.inventory.jobs import (
     of_stream,
     stream_job,
 )
-from batch_pipeline.inventory.splitting import BadItem, ItemTable, bad_items, split_batch
+from batch_pipeline.inventory.meta_tables.registered_table import ItemTable
+from batch_pipeline.inventory.planning import BadItem, bad_items, split_batch
 from batch_pipeline.inventory.status import FINISHED, select_totals
 from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, is_any_of, job
 from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, BatchStatus

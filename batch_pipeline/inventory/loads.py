@@ -90,8 +90,7 @@ class TargetLoads:
             query = query.where(matches_labels(only))
         page = query
         while True:
-            with transaction(self.engine) as connection:
-                rows = connection.execute(page.where(job.c.name.not_in(list(held_up)))).all()
+            rows = fetch_rows(self.engine, page.where(job.c.name.not_in(list(held_up))))
             for row in rows:
                 if only is None or label_from_row(row) in only:
                     yield _loading(self.engine, stream, row)

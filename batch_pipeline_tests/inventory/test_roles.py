@@ -10,8 +10,7 @@ import sqlalchemy as sa
 from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.connection import transaction
 from batch_pipeline.inventory.database import Database, open_database
-from batch_pipeline.inventory.meta_tables.cutting import all_cuts
-from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable, all_cuts
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.watermarks import (
     Candidates,

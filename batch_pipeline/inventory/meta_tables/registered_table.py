@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.batch_states import late_items
+from batch_pipeline.inventory.batch_states import late_items, planned_ids
 from batch_pipeline.inventory.connection import (
     LockClass,
     fetch_rows,
@@ -21,7 +21,7 @@ from batch_pipeline.inventory.connection import (
     transaction,
 )
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
-from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.reflected_table import MetaItem, ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.watermarks import WatermarkReading
 from batch_pipeline.inventory.tables import FILE_OF_RANGE, IS_RANGE, SCHEMA, is_any_of, item
 from batch_pipeline.model.backfill import Selection
@@ -29,7 +29,7 @@ from batch_pipeline.model.batch import Batch
 from batch_pipeline.model.errors import missing_column
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.filter import Condition, Operator
-from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.id_range import IdRange, IdRuns
 from batch_pipeline.model.item import Item, LandedFile, Registered
 from batch_pipeline.model.job import INVENTORY, TableIdentity
 from batch_pipeline.model.location import MARK, split_location
@@ -399,3 +399,32 @@ def _chunks(rows: Iterable[_Row], size: int | None) -> Iterator[list[_Row]]:
         raise
     if chunk:
         yield chunk
+
+
+ItemTable = OwnMetaTable | ReflectedMetaTable
+
+
+def read_items(engine: sa.Engine, table: ItemTable, planned_batch: Batch) -> list[MetaItem]:
+    """Read the items that a batch was planned with and that still exist, in id order.
+
+    Rows that arrived later are found by the next audit.
+    """
+    with transaction(engine) as connection:
+        planned = planned_ids(connection, planned_batch)
+    return planned_items(table, planned_batch, planned)
+
+
+def planned_items(table: ItemTable, planned_batch: Batch, planned: IdRuns | None) -> list[MetaItem]:
+    """Return the existing items of a batch that are among its planned ids (None: all)."""
+    if isinstance(table, OwnMetaTable):
+        return [
+            MetaItem(id=item.id, item=item.file.location, weight=item.weight)
+            for item in table.items(planned_batch)
+        ]
+    if planned_batch.item_ids is not None:
+        return table.items_of(planned_batch.item_ids)
+    return [
+        item
+        for item in table.items(planned_batch.id_range)
+        if planned is None or item.id in planned
+    ]

@@ -15,15 +15,18 @@ from batch_pipeline.inventory.batch_states import late_items
 from batch_pipeline.inventory.connection import fetch_column
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.connection import read_one_statement, read_transaction
-from batch_pipeline.inventory.meta_tables.cutting import cuts_before_bad_weight
-from batch_pipeline.inventory.meta_tables.reflected_table import MetaItem, ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.reflected_table import (
+    MetaItem,
+    ReflectedMetaTable,
+    cuts_before_bad_weight,
+)
+from batch_pipeline.inventory.meta_tables.registered_table import read_items
 from batch_pipeline.inventory.meta_tables.sources import MetaSource, MetaSources, SourceTerms
 from batch_pipeline.inventory.meta_tables.watermarks import (
     SettleBy,
     WatermarkReading,
     database_time,
 )
-from batch_pipeline.inventory.splitting import read_items
 from batch_pipeline.model.batch import Batch
 from batch_pipeline.model.errors import (
     BadWeightError,

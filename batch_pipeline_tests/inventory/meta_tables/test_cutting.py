@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
-from batch_pipeline.inventory.meta_tables.cutting import all_cuts
-from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable, all_cuts
 from batch_pipeline.model.errors import (
     BadWeightError,
     InvalidValueError,

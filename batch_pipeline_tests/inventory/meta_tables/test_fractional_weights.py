@@ -11,8 +11,11 @@ import sqlalchemy as sa
 from batch_pipeline import acquire_batches, audit_job, client
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
-from batch_pipeline.inventory.meta_tables.cutting import all_cuts
-from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable, range_facts
+from batch_pipeline.inventory.meta_tables.reflected_table import (
+    ReflectedMetaTable,
+    all_cuts,
+    range_facts,
+)
 from batch_pipeline.model.errors import BadWeightError, MetaTableError
 from batch_pipeline.model.id_range import MAX_ID, IdRange
 from batch_pipeline_tests.client.client_tables import COLUMNS, acquire_or_none, fill
