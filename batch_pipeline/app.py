@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from batch_pipeline.encode.readers.item_cuts import ItemCutter
-    from batch_pipeline.inventory.splitting import ItemTable
+    from batch_pipeline.inventory.meta_tables.registered_table import ItemTable
 
 
 @dataclass(frozen=True)

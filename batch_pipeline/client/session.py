@@ -12,9 +12,8 @@ from batch_pipeline.client.options import AcquireOptions
 from batch_pipeline.config.environment import Settings, load_settings
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.reflected_table import MetaItem, ReflectedMetaTable
-from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
+from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable, read_items
 from batch_pipeline.inventory.meta_tables.sources import MetaSource, MetaSources
-from batch_pipeline.inventory.splitting import read_items
 from batch_pipeline.model.batch import Batch as PlannedBatch
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.job import Job

@@ -23,28 +23,27 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as pg
 
 from batch_pipeline.inventory.attempts import FencedAttempts, close_dead
-from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row
+from batch_pipeline.inventory.batch_states import batch_from_row
 from batch_pipeline.inventory.connection import (
     LockClass,
     lock_planning,
+    named_statement,
     transaction,
     translate_errors,
 )
 from batch_pipeline.inventory.jobs import (
     ALL_IDS,
-    UPSERT_BOOKMARK,
     Gap,
     gaps,
     highest_planned,
+    job_from_row,
     job_to_acquire,
     job_with_late_arrivals,
     merge_with_next_run,
 )
-from batch_pipeline.inventory.meta_tables.reflected_table import CutStatements
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
-from batch_pipeline.inventory.splitting import split_first_dead
-from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, job
-from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
+from batch_pipeline.inventory.planning import split_first_dead
+from batch_pipeline.model.batch import Attempt, Batch
 from batch_pipeline.model.errors import JobPausedError
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.id_range import MAX_ID, IdRange
@@ -86,15 +85,20 @@ _ACQUIRE = sa.select(
 class ServerSideRequest:
     """A request for the next new batch of a job. Equal requests of several threads are combined.
 
-    `texts` are the statements that cut a batch up to the high watermark.
+    Its fields are parameters of the function, except `job`, the name of the job. `cut` and `runs`
+    are the statements that cut a batch up to the high watermark, `config` is JSON.
     """
 
-    job_id: int
-    terms: JobTerms
-    limits: Limits
+    job: str
+    of_job: int
+    attempts_allowed: int
+    is_bisected: bool
     window_first_id: int
-    high_watermark: int
-    texts: CutStatements
+    highest_id: int
+    weight_allowed: int
+    count_allowed: int
+    cut: str
+    runs: str
     config: str
     liveness_key: int
     run_id: str
@@ -120,7 +124,7 @@ class ServerSideAcquirer:
         future: Future[Attempt | None] = Future()
         with self._mutex:
             self._waiting.setdefault(request, []).append(future)
-            job_lock = self._job_locks.setdefault(request.job_id, threading.Lock())
+            job_lock = self._job_locks.setdefault(request.of_job, threading.Lock())
         with job_lock:
             if not future.done():
                 with self._mutex:
@@ -134,40 +138,25 @@ class ServerSideAcquirer:
         tokens = [uuid4() for _ in futures]
         try:
             acquired = _acquire(self._engine, request, tokens)
-        except Exception as error:  # noqa: BLE001 - each of the threads raises it
+        except BaseException as error:
             for token, future in zip(tokens, futures, strict=True):
-                self._expire_unconfirmed(
-                    token
-                )  # the commit may have succeeded and only its reply been lost
-                future.set_exception(error)
-            return
-        except BaseException:  # this thread is interrupted; the others acquire without it
-            for token, future in zip(tokens, futures, strict=True):
+                # The commit may have succeeded and only its reply been lost.
                 self._expire_unconfirmed(token)
-                future.set_result(None)
+                if isinstance(error, Exception):
+                    future.set_exception(error)  # each of the threads raises it
+                else:
+                    future.set_result(None)  # this thread is interrupted, the others go on
+            if isinstance(error, Exception):
+                return
             raise
         for future, started in zip_longest(futures, acquired):
             future.set_result(started)
 
 
 def _acquire(engine: sa.Engine, request: ServerSideRequest, tokens: list[UUID]) -> list[Attempt]:
-    values = {
-        "planning": int(LockClass.PLAN),
-        "of_job": request.job_id,
-        "attempts_allowed": request.terms.max_attempts,
-        "is_bisected": request.terms.bisect,
-        "window_first_id": request.window_first_id,
-        "highest_id": request.high_watermark,
-        "weight_allowed": request.limits.max_weight,
-        "count_allowed": min(request.limits.max_count, MAX_ID),
-        "cut": request.texts.cut,
-        "runs": request.texts.runs,
-        "config": json.loads(request.config),
-        "tokens": tokens,
-        "liveness_key": request.liveness_key,
-        "run_id": request.run_id,
-        "lease": request.lease,
-    }
+    values = {name: getattr(request, name, None) for name in _PARAMETER_TYPES}
+    values |= {"planning": int(LockClass.PLAN), "tokens": tokens}
+    values["config"] = json.loads(request.config)
     with transaction(engine) as connection:
         if _FUNCTION_NAME not in connection.info:
             text = resources.files(__package__).joinpath("acquire_in_server.sql").read_text()
@@ -180,153 +169,18 @@ def _acquire(engine: sa.Engine, request: ServerSideRequest, tokens: list[UUID]) 
 def _attempt(row: sa.Row[Any], request: ServerSideRequest) -> Attempt:
     acquired = Batch(
         id=row.batch_id,
-        job=request.terms.name,
+        job=request.job,
         id_range=IdRange(first_id=row.first_id, last_id=row.last_id),
         weight=row.weight,
         count=row.item_count,
-        oversized=row.weight > request.limits.max_weight,
+        oversized=row.weight > request.weight_allowed,
     )
     return Attempt(id=row.attempt_id, batch=acquired, number=1, token=row.token)
 
 
-_INT_ONE = sa.literal_column("1", sa.Integer)
-_RUNNING = sa.literal_column(f"'{BatchState.RUNNING}'", sa.Text)
-_RUNNING_ATTEMPT = sa.literal_column(f"'{AttemptStatus.RUNNING}'", sa.Text)
 _SWEEP_INTERVAL_SECONDS = 5.0
-
-
-def _bind(name: str, column: sa.Column[Any]) -> sa.BindParameter[Any]:
-    return sa.bindparam(name, type_=column.type)
-
-
-def _insert_attempt_cte(chosen: sa.CTE, number: sa.ColumnElement[int]) -> sa.CTE:
-    """Build the CTE that inserts an attempt on the batch selected by another CTE."""
-    facts = {
-        "batch_id": chosen.c.id,
-        "number": number,
-        "token": _bind("token", attempt.c.token),
-        "liveness_key": _bind("liveness_key", attempt.c.liveness_key),
-        "status": _RUNNING_ATTEMPT,
-        "run_id": _bind("run_id", attempt.c.run_id),
-        "lease_until": sa.func.clock_timestamp() + sa.bindparam("lease", type_=sa.Interval),
-    }
-    return (
-        sa.insert(attempt)
-        .from_select(list(facts), sa.select(*facts.values()))
-        .returning(attempt.c.id.label("attempt_id"), attempt.c.batch_id, attempt.c.number)
-        .cte("tried")
-    )
-
-
-def _take_waiting_statement(*states: BatchState) -> sa.Select[Any]:
-    """Build the statement that starts an attempt on the first unlocked batch in some states.
-
-    It always returns the job's row. If the job is paused, it takes no batch.
-    """
-    # Not named job_id: SQLAlchemy would also bind it to the column of that name.
-    job_id = sa.bindparam("of_job", type_=sa.Integer)
-    related_job = job.alias("kin")
-    late = sa.and_(related_job.c.parent_id == job_id, related_job.c.kind == JobKind.LATE)
-    job_ids = (
-        sa.select(related_job.c.id).where(sa.or_(related_job.c.id == job_id, late)).subquery("mine")
-    )
-    paused = sa.exists().where(job.c.id == job_id, job.c.paused_at.is_not(None))
-    state_list = ", ".join(f"'{state}'" for state in states)
-    wanted_states = sa.func.unnest(sa.literal_column(f"ARRAY[{state_list}]")).table_valued(
-        sa.column("state", sa.Text)
-    )
-    wanted_states = wanted_states.render_derived("wanted")
-    # One index probe per job and state, however many batches are waiting.
-    first_batch = (
-        sa.select(*BATCH_ROW)
-        .select_from(batch_state)
-        .join(batch, batch.c.id == batch_state.c.batch_id)
-        .join(job, job.c.id == batch.c.job_id)
-        .where(
-            batch_state.c.job_id == job_ids.c.id,
-            batch_state.c.state == wanted_states.c.state,
-            sa.text(f"batch_state.{UNFINISHED}"),  # the exact predicate of the partial index
-            batch.c.first_id >= _bind("window_first_id", batch.c.first_id),
-            batch.c.last_id <= _bind("window_last_id", batch.c.last_id),
-            ~paused,
-        )
-        .order_by(batch_state.c.batch_id)
-        .limit(_INT_ONE)
-        .with_for_update(of=batch_state, skip_locked=True)
-        .lateral("first")
-    )
-    waiting_batch = (
-        sa.select(first_batch)
-        .select_from(job_ids.join(wanted_states, sa.true()).join(first_batch, sa.true()))
-        .order_by(first_batch.c.id)
-        .limit(_INT_ONE)
-        .cte("waiting")
-    )
-    started_state = (
-        sa.update(batch_state)
-        .where(batch_state.c.batch_id == waiting_batch.c.id)
-        .values(state=_RUNNING, attempts=batch_state.c.attempts + _INT_ONE)
-        .returning(batch_state.c.batch_id.label("id"), batch_state.c.attempts)
-        .cte("started")
-    )
-    new_attempt = _insert_attempt_cte(started_state, started_state.c.attempts)
-    requested_job = job.alias("one")
-    facts = [requested_job.c[name] for name in _JOB_COLUMNS]
-    return (
-        sa.select(
-            requested_job.c.name.label("job_name"),
-            *facts,
-            _ASYNC_COMMIT,
-            waiting_batch,
-            new_attempt.c.attempt_id,
-            new_attempt.c.number,
-        )
-        .select_from(
-            requested_job.outerjoin(new_attempt, sa.true()).outerjoin(
-                waiting_batch, waiting_batch.c.id == new_attempt.c.batch_id
-            )
-        )
-        .where(requested_job.c.id == job_id)
-    )
-
-
-# Losing an acquisition in a server crash is harmless: its token is then unknown and cannot publish.
-_ASYNC_COMMIT: sa.Label[str] = sa.literal_column(
-    "set_config('synchronous_commit', 'off', true)"
-).label("flush")
-_JOB_COLUMNS = (
-    "meta_table",
-    "kind",
-    "stream",
-    "max_attempts",
-    "bisect",
-    "paused_at",
-    "paused_reason",
-)
-TAKE_FIRST = _take_waiting_statement(BatchState.PLANNED, BatchState.INTERRUPTED)
-TAKE_ANY = _take_waiting_statement(BatchState.PLANNED, BatchState.INTERRUPTED, BatchState.FAILED)
-
-
-def _insert_batch_statement() -> sa.Select[Any]:
-    """Build the statement that inserts a batch with its state, attempt and bookmark."""
-    names = ("job_id", "first_id", "last_id", "weight", "item_count", "oversized", "config")
-    bound = {name: _bind(name, batch.c[name]) for name in (*names, "id_runs")}
-    new_batch = sa.insert(batch).values(bound).returning(batch.c.id).cte("new")
-    columns = ("batch_id", "job_id", "state", "attempts")
-    state = sa.select(new_batch.c.id, sa.bindparam("job_id", type_=sa.Integer), _RUNNING, _INT_ONE)
-    new_state = sa.insert(batch_state).from_select(columns, state).cte("started")
-    new_attempt = _insert_attempt_cte(new_batch, _INT_ONE)
-    run_bounds: dict[str, Any] = {
-        "first_id": sa.bindparam("run_first_id", type_=sa.BigInteger),
-        "last_id": sa.bindparam("run_last_id", type_=sa.BigInteger),
-    }
-    upserted_bookmark = UPSERT_BOOKMARK.values(run_bounds).cte("reached")
-    return sa.select(new_attempt.c.attempt_id, new_attempt.c.batch_id).add_cte(
-        new_state, upserted_bookmark
-    )
-
-
-INSERT_BATCH = _insert_batch_statement()
+TAKE_FIRST = "'planned', 'interrupted'"
+TAKE_ANY = "'planned', 'interrupted', 'failed'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -417,12 +271,16 @@ class Acquirer:
             return None
         return self._server_side.acquire(
             ServerSideRequest(
-                job_id=job_id,
-                terms=request.terms,
-                limits=request.limits,
+                job=request.terms.name,
+                of_job=job_id,
+                attempts_allowed=request.terms.max_attempts,
+                is_bisected=request.terms.bisect,
                 window_first_id=request.window.first_id,
-                high_watermark=high_watermark,
-                texts=texts,
+                highest_id=high_watermark,
+                weight_allowed=request.limits.max_weight,
+                count_allowed=min(request.limits.max_count, MAX_ID),
+                cut=texts.cut,
+                runs=texts.runs,
                 config=json.dumps(dict(request.config)),
                 liveness_key=self._attempts.heartbeat.liveness_key,
                 run_id=request.run_id,
@@ -443,17 +301,17 @@ class Acquirer:
         self, connection: sa.Connection, request: AcquireRequest, token: UUID, *, sweeps: bool
     ) -> tuple[Job, Attempt | None]:
         """Find the job, and start an attempt on its first waiting batch if there is one."""
-        job_id = self._job_ids.get(_key(request.terms))
+        key = _key(request.terms)
+        job_id = self._job_ids.get(key)
         if job_id is None:
-            job_id = self._job_ids[_key(request.terms)] = job_to_acquire(
-                connection, request.terms
-            ).id
+            job_id = self._job_ids[key] = job_to_acquire(connection, request.terms).id
         if sweeps:
             self._sweep(connection, job_id)
         job_record, acquired = _take(connection, TAKE_FIRST, self._values(job_id, request, token))
-        if job_record is None or not _has_same_limits(job_record, request.terms):
+        limits = (request.terms.max_attempts, request.terms.bisect)
+        if job_record is None or (job_record.max_attempts, job_record.bisect) != limits:
             job_record = job_to_acquire(connection, request.terms)  # deleted, or with other limits
-            self._job_ids[_key(request.terms)] = job_record.id
+            self._job_ids[key] = job_record.id
         if job_record.paused is not None:
             raise JobPausedError(job_record.name, job_record.paused)
         return job_record, acquired
@@ -516,19 +374,19 @@ class Acquirer:
         token: UUID,
     ) -> Attempt:
         run = gap.planned_up_to(cut.id_range.last_id)
+        oversized = cut.weight > request.limits.max_weight
         values = self._values(job_record.id, request, token) | {
-            "job_id": job_record.id,
             "first_id": cut.id_range.first_id,
             "last_id": cut.id_range.last_id,
             "weight": cut.weight,
             "item_count": cut.count,
-            "oversized": cut.weight > request.limits.max_weight,
+            "oversized": oversized,
             "config": dict(request.config),
             "id_runs": None if cut.runs is None else [cut.runs.firsts, cut.runs.lasts],
             "run_first_id": run.first_id,
             "run_last_id": run.last_id,
         }
-        row = connection.execute(INSERT_BATCH, values).one()
+        row = connection.execute(named_statement("insert_batch", "config"), values).one()
         merge_with_next_run(connection, job_record.id, gap, cut.id_range.last_id)
         acquired = Batch(
             id=row.batch_id,
@@ -536,7 +394,7 @@ class Acquirer:
             id_range=cut.id_range,
             weight=cut.weight,
             count=cut.count,
-            oversized=cut.weight > request.limits.max_weight,
+            oversized=oversized,
         )
         return Attempt(id=row.attempt_id, batch=acquired, number=1, token=token)
 
@@ -546,29 +404,16 @@ def _key(terms: JobTerms) -> tuple[str, ...]:
     return terms.name, terms.meta_table, json.dumps(terms.config(), sort_keys=True)
 
 
-def _has_same_limits(job_record: Job, terms: JobTerms) -> bool:
-    return (job_record.max_attempts, job_record.bisect) == (terms.max_attempts, terms.bisect)
-
-
 def _take(
-    connection: sa.Connection, statement: sa.Select[Any], values: dict[str, Any]
+    connection: sa.Connection, states: str, values: dict[str, Any]
 ) -> tuple[Job | None, Attempt | None]:
+    """Return a job, None if it does not exist, and an attempt on its first batch in some states."""
+    statement = named_statement("take_waiting", STATES=states)
     row = connection.execute(statement, values).one_or_none()
     if row is None:
         return None, None
-    job_record = Job(
-        id=values["of_job"],
-        name=row.job_name,
-        meta_table=row.meta_table,
-        kind=JobKind(row.kind),
-        stream=row.stream,
-        max_attempts=row.max_attempts,
-        bisect=row.bisect,
-        paused=None if row.paused_at is None else row.paused_reason or "",
-    )
+    job_record = job_from_row(row, values["of_job"], row.job_name)
     if row.attempt_id is None:
         return job_record, None
-    taken = batch_from_row(row)
-    return job_record, Attempt(
-        id=row.attempt_id, batch=taken, number=row.number, token=values["token"]
-    )
+    taken, token = batch_from_row(row), values["token"]
+    return job_record, Attempt(id=row.attempt_id, batch=taken, number=row.number, token=token)

@@ -1,106 +1,226 @@
 """Attempts on batches: claim with a fencing token and a lease, publish or fail by token only.
 
-`FencedAttempts` is the interface for other packages; `PUBLISH` is the statement that publishes.
+`Heartbeat` renews the leases of this process, on one connection and one thread.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import logging
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid4
 
+import psycopg
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql as pg
+from sqlalchemy import exc
 
 from batch_pipeline.inventory import batch_states
-from batch_pipeline.inventory.connection import OWNER_IS_GONE, transaction
-from batch_pipeline.inventory.heartbeat import Heartbeat
+from batch_pipeline.inventory.connection import (
+    OWNER_IS_GONE,
+    fetch_value,
+    is_connection_dead,
+    named_statement,
+    transaction,
+)
 from batch_pipeline.inventory.manifests import Manifests
 from batch_pipeline.inventory.migrate import ensure_revision_unchanged
 from batch_pipeline.inventory.tables import (
     attempt,
     attempt_item,
-    batch,
     batch_state,
+    is_any_of,
     job,
+    load,
     part_file,
 )
-from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
+from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch
 from batch_pipeline.model.encode import Encoded, EncodeResult
 from batch_pipeline.model.errors import ConflictError, FencedError
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.item import ItemIdSet
-from batch_pipeline.model.manifest import ItemReport, Manifest
+from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.stream import Stream
 
-_JSON = pg.JSONB(none_as_null=True)
-_MAX_ERROR_LENGTH = 4_000
-_FACT_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
-    "schema_version": sa.Integer(),
-    "encoding": _JSON,
-    "key_properties": _JSON,
-    "facts": _JSON,
-    "result": _JSON,
-    "logging": sa.Text(),
-    "seen": _JSON,
-}
+_RENEWAL_SECONDS = 15.0
+log = logging.getLogger(__name__)
 
 
-def publish_values(claimed: Attempt, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of `PUBLISH`; facts that are missing become NULL."""
-    values: dict[str, Any] = {"of_token": claimed.token, "of_batch": claimed.batch.id}
-    return values | {f"its_{name}": facts.get(name) for name in _FACT_TYPES}
+class Heartbeat:
+    """The liveness lock of this process, and the renewal of its leases.
 
-
-def _publish() -> sa.Select[Any]:
-    """Build the statement that publishes a running attempt and returns its generation.
-
-    The job's row is locked first, so that publish numbers follow commit order. If the attempt no
-    longer runs, the statement returns no row and the transaction must be rolled back, because the
-    job's counter was incremented.
+    The lock is a session-level advisory lock: if the process dies, the server releases it at once,
+    and others need not wait for the leases to expire. Leases are renewed every 15 s, or after a
+    third of the shortest lease; a lost connection is replaced then.
     """
-    of_batch = sa.bindparam("of_batch", type_=sa.BigInteger)
-    counted_job = (
-        sa.update(job)
-        .where(batch.c.id == of_batch, job.c.id == batch.c.job_id)
-        .values(publish_count=job.c.publish_count + sa.literal_column("1"))
-        .returning(job.c.publish_count, batch.c.id.label("batch_id"))
-        .cte("counted")
-    )
-    generation = sa.func.coalesce(batch_state.c.generation, sa.literal_column("0"))
-    published_state = (
-        sa.update(batch_state)
-        .where(batch_state.c.batch_id == counted_job.c.batch_id)
-        .values(
-            state=sa.literal_column(f"'{BatchState.PUBLISHED}'"),
-            generation=generation + sa.literal_column("1"),
-        )
-        .returning(batch_state.c.batch_id, batch_state.c.generation, counted_job.c.publish_count)
-        .cte("moved")
-    )
-    facts = {name: sa.bindparam(f"its_{name}", type_=kind) for name, kind in _FACT_TYPES.items()}
-    closed_attempt = (
-        sa.update(attempt)
-        .where(
-            attempt.c.batch_id == published_state.c.batch_id,
-            attempt.c.token == sa.bindparam("of_token", type_=attempt.c.token.type),
-            attempt.c.status == sa.literal_column(f"'{AttemptStatus.RUNNING}'"),
-        )
-        .values(
-            status=sa.literal_column(f"'{AttemptStatus.SUCCEEDED}'"),
-            finished_at=sa.func.clock_timestamp(),
-            generation=published_state.c.generation,
-            publish_number=published_state.c.publish_count,
-            **facts,
-        )
-        .returning(attempt.c.generation)
-        .cte("closed")
-    )
-    return sa.select(closed_attempt.c.generation)
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self.liveness_key = secrets.randbits(63)
+        self._engine = engine
+        self._mutex = threading.RLock()
+        self._connection: sa.Connection | None = None
+        self._leases: dict[UUID, timedelta] = {}
+        self._to_expire: set[UUID] = set()
+        self._to_release: deque[UUID] = deque()
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._closed = False
+
+    def take_lock(self) -> None:
+        """Take the liveness lock if it is not held. Required before an attempt becomes visible."""
+        with self._mutex:
+            if self._connection is not None and not self._is_broken(self._connection):
+                return
+            self._drop_connection()
+            # Detached from the pool, so that closing it ends the session and releases the lock.
+            connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            connection.detach()
+            try:
+                connection.execute(sa.select(sa.func.pg_advisory_lock(self.liveness_key)))
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+
+    @contextmanager
+    def renew_if_committed(self, token: UUID, lease: timedelta) -> Iterator[None]:
+        """Renew the lease that the block commits; expire it if the commit is unconfirmed."""
+        try:
+            yield
+            self.renew(token, lease)
+        except ConflictError:
+            raise
+        except BaseException:
+            # The commit may have succeeded and only its reply been lost.
+            self.expire_unconfirmed(token)
+            raise
+
+    def renew(self, token: UUID, lease: timedelta) -> None:
+        """Start renewing the lease of an attempt or load."""
+        with self._mutex:
+            self._leases[token] = lease
+            self._start()
+        if lease.total_seconds() / 3 < _RENEWAL_SECONDS:
+            self._wake.set()
+
+    def stop_renewing(self, token: UUID) -> None:
+        """Stop renewing the lease of a closed attempt or load."""
+        with self._mutex:
+            self._leases.pop(token, None)
+
+    def release(self, token: UUID) -> None:
+        """Expire the lease now, if it is still being renewed."""
+        with self._mutex:
+            if self._leases.pop(token, None) is not None:
+                self._to_expire.add(token)
+        self._renew_all()
+
+    def expire_unconfirmed(self, token: UUID) -> None:
+        """Expire the lease of an attempt whose commit is unconfirmed."""
+        with self._mutex:
+            self._leases.pop(token, None)
+            self._to_expire.add(token)
+            self._start()
+        self._renew_all()
+
+    def release_later(self, token: UUID) -> None:
+        """Expire the lease at the next renewal.
+
+        Takes no lock and does not wait, so that finalizers may call it.
+        """
+        self._to_release.append(token)
+
+    def is_renewing(self, token: UUID) -> bool:
+        """Return whether this process renews the lease, without a query."""
+        return token in self._leases
+
+    def close(self) -> None:
+        """Stop renewing and release the lock."""
+        self._closed = True
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        with self._mutex:
+            self._drop_connection()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while not self._closed:
+            shortest = min(
+                (lease.total_seconds() / 3 for lease in list(self._leases.values())), default=60
+            )
+            self._wake.wait(min(shortest, _RENEWAL_SECONDS))
+            self._wake.clear()
+            if not self._closed:
+                self._renew_all()
+
+    def _renew_all(self) -> None:
+        with self._mutex:
+            while self._to_release:
+                token = self._to_release.popleft()
+                self._leases.pop(token, None)
+                self._to_expire.add(token)
+            if not self._leases and not self._to_expire:
+                return
+            try:
+                self.take_lock()
+                self._expire_leases()
+                self._renew_leases()
+            except exc.SQLAlchemyError as error:
+                log.warning("leases not renewed, retrying: %s", type(error).__name__)
+                self._drop_connection()
+
+    def _renew_leases(self) -> None:
+        now = sa.func.clock_timestamp()
+        for lease in set(self._leases.values()):
+            tokens = [token for token, token_lease in self._leases.items() if token_lease == lease]
+            fenced = set(tokens)
+            for table in (attempt, load):  # most processes have only one of the two
+                if fenced:
+                    renewal = sa.update(table).where(_is_running(table, fenced))
+                    renewal = renewal.values(renewed_at=now, lease_until=now + lease)
+                    fenced -= set(self._execute(renewal.returning(table.c.token)).scalars())
+            for token in fenced:
+                del self._leases[token]  # publishing, or closing the load, will raise
+
+    def _expire_leases(self) -> None:
+        if self._to_expire:
+            for table in (attempt, load):
+                expiry = sa.update(table).where(_is_running(table, self._to_expire))
+                ended_at = sa.func.clock_timestamp() - timedelta(seconds=1)
+                self._execute(expiry.values(lease_until=ended_at))
+            self._to_expire.clear()
+
+    def _execute(self, statement: sa.Executable) -> sa.CursorResult[Any]:
+        assert self._connection is not None  # noqa: S101 - every caller holds
+        return self._connection.execute(statement)
+
+    def _is_broken(self, connection: sa.Connection) -> bool:
+        # A detached connection has no driver_connection in SQLAlchemy.
+        raw = cast("psycopg.Connection | None", connection.connection.dbapi_connection)
+        return raw is None or is_connection_dead(raw)
+
+    def _drop_connection(self) -> None:
+        if self._connection is not None:
+            with suppress(exc.SQLAlchemyError):
+                self._connection.close()
+            self._connection = None
 
 
-PUBLISH = _publish()
+def _is_running(table: sa.Table, tokens: Collection[UUID]) -> sa.ColumnElement[bool]:
+    is_running = table.c.status == AttemptStatus.RUNNING
+    return sa.and_(is_any_of(table.c.token, tokens), is_running)
+
+
+_MAX_ERROR_LENGTH = 4_000
+_JSON_FACTS = ("encoding", "key_properties", "facts", "result", "seen")
 
 
 def storable(text: str) -> str:
@@ -108,7 +228,7 @@ def storable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
 
 
-def insert_files(connection: sa.Connection, attempt_id: int, result: EncodeResult) -> None:
+def _insert_files(connection: sa.Connection, attempt_id: int, result: EncodeResult) -> None:
     """Insert the part files of an attempt in order, and the record counts of each item."""
     files = [
         {
@@ -123,32 +243,24 @@ def insert_files(connection: sa.Connection, attempt_id: int, result: EncodeResul
         for quarantine, parts in ((False, result.part_files), (True, result.quarantine_files))
         for position, part in enumerate(parts)
     ]
-    rows = [_item_row(attempt_id, item) for item in result.items]
+    items = [
+        {
+            "attempt_id": attempt_id,
+            "item_id": item.item_id,
+            "read": item.read,
+            "written": item.written,
+            "filtered": item.filtered,
+            "quarantined": item.quarantined,
+            "bad_file": None if item.bad_file is None else storable(item.bad_file),
+            "read_etag": item.etag,
+            "read_version": item.version,
+        }
+        for item in result.items
+    ]
     if files:
         connection.execute(sa.insert(part_file), files)
-    if rows:
-        connection.execute(sa.insert(attempt_item), rows)
-
-
-def _item_row(attempt_id: int, item: ItemReport) -> dict[str, Any]:
-    return {
-        "attempt_id": attempt_id,
-        "item_id": item.item_id,
-        "read": item.read,
-        "written": item.written,
-        "filtered": item.filtered,
-        "quarantined": item.quarantined,
-        "bad_file": None if item.bad_file is None else storable(item.bad_file),
-        "read_etag": item.etag,
-        "read_version": item.version,
-    }
-
-
-def _seen_items(encoded_batch: Batch, encoded: Encoded) -> dict[str, Any]:
-    """Return the items that the attempt read, for later audits."""
-    ids = sorted(item.item_id for item in encoded.result.items)
-    weight = encoded_batch.weight if encoded.weight is None else encoded.weight
-    return ItemIdSet.of(ids, weight=weight).to_json()
+    if items:
+        connection.execute(sa.insert(attempt_item), items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,15 +332,16 @@ class FencedAttempts:
         Raises:
             FencedError: the attempt no longer holds the batch.
         """
-        with transaction(self.engine) as connection:
-            if _status(connection, claimed) != AttemptStatus.RUNNING:
-                raise FencedError(claimed.batch.job, claimed.batch.label, claimed.number)
+        if fetch_value(self.engine, _status(claimed)) != AttemptStatus.RUNNING:
+            raise FencedError(claimed.batch.job, claimed.batch.label, claimed.number)
 
     def publish(self, claimed: Attempt, encoded: Encoded, stream: Stream) -> Manifest:
         """Publish the attempt's files as the batch's next generation, in one transaction.
 
         Locks the job's row, so publish numbers follow commit order.
         """
+        ids = sorted(item.item_id for item in encoded.result.items)
+        weight = claimed.batch.weight if encoded.weight is None else encoded.weight
         facts = {
             "schema_version": encoded.schema_version,
             "encoding": {
@@ -237,16 +350,14 @@ class FencedAttempts:
             },
             "key_properties": list(stream.message_keys),
             "facts": encoded.facts(),
-            "seen": _seen_items(claimed.batch, encoded),
+            "seen": ItemIdSet.of(ids, weight=weight).to_json(),
         }
-        try:
-            with transaction(self.engine) as connection:
-                _execute_publish(connection, claimed, facts)
-                insert_files(connection, claimed.id, encoded.result)
-                failpoint("publish.before_commit")
-        except FencedError:
-            if self._generation(claimed) is None:
-                raise
+
+        def insert_files(connection: sa.Connection) -> None:
+            _insert_files(connection, claimed.id, encoded.result)
+            failpoint("publish.before_commit")
+
+        self._publish(claimed, facts, insert_files)
         failpoint("publish.after_commit")
         manifests = Manifests(self.engine)
         return manifests.with_origin(manifests.of_attempt(claimed.id))
@@ -272,25 +383,33 @@ class FencedAttempts:
             "logging": None if logging is None else storable(logging),
             "seen": None if seen is None else seen.to_json(),
         }
-        try:
-            with transaction(self.engine) as connection:
-                generation = _execute_publish(connection, claimed, facts)
-                failpoint("succeed.before_commit")
-        except FencedError:
-            earlier = self._generation(claimed)
-            if earlier is None:
-                raise
-            generation = earlier
+        generation = self._publish(claimed, facts, lambda _: failpoint("succeed.before_commit"))
         failpoint("succeed.after_commit")
         self.heartbeat.stop_renewing(claimed.token)
         return generation
 
-    def _generation(self, claimed: Attempt) -> int | None:
-        """Return the generation that an attempt published, None if it is not published."""
-        query = sa.select(attempt.c.generation).where(attempt.c.token == claimed.token)
+    def _publish(
+        self,
+        claimed: Attempt,
+        facts: dict[str, Any],
+        before_commit: Callable[[sa.Connection], None],
+    ) -> int:
+        """Publish an attempt and return its generation; publishing again changes nothing."""
+        missing = dict.fromkeys((*_JSON_FACTS, "schema_version", "logging"))
+        values = missing | {"token": claimed.token, "batch_id": claimed.batch.id} | facts
+        statement = named_statement("publish", *_JSON_FACTS)
         with transaction(self.engine) as connection:
-            generation: int | None = connection.execute(query).scalar_one_or_none()
-        return generation
+            generation = connection.execute(statement, values).scalar_one_or_none()
+            if generation is None:
+                connection.rollback()
+            else:
+                before_commit(connection)
+        if generation is None:
+            earlier = sa.select(attempt.c.generation).where(attempt.c.token == claimed.token)
+            generation = fetch_value(self.engine, earlier)
+        if generation is None:
+            raise FencedError(claimed.batch.job, claimed.batch.label, claimed.number)
+        return int(generation)
 
     def record_pointer(self, manifest: Manifest, uri: str) -> None:
         """Store the URI of a published manifest's manifest file."""
@@ -321,11 +440,11 @@ class FencedAttempts:
             batch_states.lock(connection, claimed.batch.id)
             mine = attempt.c.token == claimed.token
             close(connection, mine, status, error, counts=counts, facts=facts)
-            unpublished = _status(connection, claimed) != AttemptStatus.SUCCEEDED
+            status_now = connection.execute(_status(claimed)).scalar_one_or_none()
             failpoint("fail.before_commit")
         failpoint("fail.after_commit")
         self.heartbeat.stop_renewing(claimed.token)
-        return unpublished
+        return status_now != AttemptStatus.SUCCEEDED
 
     def close_dead(self, stream: str) -> int:
         """Close running attempts of a stream whose process is gone; return their number."""
@@ -396,19 +515,9 @@ def _ensure_no_running_attempt(connection: sa.Connection, claimed_batch: Batch) 
     if row is not None:
         raise ConflictError(
             f"{claimed_batch.job}: attempt {row.number} of batch {claimed_batch.label} is running "
-            f"(run {row.run_id}). Nothing was claimed. Wait for it to end, or cancel that run and "
-            f"try again."
+            f"(run {row.run_id}). Nothing was claimed. Wait for it to end, or cancel that run."
         )
 
 
-def _status(connection: sa.Connection, claimed: Attempt) -> str | None:
-    query = sa.select(attempt.c.status).where(attempt.c.token == claimed.token)
-    return connection.execute(query).scalar_one_or_none()
-
-
-def _execute_publish(connection: sa.Connection, claimed: Attempt, facts: Mapping[str, Any]) -> int:
-    values = publish_values(claimed, facts)
-    generation: int | None = connection.execute(PUBLISH, values).scalar_one_or_none()
-    if generation is None:
-        raise FencedError(claimed.batch.job, claimed.batch.label, claimed.number)
-    return generation
+def _status(claimed: Attempt) -> sa.Select[Any]:
+    return sa.select(attempt.c.status).where(attempt.c.token == claimed.token)

@@ -7,25 +7,17 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time
+from functools import partial
 from heapq import merge
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 
 import sqlalchemy as sa
 
-from batch_pipeline.inventory import status
-from batch_pipeline.inventory.batch_states import (
-    BATCH_ROW,
-    batch_from_row,
-    live_parts,
-    read_statuses,
-    status_from_row,
-    status_query,
-)
-from batch_pipeline.inventory.connection import lock_planning, transaction
+from batch_pipeline.inventory.batch_states import find_partition, read_statuses, select_statuses
+from batch_pipeline.inventory.connection import fetch_rows, lock_planning, transaction
 from batch_pipeline.inventory.jobs import (
-    Gap,
     find_job_id,
-    gaps,
     is_own_stream_job,
     is_paused,
     job_id_of,
@@ -33,25 +25,27 @@ from batch_pipeline.inventory.jobs import (
     stream_job,
     stream_job_id,
 )
-from batch_pipeline.inventory.meta_tables.cutting import (
+from batch_pipeline.inventory.meta_tables.reflected_table import (
+    ReflectedMetaTable,
     all_cuts,
     cuts_with_keys,
     ensure_ids_not_negative,
 )
-from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable, WeighedIds
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
-from batch_pipeline.inventory.meta_tables.watermarks import describe_reading
+from batch_pipeline.inventory.meta_tables.watermarks import WatermarkReading, describe_reading
 from batch_pipeline.inventory.migrate import ensure_revision_unchanged
 from batch_pipeline.inventory.planning import (
+    CutRange,
     JobPlan,
     estimate,
-    exclude_listed,
-    insert_cuts,
-    insert_lists,
+    insert_batches,
+    insert_ranges,
     recent_throughput,
+    unplanned_ranges,
 )
+from batch_pipeline.inventory.status import job_progress
 from batch_pipeline.inventory.tables import batch, batch_state, job
 from batch_pipeline.model.backfill import (
     Backfill,
@@ -65,29 +59,32 @@ from batch_pipeline.model.backfill import (
 )
 from batch_pipeline.model.batch import Batch, BatchState, BatchStatus
 from batch_pipeline.model.errors import (
-    BatchSupersededError,
     ConfigurationError,
     InvalidValueError,
     UnknownBatchError,
-    missing_column,
     unfit_column,
 )
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.filter import AllOf, Condition, Filter, Operator
-from batch_pipeline.model.id_range import IdRange, IdRuns
+from batch_pipeline.model.id_range import MIN_ID, IdRange, IdRuns
 from batch_pipeline.model.job import JobKind, JobTerms, TableIdentity
 from batch_pipeline.model.planning import Cut, Limits, Planned
 
 _CHUNK = 1_000
+_STREAM_ROWS = 10_000
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class UserTableSource:
-    """The filtered items of a user's table; `time_column` is the default of selections."""
+    """The filtered items of a user's table; `time_column` is the default of selections.
+
+    With `has_keys`, the ids must be valid in partition keys.
+    """
 
     source: MetaSource
     time_column: str | None = None
+    has_keys: bool = False
 
     @property
     def name(self) -> str:
@@ -104,16 +101,14 @@ class UserTableSource:
         """The database and the columns that the table was opened with."""
         return self.source.table.identity
 
-    def high_watermark(self) -> int | None:
-        """Read the high watermark; log what holds it back."""
-        reading = self.source.read_high_watermark()
-        if reading.held_by:
-            log.warning("%s: nothing is planned above the %s", self.name, describe_reading(reading))
-        return reading.value
+    def read_high_watermark(self) -> WatermarkReading:
+        """Read the high watermark from the database."""
+        return self.source.read_high_watermark()
 
     def cuts(self, after_id: int | None, last_id: int, limits: Limits) -> Iterator[Cut]:
         """Cut all items above `after_id` (None: from the first row) up to `last_id`."""
-        return all_cuts(self.source.table, after_id, last_id, limits)
+        cut = cuts_with_keys if self.has_keys else all_cuts
+        return cut(self.source.table, after_id, last_id, limits)
 
     def chosen(self, ids: IdRange, selection: Selection) -> WeighedIds:
         """Return the items of a range whose time column is within the selection's times.
@@ -122,9 +117,12 @@ class UserTableSource:
 
         Raises:
             InvalidValueError: no time column is named.
-            MetaTableError: the time column does not exist or has another type.
+            MetaTableError: the time column does not exist or has another type, or an id is
+                negative where ids must be valid in partition keys.
         """
         table = self.source.table
+        if self.has_keys:
+            ensure_ids_not_negative(table)
         if selection.has_times:
             table = _filtered(table, *_times(table, selection, self.time_column))
         return table.weights(ids.first_id - 1, ids.last_id)
@@ -138,28 +136,14 @@ class UserTableSource:
             yield from listed_table.weights(chunk[0] - 1, chunk[-1])
 
 
-@dataclass(frozen=True, slots=True)
-class StreamTableSource(UserTableSource):
-    """The items of a stream that a user's table lists, with ids that are valid partition keys."""
-
-    def cuts(self, after_id: int | None, last_id: int, limits: Limits) -> Iterator[Cut]:
-        """Cut all items above `after_id` (None: from the first row) up to `last_id`."""
-        return cuts_with_keys(self.source.table, after_id, last_id, limits)
-
-    def chosen(self, ids: IdRange, selection: Selection) -> WeighedIds:
-        """Return the items of a range whose time column is within the selection's times."""
-        ensure_ids_not_negative(self.source.table)
-        return UserTableSource.chosen(self, ids, selection)
-
-
-BackfillSource = OwnMetaTable | UserTableSource
 Source = OwnMetaTable | UserMetaTable | MetaSource
+BackfillSource = OwnMetaTable | UserTableSource
 
 
 def open_backfill_source(source: Source) -> BackfillSource:
     """Return the backfill source of a meta table."""
     if isinstance(source, UserMetaTable):
-        return StreamTableSource(source.source, source.time_column)
+        return UserTableSource(source.source, source.time_column, has_keys=True)
     return source if isinstance(source, OwnMetaTable) else UserTableSource(source)
 
 
@@ -174,10 +158,7 @@ def _times(
     name = selection.time_column or time_column
     if name is None:
         raise InvalidValueError("time_column", None, "the name of a column of times")
-    if name not in table.table.c:
-        columns = tuple(table.table.c.keys())
-        raise missing_column(table.canonical_name, name, "time", columns)
-    column_type = table.table.c[name].type
+    column_type = table.column(name, "time").type
     if not isinstance(column_type, sa.DateTime | sa.Date):
         problem = f"its type is {column_type!r}, and a date or a time is needed"
         step = "Name the column that tells when a row was inserted."
@@ -203,77 +184,90 @@ def _format_bound(bound: str, moment: datetime, *, days: bool) -> str:
     return moment.date().isoformat()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackfillItems:
-    """The items to plan in ascending order: `ranges` of a window, or else weighted `items`.
-
-    Both read the meta table lazily and need no connection of the inventory.
-    """
-
-    ranges: Sequence[tuple[Gap, Iterator[Cut]]] = ()
-    items: WeighedIds
+def _high_watermark(source: BackfillSource) -> int | None:
+    """Read the high watermark; log what holds it back."""
+    reading = source.read_high_watermark()
+    if reading.held_by:
+        log.warning("%s: nothing is planned above the %s", source.name, describe_reading(reading))
+    return reading.value
 
 
-def _select_items(
+def _ranges(
+    connection: sa.Connection, request: Backfill, source: BackfillSource, job_id: int | None
+) -> list[CutRange]:
+    """Cut the items of a window that the backfill's job has not planned."""
+    window, last_id = request.selection.ids, _high_watermark(source)
+    return unplanned_ranges(
+        connection, job_id, source.cuts, request.limits, last_id=last_id, window=window
+    )
+
+
+def _items(
     connection: sa.Connection,
     request: Backfill,
     source: BackfillSource,
     *,
     job_id: int | None,
     parent_id: int | None,
-) -> BackfillItems:
-    """Select the items of a backfill that its job has not planned; all of them without a job.
+) -> WeighedIds:
+    """Yield the selected items that the backfill's job has not planned, in ascending order.
+
+    Reads the meta table lazily, which needs no connection of the inventory.
 
     Raises:
         ConfigurationError: a listed item does not exist.
     """
-    selection, high_watermark = request.selection, source.high_watermark()
-    nothing: WeighedIds = iter(())
+    selection, last_id = request.selection, _high_watermark(source)
     if selection.item_ids is not None:
         requested = ((item_id, 0) for item_id in sorted(set(selection.item_ids)))
-        missing = [item_id for item_id, _ in exclude_listed(connection.engine, job_id, requested)]
-        return BackfillItems(items=_listed_items(source, missing, high_watermark))
-    if high_watermark is None or high_watermark < selection.ids.first_id:
-        return BackfillItems(items=nothing)
-    ids = IdRange(
-        first_id=selection.ids.first_id, last_id=min(high_watermark, selection.ids.last_id)
+        new_ids = [item_id for item_id, _ in _exclude_listed(connection.engine, job_id, requested)]
+        return _listed_items(source, new_ids, last_id)
+    if last_id is None or last_id < selection.ids.first_id:
+        return iter(())
+    ids = IdRange(first_id=selection.ids.first_id, last_id=min(last_id, selection.ids.last_id))
+    items = (
+        _failed_items(connection, source, parent_id, ids)
+        if selection.failed_only
+        else source.chosen(ids, selection)
     )
-    if selection.is_window:
-        return BackfillItems(
-            ranges=_unplanned_ranges(connection, request, source, job_id, ids), items=nothing
-        )
-    if selection.failed_only:
-        items = _failed_items(connection, source, parent_id, ids)
-    else:
-        items = source.chosen(ids, selection)
-    return BackfillItems(items=exclude_listed(connection.engine, job_id, items))
+    return _exclude_listed(connection.engine, job_id, items)
 
 
-def _unplanned_ranges(
-    connection: sa.Connection,
-    request: Backfill,
-    source: BackfillSource,
-    job_id: int | None,
-    ids: IdRange,
-) -> list[tuple[Gap, Iterator[Cut]]]:
-    # Without a job, job 0 stands for it: it never exists, so it has planned nothing.
-    return [
-        (gap, source.cuts(gap.after_id, min(gap.ids.last_id, ids.last_id), request.limits))
-        for gap in gaps(connection, job_id or 0, request.selection.ids)
-        if gap.ids.first_id <= ids.last_id
-    ]
+def _exclude_listed(
+    engine: sa.Engine, job_id: int | None, weighed_ids: Iterable[tuple[int, int]]
+) -> WeighedIds:
+    """Yield the pairs whose ids no committed list of a job contains, streaming both in id order."""
+    if job_id is None:
+        yield from weighed_ids
+        return
+    item_id = sa.func.unnest(batch.c.item_ids).label("item_id")
+    is_list = (batch.c.superseded_at.is_(None), batch.c.item_ids.is_not(None))
+    query = sa.select(item_id).where(batch.c.job_id == job_id, *is_list).order_by(item_id)
+    query = query.execution_options(yield_per=_STREAM_ROWS)
+    with transaction(engine) as connection, connection.execute(query) as result:
+        listed = result.scalars()
+        known = next(listed, None)
+        for new_id, weight in weighed_ids:
+            while known is not None and known < new_id:
+                known = next(listed, None)
+            if known != new_id:
+                yield new_id, weight
 
 
 def _listed_items(
     source: BackfillSource, item_ids: Sequence[int], high_watermark: int | None
 ) -> WeighedIds:
-    visible = [
-        item_id for item_id in item_ids if high_watermark is not None and item_id <= high_watermark
-    ]
-    weights = dict(source.listed(visible))
-    missing = tuple(item_id for item_id in item_ids if item_id not in weights)
+    up_to = MIN_ID - 1 if high_watermark is None else high_watermark
+    weights = dict(source.listed([item_id for item_id in item_ids if item_id <= up_to]))
+    missing = [item_id for item_id in item_ids if item_id not in weights]
     if missing:
-        raise _unknown_items_error(source.name, missing, high_watermark)
+        more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
+        limit = "" if high_watermark is None else f" up to its high watermark {high_watermark}"
+        raise ConfigurationError(
+            f"{source.name} has no items {', '.join(map(str, missing[:10]))}{more}{limit}. Nothing "
+            f"was planned. Leave these ids out; the filter excludes them, or they are above the "
+            f"high watermark."
+        )
     return iter(weights.items())
 
 
@@ -302,45 +296,15 @@ def _failed_items(
         for row in rows
         if row.item_ids is None
     )
+    adjacent = IdRuns.joined(IdRuns([first], [last]) for first, last in ranges).within(within)
     # Read one after the other, because each holds a connection.
     of_ranges = chain.from_iterable(
-        source.chosen(ids, Selection()) for ids in _merge_ranges(ranges, within)
+        source.chosen(IdRange(first_id=first, last_id=last), Selection())
+        for first, last in zip(adjacent.firsts, adjacent.lasts, strict=True)
     )
     items = (item for item in of_ranges if item[0] in planned)
-    return _unique(merge(items, source.listed(sorted(listed))))
-
-
-def _merge_ranges(ranges: Iterable[tuple[int, int]], within: IdRange) -> Iterator[IdRange]:
-    """Merge adjacent ranges and clip them to `within`."""
-    joined: list[tuple[int, int]] = []
-    for first_id, last_id in ranges:
-        if joined and joined[-1][1] == first_id - 1:
-            joined[-1] = (joined[-1][0], last_id)
-        else:
-            joined.append((first_id, last_id))
-    for first_id, last_id in joined:
-        yield IdRange(first_id=max(first_id, within.first_id), last_id=min(last_id, within.last_id))
-
-
-def _unique(weighed_ids: Iterable[tuple[int, int]]) -> WeighedIds:
-    last_id = None
-    for item_id, weight in weighed_ids:
-        if item_id != last_id:
-            yield item_id, weight
-        last_id = item_id
-
-
-def _unknown_items_error(
-    meta_table: str, item_ids: tuple[int, ...], high_watermark: int | None
-) -> ConfigurationError:
-    named = ", ".join(map(str, item_ids[:10]))
-    more = len(item_ids) - 10
-    others = f" and {more} more" if more > 0 else ""
-    limit = "" if high_watermark is None else f" up to its high watermark {high_watermark}"
-    return ConfigurationError(
-        f"{meta_table} has no items {named}{others}{limit}. Nothing was planned. Leave "
-        f"these ids out; the filter excludes them, or they are above the high watermark."
-    )
+    both = merge(items, source.listed(sorted(listed)))
+    return (next(same) for _, same in groupby(both, itemgetter(0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,12 +334,15 @@ class Backfills:
             backfill_row = open_job(connection, terms, parent_id=parent_id)
             lock_planning(connection, backfill_row.id)
             failpoint("backfill.locked")
-            items = _select_items(
-                connection, request, source, job_id=backfill_row.id, parent_id=parent_id
-            )
-            config = {**request.limits.config(), "selection": request.selection.to_json()}
-            job_plan = JobPlan(job_id=backfill_row.id, limits=request.limits, config=config)
-            planned = _insert(connection, job_plan, items, in_lists=not request.selection.is_window)
+            job_id, limits = backfill_row.id, request.limits
+            config = {**limits.config(), "selection": request.selection.to_json()}
+            job_plan = JobPlan(job_id=job_id, limits=limits, config=config)
+            if request.selection.is_window:
+                ranges = _ranges(connection, request, source, job_id)
+                planned = insert_ranges(connection, job_plan, ranges)
+            else:
+                items = _items(connection, request, source, job_id=job_id, parent_id=parent_id)
+                planned = insert_batches(connection, job_plan, cut_lists(items, limits))
             if is_new and not planned.batches:
                 connection.rollback()
             failpoint("backfill.before_commit")
@@ -399,11 +366,13 @@ class Backfills:
             throughput = recent_throughput(
                 connection, job.c.id == job_id, *_related_jobs(request, parent_id)
             )
-            items = _select_items(connection, request, source, job_id=job_id, parent_id=parent_id)
-        lists = (cut for cut, _ in cut_lists(items.items, request.limits))
-        return estimate(
-            chain(*(cuts for _, cuts in items.ranges), lists), request.limits, throughput
-        )
+            if request.selection.is_window:
+                ranges = _ranges(connection, request, source, job_id)
+                cuts: Iterator[Cut] = chain.from_iterable(of_gap for _, of_gap in ranges)
+            else:
+                items = _items(connection, request, source, job_id=job_id, parent_id=parent_id)
+                cuts = (cut for cut, _ in cut_lists(items, request.limits))
+        return estimate(cuts, request.limits, throughput)
 
     def statuses(self, name: str, meta_table: str) -> list[BatchStatus]:
         """Read the unsplit batches of a backfill in id order.
@@ -412,9 +381,8 @@ class Backfills:
             UnknownJobError: there is no such job.
         """
         with transaction(self.engine) as connection:
-            job_id = job_id_of(connection, name, meta_table)
-            query = status_query().where(job.c.id == job_id, batch.c.superseded_at.is_(None))
-            return [status_from_row(row) for row in connection.execute(query)]
+            is_its = job.c.id == job_id_of(connection, name, meta_table)
+            return select_statuses(connection, is_its, batch.c.superseded_at.is_(None))
 
     def of_all(self, stream: str) -> list[BatchStatus]:
         """Read the unsplit batches of all backfills of a stream, in planning order."""
@@ -443,9 +411,7 @@ class Backfills:
         own = (job.c.paused_at.is_not(None), job.c.paused_reason)
         reason = sa.func.coalesce(sa.case(own, else_=of_stream), "").label("reason")
         query = sa.select(job.c.name, reason).where(_is_backfill_of(stream), is_paused())
-        with transaction(self.engine) as connection:
-            rows = connection.execute(query.order_by(job.c.id))
-            return {row.name: row.reason for row in rows}
+        return {row.name: row.reason for row in fetch_rows(self.engine, query.order_by(job.c.id))}
 
     def batch(self, stream: str, key: str) -> Batch:
         """Find a planned batch of a stream's backfill by its partition key.
@@ -458,28 +424,10 @@ class Backfills:
             name, ids = parse_backfill_key(key)
         except InvalidValueError as error:
             raise UnknownBatchError.of_partition(stream, key) from error
-        is_backfill = sa.and_(_is_backfill_of(stream), job.c.name == backfill_job(stream, name))
-        query = (
-            sa.select(*BATCH_ROW)
-            .join(job)
-            .where(
-                is_backfill,
-                batch.c.superseded_at.is_(None),
-                batch.c.first_id == ids.first_id,
-                batch.c.last_id == ids.last_id,
-            )
-            .order_by(batch.c.id.desc())
-            .limit(1)
-        )
+        is_its = sa.and_(_is_backfill_of(stream), job.c.name == backfill_job(stream, name))
+        format_key = partial(backfill_key, name)
         with transaction(self.engine) as connection:
-            row = connection.execute(query).one_or_none()
-            if row is not None:
-                return batch_from_row(row)
-            parts = live_parts(connection, is_backfill, ids)
-        if parts:
-            keys = tuple(backfill_key(name, part.id_range) for part in parts)
-            raise BatchSupersededError(stream, key, keys)
-        raise UnknownBatchError.of_partition(stream, key)
+            return find_partition(connection, is_its, ids, format_key, stream=stream)
 
     def progress(self, name: str, meta_table: str) -> Progress:
         """Return the progress of a backfill.
@@ -489,12 +437,12 @@ class Backfills:
         """
         with transaction(self.engine) as connection:
             job_id = job_id_of(connection, name, meta_table)
-            return status.job_progress(connection, job.c.id == job_id)[0]
+            return job_progress(connection, job.c.id == job_id)[0]
 
     def of_stream(self, stream: str) -> list[Progress]:
         """Return the progress of each backfill of a stream, in creation order."""
         with transaction(self.engine) as connection:
-            return status.job_progress(connection, _is_backfill_of(stream))
+            return job_progress(connection, _is_backfill_of(stream))
 
     def _ensure_parent(self, request: Backfill, source: BackfillSource) -> None:
         """Create the job of a stream that was never planned.
@@ -503,18 +451,16 @@ class Backfills:
         """
         if request.stream is None:
             return
+        terms = JobTerms(
+            name=request.stream,
+            meta_table=source.name,
+            stream=request.stream,
+            where=source.where,
+            identity=source.identity,
+        )
         with transaction(self.engine) as connection:
             if _parent_id(connection, request, source) is None:
-                open_job(
-                    connection,
-                    JobTerms(
-                        name=request.stream,
-                        meta_table=source.name,
-                        stream=request.stream,
-                        where=source.where,
-                        identity=source.identity,
-                    ),
-                )
+                open_job(connection, terms)
 
 
 def _is_backfill_of(stream: str) -> sa.ColumnElement[bool]:
@@ -539,14 +485,3 @@ def _parent_id(connection: sa.Connection, request: Backfill, source: BackfillSou
     if request.selection.failed_only:
         raise InvalidValueError("parent", None, "the name of the job with the failed batches")
     return None
-
-
-def _insert(
-    connection: sa.Connection, plan: JobPlan, selected: BackfillItems, *, in_lists: bool
-) -> Planned:
-    if in_lists:
-        return insert_lists(connection, plan, selected.items)
-    planned = Planned()
-    for gap, cuts in selected.ranges:
-        planned = planned.followed_by(insert_cuts(connection, plan, gap, cuts))
-    return planned

@@ -4,7 +4,7 @@ Only the statements that acquire and publish write `batch_state` elsewhere.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,7 +20,7 @@ from batch_pipeline.model.batch import (
     late_key,
     parse_late_key,
 )
-from batch_pipeline.model.errors import BatchSupersededError
+from batch_pipeline.model.errors import BatchSupersededError, UnknownBatchError
 from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange, IdRuns
 from batch_pipeline.model.job import JobKind
 
@@ -124,13 +124,11 @@ def mark_ended(connection: sa.Connection, attempt_ids: list[int], *, counts: boo
     connection.execute(update)
 
 
-def mark_cancelled(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> int:
-    """Cancel the selected unfinished batches that are not running; return their number."""
-    update = (
-        sa.update(batch_state)
-        .where(condition, sa.text(UNFINISHED))
-        .values(state=BatchState.CANCELLED.value)
-    )
+def set_state(
+    connection: sa.Connection, condition: sa.ColumnElement[bool], state: BatchState
+) -> int:
+    """Move the selected batches to a state; return their number."""
+    update = sa.update(batch_state).where(condition).values(state=state.value)
     return connection.execute(update).rowcount
 
 
@@ -143,39 +141,15 @@ def reset_attempts(connection: sa.Connection, condition: sa.ColumnElement[bool])
         (batch_state.c.attempts == 0, BatchState.PLANNED.value),
         else_=BatchState.INTERRUPTED.value,
     )
-    update = (
-        sa.update(batch_state).where(condition).values(state=state, forgiven=batch_state.c.attempts)
-    )
-    return connection.execute(update).rowcount
+    update = sa.update(batch_state).where(condition)
+    return connection.execute(update.values(state=state, forgiven=batch_state.c.attempts)).rowcount
 
 
-def mark_superseded(connection: sa.Connection, batch_id: int) -> None:
-    """Set a batch to superseded, because its halves replace it."""
-    update = (
-        sa.update(batch_state)
-        .where(batch_state.c.batch_id == batch_id)
-        .values(state=BatchState.SUPERSEDED.value)
-    )
-    connection.execute(update)
-
-
-def insert_states(connection: sa.Connection, batch_ids: list[int]) -> None:
-    """Insert the states of new batches, as planned."""
+def insert_states(connection: sa.Connection, *new_batches: sa.ColumnElement[bool]) -> None:
+    """Insert the states of the selected new batches, as planned."""
     states = sa.select(batch.c.id, batch.c.job_id, sa.literal(BatchState.PLANNED.value))
-    new_states = states.where(batch.c.id.in_(batch_ids))
     names = ("batch_id", "job_id", "state")
-    connection.execute(sa.insert(batch_state).from_select(names, new_states))
-
-
-def insert_planned_states(connection: sa.Connection, job_id: int, after_batch_id: int) -> None:
-    """Insert the states of a job's batches above an id, as planned."""
-    connection.execute(_INSERT_PLANNED, {"job": job_id, "after": after_batch_id})
-
-
-_INSERT_PLANNED = sa.text("""
-INSERT INTO batch_pipeline.batch_state (batch_id, job_id, state)
-SELECT id, job_id, 'planned' FROM batch_pipeline.batch WHERE job_id = :job AND id > :after
-""")
+    connection.execute(sa.insert(batch_state).from_select(names, states.where(*new_batches)))
 
 
 def repair_states(
@@ -253,7 +227,7 @@ def batch_from_row(row: sa.Row[Any]) -> Batch:
 
 
 def status_query() -> sa.Select[Any]:
-    """Build the query of batches in id order, each with its latest attempt."""
+    """Build the query of batches, each with its latest attempt."""
     return (
         sa.select(
             *BATCH_ROW,
@@ -270,7 +244,6 @@ def status_query() -> sa.Select[Any]:
             attempt,
             sa.and_(attempt.c.batch_id == batch.c.id, attempt.c.number == batch_state.c.attempts),
         )
-        .order_by(batch.c.first_id, batch.c.id)
     )
 
 
@@ -286,15 +259,58 @@ def status_from_row(row: sa.Row[Any]) -> BatchStatus:
     )
 
 
+def select_statuses(
+    connection: sa.Connection,
+    *conditions: sa.ColumnElement[bool],
+    order_by: sa.ColumnElement[Any] = batch.c.first_id,
+) -> list[BatchStatus]:
+    """Read the selected batches, in id order by default, each with its latest attempt."""
+    query = status_query().where(*conditions).order_by(order_by, batch.c.id)
+    return [status_from_row(row) for row in connection.execute(query)]
+
+
 def read_statuses(
     engine: sa.Engine,
     *conditions: sa.ColumnElement[bool],
     order_by: sa.ColumnElement[Any] = batch.c.first_id,
 ) -> list[BatchStatus]:
-    """Read the selected batches, in id order by default, each with its latest attempt."""
-    query = status_query().where(*conditions).order_by(None).order_by(order_by, batch.c.id)
+    """Read batches as `select_statuses` does, in a transaction of its own."""
     with transaction(engine) as connection:
-        return [status_from_row(row) for row in connection.execute(query)]
+        return select_statuses(connection, *conditions, order_by=order_by)
+
+
+def find_partition(
+    connection: sa.Connection,
+    condition: sa.ColumnElement[bool],
+    ids: IdRange,
+    format_key: Callable[[IdRange], str],
+    *,
+    stream: str,
+) -> Batch:
+    """Find the newest live batch of a range, of the jobs that a condition selects.
+
+    Raises:
+        UnknownBatchError: there is no such batch.
+        BatchSupersededError: the batch was split; the message names its parts.
+    """
+    query = (
+        sa.select(*BATCH_ROW)
+        .join(job)
+        .where(
+            condition,
+            batch.c.superseded_at.is_(None),
+            batch.c.first_id == ids.first_id,
+            batch.c.last_id == ids.last_id,
+        )
+    )
+    rows = connection.execute(query).all()
+    if rows:  # lists of ids may have the same first and last id
+        return batch_from_row(max(rows, key=lambda row: int(row.id)))
+    parts = live_parts(connection, condition, ids)
+    if parts:
+        keys = tuple(format_key(part.id_range) for part in parts)
+        raise BatchSupersededError(stream, format_key(ids), keys)
+    raise UnknownBatchError.of_partition(stream, format_key(ids))
 
 
 def late_items(planned_batch: Batch) -> sa.Select[int]:

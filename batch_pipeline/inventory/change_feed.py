@@ -8,23 +8,19 @@ nothing; a cursor across jobs would.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.batch_states import (
-    BATCH_ROW,
-    batch_from_row,
-    status_from_row,
-    status_query,
-)
-from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row, select_statuses
+from batch_pipeline.inventory.connection import fetch_column, fetch_rows, transaction
 from batch_pipeline.inventory.jobs import is_paused, of_stream
 from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, is_any_of, job
 from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, BatchStatus
 from batch_pipeline.model.job import JobKind
 
 _PAGE = 1_000
+_Row: TypeAlias = sa.Row[*tuple[Any, ...]]
 _WAITING = (BatchState.PLANNED.value, BatchState.INTERRUPTED.value)
 
 
@@ -59,8 +55,7 @@ class ChangeFeed:
     def publish_counts(self, stream: str) -> dict[int, int]:
         """Return the publish count of each job of a stream."""
         query = sa.select(job.c.id, job.c.publish_count).where(job.c.stream == stream)
-        with transaction(self.engine) as connection:
-            return {row.id: row.publish_count for row in connection.execute(query)}
+        return {row.id: row.publish_count for row in fetch_rows(self.engine, query)}
 
     def published_at(self, stream: str) -> dict[int, datetime]:
         """Return when the newest generation of each batch of a stream's job was published, by id.
@@ -74,8 +69,7 @@ class ChangeFeed:
             .where(of_stream(stream), attempt.c.status == AttemptStatus.SUCCEEDED)
             .group_by(attempt.c.batch_id)
         )
-        with transaction(self.engine) as connection:
-            return {row.batch_id: row.at for row in connection.execute(query)}
+        return {row.batch_id: row.at for row in fetch_rows(self.engine, query)}
 
     def since(
         self, stream: str, kinds: Sequence[JobKind], cursors: Mapping[int, Cursor]
@@ -87,16 +81,15 @@ class ChangeFeed:
             previous = {job_id: cursors.get(job_id, Cursor()) for job_id in counts}
             planned = _planned(connection, previous)
             new_jobs = {job_id for job_id, cursor in previous.items() if cursor == Cursor()}
-            published: dict[int, sa.Row[*tuple[Any, ...]]] = {
+            published: dict[int, _Row] = {
                 row.id: row
                 for row in planned
                 if row.job_id in new_jobs and row.state == BatchState.PUBLISHED
             }
             for job_id, count in counts.items():
-                if job_id not in new_jobs and count > previous[job_id].publish_number:
-                    published |= _published(
-                        connection, job_id, previous[job_id].publish_number, count
-                    )
+                after = previous[job_id].publish_number
+                if job_id not in new_jobs and count > after:
+                    published |= _published(connection, job_id, after, count)
         last_batch_ids = {job_id: cursor.batch_id for job_id, cursor in previous.items()}
         last_batch_ids |= {row.job_id: row.id for row in planned}
         return Changes(
@@ -131,9 +124,8 @@ class ChangeFeed:
             )
             with transaction(self.engine) as connection:
                 batch_ids = list(connection.execute(ids).scalars())
-                page = status_query().where(is_any_of(batch.c.id, batch_ids))
-                rows = connection.execute(page.order_by(None).order_by(batch.c.id))
-                statuses = [status_from_row(row) for row in rows]
+                is_on_page = is_any_of(batch.c.id, batch_ids)
+                statuses = select_statuses(connection, is_on_page, order_by=batch.c.id)
             yield from (status for status in statuses if status.state in _WAITING)
             if len(batch_ids) < _PAGE:
                 return
@@ -150,20 +142,15 @@ class ChangeFeed:
             batch_state.c.job_id == job.c.id,
             batch_state.c.state == sa.literal_column(f"'{BatchState.RUNNING}'"),
         )
-        query = sa.select(job.c.name).where(
-            _is_job_of(stream, [JobKind.BACKFILL]), sa.or_(waits, runs)
-        )
-        with transaction(self.engine) as connection:
-            return list(connection.execute(query.order_by(job.c.id)).scalars())
+        is_open = sa.and_(_is_job_of(stream, [JobKind.BACKFILL]), sa.or_(waits, runs))
+        return fetch_column(self.engine, sa.select(job.c.name).where(is_open).order_by(job.c.id))
 
 
 def _is_job_of(stream: str, kinds: Sequence[JobKind]) -> sa.ColumnElement[bool]:
     return sa.and_(job.c.stream == stream, job.c.kind.in_(kinds))
 
 
-def _planned(
-    connection: sa.Connection, cursors: Mapping[int, Cursor]
-) -> Sequence[sa.Row[*tuple[Any, ...]]]:
+def _planned(connection: sa.Connection, cursors: Mapping[int, Cursor]) -> Sequence[_Row]:
     if not cursors:
         return []
     above = [
@@ -182,9 +169,7 @@ def _planned(
     return connection.execute(query).all()
 
 
-def _published(
-    connection: sa.Connection, job_id: int, after: int, up_to: int
-) -> dict[int, sa.Row[*tuple[Any, ...]]]:
+def _published(connection: sa.Connection, job_id: int, after: int, up_to: int) -> dict[int, _Row]:
     query = (
         sa.select(*BATCH_ROW, attempt.c.generation)
         .select_from(batch)

@@ -4,14 +4,17 @@ import os
 import re
 import select
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import IntEnum
-from typing import cast
+from functools import cache
+from importlib import resources
+from typing import Any, cast
 
 import psycopg
 import sqlalchemy as sa
 from sqlalchemy import event, exc
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
@@ -296,6 +299,47 @@ def transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
         yield connection
 
 
+@cache
+def named_statement(name: str, *json_parameters: str, **replaced: str) -> sa.TextClause:
+    """Return the statement of a `.sql` file of this package, with some words replaced.
+
+    None is NULL as a JSON parameter.
+    """
+    lines = resources.files(__package__).joinpath(f"{name}.sql").read_text().splitlines()
+    text = "\n".join(line for line in lines if not line.lstrip().startswith("--"))
+    for word, replacement in replaced.items():
+        text = text.replace(word, replacement)
+    json = JSONB(none_as_null=True)
+    return sa.text(text).bindparams(*(sa.bindparam(key, type_=json) for key in json_parameters))
+
+
+def fetch_rows(
+    engine: sa.Engine, statement: sa.Executable, values: Mapping[str, Any] | None = None
+) -> Sequence[sa.Row[Any]]:
+    """Execute one statement in a transaction of its own and return its rows."""
+    with transaction(engine) as connection:
+        return connection.execute(statement, values).all()
+
+
+def fetch_row(
+    engine: sa.Engine, statement: sa.Executable, values: Mapping[str, Any] | None = None
+) -> sa.Row[Any] | None:
+    """Execute a statement like `fetch_rows`; return its only row, None without rows."""
+    with transaction(engine) as connection:
+        return connection.execute(statement, values).one_or_none()
+
+
+def fetch_column(engine: sa.Engine, statement: sa.Executable) -> list[Any]:
+    """Execute a statement like `fetch_rows`; return the first value of each row."""
+    return [row[0] for row in fetch_rows(engine, statement)]
+
+
+def fetch_value(engine: sa.Engine, statement: sa.Executable) -> Any | None:
+    """Execute a statement like `fetch_rows`; return its only value, None without rows."""
+    row = fetch_row(engine, statement)
+    return None if row is None else row[0]
+
+
 @contextmanager
 def translate_errors(engine: sa.Engine) -> Iterator[None]:
     """Translate the database errors of a block to errors of the model, as `transaction` does."""
@@ -328,10 +372,7 @@ def _domain_error(
         return PermissionDeniedError(location(engine), reason)
     if code == "55P03":
         return lock_timeout(location(engine), f"{reason}; blocked by: {lock_holders(engine)}")
-    if code in {
-        "40P01",
-        "40001",
-    }:  # deadlock, serialization failure: the other session has continued
+    if code in {"40P01", "40001"}:  # deadlock, serialization failure: the other one went on
         return lock_timeout(location(engine), reason)
     if not lost:
         return None

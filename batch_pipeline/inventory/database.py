@@ -6,12 +6,11 @@ import sqlalchemy as sa
 
 from batch_pipeline.inventory import embedded_server
 from batch_pipeline.inventory.acquire import Acquirer
-from batch_pipeline.inventory.attempts import FencedAttempts
+from batch_pipeline.inventory.attempts import FencedAttempts, Heartbeat
 from batch_pipeline.inventory.backfills import Backfills
 from batch_pipeline.inventory.change_feed import ChangeFeed
 from batch_pipeline.inventory.connection import location, open_engine, transaction
 from batch_pipeline.inventory.garbage import StoredAttempts
-from batch_pipeline.inventory.heartbeat import Heartbeat
 from batch_pipeline.inventory.job_control import JobControl, RestoreCheck, RunEnds
 from batch_pipeline.inventory.late_arrivals import LateArrivals
 from batch_pipeline.inventory.loads import TargetLoads

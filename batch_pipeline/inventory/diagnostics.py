@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from batch_pipeline.inventory.connection import location, transaction
+from batch_pipeline.inventory.connection import fetch_value, location, transaction
 from batch_pipeline.inventory.jobs import ALL_IDS, highest_planned
 from batch_pipeline.inventory.meta_tables.catalogue import find_table
 from batch_pipeline.inventory.meta_tables.connection import read_one_statement, read_transaction
@@ -38,16 +38,13 @@ def check_inventory(inventory: sa.Engine, *, is_own: bool) -> Iterator[Finding]:
         DatabaseUnreachableError: the server does not answer.
     """
     subject = "inventory"
-    with transaction(inventory) as connection:
-        version = connection.execute(sa.text("SHOW server_version")).scalar_one()
-    text = f"PostgreSQL {version} at {location(inventory)}."
-    yield fine(subject, text)
+    version = fetch_value(inventory, sa.text("SHOW server_version"))
+    yield fine(subject, f"PostgreSQL {version} at {location(inventory)}.")
     try:
         check_revision(inventory)
     except PipelineError as error:
         text = "the next command that needs its schema creates or migrates it."
-        level = Level.OK if is_own else Level.FAIL
-        yield Finding(subject=subject, level=level, text=text if is_own else str(error))
+        yield fine(subject, text) if is_own else failure(subject, str(error))
         return
     yield fine(subject, "its schema is that of this release.")
     yield from _rights(inventory)
@@ -68,14 +65,15 @@ _DUTIES = (
 def _rights(inventory: sa.Engine) -> Iterator[Finding]:
     for role, purpose, privilege, tables, level in _DUTIES:
         missing = _missing_rights(inventory, privilege, tables)
-        if missing:
-            text = (
-                f"this login may not {purpose}: it lacks {_abbreviate(missing)}. Make it a "
-                f"member of {role} (inventory/roles.sql); run the file after a migration."
-            )
-            yield Finding(subject="rights", level=level, text=text)
-        else:
+        if not missing:
             yield fine("rights", f"this login may {purpose}.")
+            continue
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        text = (
+            f"this login may not {purpose}: it lacks {', '.join(missing[:3])}{more}. Make it a "
+            f"member of {role} (inventory/roles.sql); run the file after a migration."
+        )
+        yield Finding(subject="rights", level=level, text=text)
 
 
 def _missing_rights(inventory: sa.Engine, privilege: str, tables: Sequence[str]) -> list[str]:
@@ -105,10 +103,9 @@ def check_source(
         PipelineError: the meta table cannot be read.
     """
     choice, table = source.choice, source.table
-    text = f"{source.name} can be read; {describe_reading(source.read_high_watermark())}."
-    yield fine(subject, text)
-    text = f"its ceiling is {choice.strategy.value!r}: {choice.reason}."
-    yield fine(subject, text)
+    reading = describe_reading(source.read_high_watermark())
+    yield fine(subject, f"{source.name} can be read; {reading}.")
+    yield fine(subject, f"its ceiling is {choice.strategy.value!r}: {choice.reason}.")
     for note in (*table.notes, *choice.warnings):
         yield warning(subject, f"{note}.")
     high_watermark = source.known_high_watermark()
@@ -129,11 +126,6 @@ def _planned_up_to(inventory: sa.Engine, name: str, meta_table: str) -> int | No
     with transaction(inventory) as connection:
         job_id = connection.execute(query).scalar_one_or_none()
         return None if job_id is None else highest_planned(connection, job_id, ALL_IDS)
-
-
-def _abbreviate(names: list[str]) -> str:
-    shown, others = ", ".join(names[:3]), len(names) - 3
-    return f"{shown} and {others} more" if others > 0 else shown
 
 
 _SUBJECT = "server"
@@ -198,7 +190,7 @@ def check_server(inventory: sa.Engine, *, long: timedelta = _LONG_TRANSACTION) -
         prepared = connection.execute(_PREPARED_TRANSACTIONS, {"long": long}).all()
         is_new = (inventory.dialect.server_version_info or (0,)) >= _COLLATION_VERSION_SINCE
         collation = connection.execute(_COLLATION).one() if is_new else None
-    findings = [*_settings(facts), *_clock(facts.now, before), *_connections(facts)]
+    findings = [*_settings(facts), *_clock(facts.now, before)]
     for name in broken:
         text = (
             f"the index {name} is invalid, so it is not used or not maintained. "
@@ -245,6 +237,12 @@ def _settings(facts: sa.Row[Any]) -> Iterator[Finding]:
     if facts.encoding != "UTF8":
         text = f"its encoding is {facts.encoding}, which lacks some characters. Use UTF8."
         yield warning(_SUBJECT, text)
+    if facts.connections * 5 > facts.most_connections * 4:
+        text = (
+            f"{facts.connections} of {facts.most_connections} connections are in use. Raise "
+            f"max_connections, or run fewer processes at once."
+        )
+        yield warning(_SUBJECT, text)
     if facts.xid_age > _MAX_XID_AGE:
         text = (
             f"{facts.xid_age:,} transactions are not frozen; at 2,147,483,648 it stops taking "
@@ -261,15 +259,6 @@ def _clock(server_time: datetime, local_time: datetime) -> Iterator[Finding]:
             f"files, not leases, which use the server's clock only. Synchronize both by NTP."
         )
         yield warning("clock", text)
-
-
-def _connections(facts: sa.Row[Any]) -> Iterator[Finding]:
-    if facts.connections * 5 > facts.most_connections * 4:
-        text = (
-            f"{facts.connections} of {facts.most_connections} connections are in use. Raise "
-            f"max_connections, or run fewer processes at once."
-        )
-        yield warning(_SUBJECT, text)
 
 
 _STALE_AFTER = timedelta(minutes=10)
@@ -344,29 +333,23 @@ def check_dagster(inventory: sa.Engine, *, is_own: bool) -> Iterator[Finding]:
         heartbeats = {row.daemon_type: row.timestamp for row in connection.execute(_HEARTBEATS)}
         waiting = connection.execute(_WAITING).scalar_one()
         now = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
-    newest = {
-        name: heartbeats[name].replace(tzinfo=UTC)
-        for name in _REQUIRED_DAEMONS
-        if name in heartbeats
-    }
-    last = min(newest.values(), default=None)
-    if last is None or now - last > _DAEMON_TIMEOUT:
-        last_seen = (
-            "was never started"
-            if last is None
-            else f"sent its last heartbeat at {last:%Y-%m-%d %H:%M}"
-        )
-        if waiting == 0 and (last is None or is_own):
-            yield fine("dagster", f"its daemon {last_seen}; `batch-pipeline dev` starts it.")
-            return
-        text = (
-            f"its daemon {last_seen}, so sensors, schedules and queued runs ({waiting}) do not "
-            f"start. Start `batch-pipeline dev`, or the daemon of your deployment; "
-            f"`batch-pipeline run` does not need it."
-        )
-        yield warning("dagster", text)
+    newest = [heartbeats[name] for name in _REQUIRED_DAEMONS if name in heartbeats]
+    last = min(newest, default=None)
+    if last is not None and now - last.replace(tzinfo=UTC) <= _DAEMON_TIMEOUT:
+        yield fine("dagster", f"its daemon is up; runs in the queue: {waiting}.")
         return
-    yield fine("dagster", f"its daemon is up; runs in the queue: {waiting}.")
+    last_seen = "was never started"
+    if last is not None:
+        last_seen = f"sent its last heartbeat at {last:%Y-%m-%d %H:%M}"
+    if waiting == 0 and (last is None or is_own):
+        yield fine("dagster", f"its daemon {last_seen}; `batch-pipeline dev` starts it.")
+        return
+    text = (
+        f"its daemon {last_seen}, so sensors, schedules and queued runs ({waiting}) do not "
+        f"start. Start `batch-pipeline dev`, or the daemon of your deployment; "
+        f"`batch-pipeline run` does not need it."
+    )
+    yield warning("dagster", text)
 
 
 _SAMPLE_ROWS = 100_000
@@ -415,9 +398,8 @@ def filter_cost(table: ReflectedMetaTable, after_id: int | None, high_watermark:
 def _sample(
     table: ReflectedMetaTable, where: Filter, first_id: int, high_watermark: int
 ) -> tuple[int, int, int]:
-    matches = sa.case((filter_expression(table.table, where, table.engine.dialect), 1)).label(
-        "fits"
-    )
+    fits = filter_expression(table.table, where, table.engine.dialect)
+    matches = sa.case((fits, 1)).label("fits")
     bounds = (
         table.uid >= sa.literal(first_id, sa.BigInteger),
         table.uid <= sa.literal(high_watermark, sa.BigInteger),
@@ -447,8 +429,8 @@ def _explain(element: _Explained, compiler: SQLCompiler, **options: Any) -> str:
 
 def _rows_scanned_by_cut(table: ReflectedMetaTable, first_id: int, last_id: int) -> int:
     """Return the number of rows that cutting one batch of the whole range reads."""
-    everything = {"max_weight": MAX_ID, "max_count": MAX_ID}
-    values = {"first_id": first_id, "last_id": last_id, **everything}
+    limits = {"max_weight": MAX_ID, "max_count": MAX_ID}
+    values = {"first_id": first_id, "last_id": last_id, **limits}
     with read_one_statement(table.engine) as connection:
         explained = connection.execute(_Explained(table.queries.cut), values).scalar_one()
     plan = json.loads(explained) if isinstance(explained, str) else explained

@@ -12,7 +12,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as pg
 
-from batch_pipeline.inventory.connection import LOADER_IS_THERE, transaction
+from batch_pipeline.inventory.connection import LOADER_IS_THERE, fetch_rows, transaction
 from batch_pipeline.inventory.manifests import ARE_REMOVED, IS_REPLACED
 from batch_pipeline.inventory.meta_tables.published_table import PUBLISHED
 from batch_pipeline.inventory.migrate import ensure_revision_unchanged
@@ -68,30 +68,25 @@ class StoredAttempts:
 
     def now(self) -> datetime:
         """Return the time of the database's clock."""
-        with transaction(self.engine) as connection:
-            now: datetime = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
+        [row] = fetch_rows(self.engine, sa.select(sa.func.clock_timestamp().label("now")))
+        now: datetime = row.now
         return now
 
     def job_names(self, streams: Collection[str]) -> dict[str, set[str]]:
         """Read the names of the jobs of streams, by stream."""
         query = sa.select(job.c.stream, job.c.name).where(job.c.stream.in_(streams))
         names: dict[str, set[str]] = {}
-        with transaction(self.engine) as connection:
-            for row in connection.execute(query):
-                names.setdefault(row.stream, set()).add(row.name)
+        for row in fetch_rows(self.engine, query):
+            names.setdefault(row.stream, set()).add(row.name)
         return names
 
     def attempts(self, tokens: Collection[str]) -> Sequence[KnownAttempt]:
         """Find the attempts of all streams whose tokens start with the given 8 hex digits."""
         if not tokens:
             return ()
-        ranges = (
-            sa.func.unnest(
-                sa.cast([UUID(hex=token + "0" * 24) for token in tokens], pg.ARRAY(pg.UUID)),
-                sa.cast([UUID(hex=token + "f" * 24) for token in tokens], pg.ARRAY(pg.UUID)),
-            )
-            .table_valued(sa.column("lowest", pg.UUID), sa.column("highest", pg.UUID))
-            .render_derived(name="wanted")
+        ranges = _unnest(
+            lowest=(pg.UUID, [UUID(hex=token + "0" * 24) for token in tokens]),
+            highest=(pg.UUID, [UUID(hex=token + "f" * 24) for token in tokens]),
         )
         # Ordered and limited, so that each token is looked up in the index. Among 100,000 attempts
         # about two share a prefix.
@@ -103,10 +98,7 @@ class StoredAttempts:
             .lateral("found")
         )
         ids = sa.select(matching.c.id).select_from(ranges).join(matching, sa.true())
-        with transaction(self.engine) as connection:
-            return _known_attempts(
-                connection, list(connection.execute(ids).scalars()), with_files=True
-            )
+        return _known_attempts(self.engine, ids, with_files=True)
 
     def generations(
         self, stream: str, wanted: Collection[tuple[str, IdRange, int]]
@@ -114,16 +106,11 @@ class StoredAttempts:
         """Find published attempts of a stream by job, range of ids and generation."""
         if not wanted:
             return ()
-        numbers = pg.ARRAY(sa.BigInteger)
-        requested = (
-            sa.func.unnest(
-                sa.cast([name for name, _, _ in wanted], pg.ARRAY(sa.Text)),
-                sa.cast([ids.first_id for _, ids, _ in wanted], numbers),
-                sa.cast([ids.last_id for _, ids, _ in wanted], numbers),
-                sa.cast([generation for _, _, generation in wanted], numbers),
-            )
-            .table_valued("name", "first_id", "last_id", "generation")
-            .render_derived(name="asked")
+        requested = _unnest(
+            name=(sa.Text, [name for name, _, _ in wanted]),
+            first_id=(sa.BigInteger, [ids.first_id for _, ids, _ in wanted]),
+            last_id=(sa.BigInteger, [ids.last_id for _, ids, _ in wanted]),
+            generation=(sa.BigInteger, [generation for _, _, generation in wanted]),
         )
         ids = (
             sa.select(attempt.c.id)
@@ -139,64 +126,59 @@ class StoredAttempts:
                 attempt.c.generation == requested.c.generation,
             )
         )
-        with transaction(self.engine) as connection:
-            return _known_attempts(
-                connection, list(connection.execute(ids).scalars()), with_files=False
-            )
+        return _known_attempts(self.engine, ids, with_files=False)
 
     def mark_superseded(self, attempt_ids: Collection[int]) -> set[int]:
         """Mark the files of replaced generations as removed; return the ids of marked ones."""
-        with transaction(self.engine) as connection:
-            return _mark_removed(connection, attempt_ids, IS_REPLACED)
+        return self._mark_removed(attempt_ids, IS_REPLACED)
 
     def mark_loaded(self, attempt_ids: Collection[int], targets: Collection[str]) -> set[int]:
         """Mark the files of generations that all targets have loaded; return the marked ids.
 
         Leaves out those with a running or voided load, and those of paused jobs.
         """
-        with transaction(self.engine) as connection:
-            return mark_loaded(connection, attempt_ids, targets)
+        target_set = set(targets)
+        loaded_targets = (
+            sa.select(sa.func.count())
+            .where(load.c.attempt_id == attempt.c.id, load.c.target.in_(target_set), HAS_LOAD)
+            .scalar_subquery()
+        )
+        is_in_all = sa.and_(loaded_targets == len(target_set), sa.literal(bool(target_set)))
+        return self._mark_removed(attempt_ids, sa.and_(is_in_all, ~_IS_HELD))
 
     def mark_quarantine(self, attempt_ids: Collection[int]) -> set[int]:
         """Mark only the quarantine files of generations as removed; return the marked ids."""
+        return self._mark_removed(attempt_ids, sa.true(), QUARANTINE_REMOVED_AT)
+
+    def _mark_removed(
+        self,
+        attempt_ids: Collection[int],
+        condition: sa.ColumnElement[bool],
+        removed_at: str = FILES_REMOVED_AT,
+    ) -> set[int]:
+        ids = is_any_of(attempt.c.id, sorted(attempt_ids))
+        mark = sa.func.jsonb_build_object(removed_at, sa.func.clock_timestamp())
+        is_marked = attempt.c.facts.has_key(removed_at)
+        update = (
+            sa.update(attempt)
+            .where(ids, attempt.c.status == AttemptStatus.SUCCEEDED, ~is_marked, condition)
+            .values(facts=attempt.c.facts.op("||")(mark))
+        )
+        attempts = sa.select(attempt.c.id).where(ids)
         with transaction(self.engine) as connection:
-            return _mark_removed(connection, attempt_ids, sa.true(), QUARANTINE_REMOVED_AT)
+            ensure_revision_unchanged(connection)
+            # A load references the attempt's row, so inserting one either waits for this lock or
+            # is seen by the next statement. The same holds for voiding a load.
+            connection.execute(attempts.order_by(attempt.c.id).with_for_update())
+            connection.execute(update)
+            return set(connection.execute(attempts.where(is_marked)).scalars())
 
 
-def mark_loaded(
-    connection: sa.Connection, attempt_ids: Collection[int], targets: Collection[str]
-) -> set[int]:
-    """Mark as `StoredAttempts.mark_loaded` does, in the caller's transaction."""
-    target_set = set(targets)
-    loaded_targets = (
-        sa.select(sa.func.count())
-        .where(load.c.attempt_id == attempt.c.id, load.c.target.in_(target_set), HAS_LOAD)
-        .scalar_subquery()
-    )
-    is_loaded_in_all = sa.and_(loaded_targets == len(target_set), sa.literal(bool(target_set)))
-    return _mark_removed(connection, attempt_ids, sa.and_(is_loaded_in_all, ~_IS_HELD))
-
-
-def _mark_removed(
-    connection: sa.Connection,
-    attempt_ids: Collection[int],
-    condition: sa.ColumnElement[bool],
-    removed_at: str = FILES_REMOVED_AT,
-) -> set[int]:
-    ensure_revision_unchanged(connection)
-    ids = is_any_of(attempt.c.id, sorted(attempt_ids))
-    # A load references the attempt's row, so inserting one either waits for this lock or is seen by
-    # the next statement. The same holds for voiding a load.
-    connection.execute(sa.select(attempt.c.id).where(ids).order_by(attempt.c.id).with_for_update())
-    mark = sa.func.jsonb_build_object(removed_at, sa.func.clock_timestamp())
-    is_marked = attempt.c.facts.has_key(removed_at)
-    update = (
-        sa.update(attempt)
-        .where(ids, attempt.c.status == AttemptStatus.SUCCEEDED, ~is_marked, condition)
-        .values(facts=attempt.c.facts.op("||")(mark))
-    )
-    connection.execute(update)
-    return set(connection.execute(sa.select(attempt.c.id).where(ids, is_marked)).scalars())
+def _unnest(**columns: tuple[type[sa.types.TypeEngine[Any]], list[Any]]) -> sa.TableValuedAlias:
+    """Build a table from columns, each with its type and its values."""
+    arrays = (sa.cast(values, pg.ARRAY(kind)) for kind, values in columns.values())
+    typed = (sa.column(name, kind) for name, (kind, _) in columns.items())
+    return sa.func.unnest(*arrays).table_valued(*typed).render_derived(name="wanted")
 
 
 def _query(attempt_ids: Sequence[int]) -> sa.Select[Any]:
@@ -227,15 +209,16 @@ def _query(attempt_ids: Sequence[int]) -> sa.Select[Any]:
 
 
 def _known_attempts(
-    connection: sa.Connection, attempt_ids: Sequence[int], *, with_files: bool
+    engine: sa.Engine, attempts: sa.Select[Any], *, with_files: bool
 ) -> list[KnownAttempt]:
-    rows = connection.execute(_query(attempt_ids)).all()
-    published = [row for row in rows if row.generation is not None]
-    names = _file_names(connection, [row.id for row in published]) if with_files else {}
-    loaded = _loaded_times(connection, [row.id for row in published])
-    unread = _unread_by_chained_jobs(
-        connection, [row for row in published if row.replaced_at is not None or row.id in loaded]
-    )
+    with transaction(engine) as connection:
+        rows = connection.execute(_query(list(connection.execute(attempts).scalars()))).all()
+        published = [row for row in rows if row.generation is not None]
+        published_ids = [row.id for row in published]
+        names = _file_names(connection, published_ids) if with_files else {}
+        loaded = _loaded_times(connection, published_ids)
+        removable = [row for row in published if row.replaced_at is not None or row.id in loaded]
+        unread = _unread_by_chained_jobs(connection, removable)
     return [
         KnownAttempt(
             id=row.id,
@@ -254,13 +237,13 @@ def _known_attempts(
             held=row.held,
             marked=row.given_up,
             quarantine_marked=row.quarantine_given_up,
-            file_names=names.get(row.id, frozenset()),
+            file_names=frozenset(names.get(row.id, ())),
         )
         for row in rows
     ]
 
 
-def _file_names(connection: sa.Connection, attempt_ids: Sequence[int]) -> dict[int, frozenset[str]]:
+def _file_names(connection: sa.Connection, attempt_ids: Sequence[int]) -> dict[int, set[str]]:
     """Read the file names, without folders, that manifests list."""
     query = sa.select(part_file.c.attempt_id, part_file.c.uri).where(
         is_any_of(part_file.c.attempt_id, attempt_ids)
@@ -268,7 +251,7 @@ def _file_names(connection: sa.Connection, attempt_ids: Sequence[int]) -> dict[i
     names: dict[int, set[str]] = {}
     for row in connection.execute(query):
         names.setdefault(row.attempt_id, set()).add(row.uri.rpartition("/")[2])
-    return {attempt_id: frozenset(file_names) for attempt_id, file_names in names.items()}
+    return names
 
 
 def _loaded_times(
@@ -306,13 +289,8 @@ def _unread_by_chained_jobs(
 
 def _read_by_job(connection: sa.Connection, reader_id: int, numbers: Mapping[int, int]) -> set[int]:
     """Return the attempts whose publish numbers are in published batches of a job."""
-    numbers_table = (
-        sa.func.unnest(
-            sa.cast(list(numbers.keys()), pg.ARRAY(sa.BigInteger)),
-            sa.cast(list(numbers.values()), pg.ARRAY(sa.BigInteger)),
-        )
-        .table_valued(sa.column("id", sa.BigInteger), sa.column("number", sa.BigInteger))
-        .render_derived(name="asked")
+    numbers_table = _unnest(
+        id=(sa.BigInteger, list(numbers.keys())), number=(sa.BigInteger, list(numbers.values()))
     )
     query = (
         sa.select(numbers_table.c.id)

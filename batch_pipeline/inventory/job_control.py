@@ -12,8 +12,12 @@ import sqlalchemy as sa
 
 from batch_pipeline.inventory import batch_states
 from batch_pipeline.inventory.attempts import close
-from batch_pipeline.inventory.batch_states import status_from_row, status_query
-from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.batch_states import select_statuses
+from batch_pipeline.inventory.connection import (
+    fetch_rows,
+    fetch_value,
+    transaction,
+)
 from batch_pipeline.inventory.jobs import (
     find_batch,
     find_job,
@@ -23,8 +27,10 @@ from batch_pipeline.inventory.jobs import (
     of_stream,
     stream_job,
 )
-from batch_pipeline.inventory.splitting import BadItem, ItemTable, bad_items, split_batch
-from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, is_any_of, job
+from batch_pipeline.inventory.meta_tables.registered_table import ItemTable
+from batch_pipeline.inventory.planning import BadItem, bad_items, split_batch
+from batch_pipeline.inventory.status import FINISHED, select_totals
+from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch_state, is_any_of, job
 from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, BatchStatus
 from batch_pipeline.model.errors import InvalidValueError, JobPausedError
 from batch_pipeline.model.failpoint import failpoint
@@ -59,22 +65,12 @@ class JobControl:
 
     def jobs(self) -> list[JobReport]:
         """Read all jobs ordered by name, with their batches by state."""
-        facts = (
-            batch_state.c.job_id,
-            batch_state.c.state,
-            sa.func.count().label("batches"),
-            sa.func.sum(batch.c.item_count).label("items"),
-            sa.func.sum(batch.c.weight).label("weight"),
-        )
-        states = (
-            sa.select(*facts)
-            .join(batch, batch.c.id == batch_state.c.batch_id)
-            .group_by(batch_state.c.job_id, batch_state.c.state)
-        )
         with transaction(self.engine) as connection:
             rows = connection.execute(_JOBS).all()
             counts: dict[int, list[sa.Row[Any]]] = defaultdict(list)
-            for count in connection.execute(states):
+            for count in select_totals(
+                connection, batch_state.c.state.is_not(None), by=(batch_state.c.job_id,)
+            ):
                 counts[count.job_id].append(count)
         return [_report(row, counts[row.id]) for row in rows]
 
@@ -90,14 +86,9 @@ class JobControl:
 
     def unfinished(self, name: str, meta_table: str | None = None) -> list[BatchStatus]:
         """Read the unpublished and unsplit batches of a job, in id order."""
-        finished = (BatchState.PUBLISHED.value, BatchState.SUPERSEDED.value)
-        query = status_query().where(batch_state.c.state.not_in(finished))
         with transaction(self.engine) as connection:
-            job_record = find_job(connection, name, meta_table)
-            return [
-                status_from_row(row)
-                for row in connection.execute(query.where(job_with_late_arrivals(job_record.id)))
-            ]
+            is_its = job_with_late_arrivals(find_job(connection, name, meta_table).id)
+            return select_statuses(connection, is_its, batch_state.c.state.not_in(FINISHED))
 
     def bad_items(
         self, name: str, table: ItemTable, meta_table: str | None = None
@@ -108,10 +99,8 @@ class JobControl:
     def paused(self, stream: str) -> str | None:
         """Return the reason, maybe empty, why a stream's job is paused; None if it is not."""
         query = sa.select(sa.func.coalesce(job.c.paused_reason, ""))
-        with transaction(self.engine) as connection:
-            is_paused = sa.and_(of_stream(stream), job.c.paused_at.is_not(None))
-            reason: str | None = connection.execute(query.where(is_paused)).scalar_one_or_none()
-        return reason
+        is_paused = (of_stream(stream), job.c.paused_at.is_not(None))
+        return fetch_value(self.engine, query.where(*is_paused))
 
     def cancellation_reason(self, selected_batch: Batch) -> str | None:
         """Return why a batch must not be started now; None if it may be started."""
@@ -128,8 +117,7 @@ class JobControl:
             .outerjoin(stream_job, is_own_stream_job)
             .where(batch_state.c.batch_id == selected_batch.id)
         )
-        with transaction(self.engine) as connection:
-            row = connection.execute(query).one()
+        [row] = fetch_rows(self.engine, query)
         if row.paused_at is not None:
             return str(JobPausedError(selected_batch.job, row.paused_reason or ""))
         if row.stream_paused_at is not None:
@@ -157,12 +145,7 @@ class JobControl:
 
     def cancel(self, name: str, meta_table: str | None = None) -> Cancelled:
         """Cancel all unpublished batches of a job, including running ones."""
-        with transaction(self.engine) as connection:
-            job_record = find_job(connection, name, meta_table)
-            cancelled = _cancel(connection, job_with_late_arrivals(job_record.id))
-            failpoint("cancel.before_commit")
-        failpoint("cancel.after_commit")
-        return cancelled
+        return self._cancel(name, meta_table, None)
 
     def cancel_batch(
         self, name: str, identifier: int | str, meta_table: str | None = None
@@ -172,14 +155,24 @@ class JobControl:
         Raises:
             UnknownBatchError: the job has no such batch.
         """
+        return self._cancel(name, meta_table, identifier)
+
+    def _cancel(self, name: str, meta_table: str | None, identifier: int | str | None) -> Cancelled:
         with transaction(self.engine) as connection:
-            selected_batch = find_batch(
-                connection, find_job(connection, name, meta_table), identifier
-            )
-            cancelled = _cancel(connection, batch_state.c.batch_id == selected_batch.id)
+            job_record = find_job(connection, name, meta_table)
+            chosen = job_with_late_arrivals(job_record.id)
+            if identifier is not None:
+                chosen = batch_state.c.batch_id == find_batch(connection, job_record, identifier).id
+            is_open = sa.text(f"(batch_state.{UNFINISHED} OR batch_state.state = 'running')")
+            batch_ids = _lock_states(connection, sa.and_(chosen, is_open))
+            failpoint("cancel.locked")
+            running = is_any_of(attempt.c.batch_id, batch_ids)
+            attempts = close(connection, running, AttemptStatus.CANCELLED, _CANCEL_REASON)
+            failpoint("cancel.closed")
+            idle = _cancel_unfinished(connection, is_any_of(batch_state.c.batch_id, batch_ids))
             failpoint("cancel.before_commit")
         failpoint("cancel.after_commit")
-        return cancelled
+        return Cancelled(batches=idle + attempts, attempts=attempts)
 
     def retry(
         self,
@@ -197,19 +190,22 @@ class JobControl:
             InvalidValueError: batches in one of the states cannot be retried.
             UnknownBatchError: the job has no such batch.
         """
-        state_values = _state_values(states)
+        chosen_states = list(states)
+        for state in chosen_states:
+            if state not in _RETRYABLE_STATES:
+                expected = ", ".join(sorted(retryable.value for retryable in _RETRYABLE_STATES))
+                raise InvalidValueError("state", state.value, f"one of {expected}")
         with transaction(self.engine) as connection:
             job_record = find_job(connection, name, meta_table)
             chosen = sa.and_(
-                job_with_late_arrivals(job_record.id), batch_state.c.state.in_(state_values)
+                job_with_late_arrivals(job_record.id), batch_state.c.state.in_(chosen_states)
             )
             if batches is not None:
                 ids = [find_batch(connection, job_record, identifier).id for identifier in batches]
                 chosen = sa.and_(chosen, is_any_of(batch_state.c.batch_id, ids))
             batch_ids = _lock_states(connection, chosen)
-            count = batch_states.reset_attempts(
-                connection, is_any_of(batch_state.c.batch_id, batch_ids)
-            )
+            chosen = is_any_of(batch_state.c.batch_id, batch_ids)
+            count = batch_states.reset_attempts(connection, chosen)
             failpoint("retry.before_commit")
         failpoint("retry.after_commit")
         return count
@@ -258,26 +254,15 @@ _JOBS = (
 
 
 def _report(row: sa.Row[Any], counts: Sequence[sa.Row[Any]]) -> JobReport:
-    waiting = [
-        count for count in counts if count.state in {BatchState.PLANNED, BatchState.INTERRUPTED}
-    ]
+    waiting = [count for count in counts if count.state in _WAITING_STATES]
     return JobReport(
-        job=job_from_row(row),
+        job=job_from_row(row, row.id, row.name),
         parent=row.parent,
         publish_count=row.publish_count,
         batches={BatchState(count.state): count.batches for count in counts},
-        waiting_items=sum(int(count.items) for count in waiting),
+        waiting_items=sum(count.items for count in waiting),
         waiting_weight=sum(int(count.weight) for count in waiting),
     )
-
-
-def _state_values(states: Iterable[BatchState]) -> list[str]:
-    values = list(states)
-    for state in values:
-        if state not in _RETRYABLE_STATES:
-            expected = ", ".join(sorted(state.value for state in _RETRYABLE_STATES))
-            raise InvalidValueError("state", state.value, f"one of {expected}")
-    return [state.value for state in values]
 
 
 def _lock_states(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> list[int]:
@@ -292,15 +277,10 @@ def _lock_states(connection: sa.Connection, condition: sa.ColumnElement[bool]) -
     return list(connection.execute(rows).scalars())
 
 
-def _cancel(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> Cancelled:
-    is_open = sa.text(f"(batch_state.{UNFINISHED} OR batch_state.state = 'running')")
-    batch_ids = _lock_states(connection, sa.and_(condition, is_open))
-    failpoint("cancel.locked")
-    running = is_any_of(attempt.c.batch_id, batch_ids)
-    attempts = close(connection, running, AttemptStatus.CANCELLED, _CANCEL_REASON)
-    failpoint("cancel.closed")
-    idle = batch_states.mark_cancelled(connection, is_any_of(batch_state.c.batch_id, batch_ids))
-    return Cancelled(batches=idle + attempts, attempts=attempts)
+def _cancel_unfinished(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> int:
+    """Cancel the selected unfinished batches that are not running; return their number."""
+    is_unfinished = sa.and_(condition, sa.text(UNFINISHED))
+    return batch_states.set_state(connection, is_unfinished, BatchState.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +296,7 @@ class RunEnds:
         """
         with transaction(self.engine) as connection:
             _lock_states(connection, _is_run_by(run_id))
-            return _close(connection, run_id, AttemptStatus.ABANDONED, reason)
+            return close(connection, attempt.c.run_id == run_id, AttemptStatus.ABANDONED, reason)
 
     def close_cancelled(self, run_id: str, batch_ids: Sequence[int]) -> Cancelled:
         """Close the open attempts of a run that a person cancelled, and cancel its batches.
@@ -328,20 +308,15 @@ class RunEnds:
         with transaction(self.engine) as connection:
             # In one statement: locking in different orders could deadlock.
             _lock_states(connection, sa.or_(is_of_run, _is_run_by(run_id)))
-            attempts = _close(connection, run_id, AttemptStatus.CANCELLED, _RUN_CANCELLED_REASON)
-            idle = batch_states.mark_cancelled(
-                connection, sa.and_(is_of_run, _is_cancellable(run_id))
-            )
+            of_run, status = attempt.c.run_id == run_id, AttemptStatus.CANCELLED
+            attempts = close(connection, of_run, status, _RUN_CANCELLED_REASON)
+            idle = _cancel_unfinished(connection, sa.and_(is_of_run, _is_cancellable(run_id)))
         return Cancelled(batches=idle + attempts, attempts=attempts)
 
 
 def _is_run_by(run_id: str) -> sa.ColumnElement[bool]:
     running = sa.and_(attempt.c.run_id == run_id, attempt.c.status == AttemptStatus.RUNNING)
     return batch_state.c.batch_id.in_(sa.select(attempt.c.batch_id).where(running))
-
-
-def _close(connection: sa.Connection, run_id: str, status: AttemptStatus, reason: str) -> int:
-    return close(connection, attempt.c.run_id == run_id, status, reason)
 
 
 def _is_cancellable(run_id: str) -> sa.ColumnElement[bool]:
@@ -387,14 +362,11 @@ class RestoreCheck:
 
     def fingerprint(self) -> tuple[object, ...]:
         """Return values that change if the database is restored or its server is restarted."""
-        with transaction(self.engine) as connection:
-            return tuple(connection.execute(_FINGERPRINT).one())
+        return tuple(*fetch_rows(self.engine, _FINGERPRINT))
 
     def job_names(self, stream: str) -> tuple[set[str], set[str]]:
         """Read the names of the jobs of a stream, and of all other jobs."""
-        query = sa.select(job.c.stream, job.c.name)
-        with transaction(self.engine) as connection:
-            rows = connection.execute(query).all()
+        rows = fetch_rows(self.engine, sa.select(job.c.stream, job.c.name))
         mine = {row.name for row in rows if row.stream == stream}
         return mine, {row.name for row in rows} - mine
 
@@ -412,11 +384,8 @@ class RestoreCheck:
             "lasts": [ids.last_id for _, ids, _ in generations],
             "generations": [generation for _, _, generation in generations],
         }
-        with transaction(self.engine) as connection:
-            return {
-                generations[position - 1]
-                for position in connection.execute(_UNKNOWN, values).scalars()
-            }
+        rows = fetch_rows(self.engine, _UNKNOWN, values)
+        return {generations[row.position - 1] for row in rows}
 
     def pause_stream(self, stream: str, reason: str) -> None:
         """Pause all jobs of a stream that are not paused."""
@@ -445,5 +414,4 @@ class RestoreCheck:
     def publish_counts(self, stream: str) -> dict[str, int]:
         """Return the publish counts of a stream's jobs by name."""
         query = sa.select(job.c.name, job.c.publish_count).where(job.c.stream == stream)
-        with transaction(self.engine) as connection:
-            return {row.name: row.publish_count for row in connection.execute(query)}
+        return {row.name: row.publish_count for row in fetch_rows(self.engine, query)}

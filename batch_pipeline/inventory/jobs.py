@@ -68,8 +68,8 @@ def gaps(connection: sa.Connection, job_id: int, window: IdRange = ALL_IDS) -> I
     next_id, run_before = window.first_id, None
     for first_id, last_id in connection.execute(_RUNS, bounds).all():
         if first_id > next_id:
-            ids = IdRange(first_id=next_id, last_id=min(first_id - 1, window.last_id))
             run_after = IdRange(first_id=first_id, last_id=last_id)
+            ids = IdRange(first_id=next_id, last_id=min(first_id - 1, window.last_id))
             yield Gap(ids=ids, run_before=run_before, run_after=run_after)
         next_id, run_before = max(next_id, last_id + 1), first_id
         if next_id > window.last_id:
@@ -78,20 +78,15 @@ def gaps(connection: sa.Connection, job_id: int, window: IdRange = ALL_IDS) -> I
     yield Gap(ids=ids, run_before=run_before, run_after=None)
 
 
-_INSERT_BOOKMARK = pg.insert(bookmark).values(
-    job_id=sa.bindparam("job_id"), first_id=sa.bindparam("first_id"), last_id=sa.bindparam("reach")
-)
-UPSERT_BOOKMARK = _INSERT_BOOKMARK.on_conflict_do_update(
-    index_elements=[bookmark.c.job_id, bookmark.c.first_id],
-    set_={"last_id": _INSERT_BOOKMARK.excluded.last_id},
-)
-
-
 def advance(connection: sa.Connection, job_id: int, gap: Gap, last_id: int) -> None:
     """Advance the bookmark: record that a gap is planned up to `last_id`."""
     run = gap.planned_up_to(last_id)
-    values = {"job_id": job_id, "first_id": run.first_id, "reach": run.last_id}
-    connection.execute(UPSERT_BOOKMARK, values)
+    insert = pg.insert(bookmark).values(job_id=job_id, first_id=run.first_id, last_id=run.last_id)
+    upsert = insert.on_conflict_do_update(
+        index_elements=[bookmark.c.job_id, bookmark.c.first_id],
+        set_={"last_id": insert.excluded.last_id},
+    )
+    connection.execute(upsert)
     merge_with_next_run(connection, job_id, gap, last_id)
 
 
@@ -122,10 +117,7 @@ def of_stream(stream: str) -> sa.ColumnElement[bool]:
 
 def stream_job_id(connection: sa.Connection, stream: str) -> int | None:
     """Return the id of the incremental job of a stream, None if there is none."""
-    job_id: int | None = connection.execute(
-        sa.select(job.c.id).where(of_stream(stream))
-    ).scalar_one_or_none()
-    return job_id
+    return connection.execute(sa.select(job.c.id).where(of_stream(stream))).scalar_one_or_none()
 
 
 def stream_bookmark(connection: sa.Connection, stream: str) -> int | None:
@@ -216,8 +208,7 @@ def find_job_id(connection: sa.Connection, terms: JobTerms) -> int | None:
     if row is None:
         return None
     _check_terms(row, terms)
-    job_id: int = row.id
-    return job_id
+    return int(row.id)
 
 
 def job_id_of(connection: sa.Connection, name: str, meta_table: str) -> int:
@@ -227,18 +218,17 @@ def job_id_of(connection: sa.Connection, name: str, meta_table: str) -> int:
         UnknownJobError: the table has no job of this name.
     """
     query = sa.select(job.c.name, job.c.id).where(job.c.meta_table == meta_table)
-    ids = {row.name: row.id for row in connection.execute(query.order_by(job.c.name))}
+    ids = {row.name: int(row.id) for row in connection.execute(query.order_by(job.c.name))}
     if name not in ids:
         raise UnknownJobError(name, tuple(ids))
-    job_id: int = ids[name]
-    return job_id
+    return ids[name]
 
 
-def job_from_row(row: sa.Row[Any]) -> Job:
-    """Build a job from a row of its table."""
+def job_from_row(row: sa.Row[Any], job_id: int, name: str) -> Job:
+    """Build a job from a row with the columns of its table."""
     return Job(
-        id=row.id,
-        name=row.name,
+        id=job_id,
+        name=name,
         meta_table=row.meta_table,
         kind=JobKind(row.kind),
         stream=row.stream,
@@ -254,24 +244,24 @@ def check_same_rows(row: sa.Row[Any], terms: JobTerms) -> None:
     Raises:
         JobChangedError: its filter, a column or its database differs.
     """
-    if row.config.get("where") != terms.config().get("where"):
-        raise JobChangedError(terms.name, terms.meta_table, "its filter differs")
+    _check_config(row, terms, {"where": "its filter differs"})
     _check_identity(row, terms)
 
 
 def _check_terms(row: sa.Row[Any], terms: JobTerms) -> None:
     if (row.kind, row.stream) != (terms.kind, terms.stream):
         raise JobChangedError(terms.name, terms.meta_table, f"its kind is {row.kind!r}")
-    for part, problem in (
-        ("where", "its filter differs"),
-        ("selection", "its selection differs"),
-        ("limits", "its limits differ"),
-    ):
+    others = {"selection": "its selection differs", "limits": "its limits differ"}
+    _check_config(row, terms, {"where": "its filter differs"} | others)
+    _check_identity(row, terms)
+
+
+def _check_config(row: sa.Row[Any], terms: JobTerms, problems: dict[str, str]) -> None:
+    for part, problem in problems.items():
         stored = row.config.get(part)
         if stored != terms.config().get(part):
             shown = f" ({json.dumps(stored, sort_keys=True)})" if stored else ""
             raise JobChangedError(terms.name, terms.meta_table, f"{problem}{shown}")
-    _check_identity(row, terms)
 
 
 def _check_identity(row: sa.Row[Any], terms: JobTerms) -> None:
@@ -322,7 +312,8 @@ def _with_current_terms(connection: sa.Connection, row: sa.Row[Any], terms: JobT
     if (row.max_attempts, row.bisect) != (terms.max_attempts, terms.bisect):
         values = {"max_attempts": terms.max_attempts, "bisect": terms.bisect}
         connection.execute(sa.update(job).where(job.c.id == row.id).values(values))
-    return replace(job_from_row(row), max_attempts=terms.max_attempts, bisect=terms.bisect)
+    current = job_from_row(row, row.id, row.name)
+    return replace(current, max_attempts=terms.max_attempts, bisect=terms.bisect)
 
 
 def _find_row(connection: sa.Connection, terms: JobTerms) -> sa.Row[Any] | None:
@@ -349,7 +340,7 @@ def find_job(connection: sa.Connection, name: str, meta_table: str | None) -> Jo
         raise UnknownJobError(name, tuple(connection.execute(known).scalars()))
     if len(matching) > 1:
         raise AmbiguousJobError(name, tuple(sorted(row.meta_table for row in matching)))
-    return job_from_row(matching[0])
+    return job_from_row(matching[0], matching[0].id, name)
 
 
 def find_batch(connection: sa.Connection, job_record: Job, identifier: int | str) -> Batch:

@@ -6,7 +6,7 @@ reached. Dead and cancelled batches may never be published, so they are compared
 ids.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import chain, groupby, islice
@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as pg
 
 from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row, planned_ids
-from batch_pipeline.inventory.connection import lock_planning, transaction
+from batch_pipeline.inventory.connection import fetch_rows, lock_planning, transaction
 from batch_pipeline.inventory.jobs import job_id_of, open_job
 from batch_pipeline.inventory.meta_tables.reflected_table import (
     RangeFacts,
@@ -25,9 +25,10 @@ from batch_pipeline.inventory.meta_tables.reflected_table import (
     stream_weights,
 )
 from batch_pipeline.inventory.migrate import ensure_revision_unchanged
-from batch_pipeline.inventory.planning import JobPlan, insert_lists
+from batch_pipeline.inventory.planning import JobPlan, insert_batches
 from batch_pipeline.inventory.tables import attempt, batch, batch_state, bookmark, job
 from batch_pipeline.model.audit import Audit, Comparison
+from batch_pipeline.model.backfill import cut_lists
 from batch_pipeline.model.batch import Batch, BatchState
 from batch_pipeline.model.errors import JobChangedError
 from batch_pipeline.model.failpoint import failpoint
@@ -44,6 +45,10 @@ _SUFFIX = ".late"
 WEEK = timedelta(days=7)
 NO_ITEMS = ItemIdSet.of((), weight=0)
 Window = tuple[Any, Any]
+_WINDOW = (
+    batch.c.config["batch_id_min"].label("window_first_id"),
+    batch.c.config["batch_id_max"].label("window_last_id"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +56,7 @@ class AuditedRange:
     """A range of ids with the items that the latest published attempt read.
 
     `batch_id` is None for the ids below a job's first batch. `seen` is None if it was not stored or
-    the batch is being reprocessed; it has no runs of ids, which `read_seen_items` reads. `window`
+    the batch is being reprocessed; it has no runs of ids. `window`
     is the id window that the batch was requested with, None for no bound. `planned` are the planned
     ids of an unpublished batch; no attempt will read other ones.
     """
@@ -72,13 +77,6 @@ class _LateRow:
     id: int
     weight: int
     of: AuditedRange
-
-
-@dataclass(slots=True)
-class _AuditProgress:
-    """The result of a running audit so far."""
-
-    audit: Audit
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,7 @@ class LateArrivals:
             UnknownJobError: the table has no such job.
             JobChangedError: the job `<name>.late` exists for another purpose.
         """
-        return self._compare_job(name, table, since, plans=True, limits=limits)
+        return _audit(self.engine, name, table, since, plans=True, limits=limits)
 
     def preview(
         self, name: str, table: ReflectedMetaTable, *, since: timedelta | None = WEEK
@@ -117,115 +115,138 @@ class LateArrivals:
         Raises:
             UnknownJobError: the table has no such job.
         """
-        return self._compare_job(name, table, since, plans=False)
+        return _audit(self.engine, name, table, since, plans=False)
 
-    def _compare_job(
-        self,
-        name: str,
-        table: ReflectedMetaTable,
-        since: timedelta | None,
-        *,
-        plans: bool,
-        limits: Limits | None = None,
-    ) -> Audit:
-        with transaction(self.engine) as connection:
-            if plans:
-                ensure_revision_unchanged(connection)
-            job_id = job_id_of(connection, name, table.canonical_name)
-            late = _late_name(connection, job_id, name)
-            problems = _table_differences(connection, job_id, table)
-            if problems:
-                return Audit(job=name, late_job=late, other_table=problems)
-            first = range_below_first_batch(connection, job_id)
-            if plans and limits is None:
-                limits = _newest_limits(connection, job_id)
-        progress = _AuditProgress(Audit(job=name, late_job=late))
-        pages = published_ranges(self.engine, job_id, since)
-        rows = self._late_rows(table, progress, chain([[first]] if first else [], pages))
-        for chunk in chain(_chunks(rows), _chunks(self._unplanned_rows(table, progress, job_id))):
-            if limits is not None:
-                failpoint("audit.found")
-                self._plan(job_id, late, limits, chunk, progress)
-                continue
-            with transaction(self.engine) as connection:
-                known = _planned(connection, job_id, chunk)
-            ids = [row.id for row in chunk if row.id not in known]
-            progress.audit = progress.audit.with_late(ids, batches=0, known=len(known))
-        return progress.audit
 
-    def _late_rows(
-        self,
-        table: ReflectedMetaTable,
-        progress: _AuditProgress,
-        pages: Iterable[Sequence[AuditedRange]],
-    ) -> Iterator[_LateRow]:
+def _audit(
+    engine: sa.Engine,
+    name: str,
+    table: ReflectedMetaTable,
+    since: timedelta | None,
+    *,
+    plans: bool,
+    limits: Limits | None = None,
+) -> Audit:
+    with transaction(engine) as connection:
+        if plans:
+            ensure_revision_unchanged(connection)
+        job_id = job_id_of(connection, name, table.canonical_name)
+        result = Audit(job=name, late_job=_late_name(connection, job_id, name))
+        problems = _table_differences(connection, job_id, table)
+        if problems:
+            return replace(result, other_table=problems)
+        first = _range_below_first_batch(connection, job_id)
+        if plans and limits is None:
+            limits = _newest_limits(connection, job_id)
+    running = _RunningAudit(engine=engine, table=table, job_id=job_id, audit=result)
+    pages = chain([[first]] if first else [], _published_ranges(engine, job_id, since))
+    for rows in (running.late_rows(pages), running.unplanned_rows()):
+        while chunk := list(islice(rows, _CHUNK_ROWS)):
+            running.plan(chunk, limits)
+    return running.audit
+
+
+@dataclass(slots=True, kw_only=True)
+class _RunningAudit:
+    """An audit of a job with its result so far."""
+
+    engine: sa.Engine
+    table: ReflectedMetaTable
+    job_id: int
+    audit: Audit
+
+    def late_rows(self, pages: Iterable[Sequence[AuditedRange]]) -> Iterator[_LateRow]:
         """Yield the late rows of published batches; hold one page and one batch in memory."""
         for page in track(pages, "comparing batches", size=_count_batches):
             comparable = [audited for audited in page if audited.seen is not None]
-            current_facts = range_facts(table, [audited.ids for audited in comparable])
+            current_facts = range_facts(self.table, [audited.ids for audited in comparable])
             differing = [
                 (audited, facts)
                 for audited, facts in zip(comparable, current_facts, strict=True)
                 if _differs(audited, facts)
             ]
-            progress.audit = replace(
-                progress.audit,
-                batches=progress.audit.batches
-                + sum(audited.batch_id is not None for audited in comparable),
-                left_out=progress.audit.left_out + len(page) - len(comparable),
+            self.audit = replace(
+                self.audit,
+                batches=self.audit.batches + _count_batches(comparable),
+                left_out=self.audit.left_out + len(page) - len(comparable),
             )
-            attempts = [
-                audited.attempt_id for audited, _ in differing if audited.attempt_id is not None
-            ]
-            with_ids = read_seen_items(self.engine, attempts) if attempts else {}
+            with_ids = self._seen_items([audited for audited, _ in differing])
             for audited, facts in differing:
-                seen = NO_ITEMS if audited.attempt_id is None else with_ids[audited.attempt_id]
-                is_empty = facts is not None and facts.count == 0
-                rows = iter(()) if is_empty else stream_weights(table, audited.ids)
-                yield from _compare(audited, Comparison(seen=seen, rows=rows), progress)
+                seen = with_ids.get(audited.attempt_id, NO_ITEMS)
+                rows = stream_weights(self.table, audited.ids) if facts.count else iter(())
+                yield from self._compare(audited, Comparison(seen=seen, rows=rows))
 
-    def _unplanned_rows(
-        self, table: ReflectedMetaTable, progress: _AuditProgress, job_id: int
-    ) -> Iterator[_LateRow]:
+    def unplanned_rows(self) -> Iterator[_LateRow]:
         """Yield the rows that dead and cancelled batches were not planned with."""
-        for audited in dead_or_cancelled_ranges(self.engine, job_id):
+        for audited in _dead_or_cancelled_ranges(self.engine, self.job_id):
             if audited.planned is not None:
-                comparison = Comparison(
-                    seen=audited.planned, rows=stream_weights(table, audited.ids)
-                )
-                yield from _late_rows_of(audited, comparison, progress)
+                rows = stream_weights(self.table, audited.ids)
+                yield from self._surplus(audited, Comparison(seen=audited.planned, rows=rows))
 
-    def _plan(
-        self,
-        job_id: int,
-        late: str,
-        limits: Limits,
-        rows: Sequence[_LateRow],
-        progress: _AuditProgress,
-    ) -> None:
-        """Plan the rows that were not planned in the meantime, in one transaction."""
-        with transaction(self.engine) as connection:
-            ensure_revision_unchanged(connection)
-            lock_planning(connection, job_id)
-            failpoint("audit.locked")
-            unplanned, known = _exclude_planned(connection, job_id, rows)
-            batches = 0
-            if unplanned:
-                late_job = _open_late(connection, job_id, late)
-                lock_planning(connection, late_job.id)
-                for window, group in groupby(unplanned, lambda row: row.of.window):
-                    weighed = [(row.id, row.weight) for row in group]
-                    job_plan = JobPlan(
-                        job_id=late_job.id, limits=limits, config=_late_batch_config(limits, window)
-                    )
-                    batches += insert_lists(connection, job_plan, weighed).batches
-            failpoint("audit.before_commit")
-        failpoint("audit.after_commit")
-        ids = [row.id for row in unplanned]
-        progress.audit = progress.audit.with_late(ids, batches=batches, known=known)
+    def plan(self, rows: Sequence[_LateRow], limits: Limits | None) -> None:
+        """Plan the rows that were not planned in the meantime, in one transaction.
+
+        Without limits nothing is planned, and the rows are counted.
+        """
+        batches = 0
+        if limits is None:
+            with transaction(self.engine) as connection:
+                known_ids = _planned(connection, self.job_id, rows)
+            unplanned, known = [row for row in rows if row.id not in known_ids], len(known_ids)
+        else:
+            failpoint("audit.found")
+            with transaction(self.engine) as connection:
+                ensure_revision_unchanged(connection)
+                lock_planning(connection, self.job_id)
+                failpoint("audit.locked")
+                unplanned, known = _exclude_planned(connection, self.job_id, rows)
+                if unplanned:
+                    batches = self._insert(connection, unplanned, limits)
+                failpoint("audit.before_commit")
+            failpoint("audit.after_commit")
+        self.audit = self.audit.with_late(
+            [row.id for row in unplanned], batches=batches, known=known
+        )
+
+    def _insert(self, connection: sa.Connection, rows: Sequence[_LateRow], limits: Limits) -> int:
+        late_job = _open_late(connection, self.job_id, self.audit.late_job)
+        lock_planning(connection, late_job.id)
+        batches = 0
+        for window, group in groupby(rows, lambda row: row.of.window):
+            lists = cut_lists(((row.id, row.weight) for row in group), limits)
+            config = _late_batch_config(limits, window)
+            job_plan = JobPlan(job_id=late_job.id, limits=limits, config=config)
+            batches += insert_batches(connection, job_plan, lists).batches
+        return batches
+
+    def _seen_items(self, ranges: Sequence[AuditedRange]) -> dict[int | None, ItemIdSet]:
+        """Read the items that the attempts of batches read, with the runs of ids."""
+        ids = [audited.attempt_id for audited in ranges if audited.attempt_id is not None]
+        query = sa.select(attempt.c.id, attempt.c.seen).where(attempt.c.id.in_(ids))
+        rows = fetch_rows(self.engine, query) if ids else ()
+        return {row.id: ItemIdSet.from_json(row.seen) for row in rows}
+
+    def _surplus(self, audited: AuditedRange, comparison: Comparison) -> Iterator[_LateRow]:
+        """Yield the rows that a batch did not read; record those with an invalid weight."""
+        for item_id, weight in comparison.surplus():
+            if weight is None:
+                refused = self.audit.refused.extended([item_id])
+                self.audit = replace(self.audit, refused=refused)
+            else:
+                yield _LateRow(id=item_id, weight=weight, of=audited)
+
+    def _compare(self, audited: AuditedRange, comparison: Comparison) -> Iterator[_LateRow]:
+        """Yield the late rows of a batch; record missing, changed and invalid ones."""
+        yield from self._surplus(audited, comparison)
+        if comparison.missing.count:
+            missing = self.audit.missing.plus(comparison.missing)
+            self.audit = replace(self.audit, missing=missing)
+        elif audited.seen is not None and comparison.weight != audited.seen.weight:
+            changed = self.audit.changed.extended([_label(audited)])
+            self.audit = replace(self.audit, changed=changed)
 
 
-def range_below_first_batch(connection: sa.Connection, job_id: int) -> AuditedRange | None:
+def _range_below_first_batch(connection: sa.Connection, job_id: int) -> AuditedRange | None:
     """Return the ids below a job's first batch if its bookmark includes them, else None.
 
     A job without a window starts its first batch at the first existing row.
@@ -240,7 +261,7 @@ def range_below_first_batch(connection: sa.Connection, job_id: int) -> AuditedRa
     return AuditedRange(ids=IdRange(first_id=MIN_ID, last_id=lowest - 1))
 
 
-def published_ranges(
+def _published_ranges(
     engine: sa.Engine, job_id: int, since: timedelta | None
 ) -> Iterator[list[AuditedRange]]:
     """Read the batches of a job published within `since` (None: all) in id order, in pages."""
@@ -248,8 +269,7 @@ def published_ranges(
     after_id = None
     while True:
         page = query if after_id is None else query.where(batch.c.first_id > after_id)
-        with transaction(engine) as connection:
-            rows = connection.execute(page).all()
+        rows = fetch_rows(engine, page)
         if rows:
             yield [_audited(row) for row in rows]
         if len(rows) < _PAGE:
@@ -257,17 +277,13 @@ def published_ranges(
         after_id = rows[-1].first_id
 
 
-def dead_or_cancelled_ranges(engine: sa.Engine, job_id: int) -> Iterator[AuditedRange]:
+def _dead_or_cancelled_ranges(engine: sa.Engine, job_id: int) -> Iterator[AuditedRange]:
     """Read the dead and cancelled batches of a job whose ranges have gaps, in id order.
 
     Rows that arrived in a gap must not wait for a retry of the batch.
     """
     query = (
-        sa.select(*BATCH_ROW)
-        .add_columns(
-            batch.c.config["batch_id_min"].label("window_first_id"),
-            batch.c.config["batch_id_max"].label("window_last_id"),
-        )
+        sa.select(*BATCH_ROW, *_WINDOW)
         .select_from(batch)
         .join(job, job.c.id == batch.c.job_id)
         .join(batch_state, batch_state.c.batch_id == batch.c.id)
@@ -279,9 +295,7 @@ def dead_or_cancelled_ranges(engine: sa.Engine, job_id: int) -> Iterator[Audited
         )
         .order_by(batch.c.first_id)
     )
-    with transaction(engine) as connection:
-        rows = connection.execute(query).all()
-    for row in rows:
+    for row in fetch_rows(engine, query):
         dead_batch = batch_from_row(row)
         with transaction(engine) as connection:
             planned = planned_ids(connection, dead_batch)
@@ -291,40 +305,13 @@ def dead_or_cancelled_ranges(engine: sa.Engine, job_id: int) -> Iterator[Audited
         )
 
 
-def read_seen_items(engine: sa.Engine, attempt_ids: Sequence[int]) -> Mapping[int, ItemIdSet]:
-    """Read the items that attempts read, with the runs of ids."""
-    query = sa.select(attempt.c.id, attempt.c.seen).where(attempt.c.id.in_(attempt_ids))
-    with transaction(engine) as connection:
-        return {row.id: ItemIdSet.from_json(row.seen) for row in connection.execute(query)}
-
-
-def lock_unchanged(connection: sa.Connection, batches: Mapping[int, int]) -> set[int]:
-    """Lock published batches and return the ids of those that still have their generation.
-
-    `batches` maps batch ids to generations. No attempt on the batches can start until the
-    transaction ends.
-    """
-    query = (
-        sa.select(batch_state.c.batch_id, batch_state.c.generation)
-        .where(
-            batch_state.c.batch_id.in_(sorted(batches)),
-            batch_state.c.state == BatchState.PUBLISHED,
-        )
-        .order_by(batch_state.c.batch_id)
-        .with_for_update()
-    )
-    rows = connection.execute(query).all()
-    return {row.batch_id for row in rows if row.generation == batches[row.batch_id]}
-
-
 def _published(job_id: int, since: timedelta | None) -> sa.Select[Any]:
     query = (
         sa.select(
             batch.c.id,
             batch.c.first_id,
             batch.c.last_id,
-            batch.c.config["batch_id_min"].label("window_first_id"),
-            batch.c.config["batch_id_max"].label("window_last_id"),
+            *_WINDOW,
             batch_state.c.state,
             batch_state.c.generation,
             attempt.c.id.label("attempt_id"),
@@ -364,7 +351,7 @@ def _audited(row: sa.Row[Any]) -> AuditedRange:
     )
 
 
-def label(audited: AuditedRange) -> str:
+def _label(audited: AuditedRange) -> str:
     """Return the label of a batch for messages."""
     return Batch(id=audited.batch_id or 0, job="", id_range=audited.ids, weight=0, count=0).label
 
@@ -395,41 +382,12 @@ def _count_batches(page: Sequence[AuditedRange]) -> int:
     return sum(audited.batch_id is not None for audited in page)
 
 
-def _differs(audited: AuditedRange, current: RangeFacts | None) -> bool:
+def _differs(audited: AuditedRange, current: RangeFacts) -> bool:
     seen = audited.seen
-    if seen is None or current is None:
-        return current is None
+    if seen is None or current.bad_id is not None:
+        return current.bad_id is not None
     published = (seen.count, seen.weight, seen.fingerprint)
     return published != (current.count, current.weight, current.fingerprint)
-
-
-def _chunks(rows: Iterator[_LateRow]) -> Iterator[list[_LateRow]]:
-    while chunk := list(islice(rows, _CHUNK_ROWS)):
-        yield chunk
-
-
-def _late_rows_of(
-    audited: AuditedRange, comparison: Comparison, progress: _AuditProgress
-) -> Iterator[_LateRow]:
-    """Yield the rows that a batch did not read; record those with an invalid weight."""
-    for item_id, weight in comparison.surplus():
-        if weight is None:
-            refused = progress.audit.refused.extended([item_id])
-            progress.audit = replace(progress.audit, refused=refused)
-        else:
-            yield _LateRow(id=item_id, weight=weight, of=audited)
-
-
-def _compare(
-    audited: AuditedRange, comparison: Comparison, progress: _AuditProgress
-) -> Iterator[_LateRow]:
-    """Yield the late rows of a batch; record missing, changed and invalid ones."""
-    yield from _late_rows_of(audited, comparison, progress)
-    audit = progress.audit
-    if comparison.missing.count:
-        progress.audit = replace(audit, missing=audit.missing.plus(comparison.missing))
-    elif audited.seen is not None and comparison.weight != audited.seen.weight:
-        progress.audit = replace(audit, changed=audit.changed.extended([label(audited)]))
 
 
 def _exclude_planned(
@@ -442,12 +400,19 @@ def _exclude_planned(
     """
     known = _planned(connection, job_id, rows)
     unknown = [row for row in rows if row.id not in known]
-    audited_generations = {
-        row.of.batch_id: row.of.generation
-        for row in unknown
-        if row.of.batch_id is not None and row.of.generation is not None
-    }
-    unchanged = lock_unchanged(connection, audited_generations) if audited_generations else set()
+    generations = {row.of.batch_id: row.of.generation for row in unknown if row.of.generation}
+    # No attempt on the locked batches can start until the transaction ends.
+    current = (
+        sa.select(batch_state.c.batch_id, batch_state.c.generation)
+        .where(
+            batch_state.c.batch_id.in_(sorted(generations)),
+            batch_state.c.state == BatchState.PUBLISHED,
+        )
+        .order_by(batch_state.c.batch_id)
+        .with_for_update()
+    )
+    rows_now = connection.execute(current).all() if generations else ()
+    unchanged = {row.batch_id for row in rows_now if row.generation == generations[row.batch_id]}
     unplanned = [
         row
         for row in unknown

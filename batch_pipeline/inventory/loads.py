@@ -1,6 +1,7 @@
 """Loads of published generations into targets: read what is due, claim, succeed, fail and void."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -9,16 +10,18 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.attempts import storable
+from batch_pipeline.inventory.attempts import Heartbeat, storable
 from batch_pipeline.inventory.batch_states import label_from_row, matches_labels
 from batch_pipeline.inventory.connection import (
     LOADER_IS_GONE,
     LOADER_IS_THERE,
     LockClass,
+    fetch_column,
+    fetch_rows,
+    fetch_value,
     lock_in_transaction,
     transaction,
 )
-from batch_pipeline.inventory.heartbeat import Heartbeat
 from batch_pipeline.inventory.manifests import (
     ARE_REMOVED,
     Manifests,
@@ -87,8 +90,7 @@ class TargetLoads:
             query = query.where(matches_labels(only))
         page = query
         while True:
-            with transaction(self.engine) as connection:
-                rows = connection.execute(page.where(job.c.name.not_in(list(held_up)))).all()
+            rows = fetch_rows(self.engine, page.where(job.c.name.not_in(list(held_up))))
             for row in rows:
                 if only is None or label_from_row(row) in only:
                     yield _loading(self.engine, stream, row)
@@ -98,19 +100,13 @@ class TargetLoads:
 
     def target_statuses(self, stream: str, targets: Sequence[str]) -> list[TargetStatus]:
         """Count for each target the generations that are loaded, due, removed and failed."""
-        return [_target_status(self.engine, stream, target) for target in targets]
+        with transaction(self.engine) as connection:
+            return [_target_status(connection, stream, target) for target in targets]
 
     def of_batch(self, batch_id: int) -> list[LoadRecord]:
         """Read all loads of the generations of a batch, oldest first."""
-        query = (
-            sa.select(load, attempt.c.generation)
-            .join(attempt, load.c.attempt_id == attempt.c.id)
-            .where(attempt.c.batch_id == batch_id)
-            .order_by(load.c.id)
-        )
-        with transaction(self.engine) as connection:
-            rows = connection.execute(query).all()
-        return [_record(row) for row in rows]
+        query = _LOADS.where(attempt.c.batch_id == batch_id)
+        return [_record(row) for row in fetch_rows(self.engine, query)]
 
     def cursor(self, stream: str, targets: Sequence[str]) -> int:
         """Return the id up to which all loads of a stream into its targets have ended.
@@ -121,9 +117,7 @@ class TargetLoads:
         is_running = sa.and_(load.c.status == LoadStatus.RUNNING, load.c.target.in_(targets))
         running = sa.func.min(load.c.id).filter(is_running) - 1
         query = sa.select(sa.func.coalesce(running, sa.func.max(load.c.id), 0)).where(is_of_stream)
-        with transaction(self.engine) as connection:
-            cursor: int = connection.execute(query).scalar_one()
-        return cursor
+        return fetch_value(self.engine, query) or 0
 
     def in_all_targets(
         self, stream: str, targets: Sequence[str], after: int
@@ -133,12 +127,7 @@ class TargetLoads:
         At least one of their loads has an id above `after`. Leaves out backfills. Reads page by
         page.
         """
-        is_loaded = sa.and_(
-            load.c.stream == stream,
-            load.c.target.in_(targets),
-            load.c.status == LoadStatus.SUCCEEDED,
-            load.c.voided_at.is_(None),
-        )
+        is_loaded = sa.and_(load.c.stream == stream, load.c.target.in_(targets), HAS_LOAD)
         last = sa.func.max(load.c.id)
         complete = (
             sa.select(load.c.attempt_id, last.label("last"))
@@ -153,7 +142,10 @@ class TargetLoads:
             with transaction(self.engine) as connection:
                 last_ids = connection.execute(sa.select(page.c.last)).scalars().all()
                 rows = connection.execute(query.order_by(page.c.last)).all()
-                loads = _loads_of(connection, is_loaded, [row.attempt_id for row in rows])
+                is_on_page = attempt.c.id.in_([row.attempt_id for row in rows])
+                loads: dict[int, list[LoadRecord]] = defaultdict(list)
+                for load_row in connection.execute(_LOADS.where(is_loaded, is_on_page)):
+                    loads[load_row.attempt_id].append(_record(load_row))
             for row in rows:
                 records = tuple(loads[row.attempt_id])
                 yield LoadedGeneration(
@@ -188,25 +180,19 @@ class TargetLoads:
         ):
             ensure_revision_unchanged(connection)
             lock_in_transaction(connection, LockClass.LOAD, f"{stream} {target}")
-            _close_dead(connection, stream, target)
-            _ensure_not_running(connection, stream, target, loadings[0].label)
+            _close_dead(connection, stream, target, loadings[0].label)
             remaining = _without_loaded(connection, target, loadings)
             self.heartbeat.take_lock()
-            claimed = None
+            claim = None
             if remaining:
-                claimed = _insert_load(
-                    connection,
-                    remaining[0],
-                    lease,
-                    stream=stream,
-                    target=target,
-                    run_id=run_id,
-                    token=token,
-                    liveness_key=self.heartbeat.liveness_key,
+                key = self.heartbeat.liveness_key
+                values = {"target": target, "run_id": run_id, "token": token, "liveness_key": key}
+                claim = Claim(
+                    load=_insert_load(connection, remaining[0], lease, values), loadings=remaining
                 )
             failpoint("load.before_claim_commit")
         try:
-            yield None if claimed is None else Claim(load=claimed, loadings=remaining)
+            yield claim
         finally:
             self.heartbeat.release(token)
 
@@ -235,16 +221,9 @@ class TargetLoads:
                 return _earlier_result(connection, done, next_loading)
             next_load = None
             if next_loading is not None:
-                next_load = _insert_load(
-                    connection,
-                    next_loading,
-                    row.lease,
-                    stream=done.stream,
-                    target=done.target,
-                    run_id=row.run_id,
-                    token=done.token,
-                    liveness_key=row.liveness_key,
-                )
+                claim = {"target": done.target, "run_id": row.run_id, "token": done.token}
+                claim["liveness_key"] = row.liveness_key
+                next_load = _insert_load(connection, next_loading, row.lease, claim)
             failpoint("load.before_commit")
         failpoint("load.after_commit")
         return next_load
@@ -252,16 +231,15 @@ class TargetLoads:
     def fail(self, running_load: Load, error: BaseException) -> None:
         """Close a running load as failed, or as interrupted if `error` is no `Exception`."""
         is_failure = isinstance(error, Exception)
-        values = {
+        text = storable(str(error)) if is_failure else "interrupted"
+        values: dict[str, Any] = {
             "status": (LoadStatus.FAILED if is_failure else LoadStatus.INTERRUPTED).value,
             "finished_at": sa.func.clock_timestamp(),
-            "error": storable(str(error) if is_failure else "interrupted")[:_MAX_ERROR_LENGTH]
-            or type(error).__name__,
-            "exit_code": error.exit_code if isinstance(error, TargetFailedError) else None,
-            "log": (storable(error.said)[-_MAX_LOG_LENGTH:] or None)
-            if isinstance(error, TargetFailedError)
-            else None,
+            "error": text[:_MAX_ERROR_LENGTH] or type(error).__name__,
         }
+        if isinstance(error, TargetFailedError):
+            values["exit_code"] = error.exit_code
+            values["log"] = storable(error.said)[-_MAX_LOG_LENGTH:] or None
         with transaction(self.engine) as connection:
             connection.execute(_close_running(running_load).values(values))
         self.heartbeat.stop_renewing(running_load.token)
@@ -284,31 +262,27 @@ class TargetLoads:
         with transaction(self.engine) as connection:
             all_attempt_ids: list[int] = []
             for label in labels:
-                loaded = loaded_attempts(connection, stream, target, label)
-                attempt_ids = _exclude_runs(connection, target, loaded, but_of_runs)
+                attempt_ids = _loaded_attempts(connection, stream, target, label)
+                if but_of_runs:
+                    is_kept = (load.c.target == target, HAS_LOAD, load.c.run_id.in_(but_of_runs))
+                    kept = sa.select(load.c.attempt_id).where(*is_kept)
+                    kept = kept.where(load.c.attempt_id.in_(attempt_ids))
+                    attempt_ids -= set(connection.execute(kept).scalars())
                 _ensure_files_kept(connection, stream, label, attempt_ids)
                 all_attempt_ids += attempt_ids
-            update = (
-                sa.update(load)
-                .where(
-                    load.c.attempt_id.in_(all_attempt_ids),
-                    load.c.target == target,
-                    load.c.status == LoadStatus.SUCCEEDED,
-                    load.c.voided_at.is_(None),
-                )
-                .values(voided_at=sa.func.clock_timestamp())
-            )
+            is_chosen = (load.c.attempt_id.in_(all_attempt_ids), load.c.target == target, HAS_LOAD)
+            update = sa.update(load).where(*is_chosen).values(voided_at=sa.func.clock_timestamp())
             return connection.execute(update).rowcount > 0
 
 
-def loaded_attempts(connection: sa.Connection, stream: str, target: str, label: str) -> list[int]:
+def _loaded_attempts(connection: sa.Connection, stream: str, target: str, label: str) -> set[int]:
     """Return the ids of the newest generations of a batch, by label, that a target has loaded.
 
     Includes generations whose files are removed, whether loaded or not.
     """
     query = newest_generations(stream).where(matches_labels([label]))
     rows = connection.execute(query.where(sa.or_(_has_load(target), ARE_REMOVED)))
-    return [row.attempt_id for row in rows if label_from_row(row) == label]
+    return {row.attempt_id for row in rows if label_from_row(row) == label}
 
 
 def _is_published_after(row: sa.Row[Any]) -> sa.ColumnElement[bool]:
@@ -316,15 +290,7 @@ def _is_published_after(row: sa.Row[Any]) -> sa.ColumnElement[bool]:
     return _publish_position > sa.tuple_(*(sa.literal(*value) for value in values))
 
 
-def _loads_of(
-    connection: sa.Connection, condition: sa.ColumnElement[bool], attempt_ids: Sequence[int]
-) -> dict[int, list[LoadRecord]]:
-    query = sa.select(load, attempt.c.generation).join(attempt).where(condition)
-    rows = connection.execute(query.where(attempt.c.id.in_(attempt_ids)).order_by(load.c.id))
-    loads: dict[int, list[LoadRecord]] = {attempt_id: [] for attempt_id in attempt_ids}
-    for row in rows:
-        loads[row.attempt_id].append(_record(row))
-    return loads
+_LOADS = sa.select(load, attempt.c.generation).join(attempt).order_by(load.c.id)
 
 
 def _record(row: sa.Row[Any]) -> LoadRecord:
@@ -369,22 +335,20 @@ def _loading(engine: sa.Engine, stream: Stream, row: sa.Row[Any]) -> Loading:
         .where(attempt_item.c.attempt_id == row.attempt_id, has_backfills)
         .order_by(attempt_item.c.item_id)
     )
-    with transaction(engine) as connection:
-        item_ids = tuple(connection.execute(query).scalars())
     return Loading(
         stream=stream.name,
         publish_number=row.publish_number,
         label=label_from_row(row),
         manifest=Manifests(engine).of_attempt(row.attempt_id),
         message_name=stream.message_name,
-        item_ids=item_ids,
+        item_ids=tuple(fetch_column(engine, query)),
         is_backfill=row.kind == JobKind.BACKFILL,
         again=row.again,
         failed_before=row.failed_before,
     )
 
 
-def _target_status(engine: sa.Engine, stream: str, target: str) -> TargetStatus:
+def _target_status(connection: sa.Connection, stream: str, target: str) -> TargetStatus:
     last = (
         sa.select(load.c.status, load.c.error)
         .where(load.c.attempt_id == attempt.c.id, load.c.target == target)
@@ -395,6 +359,9 @@ def _target_status(engine: sa.Engine, stream: str, target: str) -> TargetStatus:
     has_load = _has_load(target)
     is_due = sa.and_(~has_load, ~ARE_REMOVED)
     is_failed = sa.and_(is_due, last.c.status.in_([LoadStatus.FAILED, LoadStatus.INTERRUPTED]))
+    of_target = (load.c.stream == stream, load.c.target == target)
+    succeeded = (*of_target, load.c.status == LoadStatus.SUCCEEDED)
+    running = (*of_target, load.c.status == LoadStatus.RUNNING, LOADER_IS_THERE)
     count = sa.func.count()
     columns = [
         count.filter(has_load).label("loaded"),
@@ -402,33 +369,15 @@ def _target_status(engine: sa.Engine, stream: str, target: str) -> TargetStatus:
         count.filter(sa.and_(~has_load, ARE_REMOVED)).label("gone"),
         count.filter(is_failed).label("failed"),
         sa.func.max(last.c.error).filter(is_failed).label("error"),
+        sa.select(sa.func.max(load.c.finished_at)).where(*succeeded).label("loaded_at"),
+        sa.select(load.c.run_id).where(*running).label("running"),
     ]
     query = newest_generations(stream).with_only_columns(*columns).outerjoin(last, sa.true())
-    is_of_target = sa.and_(load.c.stream == stream, load.c.target == target)
-    newest = sa.select(sa.func.max(load.c.finished_at)).where(
-        is_of_target, load.c.status == LoadStatus.SUCCEEDED
-    )
-    running = sa.select(load.c.run_id).where(
-        is_of_target, load.c.status == LoadStatus.RUNNING, LOADER_IS_THERE
-    )
-    with transaction(engine) as connection:
-        row = connection.execute(query).one()
-        return TargetStatus(
-            target=target,
-            loaded=row.loaded,
-            due=row.due,
-            gone=row.gone,
-            failed=row.failed,
-            error=row.error,
-            loaded_at=connection.execute(newest).scalar_one(),
-            running=connection.execute(running).scalar_one_or_none(),
-        )
+    return TargetStatus(target=target, **connection.execute(query).mappings().one())
 
 
 _MAX_ERROR_LENGTH = 4_000
 _MAX_LOG_LENGTH = 64 * 2**10
-
-
 _CLAIM_COLUMNS = (
     load.c.run_id,
     load.c.liveness_key,
@@ -437,7 +386,7 @@ _CLAIM_COLUMNS = (
 
 
 def _insert_load(
-    connection: sa.Connection, loading: Loading, lease: timedelta, **claim: Any
+    connection: sa.Connection, loading: Loading, lease: timedelta, claim: Mapping[str, Any]
 ) -> Load:
     """Insert the next load of a generation. The stream and target must be locked."""
     attempt_query = sa.select(attempt.c.id).where(attempt.c.token == loading.manifest.token)
@@ -445,22 +394,19 @@ def _insert_load(
     last_number = sa.select(sa.func.coalesce(sa.func.max(load.c.number), 0)).where(
         load.c.attempt_id == attempt_id, load.c.target == claim["target"]
     )
-    number: int = connection.execute(last_number).scalar_one() + 1
-    values = claim | {
+    values = {
+        **claim,
+        "stream": loading.stream,
         "attempt_id": attempt_id,
-        "number": number,
+        "number": connection.execute(last_number).scalar_one() + 1,
         "status": LoadStatus.RUNNING.value,
         "lease_until": sa.func.clock_timestamp() + lease,
     }
-    insert = sa.insert(load).values(values).returning(load.c.id)
-    return Load(
-        id=connection.execute(insert).scalar_one(),
-        stream=claim["stream"],
-        target=claim["target"],
-        label=loading.label,
-        number=number,
-        token=claim["token"],
+    new_load = sa.insert(load).values(values)
+    new_load = new_load.returning(
+        load.c.id, load.c.stream, load.c.target, load.c.number, load.c.token
     )
+    return Load(label=loading.label, **connection.execute(new_load).mappings().one())
 
 
 def _close_running(running_load: Load) -> sa.Update:
@@ -523,41 +469,28 @@ def _earlier_result(
     return replace(done, id=running[0].id, label=next_loading.label, number=running[0].number)
 
 
-def _close_dead(connection: sa.Connection, stream: str, target: str) -> None:
-    """Close loads of a stream and target whose process is gone."""
-    closing = (
-        sa.update(load)
-        .where(
-            load.c.stream == stream,
-            load.c.target == target,
-            load.c.status == LoadStatus.RUNNING,
-            LOADER_IS_GONE,
-        )
-        .values(
-            status=LoadStatus.INTERRUPTED.value,
-            finished_at=sa.func.clock_timestamp(),
-            error="the worker exited without reporting",
-        )
-    )
-    connection.execute(closing)
-
-
-def _ensure_not_running(connection: sa.Connection, stream: str, target: str, label: str) -> None:
-    """Check that no load of the stream into the target is running.
+def _close_dead(connection: sa.Connection, stream: str, target: str, label: str) -> None:
+    """Close loads of a stream and target whose process is gone.
 
     Raises:
-        LoadRunningError: another run loads it.
+        LoadRunningError: another run loads the stream into the target.
     """
-    query = sa.select(load.c.run_id).where(
+    is_running = sa.and_(
         load.c.stream == stream, load.c.target == target, load.c.status == LoadStatus.RUNNING
     )
-    run_id = connection.execute(query).scalar_one_or_none()
+    values = {
+        "status": LoadStatus.INTERRUPTED.value,
+        "finished_at": sa.func.clock_timestamp(),
+        "error": "the worker exited without reporting",
+    }
+    connection.execute(sa.update(load).where(is_running, LOADER_IS_GONE).values(values))
+    run_id = connection.execute(sa.select(load.c.run_id).where(is_running)).scalar_one_or_none()
     if run_id is not None:
         raise LoadRunningError(Unloaded(target=target, stream=stream, batch=label), run_id)
 
 
 def _ensure_files_kept(
-    connection: sa.Connection, stream: str, label: str, attempt_ids: Sequence[int]
+    connection: sa.Connection, stream: str, label: str, attempt_ids: Collection[int]
 ) -> None:
     """Check that the files of generations exist, and keep them until the transaction ends.
 
@@ -579,19 +512,3 @@ def _lost_claim_error(done: Load, label: str) -> ConflictError:
     step = "Run `batch-pipeline load` again; it skips what the other run has loaded."
     unloaded = Unloaded(target=done.target, stream=done.stream, batch=label)
     return ConflictError(unloaded.text(problem, LEFT_IN_PART, step))
-
-
-def _exclude_runs(
-    connection: sa.Connection, target: str, attempt_ids: Sequence[int], runs: Collection[str]
-) -> Sequence[int]:
-    if not runs:
-        return attempt_ids
-    query = sa.select(load.c.attempt_id).where(
-        load.c.attempt_id.in_(attempt_ids),
-        load.c.target == target,
-        load.c.status == LoadStatus.SUCCEEDED,
-        load.c.voided_at.is_(None),
-        load.c.run_id.in_(runs),
-    )
-    excluded = set(connection.execute(query).scalars())
-    return [attempt_id for attempt_id in attempt_ids if attempt_id not in excluded]

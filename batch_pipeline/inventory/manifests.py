@@ -1,5 +1,6 @@
 """Published attempts: manifests with their files and origin, and their history. Reads only."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -9,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row, label_from_row
-from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.connection import fetch_row, fetch_rows, fetch_value, transaction
 from batch_pipeline.inventory.tables import (
     SCHEMA,
     attempt,
@@ -63,9 +64,9 @@ def files_of_attempts(
         .where(part_file.c.attempt_id.in_(attempt_ids))
         .order_by(part_file.c.attempt_id, part_file.c.quarantine, part_file.c.position)
     )
-    files: dict[int, list[sa.Row[Any]]] = {}
-    for row in connection.execute(query):
-        files.setdefault(row.attempt_id, []).append(row)
+    files: dict[int, list[sa.Row[Any]]] = defaultdict(list)
+    for row in connection.execute(query) if attempt_ids else ():
+        files[row.attempt_id].append(row)
     return files
 
 
@@ -103,8 +104,11 @@ _ORIGIN = (
     .join(job, job.c.id == batch.c.job_id)
     .outerjoin(_parent, _parent.c.id == job.c.parent_id)
 )
+# The columns of `OriginItem`.
 _ITEMS = sa.select(
-    attempt_item, item.c.location, item.c.size_bytes, item.c.modified_at, item.c.etag
+    attempt_item.c.item_id.label("id"),
+    *(column for column in attempt_item.c if column.name not in {"attempt_id", "item_id"}),
+    *(item.c.location, item.c.size_bytes, item.c.modified_at, item.c.etag),
 ).order_by(attempt_item.c.item_id)
 
 
@@ -142,24 +146,7 @@ def origin_of(connection: sa.Connection, attempt_id: int, schema: RecordSchema) 
         facts={name: row.facts[name] for name in _COUNTER_NAMES if name in row.facts},
         weight_read=0 if row.seen is None else row.seen["weight"],
         schema=schema,
-        items=tuple(_item(item_row) for item_row in items),
-    )
-
-
-def _item(row: sa.Row[Any]) -> OriginItem:
-    return OriginItem(
-        id=row.item_id,
-        read=row.read,
-        written=row.written,
-        filtered=row.filtered,
-        quarantined=row.quarantined,
-        location=row.location,
-        size_bytes=row.size_bytes,
-        modified_at=row.modified_at,
-        etag=row.etag,
-        bad_file=row.bad_file,
-        read_etag=row.read_etag,
-        read_version=row.read_version,
+        items=tuple(OriginItem(**item_row) for item_row in items.mappings()),
     )
 
 
@@ -197,15 +184,13 @@ class Manifests:
     def _read(self, query: sa.Select[Any]) -> list[Manifest]:
         with transaction(self.engine) as connection:
             rows = connection.execute(query).all()
-            files = files_of_attempts(connection, [row.attempt_id for row in rows]) if rows else {}
-        return [_manifest(row, files.get(row.attempt_id, ())) for row in rows]
+            files = files_of_attempts(connection, [row.attempt_id for row in rows])
+        return [_manifest(row, files[row.attempt_id]) for row in rows]
 
     def run_of(self, manifest: Manifest) -> str | None:
         """Return the id of the run that published a manifest."""
         query = sa.select(attempt.c.run_id).where(attempt.c.token == manifest.token)
-        with transaction(self.engine) as connection:
-            run_id: str | None = connection.execute(query).scalar_one_or_none()
-        return run_id
+        return fetch_value(self.engine, query)
 
     def removal(self, manifest: Manifest) -> Removal | None:
         """Return when the files of a manifest were marked as removed; None if they are kept."""
@@ -217,20 +202,12 @@ class Manifests:
 
     def _facts(self, manifest: Manifest) -> Mapping[str, Any]:
         query = sa.select(attempt.c.facts).where(attempt.c.token == manifest.token)
-        with transaction(self.engine) as connection:
-            return connection.execute(query).scalar_one_or_none() or {}
+        return fetch_value(self.engine, query) or {}
 
     def without_pointer(self, stream: str) -> Iterator[Manifest]:
         """Read the manifests, with origin, whose manifest file a crash left unwritten."""
-        query = (
-            _query()
-            .where(
-                job.c.stream == stream,
-                attempt.c.pointer_uri.is_(None),
-                ~ARE_REMOVED,
-            )
-            .order_by(job.c.id, attempt.c.publish_number)
-        )
+        is_missing = (job.c.stream == stream, attempt.c.pointer_uri.is_(None), ~ARE_REMOVED)
+        query = _query().where(*is_missing).order_by(job.c.id, attempt.c.publish_number)
         yield from map(self.with_origin, self._read(query))
 
     def published_after(
@@ -259,8 +236,7 @@ class Manifests:
             .where(job.c.stream == stream)
             .order_by(sa.case(order, value=job.c.kind), job.c.id)
         )
-        with transaction(self.engine) as connection:
-            job_rows = connection.execute(jobs).all()
+        job_rows = fetch_rows(self.engine, jobs)
         counts = {job_row.name: job_row.publish_count for job_row in job_rows}
         for name, number in numbers.items():
             if number > counts.get(name, 0):
@@ -293,22 +269,18 @@ class Manifests:
                 ~sa.or_(sa.false(), *already_read),
             )
         )
-        with transaction(self.engine) as connection:
-            return int(connection.execute(query).scalar_one())
+        return fetch_value(self.engine, query) or 0
 
     def _check_last(self, stream: str, number: int, last: tuple[str, str, int]) -> None:
         name, label, generation = last
-        query = _query().where(
+        query = published_attempts(*BATCH_ROW, attempt.c.generation).where(
             job.c.stream == stream, job.c.name == name, attempt.c.publish_number == number
         )
-        with transaction(self.engine) as connection:
-            row = connection.execute(query).one_or_none()
-        if row is None:
-            return
-        manifest = _manifest(row, [])
-        if (manifest.batch.label, manifest.generation) != (label, generation):
+        row = fetch_row(self.engine, query)
+        stored = None if row is None else batch_from_row(row).label
+        if row is not None and (stored, row.generation) != (label, generation):
             expected = f"publish number {number} of {name!r} was generation {generation} of {label}"
-            actual = f"generation {manifest.generation} of {manifest.batch.label} there"
+            actual = f"generation {row.generation} of {stored} there"
             raise _state_mismatch(stream, expected, actual)
 
     def _of_job(self, job_id: int, publish_number: int) -> Iterator[tuple[int, Manifest]]:
@@ -326,7 +298,7 @@ class Manifests:
             page_read_at = monotonic()
             for row in rows:
                 publish_number = row.publish_number
-                yield publish_number, _manifest(row, files.get(row.attempt_id, []))
+                yield publish_number, _manifest(row, files[row.attempt_id])
                 if monotonic() - page_read_at > _PAGE_MAX_AGE_SECONDS:
                     break  # generations replaced since then may soon lose their files
             else:
@@ -432,7 +404,7 @@ class PublishedBatches:
                 ids = [row.attempt_id for row in rows]
                 files, items = files_of_attempts(connection, ids), _items(connection, ids)
             for row in rows:
-                yield _published(row, files.get(row.attempt_id, ()), items.get(row.attempt_id))
+                yield _published(row, files[row.attempt_id], items.get(row.attempt_id))
             if len(rows) < size:
                 return
             before = rows[-1].attempt_id
@@ -444,8 +416,7 @@ class PublishedBatches:
         """Read record counts and durations of the newest batches, oldest first."""
         seconds = sa.extract("epoch", attempt.c.finished_at - attempt.c.started_at)
         query = _newest(stream, kinds).add_columns(sa.cast(seconds, sa.Double).label("seconds"))
-        with transaction(self.engine) as connection:
-            rows = connection.execute(query.limit(newest)).all()
+        rows = fetch_rows(self.engine, query.limit(newest))
         return [
             RecentBatch(
                 label=label_from_row(row),
@@ -552,14 +523,7 @@ def _changes(
         .order_by(schema_version.c.version)
     )
     return tuple(
-        SchemaChange(
-            name=change["column"],
-            before=change["before"],
-            after=change["after"],
-            item_id=change["item_id"],
-            location=change["location"],
-            line=change["line"],
-        )
+        SchemaChange.from_json(change)
         for changes in connection.execute(query).scalars()
         for change in changes or ()
     )
@@ -599,33 +563,20 @@ class AttemptHistory:
         is_its = sa.and_(
             attempt_item.c.attempt_id == attempt.c.id, attempt_item.c.item_id == item_id
         )
-        query = sa.select(
-            *_ATTEMPT_COLUMNS,
-            attempt_item.c.read,
-            attempt_item.c.written,
-            attempt_item.c.quarantined,
-            attempt_item.c.bad_file,
-            attempt_item.c.read_etag,
-            attempt_item.c.read_version,
-        ).outerjoin(attempt_item, is_its)
+        columns = (attempt_item.c[name] for name in _ITEM_COLUMNS)
+        query = sa.select(*_ATTEMPT_COLUMNS, *columns).outerjoin(attempt_item, is_its)
         return self._read(batch, query)
 
     def of_batch(self, batch: Batch) -> Sequence[AttemptRecord]:
         """Read the attempts on a batch, oldest first, with the record counts of all items."""
-        counters = [
-            attempt.c.facts[name].as_integer().label(name)
-            for name in ("read", "written", "quarantined")
-        ]
-        of_items = [sa.null().label(name) for name in ("bad_file", "read_etag", "read_version")]
+        counters = [attempt.c.facts[name].as_integer().label(name) for name in _ITEM_COLUMNS[:3]]
+        of_items = [sa.null().label(name) for name in _ITEM_COLUMNS[3:]]
         return self._read(batch, sa.select(*_ATTEMPT_COLUMNS, *counters, *of_items))
 
     def _read(self, batch: Batch, query: sa.Select[Any]) -> Sequence[AttemptRecord]:
         query = query.where(attempt.c.batch_id == batch.id).order_by(attempt.c.number)
-        with transaction(self.engine) as connection:
-            rows = connection.execute(query).mappings()
-            return [
-                AttemptRecord(**{**row, "status": AttemptStatus(row["status"])}) for row in rows
-            ]
+        rows = [row._asdict() for row in fetch_rows(self.engine, query)]
+        return [AttemptRecord(**row | {"status": AttemptStatus(row["status"])}) for row in rows]
 
 
 _ATTEMPT_COLUMNS = (
@@ -638,3 +589,4 @@ _ATTEMPT_COLUMNS = (
     attempt.c.generation,
     attempt.c.pointer_uri,
 )
+_ITEM_COLUMNS = ("read", "written", "quarantined", "bad_file", "read_etag", "read_version")

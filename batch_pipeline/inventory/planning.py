@@ -1,11 +1,13 @@
 """Plan batches: cut the new items of a job into id ranges, or given items into lists of ids.
 
-Also reads planned batches with the status of their latest attempt, and the throughput of jobs.
+Also reads planned batches with the status of their latest attempt, and the throughput of jobs, and
+splits failing batches into halves until the item that fails is alone. A half that fails is split
+again after one attempt. Finding a bad item among n items costs the job's `max_attempts` for the
+whole batch, about 2 log2(n) attempts on halves, and `max_attempts` for the item alone.
 """
 
 import json
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from statistics import median
@@ -14,44 +16,60 @@ from typing import Any
 import sqlalchemy as sa
 
 from batch_pipeline.inventory import batch_states
-from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row, live_parts
-from batch_pipeline.inventory.connection import lock_planning, transaction
+from batch_pipeline.inventory.batch_states import (
+    BATCH_ROW,
+    batch_from_row,
+    find_partition,
+    live_parts,
+    planned_ids,
+)
+from batch_pipeline.inventory.connection import fetch_row, lock_planning, transaction
 from batch_pipeline.inventory.jobs import (
     ALL_IDS,
     Gap,
     advance,
     gaps,
     highest_planned,
+    job_with_late_arrivals,
     of_stream,
     open_job,
-    stream_bookmark,
     stream_job_id,
 )
-from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
+from batch_pipeline.inventory.meta_tables.reflected_table import MetaItem
+from batch_pipeline.inventory.meta_tables.registered_table import (
+    ItemTable,
+    OwnMetaTable,
+    planned_items,
+    read_items,
+)
 from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
 from batch_pipeline.inventory.migrate import ensure_revision_unchanged
-from batch_pipeline.inventory.tables import attempt, batch, job
-from batch_pipeline.model.backfill import Estimate, Throughput, cut_lists
+from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, job
+from batch_pipeline.model.backfill import Estimate, Throughput
 from batch_pipeline.model.batch import (
     AttemptStatus,
     Batch,
+    BatchState,
     BatchStatus,
+    SplitRange,
+    halve,
     late_key,
     parse_late_key,
     parse_partition_key,
+    partition_key,
 )
 from batch_pipeline.model.errors import (
     BatchSupersededError,
+    ConfigurationError,
     InvalidValueError,
     JobPausedError,
     UnknownBatchError,
 )
 from batch_pipeline.model.failpoint import failpoint
-from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.id_range import IdRange, IdRuns
 from batch_pipeline.model.job import JobKind, JobTerms
 from batch_pipeline.model.planning import Cut, Limits, Planned
 
-_STREAM_ROWS = 10_000
 _COPY = (
     "COPY batch_pipeline.batch "
     "(job_id, first_id, last_id, weight, item_count, oversized, config, item_ids, "
@@ -60,6 +78,7 @@ _COPY = (
 
 
 MetaTable = OwnMetaTable | UserMetaTable
+CutRange = tuple[Gap, Iterator[Cut]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +112,12 @@ class PlannedBatches:
                 raise JobPausedError(job_row.name, job_row.paused)
             lock_planning(connection, job_row.id)
             failpoint("plan.locked")
-            high_watermark = table.high_watermark()
-            planned = Planned()
             job_plan = JobPlan(job_id=job_row.id, limits=limits, config=limits.config())
-            for gap in gaps(connection, job_row.id):
-                if high_watermark is None or high_watermark < gap.ids.first_id:
-                    break
-                cuts = table.cuts(gap.after_id, min(high_watermark, gap.ids.last_id), limits)
-                if not drain and _is_too_young(table, gap, limits):
-                    cuts = _without_short_tail(cuts, limits)
-                planned = planned.followed_by(insert_cuts(connection, job_plan, gap, cuts))
+            last_id = table.high_watermark()
+            ranges = unplanned_ranges(connection, job_row.id, table.cuts, limits, last_id=last_id)
+            if not drain:
+                ranges = [_without_young(table, limits, *gap_cuts) for gap_cuts in ranges]
+            planned = insert_ranges(connection, job_plan, ranges)
             if planned.ids is None:
                 planned_up_to = highest_planned(connection, job_row.id, ALL_IDS)
                 if planned_up_to is not None:
@@ -117,16 +132,11 @@ class PlannedBatches:
         Nothing is written or locked. The throughput is that of the stream's job.
         """
         with transaction(self.engine) as connection:
-            # Without a job, job 0 stands for it: it never exists, so it has planned nothing.
-            job_id = stream_job_id(connection, table.stream) or 0
+            job_id = stream_job_id(connection, table.stream)
             throughput = recent_throughput(connection, job.c.id == job_id)
-            high_watermark, job_gaps = table.high_watermark(), list(gaps(connection, job_id))
-        cuts = (
-            table.cuts(gap.after_id, min(high_watermark, gap.ids.last_id), limits)
-            for gap in job_gaps
-            if high_watermark is not None and gap.ids.first_id <= high_watermark
-        )
-        return estimate(chain.from_iterable(cuts), limits, throughput)
+            last_id = table.high_watermark()
+            ranges = unplanned_ranges(connection, job_id, table.cuts, limits, last_id=last_id)
+        return estimate(chain.from_iterable(cuts for _, cuts in ranges), limits, throughput)
 
     def batch(self, stream: str, key: str) -> Batch:
         """Find a planned batch of a stream by its partition key.
@@ -142,17 +152,9 @@ class PlannedBatches:
             id_range = parse_partition_key(key)
         except InvalidValueError as error:
             raise UnknownBatchError.of_partition(stream, key) from error
-        query = _live_ranges(stream).where(
-            batch.c.first_id == id_range.first_id, batch.c.last_id == id_range.last_id
-        )
-        live_batch = self._one(query)
-        if live_batch is not None:
-            return live_batch
+        is_range = sa.and_(of_stream(stream), batch.c.item_ids.is_(None))
         with transaction(self.engine) as connection:
-            parts = live_parts(connection, of_stream(stream), id_range)
-        if parts:
-            raise BatchSupersededError(stream, key, tuple(part.key for part in parts))
-        raise UnknownBatchError.of_partition(stream, key)
+            return find_partition(connection, is_range, id_range, partition_key, stream=stream)
 
     def _late_batch(self, stream: str, key: str, batch_id: int) -> Batch:
         condition = sa.and_(_is_late(stream), batch.c.id >= batch_id)
@@ -179,12 +181,16 @@ class PlannedBatches:
                 sa.literal(item_id, sa.BigInteger) == sa.any_(batch.c.item_ids),
             )
         )
-        return self._one(late) or self._one(
-            _live_ranges(stream)
+        of_range = (
+            sa.select(*BATCH_ROW)
+            .join(job)
+            .where(of_stream(stream), batch.c.superseded_at.is_(None), batch.c.item_ids.is_(None))
             .where(batch.c.first_id <= item_id, batch.c.last_id >= item_id)
             .order_by(batch.c.first_id.desc())
             .limit(1)
         )
+        row = fetch_row(self.engine, late) or fetch_row(self.engine, of_range)
+        return None if row is None else batch_from_row(row)
 
     def statuses(self, stream: str, within: IdRange = ALL_IDS) -> list[BatchStatus]:
         """Read all batches of a stream in id order, each with its latest attempt."""
@@ -201,17 +207,6 @@ class PlannedBatches:
         is_live = batch.c.superseded_at.is_(None)
         return batch_states.read_statuses(self.engine, _is_late(stream), is_live)
 
-    def backlog(self, table: MetaTable) -> tuple[int, int]:
-        """Count a stream's items above the bookmark and their weight in bytes."""
-        with transaction(self.engine) as connection:
-            planned = stream_bookmark(connection, table.stream)
-        return table.backlog(planned)
-
-    def _one(self, query: sa.Select[Any]) -> Batch | None:
-        with transaction(self.engine) as connection:
-            row = connection.execute(query).one_or_none()
-        return None if row is None else batch_from_row(row)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlan:
@@ -222,15 +217,41 @@ class JobPlan:
     config: Mapping[str, Any]
 
 
-def insert_cuts(connection: sa.Connection, plan: JobPlan, gap: Gap, cuts: Iterable[Cut]) -> Planned:
-    """Insert the cuts of a gap as batches and advance the bookmark, in constant memory.
+def unplanned_ranges(
+    connection: sa.Connection,
+    job_id: int | None,
+    cuts: Callable[[int | None, int, Limits], Iterator[Cut]],
+    limits: Limits,
+    *,
+    last_id: int | None,
+    window: IdRange = ALL_IDS,
+) -> list[CutRange]:
+    """Pair the gaps of a window up to `last_id` (None: no item) with the cuts of their items.
+
+    `cuts` cuts all items above an id up to another one, while its result is iterated.
+    """
+    if last_id is None:
+        return []
+    return [
+        (gap, cuts(gap.after_id, min(gap.ids.last_id, last_id), limits))
+        # Without a job, job 0 stands for it: it never exists, so it has planned nothing.
+        for gap in gaps(connection, job_id or 0, window)
+        if gap.ids.first_id <= last_id
+    ]
+
+
+def insert_ranges(connection: sa.Connection, plan: JobPlan, ranges: Iterable[CutRange]) -> Planned:
+    """Insert the cuts of gaps as batches and advance the bookmark, in constant memory.
 
     The caller must hold the planning lock.
     """
-    planned = insert_batches(connection, plan, ((cut, None) for cut in cuts))
-    if planned.ids is not None:
-        advance(connection, plan.job_id, gap, planned.ids.last_id)
-    return planned
+    total = Planned()
+    for gap, cuts in ranges:
+        planned = insert_batches(connection, plan, ((cut, None) for cut in cuts))
+        if planned.ids is not None:
+            advance(connection, plan.job_id, gap, planned.ids.last_id)
+        total = total.followed_by(planned)
+    return total
 
 
 def insert_batches(
@@ -260,75 +281,21 @@ def insert_batches(
             copy.write_row((job_id, *values, listed, runs))
             planned = planned.plus_cut(cut)
     if planned.batches:
-        batch_states.insert_planned_states(connection, job_id, after_batch_id)
+        is_new = (batch.c.job_id == job_id, batch.c.id > after_batch_id)
+        batch_states.insert_states(connection, *is_new)
     return planned
-
-
-def _is_too_young(table: MetaTable, gap: Gap, limits: Limits) -> bool:
-    """Return whether the oldest unplanned item has waited for less than `max_wait`."""
-    if limits.min_weight == 0:
-        return False
-    waited = table.oldest_age(gap.after_id)
-    return waited is not None and waited < limits.max_wait
-
-
-def _without_short_tail(cuts: Iterable[Cut], limits: Limits) -> Iterator[Cut]:
-    for cut in cuts:
-        if cut.closed or cut.weight >= limits.min_weight:
-            yield cut
 
 
 def _is_late(stream: str) -> sa.ColumnElement[bool]:
     return sa.and_(job.c.stream == stream, job.c.kind == JobKind.LATE)
 
 
-def _live_ranges(stream: str) -> sa.Select[Any]:
-    return (
-        sa.select(*BATCH_ROW)
-        .join(job)
-        .where(of_stream(stream), batch.c.superseded_at.is_(None), batch.c.item_ids.is_(None))
-    )
-
-
-def insert_lists(
-    connection: sa.Connection, plan: JobPlan, weighed_ids: Iterable[tuple[int, int]]
-) -> Planned:
-    """Cut `(id, weight)` pairs in ascending order into lists and insert them as batches.
-
-    Holds one batch in memory. The caller must hold the planning lock.
-    """
-    return insert_batches(connection, plan, cut_lists(weighed_ids, plan.limits))
-
-
-def exclude_listed(
-    engine: sa.Engine, job_id: int | None, weighed_ids: Iterable[tuple[int, int]]
-) -> Iterator[tuple[int, int]]:
-    """Yield the pairs whose ids no committed list of a job contains, streaming both in id order."""
-    with closing(_listed_ids(engine, job_id)) as listed:
-        known = next(listed, None)
-        for item_id, weight in weighed_ids:
-            while known is not None and known < item_id:
-                known = next(listed, None)
-            if known != item_id:
-                yield item_id, weight
-
-
-def _listed_ids(engine: sa.Engine, job_id: int | None) -> Generator[int, None, None]:
-    if job_id is None:
-        return
-    item_id = sa.func.unnest(batch.c.item_ids).label("item_id")
-    query = (
-        sa.select(item_id)
-        .where(
-            batch.c.job_id == job_id,
-            batch.c.superseded_at.is_(None),
-            batch.c.item_ids.is_not(None),
-        )
-        .order_by(item_id)
-        .execution_options(yield_per=_STREAM_ROWS)
-    )
-    with transaction(engine) as connection, connection.execute(query) as result:
-        yield from result.scalars()
+def _without_young(table: MetaTable, limits: Limits, gap: Gap, cuts: Iterator[Cut]) -> CutRange:
+    """Leave out a last short cut while its oldest item has waited for less than `max_wait`."""
+    waited = None if limits.min_weight == 0 else table.oldest_age(gap.after_id)
+    if waited is None or waited >= limits.max_wait:
+        return gap, cuts
+    return gap, (cut for cut in cuts if cut.closed or cut.weight >= limits.min_weight)
 
 
 LAST_ATTEMPTS = 50
@@ -376,3 +343,161 @@ def estimate(cuts: Iterable[Cut], limits: Limits, throughput: Throughput | None)
     return Estimate(
         batches=batches, items=items, weight=weight, oversized=oversized, pace=throughput
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadItem:
+    """An item that fails in a batch of its own, with its location and last error."""
+
+    batch: Batch
+    id: int
+    location: str
+    error: str | None
+
+
+def split_batch(engine: sa.Engine, parent: Batch, table: ItemTable) -> tuple[Batch, Batch]:
+    """Replace a batch that is neither published nor running by two halves.
+
+    Reads the items before it locks anything. One transaction then inserts both halves as planned,
+    or changes nothing.
+
+    Raises:
+        ConfigurationError: the batch has fewer than two items, or is published, split or running.
+    """
+    with transaction(engine) as connection:
+        planned = planned_ids(connection, parent)
+    items = planned_items(table, parent, planned)
+    halves = _halve(parent, items, planned)
+    if halves is None:
+        raise _too_few_items_error(parent, items)
+    with transaction(engine) as connection:
+        job_id = sa.select(batch.c.job_id).where(batch.c.id == parent.id)
+        lock_planning(connection, connection.execute(job_id).scalar_one())
+        batch_states.lock(connection, parent.id)
+        _ensure_splittable(connection, parent)
+        split_into = _insert_halves(connection, parent, halves)
+        failpoint("bisect.before_commit")
+    failpoint("bisect.after_commit")
+    return split_into
+
+
+def split_first_dead(
+    connection: sa.Connection, job_id: int, window: IdRange, table: ItemTable
+) -> tuple[Batch, Batch] | None:
+    """Split the first divisible dead batch of a job or its late-arrivals job; None without any.
+
+    The caller must hold the job's planning lock. Skips batches that another transaction has locked.
+    """
+    dead = (
+        sa.select(*BATCH_ROW)
+        .select_from(batch_state)
+        .join(batch, batch.c.id == batch_state.c.batch_id)
+        .join(job, job.c.id == batch.c.job_id)
+        .where(
+            job_with_late_arrivals(job_id),
+            sa.text(f"batch_state.{UNFINISHED}"),  # as the partial index has it
+            batch_state.c.state == BatchState.DEAD,
+            batch.c.item_count > 1,
+            batch.c.first_id >= window.first_id,
+            batch.c.last_id <= window.last_id,
+        )
+        .order_by(batch_state.c.batch_id)
+        .with_for_update(of=batch_state, skip_locked=True)
+    )
+    for row in connection.execute(dead).all():
+        dead_batch = batch_from_row(row)
+        planned = planned_ids(connection, dead_batch)
+        halves = _halve(dead_batch, planned_items(table, dead_batch, planned), planned)
+        if halves is not None:
+            lock_planning(connection, row.job_id)
+            return _insert_halves(connection, dead_batch, halves)
+    return None
+
+
+def _halve(
+    parent: Batch, items: Sequence[MetaItem], planned: IdRuns | None
+) -> tuple[SplitRange, SplitRange] | None:
+    return halve(parent, [(item.id, item.weight) for item in items], planned)
+
+
+def _insert_halves(
+    connection: sa.Connection, parent: Batch, halves: tuple[SplitRange, SplitRange]
+) -> tuple[Batch, Batch]:
+    """Replace a batch, whose state the transaction has locked, by its halves.
+
+    The halves have exactly the ids of the batch, so the job's bookmark does not move.
+    """
+    failpoint("bisect.locked")
+    update = sa.update(batch).where(batch.c.id == parent.id)
+    connection.execute(update.values(superseded_at=sa.func.clock_timestamp()))
+    is_parent = batch_state.c.batch_id == parent.id
+    batch_states.set_state(connection, is_parent, BatchState.SUPERSEDED)
+    failpoint("bisect.superseded")
+    first, second = (_insert_half(connection, parent, half) for half in halves)
+    failpoint("bisect.inserted")
+    batch_states.insert_states(connection, batch.c.id.in_([first.id, second.id]))
+    return first, second
+
+
+def bad_items(engine: sa.Engine, job_id: int, table: ItemTable) -> list[BadItem]:
+    """Find the dead batches of one item of a job and its late-arrivals job."""
+    is_dead = batch_state.c.state == BatchState.DEAD
+    bad = []
+    for dead in batch_states.read_statuses(engine, job_with_late_arrivals(job_id), is_dead):
+        items = read_items(engine, table, dead.batch)
+        if len(items) == 1:
+            only, location = items[0], str(items[0].item)
+            bad.append(BadItem(batch=dead.batch, id=only.id, location=location, error=dead.error))
+    return bad
+
+
+def _insert_half(connection: sa.Connection, parent: Batch, half: SplitRange) -> Batch:
+    values: dict[str, Any] = {
+        "first_id": half.id_range.first_id,
+        "last_id": half.id_range.last_id,
+        "weight": half.weight,
+        "item_count": half.count,
+        "item_ids": None if half.item_ids is None else list(half.item_ids),
+        "parent_id": parent.id,
+        "id_runs": None if half.runs is None else [half.runs.firsts, half.runs.lasts],
+    }
+    parent_values = sa.select(
+        batch.c.job_id,
+        batch.c.config,
+        *(sa.cast(sa.literal(value), batch.c[name].type) for name, value in values.items()),
+    ).where(batch.c.id == parent.id)
+    insert = sa.insert(batch).from_select(("job_id", "config", *values), parent_values)
+    batch_id: int = connection.execute(insert.returning(batch.c.id)).scalar_one()
+    return Batch(
+        id=batch_id,
+        job=parent.job,
+        id_range=half.id_range,
+        weight=half.weight,
+        count=half.count,
+        item_ids=half.item_ids,
+    )
+
+
+def _ensure_splittable(connection: sa.Connection, parent: Batch) -> None:
+    query = sa.select(batch_state.c.state).where(batch_state.c.batch_id == parent.id)
+    state = BatchState(connection.execute(query).scalar_one())
+    if state is BatchState.RUNNING:
+        step = "Wait for it to end, or cancel it."
+        raise _indivisible_error(parent, "an attempt on it is running", step)
+    if state in {BatchState.PUBLISHED, BatchState.SUPERSEDED}:
+        raise _indivisible_error(parent, f"it is {state.value} already", "No action is needed.")
+
+
+def _too_few_items_error(parent: Batch, items: Sequence[MetaItem]) -> ConfigurationError:
+    if not items:
+        step = "If its items were deleted on purpose, cancel the batch."
+        return _indivisible_error(parent, "none of its items is left", step)
+    problem = f"it holds one item, {items[0].id} ({items[0].item})"
+    retry = f"batch-pipeline jobs retry {parent.job} --batch {parent.id}"
+    step = f"Repair the item and `{retry}`, or cancel it."
+    return _indivisible_error(parent, problem, step)
+
+
+def _indivisible_error(parent: Batch, problem: str, next_step: str) -> ConfigurationError:
+    failed = f"{parent.job}: batch {parent.label} cannot be split: {problem}."
+    return ConfigurationError(f"{failed} Nothing was changed. {next_step}")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -37,13 +38,9 @@ class SchemaVersions:
         Stores the changes, with the records of `because` that caused them. Locks the job's row, so
         that versions of concurrent attempts form one sequence.
         """
+        widened = partial(RecordSchema.widened, seen=seen, text_source=text_source)
         with transaction(self.engine) as connection:
-            return _insert_version(
-                connection,
-                stream,
-                lambda schema: schema.widened(seen, text_source=text_source),
-                because=because,
-            )
+            return _insert_version(connection, stream, widened, because=because)
 
     def declare(self, stream: str, declared: RecordSchema) -> tuple[int, RecordSchema]:
         """Add a version that includes the declared columns, unless the newest one already does.
@@ -89,14 +86,9 @@ def _insert_version(
         "columns": wider.to_json(),
         "changes": [change.to_json() for change in changes],
     }
-    for change in changes:
-        if change.location is not None:
-            values |= {
-                "item_id": change.item_id,
-                "location": change.location,
-                "line": change.line,
-            }
-            break
+    first = next((change for change in changes if change.location is not None), None)
+    if first is not None:
+        values |= {"item_id": first.item_id, "location": first.location, "line": first.line}
     if declared is not None:
         values["declared"] = declared.to_json()
     connection.execute(sa.insert(schema_version).values(values))
@@ -105,27 +97,19 @@ def _insert_version(
 
 
 def _latest(connection: sa.Connection, stream: str) -> tuple[int, RecordSchema]:
-    query = (
-        sa.select(schema_version.c.version, schema_version.c.columns)
-        .join(job)
-        .where(of_stream(stream))
-        .order_by(schema_version.c.version.desc())
-        .limit(1)
-    )
-    row = connection.execute(query).one_or_none()
-    return (
-        (0, RecordSchema()) if row is None else (row.version, RecordSchema.from_json(row.columns))
-    )
+    row = connection.execute(_newest(stream)).one_or_none()
+    if row is None:
+        return 0, RecordSchema()
+    return row.version, RecordSchema.from_json(row.columns)
 
 
 def _declared(connection: sa.Connection, stream: str) -> RecordSchema | None:
     """Read the newest stored declaration."""
-    query = (
-        sa.select(schema_version.c.declared)
-        .join(job)
-        .where(of_stream(stream), schema_version.c.declared.is_not(None))
-        .order_by(schema_version.c.version.desc())
-        .limit(1)
-    )
-    columns = connection.execute(query).scalar_one_or_none()
-    return None if columns is None else RecordSchema.from_json(columns)
+    query = _newest(stream).where(schema_version.c.declared.is_not(None))
+    row = connection.execute(query).one_or_none()
+    return None if row is None else RecordSchema.from_json(row.declared)
+
+
+def _newest(stream: str) -> sa.Select[Any]:
+    versions = sa.select(schema_version).join(job).where(of_stream(stream))
+    return versions.order_by(schema_version.c.version.desc()).limit(1)

@@ -4,7 +4,7 @@
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -12,8 +12,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from batch_pipeline.inventory import tables
-from batch_pipeline.inventory.batch_states import status_from_row, status_query
-from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.batch_states import batch_from_row, select_statuses, status_query
+from batch_pipeline.inventory.connection import fetch_rows, named_statement, transaction
 from batch_pipeline.inventory.jobs import (
     ALL_IDS,
     check_same_rows,
@@ -23,20 +23,15 @@ from batch_pipeline.inventory.jobs import (
     stream_bookmark,
     stream_job_id,
 )
-from batch_pipeline.inventory.meta_tables.connection import read_one_statement
-from batch_pipeline.inventory.meta_tables.reflected_table import RangeFacts, ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.watermarks import describe_reading
-from batch_pipeline.inventory.planning import (
-    MetaTable,
-    recent_throughput,
-)
+from batch_pipeline.inventory.planning import MetaTable, recent_throughput
 from batch_pipeline.inventory.tables import (
     SCHEMA,
     attempt,
     batch,
     batch_state,
-    bookmark,
     is_any_of,
     item,
     job,
@@ -59,7 +54,7 @@ from batch_pipeline.model.status import (
     UnfinishedBatches,
 )
 
-_FINISHED = (BatchState.PUBLISHED.value, BatchState.SUPERSEDED.value)
+FINISHED = (BatchState.PUBLISHED.value, BatchState.SUPERSEDED.value)
 
 
 def read_job_status(inventory: sa.Engine, terms: JobTerms, source: MetaSource) -> JobStatus:
@@ -77,17 +72,9 @@ def read_job_status(inventory: sa.Engine, terms: JobTerms, source: MetaSource) -
         if row is not None:
             check_same_rows(row, terms)
         job_id = 0 if row is None else row.id
-        counts = (
-            sa.select(batch_state.c.state, sa.func.count().label("batches"))
-            .join(job, job.c.id == batch_state.c.job_id)
-            .where(job_with_late_arrivals(job_id))
-            .group_by(batch_state.c.state)
-        )
-        batches = {BatchState(row.state): row.batches for row in connection.execute(counts)}
-        unfinished = status_query().where(
-            job_with_late_arrivals(job_id), batch_state.c.state.not_in(_FINISHED)
-        )
-        statuses = tuple(status_from_row(row) for row in connection.execute(unfinished))
+        is_its = job_with_late_arrivals(job_id)
+        batches = _count_by_state(connection, is_its)
+        statuses = select_statuses(connection, is_its, batch_state.c.state.not_in(FINISHED))
         is_growing = row is None or row.kind != JobKind.BACKFILL
         unplanned = [gap.ids for gap in gaps(connection, job_id, ALL_IDS)] if is_growing else []
     items, weight = _count_items(source.table, unplanned)
@@ -97,136 +84,82 @@ def read_job_status(inventory: sa.Engine, terms: JobTerms, source: MetaSource) -
         meta_table=terms.meta_table,
         paused=row.paused_reason or "" if row is not None and is_paused else None,
         batches=batches,
-        unfinished=statuses,
+        unfinished=tuple(statuses),
         items_not_planned=items,
         weight_not_planned=weight,
         ceiling=describe_reading(source.read_high_watermark()),
     )
 
 
+def _count_by_state(
+    connection: sa.Connection, condition: sa.ColumnElement[bool]
+) -> dict[BatchState, int]:
+    query = (
+        sa.select(batch_state.c.state, sa.func.count().label("batches"))
+        .join(job, job.c.id == batch_state.c.job_id)
+        .where(condition)
+        .group_by(batch_state.c.state)
+    )
+    return {BatchState(row.state): row.batches for row in connection.execute(query)}
+
+
+def select_totals(
+    connection: sa.Connection, *conditions: sa.ColumnElement[bool], by: Sequence[sa.Column[Any]]
+) -> Sequence[sa.Row[Any]]:
+    """Read the number, items, weight and age in seconds of batches, by state and columns of jobs.
+
+    A job without batches has one row, whose state is None.
+    """
+    seconds = sa.extract("epoch", sa.func.clock_timestamp() - sa.func.min(batch.c.planned_at))
+    query: sa.Select[Any] = (
+        sa.select(
+            *by,
+            batch_state.c.state,
+            sa.func.count(batch.c.id).label("batches"),
+            sa.cast(sa.func.coalesce(sa.func.sum(batch.c.item_count), 0), sa.BigInteger).label(
+                "items"
+            ),
+            sa.func.coalesce(sa.func.sum(batch.c.weight), 0).label("weight"),
+            sa.cast(seconds, sa.Double).label("seconds"),
+        )
+        .select_from(job)
+        .outerjoin(batch_state, batch_state.c.job_id == job.c.id)
+        .outerjoin(batch, batch.c.id == batch_state.c.batch_id)
+        .where(*conditions)
+        .group_by(*by, batch_state.c.state)
+        .order_by(*by, batch_state.c.state)
+    )
+    return connection.execute(query).all()
+
+
 def _count_items(table: ReflectedMetaTable, ranges: list[IdRange]) -> tuple[int, int]:
     """Return the number of items in ranges and their weight, without invalid ones."""
     items = weight = 0
     for ids in ranges:
-        bounds = {"first_id": ids.first_id, "last_id": ids.last_id}
-        with read_one_statement(table.engine) as connection:
-            facts = RangeFacts.of(connection.execute(table.queries.facts, bounds).one())
+        facts = table.facts(ids)
         items, weight = items + facts.count, weight + facts.weight
     return items, weight
 
 
-def tiling(connection: sa.Connection, job_id: int) -> Tiling:
-    """Find planned ids of a job that are in two live batches, or in none.
-
-    Also checks that each late item is in one live batch of the late-arrivals job.
-    """
-    ranges = _ranges(job_id)
-    overlaps = list(connection.execute(_overlaps(ranges)))
-    holes = [
-        *connection.execute(_holes(ranges, job_id)),
-        *_uncovered_ends(connection, ranges, job_id),
-    ]
-    doubled = list(connection.execute(_doubled_items(job_id)).scalars())
-    count = sa.select(sa.func.count()).select_from(ranges)
+def _find_tiling(connection: sa.Connection, job_id: int) -> Tiling:
+    problems: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    values = {"job_id": job_id, "lowest_id": MIN_ID}
+    for kind, first_id, last_id in connection.execute(named_statement("tiling"), values):
+        problems[kind].append((first_id, last_id))
+    [(batches, _)] = problems["range"]
+    overlaps, holes, doubled = problems["overlap"], problems["hole"], problems["doubled"]
+    worst = f"item {doubled[0][0]} is in two late batches" if doubled else None
+    if overlaps or holes:
+        first_id, last_id = max(overlaps or holes, key=lambda ids: ids[1] - ids[0])
+        where = "in two live batches" if overlaps else "planned and in no live batch"
+        worst = f"ids {first_id}..{last_id} are {where}"
     return Tiling(
-        batches=connection.execute(count).scalar_one(),
+        batches=batches,
         overlaps=len(overlaps),
         holes=len(holes),
         doubled_items=len(doubled),
-        worst=_describe_worst(overlaps, holes, doubled),
+        worst=worst,
     )
-
-
-def _ranges(job_id: int) -> sa.Subquery:
-    """Select the live ranges of a job, each with the highest id of the ranges before it."""
-    before = sa.func.max(batch.c.last_id).over(
-        order_by=(batch.c.first_id, batch.c.id), rows=(None, -1)
-    )
-    return (
-        sa.select(batch.c.first_id, batch.c.last_id, before.label("before"))
-        .where(
-            batch.c.job_id == job_id,
-            batch.c.superseded_at.is_(None),
-            batch.c.item_ids.is_(None),
-        )
-        .subquery("ranges")
-    )
-
-
-def _overlaps(ranges: sa.Subquery) -> sa.Select[Any]:
-    return sa.select(ranges.c.first_id, ranges.c.before.label("last_id")).where(
-        ranges.c.first_id <= ranges.c.before
-    )
-
-
-def _holes(ranges: sa.Subquery, job_id: int) -> sa.Select[Any]:
-    """Select the ids between two batches that are planned according to a bookmark."""
-    claimed = sa.exists().where(
-        bookmark.c.job_id == job_id,
-        bookmark.c.first_id < ranges.c.first_id,
-        bookmark.c.last_id > ranges.c.before,
-    )
-    return sa.select(
-        (ranges.c.before + 1).label("first_id"), (ranges.c.first_id - 1).label("last_id")
-    ).where(ranges.c.first_id > ranges.c.before + 1, claimed)
-
-
-def _uncovered_ends(
-    connection: sa.Connection, ranges: sa.Subquery, job_id: int
-) -> list[tuple[int, int]]:
-    """Return the ids at both ends of bookmarks that are in no batch.
-
-    Only the first bookmark may start below its first batch.
-    """
-    inside = sa.and_(
-        ranges.c.first_id >= bookmark.c.first_id, ranges.c.last_id <= bookmark.c.last_id
-    )
-    query = (
-        sa.select(
-            bookmark.c.first_id,
-            bookmark.c.last_id,
-            sa.func.min(ranges.c.first_id).label("lowest"),
-            sa.func.max(ranges.c.last_id).label("highest"),
-        )
-        .select_from(bookmark.outerjoin(ranges, inside))
-        .where(bookmark.c.job_id == job_id)
-        .group_by(bookmark.c.first_id, bookmark.c.last_id)
-    )
-    ends = []
-    for run in connection.execute(query):
-        if run.lowest is None:
-            ends.append((run.first_id, run.last_id))
-            continue
-        if run.first_id not in {MIN_ID, run.lowest}:
-            ends.append((run.first_id, run.lowest - 1))
-        if run.highest != run.last_id:
-            ends.append((run.highest + 1, run.last_id))
-    return ends
-
-
-def _doubled_items(job_id: int) -> sa.Select[Any]:
-    """Select the late items that are in two live batches."""
-    listed = (
-        sa.select(sa.func.unnest(batch.c.item_ids).label("item_id"))
-        .join(job, job.c.id == batch.c.job_id)
-        .where(
-            job.c.parent_id == job_id,
-            job.c.kind == JobKind.LATE,
-            batch.c.superseded_at.is_(None),
-        )
-        .subquery("listed")
-    )
-    return sa.select(listed.c.item_id).group_by(listed.c.item_id).having(sa.func.count() > 1)
-
-
-def _describe_worst(overlaps: list[Any], holes: list[Any], doubled: list[int]) -> str | None:
-    problems: dict[str, list[Any]] = defaultdict(list)
-    problems["ids {0[0]}..{0[1]} are in two live batches"] += overlaps
-    problems["ids {0[0]}..{0[1]} are planned and in no live batch"] += holes
-    for text, ranges in problems.items():
-        if ranges:
-            return text.format(max(ranges, key=lambda ids: ids[1] - ids[0]))
-    return f"item {doubled[0]} is in two late batches" if doubled else None
 
 
 # Assets whose partitions are batches, by the kind of the jobs.
@@ -241,14 +174,9 @@ class StreamStatuses:
 
     def states(self, stream: str) -> Mapping[BatchState, int]:
         """Count the unsplit batches of a stream by state."""
-        query = (
-            sa.select(batch_state.c.state, sa.func.count().label("batches"))
-            .join(job, job.c.id == batch_state.c.job_id)
-            .where(_is_own_job_of(stream), batch_state.c.state != BatchState.SUPERSEDED)
-            .group_by(batch_state.c.state)
-        )
+        is_live = sa.and_(_is_own_job_of(stream), batch_state.c.state != BatchState.SUPERSEDED)
         with transaction(self.engine) as connection:
-            return {BatchState(row.state): row.batches for row in connection.execute(query)}
+            return _count_by_state(connection, is_live)
 
     def status(self, stream: str, table: MetaTable) -> StreamStatus:
         """Return the status of a stream.
@@ -261,9 +189,14 @@ class StreamStatuses:
                 BatchState(row.state): BatchTotals(
                     batches=row.batches, items=int(row.items), size_bytes=int(row.weight)
                 )
-                for row in connection.execute(_totals_by_state(stream))
+                for row in select_totals(
+                    connection,
+                    _is_own_job_of(stream),
+                    batch_state.c.state != BatchState.SUPERSEDED,
+                    by=(),
+                )
             }
-            oldest_row = connection.execute(_oldest_unfinished(stream)).one_or_none()
+            oldest = connection.execute(_oldest_unfinished(stream)).one_or_none()
             planned = stream_bookmark(connection, stream)
         items, weight = table.backlog(planned)
         return StreamStatus(
@@ -271,10 +204,10 @@ class StreamStatuses:
             items_not_planned=items,
             bytes_not_planned=weight,
             not_planned_for=table.oldest_age(planned) if items else None,
-            not_published_for=None if oldest_row is None else oldest_row.age,
+            not_published_for=None if oldest is None else oldest.age,
             oldest_batch=None
-            if oldest_row is None
-            else partition_key(IdRange(first_id=oldest_row.first_id, last_id=oldest_row.last_id)),
+            if oldest is None
+            else partition_key(IdRange(first_id=oldest.first_id, last_id=oldest.last_id)),
             bookmark=planned,
             ceiling=table.high_watermark(),
         )
@@ -295,7 +228,6 @@ class StreamStatuses:
                 batch_state.c.state.in_([BatchState.FAILED.value, BatchState.DEAD.value]),
                 attempt.c.finished_at < since,
             )
-            .order_by(None)
             .order_by(attempt.c.finished_at)
             .limit(1)
         )
@@ -305,13 +237,11 @@ class StreamStatuses:
         with transaction(self.engine) as connection:
             row = connection.execute(query).one_or_none()
             reasons = [reason or "" for reason in connection.execute(paused).scalars()]
-        is_paused = reasons[0] if reasons else None
+        reason = reasons[0] if reasons else None
         if row is None:
-            return Stuck(paused=is_paused)
-        first = status_from_row(row)
-        return Stuck(
-            batches=row.batches, first=first.batch.label, error=first.error, paused=is_paused
-        )
+            return Stuck(paused=reason)
+        first = batch_from_row(row).label
+        return Stuck(batches=row.batches, first=first, error=row.error, paused=reason)
 
     def tiling(self, stream: str) -> Tiling:
         """Check that the live ranges of a stream cover its bookmarks without overlap.
@@ -320,13 +250,13 @@ class StreamStatuses:
         """
         with transaction(self.engine) as connection:
             job_id = stream_job_id(connection, stream)
-            return Tiling() if job_id is None else tiling(connection, job_id)
+            return Tiling() if job_id is None else _find_tiling(connection, job_id)
 
 
 def many_partitions(
-    connection: sa.Connection, job_progress: sa.ColumnElement[bool]
+    connection: sa.Connection, condition: sa.ColumnElement[bool]
 ) -> list[ManyPartitions]:
-    """Return the assets that have too many partitions, of the jobs selected by `of_jobs`.
+    """Return the assets that have too many partitions, of the jobs that a condition selects.
 
     Scans `batch_state` once; its rows are small.
     """
@@ -334,7 +264,7 @@ def many_partitions(
         sa.select(job.c.stream, job.c.kind, sa.func.count().label("partitions"))
         .join(batch_state, batch_state.c.job_id == job.c.id)
         .where(
-            job_progress,
+            condition,
             job.c.stream.is_not(None),
             job.c.kind.in_(_PARTITIONED),
             batch_state.c.state != BatchState.SUPERSEDED,
@@ -356,21 +286,6 @@ def many_partitions(
 def _is_own_job_of(stream: str) -> sa.ColumnElement[bool]:
     kinds = [JobKind.INCREMENTAL.value, JobKind.LATE.value]
     return sa.and_(job.c.stream == stream, job.c.kind.in_(kinds))
-
-
-def _totals_by_state(stream: str) -> sa.Select[Any]:
-    return (
-        sa.select(
-            batch_state.c.state,
-            sa.func.count().label("batches"),
-            sa.func.sum(batch.c.item_count).label("items"),
-            sa.func.sum(batch.c.weight).label("weight"),
-        )
-        .join(job, job.c.id == batch_state.c.job_id)
-        .join(batch, batch.c.id == batch_state.c.batch_id)
-        .where(_is_own_job_of(stream), batch_state.c.state != BatchState.SUPERSEDED)
-        .group_by(batch_state.c.state)
-    )
 
 
 def _oldest_unfinished(stream: str) -> sa.Select[Any]:
@@ -395,28 +310,9 @@ _REMAINING_STATES = {
 
 def job_progress(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> list[Progress]:
     """Return the progress of the selected jobs, oldest first."""
-    query = (
-        sa.select(
-            job.c.id,
-            job.c.name,
-            job.c.stream,
-            job.c.parent_id,
-            batch_state.c.state,
-            sa.func.count(batch.c.id).label("batches"),
-            sa.cast(sa.func.coalesce(sa.func.sum(batch.c.item_count), 0), sa.BigInteger).label(
-                "items"
-            ),
-            sa.func.coalesce(sa.func.sum(batch.c.weight), 0).label("weight"),
-        )
-        .select_from(job)
-        .outerjoin(batch_state, batch_state.c.job_id == job.c.id)
-        .outerjoin(batch, batch.c.id == batch_state.c.batch_id)
-        .where(condition)
-        .group_by(job.c.id, batch_state.c.state)
-        .order_by(job.c.id, batch_state.c.state)
-    )
+    by = (job.c.id, job.c.name, job.c.stream, job.c.parent_id)
     groups: dict[int, list[sa.Row[Any]]] = defaultdict(list)
-    for row in connection.execute(query):
+    for row in select_totals(connection, condition, by=by):
         groups[row.id].append(row)
     return [_progress(connection, rows) for rows in groups.values()]
 
@@ -451,11 +347,8 @@ def _remaining(
         return None
     running = by_state.get(BatchState.RUNNING)
     workers = 1 if running is None else running.batches
-    batches, weight = (
-        sum(row.batches for row in remaining),
-        int(sum(row.weight for row in remaining)),
-    )
-    return timedelta(seconds=throughput.seconds(batches, weight) / workers)
+    batches, weight = sum(row.batches for row in remaining), sum(row.weight for row in remaining)
+    return timedelta(seconds=throughput.seconds(batches, int(weight)) / workers)
 
 
 _MAX_ATTEMPTS = 5_000
@@ -482,36 +375,24 @@ class WorkCounts:
 
     def unfinished(self, streams: Collection[str]) -> list[UnfinishedBatches]:
         """Count the unfinished batches of streams by kind of job and state."""
-        age = sa.func.extract("epoch", sa.func.clock_timestamp() - sa.func.min(batch.c.planned_at))
-        query = (
-            sa.select(
-                job.c.stream,
-                job.c.kind,
-                batch_state.c.state,
-                sa.func.count().label("batches"),
-                sa.func.sum(batch.c.item_count).label("items"),
-                sa.func.sum(batch.c.weight).label("weight"),
-                sa.cast(age, sa.Double).label("seconds"),
-            )
-            .select_from(batch_state)
-            .join(batch, batch.c.id == batch_state.c.batch_id)
-            .join(job, job.c.id == batch_state.c.job_id)
-            .where(sa.or_(sa.text(tables.UNFINISHED), _is_running), job.c.stream.in_(streams))
-            .group_by(job.c.stream, job.c.kind, batch_state.c.state)
-        )
+        is_unfinished = sa.or_(sa.text(tables.UNFINISHED), _is_running)
+        of_streams = job.c.stream.in_(streams)
         with transaction(self.engine) as connection:
-            return [
-                UnfinishedBatches(
-                    stream=row.stream,
-                    kind=JobKind(row.kind),
-                    state=BatchState(row.state),
-                    batches=row.batches,
-                    items=int(row.items),
-                    weight=int(row.weight),
-                    oldest_seconds=row.seconds,
-                )
-                for row in connection.execute(query)
-            ]
+            rows = select_totals(
+                connection, is_unfinished, of_streams, by=(job.c.stream, job.c.kind)
+            )
+        return [
+            UnfinishedBatches(
+                stream=row.stream,
+                kind=JobKind(row.kind),
+                state=BatchState(row.state),
+                batches=row.batches,
+                items=row.items,
+                weight=int(row.weight),
+                oldest_seconds=row.seconds,
+            )
+            for row in rows
+        ]
 
     def published(self, streams: Collection[str]) -> Mapping[tuple[str, JobKind], int]:
         """Count the generations that jobs of streams have published."""
@@ -520,8 +401,7 @@ class WorkCounts:
             .where(job.c.stream.in_(streams))
             .group_by(job.c.stream, job.c.kind)
         )
-        with transaction(self.engine) as connection:
-            rows = connection.execute(query).all()
+        rows = fetch_rows(self.engine, query)
         return {(row.stream, JobKind(row.kind)): int(row.number) for row in rows}
 
     def not_planned(self, table: MetaTable) -> NotPlanned:
@@ -540,9 +420,8 @@ class WorkCounts:
     def start_cursor(self) -> AttemptCursor:
         """Return a cursor that skips the attempts that have already ended."""
         with transaction(self.engine) as connection:
-            highest = connection.execute(
-                sa.select(sa.func.coalesce(sa.func.max(attempt.c.id), 0))
-            ).scalar_one()
+            newest = sa.select(sa.func.coalesce(sa.func.max(attempt.c.id), 0))
+            highest = connection.execute(newest).scalar_one()
             recent = sa.select(attempt.c.id).where(attempt.c.id > highest - _ID_OVERLAP)
             running = sa.select(attempt.c.id).where(attempt.c.status == AttemptStatus.RUNNING)
             are_running = set(connection.execute(running).scalars())
@@ -567,20 +446,13 @@ class WorkCounts:
         )
         with transaction(self.engine) as connection:
             statuses = {row.id: row.status for row in connection.execute(query)}
-            running = {
-                attempt_id
-                for attempt_id, status in statuses.items()
-                if status == AttemptStatus.RUNNING
-            }
+            running = {number for number in statuses if statuses[number] == AttemptStatus.RUNNING}
             new = statuses.keys() - running
             rows = connection.execute(_ended_query(new)).all() if new else []
         cursor.highest = max(cursor.highest, *statuses) if statuses else cursor.highest
+        oldest = cursor.highest - _ID_OVERLAP
         cursor.running = running
-        cursor.ended = {
-            attempt_id
-            for attempt_id in cursor.ended | new
-            if attempt_id > cursor.highest - _ID_OVERLAP
-        }
+        cursor.ended = {number for number in cursor.ended | new if number > oldest}
         return [_ended(row) for row in rows if row.stream in streams]
 
 

@@ -93,10 +93,19 @@ class Registered:
     several items.
     """
 
-    found: int
-    new_items: int
+    found: int = 0
+    new_items: int = 0
     changed: tuple[str, ...] = ()
     accepted: int = 0
+
+    def plus(self, other: "Registered") -> "Registered":
+        """Return the sum of both."""
+        return Registered(
+            found=self.found + other.found,
+            new_items=self.new_items + other.new_items,
+            changed=self.changed + other.changed,
+            accepted=self.accepted + other.accepted,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

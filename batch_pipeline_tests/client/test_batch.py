@@ -10,8 +10,8 @@ import pytest
 
 from batch_pipeline import Batch, acquire_batches, client
 from batch_pipeline.client.session import SESSIONS
+from batch_pipeline.inventory.attempts import Heartbeat
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.heartbeat import Heartbeat
 from batch_pipeline.model.errors import (
     BatchReleasedError,
     ConfigurationError,

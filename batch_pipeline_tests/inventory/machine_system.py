@@ -14,9 +14,9 @@ from batch_pipeline.inventory.acquire import AcquireRequest, _key
 from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.registered_table import ItemTable, read_items
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.watermarks import StoredCandidates, choose_watermark
-from batch_pipeline.inventory.splitting import ItemTable, read_items
 from batch_pipeline.model.batch import Attempt, Batch
 from batch_pipeline.model.filter import Condition, Filter, Operator
 from batch_pipeline.model.id_range import IdRange

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from batch_pipeline.inventory import late_arrivals
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.splitting import split_batch
+from batch_pipeline.inventory.planning import split_batch
 from batch_pipeline.model.audit import Audit
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline.model.filter import Condition, Operator

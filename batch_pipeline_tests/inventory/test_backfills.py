@@ -23,7 +23,16 @@ from batch_pipeline_tests.concurrency import run_python, together
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.pipeline.attempt_fixture import Scene
-from batch_pipeline_tests.seeds import ORDER_ID, claimed, execute, plan, publish, query, register
+from batch_pipeline_tests.seeds import (
+    ORDER_ID,
+    claimed,
+    execute,
+    plan,
+    publish,
+    query,
+    register,
+    unplanned,
+)
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 TABLES = ("job", "bookmark", "batch", "batch_state", "attempt")
@@ -174,7 +183,7 @@ def test_two_backfills_do_not_disturb_the_incremental_job(database: Database) ->
     assert sent[: len(manifests)] == manifests
     later = [(one.batch.job, number) for number, one in sent[len(manifests) :]]
     assert later == [(f"orders.{name}", n) for name in ("one", "two") for n in (1, 2)]
-    assert database.batches.backlog(table) == (0, 0)
+    assert unplanned(database, table) == (0, 0)
     register(database, 3, first=21)
     assert [str(one.id_range) for one in plan(database, limits())] == ["21..23"]
     check_invariants(database)
@@ -295,25 +304,17 @@ def test_backfill_by_a_name_unfit_for_files_is_refused(name: str) -> None:
         request(name=name)
 
 
-def test_backfill_killed_before_commit_leaves_nothing(
-    database: Database, database_url: str
+@pytest.mark.parametrize(("point", "done"), [("before_commit", 0), ("after_commit", 7)])
+def test_backfill_killed_is_there_as_a_whole_or_not_at_all(
+    database: Database, database_url: str, point: str, done: int
 ) -> None:
-    """Expect all rows as they were, and the whole plan from the next planner."""
     table = orders(database, 100)
     before = counts(database)
-    assert run_python(BACKFILL, database_url, failpoints="backfill.before_commit=kill") == -9
-    assert counts(database) == before
-    assert database.backfills.plan(request(ids=window(20, 80)), table).items == 61
-
-
-def test_backfill_killed_after_commit_is_there_as_a_whole(
-    database: Database, database_url: str
-) -> None:
-    """Expect every batch, and nothing left to plan."""
-    table = orders(database, 100)
-    assert run_python(BACKFILL, database_url, failpoints="backfill.after_commit=kill") == -9
+    assert run_python(BACKFILL, database_url, failpoints=f"backfill.{point}=kill") == -9
+    assert (counts(database) == before) == (not done)
+    again = database.backfills.plan(request(ids=window(20, 80)), table)
+    assert again.items == (0 if done else 61)
     assert len(batches(database)) == 7
-    assert database.backfills.plan(request(ids=window(20, 80)), table) == Planned()
 
 
 def test_backfill_by_two_at_once_is_planned_once(database: Database, rival: Database) -> None:

@@ -28,7 +28,7 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline_tests.concurrency import eventually
 from batch_pipeline_tests.factories import NOON, found_file, limits
-from batch_pipeline_tests.seeds import execute, plan, query, register
+from batch_pipeline_tests.seeds import execute, plan, query, register, unplanned
 
 SECRET = "s3cr3t-w0rd"  # noqa: S105 - what must not be seen
 
@@ -171,13 +171,13 @@ def test_role_that_may_only_read_is_told_so(
     execute(database, f"GRANT USAGE ON SCHEMA batch_pipeline TO {role}")
     execute(database, f"GRANT SELECT ON ALL TABLES IN SCHEMA batch_pipeline TO {role}")
     reader = open_database(_as(role, SECRET, database_url), migrated=False)
-    assert reader.batches.backlog(reader.meta_table("orders")) == (1, 10)
+    assert unplanned(reader, reader.meta_table("orders")) == (1, 10)
     with pytest.raises(PermissionDeniedError, match="permission denied for table item"):
         reader.meta_table("orders").register([found_file(2)], accept_changed=False)
     with pytest.raises(PermissionDeniedError):
         plan(reader, limits())
     reader.close()
-    assert database.batches.backlog(database.meta_table("orders")) == (1, 10)
+    assert unplanned(database, database.meta_table("orders")) == (1, 10)
 
 
 def test_server_that_only_reads_is_told_as_a_missing_right(
@@ -223,7 +223,7 @@ def test_pooled_connection_cut_while_idle_is_replaced_unnoticed(
         "WHERE datname = current_database() AND pid <> pg_backend_pid()",
     )
     register(database, 2)
-    assert database.batches.backlog(database.meta_table("orders")) == (2, 20)
+    assert unplanned(database, database.meta_table("orders")) == (2, 20)
 
 
 def test_other_database_errors_leave_as_they_are(database: Database) -> None:

@@ -204,32 +204,22 @@ def test_home_that_is_a_file_is_refused(tmp_path: Path) -> None:
     assert f"PostgreSQL in {tmp_path / 'home' / 'postgres'} did not start" in str(caught.value)
 
 
-def test_data_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    """Expect a domain error, and the file to be left as it is."""
-    (tmp_path / "postgres").write_text("mine")
-    with pytest.raises(ConfigurationError, match="did not start"):
-        embedded_server.ensure_running(tmp_path / "postgres")
-    embedded_server.release(tmp_path / "postgres")
-    assert (tmp_path / "postgres").read_text() == "mine"
-
-
-def test_data_folder_with_somebodys_files_is_refused_and_left_alone(tmp_path: Path) -> None:
-    """Expect files that are no PostgreSQL data to survive, as the message promises."""
-    data = tmp_path / "postgres"
-    data.mkdir()
-    (data / "thesis.txt").write_text("three years of work")
-    with pytest.raises(ConfigurationError, match="not empty"):
+@pytest.mark.parametrize(
+    ("file", "text", "reason"),
+    [
+        ("postgres", "mine", "did not start"),
+        ("postgres/thesis.txt", "three years of work", "not empty"),
+        ("postgres/PG_VERSION", "9.6\n", "did not start"),
+    ],
+)
+def test_data_folder_that_is_unfit_is_refused_and_left_alone(
+    tmp_path: Path, file: str, text: str, reason: str
+) -> None:
+    data, content = tmp_path / "postgres", tmp_path / file
+    if content != data:
+        data.mkdir(mode=0o700)
+    content.write_text(text)
+    with pytest.raises(ConfigurationError, match=reason):
         embedded_server.ensure_running(data)
     embedded_server.release(data)
-    assert (data / "thesis.txt").read_text() == "three years of work"
-
-
-def test_broken_data_folder_is_refused_with_the_servers_reason(tmp_path: Path) -> None:
-    """Expect a data folder of another version to be named as such and left alone."""
-    data = tmp_path / "postgres"
-    data.mkdir(mode=0o700)
-    (data / "PG_VERSION").write_text("9.6\n")
-    with pytest.raises(ConfigurationError, match="did not start"):
-        embedded_server.ensure_running(data)
-    embedded_server.release(data)
-    assert (data / "PG_VERSION").read_text() == "9.6\n"
+    assert content.read_text() == text

@@ -17,7 +17,7 @@ from batch_pipeline.model.id_range import MAX_ID
 from batch_pipeline.model.planning import Limits
 from batch_pipeline_tests.concurrency import run_python, together
 from batch_pipeline_tests.factories import found_file, limits
-from batch_pipeline_tests.seeds import execute, plan, query, register
+from batch_pipeline_tests.seeds import execute, plan, query, register, unplanned
 
 PLAN = """
 import sys
@@ -130,7 +130,7 @@ def test_plan_killed_before_commit_leaves_everything_as_it_was(
     register(database, 25)
     assert run_python(PLAN, database_url, failpoints="plan.before_commit=kill") == -9
     assert _stored(database) == []
-    assert database.batches.backlog(database.meta_table("orders")) == (25, 250)
+    assert unplanned(database, database.meta_table("orders")) == (25, 250)
     planned = plan(database, limits(max_weight=60))
     assert _ranges(planned) == ["1..6", "7..12", "13..18", "19..24", "25..25"]
 
@@ -140,7 +140,7 @@ def test_plan_killed_after_commit_has_planned_all(database: Database, database_u
     register(database, 25)
     assert run_python(PLAN, database_url, failpoints="plan.after_commit=kill") == -9
     assert _ranges(_stored(database)) == ["1..6", "7..12", "13..18", "19..24", "25..25"]
-    assert database.batches.backlog(database.meta_table("orders")) == (0, 0)
+    assert unplanned(database, database.meta_table("orders")) == (0, 0)
 
 
 @pytest.mark.guarantee("G1", "G2")
@@ -220,7 +220,7 @@ def test_plan_light_rest_is_held_back(database: Database, waiting_limits: Limits
     planned = plan(database, waiting_limits, drain=False)
     assert _ranges(planned) == ["1..5"]
     assert plan(database, waiting_limits, drain=False) == []
-    assert database.batches.backlog(database.meta_table("orders")) == (3, 30)
+    assert unplanned(database, database.meta_table("orders")) == (3, 30)
 
 
 def test_plan_light_rest_is_taken_by_draining(database: Database, waiting_limits: Limits) -> None:

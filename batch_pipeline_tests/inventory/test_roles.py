@@ -10,8 +10,7 @@ import sqlalchemy as sa
 from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.connection import transaction
 from batch_pipeline.inventory.database import Database, open_database
-from batch_pipeline.inventory.meta_tables.cutting import all_cuts
-from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable, all_cuts
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.watermarks import (
     Candidates,
@@ -38,6 +37,7 @@ from batch_pipeline_tests.seeds import (
     publish,
     query,
     register,
+    unplanned,
 )
 
 TABLES = sorted(metadata.tables.values(), key=lambda table: table.name)
@@ -203,7 +203,7 @@ def test_reader_reads_every_table_and_the_view(scene: Scene) -> None:
     assert reader.manifests.of_batch(scene.published) is not None
     assert len(reader.history.of_item(scene.published, 1)) == 1
     assert reader.schemas.latest("orders")[0] == 1
-    assert reader.batches.backlog(reader.meta_table("orders")) == (1, 10)
+    assert unplanned(reader, reader.meta_table("orders")) == (1, 10)
     assert [report.publish_count for report in reader.jobs.jobs()] == [1]
 
 

@@ -9,9 +9,10 @@ import pytest
 from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.registered_table import read_items
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.watermarks import choose_watermark
-from batch_pipeline.inventory.splitting import read_items, split_batch
+from batch_pipeline.inventory.planning import split_batch
 from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
 from batch_pipeline.model.errors import BatchSupersededError, ConfigurationError
 from batch_pipeline.model.id_range import IdRange

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from batch_pipeline import acquire_batch
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.garbage import mark_loaded
 from batch_pipeline.model.checks import Check
 from batch_pipeline.model.errors import FilesRemovedError, GarbageLeftError
 from batch_pipeline.model.garbage import Reason, StoredFile
@@ -268,13 +268,17 @@ def test_asking_for_a_load_while_files_are_marked_waits_and_is_refused(
     scene.age()
     [(attempt_id,)] = query(scene.database, "SELECT id FROM batch_pipeline.attempt")
     with ThreadPoolExecutor(1) as threads:
-        with scene.database.engine.begin() as connection:
-            marked = mark_loaded(connection, [attempt_id], ["warehouse"])
-            asking = threads.submit(rival.loads.void, "orders", "warehouse", [FIRST])
+        asked = []
+
+        def void_beside(_connection: sa.Connection) -> None:
+            asked.append(threads.submit(rival.loads.void, "orders", "warehouse", [FIRST]))
             while not somebody_waits(scene.database):
-                assert not asking.done()
+                assert not asked[0].done()
+
+        sa.event.listen(scene.database.engine, "commit", void_beside, once=True)
+        marked = scene.database.stored_attempts.mark_loaded([attempt_id], ["warehouse"])
         assert marked == {attempt_id}
-        assert isinstance(asking.exception(), FilesRemovedError)
+        assert isinstance(asked[0].exception(), FilesRemovedError)
 
 
 def test_loaded_generation_that_a_chained_job_has_not_read_stays(

@@ -17,7 +17,6 @@ from sqlalchemy import exc
 from batch_pipeline.inventory.meta_tables.connection import database_label, read_transaction
 from batch_pipeline.model.errors import (
     InvalidValueError,
-    MetaTableError,
     UnknownMetaTableError,
     missing_column,
     unfit_column,
@@ -107,9 +106,8 @@ def find_table(engine: sa.Engine, name: str) -> CatalogueEntry:
             tables, views = inspector.get_table_names(schema), _view_names(inspector, schema)
             match = table_part.find([*tables, *views])
             if match is not None:
-                return _read_entry(
-                    connection, inspector, schema, match, is_view=match not in tables
-                )
+                is_view = match not in tables
+                return _read_entry(connection, inspector, schema, match, is_view=is_view)
             qualified = [f"{schema}.{table}" for table in (*tables, *views)]
             searched_names += qualified if schema_part else [*tables, *views]
     searched = name if schema_part else table_part.text
@@ -142,11 +140,6 @@ def _view_names(inspector: sa.Inspector, schema: str) -> list[str]:
 def _read_entry(
     connection: sa.Connection, inspector: sa.Inspector, schema: str, name: str, *, is_view: bool
 ) -> CatalogueEntry:
-    reflected = inspector.get_columns(name, schema)
-    columns = (
-        sa.Column(column["name"], column["type"], nullable=column["nullable"])
-        for column in reflected
-    )
     primary_key: tuple[str, ...] = ()
     unique_keys: list[tuple[str, ...]] = []
     if not is_view:
@@ -163,7 +156,10 @@ def _read_entry(
         name=name,
         is_view=is_view,
         is_partitioned=_is_partitioned(connection, schema, name),
-        columns=tuple(columns),
+        columns=tuple(
+            sa.Column(column["name"], column["type"], nullable=column["nullable"])
+            for column in inspector.get_columns(name, schema)
+        ),
         primary_key=primary_key,
         unique_keys=tuple(unique_keys),
     )
@@ -214,10 +210,10 @@ def resolve_columns(
         item=_resolve_column(entry, roles.item, "item"),
         weight=None if roles.weight is None else _resolve_column(entry, roles.weight, "weight"),
     )
-    for name in () if where is None else where.columns:
-        if name not in {column.name for column in entry.columns}:
-            raise _missing_column(entry, name, "filter")
     by_name = {column.name: column for column in entry.columns}
+    for name in () if where is None else where.columns:
+        if name not in by_name:
+            raise missing_column(entry.canonical_name, name, "filter", tuple(by_name))
     if not _is_integer(by_name[resolved.uid].type, dialect):
         problem = f"its type is {by_name[resolved.uid].type!r}, and ids must be integers"
         step = "Name an integer column that grows with every row."
@@ -226,21 +222,16 @@ def resolve_columns(
         problem = f"its type is {by_name[resolved.weight].type!r}, and weights must be numbers"
         step = "Name a column of numbers, or a view that casts it to one."
         raise unfit_column(entry.canonical_name, resolved.weight, "weight", problem, step)
-    return resolved, _check_unique(
-        entry, resolved.uid, nullable=bool(by_name[resolved.uid].nullable)
-    )
+    is_nullable = bool(by_name[resolved.uid].nullable)
+    return resolved, _check_unique(entry, resolved.uid, nullable=is_nullable)
 
 
 def _resolve_column(entry: CatalogueEntry, name: str, role: str) -> str:
-    column_name = NamePart(name, quoted=False).find(column.name for column in entry.columns)
-    if column_name is None:
-        raise _missing_column(entry, name, role)
-    return column_name
-
-
-def _missing_column(entry: CatalogueEntry, name: str, role: str) -> MetaTableError:
     columns = tuple(column.name for column in entry.columns)
-    return missing_column(entry.canonical_name, name, role, columns)
+    column_name = NamePart(name, quoted=False).find(columns)
+    if column_name is None:
+        raise missing_column(entry.canonical_name, name, role, columns)
+    return column_name
 
 
 def _is_integer(type_: sa.types.TypeEngine[Any], dialect: str) -> bool:

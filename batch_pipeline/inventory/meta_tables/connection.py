@@ -32,7 +32,6 @@ from batch_pipeline.model.errors import (
 from batch_pipeline.model.job import INVENTORY, DatabaseIdentity
 
 _CONNECT_SECONDS = 5
-_APPLICATION = "batch-pipeline"
 _SERVER_OPTIONS = "-c lock_timeout=5s -c default_transaction_read_only=on"
 
 
@@ -97,10 +96,7 @@ def _engine_options(url: sa.URL) -> dict[str, Any]:
     pool_options: dict[str, Any] = {"pool_size": 4, "max_overflow": 12}
     if kind == "postgresql":
         url_options = url.query.get("options", "")
-        defaults = {
-            "connect_timeout": _CONNECT_SECONDS,
-            "application_name": _APPLICATION,
-        }
+        defaults = {"connect_timeout": _CONNECT_SECONDS, "application_name": "batch-pipeline"}
         arguments = {name: value for name, value in defaults.items() if name not in url.query}
         given = [url_options] if isinstance(url_options, str) else url_options
         options = " ".join([_SERVER_OPTIONS, *given]).strip()
@@ -111,10 +107,9 @@ def _engine_options(url: sa.URL) -> dict[str, Any]:
 
 
 def _invalid_url(setting: str, problem: str, step: str = "") -> SettingError:
-    expected = (
-        "Write it as postgresql://user:password@host:5432/database, special characters %-encoded."
-    )
-    return SettingError(setting, "its value is not shown", problem, step or expected)
+    form = "postgresql://user:password@host:5432/database"
+    step = step or f"Write it as {form}, special characters %-encoded."
+    return SettingError(setting, "its value is not shown", problem, step)
 
 
 # By SQLSTATE on Postgres, by error number on MySQL and MariaDB, by text on SQLite.
@@ -265,28 +260,21 @@ def database_identity(meta: sa.Engine, inventory: sa.Engine) -> DatabaseIdentity
     """
     if meta is inventory:
         return INVENTORY
-    if meta.dialect.name != "postgresql":
-        with read_transaction(meta) as connection:
-            return _identity(connection, meta)
+    kind, label = meta.dialect.name, database_label(meta)
     with read_transaction(meta) as connection:
-        identity = _postgres_identity(connection, database_label(meta))
+        if kind in {"mysql", "mariadb"}:
+            return _mysql_identity(connection, meta)
+        if kind == "sqlite":
+            return _sqlite_identity(connection)
+        if kind != "postgresql":
+            return DatabaseIdentity(kind=kind, shown=f"{kind} {label}", database=label)
+        identity = _postgres_identity(connection, label)
     with transaction(inventory) as connection:
         own_identity = _postgres_identity(connection, "")
     # A standby of the inventory's server has the same identity, although it shares no locks.
     if identity.servers and own_identity.servers:
         return INVENTORY if identity.is_same(own_identity) else identity
     return INVENTORY if is_same_database(inventory, meta) else identity
-
-
-def _identity(connection: sa.Connection, engine: sa.Engine) -> DatabaseIdentity:
-    kind = engine.dialect.name
-    if kind in {"mysql", "mariadb"}:
-        return _mysql_identity(connection, engine)
-    if kind == "sqlite":
-        return _sqlite_identity(connection)
-    return DatabaseIdentity(
-        kind=kind, shown=f"{kind} {database_label(engine)}", database=database_label(engine)
-    )
 
 
 def _postgres_identity(connection: sa.Connection, address: str) -> DatabaseIdentity:

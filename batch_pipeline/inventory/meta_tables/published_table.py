@@ -10,12 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from batch_pipeline.inventory.connection import transaction
-from batch_pipeline.inventory.meta_tables.catalogue import (
-    MetaColumns,
-    find_table,
-    parse_name,
-    resolve_columns,
-)
+from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns, parse_name
 from batch_pipeline.inventory.meta_tables.connection import database_label, read_one_statement
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource, MetaSources, SourceTerms
@@ -116,34 +111,6 @@ class PublishedTable(ReflectedMetaTable):
     upstream: Upstream
     job_exists: bool
 
-    @classmethod
-    def of(
-        cls, engine: sa.Engine, terms: SourceTerms, upstream: Upstream, *, job_exists: bool
-    ) -> "PublishedTable":
-        """Open the published batches of a job and check the columns.
-
-        Raises:
-            MetaTableError: a column cannot have its role, or the view cannot be read.
-            MetaUnreachableError: the database does not answer.
-        """
-        entry = find_table(engine, PUBLISHED)
-        columns, _ = resolve_columns(entry, terms.columns, terms.where, engine.dialect.name)
-        table = cls(
-            engine=engine,
-            table=sa.Table(entry.name, sa.MetaData(), *entry.columns, schema=entry.schema),
-            canonical_name=PUBLISHED,
-            is_view=True,
-            columns=columns,
-            where=terms.where,
-            on_bad_weight=terms.on_bad_weight,
-            notes=(),  # publish numbers are unique within a job
-            database=INVENTORY,
-            upstream=upstream,
-            job_exists=job_exists,
-        )
-        table._probe()
-        return table
-
     def lowest_id(self) -> int | None:
         """Return the first publish number; None if nothing is published."""
         return None if self.highest_id() is None else 1
@@ -214,8 +181,16 @@ class PublishedSources(MetaSources):
                 known = sa.select(job.c.name).distinct().order_by(job.c.name)
                 names = ", ".join(connection.execute(known).scalars()) or "none"
                 self._warn(f"{reader}: there is no job {upstream} yet to read from (jobs: {names})")
-        return PublishedTable.of(
-            self._engine, terms, resolved or upstream, job_exists=resolved is not None
+        return PublishedTable.open(
+            self._engine,
+            PUBLISHED,
+            terms.columns,
+            terms.where,
+            terms.on_bad_weight,
+            notes=(),  # publish numbers are unique within a job
+            database=INVENTORY,
+            upstream=resolved or upstream,
+            job_exists=resolved is not None,
         )
 
     def canonical_name(self, name: str) -> str:
@@ -223,9 +198,8 @@ class PublishedSources(MetaSources):
         return PUBLISHED
 
     def _forget(self, terms: SourceTerms) -> None:
-        with (
-            self._opening
-        ):  # A job was created. The table is unchanged, so its connections stay open.
+        # A job was created. The table is unchanged, so its connections stay open.
+        with self._opening:
             self._opened.pop(terms.key, None)
 
     def _open(self, terms: SourceTerms) -> MetaSource:

@@ -5,9 +5,11 @@ database. Every method opens its own short transaction on the meta table's engin
 inventory.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from importlib import resources
+from typing import Any, Self
 
 import psycopg
 import sqlalchemy as sa
@@ -20,12 +22,15 @@ from batch_pipeline.model.errors import (
     BadWeightError,
     InvalidValueError,
     MetaTableError,
+    missing_column,
     unfit_column,
 )
 from batch_pipeline.model.filter import Filter
-from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange, IdRuns
+from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange, IdRuns, unless_full
 from batch_pipeline.model.job import DatabaseIdentity, TableIdentity
 from batch_pipeline.model.planning import Cut, Limits, cut
+
+log = logging.getLogger(__name__)
 
 _PRIME = 2**31 - 1
 _FIRST_TOO_LARGE = sa.literal(2.0**63, sa.Double)
@@ -33,18 +38,22 @@ _FIRST_TOO_LARGE = sa.literal(2.0**63, sa.Double)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeFacts:
-    """The number of rows of an id range, their weight, and a hash of the set of their ids."""
+    """The number of rows of an id range, their weight, and a hash of the set of their ids.
+
+    `bad_id` is the lowest id of a row with a rejected weight, which counts as 0.
+    """
 
     count: int
     weight: int
     fingerprint: int
+    bad_id: int | None = None
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> "RangeFacts":
-        """Return the facts of a row of `summary_query` without a bad weight."""
-        count, upper, lower, hashed, _ = row
+        """Return the facts of a row of `_summary_query`."""
+        count, upper, lower, hashed, bad_id = row
         weight = (int(upper or 0) << 32) + int(lower or 0)
-        return cls(count=count, weight=weight, fingerprint=int(hashed or 0))
+        return cls(count=count, weight=weight, fingerprint=int(hashed or 0), bad_id=bad_id)
 
 
 def weight_expression(
@@ -71,9 +80,7 @@ def weight_expression(
         whole = sa.cast(sa.func.ceil(column), sa.BigInteger)
     elif not is_integer or dialect != "postgresql":
         bad = sa.or_(bad, column > sa.literal(MAX_ID, sa.BigInteger))
-    if (
-        dialect == "sqlite" and is_integer
-    ):  # in SQLite the type of a value can differ from the column's
+    if dialect == "sqlite" and is_integer:  # a value can have another type than the column
         bad = sa.or_(bad, sa.func.typeof(column) != "integer")
     counted = sa.null() if on_bad_weight is None else sa.literal(on_bad_weight, sa.BigInteger)
     return sa.case((bad, counted), else_=whole).label("weight")
@@ -89,7 +96,6 @@ class BatchQueries:
     cut: sa.Select[Any]
     first_cut: sa.Select[Any]
     items: sa.Select[Any]
-    ids: sa.Select[Any]
     facts: sa.Select[Any]
     runs: sa.Select[Any]
 
@@ -114,13 +120,12 @@ class BatchQueries:
             cut=cut,
             first_cut=cut.add_columns(lowest),
             items=sa.select(uid, item, weight).where(*within).order_by(uid),
-            ids=sa.select(uid).where(*within).order_by(uid),
-            facts=summary_query(rows),
+            facts=_summary_query(rows),
             runs=_runs_query(rows),
         )
 
 
-def cut_from_row(last: sa.Row[Any], first_id: int, high_watermark: int, limits: Limits) -> Cut:
+def _cut_from_row(last: sa.Row[Any], first_id: int, high_watermark: int, limits: Limits) -> Cut:
     """Return the batch that ends with a row of `BatchQueries.cut`, without the runs of its ids."""
     rest_fits = last.next_uid is None
     weight, count = int(last.total), last.position
@@ -130,7 +135,7 @@ def cut_from_row(last: sa.Row[Any], first_id: int, high_watermark: int, limits: 
     return Cut(id_range=id_range, weight=weight, count=count, closed=is_full)
 
 
-def runs_from_row(row: Sequence[Any]) -> IdRuns:
+def _runs_from_row(row: Sequence[Any]) -> IdRuns:
     """Return the ids of a row of `BatchQueries.runs`."""
     return IdRuns(*(row[-2:] if row[0] else ((), ())))
 
@@ -211,30 +216,24 @@ def _collect(
     return sa.func.array_agg(uid, type_=sa.ARRAY(sa.BigInteger)).filter(condition)
 
 
-def summary_query(rows: sa.Subquery) -> sa.Select[Any]:
-    """Select count, both halves of the weight, hash and lowest bad id of rows `uid, weight`."""
-    uid, weight = rows.c
-    bad = sa.func.min(sa.case((weight.is_(None), uid)))
-    return sa.select(sa.func.count(), *_sum_halves(weight), _id_fingerprint(uid), bad)
+def _summary_query(rows: sa.Subquery) -> sa.Select[Any]:
+    """Select count, both halves of the weight, hash and lowest bad id of rows `uid, weight`.
 
-
-def _id_fingerprint(uid: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-    """Return an aggregate that hashes the set of ids: the sum of id^3 mod 2^31 - 1.
-
-    The remainder has the sign of the id. The sum does not depend on the order of the rows.
+    The weight is summed by its upper and its lower 32 bits, neither of which overflows. The hash is
+    the sum of id^3 mod 2^31 - 1, where the remainder has the sign of the id; it does not depend on
+    the order of the rows.
     """
+    uid, weight = rows.c
     prime = sa.literal(_PRIME, sa.BigInteger)
     remainder = sa.cast(uid, sa.BigInteger) % prime
-    return sa.func.sum(remainder * remainder % prime * remainder % prime)
-
-
-def _sum_halves(
-    weight: sa.ColumnElement[Any],
-) -> tuple[sa.ColumnElement[Any], sa.ColumnElement[Any]]:
-    """Return the sums of the upper and the lower 32 bits, neither of which overflows."""
-    bits = sa.literal(32, sa.Integer)
-    low = sa.literal(2**32 - 1, sa.BigInteger)
-    return sa.func.sum(weight.bitwise_rshift(bits)), sa.func.sum(weight.bitwise_and(low))
+    columns: list[sa.ColumnElement[Any]] = [
+        sa.func.count(),
+        sa.func.sum(weight.bitwise_rshift(sa.literal(32, sa.Integer))),
+        sa.func.sum(weight.bitwise_and(sa.literal(2**32 - 1, sa.BigInteger))),
+        sa.func.sum(remainder * remainder % prime * remainder % prime),
+        sa.func.min(sa.case((weight.is_(None), uid))),
+    ]
+    return sa.select(*columns)
 
 
 _PARAMETER_NUMBERS = {"first_id": "$1", "last_id": "$2", "max_weight": "$3", "max_count": "$4"}
@@ -318,10 +317,9 @@ class ReflectedMetaTable:
         columns: MetaColumns | None = None,
         where: Filter | None = None,
         on_bad_weight: int | None = None,
-        *,
-        database: DatabaseIdentity | None = None,
-    ) -> "ReflectedMetaTable":
-        """Look up the table and check its columns.
+        **fields: Any,
+    ) -> Self:
+        """Look up the table and check its columns. `fields` replace what the catalogue says.
 
         Raises:
             InvalidValueError: the name, a filter's value or `on_bad_weight` is not valid.
@@ -335,17 +333,17 @@ class ReflectedMetaTable:
         entry = find_table(engine, name)
         roles = columns or MetaColumns()
         resolved, notes = resolve_columns(entry, roles, where, engine.dialect.name)
-        table = cls(
-            engine=engine,
-            table=sa.Table(entry.name, sa.MetaData(), *entry.columns, schema=entry.schema),
-            canonical_name=entry.canonical_name,
-            is_view=entry.is_view,
-            columns=resolved,
-            where=where,
-            on_bad_weight=on_bad_weight,
-            notes=notes,
-            database=database,
-        )
+        facts: dict[str, Any] = {
+            "engine": engine,
+            "table": sa.Table(entry.name, sa.MetaData(), *entry.columns, schema=entry.schema),
+            "canonical_name": entry.canonical_name,
+            "is_view": entry.is_view,
+            "columns": resolved,
+            "where": where,
+            "on_bad_weight": on_bad_weight,
+            "notes": notes,
+        }
+        table = cls(**facts | fields)
         table._probe()
         return table
 
@@ -363,6 +361,16 @@ class ReflectedMetaTable:
     def uid(self) -> sa.Column[Any]:
         """The column that orders the items."""
         return self.table.c[self.columns.uid]
+
+    def column(self, name: str, role: str) -> sa.Column[Any]:
+        """Return a column by its name.
+
+        Raises:
+            MetaTableError: there is no such column.
+        """
+        if name not in self.table.c:
+            raise missing_column(self.canonical_name, name, role, tuple(self.table.c.keys()))
+        return self.table.c[name]
 
     def lowest_id(self) -> int | None:
         """Return the lowest id of the table, ignoring the filter; None if the table is empty."""
@@ -447,22 +455,10 @@ class ReflectedMetaTable:
             items += self._items(query, IdRange(first_id=chunk[0], last_id=chunk[-1]))
         return items
 
-    def ids(self, id_range: IdRange) -> list[int]:
-        """Return the ids of a range in order."""
-        with read_one_statement(self.engine) as connection:
-            return list(connection.execute(self.queries.ids, _bounds(id_range)).scalars())
-
     def facts(self, id_range: IdRange) -> RangeFacts:
-        """Return the facts of a range, which the database computes, to detect changes later.
-
-        Raises:
-            BadWeightError: a row has a rejected weight.
-        """
+        """Return the facts of a range, which the database computes, to detect changes later."""
         with read_one_statement(self.engine) as connection:
-            row = connection.execute(self.queries.facts, _bounds(id_range)).one()
-            if row[-1] is not None:
-                raise self._bad_weight(connection, row[-1])
-        return RangeFacts.of(row)
+            return RangeFacts.of(connection.execute(self.queries.facts, _bounds(id_range)).one())
 
     def _probe(self) -> None:
         """Check the rights on every column used, and the range of the ids."""
@@ -513,13 +509,11 @@ class ReflectedMetaTable:
             runs = self._runs(connection, planned)
         if runs is not None:
             return replace(planned, runs=runs)
-        with read_transaction(
-            self.engine, "REPEATABLE READ"
-        ) as connection:  # rows changed in between
+        # Rows changed in between.
+        with read_transaction(self.engine, "REPEATABLE READ") as connection:
             planned = self._cut_by(connection, query, values, limits)
-            return (
-                None if planned is None else replace(planned, runs=self._runs(connection, planned))
-            )
+            runs = None if planned is None else self._runs(connection, planned)
+        return None if planned is None else replace(planned, runs=runs)
 
     def _cut_by(
         self,
@@ -539,13 +533,13 @@ class ReflectedMetaTable:
         if last.next_uid is not None and last.next_weight is None and not beyond:
             raise self._bad_weight(connection, last.next_uid)
         first_id = last.lowest if query is self.queries.first_cut else values["first_id"]
-        return cut_from_row(last, first_id, values["last_id"], limits)
+        return _cut_from_row(last, first_id, values["last_id"], limits)
 
     def _runs(self, connection: sa.Connection, planned: Cut) -> IdRuns | None:
         """Return the ids of a batch; None if its rows changed after it was cut."""
         row = connection.execute(self.queries.runs, _bounds(planned.id_range)).one()
         is_same = (row.items, int(row.weight or 0)) == (planned.count, planned.weight)
-        return runs_from_row(row) if is_same else None
+        return _runs_from_row(row) if is_same else None
 
     def _pages(
         self, first_id: int, high_watermark: int, max_count: int
@@ -564,10 +558,8 @@ class ReflectedMetaTable:
                     raise error
                 if item_id == last_id:
                     raise self._twice(item_id)
-                yield (
-                    self._integer(item_id),
-                    weight or 0,
-                )  # the row after the batch may have a bad weight
+                # The row after the batch may have a bad weight.
+                yield self._integer(item_id), weight or 0
                 last_id = item_id
             is_full, first_id = len(page) == size, page[-1][0] if page else first_id
             size = min(4 * size, _LARGEST_PAGE_ROWS)
@@ -613,16 +605,13 @@ def _bounds(id_range: IdRange) -> dict[str, int]:
     return {"first_id": id_range.first_id, "last_id": id_range.last_id}
 
 
-def range_facts(table: ReflectedMetaTable, ranges: Sequence[IdRange]) -> list[RangeFacts | None]:
-    """Return the facts of ranges in their order; on Postgres with one statement.
-
-    The facts of a range with a rejected weight are None.
-    """
+def range_facts(table: ReflectedMetaTable, ranges: Sequence[IdRange]) -> list[RangeFacts]:
+    """Return the facts of ranges in their order; on Postgres with one statement."""
     if table.engine.dialect.name != "postgresql":
-        return [_single_range_facts(table, ids) for ids in ranges]
+        return [table.facts(ids) for ids in ranges]
     with read_transaction(table.engine) as connection:
         rows = connection.execute(_range_facts_query(table, ranges)).all()
-    return [_facts_from_row(row[1:]) for row in rows]
+    return [RangeFacts.of(row[1:]) for row in rows]
 
 
 def stream_weights(table: ReflectedMetaTable, ids: IdRange) -> Iterator[tuple[int, int | None]]:
@@ -634,15 +623,8 @@ def stream_weights(table: ReflectedMetaTable, ids: IdRange) -> Iterator[tuple[in
             yield row[0], row[1]
 
 
-def _single_range_facts(table: ReflectedMetaTable, ids: IdRange) -> RangeFacts | None:
-    try:
-        return table.facts(ids)
-    except BadWeightError:
-        return None
-
-
 def _range_facts_query(table: ReflectedMetaTable, ranges: Sequence[IdRange]) -> sa.Select[Any]:
-    """Select `position`, then the columns of `summary_query`, for each range.
+    """Select `position`, then the columns of `_summary_query`, for each range.
 
     The subquery is lateral; with a plain join the planner could read the whole table.
     """
@@ -662,10 +644,212 @@ def _range_facts_query(table: ReflectedMetaTable, ranges: Sequence[IdRange]) -> 
         .correlate(requested)
         .subquery()
     )
-    summary = summary_query(rows).correlate(requested).lateral()
+    summary = _summary_query(rows).correlate(requested).lateral()
     query = sa.select(requested.c.position, summary).join_from(requested, summary, sa.true())
     return query.order_by(requested.c.position)
 
 
-def _facts_from_row(row: Sequence[Any]) -> RangeFacts | None:
-    return RangeFacts.of(row) if row[-1] is None else None
+_CUT_PAGE_ROWS = 50_000
+_FUNCTION_EXISTS = sa.text(
+    "SELECT to_regprocedure('pg_temp.batch_pipeline_cuts"
+    "(bigint[], bigint[], bigint, bigint, bigint, bigint)') IS NOT NULL"
+)
+
+
+def all_cuts(
+    table: ReflectedMetaTable,
+    after_id: int | None,
+    high_watermark: int,
+    limits: Limits,
+    *,
+    page_rows: int = _CUT_PAGE_ROWS,
+) -> Iterator[Cut]:
+    """Cut everything above `after_id` (None: from the first row on) up to the high watermark.
+
+    The result equals that of `model.planning.cut` on `table.weights`. A read transaction stays open
+    until the last cut is yielded. Memory is bounded by `page_rows` in the server and by the cuts of
+    one page here. For views, databases other than Postgres, and roles that may not create
+    temporary objects, the rows are streamed instead, which is slower.
+
+    Raises:
+        BadWeightError: a row has a rejected weight; earlier batches were yielded.
+        InvalidValueError: the weight limit is not a 64-bit integer.
+        MetaTableError: an id is a duplicate.
+    """
+    if limits.max_weight > MAX_ID:
+        raise InvalidValueError("batch.max_weight", limits.max_weight, "at most 2^63 - 1")
+    first_id = table.lowest_id() if after_id is None else after_id + 1
+    if first_id is None or first_id > high_watermark:
+        return
+    if _can_run_in_server(table):
+        first_id = yield from _cuts_in_server(table, first_id, high_watermark, limits, page_rows)
+    if first_id is not None:
+        weights = table.weights(first_id - 1, high_watermark)
+        yield from cut(weights, after_id=first_id - 1, high_watermark=high_watermark, limits=limits)
+
+
+def _can_run_in_server(table: ReflectedMetaTable) -> bool:
+    # A note means that ids may not be unique, and the function does not look for duplicates. A
+    # view always has a note; it might also compute all its rows again for every page.
+    return table.engine.dialect.name == "postgresql" and not table.notes
+
+
+def _cuts_in_server(
+    table: ReflectedMetaTable, first_id: int, high_watermark: int, limits: Limits, page_rows: int
+) -> Generator[Cut, None, int | None]:
+    """Yield the cuts of the server; return the id to continue from without it, None at the end."""
+    next_id, weight, count = first_id, 0, 0
+    earlier_runs: list[IdRuns] = []  # ids of the open batch in earlier pages
+    with read_transaction(table.engine, "REPEATABLE READ") as connection:
+        if not _ensure_function(connection):
+            return first_id
+        query = _page_cuts_query(table, IdRange(first_id=first_id, last_id=high_watermark), limits)
+        while next_id <= high_watermark:
+            state = {"next_id": next_id, "open_weight": weight, "open_items": count}
+            *closed, last = connection.execute(query, state | {"page_rows": page_rows}).all()
+            runs = _page_runs(connection, table, next_id, closed, last)
+            for row in closed:
+                id_range = IdRange(first_id=first_id, last_id=row.id - 1)
+                planned_runs = unless_full(
+                    IdRuns.joined([*earlier_runs, runs.within(id_range)]), id_range
+                )
+                yield Cut(
+                    id_range=id_range,
+                    weight=row.weight,
+                    count=row.items,
+                    closed=True,
+                    runs=planned_runs,
+                )
+                first_id, earlier_runs = row.id, []
+            if last.state == "unfit":
+                return first_id
+            weight, count = last.weight, last.items
+            if last.id is not None:
+                earlier_runs.append(runs.within(IdRange(first_id=first_id, last_id=last.id)))
+            next_id = last.id + 1 if last.rows == page_rows else high_watermark + 1
+    if count:
+        is_full = weight >= limits.max_weight or count == limits.max_count
+        id_range = IdRange(first_id=first_id, last_id=high_watermark)
+        planned_runs = unless_full(IdRuns.joined(earlier_runs), id_range)
+        yield Cut(id_range=id_range, weight=weight, count=count, closed=is_full, runs=planned_runs)
+    return None
+
+
+def _page_runs(
+    connection: sa.Connection,
+    table: ReflectedMetaTable,
+    next_id: int,
+    closed: Sequence[sa.Row[Any]],
+    last: sa.Row[Any],
+) -> IdRuns:
+    """Return the ids of a page from `next_id` on, in the snapshot of the page.
+
+    A page without gaps needs no query. If a page ends with a bad row, only the ids of the batches
+    that end in the page are needed.
+    """
+    is_unfit = last.state == "unfit"
+    last_id = closed[-1].id - 1 if is_unfit and closed else None if is_unfit else last.id
+    if last_id is None:
+        return IdRuns((), ())
+    if not is_unfit and last.rows == last_id - next_id + 1:
+        return IdRuns([next_id], [last_id])
+    bounds = {"first_id": next_id, "last_id": last_id}
+    return _runs_from_row(connection.execute(table.queries.runs, bounds).one())
+
+
+def _ensure_function(connection: sa.Connection) -> bool:
+    """Create the function if it is missing; return whether it exists.
+
+    A standby or a role without the right cannot create it. It is created once for each connection,
+    because the server keeps the compiled function, 200 kB, until the connection ends, even if the
+    function is dropped.
+    """
+    if connection.execute(_FUNCTION_EXISTS).scalar_one():
+        return True
+    text = resources.files(__package__).joinpath("all_cuts.sql").read_text()
+    try:
+        with connection.begin_nested():
+            connection.exec_driver_sql(text)
+    except sa.exc.DBAPIError as error:
+        if error.connection_invalidated:
+            raise
+        return False
+    return True
+
+
+def _page_cuts_query(table: ReflectedMetaTable, within: IdRange, limits: Limits) -> sa.Select[Any]:
+    """Return the query of a page's cuts. Building it takes as long as reading a page."""
+    page = (
+        table.weighed(within.first_id, within.last_id)
+        .where(table.uid >= _bound("next_id"))
+        .limit(_bound("page_rows"))
+        .subquery()
+    )
+    arrays = sa.select(
+        sa.func.array_agg(sa.cast(page.c.uid, sa.BigInteger)).label("ids"),
+        sa.func.array_agg(page.c.weight).label("weights"),
+        sa.func.count().label("rows"),
+    ).subquery()
+    cuts = sa.func.pg_temp.batch_pipeline_cuts(
+        arrays.c.ids,
+        arrays.c.weights,
+        _bound("open_weight"),
+        _bound("open_items"),
+        sa.literal(limits.max_weight, sa.BigInteger),
+        sa.literal(min(limits.max_count, MAX_ID), sa.BigInteger),
+    )
+    cuts_row = cuts.table_valued("state", "id", "weight", "items").lateral()
+    return sa.select(cuts_row, arrays.c.rows).select_from(arrays.join(cuts_row, sa.true()))
+
+
+def cuts_with_keys(
+    table: ReflectedMetaTable, after_id: int | None, high_watermark: int, limits: Limits
+) -> Iterator[Cut]:
+    """Cut a table into ranges whose ids are not negative, as partition keys require.
+
+    Raises:
+        MetaTableError: the id of an item is negative.
+    """
+    lowest = table.lowest_id() if after_id is None else None
+    if lowest is not None and lowest < 0:
+        ensure_ids_not_negative(table)
+        after_id = -1
+    yield from all_cuts(table, after_id, high_watermark, limits)
+
+
+def ensure_ids_not_negative(table: ReflectedMetaTable) -> None:
+    """Check that no item has a negative id, which a partition key cannot contain.
+
+    Raises:
+        MetaTableError: an item has one.
+    """
+    with read_one_statement(table.engine) as connection:
+        row = connection.execute(table.weighed(MIN_ID, -1).limit(1)).first()
+    if row is not None:
+        problem = f"the id {row[0]} is negative, and partition keys have no sign"
+        condition = f"{{column: {table.columns.uid}, operator: '>=', value: 0}}"
+        step = f"Leave such rows out: `where: [{condition}]`"
+        name = table.canonical_name
+        raise unfit_column(name, table.columns.uid, "uid", problem, f"{step}.")
+
+
+def cuts_before_bad_weight(
+    table: ReflectedMetaTable, after_id: int | None, high_watermark: int, limits: Limits
+) -> Iterator[Cut]:
+    """Cut as `cuts_with_keys` does, but stop before the first row with a rejected weight.
+
+    Raises:
+        BadWeightError: that row is the first item.
+    """
+    last_id = after_id
+    try:
+        for planned_cut in cuts_with_keys(table, after_id, high_watermark, limits):
+            yield planned_cut
+            last_id = planned_cut.id_range.last_id
+    except BadWeightError as error:
+        for planned_cut in cuts_with_keys(table, last_id, error.item_id - 1, limits):
+            yield planned_cut
+            last_id = planned_cut.id_range.last_id
+        if last_id == after_id:
+            raise
+        log.warning("%s", error)

@@ -12,10 +12,16 @@ from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.batch_states import late_items
-from batch_pipeline.inventory.connection import LockClass, lock_in_transaction, transaction
+from batch_pipeline.inventory.batch_states import late_items, planned_ids
+from batch_pipeline.inventory.connection import (
+    LockClass,
+    fetch_rows,
+    fetch_value,
+    lock_in_transaction,
+    transaction,
+)
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
-from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.reflected_table import MetaItem, ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.watermarks import WatermarkReading
 from batch_pipeline.inventory.tables import FILE_OF_RANGE, IS_RANGE, SCHEMA, is_any_of, item
 from batch_pipeline.model.backfill import Selection
@@ -23,7 +29,7 @@ from batch_pipeline.model.batch import Batch
 from batch_pipeline.model.errors import missing_column
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.filter import Condition, Operator
-from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.id_range import IdRange, IdRuns
 from batch_pipeline.model.item import Item, LandedFile, Registered
 from batch_pipeline.model.job import INVENTORY, TableIdentity
 from batch_pipeline.model.location import MARK, split_location
@@ -58,23 +64,81 @@ class Cutter(Protocol):
         ...
 
 
+def item_from_row(row: sa.Row[Any]) -> Item:
+    """Return the item of a row. The file of a range has the size of the whole file."""
+    _, byte_range = split_location(row.location)
+    file = LandedFile(
+        location=row.location,
+        size_bytes=row.size_bytes if byte_range is None else byte_range.file_bytes,
+        modified_at=row.modified_at,
+        etag=row.etag,
+    )
+    return Item(id=row.id, file=file)
+
+
+def _has_changed(file: LandedFile, registered_files: Sequence[LandedFile]) -> bool:
+    """Return whether a file differs from its rows, which all have the same facts.
+
+    An object that was uploaded again with the same bytes has the same ETag and another time.
+    """
+    registered = registered_files[0] if registered_files else file
+    if registered.etag is not None and file.etag is not None:
+        return (registered.size_bytes, registered.etag) != (file.size_bytes, file.etag)
+    facts = (file.size_bytes, file.modified_at, file.etag)
+    return (registered.size_bytes, registered.modified_at, registered.etag) != facts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileRegistration:
-    """Registers files of one stream; `cutter` splits large files into several items."""
+class OwnMetaTable:
+    """The items of one stream in the inventory's `item` table."""
 
     engine: sa.Engine
     stream: str
-    cutter: Cutter | None
 
     def register(
-        self, files: Sequence[LandedFile], *, accept_changed: bool, all_or_none: bool = False
-    ) -> tuple[int, int, list[str]]:
-        """Register files in one transaction; with `all_or_none`, none if one has changed.
+        self,
+        files: Iterable[LandedFile],
+        *,
+        accept_changed: bool = False,
+        cutter: Cutter | None = None,
+        all_or_none: bool = False,
+    ) -> Registered:
+        """Assign ids to unknown files in their order, in transactions of 5,000 files.
 
-        Return the number of new rows, the number of changed files that were accepted, and the
-        locations of the changed files that were not.
+        Without a cutter each new file is one item. With `all_or_none`, all files are registered in
+        one transaction, or none if one of them has changed.
         """
-        cuts = self._cuts(files, accept_changed=accept_changed)
+        total = Registered()
+        for chunk in _chunks(track(files, "registering files"), None if all_or_none else _CHUNK):
+            total = total.plus(
+                self._register(
+                    chunk, cutter, accept_changed=accept_changed, all_or_none=all_or_none
+                )
+            )
+            failpoint("register.after_commit")
+        return total
+
+    def _register(
+        self,
+        files: Sequence[LandedFile],
+        cutter: Cutter | None,
+        *,
+        accept_changed: bool,
+        all_or_none: bool,
+    ) -> Registered:
+        """Register files in one transaction; with `all_or_none`, none if one has changed."""
+        cuts: _FilesByLocation = {}
+        large = [] if cutter is None else [file for file in files if cutter.is_large(file)]
+        if cutter is not None and large:  # cut before a lock is taken
+            with transaction(self.engine) as connection:
+                registered = self._registered_files(connection, large)
+            cuts = {
+                file.location: cutter.ranges(file)
+                for file in large
+                if file.location not in registered
+                or (accept_changed and _has_changed(file, registered[file.location]))
+            }
+        new_items = 0
         with transaction(self.engine) as connection:
             if all_or_none:  # another process may be registering one of them with other facts
                 lock_in_transaction(connection, LockClass.REGISTER, self.stream)
@@ -83,34 +147,19 @@ class FileRegistration:
             differing = [
                 file for file in files if _has_changed(file, registered.get(file.location, ()))
             ]
-            if differing and all_or_none:
-                return 0, 0, [file.location for file in differing]
-            new_items = self._add(connection, list(unknown.values()), cuts) if unknown else 0
-            refused = differing
-            if accept_changed:
-                refused = [
-                    file
-                    for file in differing
-                    if not self._accept(connection, file, registered, cuts)
-                ]
+            if unknown and not (differing and all_or_none):
+                new_items = self._add(connection, list(unknown.values()), cuts)
+            refused = [
+                file.location
+                for file in differing
+                if all_or_none
+                or not accept_changed
+                or not self._accept(connection, file, registered, cuts)
+            ]
         accepted = len(differing) - len(refused)
-        return new_items, accepted, [file.location for file in refused]
-
-    def _cuts(self, files: Sequence[LandedFile], *, accept_changed: bool) -> _FilesByLocation:
-        """Return the ranges of large files, computed before a lock is taken."""
-        if self.cutter is None:
-            return {}
-        large = [file for file in files if self.cutter.is_large(file)]
-        if not large:
-            return {}
-        with transaction(self.engine) as connection:
-            registered = self._registered_files(connection, large)
-        return {
-            file.location: self.cutter.ranges(file)
-            for file in large
-            if file.location not in registered
-            or (accept_changed and _has_changed(file, registered[file.location]))
-        }
+        return Registered(
+            found=len(files), new_items=new_items, changed=tuple(refused), accepted=accepted
+        )
 
     def _registered_files(
         self, connection: sa.Connection, files: Sequence[LandedFile]
@@ -141,9 +190,8 @@ class FileRegistration:
     ) -> int:
         lock_in_transaction(connection, LockClass.REGISTER, self.stream)
         failpoint("register.locked")
-        registered = self._registered_files(
-            connection, files
-        )  # another process may have added some
+        # Another process may have added some.
+        registered = self._registered_files(connection, files)
         new = [file for file in files if file.location not in registered]
         highest = sa.select(sa.func.coalesce(sa.func.max(item.c.id), 0)).where(
             item.c.stream == self.stream
@@ -188,70 +236,6 @@ class FileRegistration:
             )
         return True
 
-
-def item_from_row(row: sa.Row[Any]) -> Item:
-    """Return the item of a row. The file of a range has the size of the whole file."""
-    _, byte_range = split_location(row.location)
-    file = LandedFile(
-        location=row.location,
-        size_bytes=row.size_bytes if byte_range is None else byte_range.file_bytes,
-        modified_at=row.modified_at,
-        etag=row.etag,
-    )
-    return Item(id=row.id, file=file)
-
-
-def _has_changed(file: LandedFile, registered_files: Sequence[LandedFile]) -> bool:
-    """Return whether a file differs from its rows, which all have the same facts.
-
-    An object that was uploaded again with the same bytes has the same ETag and another time.
-    """
-    registered = registered_files[0] if registered_files else file
-    if registered.etag is not None and file.etag is not None:
-        return (registered.size_bytes, registered.etag) != (file.size_bytes, file.etag)
-    return (registered.size_bytes, registered.modified_at, registered.etag) != (
-        file.size_bytes,
-        file.modified_at,
-        file.etag,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnMetaTable:
-    """The items of one stream in the inventory's `item` table."""
-
-    engine: sa.Engine
-    stream: str
-
-    def register(
-        self,
-        files: Iterable[LandedFile],
-        *,
-        accept_changed: bool = False,
-        cutter: Cutter | None = None,
-        all_or_none: bool = False,
-    ) -> Registered:
-        """Assign ids to unknown files in their order, in transactions of 5,000 files.
-
-        Without a cutter each new file is one item. With `all_or_none`, all files are registered in
-        one transaction, or none if one of them has changed.
-        """
-        files_seen = new_items = accepted = 0
-        landed = track(files, "registering files")
-        changed: list[str] = []
-        registration = FileRegistration(engine=self.engine, stream=self.stream, cutter=cutter)
-        for chunk in _chunks(landed, None if all_or_none else _CHUNK):
-            files_seen += len(chunk)
-            new, taken, refused = registration.register(
-                chunk, accept_changed=accept_changed, all_or_none=all_or_none
-            )
-            new_items, accepted = new_items + new, accepted + taken
-            changed += refused
-            failpoint("register.after_commit")
-        return Registered(
-            found=files_seen, new_items=new_items, changed=tuple(changed), accepted=accepted
-        )
-
     @property
     def name(self) -> str:
         """The table's canonical name."""
@@ -273,17 +257,12 @@ class OwnMetaTable:
     def high_watermark(self) -> int | None:
         """Return the highest id, since ids become visible in their order."""
         highest = sa.select(sa.func.max(item.c.id)).where(item.c.stream == self.stream)
-        with transaction(self.engine) as connection:
-            highest_id: int | None = connection.execute(highest).scalar_one()
-        return highest_id
+        return fetch_value(self.engine, highest)
 
     def first_registered_at(self) -> datetime | None:
         """Return when the first item was registered; it changes if the table is emptied."""
         first = sa.select(item.c.registered_at).where(item.c.stream == self.stream)
-        with transaction(self.engine) as connection:
-            query = first.order_by(item.c.id).limit(1)
-            registered_at: datetime | None = connection.execute(query).scalar_one_or_none()
-        return registered_at
+        return fetch_value(self.engine, first.order_by(item.c.id).limit(1))
 
     def read_high_watermark(self) -> WatermarkReading:
         """Return the high watermark with its strategy, as for users' tables."""
@@ -316,18 +295,17 @@ class OwnMetaTable:
     def oldest_age(self, after_id: int | None) -> timedelta | None:
         """Return the time since the oldest item above an id was registered."""
         oldest = sa.select(sa.func.min(item.c.registered_at)).where(*self._above(after_id))
-        age_query = sa.select(sa.func.clock_timestamp() - oldest.scalar_subquery())
-        with transaction(self.engine) as connection:
-            age: timedelta | None = connection.execute(age_query).scalar_one()
-        return age
+        age = sa.func.clock_timestamp() - oldest.scalar_subquery()
+        return fetch_value(self.engine, sa.select(age))
 
     def backlog(self, after_id: int | None) -> tuple[int, int]:
         """Return the number of items above an id and their weight in bytes."""
         weight = sa.func.coalesce(sa.func.sum(item.c.size_bytes), 0)
-        query = sa.select(sa.func.count(), weight).where(*self._above(after_id))
-        with transaction(self.engine) as connection:
-            count, total = connection.execute(query).one()
-        return int(count), int(total)
+        query = sa.select(sa.func.count().label("items"), weight.label("weight")).where(
+            *self._above(after_id)
+        )
+        [row] = fetch_rows(self.engine, query)
+        return int(row.items), int(row.weight)
 
     def items(self, batch: Batch) -> Sequence[Item]:
         """Return the items of a batch in id order.
@@ -344,8 +322,7 @@ class OwnMetaTable:
             )
             .order_by(item.c.id)
         )
-        with transaction(self.engine) as connection:
-            return [item_from_row(row) for row in connection.execute(query)]
+        return [item_from_row(row) for row in fetch_rows(self.engine, query)]
 
     def find(self, text: str) -> list[Item]:
         """Return at most 20 items whose id, location or last part of the location is `text`."""
@@ -358,11 +335,9 @@ class OwnMetaTable:
         )
         if text.isascii() and text.isdigit() and len(text) < 19:
             name = sa.or_(name, item.c.id == int(text))
-        query = (
-            sa.select(item).where(item.c.stream == self.stream, name).order_by(item.c.id).limit(20)
-        )
-        with transaction(self.engine) as connection:
-            return [item_from_row(row) for row in connection.execute(query)]
+        matching = sa.select(item).where(item.c.stream == self.stream, name)
+        rows = fetch_rows(self.engine, matching.order_by(item.c.id).limit(20))
+        return [item_from_row(row) for row in rows]
 
     def chosen(self, ids: IdRange, selection: Selection) -> WeighedIds:
         """Yield the items of a range that were registered within the selection's times.
@@ -373,8 +348,7 @@ class OwnMetaTable:
         time = item.c.registered_at
         if selection.time_column not in {None, time.name}:
             raise missing_column(self.name, selection.time_column or "", "time", (time.name,))
-        within = item.c.id.between(ids.first_id, ids.last_id)
-        conditions: list[sa.ColumnElement[bool]] = [within]
+        conditions: list[sa.ColumnElement[bool]] = [item.c.id.between(ids.first_id, ids.last_id)]
         if selection.since is not None:
             conditions.append(time >= selection.since)
         if selection.until is not None:
@@ -425,3 +399,32 @@ def _chunks(rows: Iterable[_Row], size: int | None) -> Iterator[list[_Row]]:
         raise
     if chunk:
         yield chunk
+
+
+ItemTable = OwnMetaTable | ReflectedMetaTable
+
+
+def read_items(engine: sa.Engine, table: ItemTable, planned_batch: Batch) -> list[MetaItem]:
+    """Read the items that a batch was planned with and that still exist, in id order.
+
+    Rows that arrived later are found by the next audit.
+    """
+    with transaction(engine) as connection:
+        planned = planned_ids(connection, planned_batch)
+    return planned_items(table, planned_batch, planned)
+
+
+def planned_items(table: ItemTable, planned_batch: Batch, planned: IdRuns | None) -> list[MetaItem]:
+    """Return the existing items of a batch that are among its planned ids (None: all)."""
+    if isinstance(table, OwnMetaTable):
+        return [
+            MetaItem(id=item.id, item=item.file.location, weight=item.weight)
+            for item in table.items(planned_batch)
+        ]
+    if planned_batch.item_ids is not None:
+        return table.items_of(planned_batch.item_ids)
+    return [
+        item
+        for item in table.items(planned_batch.id_range)
+        if planned is None or item.id in planned
+    ]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.connection import fetch_rows
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns, find_table
 from batch_pipeline.inventory.meta_tables.connection import (
     database_identity,
@@ -21,10 +21,12 @@ from batch_pipeline.inventory.meta_tables.connection import (
 )
 from batch_pipeline.inventory.meta_tables.reflected_table import CutStatements, ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.watermarks import (
+    SEQUENCES_OF_UID,
     SettleBy,
     StoredCandidates,
     WatermarkChoice,
     WatermarkReading,
+    catalogue_names,
     choose_watermark,
 )
 from batch_pipeline.model.errors import MetaTableChangedError, MetaTableRestartedError
@@ -98,8 +100,7 @@ class MetaSource:
         roles, where = self.table.columns, self.table.where
         columns = [roles.uid, roles.weight or roles.uid, *(where.columns if where else ())]
         names = {"schema": sa_table.schema, "table": sa_table.name, "columns": columns}
-        with transaction(inventory) as connection:
-            is_readable = connection.execute(_MAY_CUT, names).scalar_one()
+        [(is_readable,)] = fetch_rows(inventory, _MAY_CUT, names)
         return self.table.cut_statements() if is_readable else None
 
     def next_cut(self, after_id: int | None, last_id: int, limits: Limits) -> Cut | None:
@@ -240,28 +241,15 @@ class MetaSources:
                 log.warning("%s", note)
 
 
-_SEQUENCES = sa.text("""
+_SEQUENCES = sa.text(
+    """
 WITH uid AS (
     SELECT a.attrelid, a.attnum
       FROM pg_catalog.pg_attribute a
       JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
       JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
      WHERE c.relname = :table AND n.nspname = :schema AND a.attname = :uid
-), source AS (
-    SELECT d.refobjid AS oid
-      FROM uid
-      JOIN pg_catalog.pg_attrdef e ON e.adrelid = uid.attrelid AND e.adnum = uid.attnum
-      JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_attrdef'::regclass
-                                 AND d.objid = e.oid
-                                 AND d.refclassid = 'pg_catalog.pg_class'::regclass
-    UNION
-    SELECT d.objid
-      FROM uid
-      JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_class'::regclass
-                                 AND d.refclassid = 'pg_catalog.pg_class'::regclass
-                                 AND d.refobjid = uid.attrelid AND d.refobjsubid = uid.attnum
-                                 AND d.deptype = 'i'
-)
+), source AS (SEQUENCES)
 SELECT n.nspname AS schema, c.relname AS name, s.seqincrement AS step,
        pg_catalog.has_sequence_privilege(c.oid, 'SELECT')
            AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AS readable
@@ -269,7 +257,8 @@ SELECT n.nspname AS schema, c.relname AS name, s.seqincrement AS step,
   JOIN pg_catalog.pg_sequence s ON s.seqrelid = source.oid
   JOIN pg_catalog.pg_class c ON c.oid = s.seqrelid
   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-""")
+""".replace("SEQUENCES", SEQUENCES_OF_UID)
+)
 
 _AUTO_INCREMENT = sa.text("""
 SELECT t.auto_increment
@@ -310,12 +299,8 @@ def next_ids(table: ReflectedMetaTable, highest: int | None) -> NextIds:
     return NextIds(unknown=f"{dialect} is not asked for the next id")
 
 
-def _names(table: ReflectedMetaTable) -> dict[str, Any]:
-    return {"table": table.table.name, "schema": table.table.schema, "uid": table.columns.uid}
-
-
 def _next_sequence_ids(connection: sa.Connection, table: ReflectedMetaTable) -> NextIds:
-    sequences = connection.execute(_SEQUENCES, _names(table)).all()
+    sequences = connection.execute(_SEQUENCES, catalogue_names(table)).all()
     if not sequences:
         return NextIds(unknown=f"ids of {table.columns.uid} do not come from a sequence")
     unreadable = [
@@ -340,7 +325,8 @@ def _next_auto_increment_id(connection: sa.Connection, table: ReflectedMetaTable
     if not getattr(connection.dialect, "is_mariadb", False):
         # By default MySQL 8 answers with statistics that are up to a day old.
         connection.execute(sa.text("SET SESSION information_schema_stats_expiry = 0"))
-    next_value = connection.execute(_AUTO_INCREMENT, _names(table)).scalar_one_or_none()
+    names = catalogue_names(table)
+    next_value = connection.execute(_AUTO_INCREMENT, names).scalar_one_or_none()
     if next_value is None:
         return NextIds(unknown=f"{table.columns.uid} is not AUTO_INCREMENT")
     return NextIds(ids=(int(next_value),))
@@ -349,7 +335,7 @@ def _next_auto_increment_id(connection: sa.Connection, table: ReflectedMetaTable
 def _next_rowid(
     connection: sa.Connection, table: ReflectedMetaTable, highest: int | None
 ) -> NextIds:
-    names, schema = _names(table), table.table.schema
+    names, schema = catalogue_names(table), table.table.schema
     master = sa.table("sqlite_master", sa.column("name"), sa.column("sql"), schema=schema)
     query = sa.select(master.c.sql).where(master.c.name == table.table.name)
     definition = (connection.execute(query).scalar_one_or_none() or "").upper()

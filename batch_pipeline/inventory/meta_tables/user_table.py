@@ -12,31 +12,29 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from batch_pipeline.inventory.batch_states import late_items
-from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.connection import fetch_column
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.connection import read_one_statement, read_transaction
-from batch_pipeline.inventory.meta_tables.cutting import cuts_before_bad_weight
 from batch_pipeline.inventory.meta_tables.reflected_table import (
     MetaItem,
-    RangeFacts,
     ReflectedMetaTable,
+    cuts_before_bad_weight,
 )
+from batch_pipeline.inventory.meta_tables.registered_table import read_items
 from batch_pipeline.inventory.meta_tables.sources import MetaSource, MetaSources, SourceTerms
 from batch_pipeline.inventory.meta_tables.watermarks import (
     SettleBy,
     WatermarkReading,
     database_time,
 )
-from batch_pipeline.inventory.splitting import read_items
 from batch_pipeline.model.batch import Batch
 from batch_pipeline.model.errors import (
     BadWeightError,
     BatchDataError,
     InvalidValueError,
-    missing_column,
 )
 from batch_pipeline.model.filter import Filter
-from batch_pipeline.model.id_range import MAX_ID, MIN_ID
+from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.model.item import Item, LandedFile
 from batch_pipeline.model.job import TableIdentity
 from batch_pipeline.model.location import (
@@ -144,7 +142,7 @@ class UserMetaTable:
 
         def query_source(source: MetaSource) -> timedelta | None:
             table = source.table
-            column = _column(table, name, "insert time")
+            column = table.column(name, "insert time")
             items = table.weighed(_next_id(after_id), MAX_ID).order_by(None)
             with read_transaction(table.engine) as connection:
                 query = items.with_only_columns(sa.func.min(column, type_=column.type))
@@ -156,13 +154,9 @@ class UserMetaTable:
     def backlog(self, after_id: int | None) -> tuple[int, int]:
         """Return count and weight of the items above an id; a rejected weight counts as 0."""
 
-        def query_source(source: MetaSource) -> tuple[int, int]:
-            bounds = {"first_id": _next_id(after_id), "last_id": MAX_ID}
-            with read_one_statement(source.table.engine) as connection:
-                facts = RangeFacts.of(connection.execute(source.table.queries.facts, bounds).one())
-            return facts.count, facts.weight
-
-        return self._use(query_source)
+        ids = IdRange(first_id=_next_id(after_id), last_id=MAX_ID)
+        facts = self._use(lambda source: source.table.facts(ids))
+        return facts.count, facts.weight
 
     def check_not_restarted(self, planned_up_to: int) -> None:
         """Check that new rows still get ids above those already planned.
@@ -186,28 +180,25 @@ class UserMetaTable:
         except BadWeightError as error:
             problem = f"the weight is {error.weight!r}; expected a number from 0 to 2^63 - 1"
             raise _item_error(error.table, error.item_id, problem) from error
-        late: set[int] = set()
-        if batch.item_ids is None:
-            with transaction(self.inventory) as connection:
-                late = set(connection.execute(late_items(batch)).scalars())
+        is_range = batch.item_ids is None
+        late = set(fetch_column(self.inventory, late_items(batch)) if is_range else ())
         return [self._item(row) for row in rows if row.id not in late]
 
     def find(self, text: str) -> list[Item]:
         """Return at most 20 items whose id, location or last part of the location is `text`."""
 
-        def query_source(source: MetaSource) -> list[MetaItem]:
+        def query_source(source: MetaSource) -> Sequence[sa.Row[*tuple[Any, ...]]]:
             table = source.table
             query = table.queries.items.where(_matches(table, text)).limit(_MAX_MATCHES)
             bounds = {"first_id": MIN_ID, "last_id": MAX_ID}
             with read_one_statement(table.engine) as connection:
-                rows = connection.execute(query, bounds).all()
-            return [MetaItem(id=row[0], item=row[1], weight=row[2] or 0) for row in rows]
+                return connection.execute(query, bounds).all()
 
         return [
             Item(
-                id=row.id,
-                file=LandedFile(location=_display_location(row.item)),
-                row_weight=row.weight,
+                id=row[0],
+                file=LandedFile(location=_display_location(row[1])),
+                row_weight=row[2] or 0,
             )
             for row in self._use(query_source)
         ]
@@ -276,12 +267,6 @@ def _equivalent_uris(location: str) -> tuple[str, ...]:
     if not is_object(location):
         return (location,)
     return tuple(scheme + location.removeprefix(S3) for scheme in S3_SCHEMES)
-
-
-def _column(table: ReflectedMetaTable, name: str, role: str) -> sa.Column[Any]:
-    if name not in table.table.c:
-        raise missing_column(table.canonical_name, name, role, tuple(table.table.c.keys()))
-    return table.table.c[name]
 
 
 def _next_id(after_id: int | None) -> int:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.dialects import postgresql as pg
 
-from batch_pipeline.inventory.connection import transaction
+from batch_pipeline.inventory.connection import fetch_value, transaction
 from batch_pipeline.inventory.meta_tables.connection import (
     LOCK_NOT_AVAILABLE,
     error_code,
@@ -22,7 +22,6 @@ from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTa
 from batch_pipeline.inventory.tables import ceiling_candidate
 from batch_pipeline.model.errors import (
     InvalidValueError,
-    missing_column,
     unfit_column,
     watermark_unavailable,
 )
@@ -63,32 +62,22 @@ def describe_reading(reading: WatermarkReading) -> str:
     Names of applications and prepared transactions are foreign text, so unprintable characters are
     removed and long names are truncated.
     """
-    position = (
-        "no high watermark yet" if reading.value is None else f"high watermark {reading.value}"
-    )
-    return f"{position} ({reading.strategy}); {_delay_cause(reading)}"
-
-
-def _delay_cause(reading: WatermarkReading) -> str:
-    if reading.held_by:
-        oldest, others = _holder_text(reading.held_by[0]), len(reading.held_by) - 1
-        return f"held back by {oldest}" + (f", and {others} more" if others else "")
-    match reading.strategy:
-        case Strategy.LOCKS | Strategy.SQLITE | Strategy.REGISTRAR:
-            return "nothing holds it back"
-        case Strategy.LOCKING_READ:
-            return "the database does not name who may hold it back"
-        case Strategy.SETTLE:
-            return "rows younger than its delay are left alone"
-        case _:
-            assert_never(reading.strategy)
+    value, held_by = reading.value, reading.held_by
+    cause = "nothing holds it back"
+    if held_by:
+        more = f", and {len(held_by) - 1} more" if len(held_by) > 1 else ""
+        cause = f"held back by {_holder_text(held_by[0])}{more}"
+    elif reading.strategy is Strategy.LOCKING_READ:
+        cause = "the database does not name who may hold it back"
+    elif reading.strategy is Strategy.SETTLE:
+        cause = "rows younger than its delay are left alone"
+    position = "no high watermark yet" if value is None else f"high watermark {value}"
+    return f"{position} ({reading.strategy}); {cause}"
 
 
 def _holder_text(holder: LockHolder) -> str:
     # A prepared transaction has no process; `application` holds its name.
-    printable = "".join(
-        character for character in holder.application if character.isprintable()
-    ).strip()
+    printable = "".join(filter(str.isprintable, holder.application)).strip()
     name = printable if len(printable) <= _MAX_NAME_LENGTH else f"{printable[:_MAX_NAME_LENGTH]}…"
     if holder.pid is not None:
         name = f"pid {holder.pid} ({name})" if name else f"pid {holder.pid}"
@@ -246,14 +235,12 @@ class SettleTimeWatermark:
     store: CandidateStore
 
     def __post_init__(self) -> None:
-        name, table = self.settle_by.column, self.table
-        if name not in table.table.c:
-            columns = tuple(table.table.c.keys())
-            raise missing_column(table.canonical_name, name, "insert time", columns)
-        if not isinstance(table.table.c[name].type, sa.DateTime):
-            problem = f"its type is {table.table.c[name].type!r}, and a date with time is needed"
+        role, name = "insert time", self.settle_by.column
+        column_type = self.table.column(name, role).type
+        if not isinstance(column_type, sa.DateTime):
+            problem = f"its type is {column_type!r}, and a date with time is needed"
             step = "Name a column of timestamps that the database sets when a row is inserted."
-            raise unfit_column(table.canonical_name, name, "insert time", problem, step)
+            raise unfit_column(self.table.canonical_name, name, role, problem, step)
 
     def read(self) -> WatermarkReading:
         """Return the highest id below the first row that is not settled or has no time."""
@@ -324,7 +311,9 @@ SELECT DISTINCT l.virtualtransaction
 """)
 
 _HOLDER_DETAILS = sa.text("""
-SELECT DISTINCT l.virtualtransaction, l.pid, a.application_name, p.gid,
+SELECT DISTINCT l.virtualtransaction, l.pid,
+       CASE WHEN l.pid IS NULL THEN concat('prepared transaction ', p.gid)
+            ELSE a.application_name END AS application,
        CAST(extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared))
             AS double precision) AS age_seconds
   FROM pg_catalog.pg_locks l
@@ -386,13 +375,7 @@ def _read_holders(
     recovered = {holder for holder in holders if holder.startswith(_RECOVERED)}
     names = {"holders": sorted(state.waiting[0].holders | recovered)}
     lock_holders = [
-        LockHolder(
-            pid=row.pid,
-            application=(row.application_name or "")
-            if row.pid is not None
-            else f"prepared transaction {row.gid}",
-            age_seconds=row.age_seconds,
-        )
+        LockHolder(pid=row.pid, application=row.application or "", age_seconds=row.age_seconds)
         for row in connection.execute(_HOLDER_DETAILS, names)
     ]
     return tuple(sorted(lock_holders, key=lambda candidate: -(candidate.age_seconds or 0.0)))
@@ -463,17 +446,8 @@ class LockingReadWatermark:
 
 
 _CACHE_MARK = "(CACHE)"
-_POSTGRES = sa.text("""
-WITH RECURSIVE family AS (
-    SELECT c.oid
-      FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-     WHERE c.relname = :table AND n.nspname = :schema
-    UNION
-    SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN family f ON i.inhparent = f.oid
-), uid AS (
-    SELECT a.attrelid, a.attnum FROM pg_catalog.pg_attribute a JOIN family f ON a.attrelid = f.oid
-     WHERE a.attname = :uid
-), source AS (
+# The sequences that give the values of the columns in `uid`, by default or as identity columns.
+SEQUENCES_OF_UID = """
     SELECT d.refobjid AS oid
       FROM uid
       JOIN pg_catalog.pg_attrdef e ON e.adrelid = uid.attrelid AND e.adnum = uid.attnum
@@ -487,7 +461,19 @@ WITH RECURSIVE family AS (
                                  AND d.refclassid = 'pg_catalog.pg_class'::regclass
                                  AND d.refobjid = uid.attrelid AND d.refobjsubid = uid.attnum
                                  AND d.deptype = 'i'
-)
+"""
+_POSTGRES = sa.text(
+    """
+WITH RECURSIVE family AS (
+    SELECT c.oid
+      FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+     WHERE c.relname = :table AND n.nspname = :schema
+    UNION
+    SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN family f ON i.inhparent = f.oid
+), uid AS (
+    SELECT a.attrelid, a.attnum FROM pg_catalog.pg_attribute a JOIN family f ON a.attrelid = f.oid
+     WHERE a.attname = :uid
+), source AS (SEQUENCES)
 SELECT pg_catalog.pg_is_in_recovery() AS replica,
        EXISTS (SELECT FROM family JOIN pg_catalog.pg_class USING (oid)
                 WHERE relkind NOT IN ('r', 'p')) AS foreign_rows,
@@ -497,7 +483,8 @@ SELECT pg_catalog.pg_is_in_recovery() AS replica,
        max(s.seqcache) AS cache,
        bool_and(s.seqincrement > 0 AND NOT s.seqcycle) AS rising
   FROM source JOIN pg_catalog.pg_sequence s ON s.seqrelid = source.oid
-""")
+""".replace("SEQUENCES", SEQUENCES_OF_UID)
+)
 
 _INNODB = sa.text("""
 SELECT t.engine AS engine, c.extra AS extra, @@global.read_only AS read_only
@@ -543,66 +530,48 @@ def choose_watermark(
     memory = InMemoryCandidates() if store is None else store
     exact, obstacle = _exact_strategy(table)
     strategy = requested or (Strategy.SETTLE if obstacle else exact)
-    if strategy is Strategy.SETTLE:
-        reason = "requested" if requested else obstacle or "requested"
-        choice = _settle_choice(table, settle_by, memory, reason)
-        return replace(choice, warnings=(*choice.warnings, *_cache_warning(obstacle)))
-    if strategy is Strategy.REGISTRAR:
-        return WatermarkChoice(
-            watermark=HighestIdWatermark(table=table, strategy=strategy),
-            strategy=strategy,
-            reason="requested: ids are assigned in commit order",
-            warnings=_cache_warning(obstacle),
-        )
-    if strategy is not exact or obstacle:
+    if strategy not in {Strategy.SETTLE, Strategy.REGISTRAR} and (strategy, None) != (
+        exact,
+        obstacle,
+    ):
         problem = obstacle or f"{table.engine.dialect.name} has {exact.value!r} for this"
-        raise watermark_unavailable(
-            table.canonical_name,
-            strategy.value,
-            problem,
-            "Leave the strategy out to use the default.",
-        )
-    return _exact_choice(table, strategy, memory)
+        step = "Leave the strategy out to use the default."
+        raise watermark_unavailable(table.canonical_name, strategy.value, problem, step)
+    watermark: HighWatermark = HighestIdWatermark(table=table, strategy=strategy)
+    warnings = _cache_warning(obstacle)
+    match strategy:
+        case Strategy.SETTLE:
+            watermark = _settle_watermark(table, settle_by, memory, "" if requested else obstacle)
+            delay = watermark.settle_by.delay
+            long = f"rows of a transaction longer than {delay} are found only by an audit"
+            reason, warnings = "requested" if requested else str(obstacle), (long, *warnings)
+        case Strategy.REGISTRAR:
+            reason = "requested: ids are assigned in commit order"
+        case Strategy.LOCKS:
+            watermark = LocksWatermark(table=table, store=memory)
+            reason = "ids come from one sequence with CACHE 1"
+        case Strategy.LOCKING_READ:
+            watermark = LockingReadWatermark(table=table, store=memory)
+            reason = "an AUTO_INCREMENT id in InnoDB"
+        case Strategy.SQLITE:
+            reason, warnings = "SQLite has one writer at a time", _reuse_warning(table)
+        case _:
+            assert_never(strategy)
+    return WatermarkChoice(watermark=watermark, strategy=strategy, reason=reason, warnings=warnings)
 
 
-def _exact_choice(
-    table: ReflectedMetaTable, strategy: Strategy, store: CandidateStore
-) -> WatermarkChoice:
-    if strategy is Strategy.LOCKS:
-        watermark: HighWatermark = LocksWatermark(table=table, store=store)
-        return WatermarkChoice(
-            watermark=watermark, strategy=strategy, reason="ids come from one sequence with CACHE 1"
-        )
-    if strategy is Strategy.LOCKING_READ:
-        watermark = LockingReadWatermark(table=table, store=store)
-        return WatermarkChoice(
-            watermark=watermark, strategy=strategy, reason="an AUTO_INCREMENT id in InnoDB"
-        )
-    return WatermarkChoice(
-        watermark=HighestIdWatermark(table=table, strategy=strategy),
-        strategy=strategy,
-        reason="SQLite has one writer at a time",
-        warnings=_reuse_warning(table),
-    )
-
-
-def _settle_choice(
-    table: ReflectedMetaTable, settle_by: SettleBy | None, store: CandidateStore, reason: str
-) -> WatermarkChoice:
-    if settle_by is None:
-        raise watermark_unavailable(
-            table.canonical_name,
-            Strategy.SETTLE.value,
-            "no column with insert times is named"
-            if reason == "requested"
-            else f"{reason}, and no column with insert times is named",
-            "Name one, or use 'registrar' if ids become visible in their order.",
-        )
-    watermark = SettleTimeWatermark(table=table, settle_by=settle_by, store=store)
-    warning = f"rows of a transaction longer than {settle_by.delay} are found only by an audit"
-    return WatermarkChoice(
-        watermark=watermark, strategy=Strategy.SETTLE, reason=reason, warnings=(warning,)
-    )
+def _settle_watermark(
+    table: ReflectedMetaTable,
+    settle_by: SettleBy | None,
+    store: CandidateStore,
+    obstacle: str | None,
+) -> SettleTimeWatermark:
+    if settle_by is not None:
+        return SettleTimeWatermark(table=table, settle_by=settle_by, store=store)
+    problem = "no column with insert times is named"
+    problem = f"{obstacle}, and {problem}" if obstacle else problem
+    step = "Name one, or use 'registrar' if ids become visible in their order."
+    raise watermark_unavailable(table.canonical_name, Strategy.SETTLE.value, problem, step)
 
 
 def _exact_strategy(table: ReflectedMetaTable) -> tuple[Strategy, str | None]:
@@ -618,13 +587,14 @@ def _exact_strategy(table: ReflectedMetaTable) -> tuple[Strategy, str | None]:
     return Strategy.SETTLE, f"there is no exact strategy for {dialect}"
 
 
-def _names(table: ReflectedMetaTable) -> dict[str, object]:
+def catalogue_names(table: ReflectedMetaTable) -> dict[str, object]:
+    """Return the parameters of catalogue queries on a table's ids."""
     return {"table": table.table.name, "schema": table.table.schema, "uid": table.columns.uid}
 
 
 def _postgres_obstacle(table: ReflectedMetaTable) -> str | None:
     with read_transaction(table.engine) as connection:
-        row = connection.execute(_POSTGRES, _names(table)).one()
+        row = connection.execute(_POSTGRES, catalogue_names(table)).one()
     obstacles = (
         (row.replica, "the server is a replica, which does not see the locks of its primary"),
         (row.foreign_rows, "the rows of the table are on another server"),
@@ -639,7 +609,7 @@ def _postgres_obstacle(table: ReflectedMetaTable) -> str | None:
 
 def _innodb_obstacle(table: ReflectedMetaTable) -> str | None:
     with read_transaction(table.engine) as connection:
-        row = connection.execute(_INNODB, _names(table)).one()
+        row = connection.execute(_INNODB, catalogue_names(table)).one()
         dialect = connection.dialect
         version = dialect.server_version_info or (0,)
         is_mariadb = bool(getattr(dialect, "is_mariadb", False))
@@ -692,9 +662,7 @@ class StoredCandidates:
     def load(self, table: str) -> Candidates | None:
         """Return the last saved state; None if there is none or it is not valid."""
         query = sa.select(ceiling_candidate.c.state).where(*self._key(table))
-        with transaction(self._autocommit()) as connection:
-            state = connection.execute(query).scalar_one_or_none()
-        return _from_json(state)
+        return _from_json(fetch_value(self._autocommit(), query))
 
     def save(self, table: str, candidates: Candidates) -> None:
         """Replace the saved state, unless it is the same."""
@@ -739,18 +707,13 @@ def _from_json(state: Any) -> Candidates | None:
         is_whole = _to_json(candidates) == state
     except (KeyError, TypeError, ValueError):
         return None
-    return candidates if is_whole and _is_valid(candidates) else None
-
-
-def _is_valid(candidates: Candidates) -> bool:
     released = [] if candidates.released is None else [candidates.released]
     ids = [*released, *(candidate.id for candidate in candidates.waiting)]
-    names = [
-        candidates.epoch,
-        *(name for candidate in candidates.waiting for name in candidate.holders),
-    ]
-    return (
-        all(type(uid) is int and MIN_ID <= uid <= MAX_ID for uid in ids)
+    names = [candidates.epoch, *(name for one in candidates.waiting for name in one.holders)]
+    is_valid = (
+        is_whole
+        and all(type(uid) is int and MIN_ID <= uid <= MAX_ID for uid in ids)
         and all(below < above for below, above in pairwise(ids))
         and all(isinstance(name, str) for name in names)
     )
+    return candidates if is_valid else None

@@ -11,8 +11,11 @@ import sqlalchemy as sa
 from batch_pipeline import acquire_batches, audit_job, client
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
-from batch_pipeline.inventory.meta_tables.cutting import all_cuts
-from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable, range_facts
+from batch_pipeline.inventory.meta_tables.reflected_table import (
+    ReflectedMetaTable,
+    all_cuts,
+    range_facts,
+)
 from batch_pipeline.model.errors import BadWeightError, MetaTableError
 from batch_pipeline.model.id_range import MAX_ID, IdRange
 from batch_pipeline_tests.client.client_tables import COLUMNS, acquire_or_none, fill
@@ -85,11 +88,25 @@ def test_weights_that_cannot_be_counted_are_refused_by_their_row(made: Made) -> 
         assert [item.weight for item in counted] == [2, 7]
 
 
-@pytest.mark.parametrize("made", FLOATING, indirect=True, ids=" ".join)
-def test_floats_up_to_64_bits_are_weighed_and_larger_ones_refused(made: Made) -> None:
+@pytest.mark.parametrize(
+    ("made", "largest", "too_large", "weight"),
+    [
+        *((one, float(LARGEST_BELOW_2_63), float(2**63), LARGEST_BELOW_2_63) for one in FLOATING),
+        (
+            ("postgres", "numeric"),
+            Decimal(MAX_ID) - Decimal("0.5"),
+            Decimal(MAX_ID) + Decimal("0.1"),
+            MAX_ID,
+        ),
+    ],
+    indirect=["made"],
+)
+def test_weights_up_to_64_bits_are_weighed_and_larger_ones_refused(
+    made: Made, largest: float | Decimal, too_large: float | Decimal, weight: int
+) -> None:
     table = made.table()
-    insert(table, {1: float(LARGEST_BELOW_2_63), 2: float(2**63)})
-    assert table.items(IdRange(first_id=1, last_id=1))[0].weight == LARGEST_BELOW_2_63
+    insert(table, {1: largest, 2: too_large})
+    assert table.items(IdRange(first_id=1, last_id=1))[0].weight == weight
     with pytest.raises(BadWeightError):
         table.items(IdRange(first_id=2, last_id=2))
 
@@ -107,15 +124,6 @@ def test_nan_and_infinity_are_refused(made: Made, bad: float) -> None:
     with pytest.raises(BadWeightError) as caught:
         drained(table, 1, limits())
     assert "from 0 to 2^63 - 1" in str(caught.value)
-
-
-@pytest.mark.parametrize("made", [("postgres", "numeric")], indirect=True, ids=" ".join)
-def test_exact_numbers_are_weighed_up_to_64_bits(made: Made) -> None:
-    table = made.table()
-    insert(table, {1: Decimal(MAX_ID) - Decimal("0.5"), 2: Decimal(MAX_ID) + Decimal("0.1")})
-    assert table.items(IdRange(first_id=1, last_id=1))[0].weight == MAX_ID
-    with pytest.raises(BadWeightError):
-        table.items(IdRange(first_id=2, last_id=2))
 
 
 def test_text_of_sqlite_is_no_weight(sqlite: sa.Engine) -> None:

@@ -18,6 +18,7 @@ from batch_pipeline_tests.inventory.meta_tables.user_table_fixture import (
     open_scene,
     ranges,
 )
+from batch_pipeline_tests.seeds import unplanned
 
 
 @pytest.fixture(params=DATABASES)
@@ -29,11 +30,11 @@ def scene(request: pytest.FixtureRequest, database: Database) -> Scene:
 def test_rows_are_planned_up_to_the_ceiling_and_read_as_items(scene: Scene) -> None:
     """Expect ranges that tile the ids, items with URI and weight, and the rest on the next look."""
     scene.insert(1, 2, 5, 8)
-    assert scene.database.batches.backlog(scene.table) == (4, 40)
+    assert unplanned(scene.database, scene.table) == (4, 40)
     assert ranges(scene.plan()) == [(1, 7, 3), (8, 8, 1)]
     assert scene.plan() == []
     scene.insert(9)
-    assert scene.database.batches.backlog(scene.table) == (1, 10)
+    assert unplanned(scene.database, scene.table) == (1, 10)
     [one] = scene.plan()
     [item] = scene.table.items(one)
     assert (item.id, item.weight, item.file.location) == (9, 10, "file:///landing/9.csv")
@@ -71,7 +72,7 @@ def test_filter_chooses_the_rows_and_never_changes(scene: Scene) -> None:
     chosen = scene.described(where=where)
     [one] = scene.plan(chosen)
     assert [item.id for item in chosen.items(one)] == [1, 3]
-    assert scene.database.batches.backlog(chosen) == (0, 0)
+    assert unplanned(scene.database, chosen) == (0, 0)
     with pytest.raises(JobChangedError, match="its filter differs"):
         scene.plan()
 

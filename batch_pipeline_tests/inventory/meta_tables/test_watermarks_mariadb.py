@@ -19,7 +19,7 @@ from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.concurrency import eventually
-from batch_pipeline_tests.inventory.meta_tables.user_tables import FILES, execute
+from batch_pipeline_tests.inventory.meta_tables.user_tables import FILES, execute, item_ids
 
 INSERT = "INSERT INTO files (file_location, size_in_bytes) VALUES ('f', 1)"
 INSERT_MANY = f"{INSERT}, ('f', 2), ('f', 3)"
@@ -153,12 +153,12 @@ class Planner:
         reached = self.ceiling.read().value or 0
         limits = Limits(max_weight=1_000, max_count=50)
         while (cut := self.table.next_cut(self.bookmark, reached, limits)) is not None:
-            self.taken += self.table.ids(cut.id_range)
+            self.taken += item_ids(self.table, cut.id_range)
             self.bookmark = cut.id_range.last_id
         highest = self.table.highest_id() or 0
         if highest > self.naive_bookmark:
             above = IdRange(first_id=self.naive_bookmark + 1, last_id=highest)
-            self.naively_taken |= set(self.table.ids(above))
+            self.naively_taken |= set(item_ids(self.table, above))
             self.naive_bookmark = highest
 
     def has_met_the_hole(self) -> bool:
@@ -209,5 +209,5 @@ def test_planner_below_the_ceiling_loses_nothing_where_a_bookmark_does(
             one.result()
     planner.poll()
     writers.dispose()
-    assert planner.taken == table.ids(IdRange(first_id=1, last_id=10**9))
+    assert planner.taken == item_ids(table, IdRange(first_id=1, last_id=10**9))
     assert planner.has_met_the_hole()

@@ -29,6 +29,7 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     CREATE_FILES,
     FILES,
     execute,
+    item_ids,
     meta_engine,
 )
 from batch_pipeline_tests.proofs import Figures
@@ -170,7 +171,7 @@ class Planner:
             cut = self.table.next_cut(self.bookmark, ceiling, BATCH)
             if cut is None:
                 break
-            found = self.table.ids(cut.id_range)
+            found = item_ids(self.table, cut.id_range)
             assert len(found) == cut.count
             self.taken += found
             self.bookmark = cut.id_range.last_id
@@ -186,7 +187,7 @@ class Planner:
         highest = self.table.highest_id()
         if highest is not None and highest > self.naive_bookmark:
             above = IdRange(first_id=self.naive_bookmark + 1, last_id=highest)
-            self.naively_taken += self.table.ids(above)
+            self.naively_taken += item_ids(self.table, above)
             self.naive_bookmark = highest
 
 
@@ -225,7 +226,7 @@ def test_planner_below_the_ceiling_loses_nothing_where_a_bookmark_does(
     url, kinds = embedded_server.ensure_running(two_phase_folder), TABLES[kind][1]
     writers = [Writer(url, seed, stop, kinds) for seed in range(WRITERS)]
     consume_under_writers(planner, writers, rows=150_000 if long_form else 1_500)
-    rows = files.ids(IdRange(first_id=1, last_id=10**9))
+    rows = item_ids(files, IdRange(first_id=1, last_id=10**9))
     figures(
         writers=float(WRITERS),
         transactions=sum(writer.transactions for writer in writers),
@@ -257,7 +258,7 @@ def test_prepared_transaction_holds_the_ceiling_until_it_ends(
         assert holder.age_seconds is not None
         writer.execute("COMMIT PREPARED 'late'")
     assert ceiling.read().value == 2
-    assert files.ids(IdRange(first_id=1, last_id=2)) == [1, 2]
+    assert item_ids(files, IdRange(first_id=1, last_id=2)) == [1, 2]
 
 
 def test_prepared_transaction_holds_the_ceiling_over_a_restart(
@@ -288,4 +289,4 @@ def test_prepared_transaction_holds_the_ceiling_over_a_restart(
     assert highest is not None
     assert highest >= 3
     assert ceiling.read().value == highest
-    assert len(files.ids(IdRange(first_id=1, last_id=highest))) == 3
+    assert len(item_ids(files, IdRange(first_id=1, last_id=highest))) == 3

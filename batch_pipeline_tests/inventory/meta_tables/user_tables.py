@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.planning import Cut, Limits
 
 MARIADB = bool(shutil.which("mariadbd") and importlib.util.find_spec("pymysql"))
@@ -106,3 +107,8 @@ def _scanned(node: dict[str, Any]) -> int:
         return inner
     seen = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
     return inner + int(seen * node["Actual Loops"])
+
+
+def item_ids(table: ReflectedMetaTable, ids: IdRange) -> list[int]:
+    """Return the ids of the items in a range, in order."""
+    return [row.id for row in table.items(ids)]
