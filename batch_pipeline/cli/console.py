@@ -7,7 +7,7 @@ import json
 import os
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -71,6 +71,14 @@ def fact(name: str, text: str, *, style: str | None = None) -> None:
         )
     for line in lines:
         out.print(line, style=style, markup=False)
+
+
+def print_some(lines: Sequence[str], *, most: int = 20, indent: str = "  ") -> None:
+    """Print the first lines of a list, and how many more there are."""
+    for line in lines[:most]:
+        say(indent + line)
+    if len(lines) > most:
+        say(f"{indent}… and {len(lines) - most} more (--json lists all)")
 
 
 def complain(text: str) -> None:

@@ -19,6 +19,7 @@ import click
 from batch_pipeline.cli.console import print_next, say
 from batch_pipeline.cli.options import opened
 from batch_pipeline.cli.progress import progress
+from batch_pipeline.cli.run import manifests, print_error, print_result, run_streams
 
 if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline
@@ -47,7 +48,6 @@ def demo(reset: bool) -> None:
     Example:
       batch-pipeline demo --reset
     """
-    from batch_pipeline.cli.run_output import manifests, print_error, print_result, run_streams
     from batch_pipeline.config.stream_file import load_streams
 
     started = time.monotonic()
