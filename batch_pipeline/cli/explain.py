@@ -2,16 +2,17 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from batch_pipeline.cli.console import ago, at, fact, head, lasting, note, print_json, say
+from batch_pipeline.cli.console import ago, at, fact, facts, head, lasting, note, print_json, say
 from batch_pipeline.cli.options import as_json, chosen, opened
 from batch_pipeline.config.units import format_bytes
 from batch_pipeline.model.backfill import backfill_key, backfill_name
@@ -46,8 +47,7 @@ def _print_timeline(story: dict[str, Any], now: datetime) -> None:
     """Print where a file is by now, what to do if it is stuck, and how it came there."""
     head(story["location"])
     fact("now", _now(story, now))
-    for number, step in enumerate(_next_steps(story)):
-        fact("" if number else "next", step)
+    facts("next", _next_steps(story))
     _print_arrival(story, now)
     _print_batch(story, now)
     for one in story["backfills"]:
@@ -63,7 +63,10 @@ def _now(story: dict[str, Any], now: datetime) -> str:
         ended = done[-1]["finished_at"] if done else None
         when = "" if ended is None else f" {ago(ended, now)}"
         said.append(f"published{when}, generation {story['generation']}")
-        said += _set_aside(done[-1]) if done else []
+        if done and done[-1]["bad_file"]:
+            said.append("the whole file was set aside")
+        elif done and (count := done[-1]["quarantined"]):
+            said.append(f"records set aside: {count:,} of {done[-1]['read']:,}")
         if story["files_removed"] is not None:
             said.append("its files were removed since")
         loaded = [one["target"] for one in story["targets"] if one["loaded"]]
@@ -79,15 +82,6 @@ def _now(story: dict[str, Any], now: datetime) -> str:
         ended = ago(last["finished_at"], now)
         said.append(f"{_ENDED[last['status']]} {ended}, attempts: {len(attempts)}")
     return "; ".join(said)
-
-
-def _set_aside(attempt: dict[str, Any]) -> list[str]:
-    if attempt["bad_file"]:
-        return ["the whole file was set aside"]
-    count = attempt["quarantined"]
-    if not count:
-        return []
-    return [f"records set aside: {count:,} of {attempt['read']:,}"]
 
 
 def _next_steps(story: dict[str, Any]) -> Iterator[str]:
@@ -140,14 +134,12 @@ def _print_batch(story: dict[str, Any], now: datetime) -> None:
 
 def _print_published(story: dict[str, Any], now: datetime) -> None:
     fact("7 publish", f"generation {story['generation']}:")
-    for uri in story["part_files"]:
-        fact("", uri)
+    facts("", story["part_files"])
     if any(one["quarantined"] or one["bad_file"] for one in story["attempts"]):
         gone = story["quarantine_removed"]
         was = "is in" if gone is None else f"was, until {gone['at']:%Y-%m-%d}, in"
         fact("", f"what was set aside, with line and reason, {was}")
-        for uri in story["quarantine_files"]:
-            fact("", uri)
+        facts("", story["quarantine_files"])
     _print_removal(story, now)
     if story["is_late"]:
         return
@@ -157,10 +149,9 @@ def _print_published(story: dict[str, Any], now: datetime) -> None:
 
 def _print_removal(story: dict[str, Any], now: datetime) -> None:
     removal = story["files_removed"]
-    if removal is None:
-        return
-    again = "materialize the partition again to have them anew"
-    fact("", f"these files were deleted {at(removal['at'], now)}; {again}")
+    if removal is not None:
+        again = "materialize the partition again to have them anew"
+        fact("", f"these files were deleted {at(removal['at'], now)}; {again}")
 
 
 def _print_backfill(story: dict[str, Any], one: dict[str, Any], now: datetime) -> None:
@@ -169,8 +160,7 @@ def _print_backfill(story: dict[str, Any], one: dict[str, Any], now: datetime) -
     fact("4 partition", f"partition {one['partition']} of {story['stream']}/backfill")
     for attempt in one["attempts"]:
         _print_attempt(attempt, now)
-    for uri in one["part_files"]:
-        fact("", uri)
+    facts("", one["part_files"])
     _print_removal(one, now)
     if one["generation"] is not None and one["targets"]:
         _print_loads(one, now)
@@ -235,19 +225,20 @@ def explain(file: str, as_json: bool) -> None:
     if as_json:
         told = {"file": file, "items": stories, "batches": batches, "not_registered": missing}
         print_json(told)
-    now = datetime.now(UTC)
-    for number, story in enumerate(() if as_json else stories):
-        if number:
-            say()
-        _print_timeline(story, now)
-    for number, batch in enumerate(() if as_json else batches):
-        if number or stories:
-            say()
-        _print_one_batch(batch, now)
+    else:
+        now = datetime.now(UTC)
+        shown_parts = [
+            *(partial(_print_timeline, one, now) for one in stories),
+            *(partial(_print_one_batch, one, now) for one in batches),
+        ]
+        for number, print_part in enumerate(shown_parts):
+            if number:
+                say()
+            print_part()
+        for line in missing:
+            say(line)
     if len(stories) >= _FOUND:
         note(f"A search gives {_FOUND} items at most; ask for others by their id.")
-    for line in () if as_json else missing:
-        say(line)
     if not (stories or batches):
         sys.exit(1)
 
@@ -292,8 +283,8 @@ def _story(pipeline: "Pipeline", stream: "Stream", item: "Item") -> dict[str, An
         "generation": None if manifest is None else manifest.generation,
         "part_files": _uris(manifest, "part_files"),
         "quarantine_files": _uris(manifest, "quarantine_files"),
-        "quarantine_removed": _removed(manifest, database.manifests.quarantine_removal),
-        "files_removed": _removed(manifest, database.manifests.removal),
+        "quarantine_removed": manifest and _json(database.manifests.quarantine_removal(manifest)),
+        "files_removed": manifest and _json(database.manifests.removal(manifest)),
         "backfills": [_backfill(pipeline, stream, item, one) for one in again],
     }
 
@@ -305,16 +296,12 @@ def _explain_now(stream: "Stream", item: "Item") -> str:
     return f"it {within.advice}" if within.refuse(item.file.location) else compare(item.file)
 
 
+def _json(removal: "Removal | None") -> dict[str, Any] | None:
+    return None if removal is None else asdict(removal)
+
+
 def _uris(manifest: "Manifest | None", files: str) -> list[str]:
     return [] if manifest is None else [one.uri for one in getattr(manifest, files)]
-
-
-def _removed(
-    manifest: "Manifest | None", ask: "Callable[[Manifest], Removal | None]"
-) -> dict[str, Any] | None:
-    """Return when files of a manifest were removed, None if they were not."""
-    found = None if manifest is None else ask(manifest)
-    return None if found is None else asdict(found)
 
 
 def _backfill(
@@ -331,7 +318,7 @@ def _backfill(
         "generation": one.generation,
         "attempts": [asdict(each) for each in attempts],
         "part_files": _uris(manifest, "part_files"),
-        "files_removed": _removed(manifest, pipeline.database.manifests.removal),
+        "files_removed": manifest and _json(pipeline.database.manifests.removal(manifest)),
         "targets": _loads(pipeline, stream, manifest),
     }
 
@@ -435,20 +422,15 @@ def _print_one_batch(story: dict[str, Any], now: datetime) -> None:
     weight = format_bytes(story["weight_bytes"])
     amount = f"items: {story['items']}{late}, {weight}"
     fact("batch", f"number {story['number']} of the job {story['job']}: {amount}")
-    files = story["files"]
-    for number, one in enumerate(files[:_SHOWN]):
-        fact("" if number else "files", f"{one['item_id']}: {one['location']}")
-    if len(files) > _SHOWN:
-        fact("", f"… and {len(files) - _SHOWN} more (--json lists all)")
+    files = (f"{one['item_id']}: {one['location']}" for one in story["files"])
+    facts("files", files, most=_SHOWN)
     for one in story["attempts"]:
         _print_attempt(one, now, "attempt", "")
         if one["generation"] is not None:
             by = f"by attempt {one['number']}, {at(one['finished_at'], now)}"
             fact("", f"published as generation {one['generation']} {by}")
-    for number, uri in enumerate(story["part_files"]):
-        fact("" if number else "part files", uri)
-    for number, uri in enumerate(story["quarantine_files"]):
-        fact("" if number else "quarantine", uri)
+    facts("part files", story["part_files"])
+    facts("quarantine", story["quarantine_files"])
     if generation is not None:
         _print_loads(story, now)
 

@@ -11,7 +11,6 @@ from batch_pipeline.cli.exit_codes import EXIT_SOME_FAILED, exit_code
 from batch_pipeline.cli.options import all_streams, as_json, chosen, opened
 from batch_pipeline.cli.progress import progress
 from batch_pipeline.config.units import format_bytes
-from batch_pipeline.model.batch import BatchStatus
 from batch_pipeline.model.errors import JobPausedError, LandingTroubleError
 from batch_pipeline.model.location import shown
 from batch_pipeline.model.manifest import Manifest
@@ -83,12 +82,10 @@ def print_error(results: "Sequence[RunResult]") -> int:
     failed = [one for result in results for one in result.failed]
     ended = [result.error for result in results if result.error is not None]
     errors = [error for error in ended if not isinstance(error, JobPausedError)]
-    told = [str(error) for error in errors]
-    for one in failed:
-        reason = one.error or f"{one.batch.job}: batch {one.batch.key} is {one.state}."
-        if reason not in told:
-            told.append(reason)
-    for reason in told:
+    reasons = [
+        one.error or f"{one.batch.job}: batch {one.batch.key} is {one.state}." for one in failed
+    ]
+    for reason in dict.fromkeys([*map(str, errors), *reasons]):
         complain(reason)
     paused = [error for error in ended if isinstance(error, JobPausedError)]
     for error in paused:
@@ -138,8 +135,8 @@ def print_result(pipeline: "Pipeline", stream: Stream, drained: "RunResult") -> 
     _print_plan(drained)
     _print_encoded(done)
     for one in drained.failed:
-        what = f"{one.batch.key}{_of_backfill(drained, one)}"
-        say(f"  failed      {what}, attempt {one.attempts} (why: at the end)")
+        of = f"  {one.batch.job}" if one.batch.id in drained.tried_backfill else ""
+        say(f"  failed      {one.batch.key}{of}, attempt {one.attempts} (why: at the end)")
     root = shown(stream.storage.root)
     say(f"  7 publish   manifests: {len(done)}, in {root}/manifests")
 
@@ -162,17 +159,13 @@ def _print_plan(drained: "RunResult") -> None:
     shown = drained.statuses if len(drained.statuses) <= 12 else drained.statuses[:10]
     for one in shown:
         weight = format_bytes(one.batch.weight)
-        of = _of_backfill(drained, one)
+        of = f"  {one.batch.job}" if one.batch.id in drained.tried_backfill else ""
         say(f"              {one.batch.key}  files: {one.batch.count:>4}  {weight:>10}{of}")
     if len(shown) < len(drained.statuses):
         say(f"              … and {len(drained.statuses) - len(shown)} more")
     if drained.tried_late:
         say(f"              batches with items that came late: {len(drained.tried_late)}")
     say("  4 partition each batch is a partition of the Dagster asset of that key")
-
-
-def _of_backfill(drained: "RunResult", one: BatchStatus) -> str:
-    return f"  {one.batch.job}" if one.batch.id in drained.tried_backfill else ""
 
 
 def _print_encoded(done: Sequence[Manifest]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batch_pipeline.cli.console import ago, fact, head, lasting, print_json, say
+from batch_pipeline.cli.console import ago, fact, facts, head, lasting, print_json, say
 from batch_pipeline.cli.options import all_streams, as_json, chosen, opened
 from batch_pipeline.config.units import format_bytes, format_duration
 from batch_pipeline.model.batch import BatchState, BatchStatus
@@ -189,8 +189,7 @@ def _print(report: dict[str, Any], reading: "WatermarkReading | None", now: date
     if report["paused"] is not None:
         fact("paused", report["paused"] or "no reason given")
     _print_unfinished(report["unfinished"], now)
-    for number, step in enumerate(_next_steps(report)):
-        fact("" if number else "next", step)
+    facts("next", _next_steps(report))
     for warning in report["warnings"]:
         fact("warning", warning)
     fact("batches", _counts(report["batches"]))

@@ -5,7 +5,7 @@ The stream is the product's own, made of these very keys; nothing is written.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from batch_pipeline.config.landed_files import (
     Choice,
     Group,
     LeftOut,
-    ReadAs,
     choose,
     grouped,
     project_not_made,
@@ -25,13 +24,12 @@ from batch_pipeline.config.landed_files import (
 )
 from batch_pipeline.config.stream_file import COMPONENT, stream_of, stream_text
 from batch_pipeline.config.units import format_bytes
-from batch_pipeline.encode.readers.formats import SOURCE_READERS, RecordKind
 from batch_pipeline.encode.sample import Sample, read_sample
 from batch_pipeline.model.errors import BadFileError, InvalidValueError, LandingUnavailableError
 from batch_pipeline.model.item import Item, LandedFile
 from batch_pipeline.model.location import shown, to_uri
 from batch_pipeline.model.planning import Limits, Machine, cut, limits_for
-from batch_pipeline.model.stream import STREAM_NAME, CsvOptions, Stream, stream_name_of
+from batch_pipeline.model.stream import STREAM_NAME, Stream, stream_name_of
 from batch_pipeline.spark.task_planning import estimate_cost
 from batch_pipeline.storage.landing import SourceLanding
 
@@ -118,12 +116,6 @@ class Site:
         return str(path)
 
 
-def source_keys(choice: Choice) -> dict[str, Any]:
-    """Return the keys below `source` that select the files and say how they are read."""
-    exclude = {"exclude": list(choice.exclude)} if choice.exclude else {}
-    return {"include": list(choice.include), **exclude, **_reading(choice.read_as)}
-
-
 def name_for(asked: InitOptions, choice: Choice, place: str) -> str:
     """Return the stream's name: the requested one, that of the files, or that of the folder.
 
@@ -150,20 +142,6 @@ def _check_folder(path: Path) -> None:
     if not path.is_dir():
         step = "Correct --from, or make the folder and let files land there first."
         raise project_not_made(str(path), "there is no such folder", step)
-
-
-def _reading(read_as: ReadAs) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    reader = SOURCE_READERS.get(read_as.format)  # None for `auto`, which may detect csv
-    if reader is None or reader.record_kind is RecordKind.TEXT_CELLS:
-        if read_as.csv.delimiter != CsvOptions().delimiter:
-            options["delimiter"] = read_as.csv.delimiter
-        if read_as.csv.names:
-            options["names"] = list(read_as.csv.names)
-    if read_as.charset != "utf-8":
-        options["charset"] = read_as.charset
-    source: dict[str, Any] = {"format": read_as.format.value}
-    return {**source, "options": options} if options else source
 
 
 _MOST_FILES = 5
@@ -218,11 +196,11 @@ def propose(asked: InitOptions, machine: Machine) -> Proposal:
     """
     site = Site.of(asked)
     groups, troubles = _listed(asked, site)
-    choice = choose(groups, lambda read_as: site.unnamed(_reading(read_as)), site.place)
+    choice = choose(groups, site.unnamed, site.place)
     if asked.include and not choice.left_out:
-        choice = replace(choice, include=asked.include)
+        choice.source["include"] = list(asked.include)
     name = name_for(asked, choice, site.place)
-    attributes = site.attributes(name, source_keys(choice))
+    attributes = site.attributes(name, choice.source)
     files = _spread(choice.groups)
     try:
         sample = read_sample(files, site.stream(attributes), most_records=_MOST_RECORDS)
