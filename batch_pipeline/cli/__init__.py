@@ -8,7 +8,6 @@ import difflib
 import gc
 import importlib
 import logging
-import os
 import signal
 import sys
 from enum import StrEnum
@@ -17,10 +16,8 @@ from typing import NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-from batch_pipeline.cli.console import complain
-from batch_pipeline.cli.exit_codes import EXIT_INTERRUPTED, exit_code
+from batch_pipeline.cli.exit_codes import ReaderGoneError, exit_on_errors
 from batch_pipeline.cli.options import VARIABLE, left_out_reported
-from batch_pipeline.model.errors import PipelineError
 
 # Imports make objects that stay: looking through them for garbage was a tenth of a command's start.
 _OBJECTS_TO_A_LOOK = 50_000
@@ -38,34 +35,39 @@ class Section(StrEnum):
 
 
 class Listed(NamedTuple):
-    """A command in the list: what it is for, the module of this package that has it, a summary."""
+    """A command in the list: what it is for, and a summary."""
 
     section: Section
-    module: str
     summary: str
 
 
 # In the order of the list. A summary is one line of it on a terminal of 80 columns.
 COMMANDS = {
-    "demo": Listed(Section.START, "demo", "Run the main job on generated files, step by step."),
-    "init": Listed(Section.START, "init", "Make a project for a folder of files that is there."),
-    "dev": Listed(Section.START, "dev", "Bring everything up, with Dagster's UI, until Ctrl-C."),
-    "doctor": Listed(Section.START, "doctor", "Tell what works and what does not, and what to do."),
-    "run": Listed(Section.DAILY, "run", "Register, plan, encode and publish what has landed."),
-    "reprocess": Listed(Section.DAILY, "reprocess", "Encode and publish batches once more."),
-    "status": Listed(Section.DAILY, "status", "Show what waits, what is done and what failed."),
-    "explain": Listed(Section.DAILY, "explain", "Tell where a file is, why, and since when."),
-    "plan": Listed(Section.STATIONS, "plan", "Register new files and plan them; or plan the past."),
-    "messages": Listed(Section.STATIONS, "messages", "Write the Singer messages of a stream."),
-    "files": Listed(Section.STATIONS, "files", "List the part files of a stream's live batches."),
-    "load": Listed(Section.STATIONS, "load", "Load what is published into the stream's targets."),
-    "jobs": Listed(Section.JOBS, "jobs", "List, pause, resume, cancel, retry or split jobs."),
-    "verify": Listed(Section.UPKEEP, "verify", "Look again at what is published, and what waits."),
-    "reconcile": Listed(Section.UPKEEP, "reconcile", "Close what a crash left; plan late items."),
-    "gc": Listed(Section.UPKEEP, "gc", "Delete files that are no longer needed."),
-    "migrate": Listed(Section.UPKEEP, "migrate", "Bring the inventory schema to this release."),
-    "metrics": Listed(Section.AROUND, "metrics", "Serve metrics for Prometheus, until Ctrl-C."),
-    "pack": Listed(Section.AROUND, "pack", "Pack what executors of a Spark cluster import."),
+    "demo": Listed(Section.START, "Run the main job on generated files, step by step."),
+    "init": Listed(Section.START, "Make a project for a folder of files that is there."),
+    "dev": Listed(Section.START, "Bring everything up, with Dagster's UI, until Ctrl-C."),
+    "doctor": Listed(Section.START, "Tell what works and what does not, and what to do."),
+    "run": Listed(Section.DAILY, "Register, plan, encode and publish what has landed."),
+    "reprocess": Listed(Section.DAILY, "Encode and publish batches once more."),
+    "status": Listed(Section.DAILY, "Show what waits, what is done and what failed."),
+    "explain": Listed(Section.DAILY, "Tell where a file is, why, and since when."),
+    "plan": Listed(Section.STATIONS, "Register new files and plan them; or plan the past."),
+    "messages": Listed(Section.STATIONS, "Write the Singer messages of a stream."),
+    "files": Listed(Section.STATIONS, "List the part files of a stream's live batches."),
+    "load": Listed(Section.STATIONS, "Load what is published into the stream's targets."),
+    "jobs": Listed(Section.JOBS, "List, pause, resume, cancel, retry or split jobs."),
+    "verify": Listed(Section.UPKEEP, "Look again at what is published, and what waits."),
+    "reconcile": Listed(Section.UPKEEP, "Close what a crash left; plan late items."),
+    "gc": Listed(Section.UPKEEP, "Delete files that are no longer needed."),
+    "migrate": Listed(Section.UPKEEP, "Bring the inventory schema to this release."),
+    "metrics": Listed(Section.AROUND, "Serve metrics for Prometheus, until Ctrl-C."),
+    "pack": Listed(Section.AROUND, "Pack what executors of a Spark cluster import."),
+}
+
+# The modules of commands that are not named like them.
+_MODULES = {
+    **dict.fromkeys(("messages", "files"), "published"),
+    **dict.fromkeys(("verify", "reconcile", "gc", "migrate"), "maintenance"),
 }
 
 # Commands of earlier releases, with what to use instead.
@@ -89,10 +91,6 @@ REMOVED = {
 }
 
 
-class _ReaderGoneError(Exception):
-    """Whoever read our output has closed it, as in `… | head`."""
-
-
 class _Commands(click.Group):
     """Imports the command that is called, and not the others: half a second less to wait."""
 
@@ -102,8 +100,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"batch_pipeline.cli.{COMMANDS[cmd_name].module}")
-        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        module = importlib.import_module(f"batch_pipeline.cli.{_MODULES.get(cmd_name, cmd_name)}")
+        command: click.Command = getattr(module, cmd_name)
         return command
 
     def resolve_command(
@@ -124,7 +122,7 @@ class _Commands(click.Group):
             with left_out_reported(ctx):
                 return super().invoke(ctx)
         except BrokenPipeError as error:
-            raise _ReaderGoneError from error
+            raise ReaderGoneError from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by what they are for."""
@@ -167,20 +165,12 @@ def main() -> None:
     gc.set_threshold(_OBJECTS_TO_A_LOOK)
     _take_termination_for_an_interrupt()
     logging.basicConfig(level=logging.ERROR, format="%(message)s")
-    try:
-        code = cli.main(standalone_mode=False, complete_var=VARIABLE)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        complain("Interrupted. Open attempts were closed; run the same command again to go on.")
-        sys.exit(EXIT_INTERRUPTED)
-    except _ReaderGoneError:  # end as every filter does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(128 + signal.SIGPIPE)
-    except PipelineError as error:
-        complain(str(error))
-        sys.exit(exit_code([error]))
+    with exit_on_errors("Open attempts were closed; run the same command again to go on."):
+        try:
+            code = cli.main(standalone_mode=False, complete_var=VARIABLE)
+        except click.ClickException as error:
+            error.show()
+            code = error.exit_code
     sys.exit(code)
 
 

@@ -6,8 +6,9 @@ Names and texts of others are printed with characters that terminals obey writte
 import json
 import os
 import re
+import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -71,6 +72,23 @@ def fact(name: str, text: str, *, style: str | None = None) -> None:
         )
     for line in lines:
         out.print(line, style=style, markup=False)
+
+
+def facts(name: str, texts: Iterable[str], *, most: int = sys.maxsize) -> None:
+    """Print facts below each other, the first with a name, and how many more there are."""
+    every = list(texts)
+    for number, text in enumerate(every[:most]):
+        fact("" if number else name, text)
+    if len(every) > most:
+        fact("", f"… and {len(every) - most} more (--json lists all)")
+
+
+def print_some(lines: Sequence[str], *, most: int = 20, indent: str = "  ") -> None:
+    """Print the first lines of a list, and how many more there are."""
+    for line in lines[:most]:
+        say(indent + line)
+    if len(lines) > most:
+        say(f"{indent}… and {len(lines) - most} more (--json lists all)")
 
 
 def complain(text: str) -> None:

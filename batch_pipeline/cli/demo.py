@@ -19,10 +19,10 @@ import click
 from batch_pipeline.cli.console import print_next, say
 from batch_pipeline.cli.options import opened
 from batch_pipeline.cli.progress import progress
+from batch_pipeline.cli.run import manifests, print_error, print_result, run_streams
 
 if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline
-    from batch_pipeline.model.manifest import Manifest
 
 _NEXT = (
     ("demo", "again: there is nothing left to do"),
@@ -47,8 +47,8 @@ def demo(reset: bool) -> None:
     Example:
       batch-pipeline demo --reset
     """
-    from batch_pipeline.cli.run_output import manifests, print_error, print_result, run_streams
     from batch_pipeline.config.stream_file import load_streams
+    from batch_pipeline.singer.messages import batch_message
 
     started = time.monotonic()
     with opened() as pipeline:
@@ -66,8 +66,11 @@ def demo(reset: bool) -> None:
         print_result(pipeline, stream, drained)
         done = manifests(pipeline, drained)
         if done:
-            _print_message(done[0])
-        _print_next(nothing_new=not drained.tried and drained.error is None)
+            say("  8 emit      the first BATCH message:")
+            say(json.dumps(batch_message(done[0]), ensure_ascii=False, indent=2))
+        if not drained.tried and drained.error is None:
+            say("Every file is published already, so there was nothing to do.")
+        print_next(_NEXT)
         say(f"{time.monotonic() - started:.1f} s")
         code = print_error([drained])
     sys.exit(code)
@@ -83,19 +86,6 @@ def _forget(pipeline: "Pipeline") -> None:
             for stream in load_streams(folder / "streams").values():
                 forget_stream(pipeline, stream)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _print_message(manifest: "Manifest") -> None:
-    from batch_pipeline.singer.messages import batch_message
-
-    say("  8 emit      the first BATCH message:")
-    say(json.dumps(batch_message(manifest), ensure_ascii=False, indent=2))
-
-
-def _print_next(*, nothing_new: bool) -> None:
-    if nothing_new:
-        say("Every file is published already, so there was nothing to do.")
-    print_next(_NEXT)
 
 
 _T = TypeVar("_T")

@@ -50,8 +50,9 @@ def doctor(meta_table: str | None, as_json: bool, **table: str | None) -> None:
         raise click.UsageError(f"--{given[0].replace('_', '-')} needs --meta-table.")
     from batch_pipeline.cli.findings import diagnose
 
-    terms = None if meta_table is None else _terms(meta_table, table)
-    findings = list(diagnose(terms, _job(table)))
+    job = table.pop("job") or "doctor"
+    terms = None if meta_table is None else _terms(meta_table, job, table)
+    findings = list(diagnose(terms, job))
     is_well = not any(one.level is Level.FAIL for one in findings)
     if as_json:
         told = [
@@ -66,7 +67,7 @@ def doctor(meta_table: str | None, as_json: bool, **table: str | None) -> None:
         sys.exit(EXIT_OPERATOR)
 
 
-def _terms(meta_table: str, table: dict[str, Any]) -> "SourceTerms":
+def _terms(meta_table: str, job: str, table: dict[str, Any]) -> "SourceTerms":
     from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
     from batch_pipeline.inventory.meta_tables.published_table import PUBLISHED_COLUMNS, is_published
     from batch_pipeline.inventory.meta_tables.sources import SourceTerms
@@ -76,24 +77,21 @@ def _terms(meta_table: str, table: dict[str, Any]) -> "SourceTerms":
     columns = {role: table[role] for role in ("uid", "item", "weight") if table[role] is not None}
     if columns.get("weight") == "none":
         columns["weight"] = None
+    where, condition = table["where"], None
+    if where is not None:
+        try:
+            condition = json.loads(where)
+        except ValueError as error:
+            example = '[{"column": "kind", "operator": "=", "value": "a"}]'
+            raise InvalidValueError(
+                "--where", where, f"JSON such as {example} ({error})"
+            ) from error
     usual = PUBLISHED_COLUMNS if is_published(meta_table) else MetaColumns()
     return SourceTerms(
         name=meta_table,
         columns=replace(usual, **columns),
-        where=None if table["where"] is None else parse_filter(_parsed(table["where"]), "--where"),
+        where=None if where is None else parse_filter(condition, "--where"),
         strategy=None if table["ceiling"] is None else Strategy(table["ceiling"]),
         settle_by=None if table["settle_by"] is None else SettleBy(table["settle_by"]),
-        reader=_job(table) if is_published(meta_table) else None,
+        reader=job if is_published(meta_table) else None,
     )
-
-
-def _job(table: dict[str, Any]) -> str:
-    return table["job"] or "doctor"
-
-
-def _parsed(where: str) -> object:
-    try:
-        return json.loads(where)
-    except ValueError as error:
-        expected = f'JSON such as [{{"column": "kind", "operator": "=", "value": "a"}}] ({error})'
-        raise InvalidValueError("--where", where, expected) from error

@@ -1,27 +1,36 @@
-"""The nine stations of a file in words, as `explain` prints them; the facts are `explain`'s."""
+"""The command `explain`: the steps of a file, or a batch, with their numbers."""
 
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from batch_pipeline.cli.console import ago, at, fact, head, lasting, note, print_json, say
-from batch_pipeline.cli.load_status import print_loads
+from batch_pipeline.cli.console import ago, at, fact, facts, head, lasting, note, print_json, say
 from batch_pipeline.cli.options import as_json, chosen, opened
 from batch_pipeline.config.units import format_bytes
 from batch_pipeline.model.backfill import backfill_key, backfill_name
-from batch_pipeline.model.batch import AttemptStatus
-from batch_pipeline.model.errors import OF_ONE_META_TABLE
+from batch_pipeline.model.batch import AttemptStatus, parse_late_key, stream_batch_key
+from batch_pipeline.model.errors import (
+    OF_ONE_META_TABLE,
+    AmbiguousJobError,
+    BatchSupersededError,
+    InvalidValueError,
+    UnknownBatchError,
+    UnknownJobError,
+)
+from batch_pipeline.model.load import LoadStatus
 from batch_pipeline.model.location import as_s3, shown, to_uri
 
 if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline
-    from batch_pipeline.model.batch import BatchStatus
+    from batch_pipeline.model.batch import Batch, BatchStatus
     from batch_pipeline.model.garbage import Removal
     from batch_pipeline.model.item import Item
     from batch_pipeline.model.manifest import Manifest
@@ -34,12 +43,11 @@ _ENDED = {
 }
 
 
-def print_timeline(story: dict[str, Any], now: datetime) -> None:
+def _print_timeline(story: dict[str, Any], now: datetime) -> None:
     """Print where a file is by now, what to do if it is stuck, and how it came there."""
     head(story["location"])
     fact("now", _now(story, now))
-    for number, step in enumerate(_next_steps(story)):
-        fact("" if number else "next", step)
+    facts("next", _next_steps(story))
     _print_arrival(story, now)
     _print_batch(story, now)
     for one in story["backfills"]:
@@ -55,7 +63,10 @@ def _now(story: dict[str, Any], now: datetime) -> str:
         ended = done[-1]["finished_at"] if done else None
         when = "" if ended is None else f" {ago(ended, now)}"
         said.append(f"published{when}, generation {story['generation']}")
-        said += _set_aside(done[-1]) if done else []
+        if done and done[-1]["bad_file"]:
+            said.append("the whole file was set aside")
+        elif done and (count := done[-1]["quarantined"]):
+            said.append(f"records set aside: {count:,} of {done[-1]['read']:,}")
         if story["files_removed"] is not None:
             said.append("its files were removed since")
         loaded = [one["target"] for one in story["targets"] if one["loaded"]]
@@ -71,15 +82,6 @@ def _now(story: dict[str, Any], now: datetime) -> str:
         ended = ago(last["finished_at"], now)
         said.append(f"{_ENDED[last['status']]} {ended}, attempts: {len(attempts)}")
     return "; ".join(said)
-
-
-def _set_aside(attempt: dict[str, Any]) -> list[str]:
-    if attempt["bad_file"]:
-        return ["the whole file was set aside"]
-    count = attempt["quarantined"]
-    if not count:
-        return []
-    return [f"records set aside: {count:,} of {attempt['read']:,}"]
 
 
 def _next_steps(story: dict[str, Any]) -> Iterator[str]:
@@ -117,42 +119,34 @@ def _print_batch(story: dict[str, Any], now: datetime) -> None:
         return
     weight = format_bytes(story["batch_weight_bytes"])
     fact("3 plan", f"batch of {weight}, items: {story['batch_items']}")
-    if story["is_late"]:
-        fact("4 partition", "outside the partitions, since it came late")
-    else:
-        fact("4 partition", f"partition {story['batch_id']}")
+    fact("4 partition", f"partition {story['batch_id']}")
     for one in story["attempts"]:
         _print_attempt(one, now)
     if story["generation"] is None:
         fact("7 publish", "not published")
         return
     _print_published(story, now)
-    print_loads(story, now)
+    _print_loads(story, now)
 
 
 def _print_published(story: dict[str, Any], now: datetime) -> None:
     fact("7 publish", f"generation {story['generation']}:")
-    for uri in story["part_files"]:
-        fact("", uri)
+    facts("", story["part_files"])
     if any(one["quarantined"] or one["bad_file"] for one in story["attempts"]):
         gone = story["quarantine_removed"]
         was = "is in" if gone is None else f"was, until {gone['at']:%Y-%m-%d}, in"
         fact("", f"what was set aside, with line and reason, {was}")
-        for uri in story["quarantine_files"]:
-            fact("", uri)
+        facts("", story["quarantine_files"])
     _print_removal(story, now)
-    if story["is_late"]:
-        return
     does = "sends it" if story["files_removed"] is None else "leaves it out"
     fact("8 emit", f"`batch-pipeline messages {story['stream']}` {does}")
 
 
 def _print_removal(story: dict[str, Any], now: datetime) -> None:
     removal = story["files_removed"]
-    if removal is None:
-        return
-    again = "materialize the partition again to have them anew"
-    fact("", f"these files were deleted {at(removal['at'], now)}; {again}")
+    if removal is not None:
+        again = "materialize the partition again to have them anew"
+        fact("", f"these files were deleted {at(removal['at'], now)}; {again}")
 
 
 def _print_backfill(story: dict[str, Any], one: dict[str, Any], now: datetime) -> None:
@@ -161,21 +155,27 @@ def _print_backfill(story: dict[str, Any], one: dict[str, Any], now: datetime) -
     fact("4 partition", f"partition {one['partition']} of {story['stream']}/backfill")
     for attempt in one["attempts"]:
         _print_attempt(attempt, now)
-    for uri in one["part_files"]:
-        fact("", uri)
+    facts("", one["part_files"])
     _print_removal(one, now)
     if one["generation"] is not None and one["targets"]:
-        print_loads(one, now)
+        _print_loads(one, now)
 
 
-def _print_attempt(one: dict[str, Any], now: datetime) -> None:
+def _print_attempt(
+    one: dict[str, Any], now: datetime, claim: str = "5 claim", encode: str = "6 encode"
+) -> None:
     started, number, status = at(one["started_at"], now), one["number"], one["status"]
-    fact("5 claim", f"attempt {number} {status}, started {started}, run {one['run_id']}")
+    fact(claim, f"attempt {number} {status}, started {started}, run {one['run_id']}")
     if one["error"]:
         fact("", one["error"])
     if one["read"] is not None:
         counts = f"{one['written']} written, {one['quarantined']} quarantined"
-        fact("6 encode", f"records of this file: {one['read']} read, {counts}")
+        text = (
+            f"records of this file: {one['read']} read"
+            if encode
+            else f"records read: {one['read']}"
+        )
+        fact(encode, f"{text}, {counts}")
     if one["read_etag"]:
         version = "" if one["read_version"] is None else f", version {one['read_version']}"
         fact("", f"from the object with etag {one['read_etag']}{version}")
@@ -183,6 +183,7 @@ def _print_attempt(one: dict[str, Any], now: datetime) -> None:
         fact("", f"the whole file was set aside: {one['bad_file']}")
 
 
+_SHOWN = 20
 _FOUND = 20  # what a meta table finds at most
 
 
@@ -206,8 +207,6 @@ def explain(file: str, as_json: bool) -> None:
     Example:
       batch-pipeline explain orders-2026-01-24.csv
     """
-    from batch_pipeline.cli.explain_batch import batch_timelines, print_batch
-
     with opened() as pipeline:
         streams = chosen(pipeline, ())
         found = [
@@ -216,24 +215,25 @@ def explain(file: str, as_json: bool) -> None:
             for item in _found(pipeline, stream, _location(file))
         ]
         stories = [_story(pipeline, stream, item) for stream, item in found]
-        batches = [*batch_timelines(pipeline, streams, file)]
+        batches = [*_batch_stories(pipeline, streams, file)]
         missing = [] if stories or batches else _why_not(pipeline, file)
     if as_json:
         told = {"file": file, "items": stories, "batches": batches, "not_registered": missing}
         print_json(told)
-    now = datetime.now(UTC)
-    for number, story in enumerate(() if as_json else stories):
-        if number:
-            say()
-        print_timeline(story, now)
-    for number, batch in enumerate(() if as_json else batches):
-        if number or stories:
-            say()
-        print_batch(batch, now)
+    else:
+        now = datetime.now(UTC)
+        shown_parts = [
+            *(partial(_print_timeline, one, now) for one in stories),
+            *(partial(_print_one_batch, one, now) for one in batches),
+        ]
+        for number, print_part in enumerate(shown_parts):
+            if number:
+                say()
+            print_part()
+        for line in missing:
+            say(line)
     if len(stories) >= _FOUND:
         note(f"A search gives {_FOUND} items at most; ask for others by their id.")
-    for line in () if as_json else missing:
-        say(line)
     if not (stories or batches):
         sys.exit(1)
 
@@ -254,8 +254,6 @@ def _location(file: str) -> str:
 
 
 def _story(pipeline: "Pipeline", stream: "Stream", item: "Item") -> dict[str, Any]:
-    from batch_pipeline.cli.load_status import loads_of
-
     database, modified_at, part = pipeline.database, item.file.modified_at, item.file.range
     batch = database.batches.batch_of_item(stream.name, item.id)
     manifest = None if batch is None else database.manifests.of_batch(batch)
@@ -263,7 +261,7 @@ def _story(pipeline: "Pipeline", stream: "Stream", item: "Item") -> dict[str, An
     again = database.backfills.of_item(stream.name, item.id)
     return {
         "stream": stream.name,
-        "targets": [] if manifest is None else loads_of(pipeline, stream, manifest),
+        "targets": _loads(pipeline, stream, manifest),
         "location": item.file.location,
         "size_bytes": item.file.size_bytes,
         "range": None if part is None else {"first": part.start, "last": part.stop - 1},
@@ -272,18 +270,16 @@ def _story(pipeline: "Pipeline", stream: "Stream", item: "Item") -> dict[str, An
         "now": _explain_now(stream, item),
         "meta_table": None if stream.user_table is None else stream.user_table.table,
         "item_id": item.id,
-        "batch_id": None if batch is None else batch.key,
+        "batch_id": None if batch is None else stream_batch_key(batch, stream.name),
         "is_late": batch is not None and batch.item_ids is not None,
         "batch_items": None if batch is None else batch.count,
         "batch_weight_bytes": None if batch is None else batch.weight,
         "attempts": [asdict(one) for one in attempts],
         "generation": None if manifest is None else manifest.generation,
-        "part_files": [] if manifest is None else [part.uri for part in manifest.part_files],
-        "quarantine_files": (
-            [] if manifest is None else [part.uri for part in manifest.quarantine_files]
-        ),
-        "quarantine_removed": _removed(manifest, database.manifests.quarantine_removal),
-        "files_removed": _removed(manifest, database.manifests.removal),
+        "part_files": _uris(manifest, "part_files"),
+        "quarantine_files": _uris(manifest, "quarantine_files"),
+        "quarantine_removed": manifest and _json(database.manifests.quarantine_removal(manifest)),
+        "files_removed": manifest and _json(database.manifests.removal(manifest)),
         "backfills": [_backfill(pipeline, stream, item, one) for one in again],
     }
 
@@ -295,20 +291,18 @@ def _explain_now(stream: "Stream", item: "Item") -> str:
     return f"it {within.advice}" if within.refuse(item.file.location) else compare(item.file)
 
 
-def _removed(
-    manifest: "Manifest | None", ask: "Callable[[Manifest], Removal | None]"
-) -> dict[str, Any] | None:
-    """Return when files of a manifest were removed, None if they were not."""
-    found = None if manifest is None else ask(manifest)
-    return None if found is None else asdict(found)
+def _json(removal: "Removal | None") -> dict[str, Any] | None:
+    return None if removal is None else asdict(removal)
+
+
+def _uris(manifest: "Manifest | None", files: str) -> list[str]:
+    return [] if manifest is None else [one.uri for one in getattr(manifest, files)]
 
 
 def _backfill(
     pipeline: "Pipeline", stream: "Stream", item: "Item", one: "BatchStatus"
 ) -> dict[str, Any]:
     """Describe a batch of a backfill that contains an item."""
-    from batch_pipeline.cli.load_status import loads_of
-
     manifest = pipeline.database.manifests.of_batch(one.batch)
     name = backfill_name(stream.name, one.batch.job)
     attempts = pipeline.database.history.of_item(one.batch, item.id)
@@ -318,17 +312,16 @@ def _backfill(
         "state": one.state.value,
         "generation": one.generation,
         "attempts": [asdict(each) for each in attempts],
-        "part_files": [] if manifest is None else [part.uri for part in manifest.part_files],
-        "files_removed": _removed(manifest, pipeline.database.manifests.removal),
-        "targets": [] if manifest is None else loads_of(pipeline, stream, manifest),
+        "part_files": _uris(manifest, "part_files"),
+        "files_removed": manifest and _json(pipeline.database.manifests.removal(manifest)),
+        "targets": _loads(pipeline, stream, manifest),
     }
 
 
 def _why_not(pipeline: "Pipeline", file: str) -> list[str]:
-    from batch_pipeline.cli.explain_batch import is_batch_name
     from batch_pipeline.model.stream import Source
 
-    what = "item and no batch" if is_batch_name(file) else "item"
+    what = "item and no batch" if _is_batch_name(file) else "item"
     lines = [f"{file} is no registered {what} of any stream. The streams look here:"]
     for stream in pipeline.usable_streams.values():
         if isinstance(stream.source, Source):
@@ -337,3 +330,160 @@ def _why_not(pipeline: "Pipeline", file: str) -> list[str]:
         else:
             lines.append(f"  {stream.name}: {stream.source.place}: no such row")
     return lines
+
+
+_BATCH_NAME = re.compile(r"([^:/]+:)?[0-9]+-[0-9]+|-?[0-9]+\.\.-?[0-9]+")
+
+
+def _is_batch_name(text: str) -> bool:
+    """Return whether a text has the form of a partition key, or of a range of ids."""
+    return _BATCH_NAME.fullmatch(text) is not None
+
+
+def _batch_stories(
+    pipeline: "Pipeline", streams: "list[Stream]", name: str
+) -> Iterator[dict[str, Any]]:
+    """Describe the batches of this name, at most one for each stream."""
+    if not _is_batch_name(name):
+        return
+    for stream in streams:
+        try:
+            batch = find_batch(pipeline, stream, name)
+        except (BatchSupersededError, InvalidValueError) as error:
+            note(str(error))
+        except (UnknownBatchError, UnknownJobError):
+            continue
+        else:
+            yield _batch_story(
+                pipeline,
+                stream,
+                batch,
+                name if ":" in name else stream_batch_key(batch, stream.name),
+            )
+
+
+def find_batch(pipeline: "Pipeline", stream: "Stream", name: str) -> "Batch":
+    """Return the batch that a partition key, an id range or a number names.
+
+    Raises:
+        UnknownBatchError, UnknownJobError: there is none.
+        BatchSupersededError: it was split; the message names its parts.
+        InvalidValueError: several batches have the name.
+    """
+    database = pipeline.database
+    if ":" in name:
+        return database.backfills.batch(stream.name, name)
+    try:
+        return database.jobs.batch(stream.name, name)
+    except (AmbiguousJobError, UnknownBatchError):
+        return database.batches.batch(stream.name, name)  # raises for one that was split
+
+
+def _batch_story(
+    pipeline: "Pipeline", stream: "Stream", batch: "Batch", label: str
+) -> dict[str, Any]:
+    database = pipeline.database
+    status, manifest = database.batches.status(batch), database.manifests.of_batch(batch)
+    return {
+        "stream": stream.name,
+        "job": batch.job,
+        "batch_id": label,
+        "number": batch.id,
+        "state": status.state.value,
+        "is_late": parse_late_key(label) is not None,
+        "items": batch.count,
+        "weight_bytes": batch.weight,
+        "files": _files(pipeline, stream, batch),
+        "attempts": [asdict(one) for one in database.history.of_batch(batch)],
+        "generation": status.generation,
+        "part_files": _uris(manifest, "part_files"),
+        "quarantine_files": _uris(manifest, "quarantine_files"),
+        "targets": _loads(pipeline, stream, manifest),
+    }
+
+
+def _files(pipeline: "Pipeline", stream: "Stream", batch: "Batch") -> list[dict[str, Any]]:
+    try:
+        items = pipeline.meta_table(stream).items(batch)
+    except OF_ONE_META_TABLE as error:  # the inventory knows the rest
+        note(str(error))
+        return []
+    return [
+        {"item_id": one.id, "location": one.file.location, "weight": one.weight} for one in items
+    ]
+
+
+def _print_one_batch(story: dict[str, Any], now: datetime) -> None:
+    """Print a batch: its state, its files, its attempts, and what they published."""
+    head(f"{story['stream']}: batch {story['batch_id']}")
+    generation = story["generation"]
+    fact("now", story["state"] + ("" if generation is None else f", generation {generation}"))
+    late = ", which came late" if story["is_late"] else ""
+    weight = format_bytes(story["weight_bytes"])
+    amount = f"items: {story['items']}{late}, {weight}"
+    fact("batch", f"number {story['number']} of the job {story['job']}: {amount}")
+    files = (f"{one['item_id']}: {one['location']}" for one in story["files"])
+    facts("files", files, most=_SHOWN)
+    for one in story["attempts"]:
+        _print_attempt(one, now, "attempt", "")
+        if one["generation"] is not None:
+            by = f"by attempt {one['number']}, {at(one['finished_at'], now)}"
+            fact("", f"published as generation {one['generation']} {by}")
+    facts("part files", story["part_files"])
+    facts("quarantine", story["quarantine_files"])
+    if generation is not None:
+        _print_loads(story, now)
+
+
+def _loads(
+    pipeline: "Pipeline", stream: "Stream", manifest: "Manifest | None"
+) -> list[dict[str, Any]]:
+    """Describe by target whether the newest generation of a batch is loaded, and why not."""
+    if manifest is None:
+        return []
+    known = pipeline.database.loads.of_batch(manifest.batch.id)
+    newest = [one for one in known if one.generation == manifest.generation]
+    names = dict.fromkeys([*(t.name for t in stream.targets), *(one.target for one in newest)])
+    loads = []
+    for name in names:
+        tries = [one for one in newest if one.target == name]
+        last = tries[-1] if tries else None
+        done = [one for one in tries if one.status is LoadStatus.SUCCEEDED and not one.is_void]
+        has = done[0] if done else None
+        loads.append(
+            {
+                "target": name,
+                "loaded": has is not None,
+                "loaded_at": has and has.finished_at,
+                "records": None if has is None else has.records,
+                "messages": None if has is None else has.mode,
+                "tries": len(tries),
+                "status": last and last.status.value,
+                "run_id": last and last.run_id,
+                "error": last.error if last is not None and has is None else None,
+            }
+        )
+    return loads
+
+
+def _print_loads(story: dict[str, Any], now: datetime) -> None:
+    """Print station 9 of a batch."""
+    if not story["targets"]:
+        fact("9 load", "by the Singer target that reads its messages; no `targets` are named")
+    for one in story["targets"]:
+        fact("9 load", _load_sentence(one, now))
+        if one["error"]:
+            fact("", one["error"])
+
+
+def _load_sentence(one: dict[str, Any], now: datetime) -> str:
+    name = one["target"]
+    if one["loaded"]:
+        return f"{name}: records: {one['records']:,}, loaded {at(one['loaded_at'], now)}"
+    if one["status"] is None:
+        return f"{name}: due; `batch-pipeline load` loads it"
+    if one["status"] == LoadStatus.RUNNING:
+        return f"{name}: being loaded by run {one['run_id']}"
+    if one["status"] == LoadStatus.SUCCEEDED:
+        return f"{name}: to be loaded again"
+    return f"{name}: due, {one['status']}, tries: {one['tries']}"

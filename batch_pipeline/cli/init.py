@@ -48,8 +48,13 @@ def init(
     Example:
       batch-pipeline init shop --from exports
     """
-    from batch_pipeline.config.init_options import InitOptions
-    from batch_pipeline.config.stream_proposal import proposal_json, propose, text_of, this_machine
+    from batch_pipeline.config.stream_proposal import (
+        InitOptions,
+        proposal_json,
+        propose,
+        text_of,
+        this_machine,
+    )
     from batch_pipeline.defs.project import write_project
 
     there = Path(os.path.normpath(folder.expanduser().absolute()))

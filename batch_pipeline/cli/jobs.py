@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batch_pipeline.cli.console import head, note, print_json, say
+from batch_pipeline.cli.console import head, note, print_json, print_some, say
 from batch_pipeline.cli.options import as_json, one_job, opened, optional_job, some_batches
 from batch_pipeline.config.units import format_bytes
 from batch_pipeline.model.batch import Batch, BatchState, BatchStatus
@@ -17,7 +17,6 @@ from batch_pipeline.model.job import Job, JobReport
 if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline
 
-_SHOWN = 20
 on_table = click.option(
     "--meta-table", metavar="TABLE", help="Whose job it is, where several tables have one."
 )
@@ -98,10 +97,7 @@ def list_jobs(job: str | None, meta_table: str | None, as_json: bool) -> None:
         _print_report(report)
     if not reports:
         say("No jobs yet: `batch-pipeline run` makes one for each stream.")
-    for one in unfinished[:_SHOWN]:
-        _print_status(one)
-    if len(unfinished) > _SHOWN:
-        say(f"    … and {len(unfinished) - _SHOWN} more (--json lists all)")
+    print_some([_sentence(one) for one in unfinished], indent="    ")
 
 
 @jobs.command()
@@ -305,7 +301,7 @@ def _print_report(report: JobReport) -> None:
     say(f"  batches  {', '.join(counts) or 'none'}{end}")
 
 
-def _print_status(one: BatchStatus) -> None:
+def _sentence(one: BatchStatus) -> str:
     reason = f": {one.error}" if one.error else ""
     label = f"{one.batch.label} (number {one.batch.id})"
-    say(f"    {label} {one.state}, attempts: {one.attempts}{reason}")
+    return f"{label} {one.state}, attempts: {one.attempts}{reason}"

@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import click
 
-from batch_pipeline.cli.console import complain, print_json
-from batch_pipeline.cli.exit_codes import EXIT_SOME_FAILED, exit_code
-from batch_pipeline.cli.explain_batch import find_batch
+from batch_pipeline.cli.console import print_json
+from batch_pipeline.cli.exit_codes import EXIT_SOME_FAILED, exit_with
+from batch_pipeline.cli.explain import find_batch
 from batch_pipeline.cli.options import as_json, one_stream, opened, removed_option, some_batches
 from batch_pipeline.cli.progress import progress
 from batch_pipeline.model.batch import stream_batch_key
@@ -20,7 +20,6 @@ from batch_pipeline.model.errors import (
     UnknownBatchError,
     UnknownJobError,
 )
-from batch_pipeline.model.load import TargetStatus
 from batch_pipeline.model.progress import is_enabled, start_step, track
 
 if TYPE_CHECKING:
@@ -67,24 +66,25 @@ def load(stream: str, names: tuple[str, ...], batch: tuple[str, ...], as_json: b
         targets = _chosen(one, names)
         ensure_inventory_current(pipeline.database, one)
         only = _due_again(pipeline, one, targets, batch) if batch else None
-        runner = _LoadRunner(pipeline, one, run_id, _silent if as_json else tell, only)
-        results = [runner.load(target) for target in targets]
+        printed: Callable[[str], None] = (lambda _: None) if as_json else tell
+        results = [_load(pipeline, one, target, run_id, only, printed) for target in targets]
     if as_json:
         print_json({"stream": stream, "run_id": run_id, "targets": [_report(r) for r in results]})
-    stopped = [result.stopped for result in results if result.stopped is not None]
-    for error in stopped:
-        complain(str(error))
-    if stopped:
-        sys.exit(exit_code(stopped))
+    exit_with([result.stopped for result in results if result.stopped is not None])
     if any(outcome.loaded is None for result in results for outcome in result.outcomes):
         sys.exit(EXIT_SOME_FAILED)
 
 
 def _chosen(stream: "Stream", names: tuple[str, ...]) -> "list[Target]":
-    known = tuple(target.name for target in stream.targets)
-    for name in names or ([] if known else [None]):
-        if name not in known:
-            raise _unknown_target(stream.name, name, known)
+    known = [target.name for target in stream.targets]
+    unknown = [f" {name!r}" for name in names if name not in known]
+    if unknown or not known:
+        asked = unknown[0] if unknown else ""
+        raise ConfigurationError(
+            f"The stream {stream.name} has no target{asked} (targets of its stream file: "
+            f"{', '.join(known) or 'none'}). Nothing was loaded. Describe the target below "
+            f"`targets` in the stream file."
+        )
     return [target for target in stream.targets if not names or target.name in names]
 
 
@@ -104,61 +104,51 @@ def _published(pipeline: "Pipeline", stream: "Stream", name: str) -> str:
     Raises:
         ConfigurationError: there is no published batch of the name.
     """
+    not_published = ConfigurationError(
+        f"{stream.name} has no published batch {name!r}. Nothing was loaded. Name a batch as "
+        f"`batch-pipeline explain FILE` names its partition, by its id range, or by its number."
+    )
     try:
         batch = find_batch(pipeline, stream, name)
     except (UnknownBatchError, UnknownJobError) as error:
-        raise _not_published(stream.name, name) from error
+        raise not_published from error
     if pipeline.database.manifests.of_batch(batch) is None:
-        raise _not_published(stream.name, name)
+        raise not_published
     return name if ":" in name else stream_batch_key(batch, stream.name)
 
 
-def _silent(_: str) -> None:
-    """Print nothing: `--json` prints one document at the end."""
-
-
-@dataclass(frozen=True, slots=True)
-class _LoadRunner:
-    """Loads a stream target by target, and prints the outcome of each batch."""
-
-    pipeline: "Pipeline"
-    stream: "Stream"
-    run_id: str
-    tell: Callable[[str], None]
-    only: list[str] | None
-
-    def load(self, target: "Target") -> _Result:
-        """Load the pending batches into one target."""
-        result, name = _Result(target.name), target.name
-        self.tell(f"{self.stream.name} into {name}")
-        start_step(self.stream.name, f"loading into {name}")
-        due = None
-        if is_enabled():
-            due = self._status(name).due if self.only is None else len(self.only)
-        outcomes = self.pipeline.load_pending(
-            self.stream, target, run_id=self.run_id, only=self.only
-        )
-        try:
-            for outcome in track(outcomes, f"loading into {name}", total=due):
-                result.outcomes.append(outcome)
-                self.tell(f"  {_line(outcome)}")
-        except PipelineError as error:  # the other targets are still loaded
-            result.stopped = error
-        if not result.outcomes and result.stopped is None:
-            self._tell_nothing(name)
+def _load(
+    pipeline: "Pipeline",
+    stream: "Stream",
+    target: "Target",
+    run_id: str,
+    only: list[str] | None,
+    tell: Callable[[str], None],
+) -> _Result:
+    """Load the pending batches into one target, and print the outcome of each."""
+    result, name = _Result(target.name), target.name
+    tell(f"{stream.name} into {name}")
+    start_step(stream.name, f"loading into {name}")
+    loads = pipeline.database.loads
+    due = None if only is None else len(only)
+    if due is None and is_enabled():
+        due = loads.target_statuses(stream.name, [name])[0].due
+    outcomes = pipeline.load_pending(stream, target, run_id=run_id, only=only)
+    try:
+        for outcome in track(outcomes, f"loading into {name}", total=due):
+            result.outcomes.append(outcome)
+            tell(f"  {_line(outcome)}")
+    except PipelineError as error:  # the other targets are still loaded
+        result.stopped = error
+    if result.outcomes or result.stopped is not None:
         return result
-
-    def _tell_nothing(self, target: str) -> None:
-        gone = self._status(target).gone
-        if not gone:
-            self.tell("  Nothing to load: the target has everything that is published.")
-            return
-        self.tell(f"  Nothing to load. Batches that it never got and whose files are gone: {gone};")
-        self.tell("  materialize their partitions again to have them loaded.")
-
-    def _status(self, target: str) -> TargetStatus:
-        [status] = self.pipeline.database.loads.target_statuses(self.stream.name, [target])
-        return status
+    gone = loads.target_statuses(stream.name, [name])[0].gone
+    if gone:
+        tell(f"  Nothing to load. Batches that it never got and whose files are gone: {gone};")
+        tell("  materialize their partitions again to have them loaded.")
+    else:
+        tell("  Nothing to load: the target has everything that is published.")
+    return result
 
 
 def _line(outcome: "Outcome") -> str:
@@ -195,19 +185,3 @@ def _batch(outcome: "Outcome") -> dict[str, Any]:
         "waits": outcome.waits,
         "error": None if outcome.error is None else str(outcome.error),
     }
-
-
-def _unknown_target(stream: str, target: str | None, known: tuple[str, ...]) -> ConfigurationError:
-    known_shown = ", ".join(known) or "none"
-    asked = "has no target" if target is None else f"has no target {target!r}"
-    return ConfigurationError(
-        f"The stream {stream} {asked} (targets of its stream file: {known_shown}). Nothing was "
-        f"loaded. Describe the target below `targets` in the stream file."
-    )
-
-
-def _not_published(stream: str, batch: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"{stream} has no published batch {batch!r}. Nothing was loaded. Name a batch as "
-        f"`batch-pipeline explain FILE` names its partition, by its id range, or by its number."
-    )

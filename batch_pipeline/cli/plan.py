@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batch_pipeline.cli.console import print_json, say
+from batch_pipeline.cli.console import print_json, print_some, say
 from batch_pipeline.cli.options import as_json, dry_run, one_stream, opened
 from batch_pipeline.cli.progress import progress
 from batch_pipeline.config.units import format_bytes, format_duration
-from batch_pipeline.model.backfill import Backfill, Estimate, Throughput
+from batch_pipeline.model.backfill import Backfill, Estimate
 from batch_pipeline.model.batch import Batch
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.item import Registered
@@ -21,17 +21,10 @@ if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline
     from batch_pipeline.model.stream import Stream
 
-_SHOWN = 20
-_ONLY_WITH_BACKFILL = {
-    "first_id": "--first-id",
-    "last_id": "--last-id",
-    "since": "--since",
-    "until": "--until",
-    "item": "--item",
-    "failed_only": "--failed-only",
-    "max_weight": "--max-weight",
-    "max_count": "--max-count",
-}
+_ONLY_WITH_BACKFILL = (
+    *("first_id", "last_id", "since", "until"),
+    *("item", "failed_only", "max_weight", "max_count"),
+)
 _UNSET: tuple[object, ...] = (None, False, ())
 _ID = click.IntRange(min=1)
 _NOTHING = Registered(found=0, new_items=0)
@@ -96,20 +89,23 @@ def plan(
     """
     from batch_pipeline.config.backfill_form import BackfillForm, backfill_request
 
-    alone = [option for name, option in _ONLY_WITH_BACKFILL.items() if asked[name] not in _UNSET]
+    alone = [name for name in _ONLY_WITH_BACKFILL if asked[name] not in _UNSET]
     if backfill is None and alone:
-        raise click.UsageError(f"{alone[0]} needs --backfill NAME.")
+        raise click.UsageError(f"--{alone[0].replace('_', '-')} needs --backfill NAME.")
     if accept_changed and (backfill is not None or dry_run):
         other = "--dry-run" if dry_run else "--backfill"
         raise click.UsageError(f"--accept-changed cannot be used with {other}.")
     with opened() as pipeline:
         one = pipeline.stream(stream)
-        items = asked.pop("item")
-        given = BackfillForm(items=items, **asked)
+        given = BackfillForm(items=asked.pop("item"), **asked)
         request = None if backfill is None else backfill_request(one, backfill, given)
         job = stream if request is None else request.name
         if dry_run:
-            told = _estimate(pipeline, one, request)
+            table, database = pipeline.meta_table(one), pipeline.database
+            if request is None:
+                told = database.batches.estimate(table, one.limits)
+            else:
+                told = database.backfills.estimate(request, table)
         elif request is None:
             with progress():
                 done = _plan(pipeline, one, accept_changed=accept_changed)
@@ -126,13 +122,6 @@ def plan(
         _print_planned(job, done)
     if done.troubles:
         raise done.troubles[0]
-
-
-def _estimate(pipeline: "Pipeline", stream: "Stream", request: Backfill | None) -> Estimate:
-    table = pipeline.meta_table(stream)
-    if request is None:
-        return pipeline.database.batches.estimate(table, stream.limits)
-    return pipeline.database.backfills.estimate(request, table)
 
 
 def _plan(pipeline: "Pipeline", stream: "Stream", *, accept_changed: bool) -> _Done:
@@ -207,11 +196,14 @@ def _print_registered(stream: str, done: Registered, *, accept_changed: bool) ->
 
 def _print_planned(job: str, done: _Done) -> None:
     say(f"{job}: batches planned: {done.planned.batches}.")
-    for one in done.batches[:_SHOWN]:
-        flag = "  heavier than max_weight" if one.oversized else ""
-        say(f"  {one.key}  files: {one.count:>6}  {format_bytes(one.weight):>10}{flag}")
-    if len(done.batches) > _SHOWN:
-        say(f"  … and {len(done.batches) - _SHOWN} more (--json lists all)")
+    heavy = "  heavier than max_weight"
+    print_some(
+        [
+            f"{one.key}  files: {one.count:>6}  {format_bytes(one.weight):>10}"
+            + heavy * one.oversized
+            for one in done.batches
+        ]
+    )
 
 
 def _tell_estimate(stream: str, job: str, told: Estimate, *, as_json: bool) -> None:
@@ -238,11 +230,7 @@ def _tell_estimate(stream: str, job: str, told: Estimate, *, as_json: bool) -> N
         return
     seconds = format_duration(timedelta(seconds=told.seconds))
     usual = format_duration(timedelta(seconds=told.pace.seconds_per_batch))
+    rate = told.pace.weight_per_second
+    speed = "" if rate is None else f"{format_bytes(round(rate))}/s, "
     say(f"  about {seconds} for one worker, by the last attempts of {told.pace.job}")
-    say(f"  that succeeded ({told.pace.attempts}): {_speed(told.pace)}{usual} a batch (medians)")
-
-
-def _speed(pace: Throughput) -> str:
-    if pace.weight_per_second is None:
-        return ""
-    return f"{format_bytes(round(pace.weight_per_second))}/s, "
+    say(f"  that succeeded ({told.pace.attempts}): {speed}{usual} a batch (medians)")

@@ -1,7 +1,7 @@
 """The command `reprocess`: what is published, made once more by the code of today."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,6 @@ from batch_pipeline.model.errors import PipelineError
 
 if TYPE_CHECKING:
     from batch_pipeline.defs.in_process import ReprocessResult, ReprocessSelection
-    from batch_pipeline.model.batch import BatchStatus
 
 _SHOWN = 20
 
@@ -92,8 +91,7 @@ def reprocess(
         _print_batches(stream, chosen, remade)
     failed = [each for each in remade if not each.is_new]
     for each in failed:
-        reason = each.after.error or "it was not tried; the log of its run in Dagster tells why"
-        complain(reason)
+        complain(each.after.error or "it was not tried; the log of its run in Dagster tells why")
     sys.exit(EXIT_SOME_FAILED if failed else 0)
 
 
@@ -107,13 +105,6 @@ def _tell_rest(
         note(f"What is left then is made by: batch-pipeline reprocess {' '.join(words)}")
 
 
-def _each(
-    chosen: "ReprocessSelection", remade: "Sequence[ReprocessResult]"
-) -> "Iterator[tuple[BatchStatus, ReprocessResult | None]]":
-    """Yield the chosen batches with their results; without, if nothing was done."""
-    return zip_longest(chosen.batches, remade)
-
-
 def _print_batches(
     stream: str, chosen: "ReprocessSelection", remade: "Sequence[ReprocessResult]"
 ) -> None:
@@ -121,12 +112,12 @@ def _print_batches(
         say(f"{stream}: nothing published is chosen.")
         return
     head(stream)
-    for status, one in islice(_each(chosen, remade), _SHOWN):
+    for (key, status), one in islice(zip_longest(chosen.partitions.items(), remade), _SHOWN):
         what = f"generation {status.generation}"
         if one is not None:
             what = f"generation {one.after.generation}" if one.is_new else f"failed, keeps {what}"
         weight = format_bytes(status.batch.weight)
-        say(f"  {status.batch.key}  files: {status.batch.count:>4}  {weight:>10}  {what}")
+        say(f"  {key}  files: {status.batch.count:>4}  {weight:>10}  {what}")
     if len(chosen.batches) > _SHOWN:
         say(f"  … and {len(chosen.batches) - _SHOWN} more")
     made, every = sum(one.is_new for one in remade), len(chosen.batches)
@@ -138,11 +129,11 @@ def _batches(
     chosen: "ReprocessSelection", remade: "Sequence[ReprocessResult]"
 ) -> list[dict[str, Any]]:
     told = []
-    for status, one in _each(chosen, remade):
+    for (key, status), one in zip_longest(chosen.partitions.items(), remade):
         is_new = one is not None and one.is_new
         told.append(
             {
-                "batch_id": status.batch.key,
+                "batch_id": key,
                 "items": status.batch.count,
                 "weight_bytes": status.batch.weight,
                 "generation": status.generation if one is None else one.after.generation,

@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from batch_pipeline.cli.console import ago, fact, head, lasting, print_json, say
+from batch_pipeline.cli.console import ago, fact, facts, head, lasting, print_json, say
 from batch_pipeline.cli.options import all_streams, as_json, chosen, opened
 from batch_pipeline.config.units import format_bytes, format_duration
 from batch_pipeline.model.batch import BatchState, BatchStatus
@@ -43,25 +43,25 @@ def status(stream: tuple[str, ...], as_json: bool) -> None:
     with opened() as pipeline:
         reports = [_report(pipeline, one) for one in chosen(pipeline, stream)]
     if as_json:
-        print_json({"streams": reports})
+        print_json({"streams": [report for report, _ in reports]})
         return
     now = datetime.now(UTC)
-    for number, report in enumerate(reports):
+    for number, (report, reading) in enumerate(reports):
         if number:
             say()
-        _print(_StreamReport(report, now))
+        _print(report, reading, now)
 
 
-def _report(pipeline: "Pipeline", stream: "Stream") -> dict[str, Any]:
-    from batch_pipeline.cli.load_status import load_statuses_of
-
-    database = pipeline.database
+def _report(
+    pipeline: "Pipeline", stream: "Stream"
+) -> "tuple[dict[str, Any], WatermarkReading | None]":
+    database, targets = pipeline.database, [target.name for target in stream.targets]
     standing, reading, problem = _standing(pipeline, stream)
     statuses = database.batches.statuses(stream.name)
     states = Counter(one.state for one in statuses)
     ends = [one.finished_at for one in statuses if one.state is BatchState.PUBLISHED]
     paused = database.backfills.paused(stream.name)
-    return {
+    report = {
         "stream": stream.name,
         "source": stream.source.place,
         "meta_table": None if stream.user_table is None else stream.user_table.table,
@@ -74,8 +74,9 @@ def _report(pipeline: "Pipeline", stream: "Stream") -> dict[str, Any]:
         "batches": {state.value: states.get(state, 0) for state in BatchState},
         "unfinished": [_unfinished(one) for one in statuses if one.state not in _SETTLED],
         "backfills": [_backfill(one, paused) for one in database.backfills.of_stream(stream.name)],
-        "targets": load_statuses_of(pipeline, stream),
+        "targets": [asdict(one) for one in database.loads.target_statuses(stream.name, targets)],
     }
+    return report, reading
 
 
 def _standing(
@@ -138,86 +139,57 @@ def _unfinished(one: BatchStatus) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _StreamReport:
-    """A report in words, with ages as they are at a moment."""
-
-    report: dict[str, Any]
-    now: datetime
-
-    @property
-    def is_wrong(self) -> bool:
-        """Whether something waits for a person."""
-        batches = self.report["batches"]
-        return bool(
-            self.report["problem"]
-            or any(batches[state] for state in _WRONG)
-            or any(one["failed"] for one in self.report["targets"])
-        )
-
-    def in_short(self) -> str:
-        """Summarize the state of a stream, problems first."""
-        batches, report, last = self.report["batches"], self.report, ""
-        if report["last_published_at"] is not None:
-            last = ago(report["last_published_at"], self.now)
-        said = ["its meta table cannot be read"] if report["problem"] else []
-        said += ["paused"] if report["paused"] is not None else []
-        said += [f"batches {one}: {batches[one]}" for one in (*_WRONG, "running") if batches[one]]
-        said += [
-            f"{one['failed']} not loaded into {one['target']}"
-            for one in report["targets"]
-            if one["failed"]
-        ]
-        said += self._waiting()
-        if said:
-            return "; ".join([*said, f"last published {last}"] if last else said)
-        return f"all is published, the last {last}" if last else "nothing is registered yet"
-
-    def _waiting(self) -> list[str]:
-        count, age = self.report["items_unpublished"], self.report["oldest_seconds"]
-        if not count:
-            return []
+def _in_short(report: dict[str, Any], now: datetime) -> str:
+    """Summarize the state of a stream, problems first."""
+    batches, last = report["batches"], ""
+    if report["last_published_at"] is not None:
+        last = ago(report["last_published_at"], now)
+    said = ["its meta table cannot be read"] if report["problem"] else []
+    said += ["paused"] if report["paused"] is not None else []
+    said += [f"batches {one}: {batches[one]}" for one in (*_WRONG, "running") if batches[one]]
+    said += [
+        f"{one['failed']} not loaded into {one['target']}"
+        for one in report["targets"]
+        if one["failed"]
+    ]
+    if count := report["items_unpublished"]:
+        age = report["oldest_seconds"]
         oldest = "" if age is None else f", the oldest for {lasting(timedelta(seconds=age))}"
-        return [f"items waiting: {count:,}{oldest}"]
-
-    def next_steps(self) -> Iterator[str]:
-        """Yield what can be done about the problems of a stream."""
-        name, batches = self.report["stream"], self.report["batches"]
-        if self.report["paused"] is not None:
-            yield f"`batch-pipeline jobs resume {name}` lets it go on"
-        if batches["failed"]:
-            yield f"`batch-pipeline run {name}` tries failed batches once more"
-        if batches["dead"] or batches["cancelled"]:
-            yield f"`batch-pipeline jobs retry {name}` retries dead and cancelled batches"
-        if any(one["failed"] for one in self.report["targets"]):
-            yield f"`batch-pipeline load {name}` tries failed loads once more"
-        if not any(batches.values()):
-            yield f"`batch-pipeline run {name}` registers, plans and encodes what has landed"
-
-    def unfinished(self) -> list[dict[str, Any]]:
-        """Return the batches to list, failed ones first."""
-        some = [one for one in self.report["unfinished"] if one["state"] in _WORTH_A_LINE]
-        return sorted(some, key=lambda one: _WORTH_A_LINE.index(one["state"]))
-
-    def tries(self, one: dict[str, Any]) -> str:
-        """Name a batch, and say how often it was tried and when last."""
-        ended = "" if one["finished_at"] is None else f", {ago(one['finished_at'], self.now)}"
-        return f"{one['batch_id']}, attempts: {one['attempts']}{ended}"
+        said.append(f"items waiting: {count:,}{oldest}")
+    if said:
+        return "; ".join([*said, f"last published {last}"] if last else said)
+    return f"all is published, the last {last}" if last else "nothing is registered yet"
 
 
-def _print(told: _StreamReport) -> None:
-    from batch_pipeline.cli.load_status import print_load_status
+def _next_steps(report: dict[str, Any]) -> Iterator[str]:
+    """Yield what can be done about the problems of a stream."""
+    name, batches = report["stream"], report["batches"]
+    if report["paused"] is not None:
+        yield f"`batch-pipeline jobs resume {name}` lets it go on"
+    if batches["failed"]:
+        yield f"`batch-pipeline run {name}` tries failed batches once more"
+    if batches["dead"] or batches["cancelled"]:
+        yield f"`batch-pipeline jobs retry {name}` retries dead and cancelled batches"
+    if any(one["failed"] for one in report["targets"]):
+        yield f"`batch-pipeline load {name}` tries failed loads once more"
+    if not any(batches.values()):
+        yield f"`batch-pipeline run {name}` registers, plans and encodes what has landed"
 
-    report = told.report
+
+def _print(report: dict[str, Any], reading: "WatermarkReading | None", now: datetime) -> None:
+    is_wrong = (
+        report["problem"]
+        or any(report["batches"][state] for state in _WRONG)
+        or any(one["failed"] for one in report["targets"])
+    )
     head(report["stream"])
-    fact("now", told.in_short(), style="red" if told.is_wrong else None)
+    fact("now", _in_short(report, now), style="red" if is_wrong else None)
     if report["problem"]:
         fact("problem", report["problem"])
     if report["paused"] is not None:
         fact("paused", report["paused"] or "no reason given")
-    _print_unfinished(told)
-    for number, step in enumerate(told.next_steps()):
-        fact("" if number else "next", step)
+    _print_unfinished(report["unfinished"], now)
+    facts("next", _next_steps(report))
     for warning in report["warnings"]:
         fact("warning", warning)
     fact("batches", _counts(report["batches"]))
@@ -227,38 +199,29 @@ def _print(told: _StreamReport) -> None:
     for backfill in report["backfills"]:
         _print_backfill(backfill)
     for target in report["targets"]:
-        print_load_status(target, told.now)
+        _print_target(target, now)
     kind = "folder" if report["meta_table"] is None else "meta table"
     fact("source", f"{kind} {report['source']}")
-    if report["ceiling_strategy"] is not None:
-        fact("ceiling", _height(report))
+    if reading is not None:
+        from batch_pipeline.inventory.meta_tables.watermarks import describe_reading
+
+        ceiling = describe_reading(reading).removeprefix("high watermark ")
+        if reading.value is None:
+            ceiling = f"none yet{ceiling.removeprefix('no high watermark yet')}"
+        fact("ceiling", ceiling)
 
 
-def _print_unfinished(told: _StreamReport) -> None:
-    some = told.unfinished()
+def _print_unfinished(batches: list[dict[str, Any]], now: datetime) -> None:
+    """List batches that run or wait for a person, failed ones first."""
+    some = [one for one in batches if one["state"] in _WORTH_A_LINE]
+    some.sort(key=lambda one: _WORTH_A_LINE.index(one["state"]))
     for one in some[:_SHOWN]:
-        fact(one["state"], told.tries(one))
+        ended = "" if one["finished_at"] is None else f", {ago(one['finished_at'], now)}"
+        fact(one["state"], f"{one['batch_id']}, attempts: {one['attempts']}{ended}")
         if one["error"]:
             fact("", one["error"])
     if len(some) > _SHOWN:
         fact("", f"… and {len(some) - _SHOWN} more (--json lists all)")
-
-
-def _height(report: dict[str, Any]) -> str:
-    from batch_pipeline.inventory.meta_tables.watermarks import (
-        LockHolder,
-        WatermarkReading,
-        describe_reading,
-    )
-    from batch_pipeline.model.stream import Strategy
-
-    strategy = Strategy(report["ceiling_strategy"])
-    held_by = tuple(LockHolder(**one) for one in report["ceiling_held_by"])
-    ceiling = describe_reading(
-        WatermarkReading(value=report["ceiling"], strategy=strategy, held_by=held_by)
-    )
-    rest = ceiling.removeprefix("no high watermark yet")
-    return ceiling.removeprefix("high watermark ") if rest == ceiling else f"none yet{rest}"
 
 
 def _counts(batches: dict[str, int]) -> str:
@@ -275,3 +238,17 @@ def _print_backfill(backfill: dict[str, Any]) -> None:
     left = backfill["seconds_left"]
     rest = f", {format_duration(timedelta(seconds=left))} left at the pace so far" if left else ""
     fact("", f"{items}, {format_bytes(done)} of {weight}{rest}")
+
+
+def _print_target(one: dict[str, Any], now: datetime) -> None:
+    """Print how far a target is."""
+    last = "" if one["loaded_at"] is None else f", last {ago(one['loaded_at'], now)}"
+    failed = f", {one['failed']} of them failed" if one["failed"] else ""
+    fact("target", f"{one['target']}: {one['loaded']} loaded{last}, {one['due']} due{failed}")
+    if one["gone"]:
+        lacks = f"{one['gone']} more it never got, and their files were removed since:"
+        fact("", f"{lacks} materialize their partitions again to have them loaded")
+    if one["running"] is not None:
+        fact("", f"run {one['running']} is loading")
+    if one["error"]:
+        fact("", one["error"])

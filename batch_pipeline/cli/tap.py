@@ -3,15 +3,12 @@
 import atexit
 import logging
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.cli.console import complain
-from batch_pipeline.cli.exit_codes import exit_code
+from batch_pipeline.cli.exit_codes import exit_on_errors
 from batch_pipeline.config.environment import load_settings
-from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.singer.bookmarks import Bookmark
 from batch_pipeline.singer.tap.settings import OfferedStream, PublishedSource
@@ -62,8 +59,5 @@ class BatchPipelineTap(PublishedTap):
 
 def main() -> None:
     """Run the tap; errors of the operator are one message, never a traceback."""
-    try:
+    with exit_on_errors("Run it again with the last STATE to go on."):
         BatchPipelineTap.cli()
-    except PipelineError as error:
-        complain(str(error))
-        sys.exit(exit_code([error]))

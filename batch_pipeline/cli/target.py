@@ -6,7 +6,6 @@ Puts the target together with stream files and the inventory. Exit codes are tho
 
 import logging
 import os
-import signal
 import sys
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +14,7 @@ import click
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.cli.console import complain
-from batch_pipeline.cli.exit_codes import EXIT_INTERRUPTED, EXIT_OPERATOR, exit_code
+from batch_pipeline.cli.exit_codes import EXIT_OPERATOR, exit_on_errors
 from batch_pipeline.config.environment import load_settings
 from batch_pipeline.config.stream_file import (
     FILE_NAME,
@@ -23,7 +22,6 @@ from batch_pipeline.config.stream_file import (
     load_valid_streams,
     read_stream_file,
 )
-from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Source, SourceFormat, Stream
 from batch_pipeline.singer.target.config import (
@@ -76,19 +74,13 @@ class PipelineLandings:
         if stream is None and self._config.create_streams:
             stream = self._created(wanted, name, folder)
         if stream is None:
-            registry = self._pipeline.database.meta_table(name)
-            root = to_uri(folder)
-            return StreamLanding(
-                stream=name, root=root, format=SourceFormat.AUTO, registry=registry
-            )
-        if not isinstance(stream.source, Source):
+            root, file_format = to_uri(folder), SourceFormat.AUTO
+        elif isinstance(stream.source, Source):
+            root, file_format = stream.source.uri, stream.source.format
+        else:
             raise unusable_landing(name, "lists its files in a table of your own")
-        return StreamLanding(
-            stream=name,
-            root=stream.source.uri,
-            format=stream.source.format,
-            registry=self._pipeline.database.meta_table(name),
-        )
+        registry = self._pipeline.database.meta_table(name)
+        return StreamLanding(stream=name, root=root, format=file_format, registry=registry)
 
     def close(self) -> None:
         """Close the inventory."""
@@ -139,23 +131,15 @@ class TargetBatchPipeline(LandingTarget):
 def main() -> None:
     """Run the target on standard input; errors are one message on standard error."""
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    try:
-        code = TargetBatchPipeline.cli.main(standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(EXIT_OPERATOR)
-    except (KeyboardInterrupt, click.Abort):
-        complain("Interrupted. What the last printed STATE covers is safe; go on from it.")
-        sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:  # who reads STATE is gone, so nobody would hear of what comes next
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(128 + signal.SIGPIPE)
-    except CONFIG_READ_ERRORS as error:
-        complain(f"The config cannot be read: {error}. Nothing was read from the tap.")
-        sys.exit(EXIT_OPERATOR)
-    except PipelineError as error:
-        complain(str(error))
-        sys.exit(exit_code([error]))
+    with exit_on_errors("What the last printed STATE covers is safe; go on from it."):
+        try:
+            code = TargetBatchPipeline.cli.main(standalone_mode=False)
+        except click.ClickException as error:
+            error.show()
+            code = EXIT_OPERATOR
+        except CONFIG_READ_ERRORS as error:
+            complain(f"The config cannot be read: {error}. Nothing was read from the tap.")
+            code = EXIT_OPERATOR
     sys.exit(code)
 
 

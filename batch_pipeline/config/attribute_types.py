@@ -5,10 +5,12 @@ One value at a time: text to size, duration, location or name; keys are not know
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -36,6 +38,8 @@ from batch_pipeline.model.location import (
 from batch_pipeline.model.stream import STREAM_NAME
 
 REFUSAL = "refused_value"
+_Model = TypeVar("_Model")
+_VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 _QUEUE = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]+)?/[^\s?#@]+")
 _EXPECTED_QUEUE = "the URL of an SQS queue, https://sqs.REGION.amazonaws.com/ACCOUNT/NAME"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=//)|(file):", re.IGNORECASE)
@@ -51,6 +55,23 @@ _EXPECTED = {
 def refusal(problem: str, *, key: str = "") -> PydanticCustomError:
     """Make the validation error whose text is `problem`; `key` is a dotted path of the file."""
     return PydanticCustomError(REFUSAL, "{problem}", {"problem": problem, "key": key})
+
+
+@contextmanager
+def domain_refusals() -> Iterator[None]:
+    """Raise what the model refuses as a validation error at the key that it names."""
+    try:
+        yield
+    except InvalidValueError as error:
+        shown = error.value.value if isinstance(error.value, Enum) else error.value
+        problem = f"is {shown!r:.80}; expected {error.expected}"
+        raise refusal(problem, key=error.name) from error
+
+
+def variable_in(text: str) -> str | None:
+    """Return `$NAME` of a text that is a variable, with or without braces, else None."""
+    match = _VARIABLE.fullmatch(text)
+    return None if match is None else f"${match[1] or match[2]}"
 
 
 def stream_name(text: str) -> str:
@@ -108,17 +129,13 @@ def _queue(text: str) -> str:
 
 
 def _size(value: Any) -> int:
-    try:
-        return parse_bytes(value)
-    except InvalidValueError as error:
-        raise refusal(f"is {value!r:.80}; expected {error.expected}") from error
+    with domain_refusals():
+        return parse_bytes(value, name="")
 
 
 def _duration(value: Any) -> timedelta:
-    try:
-        return value if isinstance(value, timedelta) else parse_duration(value)
-    except InvalidValueError as error:
-        raise refusal(f"is {value!r:.80}; expected {error.expected}") from error
+    with domain_refusals():
+        return value if isinstance(value, timedelta) else parse_duration(value, name="")
 
 
 _QUANTITY_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "number", "minimum": 0}]}
@@ -137,13 +154,14 @@ class Section(BaseModel):
 
     @model_validator(mode="after")
     def _fits_the_domain(self) -> Self:
-        try:
+        with domain_refusals():
             self.check()
-        except InvalidValueError as error:
-            shown = error.value.value if isinstance(error.value, Enum) else error.value
-            problem = f"is {shown!r:.80}; expected {error.expected}"
-            raise refusal(problem, key=error.name) from error
         return self
 
     def check(self) -> None:
         """Build the domain value, whose own checks then speak for this section."""
+
+    def to(self, model: type[_Model], **others: Any) -> _Model:
+        """Return the model that has these fields; `others` are used in place of own values."""
+        values = {name.rstrip("_"): getattr(self, name) for name in type(self).model_fields}
+        return model(**values | others)

@@ -5,6 +5,7 @@ The environment arrives as an argument and is never written to; nothing is read 
 
 import difflib
 import io
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
@@ -48,26 +49,24 @@ def _streams_folder(home: Path) -> Path:
     return demo if demo.is_dir() and not here.is_dir() else here
 
 
-def _postgres_url(secret: SecretStr) -> SecretStr:
-    scheme, separator, rest = secret.get_secret_value().partition("://")
-    if scheme.partition("+")[0] not in {"postgresql", "postgres"} or not separator or not rest:
-        raise ValueError("is no URL like postgresql://user:password@host:5432/database")
-    return secret
+def _secret_url(pattern: str, expected: str) -> AfterValidator:
+    """Return a validator of secrets that match a pattern; the value is never repeated."""
+
+    def check(secret: SecretStr) -> SecretStr:
+        if not re.fullmatch(pattern, secret.get_secret_value(), re.DOTALL):
+            raise ValueError(f"is no {expected}")
+        return secret
+
+    return AfterValidator(check)
 
 
-def _database_url(secret: SecretStr) -> SecretStr:
-    scheme, separator, _ = secret.get_secret_value().partition("://")
-    if not separator or not scheme.replace("+", "").replace("_", "").isalnum():
-        raise ValueError("is no database URL like postgresql://user:password@host:5432/database")
-    return secret
-
-
-def _spark_connect_url(secret: SecretStr) -> SecretStr:
-    if not secret.get_secret_value().removeprefix("sc://").strip("/") or not (
-        secret.get_secret_value().startswith("sc://")
-    ):
-        raise ValueError("is no Spark Connect URL like sc://host:15002/;token=…")
-    return secret
+_DATABASE = "like postgresql://user:password@host:5432/database"
+_PostgresUrl = Annotated[SecretStr, _secret_url(r"postgres(ql)?(\+.*?)?://.+", f"URL {_DATABASE}")]
+_DatabaseUrl = Annotated[SecretStr, _secret_url(r"[^\W_][\w+]*://.*", f"database URL {_DATABASE}")]
+_SparkConnectUrl = Annotated[
+    SecretStr,
+    _secret_url(r"sc://.*[^/].*", "Spark Connect URL like sc://host:15002/;token=…"),
+]
 
 
 def _master(text: str) -> str:
@@ -92,13 +91,13 @@ class Settings(BaseModel):
         description="Folder with <name>/defs.yaml per stream; streams below the current one, or "
         "the demo's while there is no such folder.",
     )
-    inventory_conn: Annotated[SecretStr, AfterValidator(_postgres_url)] | None = Field(
+    inventory_conn: _PostgresUrl | None = Field(
         default=None, description="Postgres URL of the inventory; the embedded server if left out."
     )
-    meta_conn: Annotated[SecretStr, AfterValidator(_database_url)] | None = Field(
+    meta_conn: _DatabaseUrl | None = Field(
         default=None, description="URL of the meta tables' database; the inventory's if left out."
     )
-    spark_remote: Annotated[SecretStr, AfterValidator(_spark_connect_url)] | None = Field(
+    spark_remote: _SparkConnectUrl | None = Field(
         default=None, description="Spark Connect URL; a session of its own if left out."
     )
     spark_master: Annotated[str, AfterValidator(_master)] = Field(
@@ -143,7 +142,9 @@ def load_settings(
     if dot_env is not None:
         given |= _from_dot_env(dot_env, asked_by="dot_env")
     _refuse_removed(environment, "environment")
-    given |= _from_environment(environment)
+    for field in Settings.model_fields:
+        if value := environment.get(name := _variable(field)):
+            given[field] = _Given(name=name, source="environment", value=value)
     given |= _from_arguments(settings or {})
     try:
         return Settings.model_validate({field: one.value for field, one in given.items()})
@@ -152,15 +153,6 @@ def load_settings(
         one = given[str(first["loc"][0])]
         problem = first["msg"].removeprefix("Value error, ").rstrip(".")
         raise SettingError(one.name, one.source, problem, "Correct it and run again.") from None
-
-
-def _from_environment(environment: Mapping[str, str]) -> dict[str, _Given]:
-    given = {}
-    for field in Settings.model_fields:
-        name = _variable(field)
-        if environment.get(name):
-            given[field] = _Given(name=name, source="environment", value=environment[name])
-    return given
 
 
 def _refuse_removed(names: Iterable[str], source: str) -> None:

@@ -49,31 +49,24 @@ def check_configuration(settings: Settings, environment: Mapping[str, str]) -> I
     if environment.get(failpoint.VARIABLE):
         text = f"{failpoint.VARIABLE} is set: processes end or wait on purpose. Unset it."
         yield warning(_SUBJECT, text)
-    yield from _dot_env(environment)
+    if file := environment.get(ENV_FILE):
+        mode = Path(file).expanduser().stat().st_mode
+        if mode & _OF_OTHERS:
+            text = (
+                f"others may read {file} (mode {mode & 0o777:04o}), which may hold passwords. "
+                f"Run `chmod 600 {file}`."
+            )
+            yield warning(_SUBJECT, text)
     used = ", ".join(name for name in given if name in known) or "none"
     text = f"home {settings.home}, streams {settings.streams}; variables that are set: {used}."
     yield fine(_SUBJECT, text)
 
 
-def _dot_env(environment: Mapping[str, str]) -> Iterator[Finding]:
-    name = environment.get(ENV_FILE)
-    if not name:
-        return
-    mode = Path(name).expanduser().stat().st_mode
-    if mode & _OF_OTHERS:
-        text = (
-            f"others may read {name} (mode {mode & 0o777:04o}), which may hold passwords. "
-            f"Run `chmod 600 {name}`."
-        )
-        yield warning(_SUBJECT, text)
-
-
-_FOLDERS_OF_OTHERS = (
-    0o066  # to read and write; a server that root starts as another user passes through
-)
+# To read and write; a server that root starts as another user passes through.
+_FOLDERS_OF_OTHERS = 0o066
 _LITTLE = 2**30
 _TOO_LITTLE = 100 * 2**20
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, never written
+_SHARED_MEMORY = Path("/dev", "shm")
 _LITTLE_SHARED = 64 * 2**20  # what containers have where nobody asks for more
 _READ, _WRITE = os.R_OK | os.X_OK, os.R_OK | os.W_OK | os.X_OK
 
@@ -129,7 +122,13 @@ def check_places(stream: Stream, now: datetime) -> Iterator[Finding]:
 
 def _place(name: str, key: str, uri: str, rights: int, now: datetime) -> Iterator[Finding]:
     if not filesystem_of(uri).is_local:
-        yield from _bucket(name, key, uri, now)
+        try:
+            store_time = filesystem_of(uri).ping(uri)
+        except OSError as error:
+            yield failure(name, f"{shown(uri)} cannot be listed ({key}): {reason_of(error)}.")
+            return
+        if store_time is not None:
+            yield from clock(f"the store of {shown(uri)}", store_time, now)
         return
     path = Path(to_path(uri))
     if not _is_there(path):
@@ -143,16 +142,6 @@ def _place(name: str, key: str, uri: str, rights: int, now: datetime) -> Iterato
     elif not os.access(path, rights):
         verb = "written" if rights == _WRITE else "read"
         yield failure(name, f"{path} cannot be {verb} ({key}). {_right(path)}")
-
-
-def _bucket(name: str, key: str, uri: str, now: datetime) -> Iterator[Finding]:
-    try:
-        told = filesystem_of(uri).ping(uri)
-    except OSError as error:
-        yield failure(name, f"{shown(uri)} cannot be listed ({key}): {reason_of(error)}.")
-        return
-    if told is not None:
-        yield from clock(f"the store of {shown(uri)}", told, now)
 
 
 def clock(whose: str, told: datetime, now: datetime) -> Iterator[Finding]:
@@ -271,12 +260,16 @@ def check_java(settings: Settings, environment: Mapping[str, str]) -> Iterator[F
         return
     tried: list[str] = []
     for label, java in java_candidates(environment):
-        number = _version_of(java)
+        try:
+            number = java_version(java.resolve(strict=True).parent.parent)
+        except OSError:
+            number = None
         if number is None or 0 < number < MIN_JAVA_VERSION:
             tried.append(f"{label} ({'is not there' if number is None else f'Java {number}'})")
             continue
-        told = f"Java {number}" if number else "a Java of unknown version"
-        yield fine("java", f"{told}, {label}.")
+        yield fine(
+            "java", f"{f'Java {number}' if number else 'a Java of unknown version'}, {label}."
+        )
         return
     looked = f"; looked at {', '.join(tried)}" if tried else ""
     text = (
@@ -292,12 +285,3 @@ def _library(dagster: str) -> str:
     if major != "1" or not minor.isdigit():
         return ""
     return ".".join(["0", str(int(minor) + _BEHIND), *(part for part in rest if part)])
-
-
-def _version_of(java: Path) -> int | None:
-    """Read the version of a program; 0 when nothing tells, None when it is not there."""
-    try:
-        real = java.resolve(strict=True)
-    except OSError:
-        return None
-    return java_version(real.parent.parent)

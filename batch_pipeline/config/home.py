@@ -3,6 +3,7 @@
 Only paths, permissions and the lock; other modules own the contents of the folders.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -27,11 +28,6 @@ class Home:
         return self.path / "postgres"
 
     @property
-    def java(self) -> Path:
-        """Java runtime and class-data archives."""
-        return self.path / "java"
-
-    @property
     def logs(self) -> Path:
         """Logs of the services."""
         return self.path / "logs"
@@ -40,11 +36,6 @@ class Home:
     def dagster(self) -> Path:
         """Dagster's instance folder."""
         return self.path / "dagster"
-
-    @property
-    def spark(self) -> Path:
-        """Spark's scratch space and warehouse."""
-        return self.path / "spark"
 
     @property
     def lock_file(self) -> Path:
@@ -65,9 +56,9 @@ class Home:
             if not ignore.exists():
                 ignore.write_text("*\n", encoding="utf-8")
         except OSError as error:
-            raise _home_unusable(str(self.path), _reason(error)) from error
+            raise self._unusable(error) from error
         if not os.access(self.path, os.W_OK | os.X_OK):
-            raise _home_unusable(str(self.path), "Permission denied")
+            raise self._unusable(PermissionError(errno.EACCES, "Permission denied"))
 
     def holder(self) -> str | None:
         """Return who holds the lock, as that process wrote it; locks nothing."""
@@ -122,17 +113,27 @@ class Home:
         try:
             descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise _home_unusable(str(self.path), _reason(error)) from error
+            raise self._unusable(error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             holder = _holder(os.pread(descriptor, 4096, 0))
             os.close(descriptor)
-            raise _home_in_use(str(self.path), holder) from error
+            raise RetryableError(
+                f"{self.path} is in use by {holder}. Nothing was changed. Wait for it to end or "
+                f"stop it, or set BATCH_PIPELINE_HOME to another folder."
+            ) from error
         except OSError as error:
             os.close(descriptor)
-            raise _home_unusable(str(self.path), _reason(error)) from error
+            raise self._unusable(error) from error
         return descriptor
+
+    def _unusable(self, error: OSError) -> ConfigurationError:
+        return ConfigurationError(
+            f"The home folder {self.path} cannot be used "
+            f"({error.strerror or type(error).__name__}). Nothing was started. Make it writable "
+            f"for this user, or set BATCH_PIPELINE_HOME to another folder on a local disk."
+        )
 
 
 def _holder(line: bytes) -> str:
@@ -142,22 +143,3 @@ def _holder(line: bytes) -> str:
         since = datetime.fromisoformat(holder["since"]).astimezone(UTC)
         return f"`{holder['purpose']}` (process {holder['pid']}, since {since:%Y-%m-%d %H:%M} UTC)"
     return "another process"
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or type(error).__name__
-
-
-def _home_in_use(home: str, holder: str) -> RetryableError:
-    return RetryableError(
-        f"{home} is in use by {holder}. Nothing was changed. Wait for it to end or "
-        f"stop it, or set BATCH_PIPELINE_HOME to another folder."
-    )
-
-
-def _home_unusable(home: str, reason: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"The home folder {home} cannot be used ({reason}). Nothing was started. "
-        f"Make it writable for this user, or set BATCH_PIPELINE_HOME to another folder on a "
-        f"local disk."
-    )

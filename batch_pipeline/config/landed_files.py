@@ -1,10 +1,11 @@
 """The files of a place by what their names tell; of most only size and order are kept."""
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from os.path import commonprefix
+from typing import Any
 
 from batch_pipeline.encode.readers.csv_dialect import detect_dialect
 from batch_pipeline.encode.readers.formats import (
@@ -128,25 +129,19 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadAs:
-    """How files are read; the keys of `source` in a stream file."""
-
-    format: SourceFormat
-    csv: CsvOptions = field(default_factory=CsvOptions)
-    charset: str = "utf-8"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The groups that are the stream's, the first one with the most files, and the others."""
+    """The groups that are the stream's, the first one with the most files, and the others.
+
+    `source` are the keys below `source` of the stream file that select and read the files.
+    """
 
     groups: tuple[Group, ...]
-    include: tuple[str, ...]
-    exclude: tuple[str, ...]
-    read_as: ReadAs
+    source: dict[str, Any]
     left_out: tuple[LeftOut, ...]
 
 
+ReadAs = Mapping[str, Any]  # the keys below `source` that say how files are read
+_AUTO: ReadAs = {"format": SourceFormat.AUTO.value}
 StreamOf = Callable[[ReadAs], Stream]
 
 
@@ -189,14 +184,17 @@ def _read_as(
     group = next((one for one in family if one.samples), family[0])
     promised, reason = reader_for_extension(group.kind.ending), _EMPTY
     try:
-        starts = list(_starts(group, stream_of(ReadAs(format=SourceFormat.AUTO))))
+        starts = list(_starts(group, stream_of(_AUTO)))
     except BadFileError as error:
         if promised is not None and not error.reason.endswith(_OF_A_KIND):
             raise unreadable(error) from error
         starts, reason = [], error.reason
     readings = [_reading(promised, start) for start in starts]
     if readings and readings[0] is not None:
-        return _common(readings[0], readings[1:])
+        is_mixed = any(
+            one is not None and one["format"] != readings[0]["format"] for one in readings
+        )
+        return {**readings[0], **_AUTO} if is_mixed else readings[0]
     reason = _UNKNOWN_TEXT if starts else reason
     left_out.append(_without(family, reason))
     return None
@@ -212,24 +210,24 @@ def _starts(group: Group, stream: Stream) -> Iterator[FileStart]:
                 raise
 
 
-def _common(first: ReadAs, others: Sequence[ReadAs | None]) -> ReadAs:
-    """Determine how all files are read: each by its first bytes if they are of two formats."""
-    if all(one is None or one.format is first.format for one in others):
-        return first
-    return ReadAs(format=SourceFormat.AUTO, csv=first.csv, charset=first.charset)
-
-
 def _reading(promised: SourceReader | None, start: FileStart) -> ReadAs | None:
     """Return how a file is read, by its extension and its first bytes."""
-    detected, charset = start.format, start.charset
-    if SOURCE_READERS[detected].record_kind is not RecordKind.TEXT_CELLS:
-        return ReadAs(format=detected, charset=charset)
-    if promised is not None and promised.record_kind is RecordKind.JSON:
-        return ReadAs(format=promised.format, charset=charset)  # its first line is malformed
-    dialect = detect_dialect(start.text, is_whole=start.is_whole)
-    if dialect is None and promised is not None and promised.format is detected:
-        dialect = CsvOptions()  # of one column
-    return None if dialect is None else ReadAs(format=detected, csv=dialect, charset=charset)
+    detected, dialect = start.format, None
+    if SOURCE_READERS[detected].record_kind is RecordKind.TEXT_CELLS:
+        if promised is not None and promised.record_kind is RecordKind.JSON:
+            detected = promised.format  # its first line is malformed
+        else:
+            dialect = detect_dialect(start.text, is_whole=start.is_whole)
+            if dialect is None and (promised is None or promised.format is not detected):
+                return None  # else it is csv of one column
+    options: dict[str, Any] = {}
+    if dialect is not None and dialect.delimiter != CsvOptions().delimiter:
+        options["delimiter"] = dialect.delimiter
+    if dialect is not None and dialect.names:
+        options["names"] = list(dialect.names)
+    if start.charset != "utf-8":
+        options["charset"] = start.charset
+    return {"format": detected.value} | ({"options": options} if options else {})
 
 
 def _alike(
@@ -255,11 +253,12 @@ def _alike(
         left_out.append(_without(other, _reason(other, stream_of, number)))
     unlike = [one for one in family if one not in chosen]
     include = _patterns(chosen) if unlike else _endings(chosen)
+    exclude = _overlapping(include, chosen, [*unlike, *(one for other in rest for one in other)])
     return Choice(
         groups=tuple(chosen),
-        include=include,
-        exclude=_overlapping(include, chosen, [*unlike, *(one for other in rest for one in other)]),
-        read_as=read_as,
+        source={"include": list(include)}
+        | ({"exclude": list(exclude)} if exclude else {})
+        | dict(read_as),
         left_out=tuple(left_out),
     )
 
@@ -299,7 +298,7 @@ def _reason(family: Sequence[Group], stream_of: StreamOf, number: int) -> str:
         return _EMPTY
     if number < _LOOKED_INTO:
         try:
-            start = read_start(group.samples[0], stream_of(ReadAs(format=SourceFormat.AUTO)))
+            start = read_start(group.samples[0], stream_of(_AUTO))
         except BadFileError as error:
             return error.reason
         if _reading(reader_for_extension(group.kind.ending), start) is None:

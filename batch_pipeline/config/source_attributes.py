@@ -15,9 +15,10 @@ from batch_pipeline.config.attribute_types import (
     Size,
     Text,
     absolute_uri,
+    domain_refusals,
     refusal,
+    variable_in,
 )
-from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.filter import Filter, parse_filter
 from batch_pipeline.model.id_range import MAX_ID
 from batch_pipeline.model.location import scheme_of
@@ -34,7 +35,6 @@ from batch_pipeline.model.stream import (
 from batch_pipeline.storage.filesystem import filesystem_of
 
 _KEY = "source.meta_table"
-_VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 _URL = re.compile(r"[a-z][a-z0-9_]*(\+[a-z0-9_]+)?://.*")
 _SQLITE_FILE = re.compile(r"(sqlite(?:\+[a-z0-9_]+)?:///)([^/:?][^?]*)(.*)")
 _SECRETS = ("password", "passwd", "pwd", "passfile", "secret", "token")
@@ -46,9 +46,9 @@ _ADVICE = (
 
 def _connection(text: str) -> str:
     """Check where the database is; the text is never repeated, for it may hold a password."""
-    match = _VARIABLE.fullmatch(text)
-    if match is not None:
-        return f"${match[1] or match[2]}"
+    variable = variable_in(text)
+    if variable is not None:
+        return variable
     if not _URL.fullmatch(text):
         raise refusal(f"is no variable and no database URL; {_ADVICE}")
     try:
@@ -63,11 +63,8 @@ def _connection(text: str) -> str:
 
 
 def _filter(value: Any) -> Filter:
-    try:
+    with domain_refusals():
         return parse_filter(value, f"{_KEY}.where")
-    except InvalidValueError as error:
-        problem = f"is {error.value!r:.80}; expected {error.expected}"
-        raise refusal(problem, key=error.name) from error
 
 
 _TERMS = {"type": "array", "items": {"type": "object"}}
@@ -137,18 +134,10 @@ class TableAttributes(Section):
 
     def to_model(self, base: Path, **read_as: Any) -> TableSource:
         """Return the model; a relative SQLite file is below `base`."""
-        return TableSource(
-            table=self.table,
+        return self.to(
+            TableSource,
             roots=tuple(absolute_uri(one, base) for one in self.roots),
             conn=None if self.conn is None else _with_base(self.conn, base),
-            uid=self.uid,
-            item=self.item,
-            weight=self.weight,
-            where=self.where,
-            imported=self.imported,
-            ceiling=self.ceiling,
-            settle=self.settle,
-            on_bad_weight=self.on_bad_weight,
             **read_as,
         )
 

@@ -114,12 +114,6 @@ class OnBadRecordAttributes(Section):
         description="Share of malformed records among all of the batch, at most.",
     )
 
-    def to_model(self) -> BadRecordRules:
-        """Return the model."""
-        return BadRecordRules(
-            max_bad_records=self.max_bad_records, max_bad_ratio=self.max_bad_ratio
-        )
-
 
 class OnBadFileAttributes(Section):
     """What to do with each kind of bad file: fail, skip or quarantine."""
@@ -127,10 +121,6 @@ class OnBadFileAttributes(Section):
     missing: OnBadFile = Field(OnBadFile.FAIL, description="A file that is not there any more.")
     changed: OnBadFile = Field(OnBadFile.FAIL, description="A file other than the one registered.")
     corrupt: OnBadFile = Field(OnBadFile.FAIL, description="A file that cannot be read.")
-
-    def to_model(self) -> BadFileRules:
-        """Return the model."""
-        return BadFileRules(missing=self.missing, changed=self.changed, corrupt=self.corrupt)
 
 
 def _for_all_kinds(value: Any) -> Any:
@@ -172,14 +162,6 @@ class ReadLimitAttributes(Section):
     )
     max_columns: Count = Field(10_000, description="Columns of a record, at most (default 10000).")
 
-    def to_model(self) -> ReadLimits:
-        """Return the model."""
-        return ReadLimits(
-            max_record_bytes=self.max_record_bytes,
-            max_expansion=self.max_expansion,
-            max_columns=self.max_columns,
-        )
-
 
 class MappingAttributes(Section):
     """Selection, stream maps and flattening, with the names and meanings of the Singer SDK."""
@@ -205,12 +187,7 @@ class MappingAttributes(Section):
     def mapping(self) -> RecordMapping:
         """Return the model."""
         return RecordMapping(
-            stream_maps=self.stream_maps,
-            stream_map_config=self.stream_map_config,
-            flattening_enabled=self.flattening_enabled,
-            flattening_max_depth=self.flattening_max_depth,
-            flattening_separator=self.flattening_separator,
-            select=self.select,
+            **{name: getattr(self, name) for name in MappingAttributes.model_fields}
         )
 
 
@@ -248,7 +225,7 @@ class EncodingAttributes(Section):
     def to_model(self) -> Encoding:
         """Return the model."""
         compression = self.compression or PART_FORMATS[self.format].compressions[0]
-        return Encoding(format=self.format, compression=compression, level=self.level)
+        return self.to(Encoding, compression=compression)
 
 
 class StorageAttributes(Section):
@@ -281,13 +258,7 @@ class StorageAttributes(Section):
 
     def to_model(self, base: Path) -> Storage:
         """Return the model; relative paths are below `base`."""
-        return Storage(
-            root=absolute_uri(self.root, base),
-            prefix=self.prefix,
-            keep_superseded=self.keep_superseded,
-            keep_loaded=self.keep_loaded,
-            keep_quarantine=self.keep_quarantine,
-        )
+        return self.to(Storage, root=absolute_uri(self.root, base))
 
 
 class PartFilesAttributes(Section):
@@ -298,10 +269,6 @@ class PartFilesAttributes(Section):
         128 * 2**20,
         description="Uncompressed size, at most (bytes, or with a unit; default 128MiB).",
     )
-
-    def to_model(self) -> PartLimits:
-        """Return the model."""
-        return PartLimits(max_records=self.max_records, max_bytes=self.max_bytes)
 
 
 class BatchAttributes(Section):
@@ -325,11 +292,7 @@ class BatchAttributes(Section):
     )
 
     def check(self) -> None:
-        self.to_model()
-
-    def to_model(self) -> Limits:
-        """Return the model."""
-        return Limits(**{name: getattr(self, name) for name in type(self).model_fields})
+        self.to(Limits)
 
 
 class DagsterAttributes(Section):
@@ -379,11 +342,7 @@ class DagsterAttributes(Section):
     )
 
     def check(self) -> None:
-        self.to_model()
-
-    def to_model(self) -> DagsterRules:
-        """Return the model."""
-        return DagsterRules(**{name: getattr(self, name) for name in type(self).model_fields})
+        self.to(DagsterRules)
 
 
 class StreamAttributes(MappingAttributes):
@@ -455,20 +414,20 @@ class StreamAttributes(MappingAttributes):
         stream = Stream(
             name=self.stream,
             source=self.source.to_model(base),
-            limits=self.batch.to_model(),
+            limits=self.batch.to(Limits),
             encoding=self.encoding.to_model(),
             storage=self.storage.to_model(base),
             key_properties=self.key_properties,
             schema=self.schema_.to_model(declared_json),
-            on_bad_record=self.on_bad_record.to_model(),
-            on_bad_file=self.on_bad_file.to_model(),
+            on_bad_record=self.on_bad_record.to(BadRecordRules),
+            on_bad_file=self.on_bad_file.to(BadFileRules),
             on_nonfinite=self.on_nonfinite,
             mapping=self.mapping(),
             transform=self.transform,
             lineage=self.lineage,
-            read_limits=self.read_limits.to_model(),
-            part_limits=self.part_files.to_model(),
-            dagster=self.dagster.to_model(),
+            read_limits=self.read_limits.to(ReadLimits),
+            part_limits=self.part_files.to(PartLimits),
+            dagster=self.dagster.to(DagsterRules),
             targets=tuple(one.to_model(name) for name, one in self.targets.items()),
         )
         return stream if stream.mapping.is_identity else _mapped(stream, declared_json)

@@ -1,22 +1,23 @@
-"""Where a stream's files lie, seen together: what it writes must not land in it again.
-
-Texts of URIs only; links and mounts of disks are not followed.
-"""
+"""Stream files: reading them, with the line of each problem, and writing new ones."""
 
 import difflib
+import json
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from batch_pipeline.config.attribute_types import REFUSAL
-from batch_pipeline.config.stream_attributes import StreamAttributes
+from batch_pipeline.config.stream_attributes import StreamAttributes, alternatives
+from batch_pipeline.config.units import format_bytes
 from batch_pipeline.config.yaml_lines import Document, Problem, YamlProblemError, parse_yaml
+from batch_pipeline.model.encoding import Format
 from batch_pipeline.model.errors import ConfigurationError, InvalidValueError, StreamFileError
 from batch_pipeline.model.stream import Source, Stream
 
@@ -86,14 +87,14 @@ def problem_of(document: Document, error: ErrorDetails, file: type[BaseModel]) -
         if context["key"]:
             path = ("attributes", *keys_of(context["key"]))
         return Problem(line=document.line(path), text=f"{_dotted(path)} {context['problem']}")
-    if (removed := _removed_value(_dotted(path), error["input"])) is not None:
-        text = f"{_dotted(path)} {error['input']} was removed; {removed}"
+    value = error["input"]
+    if isinstance(value, str) and (_dotted(path), value) in _REMOVED_VALUES:
+        text = f"{_dotted(path)} {value} was removed; {_REMOVED_VALUES[_dotted(path), value]}"
         return Problem(line=document.line(path), text=text)
     usual = context.get("expected") or error["msg"].removeprefix("Input should be ")
     expected = _EXPECTED.get(error["type"], usual).format_map(context)
-    text = f"{_dotted(path)} is {_shown(error['input'])}; expected {expected}"
-    of_key = error["input"] is None
-    return Problem(line=document.line(path, of_key=of_key), text=text)
+    text = f"{_dotted(path)} is {_shown(value)}; expected {expected}"
+    return Problem(line=document.line(path, of_key=value is None), text=text)
 
 
 def keys_of(dotted: str) -> list[Hashable]:
@@ -109,10 +110,6 @@ def _unknown_key(path: tuple[Hashable, ...], file: type[BaseModel]) -> str:
     close = difflib.get_close_matches(name, alike, n=1, cutoff=0.6)
     hint = f"did you mean `{close[0]}`?" if close else _known_keys(path[:-1], file)
     return f"unknown key `{name}`{place}; {hint}"
-
-
-def _removed_value(key: str, value: Any) -> str | None:
-    return _REMOVED_VALUES.get((key, value)) if isinstance(value, str) else None
 
 
 def _known_keys(path: tuple[Hashable, ...], file: type[BaseModel]) -> str:
@@ -157,18 +154,6 @@ def _shown(value: Any) -> str:
         return "keys and values"
     return f"{value!r:.80}"
 
-
-__all__ = [
-    "StreamAttributes",
-    "describe_stream",
-    "find_stream_files",
-    "invalid_file_error",
-    "load_streams",
-    "load_valid_streams",
-    "read_component",
-    "read_stream_file",
-    "stream_of",
-]
 
 FILE_NAME = "defs.yaml"
 COMPONENT = "batch_pipeline.BatchStream"
@@ -217,7 +202,9 @@ def load_streams(folder: Path) -> dict[str, Stream]:
 
 def invalid_file_error(errors: Sequence[StreamFileError]) -> StreamFileError | ConfigurationError:
     """Return one error for all stream files that cannot be used."""
-    return errors[0] if len(errors) == 1 else invalid_files_error(tuple(errors))
+    if len(errors) == 1:
+        return errors[0]
+    return invalid_files_error(errors)
 
 
 def load_valid_streams(folder: Path) -> tuple[dict[str, Stream], list[StreamFileError]]:
@@ -282,8 +269,12 @@ def stream_of(attributes: Mapping[str, Any], base: Path) -> Stream:
     document = Document(value=value, key_lines={}, value_lines={}, duplicates=())
     made = _stream_or_problems(document, base)
     if isinstance(made, list):
-        texts = [one.text for one in made[:_SHOWN_PROBLEMS]]
-        raise _stream_attributes(str(attributes.get("stream", "")), ";\n  ".join(texts))
+        problem = ";\n  ".join(one.text for one in made[:_SHOWN_PROBLEMS])
+        stop = "" if problem.endswith("?") else "."
+        raise ConfigurationError(
+            f"The stream {str(attributes.get('stream', ''))!r}: {problem}{stop} It was not made. "
+            f"Correct the arguments."
+        )
     return made
 
 
@@ -351,13 +342,7 @@ def _error(path: Path, problems: list[Problem]) -> StreamFileError:
     return StreamFileError(str(path), ordered[0].line, ";\n  ".join(texts), _NEXT_STEP)
 
 
-def _stream_attributes(stream: str, problem: str) -> ConfigurationError:
-    place = f"The stream {stream!r}"
-    stop = "" if problem.endswith("?") else "."
-    return ConfigurationError(f"{place}: {problem}{stop} It was not made. Correct the arguments.")
-
-
-def invalid_files_error(problems: tuple[StreamFileError, ...]) -> ConfigurationError:
+def invalid_files_error(problems: Sequence[StreamFileError]) -> ConfigurationError:
     """Build the error of a folder with stream files that cannot be used."""
     files = f"Stream files that cannot be used: {len(problems)}."
     return ConfigurationError("\n".join([files, *map(str, problems)]))
@@ -370,3 +355,88 @@ def no_streams(folder: str) -> ConfigurationError:
         f"<name>/defs.yaml there, set BATCH_PIPELINE_STREAMS to another folder, or try "
         f"`batch-pipeline demo`."
     )
+
+
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:+-]+", re.ASCII)
+_NOTES = {
+    "stream": "what its assets and its BATCH messages are called",
+    "source.uri": "the folder where files land: a path, relative to this file, or file:///…",
+    "source.include": "patterns of file names, such as orders-*.csv",
+    "source.exclude": "patterns of file names that are left out",
+    "source.format": "csv, jsonl, json, parquet, avro; auto looks into each file",
+    "source.options": "how text files are written",
+    "batch.max_weight": "size of a batch's files together; a heavier file is a batch of its own",
+    "batch.max_count": "files in a batch",
+    "key_properties": "columns that together identify a record",
+    "encoding.format": alternatives(Format),
+    "storage.root": "where the encoded files are written",
+}
+_USUAL: dict[str, Any] = {
+    "source": {"include": ["*"]},
+    "batch": {"max_weight": 64 * 2**20, "max_count": 100},
+    "key_properties": [],
+    "encoding": {"format": "jsonl", "compression": "gzip"},
+}
+_ORDER = ("stream", "source", "batch", "key_properties", "encoding", "storage", "on_bad_record")
+_SECTIONS = {"source": ("uri", "include", "exclude", "format", "options")}
+
+
+def stream_text(
+    component: str,
+    attributes: Mapping[str, Any],
+    *,
+    notes: Mapping[str, str] | None = None,
+    heading: Sequence[str] = (),
+) -> str:
+    """Write a stream file: the keys given, and the usual ones that are not.
+
+    `notes` are comments by dotted key, instead of the usual ones or beside keys that have none;
+    `heading` are lines of a comment above the attributes.
+    """
+    comments = _NOTES | dict(notes or {})
+    both = {key: _merged(_USUAL.get(key), attributes.get(key)) for key in _ORDER}
+    lines = [f"type: {component}", "", *(f"# {_line(one)}" for one in heading), "attributes:"]
+    for key, value in both.items():
+        if value is None:
+            continue
+        if not isinstance(value, Mapping):
+            lines.append(f"  {key}: {_written(value)}{_comment(comments, key)}")
+            continue
+        lines.append(f"  {key}:{_comment(comments, key)}")
+        names = _SECTIONS.get(key, tuple(value))
+        for name in (one for one in names if one in value):
+            written = _written(value[name])
+            if name == "max_weight":
+                written = format_bytes(value[name]).replace(" ", "")
+            lines.append(f"    {name}: {written}{_comment(comments, f'{key}.{name}')}")
+    return "\n".join(lines) + "\n"
+
+
+def _merged(usual: Any, given: Any) -> Any:
+    if isinstance(usual, Mapping) and isinstance(given, Mapping):
+        return {**usual, **given}
+    return usual if given is None else given
+
+
+def _comment(comments: Mapping[str, str], key: str) -> str:
+    return f"  # {_line(comments[key])}" if key in comments else ""
+
+
+def _line(text: str) -> str:
+    """Keep a comment to its line, and to characters that YAML takes."""
+    return "".join(one if one.isprintable() else " " for one in text)
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, str):
+        return _scalar(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_written(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(json.dumps(one, ensure_ascii=False) for one in value) + "]"
+    return json.dumps(value)
+
+
+def _scalar(word: str) -> str:
+    is_plain = _PLAIN_WORD.fullmatch(word) and yaml.safe_load(word) == word
+    return word if is_plain else json.dumps(word, ensure_ascii=False)

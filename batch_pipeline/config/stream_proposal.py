@@ -5,13 +5,15 @@ The stream is the product's own, made of these very keys; nothing is written.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
 
-from batch_pipeline.config.init_options import InitOptions, Site, name_for, source_keys
+from batch_pipeline.config.attribute_types import absolute_uri
 from batch_pipeline.config.landed_files import (
+    Choice,
     Group,
     LeftOut,
     choose,
@@ -20,17 +22,127 @@ from batch_pipeline.config.landed_files import (
     unreadable,
     weights,
 )
-from batch_pipeline.config.stream_file import COMPONENT
-from batch_pipeline.config.stream_text import stream_text
+from batch_pipeline.config.stream_file import COMPONENT, stream_of, stream_text
 from batch_pipeline.config.units import format_bytes
 from batch_pipeline.encode.sample import Sample, read_sample
-from batch_pipeline.model.errors import BadFileError, LandingUnavailableError
+from batch_pipeline.model.errors import BadFileError, InvalidValueError, LandingUnavailableError
 from batch_pipeline.model.item import Item, LandedFile
-from batch_pipeline.model.location import shown
+from batch_pipeline.model.location import shown, to_uri
 from batch_pipeline.model.planning import Limits, Machine, cut, limits_for
-from batch_pipeline.model.stream import Stream
+from batch_pipeline.model.stream import STREAM_NAME, Stream, stream_name_of
 from batch_pipeline.spark.task_planning import estimate_cost
 from batch_pipeline.storage.landing import SourceLanding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitOptions:
+    """What a person asked for: a project in `folder` for the files at `place`, a path or a URI.
+
+    `include` are the name patterns of the files that are meant; all of them where it is empty.
+    """
+
+    folder: Path
+    place: str
+    name: str | None = None
+    include: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where the files are, by a URI, and the folder of the project."""
+
+    folder: Path
+    uri: str
+
+    @classmethod
+    def of(cls, asked: InitOptions) -> "Site":
+        """Take over what was asked for.
+
+        Raises:
+            ConfigurationError: there is no such place.
+        """
+        try:
+            uri = absolute_uri(asked.place, Path.cwd())
+        except (InvalidValueError, RuntimeError) as error:
+            step = "Give a folder, or a URI such as s3://bucket/prefix."
+            raise project_not_made(asked.place, "is no place where files land", step) from error
+        if uri.startswith("file:"):
+            _check_folder(Path(shown(uri)))
+        return cls(folder=asked.folder, uri=uri)
+
+    @property
+    def place(self) -> str:
+        """What people call the place of the files."""
+        return shown(self.uri)
+
+    @property
+    def batches(self) -> str:
+        """The folder of part files in the project: hidden where they would land themselves."""
+        inside = f"{to_uri(self.folder / 'batches')}/".startswith(f"{self.uri.rstrip('/')}/")
+        return ".batches" if inside else "batches"
+
+    def attributes(self, name: str, source: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the keys below `attributes` of the stream file."""
+        return {
+            "stream": name,
+            "source": {"uri": self._location(name), **source},
+            "storage": {"root": f"../../{self.batches}/{name}"},
+        }
+
+    def stream(self, attributes: Mapping[str, Any]) -> Stream:
+        """Return the stream that a stream file with these keys defines.
+
+        Raises:
+            ConfigurationError: it makes none.
+        """
+        return stream_of(attributes, self._stream_folder(attributes["stream"]))
+
+    def unnamed(self, source: Mapping[str, Any]) -> Stream:
+        """Return a stream with these keys below `source`, whose name is not known yet."""
+        return self.stream(self.attributes("init", source))
+
+    def _stream_folder(self, name: str) -> Path:
+        return self.folder / "streams" / name
+
+    def _location(self, name: str) -> str:
+        """Return the location for the stream file: relative if it is in the project."""
+        if not self.uri.startswith("file:"):
+            return self.uri
+        path = Path(self.place)
+        if "{{" in str(path) or "://" in str(path) or not str(path).isprintable():
+            return self.uri
+        if path.is_relative_to(self.folder):
+            return Path(os.path.relpath(path, self._stream_folder(name))).as_posix()
+        return str(path)
+
+
+def name_for(asked: InitOptions, choice: Choice, place: str) -> str:
+    """Return the stream's name: the requested one, that of the files, or that of the folder.
+
+    Raises:
+        ConfigurationError: none of them can be the name of a stream.
+    """
+    step = "Name the stream with --name: letters, digits, `_`, `.` and `-`, at most 100."
+    if asked.name is not None:
+        if not STREAM_NAME.fullmatch(asked.name):
+            raise project_not_made(f"--name {asked.name}", "is no name of a stream", step)
+        return asked.name
+    words = [choice.groups[0].word] if len(choice.groups) == 1 else []
+    for text in (*words, place.rstrip("/").rpartition("/")[2]):
+        name = stream_name_of(text)
+        if name is not None and any(one.isalpha() for one in name):
+            return name
+    raise project_not_made(place, "neither files nor folder give a stream's name", step)
+
+
+def _check_folder(path: Path) -> None:
+    if path.is_file():
+        step = f"Give its folder: --from {path.parent} --include {path.name}"
+        raise project_not_made(str(path), "is a file, not a folder", step)
+    if not path.is_dir():
+        step = "Correct --from, or make the folder and let files land there first."
+        raise project_not_made(str(path), "there is no such folder", step)
+
 
 _MOST_FILES = 5
 _MOST_RECORDS = 10_000
@@ -84,11 +196,11 @@ def propose(asked: InitOptions, machine: Machine) -> Proposal:
     """
     site = Site.of(asked)
     groups, troubles = _listed(asked, site)
-    choice = choose(groups, site.read_as, site.place)
+    choice = choose(groups, site.unnamed, site.place)
     if asked.include and not choice.left_out:
-        choice = replace(choice, include=asked.include)
+        choice.source["include"] = list(asked.include)
     name = name_for(asked, choice, site.place)
-    attributes = site.attributes(name, source_keys(choice))
+    attributes = site.attributes(name, choice.source)
     files = _spread(choice.groups)
     try:
         sample = read_sample(files, site.stream(attributes), most_records=_MOST_RECORDS)
@@ -113,7 +225,7 @@ def propose(asked: InitOptions, machine: Machine) -> Proposal:
 
 
 def _listed(asked: InitOptions, site: Site) -> tuple[list[Group], list[str]]:
-    stream = site.listed(asked.include)
+    stream = site.unnamed({"include": list(asked.include) or ["*"]})
     landing = SourceLanding(stream=stream, wait=True)
     try:
         groups = grouped(landing.found_files())
@@ -213,6 +325,7 @@ def text_of(proposal: Proposal) -> str:
 def proposal_json(proposal: Proposal) -> dict[str, Any]:
     """Describe a proposal for programs."""
     sample, plan, source = proposal.sample, proposal.plan, proposal.stream.source
+    first = sample.first_bad
     return {
         "stream": proposal.stream.name,
         "source": source.place,
@@ -229,7 +342,13 @@ def proposal_json(proposal: Proposal) -> dict[str, Any]:
         "columns": {one.name: one.type_text for one in sample.columns},
         "records_sampled": sample.records,
         "records_malformed": sample.bad,
-        "first_malformed": _first_bad(proposal),
+        "first_malformed": first
+        and {
+            "location": first[0],
+            "file": shown(first[0]),
+            "line": first[1],
+            "reason": first[2],
+        },
         "max_weight": proposal.stream.limits.max_weight,
         "max_count": proposal.stream.limits.max_count,
         "plan": {
@@ -240,11 +359,3 @@ def proposal_json(proposal: Proposal) -> dict[str, Any]:
         },
         "notes": list(proposal.notes),
     }
-
-
-def _first_bad(proposal: Proposal) -> dict[str, Any] | None:
-    first = proposal.sample.first_bad
-    if first is None:
-        return None
-    location, line, reason = first
-    return {"location": location, "file": shown(location), "line": line, "reason": reason}

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from batch_pipeline.config.attribute_types import Duration, Section, Text, refusal
+from batch_pipeline.config.attribute_types import Duration, Section, Text, refusal, variable_in
 from batch_pipeline.model.load import (
     TARGET_NAME,
     MessageMode,
@@ -23,7 +23,6 @@ from batch_pipeline.model.load import (
     WriteMode,
 )
 
-_VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 _SECRET = re.compile(r"passw|passphrase|secret|token|api_?key|private_?key|credential", re.I)
 
 
@@ -37,13 +36,13 @@ def target_name(text: str) -> str:
 
 def _variable(text: str) -> str:
     """Check a variable; the text is never repeated, for it may hold a password."""
-    match = _VARIABLE.fullmatch(text)
-    if match is None:
+    variable = variable_in(text)
+    if variable is None:
         raise refusal(
             "is no variable; expected $NAME of an environment variable that holds a URL such as "
             "postgresql://user:password@host:5432/database"
         )
-    return f"${match[1] or match[2]}"
+    return variable
 
 
 def _command(value: Any) -> tuple[str, ...]:
@@ -97,7 +96,7 @@ def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
 
 def _is_secret(path: tuple[str, ...], value: Any) -> bool:
     """Return whether a text looks like a secret."""
-    if not isinstance(value, str) or not value or _VARIABLE.fullmatch(value):
+    if not isinstance(value, str) or not value or variable_in(value):
         return False
     return bool(_SECRET.search(path[-1])) or _has_password(value)
 
@@ -114,8 +113,7 @@ def _with_plain_variables(value: Any) -> Any:
         return {str(name): _with_plain_variables(one) for name, one in value.items()}
     if isinstance(value, list):
         return [_with_plain_variables(one) for one in value]
-    match = _VARIABLE.fullmatch(value) if isinstance(value, str) else None
-    return value if match is None else f"${match[1] or match[2]}"
+    return variable_in(value) or value if isinstance(value, str) else value
 
 
 _WORDS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
@@ -178,17 +176,10 @@ class TargetAttributes(Section):
     def to_model(self, name: str) -> PostgresTarget | SingerTarget:
         """Return the model."""
         if self.postgres is not None:
-            return PostgresTarget(
-                name=name,
-                conn=self.postgres.conn,
-                schema=self.postgres.schema_,
-                table=self.postgres.table,
-                mode=self.postgres.mode,
-            )
-        given = {
-            "config": self.config,
-            "messages": self.messages,
-            "timeout": self.timeout,
+            return self.postgres.to(PostgresTarget, name=name)
+        given: dict[str, Any] = {
+            key: value
+            for key in ("config", "messages", "timeout")
+            if (value := getattr(self, key)) is not None
         }
-        told = {key: value for key, value in given.items() if value is not None}
-        return SingerTarget(name=name, command=self.command or (), **told)  # type: ignore[arg-type] # each has its field's type
+        return SingerTarget(name=name, command=self.command or (), **given)

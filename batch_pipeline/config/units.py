@@ -13,6 +13,7 @@ from batch_pipeline.model.errors import InvalidValueError
 
 MAX_BYTES = 2**63 - 1
 MAX_DURATION = timedelta(days=36_500)
+_MAX_MICROSECONDS = MAX_DURATION // timedelta(microseconds=1)
 
 # What pydantic takes beyond this is refused: it reads `1,5GB` as 1 byte, and knows bits.
 _SIZE = re.compile(
@@ -61,11 +62,11 @@ def parse_duration(text: str | float, *, name: str = "duration") -> timedelta:
     Raises:
         InvalidValueError: it is no such duration, or longer than 36,500 days.
     """
-    number, unit = _quantity(text, name, _EXPECTED_DURATION)
-    factor = _MICROSECONDS.get(unit or "s")
-    if factor is None or number * factor > MAX_DURATION // timedelta(microseconds=1):
+    match = None if isinstance(text, bool) else _QUANTITY.fullmatch(str(text))
+    factor = _MICROSECONDS.get(match[2] or "s") if match else None
+    if match is None or factor is None or Fraction(match[1]) * factor > _MAX_MICROSECONDS:
         raise InvalidValueError(name, text, _EXPECTED_DURATION)
-    return timedelta(microseconds=int(number * factor))
+    return timedelta(microseconds=int(Fraction(match[1]) * factor))
 
 
 def format_bytes(size_bytes: int) -> str:
@@ -98,14 +99,6 @@ def format_duration(duration: timedelta) -> str:
     return " ".join(f"{count}{unit}" for count, unit in parts[:2] if count)
 
 
-def _quantity(text: str | float, name: str, expected: str) -> tuple[Fraction, str]:
-    written = str(text) if not isinstance(text, bool) else ""
-    match = _QUANTITY.fullmatch(written)
-    if match is None:
-        raise InvalidValueError(name, text, expected)
-    return Fraction(match[1]), match[2]
-
-
 _EXPECTED = "a time with its zone such as 2026-03-01T12:00:00+01:00, or a date such as 2026-03-01"
 
 
@@ -122,17 +115,9 @@ def parse_time(text: str, *, name: str = "time") -> datetime:
         pass
     try:
         time = datetime.fromisoformat(written)
-    except ValueError:
+        time.astimezone(UTC)  # the first and the last hours of the calendar may not exist in UTC
+    except (ValueError, OverflowError):
         raise InvalidValueError(name, text, _EXPECTED) from None
-    if time.tzinfo is None or not _is_in_calendar(time):
+    if time.tzinfo is None:
         raise InvalidValueError(name, text, _EXPECTED)
     return time
-
-
-def _is_in_calendar(time: datetime) -> bool:
-    """Return whether a time exists in UTC: the first and the last hours may not."""
-    try:
-        time.astimezone(UTC)
-    except OverflowError:
-        return False
-    return True

@@ -13,8 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel
 
 from batch_pipeline.config.attribute_types import Location, stream_name
 from batch_pipeline.config.stream_attributes import StreamAttributes
-from batch_pipeline.config.stream_file import read_component, stream_of
-from batch_pipeline.config.stream_text import stream_text
+from batch_pipeline.config.stream_file import read_component, stream_of, stream_text
 from batch_pipeline.defs.build import shared_definitions, stream_definitions
 from batch_pipeline.model.stream import SourceFormat, Stream, stream_name_of
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.load.batch_tables import common_schema, read_batches, read_table
+from batch_pipeline.model.batch import stream_batch_key
 from batch_pipeline.model.errors import (
     BatchNotPublishedError,
     ConfigurationError,
@@ -63,8 +64,11 @@ class PublishedBatches(Sequence["PublishedBatches"]):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Partition keys of the batches."""
-        return tuple(manifest.batch.key for manifest in self.manifests)
+        """Partition keys of the batches; for late files in a storage root, ranges of ids."""
+        return tuple(
+            stream_batch_key(batch, self.stream) if batch.id else batch.key
+            for batch in (manifest.batch for manifest in self.manifests)
+        )
 
     @property
     def records(self) -> int:

@@ -67,12 +67,10 @@ def is_free(home: Home) -> bool:
 def test_home_folders_lie_below_its_path() -> None:
     """Every folder of the home is a direct child with the name of its service."""
     home = Home(path=Path("/h"))
-    assert [home.postgres, home.java, home.logs, home.dagster, home.spark] == [
+    assert [home.postgres, home.logs, home.dagster] == [
         Path("/h/postgres"),
-        Path("/h/java"),
         Path("/h/logs"),
         Path("/h/dagster"),
-        Path("/h/spark"),
     ]
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from batch_pipeline.config.stream_attributes import StreamAttributes
 from batch_pipeline.config.stream_file import (
-    StreamAttributes,
     find_stream_files,
     load_streams,
     load_valid_streams,

@@ -15,7 +15,7 @@ from dagster_aws.s3 import S3Resource
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.cli import cli
-from batch_pipeline.cli.run_output import print_error
+from batch_pipeline.cli.run import print_error
 from batch_pipeline.config.stream_file import read_stream_file
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.in_process import run_until_idle

@@ -33,8 +33,8 @@ from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.pipeline import attempt, load
 
 _MODULES = (
-    "batch_pipeline.cli.gc",
     "batch_pipeline.cli.jobs",
+    "batch_pipeline.cli.maintenance",
     "batch_pipeline.defs.instance.storage",
     "batch_pipeline.load.postgres",
     "batch_pipeline.spark.encoder",

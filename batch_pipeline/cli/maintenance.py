@@ -1,0 +1,384 @@
+"""The commands `verify`, `reconcile`, `gc` and `migrate`."""
+
+import sys
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from batch_pipeline.cli.console import complain, head, print_json, print_some, say
+from batch_pipeline.cli.exit_codes import EXIT_SOME_FAILED, exit_code, exit_with
+from batch_pipeline.cli.options import all_streams, as_json, chosen, dry_run, opened, removed_option
+from batch_pipeline.cli.progress import progress
+from batch_pipeline.config.units import format_bytes, parse_time
+from batch_pipeline.model.audit import Audit
+from batch_pipeline.model.checks import Check, CheckResult
+from batch_pipeline.model.errors import GarbageLeftError, PipelineError, StorageUnavailableError
+from batch_pipeline.model.garbage import Garbage, Reason
+from batch_pipeline.model.manifest_file import Discarded
+from batch_pipeline.model.progress import start_step
+
+if TYPE_CHECKING:
+    from batch_pipeline.app import Pipeline
+    from batch_pipeline.model.stream import Stream
+    from batch_pipeline.pipeline.collect_garbage import Collected
+    from batch_pipeline.pipeline.reconcile import Reconciled
+
+_NEWEST = 1_000
+
+
+@click.command()
+@all_streams
+@click.option("--deep", is_flag=True, help="Read every file: SHA-256 and records.")
+@click.option(
+    "--last",
+    metavar="COUNT",
+    type=click.IntRange(min=1),
+    default=_NEWEST,
+    show_default=True,
+    help="Look at so many published batches, newest first.",
+)
+@click.option("--all", "everything", is_flag=True, help="All published batches.")
+@as_json
+def verify(stream: tuple[str, ...], deep: bool, last: int, everything: bool, as_json: bool) -> None:
+    """Ask of STREAM what its asset checks in Dagster ask, and whether manifest files are right.
+
+    Takes all streams, or the ones named. Nothing is changed.
+
+    Exit codes: 3 when an answer is no.
+
+    \b
+    Example:
+      batch-pipeline verify orders --deep
+    """
+    from batch_pipeline.pipeline.verify import Scope, verify_stream
+
+    scope = Scope(newest=None, since=None) if everything else Scope(newest=last)
+    checks = [check for check in Check if deep or check is not Check.CHECKSUMS]
+    found: dict[str, list[CheckResult]] = {}
+    with opened() as pipeline, progress():
+        for one in chosen(pipeline, stream):
+            start_step(one.name, "verifying")
+            found[one.name] = list(
+                verify_stream(pipeline.database, one, checks, scope, pipeline.meta_table)
+            )
+    if as_json:
+        print_json({"streams": [_verified_json(name, said) for name, said in found.items()]})
+    else:
+        for name, said in found.items():
+            _print_verified(name, said)
+    if not all(one.passed for said in found.values() for one in said):
+        sys.exit(EXIT_SOME_FAILED)
+
+
+def _verified_json(name: str, said: list[CheckResult]) -> dict[str, Any]:
+    return {
+        "stream": name,
+        "passed": all(one.passed for one in said),
+        "checks": [
+            {
+                "check": one.check.value,
+                "passed": one.passed,
+                "severe": one.is_severe,
+                "found": one.summary,
+                "worst": one.worst,
+                "next_step": one.next_step,
+                **one.numbers,
+            }
+            for one in said
+        ],
+    }
+
+
+def _print_verified(name: str, said: list[CheckResult]) -> None:
+    head(name)
+    for one in said:
+        mark = "ok  " if one.passed else "FAIL" if one.is_severe else "warn"
+        say(f"  {mark} {one.check.value:<13} {one.summary}")
+        for more in (one.worst, one.next_step):
+            if more is not None:
+                say(f"       {'':<13} {more}")
+
+
+_USUAL_AGE = timedelta(days=7)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Result:
+    """What came of one stream; `error` is what ended it before its time."""
+
+    stream: str
+    discarded: Discarded | None = None
+    reconciled: "Reconciled | None" = None
+    audit: Audit | None = None
+    errors: list[PipelineError] = field(default_factory=list)
+
+
+_INSTEAD_OF_ADOPT = (
+    "Restore the inventory to a later point in time, or use --discard: it sets the manifests "
+    "aside and continues from the backup. See docs/operating/restore.md."
+)
+
+
+@click.command()
+@all_streams
+@removed_option("--adopt", lambda: _INSTEAD_OF_ADOPT)
+@click.option("--discard", is_flag=True, help="Set manifests aside that the inventory lacks.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="Audit batches published at this time or later. Default: 7 days ago.",
+)
+@click.option("--all", "everything", is_flag=True, help="All published batches.")
+@click.option("--no-audit", is_flag=True, help="Do not audit.")
+@removed_option("--days", lambda: "Use --since TIME, or --no-audit for none.", is_flag=False)
+@dry_run
+@as_json
+def reconcile(
+    stream: tuple[str, ...],
+    discard: bool,
+    dry_run: bool,
+    as_json: bool,
+    **audit: Any,
+) -> None:
+    """Bring the inventory of STREAM and its storage back in step, of all streams or the ones named.
+
+    Attempts without a process are closed and missing manifest files written. The audit compares
+    what published batches read with what the meta table holds now: items that appeared below the
+    bookmark are planned as batches of the job STREAM.late; items that are gone and batches whose
+    weight has changed are reported, which is no error.
+
+    Where the storage has manifests that the inventory does not know, it was restored from
+    an older backup: the stream is paused and nothing is done. With --discard these manifests are
+    moved to `discarded` below the storage root, and what they held is published again. To keep
+    them, restore the inventory to a later point in time instead.
+
+    \b
+    Example:
+      batch-pipeline reconcile orders --discard --dry-run
+    """
+    if dry_run and not discard:
+        raise click.UsageError("--dry-run needs --discard.")
+    since = _audit_since(**audit)
+    results = []
+    with opened() as pipeline, progress():
+        for one in chosen(pipeline, stream):
+            start_step(one.name, "reconciling")
+            result = _Result(stream=one.name)
+            results.append(result)
+            try:
+                if discard:
+                    _discard(pipeline, one, result, dry_run=dry_run)
+                if not dry_run:
+                    _reconcile(pipeline, one, result)
+                    if not audit["no_audit"]:
+                        result.audit = pipeline.audit(one, since)
+            except PipelineError as error:  # the other streams have their own troubles
+                result.errors.append(error)
+    if as_json:
+        print_json({"dry_run": dry_run, "streams": [_reconciled_json(one) for one in results]})
+    else:
+        for result in results:
+            _print_reconciled(result, dry_run=dry_run)
+    exit_with([error for result in results for error in result.errors])
+
+
+def _audit_since(*, since: str | None, everything: bool, no_audit: bool) -> timedelta | None:
+    """Return the age of the oldest batches to audit; None takes all."""
+    if sum((since is not None, everything, no_audit)) > 1:
+        raise click.UsageError("Choose one of --since TIME, --all and --no-audit.")
+    if since is None:
+        return None if everything else _USUAL_AGE
+    return datetime.now(UTC) - parse_time(since, name="--since")
+
+
+def _discard(pipeline: "Pipeline", stream: "Stream", result: _Result, *, dry_run: bool) -> None:
+    from batch_pipeline.pipeline.restore_check import discard_unknown_manifests
+
+    result.discarded = discard_unknown_manifests(
+        pipeline.database, stream, now=datetime.now(UTC), dry_run=dry_run
+    )
+
+
+def _reconcile(pipeline: "Pipeline", stream: "Stream", result: _Result) -> None:
+    """Do what the hourly job does."""
+    from batch_pipeline.pipeline.reconcile import reconcile as reconcile_step
+    from batch_pipeline.pipeline.restore_check import ensure_inventory_current
+
+    ensure_inventory_current(pipeline.database, stream)
+    database, storage = pipeline.database, pipeline.storage(stream)
+    result.reconciled = reconcile_step(stream.name, database.attempts, database.manifests, storage)
+    result.errors += result.reconciled.troubles
+
+
+def _reconciled_json(one: _Result) -> dict[str, Any]:
+    done, audit = one.reconciled, one.audit
+    return {
+        "stream": one.stream,
+        "discarded": None if one.discarded is None else asdict(one.discarded),
+        "attempts_closed": None if done is None else done.attempts,
+        "pointers_written": None if done is None else done.pointers,
+        "audit": None if audit is None else {"clean": audit.is_clean, **asdict(audit)},
+        "errors": [str(error) for error in one.errors],
+    }
+
+
+def _print_reconciled(one: _Result, *, dry_run: bool) -> None:
+    head(one.stream)
+    if one.discarded is not None:
+        _print_discarded(one.discarded, dry_run=dry_run)
+    if one.reconciled is not None:
+        done = one.reconciled
+        say(f"  attempts closed: {done.attempts}, manifest files written: {done.pointers}")
+    for sentence in () if one.audit is None else one.audit.sentences():
+        say(f"  {sentence}")
+    if one.errors:
+        say("  stopped by an error, which is told at the end")
+
+
+def _print_discarded(done: Discarded, *, dry_run: bool) -> None:
+    if not done.manifests:
+        say("  The inventory knows every manifest of the storage: nothing to discard.")
+        return
+    to = "that would be moved below" if dry_run else "moved below"
+    say(f"  manifests {to} {done.folder}: {done.manifests}")
+    say(f"    records that may be in targets, which get them again: {done.records:,}")
+    if done.unread:
+        say(f"    manifests that could not be read, whose records are not counted: {done.unread}")
+
+
+_BECAUSE = {
+    Reason.UNPUBLISHED: "of attempts that ended without publishing",
+    Reason.UNLISTED: "of published attempts whose manifest does not list them",
+    Reason.SUPERSEDED: "of generations that newer ones replaced",
+    Reason.LOADED: "of generations that all targets have",
+    Reason.QUARANTINED: "of records that were set aside, long enough ago",
+    Reason.TEMPORARY: "temporary, of processes that are gone",
+    Reason.UNKNOWN: "of attempts that the inventory does not know",
+}
+
+
+@click.command()
+@all_streams
+@click.option(
+    "--unknown",
+    is_flag=True,
+    help="Also delete files, older than 7 days, of attempts that the inventory does not know.",
+)
+@dry_run
+@as_json
+def gc(stream: tuple[str, ...], unknown: bool, dry_run: bool, as_json: bool) -> None:
+    """Delete what nobody needs of STREAM's storage, of all streams or the ones named.
+
+    Taken are files of attempts that ended a day ago or more and were not published, what is left
+    of processes that are gone, and generations that were replaced longer ago than the stream's
+    storage.keep_superseded or loaded into all its targets longer ago than storage.keep_loaded.
+    Quarantine files go after storage.keep_quarantine. What else is live, and files of others, are
+    never touched.
+
+    \b
+    Example:
+      batch-pipeline gc orders --dry-run
+    """
+    done: dict[str, Collected] = {}
+    failed: dict[str, PipelineError] = {}
+    with opened() as pipeline, progress():
+        every = pipeline.streams  # all of them: streams may share a storage
+        for one in chosen(pipeline, stream):
+            start_step(one.name, "collecting garbage")
+            try:
+                done[one.name] = pipeline.collect_garbage(
+                    one, every.values(), with_unknown=unknown, dry_run=dry_run
+                )
+            except (GarbageLeftError, StorageUnavailableError) as error:  # the others have theirs
+                failed[one.name] = error
+    if as_json:
+        reports = [_collected_json(of_stream, dry_run=dry_run) for of_stream in done.values()]
+        errors = [{"stream": name, "error": str(why)} for name, why in failed.items()]
+        print_json({"streams": reports + errors})
+    else:
+        for of_stream in done.values():
+            _print_collected(of_stream, dry_run=dry_run)
+    for name, why in failed.items():
+        complain(f"{name}: {why}")
+    sys.exit(exit_code(failed.values()) if failed else 0)
+
+
+def _collected_json(one: "Collected", *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "stream": one.stream,
+        "dry_run": dry_run,
+        "garbage": [_file(garbage) for garbage in one.garbage],
+        "garbage_bytes": one.size_bytes,
+        "removed_files": one.removed_files,
+        "removed_bytes": one.removed_bytes,
+        "unknown": [_file(garbage) for garbage in one.unknown],
+    }
+
+
+def _file(one: Garbage) -> dict[str, Any]:
+    file = one.file
+    return {"path": file.path, "size_bytes": file.size_bytes, "reason": one.reason.value}
+
+
+def _print_collected(one: "Collected", *, dry_run: bool) -> None:
+    head(one.stream)
+    if not one.garbage:
+        say("  Nothing to delete.")
+    elif dry_run:
+        files, size = len(one.garbage), format_bytes(one.size_bytes)
+        say(f"  Files that would be deleted: {files}, {size}; nothing was (dry run):")
+    else:
+        say(f"  Files deleted: {one.removed_files}, {format_bytes(one.removed_bytes)}:")
+    for reason, because in _BECAUSE.items():
+        if count := one.files(reason):
+            say(f"  {count:>6} {because}")
+    if dry_run:
+        _print_paths(one.garbage)
+    if one.unknown:
+        count = len(one.unknown)
+        size = format_bytes(sum(unknown.file.size_bytes for unknown in one.unknown))
+        say(f"  Files left alone, {_BECAUSE[Reason.UNKNOWN]}: {count}, {size}.")
+        say("  If no other inventory's files are stored here, delete them with")
+        say(f"  `batch-pipeline gc {one.stream} --unknown`:")
+        _print_paths(one.unknown)
+
+
+def _print_paths(some: tuple[Garbage, ...]) -> None:
+    print_some([one.file.path for one in some], indent="    ")
+
+
+def _instead_of_roles() -> str:
+    from importlib.resources import files
+
+    file = files("batch_pipeline.inventory") / "roles.sql"
+    return (
+        f"After `batch-pipeline migrate`, let an administrator run: "
+        f"psql -v ON_ERROR_STOP=1 -f {file} DATABASE"
+    )
+
+
+@click.command()
+@removed_option("--roles", _instead_of_roles, is_flag=False)
+@removed_option("--print", _instead_of_roles)
+@as_json
+def migrate(as_json: bool) -> None:
+    """Bring the inventory schema to this release's revision.
+
+    An embedded inventory is migrated by whatever command opens it first; here none is made. Where
+    roles are used, run inventory/roles.sql with psql afterwards, so that new tables get their
+    rights.
+
+    \b
+    Example:
+      batch-pipeline migrate
+    """
+    with opened() as pipeline:
+        before, after, place = pipeline.migrate()
+    if as_json:
+        print_json({"database": place, "before": before, "after": after})
+    elif before == after:
+        say(f"The inventory at {place} is at revision {after} already.")
+    else:
+        say(f"The inventory at {place} went from revision {before} to {after}.")
