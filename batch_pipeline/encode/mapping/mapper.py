@@ -5,7 +5,7 @@ Values of JSON records that no expression reads keep their text, digit by digit.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -19,7 +19,7 @@ from batch_pipeline.encode.mapping.json_text import (
     encode_fields,
     json_text,
 )
-from batch_pipeline.encode.mapping.selection import Selection, SelectionResult
+from batch_pipeline.encode.mapping.selection import Selection
 from batch_pipeline.encode.mapping.stream_map import resolve_stream_map
 from batch_pipeline.encode.mapping.table_map import map_table
 from batch_pipeline.model.errors import InvalidValueError
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 
 Record = dict[str, msgspec.Raw]
-_OBJECT_OR_NULL = (b"{", b"n")  # how their JSON text begins
 
 
 def map_records(mapper: "Mapper", chunk: JsonRecords) -> JsonRecords:
@@ -76,17 +75,20 @@ def _map_line(mapper: "Mapper", line: bytes) -> bytes | None:
     except DECODE_ERRORS as error:
         raise UnmappableRecordError(decode_error_reason(error)) from error
     rules, flattening = mapper.rules, mapper.flattening
-    if rules is None and flattening is None:
-        return encode_fields(record)
-    mapped: dict[str, Any] | None = record if rules is None else _apply_rules(rules, record)
-    if mapped is None:
-        return None
-    if rules is not None and rules.only_filters and mapper.selection is None and flattening is None:
-        return line
+    mapped: dict[str, Any] = record
+    texts: frozenset[str] = frozenset()
+    if rules is not None:
+        result = _apply_rules(rules, record)
+        if result is None:
+            return None
+        if rules.only_filters and mapper.selection is None and flattening is None:
+            return line
+        mapped = result
     if flattening is not None:
-        mapped = flattening.flattened(
-            mapped, frozenset() if rules is None else _text_properties(rules, record)
-        )
+        if rules is not None:
+            typed_by = rules.typed_by.intersection(record)
+            texts = rules.texts({n: bytes(record[n]).startswith((b"{", b"n")) for n in typed_by})
+        mapped = flattening.flattened(mapped, texts)
     for name, value in mapped.items():
         if not isinstance(value, msgspec.Raw):
             text = json_text(value) if rules is None else rules.json_text(name, value)
@@ -114,11 +116,6 @@ def _apply_rules(rules: "SingerMap", record: Record) -> dict[str, Any] | None:
     return mapped
 
 
-def _text_properties(rules: "SingerMap", record: Record) -> frozenset[str]:
-    kinds = {name: bytes(record[name])[:1] in _OBJECT_OR_NULL for name in rules.typed_by(record)}
-    return rules.texts(kinds)
-
-
 def _without(numbers: Sequence[int], left_out: set[int]) -> Sequence[int]:
     if not left_out:
         return numbers
@@ -128,41 +125,24 @@ def _without(numbers: Sequence[int], left_out: set[int]) -> Sequence[int]:
 Schemas = dict[str, Any]  # JSON Schemas of properties by name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MappedSchema:
+class MappedSchema(NamedTuple):
     """A JSON Schema of mapped records; `objects` are the columns that objects would have been."""
 
     schema: Mapping[str, Any]
-    objects: frozenset[str] = frozenset()
+    objects: frozenset[str]
 
 
-def map_schema(declared: Mapping[str, Any], mapper: "Mapper") -> MappedSchema:
-    """Return the schema of mapped records; `declared` is one of a record."""
-    schemas: Schemas = dict(declared["properties"])
-    selection, rules, flattening = mapper.selection, mapper.rules, mapper.flattening
-    mapped = schemas if selection is None else _select_schemas(selection, (), schemas)
-    if rules is not None:
-        mapped = _schemas_with_rules(rules, schemas, mapped)
-    objects: frozenset[str] = frozenset()
-    if flattening is not None:
-        flattened = _FlattenedSchema(flattening, mapped)
-        mapped, objects = flattened.schemas, frozenset(flattened.objects)
-    return MappedSchema(schema={**declared, "properties": mapped}, objects=objects)
-
-
-def _select_schemas(selection: Selection, path: tuple[str, ...], schemas: Schemas) -> Schemas:
+def _select(selection: Selection, path: tuple[str, ...], schemas: Schemas) -> Schemas:
     selected: Schemas = {}
     for name, schema in schemas.items():
-        choice = selection.choice((*path, name))
-        if choice is SelectionResult.DROPPED:
-            continue
+        is_kept, has_exceptions = selection.choice((*path, name))
         inner = properties_of(schema)
-        if choice is SelectionResult.KEPT or not inner:
+        if has_exceptions and inner:
+            left = _select(selection, (*path, name), inner)
+            if left or is_kept:
+                selected[name] = {"type": ["null", "object"], "properties": left}
+        elif is_kept or has_exceptions:
             selected[name] = schema
-            continue
-        left = _select_schemas(selection, (*path, name), inner)
-        if left or choice is SelectionResult.KEPT_INSIDE:
-            selected[name] = {"type": ["null", "object"], "properties": left}
     return selected
 
 
@@ -178,29 +158,26 @@ def _schemas_with_rules(rules: "SingerMap", declared: Schemas, selected: Schemas
     return schemas
 
 
-class _FlattenedSchema:
-    """Columns of the properties of objects; deeper objects, and arrays, become JSON text."""
+def _flatten_schemas(flattening: "Flattening", declared: Schemas) -> tuple[Schemas, set[str]]:
+    """Return the columns of the properties of objects, and the names of these objects.
 
-    def __init__(self, flattening: "Flattening", schemas: Schemas) -> None:
-        self._flattening = flattening
-        self._declared = schemas
-        self.schemas: Schemas = {}
-        self.objects: set[str] = set()
-        for name, schema in schemas.items():
-            self._add((name,), schema)
+    Deeper objects, and arrays, become JSON text.
+    """
+    flat: Schemas = {}
+    objects: set[str] = set()
 
-    def _add(self, path: tuple[str, ...], schema: Any) -> None:
-        name = self._flattening.name_of(path)
-        is_inner = len(path) > 1
-        kind = nested_kind(schema)
-        if kind is ColumnType.OBJECT and len(path) <= self._flattening.max_depth:
-            self.objects.add(name)
+    def add(path: tuple[str, ...], schema: Any) -> None:
+        name, kind = flattening.name_of(path), nested_kind(schema)
+        if kind is ColumnType.OBJECT and len(path) <= flattening.max_depth:
+            objects.add(name)
             for inner, one in properties_of(schema).items():
-                self._add((*path, inner), one)
-        elif is_inner and (name in self._declared or not _is_column(schema)):
-            return
-        else:
-            self.schemas[name] = schema if kind is None else {"type": ["null", "string"]}
+                add((*path, inner), one)
+        elif len(path) == 1 or (name not in declared and _is_column(schema)):
+            flat[name] = schema if kind is None else {"type": ["null", "string"]}
+
+    for name, schema in declared.items():
+        add((name,), schema)
+    return flat, objects
 
 
 def _is_column(schema: Any) -> bool:
@@ -248,14 +225,13 @@ class Mapper:
             return None
         hides = not selection.selects_all or (stream_map is not None and stream_map.hides_values)
         rules = flattening = None
-        if stream_map is not None:
-            from batch_pipeline.encode.mapping.singer_map import SingerMap  # loads the Singer SDK
+        if stream_map is not None or flattens:
+            from batch_pipeline.encode.mapping import singer_map  # loads the Singer SDK
 
-            rules = SingerMap(stream, stream_map, hides_values=hides)
-        if flattens:
-            from batch_pipeline.encode.mapping.singer_map import Flattening  # loads the Singer SDK
-
-            flattening = Flattening(mapping, hides_values=hides)
+            if stream_map is not None:
+                rules = singer_map.SingerMap(stream, stream_map, hides_values=hides)
+            if flattens:
+                flattening = singer_map.Flattening(mapping, hides_values=hides)
         return cls(
             alias=stream.name if stream_map is None else stream_map.alias,
             key_properties=keys if stream_map is None else stream_map.keys,
@@ -268,18 +244,23 @@ class Mapper:
 
     def schema(self, declared: Mapping[str, Any]) -> MappedSchema:
         """Return the JSON Schema of the mapped records; `declared` is that of the stream's."""
-        return map_schema(declared, self)
+        schemas: Schemas = dict(declared["properties"])
+        mapped = schemas if self.selection is None else _select(self.selection, (), schemas)
+        objects: set[str] = set()
+        if self.rules is not None:
+            mapped = _schemas_with_rules(self.rules, schemas, mapped)
+        if self.flattening is not None:
+            mapped, objects = _flatten_schemas(self.flattening, mapped)
+        return MappedSchema({**declared, "properties": mapped}, frozenset(objects))
 
     def mapped(self, chunk: Chunk) -> Chunk:
         """Map the records of a chunk; those that it drops count as filtered or as bad."""
-        if isinstance(chunk, JsonRecords):
-            mapped: Chunk = map_records(self, chunk)
-        else:
-            mapped = map_table(self, chunk)
+        mapped: Chunk = (
+            map_records(self, chunk) if isinstance(chunk, JsonRecords) else map_table(self, chunk)
+        )
         if not self.hides_values or not mapped.bad:
             return mapped
-        return replace(mapped, bad=tuple(_withhold_text(bad) for bad in mapped.bad))
-
-
-def _withhold_text(bad: MalformedRecord) -> MalformedRecord:
-    return replace(bad, reason=f"{bad.reason}; {_TEXT_WITHHELD}", raw=b"")
+        bad = (
+            replace(one, reason=f"{one.reason}; {_TEXT_WITHHELD}", raw=b"") for one in mapped.bad
+        )
+        return replace(mapped, bad=tuple(bad))

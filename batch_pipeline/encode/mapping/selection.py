@@ -5,8 +5,9 @@ Only objects have properties: what is in arrays belongs to the array, as with th
 
 import re
 from collections.abc import Iterable, Sequence
-from enum import Enum
 from fnmatch import fnmatchcase
+from functools import cache
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,13 +17,11 @@ from batch_pipeline.model.errors import InvalidValueError
 _TOKEN = re.compile(r"\[!?\]?[^\]]*\]|.", re.DOTALL)  # of a pattern: a set or one character
 
 
-class SelectionResult(Enum):
-    """Whether a property is kept; with `INSIDE` patterns decide about the properties in it."""
+class Choice(NamedTuple):
+    """Whether a property is kept, and whether patterns decide otherwise about properties in it."""
 
-    KEPT = "kept"
-    DROPPED = "dropped"
-    KEPT_INSIDE = "kept inside"
-    DROPPED_INSIDE = "dropped inside"
+    is_selected: bool
+    has_exceptions: bool
 
 
 class Selection:
@@ -48,10 +47,8 @@ class Selection:
                 expected = "no key of the stream: without it records cannot be told apart"
                 raise InvalidValueError("select", text, expected)
             self._patterns.append((text == pattern, pattern))
-        self._choices: dict[tuple[str, ...], SelectionResult] = {}
-        self._known_names: set[str] = set()  # names of properties of records; subsets of them
-        self._dropped: set[str] = set()
-        self._inside: set[str] = set()
+        self.choice = cache(self._choose)
+        self._kept: set[str] = set()  # names of properties that stay as they are
 
     @property
     def selects_all(self) -> bool:
@@ -60,25 +57,20 @@ class Selection:
 
     def select(self, record: dict[str, msgspec.Raw]) -> None:
         """Remove the properties of a record that are not selected."""
-        if not record.keys() <= self._known_names:
-            self._classify(record)
-        for name in self._dropped.intersection(record):
-            del record[name]
-        for name in self._inside.intersection(record):
-            pruned = self.pruned((name,), record[name])
-            if pruned is None:
+        for name in record.keys() - self._kept:
+            value = self.pruned((name,), record[name])
+            if value is None:
                 del record[name]
             else:
-                record[name] = pruned
+                record[name] = value
+            if self.choice((name,)) == (True, False):
+                self._kept.add(name)
 
     def pruned(self, path: tuple[str, ...], value: msgspec.Raw) -> msgspec.Raw | None:
         """Return the selected part of a value; None if nothing of it is selected."""
-        choice = self.choice(path)
-        if choice is SelectionResult.DROPPED:
-            return None
-        if choice is SelectionResult.KEPT:
-            return value
-        is_kept = choice is SelectionResult.KEPT_INSIDE
+        is_kept, has_exceptions = self.choice(path)
+        if not has_exceptions:
+            return value if is_kept else None
         text = bytes(value).strip()
         if not text.startswith(b"{"):
             return value if is_kept or text == b"null" else None
@@ -89,36 +81,19 @@ class Selection:
         }
         return msgspec.Raw(encode_fields(selected)) if selected or is_kept else None
 
-    def choice(self, path: tuple[str, ...]) -> SelectionResult:
-        """Return whether the property at a path is kept."""
-        if path not in self._choices:
-            self._choices[path] = self._compute_choice(path)
-        return self._choices[path]
-
-    def _classify(self, names: Iterable[str]) -> None:
-        for name in names:
-            choice = self.choice((name,))
-            if choice is SelectionResult.DROPPED:
-                self._dropped.add(name)
-            elif choice is not SelectionResult.KEPT:
-                self._inside.add(name)
-            self._known_names.add(name)
-
-    def _compute_choice(self, path: tuple[str, ...]) -> SelectionResult:
+    def _choose(self, path: tuple[str, ...]) -> Choice:
         if path[0] in self._keys:
-            return SelectionResult.KEPT
+            return Choice(is_selected=True, has_exceptions=False)
         prefixes = [".".join(path[:length]) for length in range(1, len(path) + 1)]
         is_selected, decider = not self._patterns[0][0], -1
         for index, (selects, pattern) in enumerate(self._patterns):
             if any(fnmatchcase(prefix, pattern) for prefix in prefixes):
                 is_selected, decider = selects, index
-        goes_inside = any(
+        has_exceptions = any(
             selects is not is_selected and _may_fit_inside(prefixes[-1], pattern)
             for selects, pattern in self._patterns[decider + 1 :]
         )
-        if goes_inside:
-            return SelectionResult.KEPT_INSIDE if is_selected else SelectionResult.DROPPED_INSIDE
-        return SelectionResult.KEPT if is_selected else SelectionResult.DROPPED
+        return Choice(is_selected, has_exceptions)
 
 
 def _may_fit_inside(path: str, pattern: str) -> bool:

@@ -73,12 +73,13 @@ class SingerMap:
         self._keys = stream.key_properties
         self._map = stream_map
         self._hides_values = hides_values
-        self._rules = {rule.name: rule.expression for rule in stream_map.rules}
+        self._rules = stream_map.rules
         computed = stream_map.computed
         self.mapped_names = [name for name, one in self._rules.items() if one is not None]
         self._reads = frozenset[str]().union(*(text.reads for text in computed))
         self._reads_all = any(text.reads_all for text in computed)
-        self._typed_by = {*self._rules, *(one.text for one in self._rules.values() if one)}
+        # Columns of a record that decide about the types of mapped properties.
+        self.typed_by = {*self._rules, *(one.text for one in self._rules.values() if one)}
         self._mutates = any(text.mutates for text in computed)
         self.is_static = not computed
         self.only_filters = not self._rules and stream_map.keeps_unmapped and not self._mutates
@@ -127,14 +128,10 @@ class SingerMap:
         """Return whether no expression can have changed a value in place."""
         return not self._mutates or not isinstance(value, dict | list)
 
-    def typed_by(self, names: Iterable[str]) -> list[str]:
-        """Return which of a record's columns decide about the types of mapped properties."""
-        return [name for name in names if name in self._typed_by]
-
     def texts(self, objects: Mapping[str, bool]) -> frozenset[str]:
         """Return the mapped properties that flattening leaves whole, as they are no objects.
 
-        The SDK derives their types from columns of the record, of which `objects` tells whether
+        The SDK derives their types from the columns `typed_by`, of which `objects` states whether
         they are objects or null.
         """
         return self._text_properties(frozenset(objects.items()))
