@@ -5,28 +5,28 @@ not of its column's type, so that a record that it accepts needs no further chec
 types in `UNCHECKED_TYPES`. `json_validator` finds out why it rejected a record.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import Annotated, Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import UNSET, Raw, Struct, UnsetType
-from msgspec.structs import astuple
 
 from batch_pipeline.encode.arrow_types import JSON_TYPES, arrow_type_of
 from batch_pipeline.encode.validation.json_syntax import (
     BadRecordError,
     check_duplicate_keys,
-    count_key_quotes,
+    keeps_all_keys,
 )
 from batch_pipeline.encode.validation.text_values import (
     MAX_EXACT_INTEGER,
     TYPED_TEXT_TYPES,
-    parse_json_doubles,
     parse_texts,
+    slice_strings,
 )
 from batch_pipeline.model.schema import Column, ColumnType
 
@@ -50,61 +50,75 @@ class RecordDecoder:
 
     Args:
         columns: The columns; a record with another key is rejected.
-        values: Whether the records become Arrow columns. If so, a number must be exactly a double,
-            and nested values remain JSON text (`Raw`).
-        exact: Whether numbers remain JSON text too, because a number of the block may not be
-            exactly its double. Decimals always do.
+        values: Whether the records become Arrow columns. If so, nested values and numbers remain
+            JSON text (`Raw`), because a number must be exactly its double. Decimals always do.
         optional: Names of columns that `decode_complete` does not require.
         wide: Names of integer columns that may hold values beyond 2^53.
     """
 
     def __init__(
         self,
-        columns: Iterable[Column],
+        columns: tuple[Column, ...],
         *,
         values: bool,
-        exact: bool = False,
         optional: frozenset[str] = frozenset(),
         wide: frozenset[str] = frozenset(),
     ) -> None:
-        self.columns = tuple(columns)
-        self.raw = frozenset(
-            index
-            for index, column in enumerate(self.columns)
-            if _is_raw(column.type, values=values, exact=exact)
-        )
-        self.optional = optional
+        self.columns = columns
+        self.optional = frozenset(column for column in columns if column.name in optional)
         self._values = values
         self._wide = wide
-        self._lenient_type, self.decode = self._compile(frozenset(self.columns))
-        absent = frozenset(column for column in self.columns if column.name in optional)
-        _, self.decode_complete = self._compile(absent)
-        self.required_count = len(self.columns) - len(absent)
+        raw = {ColumnType.DECIMAL, ColumnType.NUMBER, *JSON_TYPES} if values else UNCHECKED_TYPES
+        self._raw = raw - TYPED_TEXT_TYPES
+        # The columns that `build_columns` has to build: those that decoding does not check.
+        self.built = [
+            index for index, one in enumerate(columns) if values or one.type in UNCHECKED_TYPES
+        ]
+        self._lenient_type, self.decode = self._compile(frozenset(columns))
+        _, self.decode_complete = self._compile(self.optional)
 
-    def field_getter(self, types: Iterable[ColumnType]) -> Callable[[Struct], Any] | None:
-        """Return a getter for the fields of the columns of some types, or None without such.
+    def record(self, fields: dict[str, bytes]) -> Struct:
+        """Build the struct that decoding would give, from JSON texts by column name."""
+        values: dict[str, Any] = {}
+        for index, column in enumerate(self.columns):
+            text = fields.get(column.name)
+            if text is not None:
+                is_raw = column.type in self._raw
+                values[f"c{index}"] = Raw(text) if is_raw else _decode_value(text)
+        return self._lenient_type(**values)
 
-        It returns the value of a single column, a tuple of the values of several columns.
+    def build_columns(
+        self, records: Sequence[Struct], *, sparse: bool
+    ) -> tuple[list[pa.Array], set[int]]:
+        """Build the arrays of columns, null where a value is absent or invalid.
+
+        Args:
+            records: Structs of this decoder.
+            sparse: Whether any key may be absent, not just those of the optional columns.
+
+        Returns:
+            The arrays, and the positions of records with a value that its column cannot hold.
         """
-        wanted = frozenset(types)
-        names = [f"c{i}" for i, column in enumerate(self.columns) if column.type in wanted]
-        return attrgetter(*names) if names else None
-
-    def record(self, values: dict[str, Any]) -> Struct:
-        """Build the struct that decoding would give, from values by column name."""
-        fields = {
-            f"c{i}": values[column.name]
-            for i, column in enumerate(self.columns)
-            if column.name in values
-        }
-        return self._lenient_type(**fields)
+        arrays: list[pa.Array] = []
+        all_invalid: set[int] = set()
+        for index in self.built:
+            column = self.columns[index]
+            values: list[Any] = list(map(attrgetter(f"c{index}"), records))
+            is_raw = column.type in self._raw
+            if sparse or column in self.optional:
+                absent = _NULL if is_raw else None
+                values = [absent if value is UNSET else value for value in values]
+            array, invalid = _build_array(column, values, is_raw=is_raw)
+            arrays.append(array)
+            all_invalid.update(invalid)
+        return arrays, all_invalid
 
     def _compile(
         self, may_be_absent: frozenset[Column]
     ) -> tuple[type[Struct], Callable[[bytes | memoryview], Any]]:
         fields: list[Any] = []
         for i, column in enumerate(self.columns):
-            field_type = self._field_type(i, column)
+            field_type = self._field_type(column)
             if column in may_be_absent:
                 fields.append((f"c{i}", field_type | UnsetType, UNSET))
             else:
@@ -125,145 +139,103 @@ class RecordDecoder:
             # slow path, which needs the struct only to hold its values.
             return msgspec.defstruct("Record", fields, kw_only=True), _reject
 
-    def _field_type(self, index: int, column: Column) -> Any:
-        if index in self.raw:
+    def _field_type(self, column: Column) -> Any:
+        if column.type in self._raw:
             return Raw
         if column.type is ColumnType.INTEGER and self._values and column.name not in self._wide:
             return _ExactInteger | None
-        if column.type is ColumnType.NUMBER and self._values:
-            return _ExactInteger | float | None
         return _FIELD_TYPES.get(column.type, str | None)
 
 
-@lru_cache(maxsize=8)
-def cached_decoder(
-    columns: tuple[Column, ...],
-    *,
-    values: bool,
-    exact: bool,
-    optional: frozenset[str],
-    wide: frozenset[str],
-) -> RecordDecoder:
-    """Return a decoder, shared by all files with the same columns because compiling is slow."""
-    return RecordDecoder(columns, values=values, exact=exact, optional=optional, wide=wide)
-
-
-def _is_raw(column_type: ColumnType, *, values: bool, exact: bool) -> bool:
-    if column_type is ColumnType.DECIMAL:
-        return True
-    return values and (column_type in JSON_TYPES or (exact and column_type is ColumnType.NUMBER))
+# Shared by all files with the same columns, because compiling is slow.
+cached_decoder = lru_cache(maxsize=8)(RecordDecoder)
 
 
 def _reject(_text: bytes | memoryview) -> Any:
     raise msgspec.ValidationError
 
 
+def _decode_value(text: bytes) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.ValidationError:
+        # A number out of range, inside of a value that goes on as text: the value is never read.
+        return None
+
+
 _NULL = b"null"
 _FIRST_BYTES = {ColumnType.OBJECT: b"{", ColumnType.ARRAY: b"["}
-_NUMBER_FIRST_BYTES = frozenset(b"-0123456789")
-
-
-@dataclass(slots=True)
-class DecodedColumns:
-    """Arrow arrays, and the positions of records with a value that is not of its column's type."""
-
-    arrays: list[pa.Array] = field(default_factory=list)
-    invalid: set[int] = field(default_factory=set)
-
-
-def decode_columns(
-    records: Sequence[Struct], decoder: RecordDecoder, *, sparse: bool
-) -> DecodedColumns:
-    """Build an array per column, null where a value is absent or invalid.
-
-    `sparse` states that any key may be absent, not just those of the optional columns.
-    """
-    result = DecodedColumns()
-    value_tuples = zip(*map(astuple, records), strict=True)
-    for index, (column, values) in enumerate(zip(decoder.columns, value_tuples, strict=True)):
-        may_be_absent = sparse or column.name in decoder.optional
-        raw = index in decoder.raw
-        array, invalid = _build_array(column, values, raw=raw, sparse=may_be_absent)
-        result.arrays.append(array)
-        result.invalid.update(invalid)
-    return result
-
-
-def check_columns(records: Sequence[Struct], decoder: RecordDecoder) -> DecodedColumns:
-    """Find the records with an invalid value of a type that the decoder does not check."""
-    result = DecodedColumns()
-    for index, column in enumerate(decoder.columns):
-        if column.type in UNCHECKED_TYPES:
-            values = [getattr(record, f"c{index}") for record in records]
-            _, invalid = _build_array(column, values, raw=index in decoder.raw, sparse=True)
-            result.invalid.update(invalid)
-    return result
+_NUMBER_OR_NULL = tuple(bytes([byte]) for byte in b"-0123456789n")
 
 
 def _build_array(
-    column: Column, values: Sequence[Any], *, raw: bool, sparse: bool
+    column: Column, values: Sequence[Any], *, is_raw: bool
 ) -> tuple[pa.Array, list[int]]:
     if column.type is ColumnType.UNKNOWN:
         return pa.nulls(len(values), pa.string()), []
-    if raw:
-        if sparse:
-            values = [_NULL if value is UNSET else value for value in values]
-        return _build_array_from_json(column, list(map(bytes, values)))
-    if sparse:
-        values = [None if value is UNSET else value for value in values]
+    if column.type in JSON_TYPES:
+        return _build_nested(column, list(map(bytes, values)))
+    if is_raw:
+        texts, invalid = _number_texts(values)
+        array, inexact = parse_texts(texts, column)
+        return array, invalid + inexact
     if column.type in TYPED_TEXT_TYPES:
         return parse_texts(pa.array(values, pa.string()), column)
     return pa.array(values, arrow_type_of(column)), []
 
 
-def _build_array_from_json(column: Column, texts: list[bytes]) -> tuple[pa.Array, list[int]]:
-    if column.type in JSON_TYPES:
-        return _build_nested(column, texts)
-    if column.type is ColumnType.NUMBER:
-        return parse_json_doubles(texts)
-    invalid = [
-        position
-        for position, text in enumerate(texts)
-        if text[0] not in _NUMBER_FIRST_BYTES and text != _NULL
-    ]
-    for position in invalid:
-        texts[position] = _NULL
-    numbers = [None if text == _NULL else str(text, "ascii") for text in texts]
-    array, inexact = parse_texts(pa.array(numbers, pa.string()), column)
-    return array, invalid + inexact
+def _number_texts(values: Sequence[Raw | bytes]) -> tuple[pa.StringArray, list[int]]:
+    """Return the texts of JSON numbers, and the positions of values that are no number or null."""
+    invalid: list[int] = []
+    joined = b",".join(values)
+    data = np.frombuffer(joined, np.uint8)
+    commas = np.flatnonzero(data == ord(","))
+    starts = np.append(0, commas + 1)
+    is_null = ~_NUMBER_BYTES[data[starts]]
+    if len(commas) >= len(values) or (data[starts[is_null]] != ord("n")).any():
+        texts = list(map(bytes, values))
+        invalid = [at for at, text in enumerate(texts) if not text.startswith(_NUMBER_OR_NULL)]
+        for position in invalid:
+            texts[position] = _NULL
+        return _number_texts(texts)[0], invalid
+    stops = np.append(commas, len(data))
+    # The decoder reads `-0` as the integer 0, but `-0.0` as a double with a sign.
+    second = data[np.minimum(starts + 1, len(data) - 1)]
+    starts += (stops - starts == 2) & (data[starts] == ord("-")) & (second == ord("0"))
+    numbers = slice_strings(joined, starts, stops)
+    return pc.if_else(pa.array(is_null), None, numbers) if is_null.any() else numbers, invalid
+
+
+_NUMBER_BYTES = np.isin(np.arange(256), np.frombuffer(b"-0123456789", np.uint8))
 
 
 def _build_nested(column: Column, texts: list[bytes]) -> tuple[pa.StringArray, list[int]]:
     first_byte = _FIRST_BYTES.get(column.type, b"")
-    invalid = [
+    invalid = {
         position
         for position, text in enumerate(texts)
         if not text.startswith(first_byte) and text != _NULL
+    }
+    if not _is_sound(b"[" + b",".join(texts) + b"]"):
+        invalid |= {position for position, text in enumerate(texts) if not _is_sound_alone(text)}
+    values = [
+        None if text == _NULL or position in invalid else text
+        for position, text in enumerate(texts)
     ]
-    joined = b"[" + b",".join(texts) + b"]"
-    if not _is_sound(joined):
-        invalid += [position for position, text in enumerate(texts) if not _is_sound_alone(text)]
-    if invalid:
-        positions = frozenset(invalid)
-        texts = [_NULL if at in positions else text for at, text in enumerate(texts)]
-    values = [None if text == _NULL else text for text in texts]
-    return pa.array(values, pa.binary()).cast(pa.string()), invalid
+    return pa.array(values, pa.binary()).cast(pa.string()), sorted(invalid)
 
 
 def _is_sound(text: bytes) -> bool:
     """Return whether a JSON text is provably UTF-8 without duplicate keys.
 
-    msgspec does neither check inside of `Raw`. Decoding and encoding drops duplicate keys, so that
-    an equal number of key quotes proves that there were none. False may also mean "not proven".
+    msgspec does neither check inside of `Raw`. False may also mean "not proven".
     """
     if b":" not in text and b'"' not in text:
         return True
     try:
-        encoded = msgspec.json.encode(msgspec.json.decode(text))
+        return keeps_all_keys(msgspec.json.decode(text), text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
-    # An escaped \u0022 is encoded as \", which may add the quote that a duplicate key has removed.
-    return b"\\u0022" not in text and count_key_quotes(encoded) == count_key_quotes(text)
 
 
 def _is_sound_alone(text: bytes) -> bool:

@@ -26,6 +26,8 @@ _TYPES_BY_FIRST_BYTE = {
     b"f": ColumnType.BOOLEAN,
     b"n": ColumnType.UNKNOWN,
 }
+# Escapes of a quote, a colon and a blank, which encoding writes without an escape.
+_KEY_LIKE_ESCAPE = re.compile(rb"\\u00(?:2[02]|3[aA])")
 _SLICE_BYTES = 96 * 2**10  # the arrays of one slice stay in the processor's cache
 _decode_raw_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 
@@ -82,7 +84,7 @@ def quote_key(name: str) -> str:
     return escape_unprintable(json.dumps(name, ensure_ascii=False))
 
 
-def count_key_quotes(text: bytes | memoryview) -> int:
+def count_key_quotes(text: bytes) -> int:
     """Count the quotes that are followed by a colon or by whitespace: at least one for each key.
 
     Proves cheaply that a whole block has no duplicate keys: a decoder that read as many keys as
@@ -97,6 +99,16 @@ def count_key_quotes(text: bytes | memoryview) -> int:
         is_key_quote = (part[:-1] == ord('"')) & ((following == ord(":")) | (following <= ord(" ")))
         count += int(np.count_nonzero(is_key_quote))
     return count
+
+
+def keeps_all_keys(value: object, text: bytes) -> bool:
+    """Return whether it is proven that decoding a text to this value dropped no duplicate key.
+
+    Encoding the value writes as many key quotes as the text has, unless a key was there twice.
+    """
+    return _KEY_LIKE_ESCAPE.search(text) is None and (
+        count_key_quotes(msgspec.json.encode(value)) == count_key_quotes(text)
+    )
 
 
 def replace_nonfinite(line: bytes, rule: OnNonfinite) -> bytes:

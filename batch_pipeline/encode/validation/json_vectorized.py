@@ -1,17 +1,11 @@
-"""Read blocks of layout JSON lines as Arrow columns with NumPy, without parsing each line.
+"""Read blocks of flat JSON lines as Arrow columns with NumPy, without parsing each line.
 
-Two proofs over the bytes of a whole block. Both may fail on valid records, but never succeed on a
-block that `json_decoder` would read differently:
-
-- `FlatReader` reads lines that all have the same keys in the same order and no nested values, as
-  exporters write them. Then the n-th pair of quotes has the same meaning in every line.
-- `has_only_exact_doubles` proves that each number is exactly its double, so that the decoder may
-  read numbers as doubles and need not keep their text.
-
-`json_validator` says what they gain.
+Lines that all have the same keys in the same order and no nested values, as exporters write them:
+the n-th pair of quotes has the same meaning in every line. That is proven over the bytes of a whole
+block. The proof may fail on valid records, but never succeeds on a block that `json_decoder` would
+read differently. `json_validator` says what it gains.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,11 +18,11 @@ import pyarrow.compute as pc
 from batch_pipeline.encode.arrow_types import JSON_TYPES, arrow_type_of
 from batch_pipeline.encode.chunks import TextLines
 from batch_pipeline.encode.validation.text_values import (
-    EXACT_DIGITS,
     MAX_EXACT_INTEGER,
+    MAX_TEXT_BYTES,
     TYPED_TEXT_TYPES,
-    is_exact_double,
     parse_texts,
+    slice_strings,
 )
 from batch_pipeline.model.schema import Column, ColumnType
 
@@ -157,7 +151,6 @@ def _have_equal_keys(text: bytes, first: Offsets, last: Offsets) -> bool:
 
 
 _STRING_TYPES = TYPED_TEXT_TYPES | {ColumnType.STRING}
-_MAX_TEXT_BYTES = 2**31 - 1  # of an Arrow string array, whose offsets have 32 bits
 _MINUS_ZERO_BITS = np.iinfo(np.int64).min  # the bits of the double -0.0
 
 
@@ -184,7 +177,7 @@ class FlatReader:
         A single line with a missing or an additional key, or with a value that its column may not
         hold, leaves the whole block to the decoder.
         """
-        if not self._is_supported or lines.size_bytes > _MAX_TEXT_BYTES:
+        if not self._is_supported or lines.size_bytes > MAX_TEXT_BYTES:
             return None
         layout = find_layout(lines)
         if layout is None or not _is_utf8(lines):
@@ -257,16 +250,9 @@ def _slice_texts(
 
     `positions` are ascending: Arrow requires the end of the last text to be after the first one.
     """
-    starts, stops, is_string = (
-        array[:, positions].T.ravel() for array in (layout.starts, layout.stops, layout.is_string)
-    )
-    # The Arrow strings share their bytes with the block: every second one is a value, the others
-    # are the bytes between two values.
-    bounds = np.empty(2 * len(starts), np.int32)
-    bounds[0::2], bounds[1::2] = starts, stops
-    buffers = pa.py_buffer(bounds), pa.py_buffer(lines.text)
-    between = pa.StringArray.from_buffers(len(bounds) - 1, *buffers)
-    texts = between.take(pa.array(np.arange(0, len(bounds), 2)))
+    is_string = layout.is_string[:, positions].T.ravel()
+    starts, stops = (at[:, positions].T.ravel() for at in (layout.starts, layout.stops))
+    texts = slice_strings(lines.text, starts, stops)
     if want_strings:
         is_null = ~is_string
     elif is_string.any():
@@ -279,126 +265,3 @@ def _slice_texts(
     if not pc.all(pc.equal(texts.filter(mask), "null")).as_py():
         return None
     return pc.if_else(mask, None, texts)
-
-
-_MINUS, _POINT, _ZERO, _LOWERCASE_E = b"-.0e"
-_FOUR_DIGITS = int.from_bytes(b"\1\1\1\1", "little")  # four bytes that are all digits or points
-_EXPONENT = re.compile(rb"[eE][+-]?[0-9]+")
-_SMALL_EXPONENT = re.compile(rb"[eE]-[0-9]+[ \t\r\n,}\]]")
-_MAX_SINGLE_CHECKS = 500  # numbers of a block that are compared as decimals, one by one
-
-
-def has_only_exact_doubles(text: bytes | memoryview) -> bool:
-    """Return whether it is proven that each JSON number of a text is exactly its double.
-
-    Only numbers with a point or an exponent are examined. Those of at most 15 digits are exact
-    unless the exponent is below -99; longer ones are if the shortest form of the double has the
-    same digits.
-    """
-    data = np.frombuffer(text, np.uint8)
-    if _has_small_exponent(data):
-        return False
-    starts, stops = _find_long_runs(data)
-    if not len(starts):
-        return True
-    if starts[0] == 0 or stops[-1] == len(data) or len(data) > _MAX_TEXT_BYTES:
-        return False
-    starts, stops = _keep_numbers(data, starts, stops)
-    with_exponent = (data[stops] | ord(" ")) == _LOWERCASE_E
-    if with_exponent.any():
-        if not _are_exact_exponentials(data, starts[with_exponent], stops[with_exponent]):
-            return False
-        starts, stops = starts[~with_exponent], stops[~with_exponent]
-    return _are_exact(data, starts, stops)
-
-
-def _find_long_runs(data: ByteArray) -> tuple[Offsets, Offsets]:
-    """Find the runs of digits and points that have more than 15 digits after a leading `0.`."""
-    digits = data - _POINT < 12  # includes the slash, which no number contains
-    whole = len(data) // 4 * 4
-    # 16 digits always cover three groups of four bytes that start at a multiple of four. Looking at
-    # groups first makes the arrays a quarter as long.
-    fours = digits[:whole].view(np.uint32) == _FOUR_DIGITS
-    groups = np.flatnonzero(fours[:-2] & fours[1:-1] & fours[2:])
-    if not len(groups):
-        return groups, groups
-    first = np.flatnonzero(np.diff(groups, prepend=-2) != 1)
-    starts = groups[first] * 4
-    stops = groups[np.append(first[1:], len(groups)) - 1] * 4 + 12
-    last = len(data) - 1
-    for _ in range(3):
-        starts = starts - (digits[np.maximum(starts - 1, 0)] & (starts > 0))
-        stops = stops + (digits[np.minimum(stops, last)] & (stops <= last))
-    fraction = (data[starts] == _ZERO) & (data[starts + 1] == _POINT)
-    long = stops - starts - 2 * fraction > EXACT_DIGITS
-    return starts[long], stops[long]
-
-
-def _keep_numbers(data: ByteArray, starts: Offsets, stops: Offsets) -> tuple[Offsets, Offsets]:
-    """Keep the runs that may be a JSON number, or its digits before an exponent."""
-    is_number = _BEFORE_NUMBER[data[starts - 1]] & _AFTER_NUMBER[data[stops]]
-    return starts[is_number], stops[is_number]
-
-
-def _are_exact_exponentials(data: ByteArray, starts: Offsets, stops: Offsets) -> bool:
-    if len(starts) > _MAX_SINGLE_CHECKS:
-        return False
-    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-        exponent = _EXPONENT.match(data.data, stop)
-        if exponent is not None:
-            text = data[start : exponent.end()].tobytes()
-            if not _is_exact_text(str(text, "ascii")):
-                return False
-    return True
-
-
-def _are_exact(data: ByteArray, starts: Offsets, stops: Offsets) -> bool:
-    count = len(starts)
-    if not count:
-        return True
-    # As in `_slice_texts`: every second string is a run.
-    bounds = np.empty(2 * count, np.int32)
-    bounds[0::2], bounds[1::2] = starts, stops
-    between = pa.StringArray.from_buffers(2 * count - 1, pa.py_buffer(bounds), pa.py_buffer(data))
-    texts = between.take(pa.array(np.arange(0, 2 * count - 1, 2)))
-    try:
-        written = pc.cast(pc.cast(texts, pa.float64()), pa.string())
-    except pa.ArrowInvalid:  # more than one point, so part of a string
-        return False
-    if written.equals(texts):
-        return True
-    rest = texts.filter(pc.and_(pc.not_equal(texts, written), pc.match_substring(texts, ".")))
-    return len(rest) <= _MAX_SINGLE_CHECKS and all(map(_is_exact_text, rest.to_pylist()))
-
-
-def _is_exact_text(text: str) -> bool:
-    try:
-        return is_exact_double(text)
-    except ValueError:  # not a number
-        return False
-
-
-def _has_small_exponent(data: ByteArray) -> bool:
-    letters = (data[1:-5] | ord(" ")) == _LOWERCASE_E
-    at = np.flatnonzero(letters & (data[2:-4] == _MINUS)) + 1
-    if not len(at):
-        return False
-    is_digit = [(data[at + step] - ord("0")) < 10 for step in (-1, 2, 3, 4)]
-    at = at[np.logical_and.reduce(is_digit)]
-    # Three digits follow the minus. In a UUID and the like, letters or a dash come after them.
-    fourth, fifth = data[at + 5], data[np.minimum(at + 6, len(data) - 1)]
-    is_last = _DIGITS[fourth] & (_VALUE_ENDS | _DIGITS)[fifth]
-    at = at[_VALUE_ENDS[fourth] | is_last]
-    return any(_SMALL_EXPONENT.match(data.data, place) for place in at.tolist())
-
-
-def _byte_set(data: bytes) -> npt.NDArray[np.bool_]:
-    contained = np.zeros(256, np.bool_)
-    contained[list(data)] = True
-    return contained
-
-
-_BEFORE_NUMBER = _byte_set(b":,[ \t\r\n-")
-_AFTER_NUMBER = _byte_set(b",}] \t\r\neE")
-_VALUE_ENDS = _byte_set(b",}] \t\r\n")
-_DIGITS = _byte_set(b"0123456789")
