@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from batch_pipeline.encode.chunks import TextLines
-from batch_pipeline.encode.validation.json_vectorized import FlatReader
+from batch_pipeline.encode.validation.json_validator import FlatReader
 from batch_pipeline.model.schema import Column, ColumnType
 
 COLUMNS = (
