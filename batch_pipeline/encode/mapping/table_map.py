@@ -21,12 +21,11 @@ from batch_pipeline.encode.mapping.json_text import (
     decode_error_reason,
     encode_fields,
 )
-from batch_pipeline.encode.mapping.selection import Selection
 from batch_pipeline.model.record_rules import OnNonfinite
 from batch_pipeline.model.schema import name_fault
 
 if TYPE_CHECKING:
-    from batch_pipeline.encode.mapping.mapper import Mapper
+    from batch_pipeline.encode.mapping import Mapper, Selection
     from batch_pipeline.encode.mapping.singer_map import Flattening, SingerMap
 
 _NESTED_TYPES = (at.is_struct, at.is_list, at.is_large_list, at.is_fixed_size_list, at.is_map)
@@ -160,7 +159,7 @@ class _TableMapping:
         self._texts: dict[str, set[int]] = {}
         self._kept: dict[str, set[int]] = {}
 
-    def select(self, selection: Selection) -> None:
+    def select(self, selection: "Selection") -> None:
         selected: Columns = {}
         for name, cells in self._columns.items():
             choice = selection.choice((name,))
