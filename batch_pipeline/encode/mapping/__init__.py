@@ -23,7 +23,7 @@ from batch_pipeline.encode.mapping.json_text import (
     json_text,
 )
 from batch_pipeline.encode.mapping.stream_map import resolve_stream_map
-from batch_pipeline.encode.mapping.table_map import map_table
+from batch_pipeline.encode.mapping.table_map import map_table, numbers_at
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.record_rules import OnNonfinite
 from batch_pipeline.model.schema import ColumnType, nested_kind, properties_of, schema_of
@@ -131,29 +131,27 @@ def _may_fit_inside(path: str, pattern: str) -> bool:
 Record = dict[str, msgspec.Raw]
 
 
-def map_records(mapper: "Mapper", chunk: JsonRecords) -> JsonRecords:
+def _map_records(mapper: "Mapper", chunk: JsonRecords) -> JsonRecords:
     """Map the records of a chunk; bad records keep their text."""
     lines: list[bytes] = []
+    kept: list[int] = []
     bad: list[MalformedRecord] = []
-    removed: set[int] = set()
     for index, line in enumerate(chunk.lines):
         try:
             text = _map_line(mapper, line)
         except UnmappableRecordError as error:
             bad.append(MalformedRecord(line=chunk.line_numbers[index], reason=str(error), raw=line))
-            removed.add(index)
             continue
-        if text is None:
-            removed.add(index)
-        else:
+        if text is not None:
             lines.append(text)
+            kept.append(index)
     return replace(
         chunk,
         lines=lines,
-        line_numbers=_without(chunk.line_numbers, removed),
-        record_numbers=_without(chunk.record_numbers, removed),
+        line_numbers=numbers_at(chunk.line_numbers, kept),
+        record_numbers=numbers_at(chunk.record_numbers, kept),
         bad=(*chunk.bad, *bad),
-        filtered=chunk.filtered + len(removed) - len(bad),
+        filtered=chunk.filtered + len(chunk.lines) - len(kept) - len(bad),
     )
 
 
@@ -184,7 +182,9 @@ def _map_line(mapper: "Mapper", line: bytes) -> bytes | None:
     if flattening is not None:
         if rules is not None:
             typed_by = rules.typed_by.intersection(record)
-            texts = rules.texts({n: bytes(record[n]).startswith((b"{", b"n")) for n in typed_by})
+            texts = rules.texts(
+                frozenset((n, bytes(record[n]).startswith((b"{", b"n"))) for n in typed_by)
+            )
         mapped = flattening.flattened(mapped, texts)
     for name, value in mapped.items():
         if not isinstance(value, msgspec.Raw):
@@ -211,12 +211,6 @@ def _apply_rules(rules: "SingerMap", record: Record) -> dict[str, Any] | None:
         elif isinstance(value, dict | list):
             mapped[name] = msgspec.Raw(rules.json_text(name, value))
     return mapped
-
-
-def _without(numbers: Sequence[int], left_out: set[int]) -> Sequence[int]:
-    if not left_out:
-        return numbers
-    return [number for index, number in enumerate(numbers) if index not in left_out]
 
 
 Schemas = dict[str, Any]  # JSON Schemas of properties by name
@@ -353,7 +347,7 @@ class Mapper:
     def mapped(self, chunk: Chunk) -> Chunk:
         """Map the records of a chunk; those that it drops count as filtered or as bad."""
         mapped: Chunk = (
-            map_records(self, chunk) if isinstance(chunk, JsonRecords) else map_table(self, chunk)
+            _map_records(self, chunk) if isinstance(chunk, JsonRecords) else map_table(self, chunk)
         )
         if not self.hides_values or not mapped.bad:
             return mapped

@@ -88,7 +88,7 @@ class SingerMap:
         except Exception as error:
             expected = f"maps that the Singer SDK can apply ({error})"
             raise InvalidValueError("stream_maps", None, expected) from error
-        self._text_properties = lru_cache(_CACHED_MAPS)(self._texts_of)
+        self.texts = lru_cache(_CACHED_MAPS)(self._texts_of)
 
     def reads(self, name: str) -> bool:
         """Return whether an expression may read the value of a column."""
@@ -128,19 +128,16 @@ class SingerMap:
         """Return whether no expression can have changed a value in place."""
         return not self._mutates or not isinstance(value, dict | list)
 
-    def texts(self, objects: Mapping[str, bool]) -> frozenset[str]:
-        """Return the mapped properties that flattening leaves whole, as they are no objects.
-
-        The SDK derives their types from the columns `typed_by`, of which `objects` states whether
-        they are objects or null.
-        """
-        return self._text_properties(frozenset(objects.items()))
-
     def properties(self, names: Iterable[str]) -> list[str]:
         """Return the properties that mapped records have, given those that there were."""
         return list(self._register(dict.fromkeys(names, TEXT)).transformed_schema["properties"])
 
     def _texts_of(self, objects: frozenset[tuple[str, bool]]) -> frozenset[str]:
+        """Return the mapped properties that flattening leaves whole, as they are no objects.
+
+        The SDK derives their types from the columns `typed_by`; `objects` has their names, and
+        whether they are objects or null.
+        """
         kinds = {name: OBJECT if is_object else TEXT for name, is_object in objects}
         schema = self._register(kinds).transformed_schema["properties"]
         return frozenset(
@@ -205,7 +202,9 @@ class Flattening:
             "flattening_separator": self._separator,
         }
         self._sdk = lru_cache(_CACHED_MAPS)(
-            lambda texts: self._register(dict.fromkeys(texts, TEXT)).transform
+            lambda texts: (
+                register_stream("records", self._options, dict.fromkeys(texts, TEXT)).transform
+            )
         )
 
     def flattened(
@@ -220,8 +219,13 @@ class Flattening:
             UnmappableRecordError: One of two properties with the same name would be lost, or a
                 value cannot be read.
         """
+        objects: list[tuple[str, int]] = []
         try:
-            flat = self._flattened(record, texts)
+            opened = self._decode_nested(record, (), texts, objects)
+            flat: dict[str, Any] = self._sdk(texts)(opened) or {}
+            leaves = len(record) + sum(size - 1 for _, size in objects)
+            if len(flat) != leaves or any(name in flat for name, _ in objects):
+                flat = self._flatten_with_same_names(record, texts)
         except UnmappableRecordError as error:
             # Names of properties inside of objects can be values, too.
             if error.names_property and self._hides_values:
@@ -229,29 +233,15 @@ class Flattening:
             raise
         except DECODE_ERRORS as error:
             raise UnmappableRecordError(decode_error_reason(error)) from error
-        if not self.objects:
-            return flat
-        return {
-            name: value
-            for name, value in flat.items()
-            if name not in self.objects or not _is_null(value)
-        }
-
-    def _flattened(self, record: Mapping[str, Any], texts: frozenset[str]) -> dict[str, Any]:
-        objects: list[tuple[str, int]] = []
-        opened = self._decode_nested(record, (), texts, objects)
-        flat: dict[str, Any] = self._sdk(texts)(opened)
-        leaves = len(record) + sum(size - 1 for _, size in objects)
-        if len(flat) != leaves or any(name in flat for name, _ in objects):
-            return self._flatten_with_same_names(record, texts)
-        return flat
+        empty = [name for name in self.objects.intersection(flat) if _is_null(flat[name])]
+        return {name: value for name, value in flat.items() if name not in empty} if empty else flat
 
     def name_of(self, path: Path) -> str:
         """Return the name of the column that a property at a path becomes."""
         record: Any = None
         for name in reversed(path):
             record = {name: record}
-        (column,) = self._sdk(frozenset())(record)
+        (column,) = self._sdk(frozenset())(record) or ()
         return str(column)
 
     def _decode_nested(
@@ -292,7 +282,7 @@ class Flattening:
         }
         schema = {name: TEXT if name in texts else _schema_of(one) for name, one in values.items()}
         try:
-            sdk = self._register(schema)
+            sdk = register_stream("records", self._options, schema)
         except ValueError as error:  # two columns of the schema have the same name
             raise UnmappableRecordError.duplicate(str(error).rpartition(": ")[2]) from error
         leaves: dict[str, Any] = {}
@@ -312,9 +302,6 @@ class Flattening:
                 yield from self._leaves(value, inner, whole)
             else:
                 yield name, value
-
-    def _register(self, properties: Mapping[str, Any]) -> Any:
-        return register_stream("records", self._options, properties)
 
 
 def _schema_of(value: Any) -> Mapping[str, Any]:

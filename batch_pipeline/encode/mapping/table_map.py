@@ -243,7 +243,7 @@ class _TableMapping:
                 kinds[name] = [text is None or text.startswith(b"{") for text in texts]
         rows = zip(*kinds.values(), strict=True) if kinds else repeat((), self._count)
         for row, objects in enumerate(rows):
-            for name in rules.texts(dict(zip(kinds, objects, strict=True))):
+            for name in rules.texts(frozenset(zip(kinds, objects, strict=True))):
                 self._texts.setdefault(name, set()).add(row)
         for row, one in mapped.items():
             for name in rules.mapped_names:
@@ -312,8 +312,8 @@ class _TableMapping:
         return replace(
             table,
             batch=batch,
-            line_numbers=_at(table.line_numbers, rows),
-            record_numbers=_at(table.record_numbers, rows),
+            line_numbers=numbers_at(table.line_numbers, rows),
+            record_numbers=numbers_at(table.record_numbers, rows),
             text=_names_of(columns, CellKind.TEXT),
             json=_names_of(columns, CellKind.JSON),
             bad=(*table.bad, *bad),
@@ -334,7 +334,8 @@ class _TableMapping:
         return bad
 
 
-def _at(numbers: Sequence[int], rows: Sequence[int]) -> Sequence[int]:
+def numbers_at(numbers: Sequence[int], rows: Sequence[int]) -> Sequence[int]:
+    """Return the numbers of the remaining rows; those of all rows stay lazy."""
     return numbers if len(rows) == len(numbers) else [numbers[row] for row in rows]
 
 

@@ -346,10 +346,7 @@ def _number_texts(values: Sequence[Raw | bytes]) -> tuple[pa.StringArray, list[i
             texts[position] = _NULL
         return _number_texts(texts)[0], invalid
     stops = np.append(commas, len(data))
-    # The decoder reads `-0` as the integer 0, but `-0.0` as a double with a sign.
-    second = data[np.minimum(starts + 1, len(data) - 1)]
-    starts += (stops - starts == 2) & (data[starts] == ord("-")) & (second == ord("0"))
-    numbers = slice_strings(joined, starts, stops)
+    numbers = slice_strings(joined, starts, stops, numbers=True)
     return pc.if_else(pa.array(is_null), None, numbers) if is_null.any() else numbers, invalid
 
 

@@ -46,13 +46,12 @@ from batch_pipeline.encode.validation.json_records import (
     split_record,
 )
 from batch_pipeline.encode.validation.text_values import (
-    MAX_EXACT_INTEGER,
     MAX_TEXT_BYTES,
     TYPED_TEXT_TYPES,
     parse_texts,
     slice_strings,
 )
-from batch_pipeline.encode.validation.type_inference import SchemaProfile
+from batch_pipeline.encode.validation.type_inference import SchemaProfile, has_wide_integer
 from batch_pipeline.model.record_rules import RESCUED
 from batch_pipeline.model.schema import Column, ColumnType
 from batch_pipeline.model.stream import Stream
@@ -447,7 +446,6 @@ def _have_equal_keys(text: bytes, first: Offsets, last: Offsets) -> bool:
 
 
 _STRING_TYPES = TYPED_TEXT_TYPES | {ColumnType.STRING}
-_MINUS_ZERO_BITS = np.iinfo(np.int64).min  # the bits of the double -0.0
 
 
 class FlatReader:
@@ -476,13 +474,17 @@ class FlatReader:
         if not self._is_supported or lines.size_bytes > MAX_TEXT_BYTES:
             return None
         layout = find_layout(lines)
-        if layout is None or not _is_utf8(lines):
+        if layout is None:
+            return None
+        try:
+            if not lines.text.isascii():
+                str(memoryview(lines.text)[: lines.size_bytes], "utf-8")
+        except UnicodeDecodeError:
             return None
         positions = {str(key, "utf-8"): at for at, key in enumerate(layout.keys)}
         names = {column.name for column in self._columns}
-        if len(positions) != len(layout.keys):  # a duplicate key
-            return None
-        if not names - self._optional <= positions.keys() <= names:
+        has_duplicates = len(positions) < len(layout.keys)
+        if has_duplicates or not names - self._optional <= positions.keys() <= names:
             return None
         arrays: dict[str, pa.Array] = {}
         # Columns of one type are parsed in one call, because each call has a fixed cost.
@@ -491,7 +493,8 @@ class FlatReader:
             if not present:
                 continue
             values = _parse_columns(lines, layout, [positions[name] for name in present], column)
-            if values is None or not (is_wide or _fit_doubles(values)):
+            is_integer = column.type is ColumnType.INTEGER
+            if values is None or (is_integer and not is_wide and has_wide_integer(values)):
                 return None
             for i, name in enumerate(present):
                 arrays[name] = values.slice(i * len(lines), len(lines))
@@ -499,25 +502,6 @@ class FlatReader:
             if column.name not in positions:
                 arrays[column.name] = pa.nulls(len(lines), arrow_type_of(column))
         return [arrays[column.name] for column in self._columns]
-
-
-def _is_utf8(lines: TextLines) -> bool:
-    if lines.text.isascii():
-        return True
-    try:
-        str(memoryview(lines.text)[: lines.size_bytes], "utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _fit_doubles(values: pa.Array) -> bool:
-    """Return whether no integer is beyond 2^53."""
-    if values.type != pa.int64():
-        return True
-    bounds = pc.min_max(values)
-    least, most = bounds["min"].as_py() or 0, bounds["max"].as_py() or 0
-    return bool(least >= -MAX_EXACT_INTEGER and most <= MAX_EXACT_INTEGER)
 
 
 def _parse_columns(
@@ -528,15 +512,7 @@ def _parse_columns(
     if texts is None or column.type is ColumnType.STRING:
         return texts
     values, invalid = parse_texts(texts, column)
-    if invalid:
-        return None
-    if values.type == pa.float64() and _has_minus_zero(values):
-        return None  # the decoder reads `-0` as the integer 0, but `-0.0` as a double with a sign
-    return values
-
-
-def _has_minus_zero(values: pa.DoubleArray) -> bool:
-    return bool((values.to_numpy(zero_copy_only=False).view(np.int64) == _MINUS_ZERO_BITS).any())
+    return None if invalid else values
 
 
 def _slice_texts(
@@ -548,7 +524,7 @@ def _slice_texts(
     """
     is_string = layout.is_string[:, positions].T.ravel()
     starts, stops = (at[:, positions].T.ravel() for at in (layout.starts, layout.stops))
-    texts = slice_strings(lines.text, starts, stops)
+    texts = slice_strings(lines.text, starts, stops, numbers=not want_strings)
     if want_strings:
         is_null = ~is_string
     elif is_string.any():

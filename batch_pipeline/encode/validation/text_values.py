@@ -55,10 +55,19 @@ def is_exact_double(text: str) -> bool:
         return False
 
 
-def slice_strings(text: bytes, starts: Offsets, stops: Offsets) -> pa.StringArray:
-    """Return the strings at ascending, non-empty byte ranges of a text, which they share."""
+def slice_strings(
+    text: bytes, starts: Offsets, stops: Offsets, *, numbers: bool = False
+) -> pa.StringArray:
+    """Return the strings at ascending, non-empty byte ranges of a text, which they share.
+
+    With `numbers`, `-0` loses its sign: it is an integer, whereas `-0.0` is a double with a sign.
+    """
     if len(text) > MAX_TEXT_BYTES:
         raise pa.ArrowCapacityError
+    if numbers:
+        data = np.frombuffer(text, np.uint8)
+        second = data[np.minimum(starts + 1, len(data) - 1)]
+        starts = starts + ((stops - starts == 2) & (data[starts] == _MINUS) & (second == _ZERO))
     # Every second string is a wanted one, the others are the bytes between two of them.
     bounds = np.empty(2 * len(starts), np.int32)
     bounds[0::2], bounds[1::2] = starts, stops

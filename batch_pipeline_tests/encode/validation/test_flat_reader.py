@@ -1,7 +1,6 @@
 """Vectorized reading of flat lines: what the standard library reads, or nothing at all."""
 
 import json
-import math
 from decimal import Decimal
 from typing import Any
 
@@ -133,6 +132,12 @@ def test_flat_reader_with_lines_of_long_integers_are_read_where_the_column_is_wi
     assert read(b'{"id":9007199254740993}', columns=columns) is None
 
 
+def test_flat_reader_keeps_the_sign_of_a_zero_double_but_not_of_an_integer() -> None:
+    columns = (Column(name="n", type=ColumnType.NUMBER),)
+
+    assert str(read(b'{"n":-0}', b'{"n":-0.0}', columns=columns)) == "[[0.0, -0.0]]"
+
+
 def test_flat_reader_with_lines_of_times_are_read_as_their_type_says() -> None:
     """Strings of a typed column are parsed strictly."""
     columns = (Column(name="at", type=ColumnType.DATE),)
@@ -159,7 +164,6 @@ def test_flat_reader_with_lines_of_times_are_read_as_their_type_says() -> None:
         ("price", "1e400"),
         ("price", "NaN"),
         ("price", "-Infinity"),
-        ("price", "-0"),
         ("price", ".5"),
         ("price", "9007199254740993"),
         ("paid", "1"),
@@ -222,9 +226,7 @@ def test_flat_reader_with_lines_of_any_records_are_read_as_written_or_not_at_all
     if columns is not None:
         assert_same([read_by_json(line) for line in lines], columns)
         return
-    prices = [record["price"] for record in written]
-    is_signed = any(price == 0 and math.copysign(1, price) < 0 for price in prices if price == 0)
-    assert is_signed or any(b"\\" in line or b"\x7f" in line for line in lines)
+    assert any(b"\\" in line or b"\x7f" in line for line in lines)
 
 
 @given(
