@@ -3,7 +3,7 @@
 import copy
 import logging
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -201,7 +201,7 @@ class Flattening:
             "flattening_max_depth": self.max_depth,
             "flattening_separator": self._separator,
         }
-        self._sdk = lru_cache(_CACHED_MAPS)(
+        self._sdk: Callable[[frozenset[str]], Any] = lru_cache(_CACHED_MAPS)(
             lambda texts: (
                 register_stream("records", self._options, dict.fromkeys(texts, TEXT)).transform
             )
@@ -222,7 +222,7 @@ class Flattening:
         objects: list[tuple[str, int]] = []
         try:
             opened = self._decode_nested(record, (), texts, objects)
-            flat: dict[str, Any] = self._sdk(texts)(opened) or {}
+            flat: dict[str, Any] = self._sdk(texts)(opened)
             leaves = len(record) + sum(size - 1 for _, size in objects)
             if len(flat) != leaves or any(name in flat for name, _ in objects):
                 flat = self._flatten_with_same_names(record, texts)
@@ -241,7 +241,7 @@ class Flattening:
         record: Any = None
         for name in reversed(path):
             record = {name: record}
-        (column,) = self._sdk(frozenset())(record) or ()
+        (column,) = self._sdk(frozenset())(record)
         return str(column)
 
     def _decode_nested(
