@@ -226,15 +226,16 @@ class Flattening:
             leaves = len(record) + sum(size - 1 for _, size in objects)
             if len(flat) != leaves or any(name in flat for name, _ in objects):
                 flat = self._flatten_with_same_names(record, texts)
-        except UnmappableRecordError as error:
-            # Names of properties inside of objects can be values, too.
-            if error.names_property and self._hides_values:
-                raise UnmappableRecordError("cannot be flattened") from error
-            raise
         except DECODE_ERRORS as error:
             raise UnmappableRecordError(decode_error_reason(error)) from error
         empty = [name for name in self.objects.intersection(flat) if _is_null(flat[name])]
         return {name: value for name, value in flat.items() if name not in empty} if empty else flat
+
+    def duplicate_name(self, name: str) -> UnmappableRecordError:
+        """Return the error for two properties to which flattening gives the same name."""
+        if self._hides_values:  # names of properties inside of objects can be values, too
+            return UnmappableRecordError("cannot be flattened")
+        return UnmappableRecordError(f"flattening gives two properties {name!r}")
 
     def name_of(self, path: Path) -> str:
         """Return the name of the column that a property at a path becomes."""
@@ -284,11 +285,11 @@ class Flattening:
         try:
             sdk = register_stream("records", self._options, schema)
         except ValueError as error:  # two columns of the schema have the same name
-            raise UnmappableRecordError.duplicate(str(error).rpartition(": ")[2]) from error
+            raise self.duplicate_name(str(error).rpartition(": ")[2]) from error
         leaves: dict[str, Any] = {}
         for name, value in self._leaves(values, (), sdk.transformed_schema["properties"]):
             if name in leaves and leaves[name] not in (None, {}):
-                raise UnmappableRecordError.duplicate(name)
+                raise self.duplicate_name(name)
             leaves[name] = value
         return dict(sdk.transform(values) or {})
 

@@ -255,7 +255,9 @@ class _TableMapping:
         flat: Columns = {}
         for name, cells in self._columns.items():
             for key, column in self._flatten_column(flattening, name, cells).items():
-                flat[key] = self._merge(key, flat[key], column) if key in flat else column
+                if key in flat:
+                    column = self._merge(flat[key], column, str(flattening.duplicate_name(key)))  # noqa: PLW2901
+                flat[key] = column
         self._columns = flat
 
     def _flatten_column(self, flattening: "Flattening", name: str, cells: ColumnCells) -> Columns:
@@ -284,11 +286,11 @@ class _TableMapping:
             return {key: _infer_column(column) for key, column in flat.items()}
         return {short: _json_column(texts)}
 
-    def _merge(self, name: str, first: ColumnCells, second: ColumnCells) -> ColumnCells:
+    def _merge(self, first: ColumnCells, second: ColumnCells, duplicate: str) -> ColumnCells:
         texts = first.json_texts(self._on_nonfinite, self._removed)
         for row, text in enumerate(second.json_texts(self._on_nonfinite, self._removed)):
             if text is not None and texts[row] is not None:
-                self._removed[row] = str(UnmappableRecordError.duplicate(name))
+                self._removed[row] = duplicate
             texts[row] = texts[row] or text
         return _infer_column(texts)
 
