@@ -4,7 +4,7 @@ import datetime
 import math
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
@@ -36,19 +36,7 @@ class NoJsonFormError(TypeError):
 
 
 class UnmappableRecordError(Exception):
-    """A record cannot be mapped; the message is the reason in the quarantine.
-
-    `names_property` states that the message has the name of a property.
-    """
-
-    names_property = False
-
-    @classmethod
-    def duplicate(cls, name: str) -> Self:
-        """Build the error for two properties to which flattening gives the same name."""
-        error = cls(f"flattening gives two properties {name!r}")
-        error.names_property = True
-        return error
+    """A record cannot be mapped; the message is the reason in the quarantine."""
 
 
 def json_text(value: Any) -> bytes:

@@ -3,7 +3,7 @@
 import copy
 import logging
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -73,12 +73,13 @@ class SingerMap:
         self._keys = stream.key_properties
         self._map = stream_map
         self._hides_values = hides_values
-        self._rules = {rule.name: rule.expression for rule in stream_map.rules}
+        self._rules = stream_map.rules
         computed = stream_map.computed
         self.mapped_names = [name for name, one in self._rules.items() if one is not None]
         self._reads = frozenset[str]().union(*(text.reads for text in computed))
         self._reads_all = any(text.reads_all for text in computed)
-        self._typed_by = {*self._rules, *(one.text for one in self._rules.values() if one)}
+        # Columns of a record that decide about the types of mapped properties.
+        self.typed_by = {*self._rules, *(one.text for one in self._rules.values() if one)}
         self._mutates = any(text.mutates for text in computed)
         self.is_static = not computed
         self.only_filters = not self._rules and stream_map.keeps_unmapped and not self._mutates
@@ -87,7 +88,7 @@ class SingerMap:
         except Exception as error:
             expected = f"maps that the Singer SDK can apply ({error})"
             raise InvalidValueError("stream_maps", None, expected) from error
-        self._text_properties = lru_cache(_CACHED_MAPS)(self._texts_of)
+        self.texts = lru_cache(_CACHED_MAPS)(self._texts_of)
 
     def reads(self, name: str) -> bool:
         """Return whether an expression may read the value of a column."""
@@ -127,23 +128,16 @@ class SingerMap:
         """Return whether no expression can have changed a value in place."""
         return not self._mutates or not isinstance(value, dict | list)
 
-    def typed_by(self, names: Iterable[str]) -> list[str]:
-        """Return which of a record's columns decide about the types of mapped properties."""
-        return [name for name in names if name in self._typed_by]
-
-    def texts(self, objects: Mapping[str, bool]) -> frozenset[str]:
-        """Return the mapped properties that flattening leaves whole, as they are no objects.
-
-        The SDK derives their types from columns of the record, of which `objects` tells whether
-        they are objects or null.
-        """
-        return self._text_properties(frozenset(objects.items()))
-
     def properties(self, names: Iterable[str]) -> list[str]:
         """Return the properties that mapped records have, given those that there were."""
         return list(self._register(dict.fromkeys(names, TEXT)).transformed_schema["properties"])
 
     def _texts_of(self, objects: frozenset[tuple[str, bool]]) -> frozenset[str]:
+        """Return the mapped properties that flattening leaves whole, as they are no objects.
+
+        The SDK derives their types from the columns `typed_by`; `objects` has their names, and
+        whether they are objects or null.
+        """
         kinds = {name: OBJECT if is_object else TEXT for name, is_object in objects}
         schema = self._register(kinds).transformed_schema["properties"]
         return frozenset(
@@ -207,8 +201,10 @@ class Flattening:
             "flattening_max_depth": self.max_depth,
             "flattening_separator": self._separator,
         }
-        self._sdk = lru_cache(_CACHED_MAPS)(
-            lambda texts: self._register(dict.fromkeys(texts, TEXT)).transform
+        self._sdk: Callable[[frozenset[str]], Any] = lru_cache(_CACHED_MAPS)(
+            lambda texts: (
+                register_stream("records", self._options, dict.fromkeys(texts, TEXT)).transform
+            )
         )
 
     def flattened(
@@ -223,31 +219,23 @@ class Flattening:
             UnmappableRecordError: One of two properties with the same name would be lost, or a
                 value cannot be read.
         """
+        objects: list[tuple[str, int]] = []
         try:
-            flat = self._flattened(record, texts)
-        except UnmappableRecordError as error:
-            # Names of properties inside of objects can be values, too.
-            if error.names_property and self._hides_values:
-                raise UnmappableRecordError("cannot be flattened") from error
-            raise
+            opened = self._decode_nested(record, (), texts, objects)
+            flat: dict[str, Any] = self._sdk(texts)(opened)
+            leaves = len(record) + sum(size - 1 for _, size in objects)
+            if len(flat) != leaves or any(name in flat for name, _ in objects):
+                flat = self._flatten_with_same_names(record, texts)
         except DECODE_ERRORS as error:
             raise UnmappableRecordError(decode_error_reason(error)) from error
-        if not self.objects:
-            return flat
-        return {
-            name: value
-            for name, value in flat.items()
-            if name not in self.objects or not _is_null(value)
-        }
+        empty = [name for name in self.objects.intersection(flat) if _is_null(flat[name])]
+        return {name: value for name, value in flat.items() if name not in empty} if empty else flat
 
-    def _flattened(self, record: Mapping[str, Any], texts: frozenset[str]) -> dict[str, Any]:
-        objects: list[tuple[str, int]] = []
-        opened = self._decode_nested(record, (), texts, objects)
-        flat: dict[str, Any] = self._sdk(texts)(opened)
-        leaves = len(record) + sum(size - 1 for _, size in objects)
-        if len(flat) != leaves or any(name in flat for name, _ in objects):
-            return self._flatten_with_same_names(record, texts)
-        return flat
+    def duplicate_name(self, name: str) -> UnmappableRecordError:
+        """Return the error for two properties to which flattening gives the same name."""
+        if self._hides_values:  # names of properties inside of objects can be values, too
+            return UnmappableRecordError("cannot be flattened")
+        return UnmappableRecordError(f"flattening gives two properties {name!r}")
 
     def name_of(self, path: Path) -> str:
         """Return the name of the column that a property at a path becomes."""
@@ -295,13 +283,13 @@ class Flattening:
         }
         schema = {name: TEXT if name in texts else _schema_of(one) for name, one in values.items()}
         try:
-            sdk = self._register(schema)
+            sdk = register_stream("records", self._options, schema)
         except ValueError as error:  # two columns of the schema have the same name
-            raise UnmappableRecordError.duplicate(str(error).rpartition(": ")[2]) from error
+            raise self.duplicate_name(str(error).rpartition(": ")[2]) from error
         leaves: dict[str, Any] = {}
         for name, value in self._leaves(values, (), sdk.transformed_schema["properties"]):
             if name in leaves and leaves[name] not in (None, {}):
-                raise UnmappableRecordError.duplicate(name)
+                raise self.duplicate_name(name)
             leaves[name] = value
         return dict(sdk.transform(values) or {})
 
@@ -315,9 +303,6 @@ class Flattening:
                 yield from self._leaves(value, inner, whole)
             else:
                 yield name, value
-
-    def _register(self, properties: Mapping[str, Any]) -> Any:
-        return register_stream("records", self._options, properties)
 
 
 def _schema_of(value: Any) -> Mapping[str, Any]:

@@ -93,83 +93,68 @@ def _expression_node(text: str, key: str) -> ast.Expr:
 
 
 def _problem(part: ast.AST) -> str | None:
+    """Return why a part of an expression cannot be evaluated, or None."""
     if type(part) not in _SUPPORTED_NODES:
         return f"{type(part).__name__} is not available"
     if isinstance(part, ast.Attribute):
-        return _attribute_problem(part)
-    if isinstance(part, ast.Call):
-        return _call_problem(part)
+        is_hidden = part.attr.startswith(tuple(simpleeval.DISALLOW_PREFIXES))
+        if is_hidden or part.attr in simpleeval.DISALLOW_METHODS:
+            return f"`.{part.attr}` is not available"
+        is_fake = isinstance(part.value, ast.Name) and part.value.id == "fake"
+        if is_fake and importlib.util.find_spec("faker") is None:
+            return "`fake` needs the package Faker, which is not installed"
+    elif isinstance(part, ast.Call) and not isinstance(part.func, ast.Attribute):
+        if not isinstance(part.func, ast.Name):
+            return "only functions and methods can be called"
+        if part.func.id not in _FUNCTION_NAMES:
+            known = ", ".join(sorted(_FUNCTION_NAMES))
+            return f"there is no function {part.func.id!r}; there are {known}"
     return None
-
-
-def _attribute_problem(part: ast.Attribute) -> str | None:
-    is_hidden = part.attr.startswith(tuple(simpleeval.DISALLOW_PREFIXES))
-    if is_hidden or part.attr in simpleeval.DISALLOW_METHODS:
-        return f"`.{part.attr}` is not available"
-    is_fake = isinstance(part.value, ast.Name) and part.value.id == "fake"
-    if is_fake and importlib.util.find_spec("faker") is None:
-        return "`fake` needs the package Faker, which is not installed"
-    return None
-
-
-def _call_problem(part: ast.Call) -> str | None:
-    if isinstance(part.func, ast.Attribute):
-        return None
-    if not isinstance(part.func, ast.Name):
-        return "only functions and methods can be called"
-    if part.func.id in _FUNCTION_NAMES:
-        return None
-    return f"there is no function {part.func.id!r}; there are {', '.join(sorted(_FUNCTION_NAMES))}"
 
 
 def _reads(node: ast.Expr) -> tuple[frozenset[str], bool]:
     """Return the columns that an expression may name, and whether it may read any column."""
     names: set[str] = set()
     reads_all = False
-    partly: set[int] = set()  # nodes of `record` of which one column is read, as in `record["x"]`
+    partly: set[ast.AST] = set()  # nodes of `record` of which one column is read: `record["x"]`
     for part in ast.walk(node):  # parents first
-        owner = part.func if isinstance(part, ast.Call) else part
-        column = _column_of_get(part) if isinstance(part, ast.Call) else _column_of_record(part)
-        if column is not None and isinstance(owner, ast.Subscript | ast.Attribute):
+        column = _column_of_record(part)
+        if column is not None:
             names.add(column)
-            partly.add(id(owner.value))
+            owner = part.func if isinstance(part, ast.Call) else part
+            if isinstance(owner, ast.Subscript | ast.Attribute):
+                partly.add(owner.value)
         elif isinstance(part, ast.Name):
             names.add(part.id)
-            reads_all = reads_all or (_is_record(part) and id(part) not in partly)
+            reads_all = reads_all or (part.id in _RECORD_NAMES and part not in partly)
     return frozenset(names), reads_all
 
 
 def _copied_column(node: ast.expr, own: str | None) -> str | None:
     if not isinstance(node, ast.Name):
-        return _column_of_record(node)
+        return None if isinstance(node, ast.Call) else _column_of_record(node)
     return own if node.id == "self" else None if node.id in _RESERVED_NAMES else node.id
 
 
 def _column_of_record(node: ast.AST) -> str | None:
-    """Return the column of `record["x"]` or `record.x`, `_` being short for `record`."""
-    if not isinstance(node, ast.Subscript | ast.Attribute) or not _is_record(node.value):
-        return None
-    if isinstance(node, ast.Attribute):
-        return None if hasattr(dict, node.attr) else node.attr
-    return _text_of(node.slice)
+    """Return the column that a node reads of the record (`_` is short for `record`).
 
-
-def _column_of_get(node: ast.Call) -> str | None:
-    """Return the column of `record.get("x")` or `record.get("x", …)`."""
-    function = node.func
-    if not isinstance(function, ast.Attribute) or not _is_record(function.value):
-        return None
-    if function.attr != "get" or not 1 <= len(node.args) <= 2 or node.keywords:
-        return None
-    return _text_of(node.args[0])
-
-
-def _text_of(node: ast.expr) -> str | None:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
-
-
-def _is_record(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) and node.id in _RECORD_NAMES
+    It is `x` in `record["x"]`, `record.x`, `record.get("x")` and `record.get("x", …)`.
+    """
+    match node:
+        case ast.Subscript(
+            value=ast.Name(id="record" | "_"), slice=ast.Constant(value=str() as column)
+        ):
+            return column
+        case ast.Attribute(value=ast.Name(id="record" | "_"), attr=column):
+            return None if hasattr(dict, column) else column
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name(id="record" | "_"), attr="get"),
+            args=[ast.Constant(value=str() as column)] | [ast.Constant(value=str() as column), _],
+            keywords=[],
+        ):
+            return column
+    return None
 
 
 _ELSE, _FILTER, _SOURCE = "__else__", "__filter__", "__source__"
@@ -178,32 +163,24 @@ _REMOVED = (None, "__NULL__")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PropertyRule:
-    """The value of a property: that of the expression, or none, which removes the property."""
-
-    name: str
-    expression: Expression | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamMap:
     """The map of a stream: its new name and keys, its filter, and its rules.
 
-    Without `keeps_unmapped` only keys and mapped properties stay.
+    A rule is the expression of a property, or None, which removes the property. Without
+    `keeps_unmapped` only keys and mapped properties stay.
     """
 
     alias: str
     keys: tuple[str, ...]
     filter: Expression | None
     keeps_unmapped: bool
-    rules: tuple[PropertyRule, ...]
+    rules: Mapping[str, Expression | None]
 
     @property
     def computed(self) -> tuple[Expression, ...]:
         """The expressions that have to be evaluated on each record."""
-        texts = [rule.expression for rule in self.rules if rule.expression is not None]
-        computed = [text for text in texts if text.copies is None]
-        return (*computed, *([] if self.filter is None else [self.filter]))
+        texts = [one for one in self.rules.values() if one is not None and one.copies is None]
+        return (*texts, *([] if self.filter is None else [self.filter]))
 
     @property
     def hides_values(self) -> bool:
@@ -212,10 +189,8 @@ class StreamMap:
         Whether a record has a property that a rule makes is not known here, so every rule counts
         but those that leave a property as it is.
         """
-        copies = (
-            (r.name, None if r.expression is None else r.expression.copies) for r in self.rules
-        )
-        return not self.keeps_unmapped or any(name != copied for name, copied in copies)
+        changes = (one is None or one.copies != name for name, one in self.rules.items())
+        return not self.keeps_unmapped or any(changes)
 
 
 def resolve_stream_map(
@@ -229,126 +204,80 @@ def resolve_stream_map(
         InvalidValueError: an entry for the stream is no map, or one that a single stream cannot
             have: it removes the stream or copies it.
     """
-    found: StreamMap | None = None
-    removed_by = f"stream_maps.{_ELSE}" if _removes_others(mapping.stream_maps) else None
-    for name, entry in mapping.stream_maps.items():
+    resolved: StreamMap | None = None
+    entries = dict(mapping.stream_maps)
+    removed_by = None
+    if _ELSE in entries:
+        removed_by = f"stream_maps.{_ELSE}"
+        _require(entries.pop(_ELSE) in _REMOVED, removed_by, mapping.stream_maps[_ELSE], "null")
+    for name, entry in entries.items():
         key = f"stream_maps.{name}"
-        if name == _ELSE:
+        is_name = isinstance(name, str) and not name.startswith("__")
+        _require(is_name, key, entry, "the name of a stream, or a pattern, in its place")
+        source = entry.get(_SOURCE) if isinstance(entry, Mapping) else None
+        pattern = name if source is None else source
+        if isinstance(pattern, str) and not fnmatch(stream, pattern):
             continue
-        if not isinstance(name, str) or name.startswith("__"):
-            raise InvalidValueError(key, entry, "the name of a stream, or a pattern, in its place")
-        if not _applies_to(stream, name, entry, key):
-            continue
-        removed_by, found = key, None
+        expected = "left out: one stream gives no second one; make a stream file for the copy"
+        _require(source is None, f"{key}.{_SOURCE}", source, expected)
+        removed_by, resolved = key, None
         if entry not in _REMOVED:
-            removed_by, found = None, _StreamEntry(stream, name, entry, key_properties).map()
-    if removed_by is not None:
-        expected = f"a map that keeps {stream!r}; to have none of its records, delete its file"
-        raise InvalidValueError(removed_by, None, expected)
-    return found
+            _require(isinstance(entry, Mapping), key, entry, "a mapping of properties")
+            removed_by, resolved = None, _parse_entry(stream, name, dict(entry), key_properties)
+    expected = f"a map that keeps {stream!r}; to have none of its records, delete its file"
+    _require(removed_by is None, str(removed_by), None, expected)
+    return resolved
 
 
-def _removes_others(stream_maps: Mapping[str, Any]) -> bool:
-    if _ELSE not in stream_maps:
-        return False
-    if stream_maps[_ELSE] not in _REMOVED:
-        raise InvalidValueError(f"stream_maps.{_ELSE}", stream_maps[_ELSE], "null")
-    return True
+def _require(condition: bool, key: str, value: object, expected: str) -> None:  # noqa: FBT001
+    if not condition:
+        raise InvalidValueError(key, value, expected)
 
 
-def _applies_to(stream: str, name: str, entry: object, key: str) -> bool:
-    source = entry.get(_SOURCE) if isinstance(entry, Mapping) else None
-    if source is None:
-        return fnmatch(stream, name)
-    if isinstance(source, str) and not fnmatch(stream, source):
-        return False
-    expected = "left out: one stream gives no second one; make a stream file for the copy"
-    raise InvalidValueError(f"{key}.{_SOURCE}", source, expected)
+def _parse_entry(
+    stream: str, name: str, options: dict[str, Any], key_properties: Sequence[str]
+) -> StreamMap:
+    prefix = f"stream_maps.{name}"
+    alias = stream
+    if _ALIAS in options:
+        alias = _alias_of(options.pop(_ALIAS), stream, f"{prefix}.{_ALIAS}")
+    condition = options.pop(_FILTER, None)
+    keys = options.pop(_KEYS, key_properties)
+    keys = () if keys is None else keys
+    is_list = isinstance(keys, list | tuple) and all(isinstance(one, str) for one in keys)
+    _require(is_list, f"{prefix}.{_KEYS}", keys, "a list of properties, or null")
+    keeps_unmapped = _ELSE not in options
+    unmapped = options.pop(_ELSE, None)
+    _require(unmapped in _REMOVED, f"{prefix}.{_ELSE}", unmapped, "null, or left out")
+    rules = {
+        key: None if text in _REMOVED else parse_expression(text, f"{prefix}.{key}", key)
+        for key, text in options.items()
+    }
+    for key in keys:
+        if not keeps_unmapped and key not in rules:
+            expected = f"a map of the key {key!r} too (`{key}: {key}`), as `{_ELSE}` drops it"
+            raise InvalidValueError(f"{prefix}.{_ELSE}", None, expected)
+        expected = f"an expression, as it is a key, or `{_KEYS}` that do without it"
+        _require(rules.get(key, ...) is not None, f"{prefix}.{key}", None, expected)
+    return StreamMap(
+        alias=stream if alias == name else alias,
+        keys=tuple(keys),
+        filter=None if condition is None else parse_expression(condition, f"{prefix}.{_FILTER}"),
+        keeps_unmapped=keeps_unmapped,
+        rules=rules,
+    )
 
 
-class _StreamEntry:
-    """One entry of `stream_maps`, read for a stream."""
-
-    def __init__(
-        self, stream: str, name: str, entry: object, key_properties: Sequence[str]
-    ) -> None:
-        self._stream = stream
-        self._name = name
-        self._key = f"stream_maps.{name}"
-        if not isinstance(entry, Mapping):
-            raise InvalidValueError(self._key, entry, "a mapping of properties")
-        self._options: dict[str, Any] = dict(entry)
-        self._key_properties = tuple(key_properties)
-
-    def map(self) -> StreamMap:
-        alias = self._alias()
-        condition = self._filter()
-        keys = self._keys()
-        keeps_unmapped = self._keeps_unmapped()
-        rules = tuple(self._rule(name, value) for name, value in self._options.items())
-        if not keeps_unmapped:
-            self._require_mapped(keys, {rule.name for rule in rules})
-        for rule in rules:
-            if rule.expression is None and rule.name in keys:
-                expected = f"an expression, as it is a key, or `{_KEYS}` that do without it"
-                raise InvalidValueError(f"{self._key}.{rule.name}", None, expected)
-        return StreamMap(
-            alias=alias, keys=keys, filter=condition, keeps_unmapped=keeps_unmapped, rules=rules
-        )
-
-    def _alias(self) -> str:
-        if _ALIAS not in self._options:
-            return self._stream
-        text, key = self._options.pop(_ALIAS), f"{self._key}.{_ALIAS}"
-        if not isinstance(text, str) or not text:
-            raise InvalidValueError(key, text, "a name, or an expression that gives one")
-        alias = _alias_of(text, self._stream, key)
-        if not isinstance(alias, str) or not alias:
-            raise InvalidValueError(key, text, f"a name; it gives {alias!r}")
-        return self._stream if alias == self._name else alias
-
-    def _filter(self) -> Expression | None:
-        text = self._options.pop(_FILTER, None)
-        return None if text is None else parse_expression(text, f"{self._key}.{_FILTER}")
-
-    def _keys(self) -> tuple[str, ...]:
-        if _KEYS not in self._options:
-            return self._key_properties
-        keys = self._options.pop(_KEYS)
-        if keys is None:
-            return ()
-        if not isinstance(keys, list | tuple) or not all(isinstance(one, str) for one in keys):
-            raise InvalidValueError(f"{self._key}.{_KEYS}", keys, "a list of properties, or null")
-        return tuple(keys)
-
-    def _keeps_unmapped(self) -> bool:
-        if _ELSE not in self._options:
-            return True
-        value = self._options.pop(_ELSE)
-        if value not in _REMOVED:
-            raise InvalidValueError(f"{self._key}.{_ELSE}", value, "null, or left out")
-        return False
-
-    def _rule(self, name: str, value: object) -> PropertyRule:
-        key = f"{self._key}.{name}"
-        if value in _REMOVED:
-            return PropertyRule(name=name, expression=None)
-        return PropertyRule(name=name, expression=parse_expression(value, key, name))
-
-    def _require_mapped(self, keys: tuple[str, ...], mapped: set[str]) -> None:
-        for key in keys:
-            if key not in mapped:
-                expected = f"a map of the key {key!r} too (`{key}: {key}`), as `{_ELSE}` drops it"
-                raise InvalidValueError(f"{self._key}.{_ELSE}", None, expected)
-
-
-def _alias_of(text: str, stream: str, key: str) -> object:
+def _alias_of(text: object, stream: str, key: str) -> str:
     """Evaluate an alias; one that names unknown things is a name itself."""
+    _require(isinstance(text, str), key, text, "a name, or an expression that gives one")
     evaluator = simpleeval.EvalWithCompoundTypes(names={"__stream_name__": stream})
     try:
-        return evaluator.eval(text)
+        alias = evaluator.eval(text)
     except simpleeval.NameNotDefined:
-        return text
+        alias = text
     except Exception as error:
         expected = f"a name, or an expression with `__stream_name__` that gives one ({error})"
         raise InvalidValueError(key, text, expected) from error
+    _require(isinstance(alias, str) and bool(alias), key, text, f"a name; it gives {alias!r}")
+    return str(alias)

@@ -1,142 +1,134 @@
-"""Mapping of tables; columns that the rules leave unchanged stay Arrow columns."""
+"""Mapping of tables; columns that the mapping leaves unchanged stay Arrow columns."""
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from enum import Enum
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.types as at
 
+from batch_pipeline.encode import json_values
 from batch_pipeline.encode.chunks import MalformedRecord, Table
-from batch_pipeline.encode.mapping.json_text import UnmappableRecordError
-from batch_pipeline.encode.mapping.selection import Selection, SelectionResult
-from batch_pipeline.encode.mapping.table_cells import (
-    CellKind,
-    ColumnCells,
-    Columns,
-    FlattenOverrides,
-    TableFlattening,
-    columns_of_table,
-    infer_column,
-    json_column,
-    record_as_json,
+from batch_pipeline.encode.mapping.json_text import (
+    DECODE_ERRORS,
+    UnmappableRecordError,
+    as_raw_json,
+    decode,
+    decode_error_reason,
+    encode_fields,
 )
 from batch_pipeline.model.record_rules import OnNonfinite
+from batch_pipeline.model.schema import name_fault
 
 if TYPE_CHECKING:
-    from batch_pipeline.encode.mapping.mapper import Mapper
-    from batch_pipeline.encode.mapping.singer_map import SingerMap
+    from batch_pipeline.encode.mapping import Mapper, Selection
+    from batch_pipeline.encode.mapping.singer_map import Flattening, SingerMap
+
+_NESTED_TYPES = (at.is_struct, at.is_list, at.is_large_list, at.is_fixed_size_list, at.is_map)
+_SAME_IN_JSON = (at.is_null, at.is_boolean, at.is_integer, at.is_string, at.is_large_string)
+
+_Removed = dict[
+    int, str | None
+]  # why a row is malformed, by its position; None: it is filtered out
+_Texts = list[bytes | None]  # JSON text by row, None for null
 
 
-Mask = npt.NDArray[np.bool_]
-_Row = dict[str, Any]  # values by column; of columns that no expression reads, the column itself
+class CellKind(Enum):
+    """Text whose type is not known yet, JSON text, or values of the array's type."""
+
+    TEXT = "text"
+    JSON = "json"
+    TYPED = "typed"
 
 
-class TableRules:
-    """The rules of a stream map, applied to a table of `count` rows.
+@dataclass(frozen=True, slots=True)
+class ColumnCells:
+    """The cells of a column."""
 
-    Rows on which an expression fails are added to `failed` by their position, with the reason.
-    """
+    array: pa.Array
+    kind: CellKind
 
-    def __init__(
-        self, rules: "SingerMap", on_nonfinite: OnNonfinite, columns: Columns, count: int
-    ) -> None:
-        self._rules = rules
-        self._count = count
-        self._on_nonfinite = on_nonfinite
-        self.failed: dict[int, str] = {}
-        # Where no expression reads a value, the map of one row is that of all of them.
-        rows = min(count, 1) if rules.is_static else count
-        cells = [
-            column.values(on_nonfinite, self.failed) if rules.reads(name) else repeat(column, rows)
-            for name, column in columns.items()
-        ]
-        values = zip(*cells, strict=True) if cells else repeat((), rows)
-        self._rows: list[_Row] = [dict(zip(columns, row, strict=True)) for row in values]
-        self._mapped: list[_Row] = []
+    @property
+    def may_be_nested(self) -> bool:
+        """Return whether the cells can be objects or arrays."""
+        return self.kind is CellKind.JSON or any(test(self.array.type) for test in _NESTED_TYPES)
 
-    def mapped(self) -> Mask:
-        """Map the rows, and return which of them are kept."""
-        mapped = [self._map_row(position, row) for position, row in enumerate(self._rows)]
-        stays = np.array([one is not None for one in mapped], bool)
-        self._rows = [row for row, one in zip(self._rows, mapped, strict=True) if one is not None]
-        self._mapped = [one for one in mapped if one is not None]
-        if not self._rules.is_static:
-            return stays
-        for reason in list(self.failed.values()):
-            self.failed = dict.fromkeys(range(self._count), reason)
-        return np.repeat(stays, self._count) if self._count else stays
+    def values(self, on_nonfinite: OnNonfinite, removed: _Removed) -> list[Any]:
+        """Return the cells as an expression reads them: decoded from their JSON text.
 
-    def columns(self, originals: Columns, failed: dict[int, str]) -> Columns:
-        """Return the columns of the rows that stay; `originals` are those before, of these rows.
-
-        Positions of values without a JSON form are added to `failed`, with the reason.
+        Rows with a cell that has no JSON form are removed.
         """
-        result: Columns = {}
-        names = dict.fromkeys(name for row in self._mapped for name in row)
-        if not self._mapped:
-            known = {*originals, *self._rules.mapped_names}
-            names = dict.fromkeys(n for n in self._rules.properties(originals) if n in known)
-        for name in names:
-            source = self._rules.source(name)
-            if source in originals and self._is_unchanged(name, source):
-                result[name] = originals[source]
-            else:
-                result[name] = self._computed_column(name, failed)
-        return result
+        is_same = any(test(self.array.type) for test in _SAME_IN_JSON)
+        if self.kind is CellKind.TEXT or (is_same and self.kind is CellKind.TYPED):
+            values: list[Any] = self.array.to_pylist()
+            return values
+        values = list(self.json_texts(on_nonfinite, removed))
+        for position, text in enumerate(values):
+            if text is not None:
+                try:
+                    values[position] = decode(text)
+                except DECODE_ERRORS as error:
+                    removed.setdefault(position, decode_error_reason(error))
+        return values
 
-    def overrides(self, originals: Columns, count: int) -> FlattenOverrides:
-        """Return how flattening treats mapped properties in each of `count` rows."""
-        kinds = {
-            name: self._objects_or_nulls(originals[name])
-            for name in self._rules.typed_by(originals)
-        }
-        rows = zip(*kinds.values(), strict=True) if kinds else repeat((), count)
-        texts = [self._rules.texts(dict(zip(kinds, row, strict=True))) for row in rows]
-        left: dict[str, list[bool | None]] = {}
-        for name in self._rules.mapped_names:
-            left[name] = [True if name in one else None for one in texts]
-            for position, row in enumerate(self._mapped):
-                if isinstance(row.get(name), tuple):
-                    left[name][position] = False
-        return left
-
-    def _map_row(self, position: int, row: _Row) -> _Row | None:
-        if position in self.failed:
-            return None
-        try:
-            return self._rules.mapped(row)
-        except UnmappableRecordError as error:
-            self.failed[position] = str(error)
-            return None
-
-    def _is_unchanged(self, name: str, source: str) -> bool:
-        pairs = zip(self._mapped, self._rows, strict=True)
-        return all(
-            name in mapped and mapped[name] is row[source] and self._rules.is_unchanged(row[source])
-            for mapped, row in pairs
-        )
-
-    def _computed_column(self, name: str, failed: dict[int, str]) -> ColumnCells:
-        texts: list[bytes | None] = [None] * len(self._mapped)
-        for position, row in enumerate(self._mapped):
+    def json_texts(self, on_nonfinite: OnNonfinite, removed: _Removed) -> _Texts:
+        """Return the cells as JSON text, None in removed rows; remove rows as `values` does."""
+        texts: _Texts = [None] * len(self.array)
+        for position, cell in enumerate(self.array.to_pylist()):
+            if cell is None or position in removed:
+                continue
+            if self.kind is CellKind.JSON:
+                texts[position] = None if cell == "null" else cell.encode()
+                continue
             try:
-                texts[position] = self._rules.json_text(name, row.get(name))
-            except UnmappableRecordError as error:
-                failed.setdefault(position, str(error))
-        return infer_column(texts)
-
-    def _objects_or_nulls(self, cells: ColumnCells) -> list[bool]:
-        """Return in which rows a column has an object or null."""
-        if not cells.may_be_nested:
-            return [False] * len(cells.array)
-        texts = cells.json_texts(self._on_nonfinite, self.failed)
-        return [text is None or text.startswith(b"{") for text in texts]
+                texts[position] = json_values.json_text(cell, on_nonfinite)
+            except (ValueError, RecursionError) as error:
+                removed[position] = str(error)
+        return texts
 
 
-_Failed = dict[int, str]  # why a row cannot be mapped, by its position
+Columns = dict[str, ColumnCells]
+
+
+def _columns_of(table: Table) -> Columns:
+    columns: Columns = {}
+    for name, array in zip(table.batch.schema.names, table.batch.columns, strict=True):
+        kind = CellKind.JSON if name in table.json else CellKind.TYPED
+        columns[name] = ColumnCells(array, CellKind.TEXT if name in table.text else kind)
+    return columns
+
+
+def _json_column(texts: Sequence[bytes | None]) -> ColumnCells:
+    cells = [None if text is None or text == b"null" else text.decode() for text in texts]
+    return ColumnCells(pa.array(cells, pa.string()), CellKind.JSON)
+
+
+def _infer_column(texts: Sequence[bytes | None]) -> ColumnCells:
+    """Return a column with the type of all values, or of JSON texts if they have no common type.
+
+    Types are text, booleans, integers of 64 bits, or numbers that doubles hold exactly.
+    """
+    if any(text is not None and text.startswith((b"{", b"[")) for text in texts):
+        return _json_column(texts)
+    try:
+        values = decode(b"[" + b",".join(text or b"null" for text in texts) + b"]")
+    except DECODE_ERRORS:  # no expression reads these values, so they are not malformed
+        return _json_column(texts)
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {int} and all(value is None or -(2**63) <= value < 2**63 for value in values):
+        return ColumnCells(pa.array(values, pa.int64()), CellKind.TYPED)
+    if kinds in ({str}, {bool}):
+        return ColumnCells(pa.array(values), CellKind.TYPED)
+    if Decimal in kinds and kinds <= {int, Decimal}:
+        doubles = [None if value is None else float(Decimal(value)) for value in values]
+        pairs = zip(doubles, values, strict=True)
+        if all(double is None or Decimal(repr(double)) == value for double, value in pairs):
+            return ColumnCells(pa.array(doubles, pa.float64()), CellKind.TYPED)
+    return _json_column(texts)
 
 
 def map_table(mapper: "Mapper", table: Table) -> Table:
@@ -144,116 +136,210 @@ def map_table(mapper: "Mapper", table: Table) -> Table:
 
     The text of a bad record is its cells as JSON.
     """
-    return _TableMapping(mapper, table).mapped()
+    mapping = _TableMapping(table, mapper.on_nonfinite)
+    if mapper.selection is not None:
+        mapping.select(mapper.selection)
+    if mapper.rules is not None:
+        mapping.apply_rules(mapper.rules)
+    if mapper.flattening is not None:
+        mapping.flatten(mapper.flattening)
+    return mapping.result(frozenset() if mapper.flattening is None else mapper.flattening.objects)
 
 
 class _TableMapping:
-    """The mapping of one table, step by step; `_rows` are the rows that remain."""
+    """The mapping of one table, step by step; removed rows stay in the columns until the result."""
 
-    def __init__(self, mapper: "Mapper", table: Table) -> None:
-        self._map = mapper
-        self._on_nonfinite = mapper.on_nonfinite
+    def __init__(self, table: Table, on_nonfinite: OnNonfinite) -> None:
         self._table = table
-        self._columns = columns_of_table(table)
-        self._rows: npt.NDArray[Any] = np.arange(table.good)
-        self._bad: list[MalformedRecord] = []
-        self._filtered = table.filtered
-        self._overrides: FlattenOverrides = {}
+        self._count = table.good
+        self._on_nonfinite = on_nonfinite
+        self._columns = _columns_of(table)
+        self._removed: _Removed = {}
+        # Of mapped properties, the rows that flattening writes as JSON text or keeps as they are.
+        self._texts: dict[str, set[int]] = {}
+        self._kept: dict[str, set[int]] = {}
 
-    def mapped(self) -> Table:
-        if self._map.selection is not None:
-            self._select(self._map.selection)
-        if self._map.rules is not None:
-            self._apply_rules(self._map.rules)
-        if self._map.flattening is not None:
-            failed: _Failed = {}
-            columns = TableFlattening(
-                self._map.flattening, self._on_nonfinite, self._overrides, failed
-            )
-            self._columns = columns.flattened(self._columns)
-            self._move_to_bad(failed)
-        return self._result()
-
-    def _select(self, selection: Selection) -> None:
+    def select(self, selection: "Selection") -> None:
         selected: Columns = {}
-        failed: _Failed = {}
         for name, cells in self._columns.items():
             choice = selection.choice((name,))
-            if (
-                choice in {SelectionResult.KEPT_INSIDE, SelectionResult.DROPPED_INSIDE}
-                and cells.may_be_nested
-            ):
-                selected[name] = self._prune(selection, name, cells, failed)
-            elif choice in {SelectionResult.KEPT, SelectionResult.KEPT_INSIDE}:
+            if choice.has_exceptions and cells.may_be_nested:
+                texts = cells.json_texts(self._on_nonfinite, self._removed)
+                for row, text in enumerate(texts):
+                    pruned = None if text is None else selection.pruned((name,), msgspec.Raw(text))
+                    texts[row] = None if pruned is None else bytes(pruned)
+                selected[name] = _json_column(texts)
+            elif choice.is_selected:
                 selected[name] = cells
         self._columns = selected
-        self._move_to_bad(failed)
 
-    def _prune(
-        self, selection: Selection, name: str, cells: ColumnCells, failed: _Failed
-    ) -> ColumnCells:
-        pruned: list[bytes | None] = []
-        for text in cells.json_texts(self._on_nonfinite, failed):
-            one = None if text is None else selection.pruned((name,), msgspec.Raw(text))
-            pruned.append(None if one is None else bytes(one))
-        return json_column(pruned)
-
-    def _apply_rules(self, rules: "SingerMap") -> None:
-        run = TableRules(rules, self._on_nonfinite, self._columns, len(self._rows))
-        stays = run.mapped()
-        self._filter_rows(stays, run.failed)
-        failed: _Failed = {}
-        if self._map.flattening is not None:
-            self._overrides = run.overrides(self._columns, len(self._rows))
-        self._columns = run.columns(self._columns, failed)
-        self._move_to_bad(failed)
-
-    def _move_to_bad(self, failed: _Failed) -> None:
-        if failed:
-            self._filter_rows(np.ones(len(self._rows), bool), failed)
-
-    def _filter_rows(self, stays: Mask, failed: _Failed) -> None:
-        """Keep the rows that stay and did not fail; count the others as filtered or bad."""
-        originals = columns_of_table(self._table)
-        for position, reason in sorted(failed.items()):
-            row = int(self._rows[position])
-            raw = record_as_json(originals, row)
-            self._bad.append(
-                MalformedRecord(line=self._table.line_numbers[row], reason=reason, raw=raw)
-            )
-            stays[position] = False
-        if stays.all():
-            return
-        self._filtered += len(stays) - int(stays.sum()) - len(failed)
-        mask = pa.array(stays)
-        self._columns = {name: cells.filtered(mask) for name, cells in self._columns.items()}
-        self._overrides = {
-            name: [one for one, is_kept in zip(left, stays, strict=True) if is_kept]
-            for name, left in self._overrides.items()
+    def apply_rules(self, rules: "SingerMap") -> None:
+        """Apply the rules of a stream map; rows on which an expression fails are removed."""
+        # Where no expression reads a value, the map of one row is that of all of them.
+        rows = min(self._count, 1) if rules.is_static else self._count
+        cells = [
+            column.values(self._on_nonfinite, self._removed)
+            if rules.reads(name)
+            else repeat(column, rows)  # the column itself stands for a value that is not read
+            for name, column in self._columns.items()
+        ]
+        values = zip(*cells, strict=True) if cells else repeat((), rows)
+        before = {
+            row: dict(zip(self._columns, one, strict=True))
+            for row, one in enumerate(values)
+            if rules.is_static or row not in self._removed
         }
-        self._rows = self._rows[stays]
+        mapped: dict[int, dict[str, Any]] = {}
+        for row, record in before.items():
+            reason = None
+            try:
+                one = rules.mapped(record)
+            except UnmappableRecordError as error:
+                one, reason = None, str(error)
+            if one is not None:
+                mapped[row] = one
+                continue
+            for removed in range(self._count) if rules.is_static else (row,):
+                self._removed.setdefault(removed, reason)
+        columns = self._mapped_columns(rules, before, mapped)
+        self._find_rows_left_whole(rules, mapped)
+        self._columns = columns
 
-    def _result(self) -> Table:
-        table, rows = self._table, self._rows.tolist()
-        are_all = len(rows) == table.good
-        arrays = [cells.array for cells in self._columns.values()]
+    def _mapped_columns(
+        self, rules: "SingerMap", before: Mapping[int, Any], mapped: Mapping[int, dict[str, Any]]
+    ) -> Columns:
+        names = dict.fromkeys(name for one in mapped.values() for name in one)
+        if not mapped:
+            known = {*self._columns, *rules.mapped_names}
+            names = dict.fromkeys(n for n in rules.properties(self._columns) if n in known)
+        result: Columns = {}
+        for name in names:
+            source = rules.source(name)
+            if source in self._columns and all(
+                name in one
+                and one[name] is before[row][source]
+                and rules.is_unchanged(before[row][source])
+                for row, one in mapped.items()
+            ):
+                result[name] = self._columns[source]
+                continue
+            texts: _Texts = [None] * self._count
+            for row, one in mapped.items():
+                try:
+                    texts[row] = rules.json_text(name, one.get(name))
+                except UnmappableRecordError as error:
+                    self._removed.setdefault(row, str(error))
+            result[name] = _infer_column(texts)
+        return result
+
+    def _find_rows_left_whole(self, rules: "SingerMap", mapped: Mapping[int, Any]) -> None:
+        """Find the rows in which flattening does not take mapped properties apart."""
+        kinds: dict[str, list[bool]] = {}  # whether a value is an object or null
+        for name in rules.typed_by.intersection(self._columns):
+            cells = self._columns[name]
+            kinds[name] = [False] * self._count
+            if cells.may_be_nested:
+                texts = cells.json_texts(self._on_nonfinite, {})
+                kinds[name] = [text is None or text.startswith(b"{") for text in texts]
+        rows = zip(*kinds.values(), strict=True) if kinds else repeat((), self._count)
+        for row, objects in enumerate(rows):
+            for name in rules.texts(frozenset(zip(kinds, objects, strict=True))):
+                self._texts.setdefault(name, set()).add(row)
+        for row, one in mapped.items():
+            for name in rules.mapped_names:
+                if isinstance(one.get(name), tuple):
+                    self._kept.setdefault(name, set()).add(row)
+
+    def flatten(self, flattening: "Flattening") -> None:
+        """Replace objects by their properties; rows that cannot be flattened are removed."""
+        flat: Columns = {}
+        for name, cells in self._columns.items():
+            for key, column in self._flatten_column(flattening, name, cells).items():
+                if key in flat:
+                    column = self._merge(flat[key], column, str(flattening.duplicate_name(key)))  # noqa: PLW2901
+                flat[key] = column
+        self._columns = flat
+
+    def _flatten_column(self, flattening: "Flattening", name: str, cells: ColumnCells) -> Columns:
+        short = flattening.name_of((name,))
+        if not cells.may_be_nested:
+            return {short: cells}
+        texts = cells.json_texts(self._on_nonfinite, self._removed)
+        flat: dict[str, _Texts] = {}
+        for row, text in enumerate(texts):
+            if text is None:
+                continue
+            values: dict[str, Any] = {short: msgspec.Raw(text)}
+            if row not in self._kept.get(name, ()):
+                whole = frozenset({name} if row in self._texts.get(name, ()) else ())
+                try:
+                    values = flattening.flattened({name: msgspec.Raw(text)}, whole)
+                except UnmappableRecordError as error:
+                    self._removed.setdefault(row, str(error))
+                    continue
+            for key, value in values.items():
+                if key not in flat and (fault := name_fault(key)):
+                    self._removed.setdefault(row, f"flattening gives {key!r}: {fault}")
+                    continue
+                flat.setdefault(key, [None] * len(texts))[row] = bytes(as_raw_json(value))
+        if any(text is not None for text in texts):
+            return {key: _infer_column(column) for key, column in flat.items()}
+        return {short: _json_column(texts)}
+
+    def _merge(self, first: ColumnCells, second: ColumnCells, duplicate: str) -> ColumnCells:
+        texts = first.json_texts(self._on_nonfinite, self._removed)
+        for row, text in enumerate(second.json_texts(self._on_nonfinite, self._removed)):
+            if text is not None and texts[row] is not None:
+                self._removed[row] = duplicate
+            texts[row] = texts[row] or text
+        return _infer_column(texts)
+
+    def result(self, objects: frozenset[str]) -> Table:
+        """Return the table of the remaining rows, without `objects` that have no value."""
+        table, columns = self._table, self._columns
+        rows = [row for row in range(self._count) if row not in self._removed]
+        if self._removed:
+            kept = pa.array(rows, pa.int64())
+            columns = {n: ColumnCells(one.array.take(kept), one.kind) for n, one in columns.items()}
+        columns = {
+            name: cells
+            for name, cells in columns.items()
+            if name not in objects or cells.array.null_count < len(rows)
+        }
         batch = table.batch.select([]).slice(0, len(rows))
-        if arrays:
-            batch = pa.RecordBatch.from_arrays(arrays, names=list(self._columns))
+        if columns:
+            arrays = [cells.array for cells in columns.values()]
+            batch = pa.RecordBatch.from_arrays(arrays, names=list(columns))
+        bad = self._malformed()
         return replace(
             table,
             batch=batch,
-            line_numbers=table.line_numbers
-            if are_all
-            else [table.line_numbers[row] for row in rows],
-            record_numbers=table.record_numbers
-            if are_all
-            else [table.record_numbers[row] for row in rows],
-            text=self._names_of(CellKind.TEXT),
-            json=self._names_of(CellKind.JSON),
-            bad=(*table.bad, *self._bad),
-            filtered=self._filtered,
+            line_numbers=numbers_at(table.line_numbers, rows),
+            record_numbers=numbers_at(table.record_numbers, rows),
+            text=_names_of(columns, CellKind.TEXT),
+            json=_names_of(columns, CellKind.JSON),
+            bad=(*table.bad, *bad),
+            filtered=table.filtered + len(self._removed) - len(bad),
         )
 
-    def _names_of(self, kind: CellKind) -> frozenset[str]:
-        return frozenset(name for name, cells in self._columns.items() if cells.kind is kind)
+    def _malformed(self) -> list[MalformedRecord]:
+        bad = []
+        for row, reason in sorted(self._removed.items()):
+            if reason is not None:
+                record: dict[str, msgspec.Raw] = {}
+                for name, cells in _columns_of(self._table).items():
+                    cell = ColumnCells(cells.array.slice(row, 1), cells.kind)
+                    text = cell.json_texts(OnNonfinite.STRING, {})[0]
+                    record[name] = msgspec.Raw(b"null" if text is None else text)
+                line = self._table.line_numbers[row]
+                bad.append(MalformedRecord(line=line, reason=reason, raw=encode_fields(record)))
+        return bad
+
+
+def numbers_at(numbers: Sequence[int], rows: Sequence[int]) -> Sequence[int]:
+    """Return the numbers of the remaining rows; those of all rows stay lazy."""
+    return numbers if len(rows) == len(numbers) else [numbers[row] for row in rows]
+
+
+def _names_of(columns: Columns, kind: CellKind) -> frozenset[str]:
+    return frozenset(name for name, cells in columns.items() if cells.kind is kind)

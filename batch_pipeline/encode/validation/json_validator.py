@@ -4,198 +4,62 @@ The careful way alone would be correct for every record. The fast ways exist for
 each must prove for a whole block that it reads what the careful way would read; else the block goes
 to the next one:
 
-1. `json_vectorized.FlatReader` (columnar outputs only): NumPy over blocks of flat lines.
-2. `SegmentReader._decode_all`: one msgspec call per record, and one proof for the block that no key
-   is there twice. `has_only_exact_doubles` lets it read numbers as doubles; without that proof
-   their text is kept and compared.
-3. `SegmentReader._decode_each`: record by record. Absent keys are fine, and `RecordValidator`
+1. `FlatReader` (columnar outputs only): NumPy over blocks of flat lines.
+2. `JsonValidator._decode_all`: one msgspec call per record, and one proof for the block that no key
+   is there twice.
+3. `JsonValidator._decode_each`: record by record. Absent keys are fine, and `RecordValidator`
    examines each record that the decoder rejects: it reports why the record is bad, widens the
    schema, or rescues values.
 
-Measured with 100,000 records in blocks of 20,000 (CPU time, median of 5, relative to all ways on):
+Measured with blocks of 20,000 records (time of validation, relative to all ways on):
 
-| keys, output       | without 1 | without 1 and the proof of doubles | without 1 and 2 |
-|--------------------|-----------|------------------------------------|-----------------|
-| 6 flat, to columns | 2.0       | 2.9                                | 2.8             |
-| 6 flat, to lines   | (unused)  | (unused)                           | 1.6             |
-| nested, to columns | 1.0       | 1.0                                | 3.4             |
-| nested, to lines   | (unused)  | (unused)                           | 5.5             |
+| keys, output       | without 1 | without 1 and 2 |
+|--------------------|-----------|-----------------|
+| 6 flat, to columns | 1.4       | 2.7             |
+| 6 flat, to lines   | (unused)  | 3.1             |
+| nested, to columns | 1.0       | 1.0             |
+| nested, to lines   | (unused)  | 1.5             |
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-from msgspec import UNSET, Raw, Struct
+import pyarrow.compute as pc
+from msgspec import UNSET, Struct
 from msgspec.structs import astuple
 
-from batch_pipeline.encode.arrow_types import JSON_TYPES
+from batch_pipeline.encode.arrow_types import JSON_TYPES, arrow_type_of
 from batch_pipeline.encode.chunks import Chunk, JsonRecords, MalformedRecord, Table, TextLines
-from batch_pipeline.encode.validation.json_decoder import (
-    UNCHECKED_TYPES,
-    DecodedColumns,
-    RecordDecoder,
-    cached_decoder,
-    check_columns,
-    decode_columns,
-)
-from batch_pipeline.encode.validation.json_syntax import (
+from batch_pipeline.encode.validation.json_records import (
     BadRecordError,
+    RecordDecoder,
+    RecordValidator,
+    cached_decoder,
     count_key_quotes,
-    count_nonfinite,
-    nonfinite_fields,
-    quote_key,
-    replace_nonfinite,
+    keeps_all_keys,
     split_record,
 )
-from batch_pipeline.encode.validation.json_vectorized import FlatReader, has_only_exact_doubles
-from batch_pipeline.encode.validation.type_inference import (
-    InferredType,
-    SchemaProfile,
-    infer_json_type,
+from batch_pipeline.encode.validation.text_values import (
+    MAX_TEXT_BYTES,
+    TYPED_TEXT_TYPES,
+    parse_texts,
+    slice_strings,
 )
-from batch_pipeline.model.record_rules import RESCUED, Evolution, OnNonfinite
-from batch_pipeline.model.schema import Column, ColumnType, name_fault
+from batch_pipeline.encode.validation.type_inference import SchemaProfile, has_wide_integer
+from batch_pipeline.model.record_rules import RESCUED
+from batch_pipeline.model.schema import Column, ColumnType
 from batch_pipeline.model.stream import Stream
 
-# Types whose Arrow columns hold NaN, or may do so once they are widened.
-_NAN_TYPES = (ColumnType.NUMBER, ColumnType.UNKNOWN, ColumnType.INTEGER)
 _OPTIONAL = frozenset({RESCUED})  # no record of a source needs to have it
 _DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _SPARSE_RATIO = 8  # if more than one record in 8 lacks a key, decoding the block at once will fail
-
-Text = bytes | memoryview
-
-
-@dataclass(slots=True)
-class ValidatedRecord:
-    """A single valid record: its text, with rescued values moved, and its decoded struct.
-
-    `record` is None if the known schema does not hold it. `nonfinite` has the NaN and infinite
-    values of columns of doubles, which the text has as null.
-    """
-
-    line: bytes
-    record: Struct | None = None
-    rescued: bool = False
-    nonfinite: dict[str, float] = field(default_factory=dict)
-
-
-class RecordValidator:
-    """Validates single records, and widens the profile by their values or rescues these."""
-
-    def __init__(self, profile: SchemaProfile, stream: Stream, *, values: bool) -> None:
-        self._profile = profile
-        self._values = values
-        self._on_nonfinite = stream.on_nonfinite
-        self._rescues = stream.schema.evolution is Evolution.RESCUE
-        self._max_columns = stream.read_limits.max_columns
-
-    def validate(self, line: bytes, decoder: RecordDecoder, *, place: int) -> ValidatedRecord:
-        """Validate a record that starts at line `place` of its file.
-
-        Raises:
-            BadRecordError: The line is not a valid record.
-        """
-        line, nonfinite = self._replace_nonfinite(line)
-        fields = split_record(line)
-        self._check_names(fields)
-        rescued = {
-            name: text
-            for name, text in fields.items()
-            if not self._accept(name, text, is_nan=name in nonfinite, place=place)
-        }
-        result = ValidatedRecord(line, nonfinite=nonfinite)
-        if rescued:
-            fields = self._move_rescued(fields, rescued)
-            result.line, result.rescued = _join_fields(fields), True
-            result.nonfinite = {n: v for n, v in nonfinite.items() if n not in rescued}
-        if self._profile.fits:
-            result.record = self._decode(fields, decoder)
-        return result
-
-    def _replace_nonfinite(self, line: bytes) -> tuple[bytes, dict[str, float]]:
-        if b"NaN" not in line and b"Infinity" not in line:
-            return line, {}
-        if self._values:
-            fields = nonfinite_fields(line)
-            # A column of doubles holds NaN itself; one inside of a nested value obeys the rule.
-            if (
-                fields
-                and len(fields) == count_nonfinite(line)
-                and all(map(self._holds_nan, fields))
-            ):
-                return replace_nonfinite(line, OnNonfinite.NULL), fields
-        return replace_nonfinite(line, self._on_nonfinite), {}
-
-    def _holds_nan(self, name: str) -> bool:
-        column = self._profile.columns.get(name)
-        return column is None or column.type in _NAN_TYPES
-
-    def _check_names(self, fields: dict[str, bytes]) -> None:
-        known = self._profile.columns
-        new = [name for name in fields if name not in known]
-        for name in () if self._rescues else new:  # a rescued key is part of a text, not a column
-            if fault := name_fault(name):
-                raise BadRecordError(f"has the key {quote_key(name)}: {fault}")
-        limit = self._max_columns
-        if len(fields) > limit:
-            raise BadRecordError(
-                f"has {len(fields)} columns, more than `read_limits.max_columns` allows ({limit})"
-            )
-        if new and len(known) + len(new) > limit and not self._rescues:
-            raise BadRecordError(
-                f"has columns that would make more than `read_limits.max_columns` allows ({limit})"
-            )
-
-    def _accept(self, name: str, text: bytes, *, is_nan: bool, place: int) -> bool:
-        """Add a value to the profile, or return False if it is to be rescued."""
-        known = self._profile.columns.get(name)
-        if is_nan:
-            inferred = InferredType(Column(name=name, type=ColumnType.NUMBER))
-        else:
-            inferred = infer_json_type(name, text, known, exact=self._values)
-        column, wide = inferred.column, inferred.wide
-        if self._rescues and not self._profile.accepts(column, text=False, wide=wide):
-            return False
-        self._profile.add(column, text=False, wide=wide, line=place)
-        return True
-
-    def _move_rescued(
-        self, fields: dict[str, bytes], rescued: dict[str, bytes]
-    ) -> dict[str, bytes]:
-        if RESCUED in fields:
-            rescued = {**rescued, RESCUED: fields[RESCUED]}
-        remaining = {
-            name: b"null" if name in rescued else text
-            for name, text in fields.items()
-            if name in self._profile.columns
-        }
-        return remaining | {RESCUED: msgspec.json.encode(str(_join_fields(rescued), "utf-8"))}
-
-    def _decode(self, fields: dict[str, bytes], decoder: RecordDecoder) -> Struct:
-        values: dict[str, Any] = {}
-        for index, column in enumerate(decoder.columns):
-            text = fields.get(column.name)
-            if text is not None:
-                values[column.name] = Raw(text) if index in decoder.raw else _decode_value(text)
-        return decoder.record(values)
-
-
-def _decode_value(text: bytes) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.ValidationError:
-        # A number out of range, inside of a value that goes on as text: the value is never read.
-        return None
-
-
-def _join_fields(fields: dict[str, bytes]) -> bytes:
-    pairs = (msgspec.json.encode(name) + b":" + text for name, text in fields.items())
-    return b"{" + b",".join(pairs) + b"}"
+_UNFIT = "has a value that its column cannot hold"
 
 
 class _ChunkResult:
@@ -221,6 +85,18 @@ class _ChunkResult:
         # A return between two values is valid JSON, but some readers would end the line there.
         return [line.replace(b"\r", b" ") for line in lines] if has_returns else lines
 
+    def record_batch(self, columns: Iterable[Column]) -> pa.RecordBatch:
+        """Return the good records as a batch of these columns."""
+        arrays = {}
+        for index, column in enumerate(columns if self.good and self.arrays else ()):
+            pieces = [piece[index] for piece in self.arrays]
+            array = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
+            if column.name not in _OPTIONAL or array.null_count < len(array):
+                arrays[column.name] = array
+        if not arrays:  # records without a column still count as rows
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(self.good), pa.struct([])))
+        return pa.RecordBatch.from_pydict(arrays)
+
     def of_good(self, numbers: Sequence[int]) -> Sequence[int]:
         """Select the numbers of the good records."""
         return [numbers[at] for at in self.good] if self.bad else numbers
@@ -242,20 +118,47 @@ class _Segment:
             self.records = [one for row, one in enumerate(self.records) if row not in rows]
 
 
-class SegmentReader:
-    """Reads the records of a chunk up to the first one that widens the profile.
+class JsonValidator:
+    """Validates chunks of JSON records against the schema of the profile.
 
-    A decoder is compiled for the columns of the profile, so that a new column ends the segment.
+    With `values`, the good records become a table of the schema's columns, in which objects, arrays
+    and mixed values are JSON text. Without, they remain the lines that they were.
+
+    Records are read in segments, because a decoder is compiled for the columns of the profile: the
+    first record that widens it ends the segment.
     """
 
     def __init__(self, profile: SchemaProfile, stream: Stream, *, values: bool) -> None:
         self._profile = profile
         self._validator = RecordValidator(profile, stream, values=values)
         self._values = values
-        self._decoders: dict[bool, RecordDecoder] = {}
         self._use_columns()
 
-    def read(self, result: _ChunkResult, start: int) -> int:
+    def validate(self, chunk: JsonRecords) -> Chunk:
+        """Move bad records to `bad`, and widen the profile by the values of the others."""
+        result = _ChunkResult(chunk)
+        start = 0
+        while start < len(chunk.lines):
+            start = self._read_segment(result, start)
+        bad = (
+            MalformedRecord(line=chunk.line_numbers[at], reason=reason, raw=chunk.lines[at])
+            for at, reason in sorted(result.bad.items())
+        )
+        counts: dict[str, Any] = {
+            "line_numbers": result.of_good(chunk.line_numbers),
+            "record_numbers": result.of_good(chunk.record_numbers),
+            "bad": (*chunk.bad, *bad),
+            "filtered": chunk.filtered,
+            "rescued": chunk.rescued + result.rescued,
+        }
+        if not self._values or not self._profile.fits:
+            return JsonRecords(lines=result.lines(), **counts)
+        batch = result.record_batch(self._profile.columns.values())
+        types = {name: column.type for name, column in self._profile.columns.items()}
+        nested = frozenset(name for name in batch.schema.names if types[name] in JSON_TYPES)
+        return Table(batch=batch, json=nested, **counts)
+
+    def _read_segment(self, result: _ChunkResult, start: int) -> int:
         """Read from position `start`, and return where the next segment starts."""
         if self._is_outdated():
             self._use_columns()
@@ -266,18 +169,14 @@ class SegmentReader:
                 result.arrays.append(arrays)
                 result.good += range(len(lines))
                 return len(lines)
-        must_be_exact = self._values and self._has_numbers
-        text = None if self._sparse and not must_be_exact else _text_of(lines)
-        is_exact = must_be_exact and not (text and has_only_exact_doubles(text))
-        decoder = self._decoder(exact=is_exact)
-        records = None if self._sparse or text is None else self._decode_all(lines, text, decoder)
         stop = len(result.chunk.lines)
+        records = None if self._sparse else self._decode_all(lines)
         if records is None:
-            segment, stop = self._decode_each(result, start, decoder)
+            segment, stop = self._decode_each(result, start)
         else:
             segment = _Segment(list(range(start, stop)), [*records])
-        if self._values or self._has_unchecked:
-            self._build_columns(segment, result, decoder)
+        if self._decoder.built:
+            self._build_columns(segment, result)
         result.good += segment.positions
         return stop
 
@@ -288,67 +187,43 @@ class SegmentReader:
     def _use_columns(self) -> None:
         self._columns = dict(self._profile.columns)
         self._wide = frozenset(self._profile.wide)
-        self._decoders = {}
         self._sparse = False
-        types = {column.type for column in self._columns.values()}
-        self._has_numbers = ColumnType.NUMBER in types
-        self._has_unchecked = bool(types & UNCHECKED_TYPES)
-        self._has_nested = bool(types & JSON_TYPES)
-        self._flat_reader = FlatReader(tuple(self._columns.values()), _OPTIONAL, self._wide)
+        columns = tuple(self._columns.values())
+        self._has_nested = any(column.type in JSON_TYPES for column in columns)
+        self._decoder = cached_decoder(
+            columns, values=self._values, optional=_OPTIONAL, wide=self._wide
+        )
+        self._flat_reader = FlatReader(columns, _OPTIONAL, self._wide)
 
-    def _decoder(self, *, exact: bool) -> RecordDecoder:
-        if exact not in self._decoders:
-            self._decoders[exact] = cached_decoder(
-                tuple(self._columns.values()),
-                values=self._values,
-                exact=exact,
-                optional=_OPTIONAL,
-                wide=self._wide,
-            )
-        return self._decoders[exact]
-
-    def _decode_all(
-        self, lines: Sequence[bytes], text: Text, decoder: RecordDecoder
-    ) -> list[Struct] | None:
+    def _decode_all(self, lines: Sequence[bytes]) -> list[Struct] | None:
         """Decode records that all have all columns, or return None if it is not proven."""
-        views: Iterable[Text] = lines.views() if isinstance(lines, TextLines) else lines
+        decode, required = self._decoder.decode_complete, len(self._columns)
+        views: Iterable[bytes | memoryview] = lines
+        if isinstance(lines, TextLines):
+            text, views = lines.text[: lines.size_bytes], lines.views()
+        else:
+            text = b"\n".join(lines)
         try:
-            if self._values or self._has_unchecked or self._has_nested:
-                records = list(map(decoder.decode_complete, views))
-            else:
-                records = []
-                deque(map(decoder.decode_complete, views), maxlen=0)
+            if self._has_nested:
+                records = list(map(decode, views))
+                return records if keeps_all_keys(records, text) else None
+            # Without columns to build, the records need not be kept.
+            records = list(deque(map(decode, views), None if self._decoder.built else 0))
         except _DECODE_ERRORS:
             return None
-        if self._has_nested and not self._values and b"\\u0022" in bytes(text):
-            return None  # encoding writes \u0022 as \", which changes the number of key quotes
-        keys = decoder.required_count * len(lines) + self._count_nested_keys(records, decoder)
-        return records if count_key_quotes(text) == keys else None
+        required -= len(self._decoder.optional)
+        return records if count_key_quotes(text) == required * len(lines) else None
 
-    def _count_nested_keys(self, records: Sequence[Struct], decoder: RecordDecoder) -> int:
-        get_nested = decoder.field_getter(JSON_TYPES) if self._has_nested else None
-        if get_nested is None:
-            return 0
-        values = list(map(get_nested, records))
-        if not self._values:
-            return count_key_quotes(msgspec.json.encode(values))
-        # Nested values are still text here; `decode_columns` checks them for duplicate keys.
-        if isinstance(values[0], tuple):
-            values = [value for several in values for value in several]
-        return count_key_quotes(b",".join(values))
-
-    def _decode_each(
-        self, result: _ChunkResult, start: int, decoder: RecordDecoder
-    ) -> tuple[_Segment, int]:
+    def _decode_each(self, result: _ChunkResult, start: int) -> tuple[_Segment, int]:
         """Decode record by record, up to the first one that widens the profile, inclusive."""
         segment = _Segment([], [], sparse=True)
         decoded_rows: list[int] = []
         stop = start
         for stop, line in enumerate(result.chunk.lines[start:], start=start + 1):
             try:
-                segment.records.append(decoder.decode(line))
+                segment.records.append(self._decoder.decode(line))
             except _DECODE_ERRORS:
-                self._validate_record(result, segment, stop - 1, decoder)
+                self._validate_record(result, segment, stop - 1)
                 if self._is_outdated():
                     break
             else:
@@ -366,29 +241,23 @@ class SegmentReader:
         absent = [astuple(record).count(UNSET) for record in records if record is not None]
         incomplete = sum(count > len(_OPTIONAL) for count in absent)
         self._sparse = incomplete * _SPARSE_RATIO > len(records)
-        if not self._has_nested:
-            keys = len(self._columns) * len(records) - sum(absent)
-            if count_key_quotes(b"\n".join(lines)) == keys:
-                return
+        if keeps_all_keys(records, b"\n".join(lines)):
+            return
         duplicates: set[int] = set()
         for row, record, line in zip(rows, records, lines, strict=True):
-            encoded = msgspec.json.encode(record)
-            if b"\\u0022" not in line and count_key_quotes(encoded) == count_key_quotes(line):
-                continue
-            try:
-                split_record(line)
-            except BadRecordError as error:
-                result.bad[segment.positions[row]] = str(error)
-                duplicates.add(row)
+            if not keeps_all_keys(record, line):
+                try:
+                    split_record(line)
+                except BadRecordError as error:
+                    result.bad[segment.positions[row]] = str(error)
+                    duplicates.add(row)
         segment.drop(duplicates)
 
-    def _validate_record(
-        self, result: _ChunkResult, segment: _Segment, at: int, decoder: RecordDecoder
-    ) -> None:
+    def _validate_record(self, result: _ChunkResult, segment: _Segment, at: int) -> None:
         """Examine a record, and append it to the segment if it is valid."""
-        line = result.chunk.lines[at]
+        line, place = result.chunk.lines[at], result.chunk.line_numbers[at]
         try:
-            valid = self._validator.validate(line, decoder, place=result.chunk.line_numbers[at])
+            valid = self._validator.validate(line, self._decoder, place=place)
         except BadRecordError as error:
             result.bad[at] = str(error)
             return
@@ -400,61 +269,40 @@ class SegmentReader:
         if valid.nonfinite:
             segment.nonfinite[at] = valid.nonfinite
 
-    def _build_columns(
-        self, segment: _Segment, result: _ChunkResult, decoder: RecordDecoder
-    ) -> None:
+    def _build_columns(self, segment: _Segment, result: _ChunkResult) -> None:
         """Build the columns, and examine the records with values that the decoder did not check."""
-        columns = self._columns_of(segment, decoder)
-        if columns.invalid:
-            self._validate_rows(columns.invalid, segment, result, decoder)
+        arrays, invalid = self._columns_of(segment)
+        if invalid:
+            self._validate_rows(invalid, segment, result)
             if self._profile.fits:
-                columns = self._columns_of(segment, decoder)
-                self._reject(columns.invalid, segment, result)
-                if columns.invalid:
-                    columns = self._columns_of(segment, decoder)
-        if self._profile.fits and segment.positions and columns.arrays:
-            result.arrays.append(_restore_nonfinite(columns.arrays, segment, decoder))
+                arrays, invalid = self._columns_of(segment)
+                if invalid:
+                    # `RecordValidator` accepted these, the columns do not: null would lose a value.
+                    for row in invalid:
+                        result.bad[segment.positions[row]] = _UNFIT
+                    segment.drop(invalid)
+                    arrays, _ = self._columns_of(segment)
+        if self._values and self._profile.fits and segment.positions:
+            result.arrays.append(_restore_nonfinite(arrays, segment, self._decoder))
 
-    def _validate_rows(
-        self, rows: set[int], segment: _Segment, result: _ChunkResult, decoder: RecordDecoder
-    ) -> None:
-        examined = _Segment([], [], sparse=True, nonfinite=segment.nonfinite)
-        for row, (at, record) in enumerate(zip(segment.positions, segment.records, strict=True)):
+    def _validate_rows(self, rows: set[int], segment: _Segment, result: _ChunkResult) -> None:
+        before = list(enumerate(zip(segment.positions, segment.records, strict=True)))
+        segment.positions, segment.records, segment.sparse = [], [], True
+        for row, (at, record) in before:
             if row in rows:
-                self._validate_record(result, examined, at, decoder)
+                self._validate_record(result, segment, at)
             else:
-                examined.positions.append(at)
-                examined.records.append(record)
-        segment.positions, segment.records, segment.sparse = (
-            examined.positions,
-            examined.records,
-            True,
-        )
+                segment.positions.append(at)
+                segment.records.append(record)
 
-    def _columns_of(self, segment: _Segment, decoder: RecordDecoder) -> DecodedColumns:
-        """Build or check columns; `invalid` are rows of the segment."""
+    def _columns_of(self, segment: _Segment) -> tuple[list[pa.Array], set[int]]:
+        """Build the columns of the records that the known schema holds, and find invalid rows."""
         rows = [row for row, record in enumerate(segment.records) if record is not None]
         records = [record for record in segment.records if record is not None]
         if not records:
-            return DecodedColumns()
-        if self._values:
-            columns = decode_columns(records, decoder, sparse=segment.sparse)
-        else:
-            columns = check_columns(records, decoder)
-        columns.invalid = {rows[position] for position in columns.invalid}
-        return columns
-
-    def _reject(self, rows: set[int], segment: _Segment, result: _ChunkResult) -> None:
-        # `RecordValidator` accepted these, the columns do not. Writing null would lose the value.
-        for row in rows:
-            result.bad[segment.positions[row]] = "has a value that its column cannot hold"
-        segment.drop(rows)
-
-
-def _text_of(lines: Sequence[bytes]) -> Text:
-    if isinstance(lines, TextLines):
-        return memoryview(lines.text)[: lines.size_bytes]
-    return b"\n".join(lines)
+            return [], set()
+        arrays, invalid = self._decoder.build_columns(records, sparse=segment.sparse)
+        return arrays, {rows[position] for position in invalid}
 
 
 def _restore_nonfinite(
@@ -473,54 +321,219 @@ def _restore_nonfinite(
     return arrays
 
 
-class JsonValidator:
-    """Validates chunks of JSON records against the schema of the profile.
+ByteArray = npt.NDArray[np.uint8]
+Offsets = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
-    With `values`, the good records become a table of the schema's columns, in which objects, arrays
-    and mixed values are JSON text. Without, they remain the lines that they were.
+_QUOTE, _COLON, _COMMA, _OPEN, _CLOSE, _BLANK = b'":,{} '
+_SLICE_BYTES = 96 * 2**10  # the arrays of one slice stay in the processor's cache
+_WORD_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class FlatLayout:
+    """The byte ranges of the values of a block, as arrays of shape (lines, keys).
+
+    `keys` are the keys in order, as they are written. Where `is_string`, the value is a JSON string
+    without escapes, and `starts` and `stops` exclude its quotes. Every other value is any text
+    without quotes, whether it is valid JSON or not.
     """
 
-    def __init__(self, profile: SchemaProfile, stream: Stream, *, values: bool) -> None:
-        self._profile = profile
-        self._values = values
-        self._segments = SegmentReader(profile, stream, values=values)
+    keys: Sequence[bytes]
+    starts: Offsets
+    stops: Offsets
+    is_string: Mask
 
-    def validate(self, chunk: JsonRecords) -> Chunk:
-        """Move bad records to `bad`, and widen the profile by the values of the others."""
-        result = _ChunkResult(chunk)
-        start = 0
-        while start < len(chunk.lines):
-            start = self._segments.read(result, start)
-        places, numbers = result.of_good(chunk.line_numbers), result.of_good(chunk.record_numbers)
-        bad = (
-            MalformedRecord(line=chunk.line_numbers[at], reason=reason, raw=chunk.lines[at])
-            for at, reason in sorted(result.bad.items())
-        )
-        counts: dict[str, Any] = {
-            "bad": (*chunk.bad, *bad),
-            "filtered": chunk.filtered,
-            "rescued": chunk.rescued + result.rescued,
-        }
-        if self._values and self._profile.fits:
-            batch = self._record_batch(result)
-            types = {column.name: column.type for column in self._profile.columns.values()}
-            nested = frozenset(n for n in batch.schema.names if types[n] in JSON_TYPES)
-            return Table(
-                batch=batch, line_numbers=places, record_numbers=numbers, json=nested, **counts
-            )
-        return JsonRecords(
-            lines=result.lines(), line_numbers=places, record_numbers=numbers, **counts
-        )
 
-    def _record_batch(self, result: _ChunkResult) -> pa.RecordBatch:
-        count = len(result.good)
-        arrays = {}
-        columns = self._profile.columns.values() if count and result.arrays else ()
-        for index, column in enumerate(columns):
-            pieces = [piece[index] for piece in result.arrays]
-            array = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
-            if column.name not in _OPTIONAL or array.null_count < len(array):
-                arrays[column.name] = array
-        if not arrays:  # records without a column still count as rows
-            return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
-        return pa.RecordBatch.from_pydict(arrays)
+def find_layout(lines: TextLines) -> FlatLayout | None:
+    """Find the values of all lines, or return None if the lines might be read in another way.
+
+    The layout is unique only without escapes, strings in nested values, keys that differ, blanks
+    other than one after each colon or each comma, and bytes that a JSON string must not contain.
+    UTF-8 is not checked.
+    """
+    size_bytes, count = lines.size_bytes, len(lines)
+    if lines.text.find(b"\\", 0, size_bytes) >= 0:
+        return None
+    data = np.frombuffer(lines.text, np.uint8, size_bytes)
+    quotes, controls = _find_quotes(data)
+    if controls != count or len(quotes) % 2:
+        return None
+    # Without escapes, every second quote opens a string and the next one closes it.
+    opening, closing = quotes[0::2], quotes[1::2]
+    keys_at = np.flatnonzero(data[closing + 1] == _COLON)
+    if not len(keys_at) or len(keys_at) % count:
+        return None
+    # Strings from each key up to the next one: the key itself, and its value if that is a string.
+    strings = np.diff(keys_at, append=len(closing))
+    first, last = opening[keys_at].reshape(count, -1), closing[keys_at].reshape(count, -1)
+    blank_after_colon = _count_uniform_blanks(data, last + 2)
+    blank_after_comma = _count_uniform_blanks(data, first[:, 1:] - 1)
+    if blank_after_colon is None or blank_after_comma is None:
+        return None
+    starts = last + 2 + blank_after_colon
+    stops = np.column_stack([first[:, 1:] - 1 - blank_after_comma, lines.ends - 2])
+    is_string = (strings == 2).reshape(count, -1)
+    if not (
+        int(strings.max()) <= 2
+        and _have_separators(data, lines, first, stops)
+        and _have_matching_quotes(data, starts, stops, is_string)
+        and _have_equal_keys(lines.text, first, last)
+    ):
+        return None
+    bounds = zip(first[0].tolist(), last[0].tolist(), strict=True)
+    keys = [lines.text[start + 1 : stop] for start, stop in bounds]
+    return FlatLayout(keys, starts + is_string, stops - is_string, is_string)
+
+
+def _find_quotes(data: ByteArray) -> tuple[Offsets, int]:
+    """Return the offsets of all quotes, and the number of control characters."""
+    quotes = []
+    controls = 0
+    for start in range(0, len(data), _SLICE_BYTES):
+        part = data[start : start + _SLICE_BYTES]
+        quotes.append(np.flatnonzero(part == _QUOTE) + start)
+        controls += int(np.count_nonzero(part < _BLANK))
+    return np.concatenate(quotes), controls
+
+
+def _count_uniform_blanks(data: ByteArray, offsets: Offsets) -> int | None:
+    """Return 1 if there is a blank at every offset, 0 if at none, and None otherwise."""
+    count = int(np.count_nonzero(data[offsets] == _BLANK))
+    return int(count > 0) if count in (0, offsets.size) else None
+
+
+def _have_separators(data: ByteArray, lines: TextLines, first: Offsets, stops: Offsets) -> bool:
+    """Return whether each key follows the opening brace of its line or a comma."""
+    begins = np.append(0, lines.ends[:-1])
+    return bool(
+        (first[:, 0] == begins + 1).all()
+        and (data[begins] == _OPEN).all()
+        and (data[stops[:, -1]] == _CLOSE).all()
+        and (data[stops[:, :-1]] == _COMMA).all()
+    )
+
+
+def _have_matching_quotes(
+    data: ByteArray, starts: Offsets, stops: Offsets, is_string: Mask
+) -> bool:
+    """Return whether no value is empty, and exactly the strings start and end with a quote."""
+    return bool(
+        (stops > starts + is_string).all()
+        and ((data[starts] == _QUOTE) == is_string).all()
+        and ((data[stops - 1] == _QUOTE) == is_string).all()
+    )
+
+
+def _have_equal_keys(text: bytes, first: Offsets, last: Offsets) -> bool:
+    """Return whether all lines have the keys of the first one, comparing 8 bytes at a time."""
+    lengths = last - first
+    if not (lengths == lengths[0]).all():
+        return False
+    if int(last[-1, -1]) + _WORD_BYTES > len(text):
+        text += bytes(_WORD_BYTES)
+    # words[i] is the 64-bit integer at byte i. A shift drops the bytes after the end of a key.
+    words = np.ndarray(len(text) - _WORD_BYTES + 1, "<u8", text, strides=(1,))
+    remaining = lengths[0]
+    while len(remaining):
+        surplus = np.maximum(_WORD_BYTES - remaining, 0).astype(np.uint64)
+        parts = words[first] << surplus * np.uint64(8)
+        if not (parts == parts[0]).all():
+            return False
+        longer = remaining > _WORD_BYTES
+        first, remaining = first[:, longer] + _WORD_BYTES, remaining[longer] - _WORD_BYTES
+    return True
+
+
+_STRING_TYPES = TYPED_TEXT_TYPES | {ColumnType.STRING}
+
+
+class FlatReader:
+    """Reads blocks of layout lines as Arrow arrays, one per column.
+
+    `optional` columns may be absent, but then from every line. Only `wide` integer columns may hold
+    values beyond 2^53.
+    """
+
+    def __init__(
+        self, columns: Sequence[Column], optional: frozenset[str], wide: frozenset[str]
+    ) -> None:
+        self._columns = columns
+        self._optional = optional
+        self._columns_by_type: dict[tuple[Column, bool], list[str]] = defaultdict(list)
+        for column in columns:
+            self._columns_by_type[replace(column, name=""), column.name in wide].append(column.name)
+        self._is_supported = JSON_TYPES.isdisjoint(column.type for column in columns)
+
+    def read(self, lines: TextLines) -> list[pa.Array] | None:
+        """Return an array per column, or None unless it is proven that every line fits.
+
+        A single line with a missing or an additional key, or with a value that its column may not
+        hold, leaves the whole block to the decoder.
+        """
+        if not self._is_supported or lines.size_bytes > MAX_TEXT_BYTES:
+            return None
+        layout = find_layout(lines)
+        if layout is None:
+            return None
+        try:
+            if not lines.text.isascii():
+                str(memoryview(lines.text)[: lines.size_bytes], "utf-8")
+        except UnicodeDecodeError:
+            return None
+        positions = {str(key, "utf-8"): at for at, key in enumerate(layout.keys)}
+        names = {column.name for column in self._columns}
+        has_duplicates = len(positions) < len(layout.keys)
+        if has_duplicates or not names - self._optional <= positions.keys() <= names:
+            return None
+        arrays: dict[str, pa.Array] = {}
+        # Columns of one type are parsed in one call, because each call has a fixed cost.
+        for (column, is_wide), group in self._columns_by_type.items():
+            present = sorted(positions.keys() & group, key=positions.__getitem__)
+            if not present:
+                continue
+            values = _parse_columns(lines, layout, [positions[name] for name in present], column)
+            is_integer = column.type is ColumnType.INTEGER
+            if values is None or (is_integer and not is_wide and has_wide_integer(values)):
+                return None
+            for i, name in enumerate(present):
+                arrays[name] = values.slice(i * len(lines), len(lines))
+        for column in self._columns:
+            if column.name not in positions:
+                arrays[column.name] = pa.nulls(len(lines), arrow_type_of(column))
+        return [arrays[column.name] for column in self._columns]
+
+
+def _parse_columns(
+    lines: TextLines, layout: FlatLayout, positions: list[int], column: Column
+) -> pa.Array | None:
+    """Return the values of several columns of one type, one column after the other."""
+    texts = _slice_texts(lines, layout, positions, want_strings=column.type in _STRING_TYPES)
+    if texts is None or column.type is ColumnType.STRING:
+        return texts
+    values, invalid = parse_texts(texts, column)
+    return None if invalid else values
+
+
+def _slice_texts(
+    lines: TextLines, layout: FlatLayout, positions: list[int], *, want_strings: bool
+) -> pa.StringArray | None:
+    """Return the texts of several columns, or None unless all are strings or none is.
+
+    `positions` are ascending: Arrow requires the end of the last text to be after the first one.
+    """
+    is_string = layout.is_string[:, positions].T.ravel()
+    starts, stops = (at[:, positions].T.ravel() for at in (layout.starts, layout.stops))
+    texts = slice_strings(lines.text, starts, stops, numbers=not want_strings)
+    if want_strings:
+        is_null = ~is_string
+    elif is_string.any():
+        return None
+    else:
+        is_null = np.frombuffer(lines.text, np.uint8)[starts] == ord("n")
+    if not is_null.any():
+        return texts
+    mask = pa.array(is_null)
+    if not pc.all(pc.equal(texts.filter(mask), "null")).as_py():
+        return None
+    return pc.if_else(mask, None, texts)

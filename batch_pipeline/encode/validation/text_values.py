@@ -8,12 +8,10 @@ form of its double has the same digits, so all parsers here return the rows that
 import base64
 import binascii
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation, localcontext
 from typing import assert_never
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -22,11 +20,10 @@ import pyarrow.compute as pc
 from batch_pipeline.encode.arrow_types import arrow_type_of, exact_cast
 from batch_pipeline.model.schema import MAX_PRECISION, Column, ColumnType
 
+MAX_TEXT_BYTES = 2**31 - 1  # of an Arrow string array, whose offsets have 32 bits
 MAX_EXACT_INTEGER = 2**53  # a double represents every integer up to this one
-_SAFE_LENGTH = 15  # every number of so many characters without an exponent is its double
 _MAX_EXACT_LENGTH = 18  # one more than an integer of at most 2^53 has, sign included
-_NUMBER_FIRST_BYTES = frozenset(b"-0123456789")
-_number_decoder = msgspec.json.Decoder(list[int | float | None])
+Offsets = npt.NDArray[np.int64]
 
 
 def narrowest_decimal(name: str, text: str) -> Column:
@@ -58,63 +55,28 @@ def is_exact_double(text: str) -> bool:
         return False
 
 
-def parse_json_doubles(texts: Sequence[bytes]) -> tuple[pa.DoubleArray, list[int]]:
-    """Parse JSON numbers and nulls as doubles.
+def slice_strings(
+    text: bytes, starts: Offsets, stops: Offsets, *, numbers: bool = False
+) -> pa.StringArray:
+    """Return the strings at ascending, non-empty byte ranges of a text, which they share.
 
-    All texts are decoded and encoded again in one call each: a text that comes back unchanged is
-    exact, so only the others are compared as decimals.
-
-    Returns:
-        The doubles, null where rejected, and the positions of values that are not a number or that
-        a double does not represent exactly.
+    With `numbers`, `-0` loses its sign: it is an integer, whereas `-0.0` is a double with a sign.
     """
-    joined = b"[" + b",".join(texts) + b"]"
-    try:
-        values = _number_decoder.decode(joined)
-    except msgspec.ValidationError:  # a text is not a number, or is out of range
-        return _parse_doubles_singly(texts)
-    written = msgspec.json.encode(values)
-    invalid = [] if written == joined else _find_inexact(texts, written[1:-1].split(b","))
-    if int in set(map(type, values)):
-        invalid += [
-            position
-            for position, value in enumerate(values)
-            if type(value) is int and abs(value) > MAX_EXACT_INTEGER
-        ]
-    if invalid:
-        for position in invalid:
-            values[position] = None
-    return pa.array(values, pa.float64()), sorted(set(invalid))
+    if len(text) > MAX_TEXT_BYTES:
+        raise pa.ArrowCapacityError
+    if numbers:
+        data = np.frombuffer(text, np.uint8)
+        second = data[np.minimum(starts + 1, len(data) - 1)]
+        starts = starts + ((stops - starts == 2) & (data[starts] == _MINUS) & (second == _ZERO))
+    # Every second string is a wanted one, the others are the bytes between two of them.
+    bounds = np.empty(2 * len(starts), np.int32)
+    bounds[0::2], bounds[1::2] = starts, stops
+    buffers = pa.py_buffer(bounds), pa.py_buffer(text)
+    between = pa.StringArray.from_buffers(max(len(bounds) - 1, 0), *buffers)
+    return between.take(pa.array(np.arange(0, len(bounds), 2)))
 
 
-def _parse_doubles_singly(texts: Sequence[bytes]) -> tuple[pa.DoubleArray, list[int]]:
-    values: list[float | None] = []
-    invalid: list[int] = []
-    for position, text in enumerate(texts):
-        is_number = text[0] in _NUMBER_FIRST_BYTES and _is_exact_number(str(text, "ascii"))
-        values.append(float(text) if is_number else None)
-        if not is_number and text != b"null":
-            invalid.append(position)
-    return pa.array(values, pa.float64()), invalid
-
-
-def _is_exact_number(text: str) -> bool:
-    if text.lstrip("-").isdigit() and len(text) > _SAFE_LENGTH:
-        return len(text) < _MAX_EXACT_LENGTH and abs(int(text)) <= MAX_EXACT_INTEGER
-    return is_exact_double(text)
-
-
-def _find_inexact(texts: Sequence[bytes], written: Sequence[bytes]) -> list[int]:
-    return [
-        position
-        for position, (text, again) in enumerate(zip(texts, written, strict=True))
-        if text != again
-        and (len(text) > _SAFE_LENGTH or b"e" in text or b"E" in text)
-        and not is_exact_double(str(text, "ascii"))
-    ]
-
-
-EXACT_DIGITS = 15  # a double represents every decimal number of so many digits
+_EXACT_DIGITS = 15  # a double represents every decimal number of so many digits
 MAX_INTEGER_DIGITS = 19  # of a 64-bit integer; the cast rejects those of 19 digits that overflow
 _MINUS, _POINT, _ZERO, _NINE = b"-.09"
 
@@ -165,7 +127,7 @@ class NumberSyntax:
         counts = np.bincount(cells, minlength=len(length))
         second = data[np.minimum(digits_start + 1, self._last)]
         zero_first = (data[np.minimum(digits_start, self._last)] == _ZERO) & (length > 1)
-        short: Mask = (length > 0) & (counts <= 1) & (length - counts - zero_first <= EXACT_DIGITS)
+        short: Mask = (length > 0) & (counts <= 1) & (length - counts - zero_first <= _EXACT_DIGITS)
         short &= ~zero_first | (second == _POINT)
         short[cells[(points == digits_start[cells]) | (points == self._ends[cells] - 1)]] = False
         other = self._other_bytes(_POINT)
@@ -221,8 +183,14 @@ def parse_text_doubles(cells: pa.StringArray) -> ParsedDoubles | None:
     rest = cells.take(pa.array(positions))
     if not pc.all(pc.match_substring_regex(rest, NUMBER_PATTERN)).as_py():
         return None
-    _, inexact = parse_json_doubles(rest.cast(pa.binary()).to_pylist())
-    return ParsedDoubles(values, positions[np.array(inexact, np.int64)])
+    inexact = [not _is_exact_number(text) for text in rest.to_pylist()]
+    return ParsedDoubles(values, positions[np.array(inexact, np.bool_)])
+
+
+def _is_exact_number(text: str) -> bool:
+    if text.lstrip("-").isdigit():
+        return len(text) < _MAX_EXACT_LENGTH and abs(int(text)) <= MAX_EXACT_INTEGER
+    return is_exact_double(text)
 
 
 def _round_trips(
@@ -280,6 +248,8 @@ def parse_texts(texts: pa.StringArray, column: Column) -> tuple[pa.Array, list[i
     if texts.null_count == len(texts):
         return pa.nulls(len(texts), arrow_type_of(column)), []
     try:
+        if column.type is ColumnType.NUMBER:
+            return _parse_doubles(texts)
         return _parse_all(texts, column), []
     except pa.ArrowInvalid:
         if len(texts) == 1:
@@ -296,34 +266,22 @@ def _parse_all(texts: pa.StringArray, column: Column) -> pa.Array:
     match column.type:
         case ColumnType.STRING | ColumnType.ANY | ColumnType.OBJECT | ColumnType.ARRAY:
             return texts
-        case ColumnType.UNKNOWN:
-            raise pa.ArrowInvalid
-        case ColumnType.BOOLEAN | ColumnType.BINARY:
-            return (
-                _parse_booleans(texts)
-                if column.type is ColumnType.BOOLEAN
-                else _parse_binaries(texts)
-            )
-        case ColumnType.INTEGER | ColumnType.DECIMAL | ColumnType.NUMBER:
-            return _parse_numbers(texts, column)
+        case ColumnType.BOOLEAN:
+            _require_all(pc.is_in(texts, pa.array(["true", "false"]), skip_nulls=True), texts)
+            return pc.equal(texts, "true")
+        case ColumnType.BINARY:
+            return pa.array([_parse_base64(text) for text in texts.to_pylist()], pa.binary())
+        case ColumnType.INTEGER | ColumnType.DECIMAL:
+            return _parse_exact_numbers(texts, column)
         case ColumnType.DATE | ColumnType.TIME | ColumnType.TIMESTAMP | ColumnType.LOCAL_TIMESTAMP:
             return _parse_times(texts, column)
+        case ColumnType.UNKNOWN | ColumnType.NUMBER:  # `_parse_doubles` parses numbers
+            raise pa.ArrowInvalid
         case _:
             assert_never(column.type)
 
 
-def _parse_booleans(texts: pa.StringArray) -> pa.BooleanArray:
-    _require_all(pc.is_in(texts, pa.array(["true", "false"]), skip_nulls=True), texts)
-    return pc.equal(texts, "true")
-
-
-def _parse_binaries(texts: pa.StringArray) -> pa.BinaryArray:
-    return pa.array([_parse_base64(text) for text in texts.to_pylist()], pa.binary())
-
-
-def _parse_numbers(texts: pa.StringArray, column: Column) -> pa.Array:
-    if column.type is ColumnType.NUMBER:
-        return _parse_doubles(texts)
+def _parse_exact_numbers(texts: pa.StringArray, column: Column) -> pa.Array:
     if not NumberSyntax(texts).all_integers():
         if column.type is ColumnType.INTEGER:
             raise pa.ArrowInvalid
@@ -362,11 +320,16 @@ def _require_all(fitting: pa.BooleanArray, texts: pa.StringArray) -> None:
         raise pa.ArrowInvalid
 
 
-def _parse_doubles(texts: pa.StringArray) -> pa.DoubleArray:
+def _parse_doubles(texts: pa.StringArray) -> tuple[pa.DoubleArray, list[int]]:
     doubles = parse_text_doubles(texts)
-    if doubles is None or len(doubles.inexact):
+    if doubles is None:
         raise pa.ArrowInvalid
-    return doubles.values
+    values, inexact = doubles.values, doubles.inexact
+    if len(inexact):
+        mask = np.zeros(len(values), np.bool_)
+        mask[inexact] = True
+        values = pc.if_else(pa.array(mask), None, values)
+    return values, inexact.tolist()
 
 
 def _parse_base64(text: str | None) -> bytes | None:

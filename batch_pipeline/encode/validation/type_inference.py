@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batch_pipeline.encode.validation.json_syntax import json_type
 from batch_pipeline.encode.validation.text_values import (
     MAX_EXACT_INTEGER,
     NUMBER_PATTERN,
@@ -25,6 +24,14 @@ from batch_pipeline.encode.validation.text_values import (
 from batch_pipeline.model.item import Item
 from batch_pipeline.model.schema import Column, ColumnType, Misfit, RecordSchema, joined, needed
 
+_TYPES_BY_FIRST_BYTE = {
+    b'"': ColumnType.STRING,
+    b"{": ColumnType.OBJECT,
+    b"[": ColumnType.ARRAY,
+    b"t": ColumnType.BOOLEAN,
+    b"f": ColumnType.BOOLEAN,
+    b"n": ColumnType.UNKNOWN,
+}
 _MAX_INTEGER_LENGTH = 20  # characters of a 64-bit integer, sign included
 _SAFE_INTEGER_DIGITS = 18  # every integer of so many digits fits 64 bits
 
@@ -38,6 +45,11 @@ class InferredType:
 
     column: Column
     wide: bool = False
+
+
+def json_type(text: bytes) -> ColumnType | None:
+    """Return the type of a JSON value by its first byte: `unknown` for null, None for a number."""
+    return _TYPES_BY_FIRST_BYTE.get(text[:1])
 
 
 def infer_json_type(name: str, text: bytes, known: Column | None, *, exact: bool) -> InferredType:

@@ -39,7 +39,6 @@ HIDING = {
 
 @pytest.mark.parametrize("name", HIDING)
 def test_hidden_value_is_in_nothing_that_a_mapping_gives(name: str) -> None:
-    """Expect the value in no record, no reason and no raw text, of good and bad records."""
     how = HIDING[name]
     lines = [
         f'{{"id":1,"email":"{ADA_MAIL}","name":"Ada","tags":[]}}',
@@ -89,7 +88,6 @@ ENCODINGS = [
 def test_hidden_value_is_in_no_byte_of_what_a_task_writes_and_reports(
     tmp_path: Path, encoding: Encoding, source: str, how: RecordMapping
 ) -> None:
-    """Expect the value neither in part files, nor in the quarantine, nor in the report."""
     task = TaskFixture(tmp_path)
     task.stream = replace(
         task.stream,

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from batch_pipeline.encode.chunks import JsonRecords, MalformedRecord
-from batch_pipeline.encode.mapping.mapper import Mapper
+from batch_pipeline.encode.mapping import Mapper
 from batch_pipeline.model.record_rules import RecordMapping
 from batch_pipeline_tests.encode.mapping.mapping_factories import (
     ADA_MAIL,
@@ -19,7 +19,6 @@ from batch_pipeline_tests.factories import stream
 
 
 def test_mapper_of_a_stream_without_mapping_is_none() -> None:
-    """Expect no mapper, so that records are passed on as they are."""
     assert Mapper.of(stream()) is None
     assert Mapper.of(stream(mapping=RecordMapping(stream_maps={"other": {"a": None}}))) is None
 
@@ -36,7 +35,6 @@ def test_selection_does_not_load_the_singer_sdk() -> None:
 
 
 def test_values_that_no_expression_reads_keep_their_text() -> None:
-    """Expect every byte of the other values, in numbers, escapes and blanks inside of them."""
     kept = (
         b'"a":1.10,"b":1e+2,"c":"\\u00e9\\/","d":[1, 2 ],"e":-0,"f":123456789012345678901234567890'
     )
@@ -47,12 +45,10 @@ def test_values_that_no_expression_reads_keep_their_text() -> None:
 
 
 def test_renamed_value_keeps_its_text() -> None:
-    """Expect `1.10` under its new name, and not `1.1`."""
     assert mapped(mapping(b="a", a=None), b'{"a":1.10}').lines == [b'{"b":1.10}']
 
 
 def test_filtered_and_bad_records_leave_places_and_numbers_of_the_others() -> None:
-    """Expect line and number of each record that goes on, and the counts of the others."""
     how = mapping(__filter__="int(a) > 1")
     chunk = mapped(how, b'{"a":"1"}', b'{"a":"2"}', b'{"a":"x"}', b'{"a":3}')
     assert (chunk.lines, list(chunk.line_numbers), list(chunk.record_numbers)) == (
@@ -75,7 +71,6 @@ def test_filtered_and_bad_records_leave_places_and_numbers_of_the_others() -> No
     ],
 )
 def test_line_that_is_no_record_is_set_aside(line: bytes, reason: str) -> None:
-    """Expect the reason, and the text as no value is hidden."""
     chunk = mapped(mapping(__filter__="a"), line)
     assert chunk.bad == (MalformedRecord(line=11, reason=reason, raw=line),)
 
@@ -91,7 +86,6 @@ def test_line_that_is_no_record_is_set_aside(line: bytes, reason: str) -> None:
 def test_value_that_cannot_be_read_matters_only_where_it_is_needed(
     value: bytes, reason: str
 ) -> None:
-    """Expect the record to be set aside by an expression or flattening that reads the value."""
     line = b'{"a":[' + value + b'],"b":1}'
     assert mapped(mapping(c="b"), line).lines == [line[:-1] + b',"c":1}']
     flat = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
@@ -100,7 +94,6 @@ def test_value_that_cannot_be_read_matters_only_where_it_is_needed(
 
 
 def test_record_that_fails_when_values_are_hidden_is_set_aside_without_its_text() -> None:
-    """Expect neither the text nor an exception's text that repeats a value of the record."""
     how = mapping(email=None, number="int(email)")
     line = b'{"email":"' + ADA_MAIL.encode() + b'"}'
     reason = f'stream map of "number": ValueError; {WITHHELD}'
@@ -108,13 +101,11 @@ def test_record_that_fails_when_values_are_hidden_is_set_aside_without_its_text(
 
 
 def test_reason_when_values_are_hidden_still_names_what_is_missing() -> None:
-    """Expect the name that the expression uses, which is no value."""
     (bad,) = mapped(mapping(email="md5(mail)"), b'{"email":"x"}').bad
     assert "NameNotDefined: 'mail' is not defined" in bad.reason
 
 
 def test_records_that_the_reader_set_aside_lose_their_text_when_values_are_hidden() -> None:
-    """Expect the reader's reason with a note, and no text."""
     read = (MalformedRecord(line=3, reason="has a cell too many", raw=ADA_MAIL.encode()),)
     given = JsonRecords(lines=[], line_numbers=[], record_numbers=[], bad=read)
     assert mapper(mapping(("!email",))).mapped(given).bad == (
@@ -124,7 +115,6 @@ def test_records_that_the_reader_set_aside_lose_their_text_when_values_are_hidde
 
 
 def test_selection_inside_of_an_object_keeps_only_what_is_selected() -> None:
-    """Expect the object with the selected properties, and nothing of other objects."""
     line = b'{"id":1,"a":{"x":1,"y":{"z":2}},"b":{"x":3},"c":null,"d":[{"x":1}]}'
     assert mapped(mapping(("id", "a.y", "c.x")), line).lines == [
         b'{"id":1,"a":{"y":{"z":2}},"c":null}'
@@ -135,7 +125,6 @@ def test_selection_inside_of_an_object_keeps_only_what_is_selected() -> None:
 
 
 def test_selection_of_some_properties_keeps_the_keys() -> None:
-    """Expect the keys of the stream beside what is selected, as the Singer SDK has it."""
     made = Mapper.of(stream(mapping=mapping(("name",)), key_properties=("id",)))
     assert made is not None
     chunk = made.mapped(
@@ -146,7 +135,6 @@ def test_selection_of_some_properties_keeps_the_keys() -> None:
 
 
 def test_flattening_that_gives_a_name_twice_sets_the_record_aside() -> None:
-    """Expect no value to replace another one silently."""
     how = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
     chunk = mapped(how, b'{"a":{"b":1},"a__b":2}', b'{"a":{"b":1}}')
     assert chunk.lines == [b'{"a__b":1}']
@@ -174,13 +162,11 @@ def test_flattening_of_an_object_named_as_another_property_loses_no_value(
 
 
 def test_decimal_that_is_no_number_becomes_null() -> None:
-    """Expect JSON to stay valid whatever an expression gives."""
     (line,) = mapped(mapping(b="[a.from_float(float('nan'))]"), b'{"a":1.5}').lines
     assert line == b'{"a":1.5,"b":[null]}'
 
 
 def test_result_without_a_json_form_sets_the_record_aside() -> None:
-    """Expect no display text of Python, whose order of a set differs from run to run."""
     (bad,) = mapped(mapping(a="set(b)"), b'{"b":["x","y"]}').bad
     assert bad.reason.startswith('stream map of "a": NoJsonFormError: gives a set')
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batch_pipeline.encode.mapping.mapper import Mapper
+from batch_pipeline.encode.mapping import Mapper
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.record_rules import RecordMapping
 from batch_pipeline_tests.factories import stream
@@ -32,7 +32,6 @@ from batch_pipeline_tests.factories import stream
 def test_stream_maps_that_one_stream_cannot_have_are_refused(
     maps: dict[str, Any], key: str, words: str
 ) -> None:
-    """Expect the setting's name and what would be right."""
     with pytest.raises(InvalidValueError) as caught:
         Mapper.of(stream(mapping=RecordMapping(stream_maps=maps), key_properties=()))
     assert caught.value.name == key
@@ -41,7 +40,6 @@ def test_stream_maps_that_one_stream_cannot_have_are_refused(
 
 @pytest.mark.parametrize("select", [(), ("",), ("*", "!"), ("*", "!id")])
 def test_selection_that_cannot_be_meant_is_refused(select: tuple[str, ...]) -> None:
-    """Expect patterns, and none that takes a key of the stream away by name."""
     with pytest.raises(InvalidValueError) as caught:
         Mapper.of(stream(mapping=RecordMapping(select=select), key_properties=("id",)))
     assert caught.value.name == "select"

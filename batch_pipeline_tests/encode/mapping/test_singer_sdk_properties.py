@@ -145,7 +145,6 @@ rows = st.tuples(
 def test_any_filter_of_columns_keeps_what_the_singer_sdk_keeps(
     rows: list[tuple[str | None, int | None]], condition: str
 ) -> None:
-    """Expect text and integer columns to be compared at once as Python compares values."""
     lines = [msgspec.json.encode({"text": text, "number": number}) for text, number in rows]
     columns = [pa.array([text for text, _ in rows], pa.string())]
     columns.append(pa.array([number for _, number in rows], pa.int64()))

@@ -17,7 +17,6 @@ from batch_pipeline_tests.encode.mapping.mapping_factories import (
 
 
 def test_flattened_row_with_a_name_twice_is_set_aside() -> None:
-    """Expect the row with two values for one column, and only this; the others share it."""
     columns = {"a": pa.array(['{"b":1}', '{"c":2}', None, '{"b":4}'])}
     columns["a__b"] = pa.array([1, 2, 3, None])
     how = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
@@ -36,7 +35,6 @@ def test_flattened_row_with_a_nul_in_a_name_is_set_aside() -> None:
 
 
 def test_typed_columns_are_seen_as_their_json_values_and_stay_typed() -> None:
-    """Expect expressions to see ISO texts and exact decimals, and the columns to be untouched."""
     columns = {
         "id": pa.array([1, 2]),
         "at": pa.array(
@@ -68,7 +66,6 @@ def test_typed_columns_are_seen_as_their_json_values_and_stay_typed() -> None:
 
 
 def test_text_cells_stay_text_cells_under_a_new_name() -> None:
-    """Expect their types to be found out as if there were no map; a constant has its own."""
     columns = {"a": pa.array(["1", None]), "b": pa.array(["x", "y"])}
     how = mapping(c="a", a=None, d="'k'")
     result = mapped_table(how, table(columns, text=frozenset(columns)))
@@ -77,7 +74,6 @@ def test_text_cells_stay_text_cells_under_a_new_name() -> None:
 
 
 def test_rows_that_are_filtered_or_fail_leave_places_and_numbers_of_the_others() -> None:
-    """Expect a table of what is left, whose counts add up, and failures with their lines."""
     columns = {"a": pa.array(["1", "2", "x", "3", None])}
     how = mapping(__filter__="a != '1'", b="int(a)")
     result = mapped_table(how, table(columns, text=frozenset({"a"}), filtered=1))
@@ -87,7 +83,6 @@ def test_rows_that_are_filtered_or_fail_leave_places_and_numbers_of_the_others()
 
 
 def test_row_on_which_two_expressions_fail_tells_of_the_first() -> None:
-    """Expect one bad record with the reason that the Singer SDK would meet."""
     columns = {"a": pa.array(["x"]), "b": pa.array([1.5])}
     how = mapping(a="self", c="int(a)", d="float(a)")
     (bad,) = mapped_table(how, table(columns, text=frozenset({"a"}))).bad
@@ -103,7 +98,6 @@ def test_row_on_which_the_filter_fails_is_set_aside_with_its_cells_as_json() -> 
 
 
 def test_table_that_loses_all_columns_by_selection_keeps_its_records() -> None:
-    """Expect two records without columns, which are not silently gone."""
     columns = {"a": pa.array([1, 2])}
     result = mapped_table(mapping(("b",)), table(columns))
     assert (result.good, result.batch.num_columns, result.filtered) == (2, 0, 0)
@@ -148,7 +142,6 @@ def test_value_that_no_expression_reads_is_passed_on_whatever_it_is() -> None:
 def test_nan_that_an_expression_reads_obeys_the_rule(
     rule: OnNonfinite, good: list[str], bad: int
 ) -> None:
-    """Expect null, text, or the record set aside."""
     columns = {"a": pa.array([math.nan, None], pa.float64())}
     result = mapped_table(mapping(b="str(a)"), table(columns), on_nonfinite=rule)
     assert result.batch.column("b").to_pylist() == good
@@ -172,7 +165,6 @@ def test_nan_that_an_expression_reads_obeys_the_rule(
 def test_computed_column_has_the_type_that_all_its_values_have(
     expression: str, kind: pa.DataType, cells: list[Any]
 ) -> None:
-    """Expect JSON text only of mixed and nested values, and of integers beyond 64 bits."""
     columns = {"name": pa.array(["x", None]), "number": pa.array([1, 2])}
     result = mapped_table(mapping(a=expression), table(columns))
     assert result.batch.column("a").type == kind

@@ -4,11 +4,13 @@ import json
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batch_pipeline.encode.chunks import JsonRecords, Table
+from batch_pipeline.encode.validation.text_values import is_exact_double
 from batch_pipeline.model.record_rules import OnNonfinite, ReadLimits
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline_tests.encode.validation.validator_under_test import (
@@ -70,6 +72,8 @@ def test_json_validator_with_valid_lines_returns_them_unchanged() -> None:
         (b'{"s":"\\u0022:","a":1,"a":1}', 'has the key "a" twice'),
         (b'{"x":{"y":1,"y":2}}', 'has the key "y" twice'),
         (b'{"x":[{"y":"\\u0022:","z":1,"z":2}]}', 'has the key "z" twice'),
+        (rb'{"x":{"y":1,"y":"\"\u003a"}}', 'has the key "y" twice'),
+        (rb'{"x":{"y":1,"y":"\"\u0020"}}', 'has the key "y" twice'),
         (b'{"new":1,"new":1}', 'has the key "new" twice'),
         (
             b'{"new":1,"x\\u0000y":2}',
@@ -112,6 +116,7 @@ def test_json_validator_with_a_nul_in_a_key_adds_no_column(values: bool) -> None
         (b'{"a":1,"s":"x","a":2,"x":{"y":1}}', "a"),
         (b'{"a":1,"s":"x","x":{"y":1,"y":2}}', "y"),
         (b'{"a":1,"s":"x","x":[{"\\u0022:":1,"y":1,"y":2}]}', "y"),
+        (rb'{"a":1,"s":"x","x":{"y":1,"y":"\"\u003A"}}', "y"),
     ],
 )
 def test_json_validator_with_complete_records_finds_a_duplicate_key(
@@ -238,6 +243,42 @@ def test_json_validator_with_values_that_a_column_would_round_widens_it(
     subject.validate(*lines)
 
     assert subject.misfits() == needed
+
+
+json_numbers = (
+    st.floats(allow_nan=False, allow_infinity=False).map(repr)
+    | st.from_regex(r"-?(0|[1-9][0-9]{0,18})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?", fullmatch=True)
+    | st.integers(10**14, 10**17).map(lambda digits: f"0.{digits}")
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(json_numbers | st.just("null"), min_size=1, max_size=7))
+@example(["0.30000000000000004", "1.7976931348623157e308", "5e-324"])
+@example(["1234567890123456789.5"])
+@example(["123456789012345e-330", "null"])
+@example(["1.00000000000000001e5", "1e-0000000000000000000000000000000000000000330"])
+@example(["123456789012345678e0000000000000000000000000000000000000000000001"])
+@example(["-0", "-0.0", "0"])
+def test_json_validator_with_any_numbers_fits_doubles_only_if_each_is_exactly_its_double(
+    texts: list[str],
+) -> None:
+    subject = ValidatorUnderTest(schema(n="number"), values=True)
+
+    chunk = subject.validate(*(b'{"n":%b}' % text.encode() for text in texts))
+
+    numbers = [json.loads(text) for text in texts]
+    exact = [
+        abs(number) <= 2**53 if isinstance(number, int) else is_exact_double(text)
+        for number, text in zip(numbers, texts, strict=True)
+        if number is not None
+    ]
+    assert subject.profile.fits is all(exact)
+    if all(exact):
+        assert isinstance(chunk, Table)
+        (column,) = chunk.batch.columns or [pa.nulls(len(texts))]
+        doubles = [None if number is None else float(number) for number in numbers]
+        assert list(map(repr, column.to_pylist())) == list(map(repr, doubles))
 
 
 def test_json_validator_with_numbers_of_all_lengths_infers_one_decimal() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batch_pipeline.encode.chunks import Table
-from batch_pipeline.encode.validation.table_validator import ParsedCells, parse_cells
+from batch_pipeline.encode.validation.table_validator import parse_cells
 from batch_pipeline.encode.validation.text_values import parse_texts
 from batch_pipeline.model.record_rules import OnNonfinite
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
@@ -315,10 +315,3 @@ def test_parse_cells_beside_wide_integers_returns_only_those_as_wide() -> None:
 
     assert {name: one.wide for name, one in found.items()} == {"a": False, "b": True}
     assert found["b"].array.to_pylist() == [9007199254740993, None]
-
-
-def test_parse_cells_of_no_columns_is_empty() -> None:
-    """A table may have no text cells to parse."""
-    none: dict[str, ParsedCells] = {}
-
-    assert parse_cells({}, {}, values=True) == none
