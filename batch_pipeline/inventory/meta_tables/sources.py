@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.connection import fetch_rows
+from batch_pipeline.inventory.connection import fetch_rows, named_statement
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns, find_table
 from batch_pipeline.inventory.meta_tables.connection import (
     database_identity,
@@ -241,25 +241,6 @@ class MetaSources:
                 log.warning("%s", note)
 
 
-_SEQUENCES = sa.text(
-    """
-WITH uid AS (
-    SELECT a.attrelid, a.attnum
-      FROM pg_catalog.pg_attribute a
-      JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
-      JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-     WHERE c.relname = :table AND n.nspname = :schema AND a.attname = :uid
-), source AS (SEQUENCES)
-SELECT n.nspname AS schema, c.relname AS name, s.seqincrement AS step,
-       pg_catalog.has_sequence_privilege(c.oid, 'SELECT')
-           AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AS readable
-  FROM source
-  JOIN pg_catalog.pg_sequence s ON s.seqrelid = source.oid
-  JOIN pg_catalog.pg_class c ON c.oid = s.seqrelid
-  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-""".replace("SEQUENCES", SEQUENCES_OF_UID)
-)
-
 _AUTO_INCREMENT = sa.text("""
 SELECT t.auto_increment
   FROM information_schema.tables t
@@ -300,7 +281,8 @@ def next_ids(table: ReflectedMetaTable, highest: int | None) -> NextIds:
 
 
 def _next_sequence_ids(connection: sa.Connection, table: ReflectedMetaTable) -> NextIds:
-    sequences = connection.execute(_SEQUENCES, catalogue_names(table)).all()
+    statement = named_statement("meta_tables/id_sequences", SEQUENCES=SEQUENCES_OF_UID)
+    sequences = connection.execute(statement, catalogue_names(table)).all()
     if not sequences:
         return NextIds(unknown=f"ids of {table.columns.uid} do not come from a sequence")
     unreadable = [
