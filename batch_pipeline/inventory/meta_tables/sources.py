@@ -21,7 +21,6 @@ from batch_pipeline.inventory.meta_tables.connection import (
 )
 from batch_pipeline.inventory.meta_tables.reflected_table import CutStatements, ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.watermarks import (
-    SEQUENCES_OF_UID,
     SettleBy,
     StoredCandidates,
     WatermarkChoice,
@@ -39,17 +38,6 @@ log = logging.getLogger(__name__)
 _WATERMARK_SECONDS = 1.0
 _TABLE_SECONDS = 60.0
 _Result = TypeVar("_Result")
-_MAY_CUT = sa.text("""
-SELECT has_table_privilege(
-           format('%I.%I', CAST(:schema AS text), CAST(:table AS text)), 'SELECT')
-   AND has_database_privilege(current_database(), 'TEMPORARY')
-   AND NOT EXISTS (
-       SELECT FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
-        WHERE a.attrelid
-                  = to_regclass(format('%I.%I', CAST(:schema AS text), CAST(:table AS text)))
-          AND a.attname = ANY (:columns)
-          AND t.typnamespace <> CAST('pg_catalog' AS regnamespace))
-""")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,7 +88,7 @@ class MetaSource:
         roles, where = self.table.columns, self.table.where
         columns = [roles.uid, roles.weight or roles.uid, *(where.columns if where else ())]
         names = {"schema": sa_table.schema, "table": sa_table.name, "columns": columns}
-        [(is_readable,)] = fetch_rows(inventory, _MAY_CUT, names)
+        [(is_readable,)] = fetch_rows(inventory, named_statement("meta_tables/may_cut"), names)
         return self.table.cut_statements() if is_readable else None
 
     def next_cut(self, after_id: int | None, last_id: int, limits: Limits) -> Cut | None:
@@ -281,7 +269,8 @@ def next_ids(table: ReflectedMetaTable, highest: int | None) -> NextIds:
 
 
 def _next_sequence_ids(connection: sa.Connection, table: ReflectedMetaTable) -> NextIds:
-    statement = named_statement("meta_tables/id_sequences", SEQUENCES=SEQUENCES_OF_UID)
+    source = named_statement("meta_tables/sequences_of_uid").text
+    statement = named_statement("meta_tables/id_sequences", SEQUENCES=source)
     sequences = connection.execute(statement, catalogue_names(table)).all()
     if not sequences:
         return NextIds(unknown=f"ids of {table.columns.uid} do not come from a sequence")

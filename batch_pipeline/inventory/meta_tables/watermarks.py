@@ -283,16 +283,6 @@ def database_time(connection: sa.Connection, column: sa.Column[Any]) -> datetime
 # Prepared transactions get another virtual id when the server crashes or restarts.
 _RECOVERED = "-1/"
 
-_EPOCH = sa.text("""
-SELECT pg_catalog.pg_postmaster_start_time()::text
-           || ' ' || d.oid || ' ' || c.oid || ' ' || c.relfilenode,
-       c.oid::bigint
-  FROM pg_catalog.pg_class c
-  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-  JOIN pg_catalog.pg_database d ON d.datname = current_database()
- WHERE c.relname = :table AND n.nspname = :schema
-""")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocksWatermark:
@@ -308,7 +298,7 @@ class LocksWatermark:
         with read_transaction(self.table.engine, "AUTOCOMMIT") as connection:
             reflected = self.table.table
             names = {"table": reflected.name, "schema": reflected.schema}
-            epoch, relation = connection.execute(_EPOCH, names).one()
+            epoch, relation = connection.execute(named_statement("meta_tables/epoch"), names).one()
             # Load first: a state that another process saves later may be above the ids read here.
             before = load_candidates(self.store, name, Strategy.LOCKS, epoch)
             highest = connection.execute(sa.select(sa.func.max(self.table.uid))).scalar_one()
@@ -417,22 +407,6 @@ class LockingReadWatermark:
 
 
 _CACHE_MARK = "(CACHE)"
-# The sequences that give the values of the columns in `uid`, by default or as identity columns.
-SEQUENCES_OF_UID = """
-    SELECT d.refobjid AS oid
-      FROM uid
-      JOIN pg_catalog.pg_attrdef e ON e.adrelid = uid.attrelid AND e.adnum = uid.attnum
-      JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_attrdef'::regclass
-                                 AND d.objid = e.oid
-                                 AND d.refclassid = 'pg_catalog.pg_class'::regclass
-    UNION
-    SELECT d.objid
-      FROM uid
-      JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_class'::regclass
-                                 AND d.refclassid = 'pg_catalog.pg_class'::regclass
-                                 AND d.refobjid = uid.attrelid AND d.refobjsubid = uid.attnum
-                                 AND d.deptype = 'i'
-"""
 
 _INNODB = sa.text("""
 SELECT t.engine AS engine, c.extra AS extra, @@global.read_only AS read_only
@@ -541,7 +515,8 @@ def catalogue_names(table: ReflectedMetaTable) -> dict[str, object]:
 
 
 def _postgres_obstacle(table: ReflectedMetaTable) -> str | None:
-    statement = named_statement("meta_tables/locks_conditions", SEQUENCES=SEQUENCES_OF_UID)
+    sequences = named_statement("meta_tables/sequences_of_uid").text
+    statement = named_statement("meta_tables/locks_conditions", SEQUENCES=sequences)
     with read_transaction(table.engine) as connection:
         row = connection.execute(statement, catalogue_names(table)).one()
     obstacles = (
