@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from batch_pipeline.inventory.connection import fetch_value, location, transaction
+from batch_pipeline.inventory.connection import fetch_value, location, named_statement, transaction
 from batch_pipeline.inventory.jobs import ALL_IDS, highest_planned
 from batch_pipeline.inventory.meta_tables.catalogue import find_table
 from batch_pipeline.inventory.meta_tables.connection import read_one_statement, read_transaction
@@ -129,20 +129,6 @@ def _planned_up_to(inventory: sa.Engine, name: str, meta_table: str) -> int | No
 
 
 _SUBJECT = "server"
-_FACTS = sa.text("""
-SELECT clock_timestamp() AS now,
-       pg_is_in_recovery() AS replica,
-       current_setting('fsync') AS fsync,
-       current_setting('full_page_writes') AS full_page_writes,
-       current_setting('autovacuum') AS autovacuum,
-       current_setting('server_encoding') AS encoding,
-       current_setting('max_connections')::int
-           - current_setting('superuser_reserved_connections')::int AS most_connections,
-       (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type = 'client backend')
-           AS connections,
-       (SELECT age(datfrozenxid) FROM pg_catalog.pg_database WHERE datname = current_database())
-           AS xid_age
-""")
 _BROKEN_INDEXES = sa.text("""
 SELECT c.relname
   FROM pg_catalog.pg_index i
@@ -184,7 +170,7 @@ def check_server(inventory: sa.Engine, *, long: timedelta = _LONG_TRANSACTION) -
     """
     before = datetime.now(UTC)
     with transaction(inventory) as connection:
-        facts = connection.execute(_FACTS).one()
+        facts = connection.execute(named_statement("server_facts")).one()
         broken = connection.execute(_BROKEN_INDEXES, {"schema": SCHEMA}).scalars().all()
         idle = connection.execute(_IDLE_TRANSACTIONS, {"long": long}).all()
         prepared = connection.execute(_PREPARED_TRANSACTIONS, {"long": long}).all()

@@ -16,6 +16,7 @@ from batch_pipeline.inventory.batch_states import select_statuses
 from batch_pipeline.inventory.connection import (
     fetch_rows,
     fetch_value,
+    named_statement,
     transaction,
 )
 from batch_pipeline.inventory.jobs import (
@@ -340,18 +341,6 @@ SELECT pg_postmaster_start_time(), d.oid::bigint, t.oid::bigint, t.relfilenode::
   FROM pg_catalog.pg_database d, pg_catalog.pg_class t
  WHERE d.datname = current_database() AND t.oid = 'batch_pipeline.attempt'::regclass
 """)
-_UNKNOWN = sa.text("""
-SELECT asked.position
-  FROM unnest(CAST(:jobs AS text[]), CAST(:firsts AS bigint[]), CAST(:lasts AS bigint[]),
-              CAST(:generations AS bigint[]))
-       WITH ORDINALITY AS asked (job, first_id, last_id, generation, position)
- WHERE NOT EXISTS (
-       SELECT FROM batch_pipeline.job j
-         JOIN batch_pipeline.batch b ON b.job_id = j.id
-         JOIN batch_pipeline.attempt a ON a.batch_id = b.id
-        WHERE j.stream = :stream AND j.name = asked.job AND b.first_id = asked.first_id
-          AND b.last_id = asked.last_id AND a.generation = asked.generation)
-""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +373,7 @@ class RestoreCheck:
             "lasts": [ids.last_id for _, ids, _ in generations],
             "generations": [generation for _, _, generation in generations],
         }
-        rows = fetch_rows(self.engine, _UNKNOWN, values)
+        rows = fetch_rows(self.engine, named_statement("unknown_generations"), values)
         return {generations[row.position - 1] for row in rows}
 
     def pause_stream(self, stream: str, reason: str) -> None:

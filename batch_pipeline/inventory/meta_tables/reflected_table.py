@@ -2,7 +2,8 @@
 
 Names are reflected, never formatted into SQL. The expressions return the same numbers in every
 database. Every method opens its own short transaction on the meta table's engine; none uses the
-inventory.
+inventory. `all_cuts` cuts a whole table in one pass: on Postgres in the server, by a temporary
+function that lasts as long as the connection, elsewhere from the streamed rows.
 """
 
 import logging

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.connection import fetch_rows
+from batch_pipeline.inventory.connection import fetch_rows, named_statement
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns, find_table
 from batch_pipeline.inventory.meta_tables.connection import (
     database_identity,
@@ -21,7 +21,6 @@ from batch_pipeline.inventory.meta_tables.connection import (
 )
 from batch_pipeline.inventory.meta_tables.reflected_table import CutStatements, ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.watermarks import (
-    SEQUENCES_OF_UID,
     SettleBy,
     StoredCandidates,
     WatermarkChoice,
@@ -39,17 +38,6 @@ log = logging.getLogger(__name__)
 _WATERMARK_SECONDS = 1.0
 _TABLE_SECONDS = 60.0
 _Result = TypeVar("_Result")
-_MAY_CUT = sa.text("""
-SELECT has_table_privilege(
-           format('%I.%I', CAST(:schema AS text), CAST(:table AS text)), 'SELECT')
-   AND has_database_privilege(current_database(), 'TEMPORARY')
-   AND NOT EXISTS (
-       SELECT FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
-        WHERE a.attrelid
-                  = to_regclass(format('%I.%I', CAST(:schema AS text), CAST(:table AS text)))
-          AND a.attname = ANY (:columns)
-          AND t.typnamespace <> CAST('pg_catalog' AS regnamespace))
-""")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,7 +88,7 @@ class MetaSource:
         roles, where = self.table.columns, self.table.where
         columns = [roles.uid, roles.weight or roles.uid, *(where.columns if where else ())]
         names = {"schema": sa_table.schema, "table": sa_table.name, "columns": columns}
-        [(is_readable,)] = fetch_rows(inventory, _MAY_CUT, names)
+        [(is_readable,)] = fetch_rows(inventory, named_statement("meta_tables/may_cut"), names)
         return self.table.cut_statements() if is_readable else None
 
     def next_cut(self, after_id: int | None, last_id: int, limits: Limits) -> Cut | None:
@@ -241,25 +229,6 @@ class MetaSources:
                 log.warning("%s", note)
 
 
-_SEQUENCES = sa.text(
-    """
-WITH uid AS (
-    SELECT a.attrelid, a.attnum
-      FROM pg_catalog.pg_attribute a
-      JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
-      JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-     WHERE c.relname = :table AND n.nspname = :schema AND a.attname = :uid
-), source AS (SEQUENCES)
-SELECT n.nspname AS schema, c.relname AS name, s.seqincrement AS step,
-       pg_catalog.has_sequence_privilege(c.oid, 'SELECT')
-           AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AS readable
-  FROM source
-  JOIN pg_catalog.pg_sequence s ON s.seqrelid = source.oid
-  JOIN pg_catalog.pg_class c ON c.oid = s.seqrelid
-  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-""".replace("SEQUENCES", SEQUENCES_OF_UID)
-)
-
 _AUTO_INCREMENT = sa.text("""
 SELECT t.auto_increment
   FROM information_schema.tables t
@@ -300,7 +269,9 @@ def next_ids(table: ReflectedMetaTable, highest: int | None) -> NextIds:
 
 
 def _next_sequence_ids(connection: sa.Connection, table: ReflectedMetaTable) -> NextIds:
-    sequences = connection.execute(_SEQUENCES, catalogue_names(table)).all()
+    source = named_statement("meta_tables/sequences_of_uid").text
+    statement = named_statement("meta_tables/id_sequences", SEQUENCES=source)
+    sequences = connection.execute(statement, catalogue_names(table)).all()
     if not sequences:
         return NextIds(unknown=f"ids of {table.columns.uid} do not come from a sequence")
     unreadable = [

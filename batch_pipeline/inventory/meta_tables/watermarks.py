@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.dialects import postgresql as pg
 
-from batch_pipeline.inventory.connection import fetch_value, transaction
+from batch_pipeline.inventory.connection import fetch_value, named_statement, transaction
 from batch_pipeline.inventory.meta_tables.connection import (
     LOCK_NOT_AVAILABLE,
     error_code,
@@ -283,47 +283,6 @@ def database_time(connection: sa.Connection, column: sa.Column[Any]) -> datetime
 # Prepared transactions get another virtual id when the server crashes or restarts.
 _RECOVERED = "-1/"
 
-_EPOCH = sa.text("""
-SELECT pg_catalog.pg_postmaster_start_time()::text
-           || ' ' || d.oid || ' ' || c.oid || ' ' || c.relfilenode,
-       c.oid::bigint
-  FROM pg_catalog.pg_class c
-  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-  JOIN pg_catalog.pg_database d ON d.datname = current_database()
- WHERE c.relname = :table AND n.nspname = :schema
-""")
-
-# Inserts into a partition lock neither its parent nor its siblings.
-_HOLDERS = sa.text("""
-WITH RECURSIVE family AS (
-    SELECT CAST(:relation AS oid) AS oid
-    UNION
-    SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN family f ON i.inhparent = f.oid
-)
-SELECT DISTINCT l.virtualtransaction
-  FROM pg_catalog.pg_locks l
- WHERE l.locktype = 'relation'
-   AND l.granted
-   AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
-   AND l.relation IN (SELECT oid FROM family)
-   AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
-                  'AccessExclusiveLock')
-""")
-
-_HOLDER_DETAILS = sa.text("""
-SELECT DISTINCT l.virtualtransaction, l.pid,
-       CASE WHEN l.pid IS NULL THEN concat('prepared transaction ', p.gid)
-            ELSE a.application_name END AS application,
-       CAST(extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared))
-            AS double precision) AS age_seconds
-  FROM pg_catalog.pg_locks l
-  LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
-  LEFT JOIN pg_catalog.pg_prepared_xacts p ON l.pid IS NULL AND p.transaction = l.transactionid
- WHERE l.virtualtransaction = ANY (:holders)
-   AND (l.locktype = 'transactionid' AND l.pid IS NULL
-        OR l.locktype = 'virtualxid' AND l.pid IS NOT NULL)
-""")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocksWatermark:
@@ -339,11 +298,13 @@ class LocksWatermark:
         with read_transaction(self.table.engine, "AUTOCOMMIT") as connection:
             reflected = self.table.table
             names = {"table": reflected.name, "schema": reflected.schema}
-            epoch, relation = connection.execute(_EPOCH, names).one()
+            epoch, relation = connection.execute(named_statement("meta_tables/epoch"), names).one()
             # Load first: a state that another process saves later may be above the ids read here.
             before = load_candidates(self.store, name, Strategy.LOCKS, epoch)
             highest = connection.execute(sa.select(sa.func.max(self.table.uid))).scalar_one()
-            holder_rows = connection.execute(_HOLDERS, {"relation": relation})
+            holder_rows = connection.execute(
+                named_statement("meta_tables/lock_holders"), {"relation": relation}
+            )
             holders = frozenset(holder_rows.scalars())
             state = advance(before, highest, holders)
             held_by = _read_holders(connection, state, holders)
@@ -376,7 +337,7 @@ def _read_holders(
     names = {"holders": sorted(state.waiting[0].holders | recovered)}
     lock_holders = [
         LockHolder(pid=row.pid, application=row.application or "", age_seconds=row.age_seconds)
-        for row in connection.execute(_HOLDER_DETAILS, names)
+        for row in connection.execute(named_statement("meta_tables/lock_holder_details"), names)
     ]
     return tuple(sorted(lock_holders, key=lambda candidate: -(candidate.age_seconds or 0.0)))
 
@@ -446,45 +407,6 @@ class LockingReadWatermark:
 
 
 _CACHE_MARK = "(CACHE)"
-# The sequences that give the values of the columns in `uid`, by default or as identity columns.
-SEQUENCES_OF_UID = """
-    SELECT d.refobjid AS oid
-      FROM uid
-      JOIN pg_catalog.pg_attrdef e ON e.adrelid = uid.attrelid AND e.adnum = uid.attnum
-      JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_attrdef'::regclass
-                                 AND d.objid = e.oid
-                                 AND d.refclassid = 'pg_catalog.pg_class'::regclass
-    UNION
-    SELECT d.objid
-      FROM uid
-      JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_class'::regclass
-                                 AND d.refclassid = 'pg_catalog.pg_class'::regclass
-                                 AND d.refobjid = uid.attrelid AND d.refobjsubid = uid.attnum
-                                 AND d.deptype = 'i'
-"""
-_POSTGRES = sa.text(
-    """
-WITH RECURSIVE family AS (
-    SELECT c.oid
-      FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-     WHERE c.relname = :table AND n.nspname = :schema
-    UNION
-    SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN family f ON i.inhparent = f.oid
-), uid AS (
-    SELECT a.attrelid, a.attnum FROM pg_catalog.pg_attribute a JOIN family f ON a.attrelid = f.oid
-     WHERE a.attname = :uid
-), source AS (SEQUENCES)
-SELECT pg_catalog.pg_is_in_recovery() AS replica,
-       EXISTS (SELECT FROM family JOIN pg_catalog.pg_class USING (oid)
-                WHERE relkind NOT IN ('r', 'p')) AS foreign_rows,
-       EXISTS (SELECT FROM pg_catalog.pg_subscription_rel r JOIN family f ON r.srrelid = f.oid)
-           AS subscribed,
-       count(s.seqrelid) AS sequences,
-       max(s.seqcache) AS cache,
-       bool_and(s.seqincrement > 0 AND NOT s.seqcycle) AS rising
-  FROM source JOIN pg_catalog.pg_sequence s ON s.seqrelid = source.oid
-""".replace("SEQUENCES", SEQUENCES_OF_UID)
-)
 
 _INNODB = sa.text("""
 SELECT t.engine AS engine, c.extra AS extra, @@global.read_only AS read_only
@@ -593,8 +515,10 @@ def catalogue_names(table: ReflectedMetaTable) -> dict[str, object]:
 
 
 def _postgres_obstacle(table: ReflectedMetaTable) -> str | None:
+    sequences = named_statement("meta_tables/sequences_of_uid").text
+    statement = named_statement("meta_tables/locks_conditions", SEQUENCES=sequences)
     with read_transaction(table.engine) as connection:
-        row = connection.execute(_POSTGRES, catalogue_names(table)).one()
+        row = connection.execute(statement, catalogue_names(table)).one()
     obstacles = (
         (row.replica, "the server is a replica, which does not see the locks of its primary"),
         (row.foreign_rows, "the rows of the table are on another server"),

@@ -150,12 +150,22 @@ def test_file_that_changes_while_it_is_cut_is_left_for_the_next_look(
     assert _register(database, facts_of(big)) == Registered(found=1, new_items=5)
 
 
-def test_changed_file_is_reported_once_for_all_of_its_ranges(database: Database, big: Path) -> None:
-    """Expect the location of the file, and rows as they were."""
+@pytest.mark.parametrize(
+    ("content", "most", "accept"),
+    [
+        (TEN + b"{}\n", 40, False),
+        # Its ids belong to bytes that hold other records now, so it cannot be accepted.
+        (b'{"id":1000}\n' + TEN[9:], 40, True),
+        (b'{"id":1000}\n' + TEN[9:], None, True),
+    ],
+)
+def test_changed_file_is_reported_once_for_all_of_its_ranges(
+    database: Database, big: Path, content: bytes, most: int | None, accept: bool
+) -> None:
     _register(database, facts_of(big))
     before = _items(database)
-    big.write_bytes(TEN + b"{}\n")
-    registered = _register(database, facts_of(big))
+    big.write_bytes(content)
+    registered = _register(database, facts_of(big), most=most, accept=accept)
     assert registered == Registered(found=1, new_items=0, changed=(to_uri(big),))
     assert _items(database) == before
 
@@ -168,19 +178,6 @@ def test_file_that_was_only_touched_can_be_accepted(database: Database, big: Pat
     assert registered == Registered(found=1, new_items=0, accepted=1)
     assert {item.file.modified_at for item in _items(database)} == {facts_of(big).modified_at}
     assert _register(database, facts_of(big)) == Registered(found=1, new_items=0)
-
-
-@pytest.mark.parametrize("most", [40, None])
-def test_file_whose_records_moved_cannot_be_accepted(
-    database: Database, big: Path, most: int | None
-) -> None:
-    """Expect it to stay reported: its ids belong to bytes that hold other records now."""
-    _register(database, facts_of(big))
-    before = _items(database)
-    big.write_bytes(b'{"id":1000}\n' + TEN[9:])
-    registered = _register(database, facts_of(big), most=most, accept=True)
-    assert registered == Registered(found=1, new_items=0, changed=(to_uri(big),))
-    assert _items(database) == before
 
 
 def test_file_that_is_cut_is_found_with_all_of_its_items(database: Database, big: Path) -> None:

@@ -1,0 +1,8 @@
+-- What a state of the strategy `locks` is valid for, and the oid of the table.
+SELECT pg_catalog.pg_postmaster_start_time()::text
+           || ' ' || d.oid || ' ' || c.oid || ' ' || c.relfilenode,
+       c.oid::bigint
+  FROM pg_catalog.pg_class c
+  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+  JOIN pg_catalog.pg_database d ON d.datname = current_database()
+ WHERE c.relname = :table AND n.nspname = :schema
