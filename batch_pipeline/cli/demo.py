@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from batch_pipeline.cli.console import print_next, say
+from batch_pipeline.cli.console import print_next, progress, say
 from batch_pipeline.cli.options import opened
-from batch_pipeline.cli.progress import progress
 from batch_pipeline.cli.run import manifests, print_error, print_result, run_streams
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batch_pipeline.cli.console import print_json, print_some, say
+from batch_pipeline.cli.console import print_json, print_some, progress, say
 from batch_pipeline.cli.options import as_json, dry_run, one_stream, opened
-from batch_pipeline.cli.progress import progress
 from batch_pipeline.config.units import format_bytes, format_duration
 from batch_pipeline.model.backfill import Backfill, Estimate
 from batch_pipeline.model.batch import Batch
