@@ -148,22 +148,14 @@ class DemoFiles:
     """
 
     folder: Path
+    landing: Path
+    streams: Path
     files: tuple[Path, ...]
     records: int
     bad_records: int
     quantity: int
     malformed_file: Path
     malformed_line: int
-
-    @property
-    def landing(self) -> Path:
-        """Folder of the order files."""
-        return self.folder / "landing"
-
-    @property
-    def streams(self) -> Path:
-        """Folder of the stream files."""
-        return self.folder / "streams"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +190,8 @@ def write_demo(folder: Path) -> DemoFiles:
     malformed = days[_MALFORMED]
     return DemoFiles(
         folder=folder,
+        landing=landing,
+        streams=folder / "streams",
         files=tuple(landing / one.name for one in days),
         records=sum(one.records for one in days),
         bad_records=sum(one.malformed_line is not None for one in days),

@@ -63,9 +63,13 @@ def load(stream: str, names: tuple[str, ...], batch: tuple[str, ...], as_json: b
         one = pipeline.stream(stream)
         targets = _chosen(one, names)
         ensure_inventory_current(pipeline.database, one)
-        only = _due_again(pipeline, one, targets, batch) if batch else None
+        only = [_published(pipeline, one, name) for name in batch]
+        for target in targets if only else ():  # makes the batches due again
+            pipeline.database.loads.void(one.name, target.name, only)
         printed: Callable[[str], None] = (lambda _: None) if as_json else tell
-        results = [_load(pipeline, one, target, run_id, only, printed) for target in targets]
+        results = [
+            _load(pipeline, one, target, run_id, only or None, printed) for target in targets
+        ]
     if as_json:
         print_json({"stream": stream, "run_id": run_id, "targets": [_report(r) for r in results]})
     exit_with([result.stopped for result in results if result.stopped is not None])
@@ -84,16 +88,6 @@ def _chosen(stream: "Stream", names: tuple[str, ...]) -> "list[Target]":
             f"`targets` in the stream file."
         )
     return [target for target in stream.targets if not names or target.name in names]
-
-
-def _due_again(
-    pipeline: "Pipeline", stream: "Stream", targets: "list[Target]", names: tuple[str, ...]
-) -> list[str]:
-    """Make batches due in the targets again; return their names as loads store them."""
-    labels = [_published(pipeline, stream, name) for name in names]
-    for target in targets:
-        pipeline.database.loads.void(stream.name, target.name, labels)
-    return labels
 
 
 def _published(pipeline: "Pipeline", stream: "Stream", name: str) -> str:
