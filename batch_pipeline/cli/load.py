@@ -63,13 +63,12 @@ def load(stream: str, names: tuple[str, ...], batch: tuple[str, ...], as_json: b
         one = pipeline.stream(stream)
         targets = _chosen(one, names)
         ensure_inventory_current(pipeline.database, one)
-        only = [_published(pipeline, one, name) for name in batch]
-        for target in targets if only else ():  # makes the batches due again
-            pipeline.database.loads.void(one.name, target.name, only)
+        labels = [_published(pipeline, one, name) for name in batch]
+        for target in targets if labels else ():  # makes the batches due again
+            pipeline.database.loads.void(one.name, target.name, labels)
+        only = labels or None
         printed: Callable[[str], None] = (lambda _: None) if as_json else tell
-        results = [
-            _load(pipeline, one, target, run_id, only or None, printed) for target in targets
-        ]
+        results = [_load(pipeline, one, target, run_id, only, printed) for target in targets]
     if as_json:
         print_json({"stream": stream, "run_id": run_id, "targets": [_report(r) for r in results]})
     exit_with([result.stopped for result in results if result.stopped is not None])
