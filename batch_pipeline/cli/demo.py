@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from batch_pipeline.cli.console import print_next, say
+from batch_pipeline.cli.console import print_next, progress, say
 from batch_pipeline.cli.options import opened
-from batch_pipeline.cli.progress import progress
 from batch_pipeline.cli.run import manifests, print_error, print_result, run_streams
 
 if TYPE_CHECKING:
@@ -149,22 +148,14 @@ class DemoFiles:
     """
 
     folder: Path
+    landing: Path
+    streams: Path
     files: tuple[Path, ...]
     records: int
     bad_records: int
     quantity: int
     malformed_file: Path
     malformed_line: int
-
-    @property
-    def landing(self) -> Path:
-        """Folder of the order files."""
-        return self.folder / "landing"
-
-    @property
-    def streams(self) -> Path:
-        """Folder of the stream files."""
-        return self.folder / "streams"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +190,8 @@ def write_demo(folder: Path) -> DemoFiles:
     malformed = days[_MALFORMED]
     return DemoFiles(
         folder=folder,
+        landing=landing,
+        streams=folder / "streams",
         files=tuple(landing / one.name for one in days),
         records=sum(one.records for one in days),
         bad_records=sum(one.malformed_line is not None for one in days),

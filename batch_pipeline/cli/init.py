@@ -15,7 +15,6 @@ from batch_pipeline.model.location import shown
 
 if TYPE_CHECKING:
     from batch_pipeline.config.stream_proposal import Proposal
-    from batch_pipeline.defs.project import Project
 
 _SHOWN_COLUMNS = 8
 _SHOWN_KINDS = 8
@@ -62,12 +61,12 @@ def init(
     with err.status("looking at the files"):
         proposal = propose(asked, this_machine())
     ignored = (".batch_pipeline", ".tmp_dagster_home_*", *proposal.own_folders)
-    made = write_project(asked.folder, proposal.stream.name, text_of(proposal), ignored=ignored)
+    made = write_project(there, proposal.stream.name, text_of(proposal), ignored=ignored)
     if as_json:
         print_json(
             proposal_json(proposal)
             | {
-                "folder": str(asked.folder),
+                "folder": str(there),
                 "written": [str(path) for path in made.written],
                 "kept": {str(path): step for path, step in made.kept.items()},
             }
@@ -75,8 +74,12 @@ def init(
         return
     _print_found(proposal)
     _print_plan(proposal)
-    _print_written(asked.folder, made)
-    _print_next(asked.folder, proposal)
+    if made.written:
+        names = ", ".join(str(path.relative_to(there)) for path in made.written)
+        say(f"  wrote     {names}")
+    for path, step in made.kept.items():
+        note(f"{path} was there and is left as it is; {step}.")
+    _print_next(there, proposal)
 
 
 def _print_found(proposal: "Proposal") -> None:
@@ -104,14 +107,6 @@ def _print_plan(proposal: "Proposal") -> None:
     say(f"  dry plan  {_files(plan.files, plan.size_bytes)}; batches: {plan.batches}{heavier}")
     for trouble in proposal.notes:
         note(trouble)
-
-
-def _print_written(folder: Path, made: "Project") -> None:
-    if made.written:
-        names = ", ".join(str(path.relative_to(folder)) for path in made.written)
-        say(f"  wrote     {names}")
-    for path, step in made.kept.items():
-        note(f"{path} was there and is left as it is; {step}.")
 
 
 def _print_next(folder: Path, proposal: "Proposal") -> None:

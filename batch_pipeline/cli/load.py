@@ -8,11 +8,10 @@ from uuid import uuid4
 
 import click
 
-from batch_pipeline.cli.console import print_json
+from batch_pipeline.cli.console import print_json, progress
 from batch_pipeline.cli.exit_codes import EXIT_SOME_FAILED, exit_with
 from batch_pipeline.cli.explain import find_batch
 from batch_pipeline.cli.options import as_json, one_stream, opened, removed_option, some_batches
-from batch_pipeline.cli.progress import progress
 from batch_pipeline.model.batch import stream_batch_key
 from batch_pipeline.model.errors import (
     ConfigurationError,
@@ -65,7 +64,10 @@ def load(stream: str, names: tuple[str, ...], batch: tuple[str, ...], as_json: b
         one = pipeline.stream(stream)
         targets = _chosen(one, names)
         ensure_inventory_current(pipeline.database, one)
-        only = _due_again(pipeline, one, targets, batch) if batch else None
+        labels = [_published(pipeline, one, name) for name in batch]
+        for target in targets if labels else ():  # makes the batches due again
+            pipeline.database.loads.void(one.name, target.name, labels)
+        only = labels or None
         printed: Callable[[str], None] = (lambda _: None) if as_json else tell
         results = [_load(pipeline, one, target, run_id, only, printed) for target in targets]
     if as_json:
@@ -86,16 +88,6 @@ def _chosen(stream: "Stream", names: tuple[str, ...]) -> "list[Target]":
             f"`targets` in the stream file."
         )
     return [target for target in stream.targets if not names or target.name in names]
-
-
-def _due_again(
-    pipeline: "Pipeline", stream: "Stream", targets: "list[Target]", names: tuple[str, ...]
-) -> list[str]:
-    """Make batches due in the targets again; return their names as loads store them."""
-    labels = [_published(pipeline, stream, name) for name in names]
-    for target in targets:
-        pipeline.database.loads.void(stream.name, target.name, labels)
-    return labels
 
 
 def _published(pipeline: "Pipeline", stream: "Stream", name: str) -> str:

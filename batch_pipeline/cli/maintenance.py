@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batch_pipeline.cli.console import complain, head, print_json, print_some, say
+from batch_pipeline.cli.console import complain, head, print_json, print_some, progress, say
 from batch_pipeline.cli.exit_codes import EXIT_SOME_FAILED, exit_code, exit_with
 from batch_pipeline.cli.options import all_streams, as_json, chosen, dry_run, opened, removed_option
-from batch_pipeline.cli.progress import progress
 from batch_pipeline.config.units import format_bytes, parse_time
 from batch_pipeline.model.audit import Audit
 from batch_pipeline.model.checks import Check, CheckResult

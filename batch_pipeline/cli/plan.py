@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batch_pipeline.cli.console import print_json, print_some, say
+from batch_pipeline.cli.console import print_json, print_some, progress, say
 from batch_pipeline.cli.options import as_json, dry_run, one_stream, opened
-from batch_pipeline.cli.progress import progress
 from batch_pipeline.config.units import format_bytes, format_duration
 from batch_pipeline.model.backfill import Backfill, Estimate
 from batch_pipeline.model.batch import Batch
@@ -88,6 +87,7 @@ def plan(
       batch-pipeline plan orders --backfill march --since 2026-03-01 --dry-run
     """
     from batch_pipeline.config.backfill_form import BackfillForm, backfill_request
+    from batch_pipeline.pipeline.restore_check import ensure_inventory_current
 
     alone = [name for name in _ONLY_WITH_BACKFILL if asked[name] not in _UNSET]
     if backfill is None and alone:
@@ -100,12 +100,15 @@ def plan(
         given = BackfillForm(items=asked.pop("item"), **asked)
         request = None if backfill is None else backfill_request(one, backfill, given)
         job = stream if request is None else request.name
+        if not dry_run:
+            ensure_inventory_current(pipeline.database, one)
         if dry_run:
             table, database = pipeline.meta_table(one), pipeline.database
-            if request is None:
-                told = database.batches.estimate(table, one.limits)
-            else:
-                told = database.backfills.estimate(request, table)
+            told = (
+                database.batches.estimate(table, one.limits)
+                if request is None
+                else database.backfills.estimate(request, table)
+            )
         elif request is None:
             with progress():
                 done = _plan(pipeline, one, accept_changed=accept_changed)
@@ -126,9 +129,6 @@ def plan(
 
 def _plan(pipeline: "Pipeline", stream: "Stream", *, accept_changed: bool) -> _Done:
     """Register what landed and plan it; return the new batches in id order."""
-    from batch_pipeline.pipeline.restore_check import ensure_inventory_current
-
-    ensure_inventory_current(pipeline.database, stream)
     registered, database = _NOTHING, pipeline.database
     troubles: tuple[PipelineError, ...] = ()
     if stream.user_table is None:
@@ -152,9 +152,6 @@ def _plan(pipeline: "Pipeline", stream: "Stream", *, accept_changed: bool) -> _D
 
 def _plan_backfill(pipeline: "Pipeline", stream: "Stream", request: Backfill) -> _Done:
     """Plan a backfill; return the new batches in id order."""
-    from batch_pipeline.pipeline.restore_check import ensure_inventory_current
-
-    ensure_inventory_current(pipeline.database, stream)
     table, backfills = pipeline.meta_table(stream), pipeline.database.backfills
     done = backfills.plan(request, table)
     if done.ids is None:

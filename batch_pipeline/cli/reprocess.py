@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batch_pipeline.cli.console import complain, head, note, print_json, say
+from batch_pipeline.cli.console import complain, head, note, print_json, progress, say
 from batch_pipeline.cli.exit_codes import EXIT_SOME_FAILED
 from batch_pipeline.cli.options import (
     as_json,
@@ -18,7 +18,6 @@ from batch_pipeline.cli.options import (
     removed_option,
     some_batches,
 )
-from batch_pipeline.cli.progress import progress
 from batch_pipeline.config.units import format_bytes, parse_time
 from batch_pipeline.model.errors import PipelineError
 

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batch_pipeline.cli.console import complain, head, note, print_json, say
+from batch_pipeline.cli.console import complain, head, note, print_json, progress, say
 from batch_pipeline.cli.exit_codes import EXIT_SOME_FAILED, exit_code
 from batch_pipeline.cli.options import all_streams, as_json, chosen, opened
-from batch_pipeline.cli.progress import progress
 from batch_pipeline.config.units import format_bytes
 from batch_pipeline.model.batch import Batch, stream_batch_key
 from batch_pipeline.model.errors import JobPausedError, LandingTroubleError

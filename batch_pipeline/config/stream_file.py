@@ -71,30 +71,31 @@ _EXPECTED = {
 }
 
 
-def problem_of(document: Document, error: ErrorDetails, file: type[BaseModel]) -> Problem:
+def _problem(document: Document, error: ErrorDetails) -> Problem:
     """Describe a validation error with the line of the key or value."""
     path: tuple[Hashable, ...] = error["loc"]
     context: dict[str, Any] = error.get("ctx", {})
-    if error["type"] == "extra_forbidden":
-        return Problem(line=document.line(path, of_key=True), text=_unknown_key(path, file))
-    if error["type"] == "invalid_key":
-        text = f"the key {error['input']!r:.80} is no text; {_known_keys(path[:-1], file)}"
-        return Problem(line=document.line(path, of_key=True), text=text)
-    if error["type"] == "missing":
-        text = f"{_dotted(path)} is missing"
-        return Problem(line=document.line(path[:-1], of_key=True), text=text)
-    if error["type"] == REFUSAL:
+    kind, value, of_key = error["type"], error["input"], True
+    if kind == "extra_forbidden":
+        text = _unknown_key(path)
+    elif kind == "invalid_key":
+        text = f"the key {value!r:.80} is no text; {_known_keys(path[:-1])}"
+    elif kind == "missing":
+        text, path = f"{_dotted(path)} is missing", path[:-1]
+    elif kind == REFUSAL:
         if context["key"]:
             path = ("attributes", *keys_of(context["key"]))
-        return Problem(line=document.line(path), text=f"{_dotted(path)} {context['problem']}")
-    value = error["input"]
-    if isinstance(value, str) and (_dotted(path), value) in _REMOVED_VALUES:
+        text, of_key = f"{_dotted(path)} {context['problem']}", False
+    elif isinstance(value, str) and (_dotted(path), value) in _REMOVED_VALUES:
         text = f"{_dotted(path)} {value} was removed; {_REMOVED_VALUES[_dotted(path), value]}"
-        return Problem(line=document.line(path), text=text)
-    usual = context.get("expected") or error["msg"].removeprefix("Input should be ")
-    expected = _EXPECTED.get(error["type"], usual).format_map(context)
-    text = f"{_dotted(path)} is {_shown(value)}; expected {expected}"
-    return Problem(line=document.line(path, of_key=value is None), text=text)
+        of_key = False
+    else:
+        usual = context.get("expected") or error["msg"].removeprefix("Input should be ")
+        expected = _EXPECTED.get(kind, usual).format_map(context)
+        shown = "keys and values" if isinstance(value, dict) else f"{value!r:.80}"
+        of_key = value is None
+        text = f"{_dotted(path)} is {'empty' if of_key else shown}; expected {expected}"
+    return Problem(line=document.line(path, of_key=of_key), text=text)
 
 
 def keys_of(dotted: str) -> list[Hashable]:
@@ -102,23 +103,23 @@ def keys_of(dotted: str) -> list[Hashable]:
     return [int(index) if index else key for key, index in _KEYS.findall(dotted)]
 
 
-def _unknown_key(path: tuple[Hashable, ...], file: type[BaseModel]) -> str:
+def _unknown_key(path: tuple[Hashable, ...]) -> str:
     if (removed := _REMOVED.get(_dotted(path))) is not None:
         return f"{_dotted(path)} was removed; {removed}"
     name, place = str(path[-1]), f" in {_dotted(path[:-1])}" if path[:-1] else ""
-    alike = [key for key in _fields_at(path[:-1], file) if abs(len(key) - len(name)) <= 2]
+    alike = [key for key in _fields_at(path[:-1]) if abs(len(key) - len(name)) <= 2]
     close = difflib.get_close_matches(name, alike, n=1, cutoff=0.6)
-    hint = f"did you mean `{close[0]}`?" if close else _known_keys(path[:-1], file)
+    hint = f"did you mean `{close[0]}`?" if close else _known_keys(path[:-1])
     return f"unknown key `{name}`{place}; {hint}"
 
 
-def _known_keys(path: tuple[Hashable, ...], file: type[BaseModel]) -> str:
-    return f"known keys: {', '.join(_fields_at(path, file))}"
+def _known_keys(path: tuple[Hashable, ...]) -> str:
+    return f"known keys: {', '.join(_fields_at(path))}"
 
 
-def _fields_at(path: tuple[Hashable, ...], file: type[BaseModel]) -> dict[str, FieldInfo]:
+def _fields_at(path: tuple[Hashable, ...]) -> dict[str, FieldInfo]:
     """Find the fields of the section at a place, by their keys in the file."""
-    fields, is_named = _fields(file), False
+    fields, is_named = _fields(StreamFile), False
     for key in path:
         if isinstance(key, int) or is_named:
             is_named = False
@@ -145,14 +146,6 @@ def _dotted(path: tuple[Hashable, ...]) -> str:
     for key in keys:
         text += f"[{key + 1}]" if isinstance(key, int) else f".{key}" if text else str(key)
     return f"`{text}`"
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "empty"
-    if isinstance(value, dict):
-        return "keys and values"
-    return f"{value!r:.80}"
 
 
 FILE_NAME = "defs.yaml"
@@ -214,22 +207,21 @@ def load_valid_streams(folder: Path) -> tuple[dict[str, Stream], list[StreamFile
     """
     read: list[tuple[Path, int, Stream]] = []
     errors: list[StreamFileError] = []
-    files: dict[str, list[Path]] = {}
+    streams: dict[str, Stream] = {}
     for path in find_stream_files(folder):
         try:
             stream, line = _read(path)
+            read.append((path, line, stream))
         except StreamFileError as error:
             errors.append(error)
-            continue
-        read.append((path, line, stream))
-        files.setdefault(stream.name, []).append(path)
     for path, line, stream in read:
-        others = ", ".join(str(other) for other in files[stream.name] if other != path)
-        if others:
-            problem = f"the stream {stream.name} is also described by {others}"
+        same = [str(one) for one, _, other in read if other.name == stream.name and one != path]
+        if same:
+            problem = f"the stream {stream.name} is also described by {', '.join(same)}"
             step = "Neither was loaded. Rename one or remove one of the files, then run again."
             errors.append(StreamFileError(str(path), line, problem, step, stream.name))
-    streams = {stream.name: stream for _, _, stream in read if len(files[stream.name]) == 1}
+        else:
+            streams[stream.name] = stream
     return streams, sorted(errors, key=lambda error: error.path)
 
 
@@ -316,9 +308,7 @@ def _stream_or_problems(document: Document, base: Path) -> Stream | list[Problem
     try:
         file = StreamFile.model_validate(document.value)
     except ValidationError as error:
-        problems = [
-            problem_of(document, one, StreamFile) for one in error.errors(include_url=False)
-        ]
+        problems = [_problem(document, one) for one in error.errors(include_url=False)]
         return [*problems, *document.duplicates]
     if document.duplicates:
         return list(document.duplicates)

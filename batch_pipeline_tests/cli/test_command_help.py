@@ -16,7 +16,7 @@ LONGEST_SUMMARY = 54  # beside the longest name, on a terminal of 80 columns
 
 
 def command(name: str) -> click.Command:
-    """Give a command by its name, or that of a group by both names."""
+    """Return a command by its name, or that of a group by both names."""
     first, *inner = name.split()
     found = cli.get_command(click.Context(cli), first)
     assert found is not None
@@ -33,7 +33,7 @@ NAMES = [
 
 
 def options(name: str) -> list[click.Option]:
-    """Give the options of a command, without `--help`."""
+    """Return the options of a command, without `--help`."""
     return [one for one in command(name).params if isinstance(one, click.Option)]
 
 

@@ -41,7 +41,7 @@ WITHOUT_JSON = {"demo", "dev", "messages", "metrics"}
 
 
 def table(heading: str) -> Iterator[list[str]]:
-    """Give the rows of the first table below a heading, by cells."""
+    """Return the rows of the first table below a heading, by cells."""
     _, _, text = PAGE.read_text(encoding="utf-8").partition(f"\n## {heading}\n")
     rows = re.search(r"^\|.*?\n\n", text, re.MULTILINE | re.DOTALL)
     assert rows is not None
@@ -50,7 +50,7 @@ def table(heading: str) -> Iterator[list[str]]:
 
 
 def code(cell: str) -> list[str]:
-    """Give what stands in back quotes, but for settings."""
+    """Return what stands in back quotes, but for settings."""
     return [one for one in re.findall(r"`([^`]+)`", cell) if not one.isupper()]
 
 

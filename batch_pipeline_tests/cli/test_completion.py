@@ -42,7 +42,7 @@ def streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def completed(monkeypatch: pytest.MonkeyPatch, line: str, shell: str = "bash") -> str:
-    """Give what is answered to a shell for a command line that ends where the cursor is."""
+    """Return what is answered to a shell for a command line that ends where the cursor is."""
     words = line.split(" ")
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", words[-1] if shell == "fish" else str(len(words) - 1))
@@ -52,7 +52,7 @@ def completed(monkeypatch: pytest.MonkeyPatch, line: str, shell: str = "bash") -
 
 
 def names(monkeypatch: pytest.MonkeyPatch, line: str) -> list[str]:
-    """Give what bash would offer."""
+    """Return what bash would offer."""
     return [one.partition(",")[2] for one in completed(monkeypatch, line).splitlines()]
 
 

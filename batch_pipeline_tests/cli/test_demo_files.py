@@ -14,7 +14,7 @@ from batch_pipeline.model.planning import cut
 
 @pytest.fixture
 def demo(tmp_path: Path) -> DemoFiles:
-    """Give a freshly written demo."""
+    """Return a freshly written demo."""
     return write_demo(tmp_path / "demo")
 
 

@@ -38,7 +38,7 @@ def stream_file(folder: Path, name: str, source: dict[str, Any]) -> None:
 
 
 def runs(folder: Path, inventory: str, meta: str = "") -> Run:
-    """Give the command for a folder and two databases."""
+    """Return the command for a folder and two databases."""
     environment = {
         "BATCH_PIPELINE_HOME": str(folder / "home"),
         "BATCH_PIPELINE_STREAMS": str(folder / "streams"),

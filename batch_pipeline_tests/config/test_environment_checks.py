@@ -51,7 +51,7 @@ class Usage(NamedTuple):
 
 
 def told(found: Iterator[Finding]) -> list[tuple[str, str, str]]:
-    """Give what was found as plain tuples."""
+    """Return what was found as plain tuples."""
     return [(one.level.value, one.subject, one.text) for one in found]
 
 

@@ -35,7 +35,7 @@ with Home(path=Path(sys.argv[1])).lock("batch-pipeline dev", since=since):
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """Give a home that does not exist yet."""
+    """Return a home that does not exist yet."""
     return Home(path=tmp_path / "some" / "home")
 
 

@@ -65,12 +65,12 @@ def proposed(tmp_path: Path, files: Mapping[str, bytes], **asked: Any) -> Propos
 
 
 def source(proposal: Proposal) -> dict[str, Any]:
-    """Give what the stream file says of the source, but where it is."""
+    """Return what the stream file says of the source, but where it is."""
     return {key: value for key, value in proposal.attributes["source"].items() if key != "uri"}
 
 
 def left_out(proposal: Proposal) -> dict[str, str]:
-    """Give pattern and reason of what is not the stream's."""
+    """Return pattern and reason of what is not the stream's."""
     return {one.shown: one.reason for one in proposal.left_out}
 
 

@@ -87,7 +87,7 @@ def stream_file(folder: Path, text: str = MINIMAL, name: str = "orders") -> Path
 
 
 def with_lines(*lines: str) -> str:
-    """Give the minimal stream file with more lines; the first of them is line 5."""
+    """Return the minimal stream file with more lines; the first of them is line 5."""
     return MINIMAL + "".join(f"  {line}\n" for line in lines)
 
 

@@ -29,7 +29,7 @@ def stream_file(folder: Path, text: str) -> Path:
 
 
 def with_lines(*lines: str) -> str:
-    """Give the minimal stream file with more lines; the first of them is line 5."""
+    """Return the minimal stream file with more lines; the first of them is line 5."""
     return MINIMAL + "".join(f"  {line}\n" for line in lines)
 
 

@@ -54,7 +54,7 @@ def read(folder: Path, text: str) -> Stream:
 
 
 def with_keys(*lines: str) -> str:
-    """Give the minimal file with more keys of the table; the first of them is on line 8."""
+    """Return the minimal file with more keys of the table; the first of them is on line 8."""
     return MINIMAL + "".join(f"      {line}\n" for line in lines)
 
 
