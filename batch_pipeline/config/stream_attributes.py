@@ -439,7 +439,7 @@ def _mapped(stream: Stream, declared_json: Any) -> Stream:
     Raises:
         InvalidValueError: the mapping is not valid.
     """
-    from batch_pipeline.encode.mapping import Mapper  # loads Arrow
+    from batch_pipeline.encode.mapping.mapper import Mapper  # loads Arrow
 
     mapper = Mapper.of(stream)
     if mapper is None:

@@ -13,7 +13,7 @@ from batch_pipeline.encode.cancellation import CancellationCheck
 from batch_pipeline.encode.chunks import Chunk, MalformedRecord
 from batch_pipeline.encode.errors import TaskInputError, format_reason
 from batch_pipeline.encode.lineage import Lineage
-from batch_pipeline.encode.mapping import Mapper
+from batch_pipeline.encode.mapping.mapper import Mapper
 from batch_pipeline.encode.readers.decoded_file import BLOCK_BYTES, DecodedFile, open_source
 from batch_pipeline.encode.readers.formats import open_reader
 from batch_pipeline.encode.source_file import Prefetcher, TakePrefetched

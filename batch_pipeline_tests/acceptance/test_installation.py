@@ -102,6 +102,7 @@ def test_missing_extra_is_named_with_the_command_that_installs_it(
 
 def test_definitions_load_without_extras(programs: Path, tmp_path: Path) -> None:
     code = (
+        "import batch_pipeline.encode.task, batch_pipeline.spark.encoder, batch_pipeline.cli.run\n"
         "from batch_pipeline import build_definitions, describe_stream\n"
         f"stream = describe_stream('orders', source={{'uri': {str(tmp_path / 'in')!r}}})\n"
         "print(build_definitions([stream]).get_repository_def().has_job('orders_encode'))"

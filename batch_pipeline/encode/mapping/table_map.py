@@ -25,7 +25,7 @@ from batch_pipeline.model.record_rules import OnNonfinite
 from batch_pipeline.model.schema import name_fault
 
 if TYPE_CHECKING:
-    from batch_pipeline.encode.mapping import Mapper, Selection
+    from batch_pipeline.encode.mapping.mapper import Mapper, Selection
     from batch_pipeline.encode.mapping.singer_map import Flattening, SingerMap
 
 _NESTED_TYPES = (at.is_struct, at.is_list, at.is_large_list, at.is_fixed_size_list, at.is_map)

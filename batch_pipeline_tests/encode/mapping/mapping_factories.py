@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 
 from batch_pipeline.encode.chunks import JsonRecords, Table
-from batch_pipeline.encode.mapping import Mapper
+from batch_pipeline.encode.mapping.mapper import Mapper
 from batch_pipeline.model.record_rules import RecordMapping
 from batch_pipeline_tests.factories import stream
 

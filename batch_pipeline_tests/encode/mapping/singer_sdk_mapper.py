@@ -15,7 +15,7 @@ from singer_sdk.singerlib.catalog import SelectionMask
 from singer_sdk.singerlib.json import deserialize_json, serialize_json
 
 from batch_pipeline.encode.chunks import JsonRecords, Table
-from batch_pipeline.encode.mapping import Mapper
+from batch_pipeline.encode.mapping.mapper import Mapper
 from batch_pipeline.model.record_rules import RecordMapping
 from batch_pipeline_tests import factories
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from batch_pipeline.encode.chunks import JsonRecords, MalformedRecord
-from batch_pipeline.encode.mapping import Mapper
+from batch_pipeline.encode.mapping.mapper import Mapper
 from batch_pipeline.model.record_rules import RecordMapping
 from batch_pipeline_tests.encode.mapping.mapping_factories import (
     ADA_MAIL,

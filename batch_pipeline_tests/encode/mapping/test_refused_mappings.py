@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batch_pipeline.encode.mapping import Mapper
+from batch_pipeline.encode.mapping.mapper import Mapper
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.record_rules import RecordMapping
 from batch_pipeline_tests.factories import stream

@@ -1,0 +1,363 @@
+"""The mapper of a stream: it selects, filters, maps and flattens records and their schema.
+
+Values of JSON records that no expression reads keep their text, digit by digit.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from batch_pipeline.encode.chunks import Chunk, JsonRecords, MalformedRecord
+from batch_pipeline.encode.mapping.json_text import (
+    DECODE_ERRORS,
+    UnmappableRecordError,
+    decode,
+    decode_error_reason,
+    decode_fields,
+    encode_fields,
+    json_text,
+)
+from batch_pipeline.encode.mapping.table_map import map_table, numbers_at
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.extras import requires_extra
+from batch_pipeline.model.record_rules import OnNonfinite
+from batch_pipeline.model.schema import ColumnType, nested_kind, properties_of, schema_of
+from batch_pipeline.model.stream import Stream
+
+if TYPE_CHECKING:
+    from batch_pipeline.encode.mapping.singer_map import Flattening, SingerMap
+
+
+_TOKEN = re.compile(r"\[!?\]?[^\]]*\]|.", re.DOTALL)  # of a pattern: a set or one character
+
+
+class Choice(NamedTuple):
+    """Whether a property is kept, and whether patterns decide otherwise about properties in it."""
+
+    is_selected: bool
+    has_exceptions: bool
+
+
+class Selection:
+    """Patterns of property paths (`email`, `address.*`), `!` in front deselects.
+
+    The last pattern that fits a property, or one that it is in, decides. Where the first pattern
+    deselects, all others are selected to begin with. `keys` are always selected.
+
+    Raises:
+        InvalidValueError: there is no pattern, an empty one, or one that deselects a key by name.
+    """
+
+    def __init__(self, patterns: Sequence[str], keys: Iterable[str]) -> None:
+        self._keys = frozenset(keys)
+        if not patterns:
+            raise InvalidValueError("select", list(patterns), "at least one pattern")
+        self._patterns: list[tuple[bool, str]] = []
+        for text in patterns:
+            pattern = text.removeprefix("!")
+            if not pattern:
+                raise InvalidValueError("select", text, "a pattern of properties, as `address.*`")
+            if text != pattern and pattern in self._keys:
+                expected = "no key of the stream: without it records cannot be told apart"
+                raise InvalidValueError("select", text, expected)
+            self._patterns.append((text == pattern, pattern))
+        self.choice = cache(self._choose)
+        self._kept: set[str] = set()  # names of properties that stay as they are
+
+    @property
+    def selects_all(self) -> bool:
+        """Return whether nothing is deselected."""
+        return all(selects for selects, _ in self._patterns) and self._patterns[0][1] == "*"
+
+    def select(self, record: dict[str, msgspec.Raw]) -> None:
+        """Remove the properties of a record that are not selected."""
+        for name in record.keys() - self._kept:
+            value = self.pruned((name,), record[name])
+            if value is None:
+                del record[name]
+            else:
+                record[name] = value
+            if self.choice((name,)) == (True, False):
+                self._kept.add(name)
+
+    def pruned(self, path: tuple[str, ...], value: msgspec.Raw) -> msgspec.Raw | None:
+        """Return the selected part of a value; None if nothing of it is selected."""
+        is_kept, has_exceptions = self.choice(path)
+        if not has_exceptions:
+            return value if is_kept else None
+        text = bytes(value).strip()
+        if not text.startswith(b"{"):
+            return value if is_kept or text == b"null" else None
+        selected = {
+            name: pruned
+            for name, inner in decode_fields(text).items()
+            if (pruned := self.pruned((*path, name), inner)) is not None
+        }
+        return msgspec.Raw(encode_fields(selected)) if selected or is_kept else None
+
+    def _choose(self, path: tuple[str, ...]) -> Choice:
+        if path[0] in self._keys:
+            return Choice(is_selected=True, has_exceptions=False)
+        prefixes = [".".join(path[:length]) for length in range(1, len(path) + 1)]
+        is_selected, decider = not self._patterns[0][0], -1
+        for index, (selects, pattern) in enumerate(self._patterns):
+            if any(fnmatchcase(prefix, pattern) for prefix in prefixes):
+                is_selected, decider = selects, index
+        has_exceptions = any(
+            selects is not is_selected and _may_fit_inside(prefixes[-1], pattern)
+            for selects, pattern in self._patterns[decider + 1 :]
+        )
+        return Choice(is_selected, has_exceptions)
+
+
+def _may_fit_inside(path: str, pattern: str) -> bool:
+    """Return whether a pattern can match a property inside of the one at a path.
+
+    It can if a beginning of it matches the path with a dot, and something of it is left.
+    """
+    tokens = _TOKEN.findall(pattern)
+    return any(
+        fnmatchcase(f"{path}.", "".join(tokens[:cut]))
+        for cut in range(1, len(tokens) + 1)
+        if cut < len(tokens) or tokens[-1] == "*"
+    )
+
+
+Record = dict[str, msgspec.Raw]
+
+
+def _map_records(mapper: "Mapper", chunk: JsonRecords) -> JsonRecords:
+    """Map the records of a chunk; bad records keep their text."""
+    lines: list[bytes] = []
+    kept: list[int] = []
+    bad: list[MalformedRecord] = []
+    for index, line in enumerate(chunk.lines):
+        try:
+            text = _map_line(mapper, line)
+        except UnmappableRecordError as error:
+            bad.append(MalformedRecord(line=chunk.line_numbers[index], reason=str(error), raw=line))
+            continue
+        if text is not None:
+            lines.append(text)
+            kept.append(index)
+    return replace(
+        chunk,
+        lines=lines,
+        line_numbers=numbers_at(chunk.line_numbers, kept),
+        record_numbers=numbers_at(chunk.record_numbers, kept),
+        bad=(*chunk.bad, *bad),
+        filtered=chunk.filtered + len(chunk.lines) - len(kept) - len(bad),
+    )
+
+
+def _map_line(mapper: "Mapper", line: bytes) -> bytes | None:
+    """Map one record; return None if it is filtered out.
+
+    Raises:
+        UnmappableRecordError: The line is not an object, or cannot be mapped.
+    """
+    try:
+        record = decode_fields(line)
+        if mapper.selection is not None:
+            mapper.selection.select(record)
+    except msgspec.ValidationError as error:
+        raise UnmappableRecordError("is not a JSON object") from error
+    except DECODE_ERRORS as error:
+        raise UnmappableRecordError(decode_error_reason(error)) from error
+    rules, flattening = mapper.rules, mapper.flattening
+    mapped: dict[str, Any] = record
+    texts: frozenset[str] = frozenset()
+    if rules is not None:
+        result = _apply_rules(rules, record)
+        if result is None:
+            return None
+        if rules.only_filters and mapper.selection is None and flattening is None:
+            return line
+        mapped = result
+    if flattening is not None:
+        if rules is not None:
+            typed_by = rules.typed_by.intersection(record)
+            texts = rules.texts(
+                frozenset((n, bytes(record[n]).startswith((b"{", b"n"))) for n in typed_by)
+            )
+        mapped = flattening.flattened(mapped, texts)
+    for name, value in mapped.items():
+        if not isinstance(value, msgspec.Raw):
+            text = json_text(value) if rules is None else rules.json_text(name, value)
+            mapped[name] = msgspec.Raw(text)
+    return encode_fields(mapped)
+
+
+def _apply_rules(rules: "SingerMap", record: Record) -> dict[str, Any] | None:
+    """Apply the rules; unchanged values stay JSON text."""
+    try:
+        values = {
+            name: decode(value) if rules.reads(name) else value for name, value in record.items()
+        }
+    except DECODE_ERRORS as error:
+        raise UnmappableRecordError(decode_error_reason(error)) from error
+    mapped = rules.mapped(values)
+    if mapped is None:
+        return None
+    for name, value in mapped.items():
+        source = rules.source(name)
+        if source in record and values[source] is value and rules.is_unchanged(value):
+            mapped[name] = record[source]
+        elif isinstance(value, dict | list):
+            mapped[name] = msgspec.Raw(rules.json_text(name, value))
+    return mapped
+
+
+Schemas = dict[str, Any]  # JSON Schemas of properties by name
+
+
+class MappedSchema(NamedTuple):
+    """A JSON Schema of mapped records; `objects` are the columns that objects would have been."""
+
+    schema: Mapping[str, Any]
+    objects: frozenset[str]
+
+
+def _select(selection: Selection, path: tuple[str, ...], schemas: Schemas) -> Schemas:
+    selected: Schemas = {}
+    for name, schema in schemas.items():
+        is_kept, has_exceptions = selection.choice((*path, name))
+        inner = properties_of(schema)
+        if has_exceptions and inner:
+            left = _select(selection, (*path, name), inner)
+            if left or is_kept:
+                selected[name] = {"type": ["null", "object"], "properties": left}
+        elif is_kept or has_exceptions:
+            selected[name] = schema
+    return selected
+
+
+def _schemas_with_rules(rules: "SingerMap", declared: Schemas, selected: Schemas) -> Schemas:
+    # The SDK knows which properties there are, and takes every computed value for text.
+    schemas: Schemas = {}
+    for name in rules.properties(selected):
+        source = rules.source(name)
+        if name in rules.mapped_names and name in declared:
+            schemas[name] = declared[name]
+        elif source in selected:
+            schemas[name] = selected[source]
+    return schemas
+
+
+def _flatten_schemas(flattening: "Flattening", declared: Schemas) -> tuple[Schemas, set[str]]:
+    """Return the columns of the properties of objects, and the names of these objects.
+
+    Deeper objects, and arrays, become JSON text.
+    """
+    flat: Schemas = {}
+    objects: set[str] = set()
+
+    def add(path: tuple[str, ...], schema: Any) -> None:
+        name, kind = flattening.name_of(path), nested_kind(schema)
+        if kind is ColumnType.OBJECT and len(path) <= flattening.max_depth:
+            objects.add(name)
+            for inner, one in properties_of(schema).items():
+                add((*path, inner), one)
+        elif len(path) == 1 or (name not in declared and _is_column(schema)):
+            flat[name] = schema if kind is None else {"type": ["null", "string"]}
+
+    for name, schema in declared.items():
+        add((name,), schema)
+    return flat, objects
+
+
+def _is_column(schema: Any) -> bool:
+    """Return whether the type of a nested property, which nothing has checked, is known."""
+    try:
+        schema_of({"properties": {"inner": schema}})
+    except InvalidValueError:
+        return False
+    return True
+
+
+_TEXT_WITHHELD = "its text is withheld, as the mapping hides values"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mapper:
+    """The mapping of a stream: selection, rules and flattening, in this order.
+
+    Each step is None where it leaves records as they are. `alias` and `key_properties` are the name
+    of the stream and its keys afterwards. A record on which an
+    expression fails is malformed. With `hides_values`, values are removed or replaced; malformed
+    records then have no text, which would show the values from before the mapping.
+    """
+
+    alias: str
+    key_properties: tuple[str, ...]
+    selection: Selection | None
+    rules: "SingerMap | None"
+    flattening: "Flattening | None"
+    hides_values: bool
+    on_nonfinite: OnNonfinite
+
+    @classmethod
+    def of(cls, stream: Stream) -> "Mapper | None":
+        """Return the mapper of a stream; None where records stay as they are.
+
+        Raises:
+            InvalidValueError: the mapping is not valid.
+        """
+        mapping, keys = stream.mapping, stream.key_properties
+        stream_map = None
+        if mapping.stream_maps:
+            with requires_extra("singer", "`stream_maps` of a stream"):
+                from batch_pipeline.encode.mapping.stream_map import resolve_stream_map
+
+            stream_map = resolve_stream_map(stream.name, mapping, keys)
+        selection = Selection(mapping.select, keys)
+        flattens = mapping.flattening_enabled and mapping.flattening_max_depth != 0
+        if stream_map is None and selection.selects_all and not flattens:
+            return None
+        hides = not selection.selects_all or (stream_map is not None and stream_map.hides_values)
+        rules = flattening = None
+        if stream_map is not None or flattens:
+            with requires_extra("singer", "`flattening_enabled` of a stream"):
+                from batch_pipeline.encode.mapping import singer_map  # imports the Singer SDK
+
+            if stream_map is not None:
+                rules = singer_map.SingerMap(stream, stream_map, hides_values=hides)
+            if flattens:
+                flattening = singer_map.Flattening(mapping, hides_values=hides)
+        return cls(
+            alias=stream.name if stream_map is None else stream_map.alias,
+            key_properties=keys if stream_map is None else stream_map.keys,
+            selection=None if selection.selects_all else selection,
+            rules=rules,
+            flattening=flattening,
+            hides_values=hides,
+            on_nonfinite=stream.on_nonfinite,
+        )
+
+    def schema(self, declared: Mapping[str, Any]) -> MappedSchema:
+        """Return the JSON Schema of the mapped records; `declared` is that of the stream's."""
+        schemas: Schemas = dict(declared["properties"])
+        mapped = schemas if self.selection is None else _select(self.selection, (), schemas)
+        objects: set[str] = set()
+        if self.rules is not None:
+            mapped = _schemas_with_rules(self.rules, schemas, mapped)
+        if self.flattening is not None:
+            mapped, objects = _flatten_schemas(self.flattening, mapped)
+        return MappedSchema({**declared, "properties": mapped}, frozenset(objects))
+
+    def mapped(self, chunk: Chunk) -> Chunk:
+        """Map the records of a chunk; those that it drops count as filtered or as bad."""
+        mapped: Chunk = (
+            _map_records(self, chunk) if isinstance(chunk, JsonRecords) else map_table(self, chunk)
+        )
+        if not self.hides_values or not mapped.bad:
+            return mapped
+        bad = (
+            replace(one, reason=f"{one.reason}; {_TEXT_WITHHELD}", raw=b"") for one in mapped.bad
+        )
+        return replace(mapped, bad=tuple(bad))
