@@ -11,14 +11,14 @@ from batch_pipeline.cli.exit_codes import EXIT_SOME_FAILED, exit_code
 from batch_pipeline.cli.options import all_streams, as_json, chosen, opened
 from batch_pipeline.config.units import format_bytes
 from batch_pipeline.model.batch import Batch, stream_batch_key
-from batch_pipeline.model.errors import JobPausedError, LandingTroubleError
+from batch_pipeline.model.errors import JobPausedError, LandingTroubleError, PipelineError
 from batch_pipeline.model.location import shown
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.stream import Source, Stream
+from batch_pipeline.pipeline.idle import RunResult, check_idle
 
 if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline
-    from batch_pipeline.defs.in_process import RunResult
 
 
 @click.command()
@@ -56,25 +56,52 @@ def run(stream: tuple[str, ...], as_json: bool) -> None:
 
 def run_streams(
     pipeline: "Pipeline", streams: Sequence[Stream], *, command: str
-) -> "list[RunResult]":
-    """Drain streams, alone at work on the home.
+) -> list[RunResult]:
+    """Process streams until nothing is left, alone at work on the home.
 
     Raises:
         RetryableError: another command works on the home.
     """
+    idle = _check_idle(pipeline, streams, command)
+    if idle is not None:
+        return idle
     from batch_pipeline.defs.in_process import open_exclusively, run_until_idle
 
     with open_exclusively(pipeline, command) as instance:
         return list(run_until_idle(pipeline, streams, instance))
 
 
-def manifests(pipeline: "Pipeline", drained: "RunResult") -> list[Manifest]:
+def _check_idle(
+    pipeline: "Pipeline", streams: Sequence[Stream], command: str
+) -> list[RunResult] | None:
+    """Return the results if there is nothing to do for any stream, without importing Dagster."""
+    results: list[RunResult] = []
+    with pipeline.home.lock(command):
+        for stream in streams:
+            landing = None if stream.user_table else pipeline.landing(stream, wait=True)
+            try:
+                result = check_idle(
+                    pipeline.database,
+                    stream,
+                    pipeline.meta_table(stream),
+                    landing,
+                    pipeline.home.reported(stream.name),
+                )
+            except PipelineError:
+                return None  # reported with the other streams
+            if result is None:
+                return None
+            results.append(result)
+    return results
+
+
+def manifests(pipeline: "Pipeline", drained: RunResult) -> list[Manifest]:
     """Read the manifests that a drain published."""
     read = (pipeline.database.manifests.of_batch(one.batch) for one in drained.published)
     return [manifest for manifest in read if manifest is not None]
 
 
-def print_error(results: "Sequence[RunResult]") -> int:
+def print_error(results: Sequence[RunResult]) -> int:
     """Print each batch and stream that failed, and return the exit code.
 
     A paused stream is no error: its code is left only where nothing is wrong with the others.
@@ -95,7 +122,7 @@ def print_error(results: "Sequence[RunResult]") -> int:
     return EXIT_SOME_FAILED if failed else exit_code(paused) if paused else 0
 
 
-def result_json(pipeline: "Pipeline", drained: "RunResult") -> dict[str, Any]:
+def result_json(pipeline: "Pipeline", drained: RunResult) -> dict[str, Any]:
     """Describe a drain for programs."""
     return {
         "stream": drained.stream,
@@ -117,7 +144,7 @@ def result_json(pipeline: "Pipeline", drained: "RunResult") -> dict[str, Any]:
     }
 
 
-def print_result(pipeline: "Pipeline", stream: Stream, drained: "RunResult") -> None:
+def print_result(pipeline: "Pipeline", stream: Stream, drained: RunResult) -> None:
     """Print what a drain did, station by station."""
     head(drained.stream)
     _print_arrivals(stream, drained)
@@ -141,7 +168,7 @@ def print_result(pipeline: "Pipeline", stream: Stream, drained: "RunResult") -> 
     say(f"  7 publish   manifests: {len(done)}, in {root}/manifests")
 
 
-def _print_arrivals(stream: Stream, drained: "RunResult") -> None:
+def _print_arrivals(stream: Stream, drained: RunResult) -> None:
     if not isinstance(stream.source, Source):
         say(f"  1 land      rows of {stream.source.place}, a meta table of your own")
         return
@@ -154,7 +181,7 @@ def _print_arrivals(stream: Stream, drained: "RunResult") -> None:
         )
 
 
-def _print_plan(drained: "RunResult") -> None:
+def _print_plan(drained: RunResult) -> None:
     say(f"  3 plan      new batches: {drained.batches_planned}; encoded now:")
     shown = drained.statuses if len(drained.statuses) <= 12 else drained.statuses[:10]
     for one in shown:
@@ -166,7 +193,7 @@ def _print_plan(drained: "RunResult") -> None:
     say("  4 partition each batch is a partition of the Dagster asset of that key")
 
 
-def _key_and_job(drained: "RunResult", batch: Batch) -> tuple[str, str]:
+def _key_and_job(drained: RunResult, batch: Batch) -> tuple[str, str]:
     """Return the partition key, and for a backfill its job."""
     if batch.job == drained.stream or batch.item_ids is not None:
         return stream_batch_key(batch, drained.stream), ""

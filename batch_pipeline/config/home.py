@@ -7,7 +7,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -41,6 +41,32 @@ class Home:
     def lock_file(self) -> Path:
         """The file that `lock` locks; deleting it while it is held lets a second process in."""
         return self.path / "lock"
+
+    def reported(self, stream: str) -> dict[int, int]:
+        """Return the publish counts of a stream's jobs, by id, that `set_reported` stored last."""
+        try:
+            counts = json.loads(self._reported_file.read_bytes())[stream]
+            return {int(job): int(count) for job, count in counts.items()}
+        except (OSError, ValueError, LookupError, AttributeError, TypeError):
+            return {}
+
+    def set_reported(self, stream: str, counts: Mapping[int, int]) -> None:
+        """Store the publish counts up to which Dagster has all events of a stream.
+
+        The caller holds the lock.
+        """
+        try:
+            stored = json.loads(self._reported_file.read_bytes())
+        except (OSError, ValueError):
+            stored = {}
+        stored[stream] = {str(job): count for job, count in counts.items()}
+        temporary = self._reported_file.with_suffix(".tmp")
+        temporary.write_text(json.dumps(stored), encoding="utf-8")
+        temporary.replace(self._reported_file)
+
+    @property
+    def _reported_file(self) -> Path:
+        return self.path / "reported.json"
 
     def ensure(self) -> None:
         """Create the folder for this user alone (mode 0700) and keep it out of version control.

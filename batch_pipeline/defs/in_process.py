@@ -6,7 +6,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import groupby
@@ -30,7 +30,7 @@ from batch_pipeline.defs.partitions import (
 from batch_pipeline.defs.sensors.run_ends import cancel_batches_since
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.backfill import check_times
-from batch_pipeline.model.batch import BatchState, BatchStatus, due_batches
+from batch_pipeline.model.batch import BatchStatus, due_batches
 from batch_pipeline.model.errors import (
     DatabaseUnreachableError,
     InvalidValueError,
@@ -43,6 +43,7 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.progress import start_step
 from batch_pipeline.model.stream import Stream
+from batch_pipeline.pipeline.idle import RunResult
 from batch_pipeline.spark.sessions.class_data_builder import build_later
 from batch_pipeline.spark.sessions.session import close_session
 
@@ -131,35 +132,6 @@ def _interrupts_held_back() -> Iterator[None]:
 _MAX_MESSAGE = 300  # characters of an unexpected exception
 
 
-@dataclass(slots=True, kw_only=True)
-class RunResult:
-    """Result of processing one stream.
-
-    `tried` are the ids of batches that were attempted, `statuses` their statuses afterwards.
-    `error` is what ended processing early, or kept it from some files.
-    """
-
-    stream: str
-    files_found: int = 0
-    items_registered: int = 0
-    files_changed: int = 0
-    batches_planned: int = 0
-    tried: set[int] = field(default_factory=set)
-    statuses: list[BatchStatus] = field(default_factory=list)
-    error: PipelineError | None = None
-
-    @property
-    def published(self) -> list[BatchStatus]:
-        """Attempted batches that are published now."""
-        return [status for status in self.statuses if status.state is BatchState.PUBLISHED]
-
-    @property
-    def failed(self) -> list[BatchStatus]:
-        """Attempted batches that are not published."""
-        others = {BatchState.PUBLISHED, BatchState.PLANNED}
-        return [status for status in self.statuses if status.state not in others]
-
-
 def run_until_idle(
     pipeline: Pipeline, streams: Sequence[Stream], instance: dg.DagsterInstance
 ) -> Iterator[RunResult]:
@@ -176,6 +148,8 @@ def run_until_idle(
             try:
                 _drain(pipeline, stream, instance, result)
                 _read_statuses(pipeline, stream, result)
+                counts = pipeline.database.change_feed.publish_counts(stream.name)
+                pipeline.home.set_reported(stream.name, counts)
             except Exception as error:  # noqa: BLE001 - the other streams go on
                 result.error = _reported(pipeline, stream, error)
                 with suppress(Exception):  # the error above is what is reported

@@ -178,6 +178,16 @@ class StreamStatuses:
         with transaction(self.engine) as connection:
             return _count_by_state(connection, is_live)
 
+    def all_states(self, stream: str) -> set[BatchState]:
+        """Return the states that batches of all jobs of a stream have, backfills included."""
+        query = (
+            sa.select(batch_state.c.state)
+            .join(job, job.c.id == batch_state.c.job_id)
+            .where(job.c.stream == stream)
+            .distinct()
+        )
+        return {BatchState(row.state) for row in fetch_rows(self.engine, query)}
+
     def status(self, stream: str, table: MetaTable) -> StreamStatus:
         """Return the status of a stream.
 

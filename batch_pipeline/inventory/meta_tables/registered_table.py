@@ -118,6 +118,15 @@ class OwnMetaTable:
             failpoint("register.after_commit")
         return total
 
+    def has(self, files: Sequence[LandedFile]) -> bool:
+        """Return whether all files are registered and have not changed since."""
+        with transaction(self.engine) as connection:
+            registered = self._registered_files(connection, files)
+        return all(
+            file.location in registered and not _has_changed(file, registered[file.location])
+            for file in files
+        )
+
     def _register(
         self,
         files: Sequence[LandedFile],

@@ -1,0 +1,88 @@
+"""The result of `run` for a stream, and the check whether anything is left to do.
+
+The check needs neither Dagster nor Spark, whose imports take longer than all else that a `run`
+without new files does.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
+from batch_pipeline.model.batch import BatchState, BatchStatus
+from batch_pipeline.model.errors import PipelineError
+from batch_pipeline.pipeline.restore_check import ensure_inventory_current
+
+if TYPE_CHECKING:
+    from batch_pipeline.inventory.database import Database
+    from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
+    from batch_pipeline.model.stream import Stream
+    from batch_pipeline.storage.landing import SourceLanding
+
+_CHUNK_FILES = 5_000
+_SETTLED = {BatchState.PUBLISHED, BatchState.CANCELLED, BatchState.SUPERSEDED}
+
+
+@dataclass(slots=True, kw_only=True)
+class RunResult:
+    """Result of processing one stream.
+
+    `tried` are the ids of batches that were attempted, `statuses` their statuses afterwards.
+    `error` is what ended processing early, or kept it from some files.
+    """
+
+    stream: str
+    files_found: int = 0
+    items_registered: int = 0
+    files_changed: int = 0
+    batches_planned: int = 0
+    tried: set[int] = field(default_factory=set)
+    statuses: list[BatchStatus] = field(default_factory=list)
+    error: PipelineError | None = None
+
+    @property
+    def published(self) -> list[BatchStatus]:
+        """Attempted batches that are published now."""
+        return [status for status in self.statuses if status.state is BatchState.PUBLISHED]
+
+    @property
+    def failed(self) -> list[BatchStatus]:
+        """Attempted batches that are not published."""
+        others = {BatchState.PUBLISHED, BatchState.PLANNED}
+        return [status for status in self.statuses if status.state not in others]
+
+
+def check_idle(
+    database: "Database",
+    stream: "Stream",
+    table: "OwnMetaTable | UserMetaTable",
+    landing: "SourceLanding | None",
+    reported: Mapping[int, int],
+) -> RunResult | None:
+    """Return the result of a `run` that has nothing to do for a stream, None if it may have.
+
+    `landing` is None for a user's meta table; `reported` are the publish counts of the stream's
+    jobs up to which Dagster has all events. Changes nothing.
+
+    Raises:
+        PipelineError: the landing, the storage or the user's table cannot be read.
+    """
+    if not reported or database.change_feed.publish_counts(stream.name) != reported:
+        return None
+    if database.jobs.paused(stream.name) is not None or database.backfills.paused(stream.name):
+        return None
+    if not database.stream_statuses.all_states(stream.name) <= _SETTLED:
+        return None
+    ensure_inventory_current(database, stream)
+    result = RunResult(stream=stream.name)
+    if landing is not None and isinstance(table, OwnMetaTable):
+        found = landing.found_files()
+        while files := list(islice(found, _CHUNK_FILES)):
+            if not table.has(files):
+                return None
+            result.files_found += len(files)
+        if landing.troubles:
+            return None
+    planned = database.stream_statuses.status(stream.name, table).items_not_planned
+    return result if planned == 0 else None

@@ -1,0 +1,157 @@
+"""`run` without anything to do ends without Dagster; whatever may be left to do is noticed."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.batch import AttemptStatus
+from batch_pipeline.pipeline.idle import RunResult, check_idle
+from batch_pipeline_tests.defs.checks_fixture import publish_all
+from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.seeds import claimed, execute, register
+
+RUN = (
+    "import sys, batch_pipeline.cli as cli\n"
+    "try:\n    cli.cli.main(['run'], standalone_mode=False)\n"
+    "except SystemExit as end:\n    print('code', end.code)\n"
+    "print([name for name in ('dagster', 'pyspark', 'pyarrow') if name in sys.modules])"
+)
+
+
+@pytest.fixture
+def scene(
+    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DefsScene]:
+    """The stream `orders`, of which everything is published and reported."""
+    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
+        publish_all(opened)
+        counts = database.change_feed.publish_counts("orders")
+        opened.pipeline.home.set_reported("orders", counts)
+        yield opened
+
+
+def _check(scene: DefsScene) -> RunResult | None:
+    pipeline, stream = scene.pipeline, scene.stream
+    return check_idle(
+        pipeline.database,
+        stream,
+        pipeline.meta_table(stream),
+        pipeline.landing(stream, wait=True),
+        pipeline.home.reported("orders"),
+    )
+
+
+def _land(scene: DefsScene) -> None:
+    Path(scene.stream.source.place.removeprefix("file://"), "1.csv").write_text("id\n1\n")
+
+
+def _register_landed(scene: DefsScene) -> None:
+    _land(scene)
+    table = scene.database.meta_table("orders")
+    table.register(scene.pipeline.landing(scene.stream, wait=True).found_files())
+
+
+def _change_registered(scene: DefsScene) -> None:
+    _register_landed(scene)
+    scene.database.batches.plan(
+        scene.database.meta_table("orders"), scene.stream.limits, drain=True
+    )
+    Path(scene.stream.source.place.removeprefix("file://"), "1.csv").write_text("id\n1\n2\n")
+
+
+def _plan(scene: DefsScene) -> None:
+    table = scene.database.meta_table("orders")
+    scene.database.batches.plan(table, scene.stream.limits, drain=True)
+
+
+def _fail(scene: DefsScene) -> None:
+    register(scene.database, 1, first=13)
+    _plan(scene)
+    batch = scene.database.batches.statuses("orders")[-1].batch
+    with claimed(scene.database, batch) as attempt:
+        scene.database.attempts.fail(attempt, "bad", AttemptStatus.FAILED)
+
+
+def _publish_again(scene: DefsScene) -> None:
+    publish_all(scene)
+
+
+def _pause(scene: DefsScene) -> None:
+    scene.database.jobs.pause("orders", "maintenance")
+
+
+def _plan_late(scene: DefsScene) -> None:
+    execute(
+        scene.database,
+        "INSERT INTO batch_pipeline.job (name, meta_table, kind, stream, parent_id) "
+        "SELECT 'orders.late', meta_table, 'late', stream, id FROM batch_pipeline.job",
+    )
+    execute(
+        scene.database,
+        "INSERT INTO batch_pipeline.batch "
+        "(job_id, first_id, last_id, weight, item_count, config, item_ids) "
+        "SELECT id, 2, 2, 10, 1, '{}', ARRAY[2] FROM batch_pipeline.job WHERE kind = 'late'",
+    )
+    execute(
+        scene.database,
+        "INSERT INTO batch_pipeline.batch_state (batch_id, job_id, state) "
+        "SELECT max(id), max(job_id), 'planned' FROM batch_pipeline.batch",
+    )
+
+
+def test_stream_with_everything_published_is_idle(scene: DefsScene) -> None:
+    assert _check(scene) == RunResult(stream="orders")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _land,
+        _register_landed,
+        _change_registered,
+        lambda scene: register(scene.database, 1, first=13),
+        lambda scene: scene.plan(),
+        _plan_late,
+        _fail,
+        _publish_again,
+        _pause,
+        lambda scene: scene.pipeline.home.set_reported("orders", {}),
+    ],
+    ids=[
+        "landed",
+        "registered",
+        "changed",
+        "item",
+        "backfill",
+        "late",
+        "failed",
+        "unreported",
+        "paused",
+        "first run",
+    ],
+)
+def test_stream_with_something_left_is_not_idle(
+    scene: DefsScene, change: Callable[[DefsScene], object]
+) -> None:
+    change(scene)
+    assert _check(scene) is None
+
+
+def test_run_without_anything_to_do_imports_neither_dagster_nor_spark(scene: DefsScene) -> None:
+    ended = subprocess.run([sys.executable, "-c", RUN], capture_output=True, text=True, check=False)
+    assert "nothing left to encode" in ended.stdout, ended.stderr
+    assert ended.stdout.endswith("code 0\n[]\n")
+
+
+def test_stored_publish_counts_that_cannot_be_read_count_as_none(scene: DefsScene) -> None:
+    home = scene.pipeline.home
+    assert home.reported("orders") != {}
+    assert home.reported("refunds") == {}
+    (home.path / "reported.json").write_text('{"orders": 3')
+    assert home.reported("orders") == {}
+    home.set_reported("orders", {1: 2})
+    assert home.reported("orders") == {1: 2}
