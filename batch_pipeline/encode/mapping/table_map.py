@@ -136,23 +136,24 @@ def map_table(mapper: "Mapper", table: Table) -> Table:
 
     The text of a bad record is its cells as JSON.
     """
-    mapping = _TableMapping(table, mapper.on_nonfinite)
+    mapping = _TableMapping(mapper, table)
     if mapper.selection is not None:
         mapping.select(mapper.selection)
     if mapper.rules is not None:
         mapping.apply_rules(mapper.rules)
     if mapper.flattening is not None:
         mapping.flatten(mapper.flattening)
-    return mapping.result(frozenset() if mapper.flattening is None else mapper.flattening.objects)
+    return mapping.result()
 
 
 class _TableMapping:
     """The mapping of one table, step by step; removed rows stay in the columns until the result."""
 
-    def __init__(self, table: Table, on_nonfinite: OnNonfinite) -> None:
+    def __init__(self, mapper: "Mapper", table: Table) -> None:
         self._table = table
         self._count = table.good
-        self._on_nonfinite = on_nonfinite
+        self._on_nonfinite = mapper.on_nonfinite
+        self._flattening = mapper.flattening
         self._columns = _columns_of(table)
         self._removed: _Removed = {}
         # Of mapped properties, the rows that flattening writes as JSON text or keeps as they are.
@@ -202,7 +203,8 @@ class _TableMapping:
             for removed in range(self._count) if rules.is_static else (row,):
                 self._removed.setdefault(removed, reason)
         columns = self._mapped_columns(rules, before, mapped)
-        self._find_rows_left_whole(rules, mapped)
+        if self._flattening is not None:
+            self._find_rows_left_whole(rules, mapped)
         self._columns = columns
 
     def _mapped_columns(
@@ -294,11 +296,13 @@ class _TableMapping:
             texts[row] = texts[row] or text
         return _infer_column(texts)
 
-    def result(self, objects: frozenset[str]) -> Table:
-        """Return the table of the remaining rows, without `objects` that have no value."""
+    def result(self) -> Table:
+        """Return the table of the remaining rows, without flattened objects that have no value."""
         table, columns = self._table, self._columns
-        rows = [row for row in range(self._count) if row not in self._removed]
+        objects = frozenset[str]() if self._flattening is None else self._flattening.objects
+        rows: Sequence[int] = range(self._count)
         if self._removed:
+            rows = [row for row in rows if row not in self._removed]
             kept = pa.array(rows, pa.int64())
             columns = {n: ColumnCells(one.array.take(kept), one.kind) for n, one in columns.items()}
         columns = {

@@ -140,20 +140,22 @@ def replace_nonfinite(line: bytes, rule: OnNonfinite) -> bytes:
     return _STRING_OR_NONFINITE.sub(replacement, line)
 
 
-def count_nonfinite(line: bytes) -> int:
-    """Count the tokens NaN, Infinity and -Infinity outside of strings."""
-    return sum(not match[0].startswith(b'"') for match in _STRING_OR_NONFINITE.finditer(line))
-
-
 def nonfinite_fields(line: bytes) -> dict[str, float]:
-    """Return the top-level values of a record that are NaN or infinite."""
+    """Return the top-level values of a record that are NaN or infinite, if no others are."""
+    tokens: list[float] = []
+
+    def count(token: str) -> float:
+        tokens.append(float(token))
+        return tokens[-1]
+
     try:
-        record = json.loads(line.decode(), parse_constant=float, parse_float=str, parse_int=str)
+        record = json.loads(line.decode(), parse_constant=count, parse_float=str, parse_int=str)
     except (ValueError, RecursionError):
         return {}
     if not isinstance(record, dict):
         return {}
-    return {name: value for name, value in record.items() if isinstance(value, float)}
+    fields = {name: value for name, value in record.items() if isinstance(value, float)}
+    return fields if len(fields) == len(tokens) else {}
 
 
 def _reject_duplicates(pairs: list[tuple[str, Any]]) -> None:
@@ -263,23 +265,16 @@ class RecordDecoder:
     def _compile(
         self, may_be_absent: frozenset[Column]
     ) -> tuple[type[Struct], Callable[[bytes | memoryview], Any]]:
-        fields: list[Any] = []
-        for i, column in enumerate(self.columns):
-            field_type = self._field_type(column)
-            if column in may_be_absent:
-                fields.append((f"c{i}", field_type | UnsetType, UNSET))
-            else:
-                fields.append((f"c{i}", field_type))
+        fields: list[Any] = [
+            (f"c{i}", self._field_type(column) | UnsetType, UNSET)
+            if column in may_be_absent
+            else (f"c{i}", self._field_type(column))
+            for i, column in enumerate(self.columns)
+        ]
         names = {f"c{i}": column.name for i, column in enumerate(self.columns)}
+        options: dict[str, Any] = {"forbid_unknown_fields": True, "gc": False, "kw_only": True}
         try:
-            struct = msgspec.defstruct(
-                "Record",
-                fields,
-                rename=names,
-                forbid_unknown_fields=True,
-                gc=False,
-                kw_only=True,
-            )
+            struct = msgspec.defstruct("Record", fields, rename=names, **options)
             return struct, msgspec.json.Decoder(struct).decode
         except ValueError:
             # msgspec refuses names that JSON writes with an escape. Every record then takes the
@@ -446,11 +441,7 @@ class RecordValidator:
         if self._values:
             fields = nonfinite_fields(line)
             # A column of doubles holds NaN itself; one inside of a nested value obeys the rule.
-            if (
-                fields
-                and len(fields) == count_nonfinite(line)
-                and all(map(self._holds_nan, fields))
-            ):
+            if fields and all(map(self._holds_nan, fields)):
                 return replace_nonfinite(line, OnNonfinite.NULL), fields
         return replace_nonfinite(line, self._on_nonfinite), {}
 
@@ -481,10 +472,9 @@ class RecordValidator:
             inferred = InferredType(Column(name=name, type=ColumnType.NUMBER))
         else:
             inferred = infer_json_type(name, text, known, exact=self._values)
-        column, wide = inferred.column, inferred.wide
-        if self._rescues and not self._profile.accepts(column, text=False, wide=wide):
+        if self._rescues and not self._profile.accepts(inferred, text=False):
             return False
-        self._profile.add(column, text=False, wide=wide, line=place)
+        self._profile.add(inferred, text=False, line=place)
         return True
 
     def _move_rescued(

@@ -160,11 +160,12 @@ class TableValidator:
             column = Column(name=name, type=ColumnType.UNKNOWN)
             if name not in table.text and name not in table.json:
                 column = column_of(name, array.type)
-            if self._rescues and not self._profile.accepts(column, text=False):
+            inferred = InferredType(column)
+            if self._rescues and not self._profile.accepts(inferred, text=False):
                 return None
             self._profile.add_names([name])
             if column.type is not ColumnType.UNKNOWN:
-                self._profile.add(column, text=False)
+                self._profile.add(inferred, text=False)
             known = self._profile.columns[name]
         return pa.nulls(len(array), arrow_type_of(known)) if self._values else array
 
@@ -196,7 +197,7 @@ class TableValidator:
             return ConvertedColumn(array, _rows(array.is_valid()), inferred=inferred)
         converted = parsed[name]
         if converted.wide:
-            self._profile.add(known, text=True, wide=True)
+            self._profile.add(InferredType(known, wide=True), text=True)
         if not converted.invalid:
             return converted
         invalid = array.take(pa.array(converted.invalid))
@@ -210,11 +211,11 @@ class TableValidator:
             unparsed = InferredType(column) if invalid else None
             return ConvertedColumn(values if self._values else array, invalid, inferred=unparsed)
         wide = column.type is ColumnType.INTEGER and has_wide_integer(array)
+        inferred = InferredType(column, wide=wide)
         if known is None or known != needed(known, column, wide=wide):
-            inferred = InferredType(column, wide=wide)
             return ConvertedColumn(array, _rows(array.is_valid()), inferred=inferred)
         if wide:
-            self._profile.add(column, text=False, wide=True)
+            self._profile.add(inferred, text=False)
         if not self._values or known.type in JSON_TYPES or column == known:
             return ConvertedColumn(array)
         if known.type is ColumnType.STRING and column.type in TYPED_TEXT_TYPES:
@@ -232,8 +233,7 @@ class TableValidator:
             return array
         profile, is_text = self._profile, name in table.text
         known = profile.columns.get(name)
-        column, wide = inferred.column, inferred.wide
-        if self._rescues and not profile.accepts(column, text=is_text, wide=wide):
+        if self._rescues and not profile.accepts(inferred, text=is_text):
             _rescue(table, name, invalid, rescued)
             if known is None:
                 return None
@@ -241,10 +241,10 @@ class TableValidator:
                 return pa.nulls(len(array), arrow_type_of(known))
             return _set_null(array, invalid)
         # `line_numbers` counts lines on demand, which is needed for the first misfit only.
-        is_first = profile.fits and not profile.holds(column, text=is_text, wide=wide)
+        is_first = profile.fits and not profile.holds(inferred, text=is_text)
         needs_line = is_first and profile.known_column(name) is not None
         line = table.line_numbers[invalid[0]] if needs_line else None
-        profile.add(column, text=is_text, wide=wide, line=line)
+        profile.add(inferred, text=is_text, line=line)
         if invalid and profile.columns[name] == known:
             raise RuntimeError(f"values of {name!r} neither fit {known} nor widen it")
         return array

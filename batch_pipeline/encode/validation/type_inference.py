@@ -181,37 +181,36 @@ class SchemaProfile:
                 )
         return tuple(misfits)
 
-    def accepts(self, seen: Column, *, text: bool, wide: bool = False) -> bool:
+    def accepts(self, seen: InferredType, *, text: bool) -> bool:
         """Return whether a stream that rescues may keep a value in its column.
 
         Either the known schema holds it, or its column has held nothing but nulls: no known type
         contradicts the value, so that it may set the type.
         """
-        known = self._known.get(seen.name)
+        known = self._known.get(seen.column.name)
         is_open = known is not None and known.type is ColumnType.UNKNOWN
-        return is_open or self.holds(seen, text=text, wide=wide)
+        return is_open or self.holds(seen, text=text)
 
-    def holds(self, seen: Column, *, text: bool, wide: bool = False) -> bool:
+    def holds(self, seen: InferredType, *, text: bool) -> bool:
         """Return whether the known schema holds a value without a change."""
-        known = self._known.get(seen.name)
-        return known is not None and known == needed(known, seen, wide=wide, text_source=text)
+        known = self._known.get(seen.column.name)
+        return known is not None and known == needed(
+            known, seen.column, wide=seen.wide, text_source=text
+        )
 
-    def add(self, seen: Column, *, text: bool, wide: bool = False, line: int | None = None) -> None:
+    def add(self, seen: InferredType, *, text: bool, line: int | None = None) -> None:
         """Widen a column by the type of its values.
 
         Args:
             seen: The column that the values need.
             text: Whether the values are text cells, which widen to string, or typed values.
-            wide: Whether there are integers beyond 2^53.
             line: Where the first of the values is.
         """
-        name = seen.name
-        if wide:
+        name = seen.column.name
+        if seen.wide:
             self.wide.add(name)
-        if name not in self._observed:
-            self._observed[name] = _ObservedTypes(seen)
-        observed = self._observed[name]
-        observed.add(seen, text=text)
+        observed = self._observed.setdefault(name, _ObservedTypes(seen.column))
+        observed.add(seen.column, text=text)
         known = self._known.get(name)
         column = needed(
             known,
@@ -221,7 +220,7 @@ class SchemaProfile:
         )
         self.columns[name] = column
         if column != known:
-            self._first_misfits.setdefault(name, (self.item, line, seen.type_text))
+            self._first_misfits.setdefault(name, (self.item, line, seen.column.type_text))
 
     def add_names(self, names: Iterable[str], *, line: int | None = None) -> None:
         """Add the columns of a header, none of whose values has been seen."""

@@ -91,7 +91,6 @@ def assert_same(rows: list[Any], columns: list[list[Any]]) -> None:
 
 
 def test_flat_reader_with_lines_of_all_columns_are_read() -> None:
-    """Keys in any order, values of all types and nulls become columns."""
     turned = compact(dict(reversed(json.loads(LINE).items()))).encode()
     empty = compact(dict.fromkeys(json.loads(turned))).encode()
 
@@ -117,7 +116,6 @@ def test_flat_reader_with_lines_of_blanks_in_the_same_places_are_read(
 
 
 def test_flat_reader_with_lines_without_an_optional_column_returns_nulls() -> None:
-    """An optional column may be absent from all lines."""
     columns = (Column(name="id", type=ColumnType.INTEGER), Column(name="x", type=ColumnType.STRING))
 
     assert read(b'{"id":1}', b'{"id":2}', columns=columns, optional="x") == [[1, 2], [None, None]]
@@ -125,7 +123,6 @@ def test_flat_reader_with_lines_without_an_optional_column_returns_nulls() -> No
 
 
 def test_flat_reader_with_lines_of_long_integers_are_read_where_the_column_is_wide() -> None:
-    """Only a wide column holds an integer beyond 2^53."""
     columns = (Column(name="id", type=ColumnType.INTEGER),)
 
     assert read(b'{"id":9007199254740993}', columns=columns, wide="id") == [[2**53 + 1]]
@@ -139,7 +136,6 @@ def test_flat_reader_keeps_the_sign_of_a_zero_double_but_not_of_an_integer() -> 
 
 
 def test_flat_reader_with_lines_of_times_are_read_as_their_type_says() -> None:
-    """Strings of a typed column are parsed strictly."""
     columns = (Column(name="at", type=ColumnType.DATE),)
 
     assert str(read(b'{"at":"2026-01-31"}', columns=columns)) == "[[datetime.date(2026, 1, 31)]]"
@@ -186,7 +182,6 @@ def test_flat_reader_with_lines_of_times_are_read_as_their_type_says() -> None:
 def test_flat_reader_with_lines_of_a_value_that_may_not_fit_returns_none(
     name: str, text: str
 ) -> None:
-    """One value that is not of its type, or that would change, rejects the block."""
     assert read(LINE, with_value(name, text), LINE) is None
 
 
@@ -211,7 +206,6 @@ def test_flat_reader_with_lines_of_a_value_that_may_not_fit_returns_none(
     ],
 )
 def test_flat_reader_with_lines_of_a_line_of_another_form_returns_none(line: bytes) -> None:
-    """Other keys, another order, other blanks or bytes that are not UTF-8 reject the block."""
     assert read(LINE, line, LINE) is None
 
 
@@ -239,7 +233,6 @@ def test_flat_reader_with_lines_of_any_records_are_read_as_written_or_not_at_all
 def test_flat_reader_with_lines_of_any_damage_are_read_as_the_standard_library_does_or_not_at_all(
     at: int, removed: int, added: bytes, has_blanks: bool
 ) -> None:
-    """Wherever bytes are removed or added, no malformed line is read."""
     line = json.dumps(json.loads(LINE), ensure_ascii=False).encode() if has_blanks else LINE
     text = b"\n".join([line, line, line])
     lines = (text[:at] + added + text[at + removed :]).split(b"\n")

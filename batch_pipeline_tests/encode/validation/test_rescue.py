@@ -55,7 +55,6 @@ def test_rescue_from_lines_for_columns_keeps_the_text_of_the_values() -> None:
 
 
 def test_rescue_of_records_that_were_rescued_before_keeps_that_too() -> None:
-    """The earlier rescued values become part of the new ones."""
     first = b'{"i":1,"_rescued_data":"{\\"new\\":1}"}'
     second = b'{"i":true,"_rescued_data":"{\\"new\\":1}"}'
 
@@ -77,7 +76,6 @@ def test_rescue_of_a_key_with_a_nul_keeps_it_as_text(values: bool) -> None:
 
 
 def test_rescue_with_a_column_of_nulls_lets_it_take_its_first_type() -> None:
-    """No known type contradicts the first value."""
     subject = rescuing()
 
     subject.validate(b'{"u":5}')
@@ -110,7 +108,6 @@ def test_rescue_from_text_cells_keeps_their_text(values: bool) -> None:
 
 
 def test_rescue_from_typed_columns_keeps_their_values_as_json() -> None:
-    """All values of a column of another type are rescued, JSON text as JSON."""
     subject = rescuing(values=True)
     batch = pa.record_batch({"i": pa.array([True, None]), "o": ["{}", '{"x": 1}'], "s": ["a", "b"]})
     table = Table(batch=batch, line_numbers=[1, 2], record_numbers=[1, 2], json=frozenset("o"))

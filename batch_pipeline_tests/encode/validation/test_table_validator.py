@@ -82,7 +82,6 @@ def checked(subject: ValidatorUnderTest, table: Table) -> Table:
 def test_table_validator_with_text_cells_widens_columns_that_do_not_hold_them(
     values: bool, known: str, texts: list[str | None], needed: list[tuple[str, str]]
 ) -> None:
-    """Cells are parsed as their column's type; a cell that is not of it widens the column."""
     subject = ValidatorUnderTest(RecordSchema.from_json([("a", known)]), values=values)
 
     done = checked(subject, cells(a=texts))
@@ -140,7 +139,6 @@ def test_table_validator_with_text_cells_for_columns_returns_their_values() -> N
 
 
 def test_table_validator_with_text_cells_for_lines_keeps_them() -> None:
-    """JSON lines are written from the text of the cells."""
     subject = ValidatorUnderTest(schema(i="integer", t="timestamp"))
     table = cells(i=["1", "-0"], t=["2026-01-31 10:00:00Z", None])
 
@@ -185,7 +183,6 @@ def test_table_validator_with_a_typed_column_widens_by_its_type(
 
 
 def test_table_validator_with_typed_columns_returns_the_types_of_the_schema() -> None:
-    """Integers become doubles or decimals that hold them, and times become strings."""
     subject = ValidatorUnderTest(
         schema(n="number", m="decimal(20,1)", s="string", a="any"), values=True
     )
@@ -308,7 +305,6 @@ def test_parse_cells_of_any_columns_equals_parsing_each_column_alone(
 
 
 def test_parse_cells_beside_wide_integers_returns_only_those_as_wide() -> None:
-    """A column is wide by its own integers only."""
     cells = {"a": pa.array(["1", "2"]), "b": pa.array(["9007199254740993", None])}
 
     found = parse_cells(cells, integers("a", "b"), values=True)

@@ -97,7 +97,6 @@ def is_short_decimal(text: str) -> bool:
 @example(["", ""])
 @example(["", "1.5", None, ""])
 def test_number_syntax_of_any_cells_agrees_with_a_pattern_per_cell(texts: list[str | None]) -> None:
-    """Neighbouring cells do not affect each other, and nulls are skipped."""
     padded = pa.array(["9", *texts, "9"], pa.string()).slice(1, len(texts))
     present = [text for text in texts if text is not None]
 
@@ -124,7 +123,6 @@ def test_parse_text_doubles_of_many_cells_reports_the_few_inexact_ones(
 
 @pytest.mark.parametrize("strange", ["007", "+1", "nan", ".5", " 1", "0x1", ""])
 def test_parse_text_doubles_of_many_cells_with_one_other_text_returns_none(strange: str) -> None:
-    """One cell that is not a JSON number is enough."""
     assert parse_text_doubles(pa.array(["12.50"] * 200 + [strange])) is None
 
 

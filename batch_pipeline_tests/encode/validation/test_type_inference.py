@@ -27,7 +27,6 @@ from batch_pipeline.model.schema import Column, ColumnType
 def test_infer_text_type_of_any_cells_agrees_with_a_pattern_per_cell(
     texts: list[str | None],
 ) -> None:
-    """Examining all bytes of a column gives the result of matching cell by cell."""
     integer = re.compile(r"-?(0|[1-9][0-9]{0,17})")
     number = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
     present = [cell for cell in texts if cell is not None]
