@@ -11,8 +11,12 @@ from batch_pipeline_tests.acceptance.sandbox import Workplace
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
-# `dev` is run by test_dev.py; the other one runs this very test.
-RUN_ELSEWHERE = {"uv run batch-pipeline dev", "uv run pytest"}
+# `dev` is run by test_dev.py, `uv add` by test_installation.py; `pytest` runs this very test.
+RUN_ELSEWHERE = {
+    "uv run batch-pipeline dev",
+    "uv run pytest",
+    "uv add \"batch-pipeline ; python_version >= '3.11'\"",
+}
 
 
 def test_readme_commands_work_as_written(workplace: Workplace) -> None:
