@@ -71,7 +71,7 @@ class Steps:
     def audit(self, *, point: str = "") -> Step:
         """Reconcile all streams, and look for rows that came late."""
         config = {"reconcile_streams": {"config": {"streams": [*STREAMS]}}}
-        given = {"name": "reconcile", "config": {"ops": config}}
+        given = {"name": "batch_pipeline_reconcile", "config": {"ops": config}}
         return Step(deed="job", given=given, point=point)
 
     def again(self) -> list[Step]:
