@@ -420,7 +420,7 @@ def _take(
     row = connection.execute(statement, values).one_or_none()
     if row is None:
         return None, None
-    # `key_digits` is that of the batch, which may be of the job for late arrivals, or there is none.
+    # `key_digits` is the batch's, which may be of the job for late arrivals, or there is no batch.
     job_record = replace(
         job_from_row(row, values["of_job"], row.job_name), key_digits=row.job_key_digits
     )

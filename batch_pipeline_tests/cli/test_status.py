@@ -248,4 +248,4 @@ def test_explain_of_a_split_batch_names_its_parts(scene: DefsScene) -> None:
     scene.database.jobs.split("orders", FIRST, table)
     ended = CliRunner().invoke(cli, ["explain", FIRST])
     assert ended.exit_code == 1
-    assert "00000001-00000000000" in ended.stderr
+    assert "00000001-0000000" in ended.stderr
