@@ -25,9 +25,9 @@ from batch_pipeline.model.manifest_file import (
 )
 from batch_pipeline.model.published import PublishedBatch
 from batch_pipeline.model.stream import Storage
-from batch_pipeline.storage.errors import OTHER_VERSION, raise_as, reason_of
+from batch_pipeline.storage.errors import OTHER_VERSION, raise_as
 from batch_pipeline.storage.filesystem import FileSystem, filesystem_of, no_facts
-from batch_pipeline.storage.verification import ensure_store_answered
+from batch_pipeline.storage.verification import store_problem
 
 DISCARDED = "discarded"
 _ORIGIN = "inventory"
@@ -196,11 +196,8 @@ def manifest_file_problem(one: PublishedBatch) -> str | None:
     try:
         with filesystem_of(one.pointer_uri).open(one.pointer_uri) as file:
             text = file.read(most + 1)
-    except FileNotFoundError:
-        return f"{place} is missing"
     except OSError as error:
-        ensure_store_answered(one.pointer_uri, error)
-        return f"{place} cannot be read ({reason_of(error)})"
+        return store_problem(one.pointer_uri, error, "read")
     if len(text) > most:
         return f"{place} has more than {most:,} bytes, which no manifest file of this batch has"
     problem = _difference(text, one)

@@ -21,11 +21,9 @@ class TableWriter(Protocol):
 
     def write(self, table: "pa.Table") -> None:
         """Write rows as one group; each column of the table is a single chunk."""
-        ...
 
     def close(self) -> None:
         """Write the end of the file, which stays open."""
-        ...
 
 
 class TableCodec(ABC):

@@ -21,11 +21,9 @@ class Compressor(Protocol):
 
     def compress(self, data: bytes | memoryview, /) -> bytes:
         """Accept more bytes and return the output that is ready."""
-        ...
 
     def flush(self) -> bytes:
         """Return the rest of the output; the stream is complete."""
-        ...
 
 
 def new_compressor(compression: Compression, level: int | None = None) -> Compressor | None:
