@@ -21,7 +21,7 @@ from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.manifest_file import MAX_BYTES, read_manifest
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Storage
-from batch_pipeline.storage.manifest_files import ManifestFiles
+from batch_pipeline.storage.part_storage import PartFileStorage
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -223,10 +223,10 @@ class StoredBatches:
 
     def _manifests(self, stream: str) -> list[tuple[JobKind, Manifest]]:
         """Read the newest generation of each batch, in the order of jobs and ids."""
-        files, known = ManifestFiles(Storage(root=self.root)), set()
+        files, known = PartFileStorage(Storage(root=self.root)), set()
         newest: dict[tuple[str, str], tuple[JobKind, Manifest]] = {}
-        for name in files.names(""):
-            stored = read_manifest(files.read(name, MAX_BYTES), name, self.root)
+        for name in files.manifest_names(""):
+            stored = read_manifest(files.read_manifest(name, MAX_BYTES), name, self.root)
             known.add(stored.stream)
             manifest = stored.manifest
             key = (manifest.job, manifest.batch.key)
