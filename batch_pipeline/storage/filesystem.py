@@ -5,6 +5,7 @@ S3. Callers get it from `filesystem_of` and never look at a URI's scheme themsel
 are `OSError`; that a file is missing is a `FileNotFoundError`.
 """
 
+import errno
 import hashlib
 import os
 import re
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from batch_pipeline.model.location import Roots, as_s3, join_uri, scheme_of, split_location, to_path
-from batch_pipeline.storage.errors import concerns_file
+from batch_pipeline.storage.errors import UnreachableError
 
 _CHUNK = 2**20
 _MAX_NAME_BYTES = 255
@@ -343,8 +344,13 @@ def no_facts(_name: str) -> bool:
 
 
 def is_about_file(uri: str, error: OSError) -> bool:
-    """Return whether an error says something about this file, and not about its whole store."""
-    return filesystem_of(uri).is_local or concerns_file(error)
+    """Return whether an error says something about this file, and not about its whole store.
+
+    It does not if the store is unreachable or refuses access, or if a disk has no room for a copy.
+    """
+    is_refused = isinstance(error, UnreachableError | PermissionError)
+    no_space = error.errno in {errno.ENOSPC, errno.EDQUOT}
+    return filesystem_of(uri).is_local or not (is_refused or no_space)
 
 
 def _copy_name(uri: str) -> str:
