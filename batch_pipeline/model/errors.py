@@ -64,6 +64,12 @@ class InvalidValueError(ConfigurationError):
         return f"{self.name} is {shown}; expected {self.expected}."
 
 
+def require(fits: object, name: str, value: object, expected: str) -> None:
+    """Raise an `InvalidValueError` unless a value fits."""
+    if not fits:
+        raise InvalidValueError(name, value, expected)
+
+
 @dataclass(eq=False)
 class SettingError(ConfigurationError):
     """Setting cannot be used; `source` is where it was set. The value is never repeated."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import uuid4
 
-from batch_pipeline.model.batch import Attempt, Batch
+from batch_pipeline.model.batch import Attempt
 from batch_pipeline.model.errors import (
     ConfigurationError,
     GarbageLeftError,
@@ -64,7 +64,7 @@ class PartFileStorage:
         """
         if attempt.generation is None:
             return
-        uri = self._manifest_uri(attempt.batch, attempt.generation)
+        uri = self._manifest_uri(attempt.batch.job, attempt.batch.key, attempt.generation)
         with self._unavailable():
             facts = self._facts(uri)
         if facts is not None:
@@ -133,7 +133,7 @@ class PartFileStorage:
 
     def pointer_uri(self, manifest: Manifest) -> str:
         """Return where the manifest file of a manifest is, or was."""
-        return self._manifest_uri(manifest.batch, manifest.generation)
+        return self._manifest_uri(manifest.job, manifest.batch.key, manifest.generation)
 
     def point_to(self, manifest: Manifest) -> str:
         """Write the manifest file unless it is there; of several writers one wins.
@@ -229,8 +229,8 @@ class PartFileStorage:
     def _uri(self, folder: Folder, name: str) -> str:
         return self._files.join(join_uri(self.storage.root, folder), name)
 
-    def _manifest_uri(self, batch: Batch, generation: int) -> str:
-        name = f"{self.storage.prefix}{batch.job}-{batch.key}.g{generation}.json"
+    def _manifest_uri(self, job: str, key: str, generation: int) -> str:
+        name = f"{self.storage.prefix}{job}-{key}.g{generation}.json"
         return self._uri(Folder.MANIFESTS, name)
 
     def _prefix(self, folder: Folder, start: str = "") -> str:
