@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 
 from batch_pipeline.model.audit import Audit
 from batch_pipeline.model.batch import BatchState
@@ -296,19 +297,13 @@ class Finding:
     text: str
 
 
-def fine(subject: str, text: str) -> Finding:
+def fine(subject: str, text: str, level: Level = Level.OK) -> Finding:
     """Return a finding that the subject works."""
-    return Finding(subject=subject, level=Level.OK, text=text)
+    return Finding(subject=subject, level=level, text=text)
 
 
-def warning(subject: str, text: str) -> Finding:
-    """Return a finding that the subject works but needs attention."""
-    return Finding(subject=subject, level=Level.WARN, text=text)
-
-
-def failure(subject: str, text: str) -> Finding:
-    """Return a finding that the subject does not work."""
-    return Finding(subject=subject, level=Level.FAIL, text=text)
+warning = partial(fine, level=Level.WARN)
+failure = partial(fine, level=Level.FAIL)
 
 
 def attempted(subject: str, diagnose: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
