@@ -87,7 +87,14 @@ class PartFileStorage:
             with self._unavailable():
                 facts = self._facts(part.uri)
             if facts is None or facts.size_bytes != part.size_bytes:
-                raise _part_file_elsewhere(self.storage.root, part, facts)
+                there = "is not there" if facts is None else f"has {facts.size_bytes} B"
+                raise ConfigurationError(
+                    f"Storage {self.storage.root}: an executor wrote {part.uri} with "
+                    f"{part.size_bytes} B, and seen from here it {there}. Executors write to "
+                    f"another disk. Nothing was published; what they wrote is left on their "
+                    f"disks. Share the folder with all machines of the cluster at the same path, "
+                    f"or let `storage.root` be in S3, then run again."
+                )
 
     def remove_attempt(self, stem: str) -> int:
         """Delete every file of one attempt, finished or not, and return their number.
@@ -111,10 +118,24 @@ class PartFileStorage:
         Raises:
             GarbageLeftError: they cannot be listed.
         """
-        with self._garbage_left():
-            for folder in Folder:
-                with _missing_is_empty():
-                    yield from self._files_of(folder)
+        for folder in Folder:
+            with self._garbage_left(), _missing_is_empty():
+                for one in self._files.list(self._prefix(folder), recursive=False):
+                    facts = one.facts
+                    if facts is not None and facts.is_regular and not one.is_link:
+                        yield StoredFile(
+                            folder=folder,
+                            name=one.name,
+                            size_bytes=facts.size_bytes,
+                            modified_at=facts.modified_at,
+                        )
+                for unfinished in self._files.unfinished(self._prefix(folder), recursive=False):
+                    yield StoredFile(
+                        folder=folder,
+                        name=hidden_name(unfinished.name),
+                        size_bytes=unfinished.size_bytes,
+                        modified_at=unfinished.started_at,
+                    )
 
     def remove(self, file: StoredFile) -> bool:
         """Delete a file as `files` lists it; return whether it was there.
@@ -122,10 +143,17 @@ class PartFileStorage:
         Raises:
             GarbageLeftError: it cannot be deleted.
         """
-        uri, hidden = self._uri(file.folder, file.name), shown_name(file.name)
+        uri, final = self._uri(file.folder, file.name), shown_name(file.name)
         with self._garbage_left():
-            if hidden is not None and self._abort(file.folder, hidden):
-                return True
+            if final is not None:
+                prefix = self._prefix(file.folder, final)
+                same = [
+                    self._files.abort_unfinished(one)
+                    for one in self._files.unfinished(prefix, recursive=False)
+                    if one.name == final
+                ]
+                if any(same):
+                    return True
             if self._facts(uri) is None:
                 return False
             self._files.delete(uri)
@@ -254,30 +282,6 @@ class PartFileStorage:
             removed += len(uris)
         return removed
 
-    def _files_of(self, folder: Folder) -> Iterator[StoredFile]:
-        for one in self._files.list(self._prefix(folder), recursive=False):
-            facts = one.facts
-            if facts is not None and facts.is_regular and not one.is_link:
-                yield StoredFile(
-                    folder=folder,
-                    name=one.name,
-                    size_bytes=facts.size_bytes,
-                    modified_at=facts.modified_at,
-                )
-        for unfinished in self._files.unfinished(self._prefix(folder), recursive=False):
-            yield StoredFile(
-                folder=folder,
-                name=hidden_name(unfinished.name),
-                size_bytes=unfinished.size_bytes,
-                modified_at=unfinished.started_at,
-            )
-
-    def _abort(self, folder: Folder, name: str) -> int:
-        """Remove the unfinished files of a name; return how many were there."""
-        unfinished = self._files.unfinished(self._prefix(folder, name), recursive=False)
-        same = [one for one in unfinished if one.name == name]
-        return sum(self._files.abort_unfinished(one) for one in same)
-
     def _unavailable(self) -> AbstractContextManager[None]:
         return raise_as(partial(StorageUnavailableError, self.storage.root))
 
@@ -306,14 +310,3 @@ def _missing_is_empty() -> Iterator[None]:
     except FileNotFoundError as error:
         if is_missing_bucket(error):
             raise
-
-
-def _part_file_elsewhere(root: str, part: PartFile, facts: FileFacts | None) -> ConfigurationError:
-    found = "is not there" if facts is None else f"has {facts.size_bytes} B"
-    return ConfigurationError(
-        f"Storage {root}: an executor wrote {part.uri} with "
-        f"{part.size_bytes} B, and seen from here it {found}. Executors write "
-        f"to another disk. Nothing was published; what they wrote is left on their disks. "
-        f"Share the folder with all machines of the cluster at the same path, or let "
-        f"`storage.root` be in S3, then run again."
-    )

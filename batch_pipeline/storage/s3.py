@@ -306,10 +306,10 @@ class PinnedObject:
         """Open this version at its start; the first time without a request of its own."""
         if self._whole is not None:
             return io.BufferedReader(io.BytesIO(self._whole))
-        reader = self._reader
+        first, reader = self._reader, self._reader
         if self._is_opened:
-            reader = ObjectReader(reader.uri, facts=reader.facts, client=reader.client)
-            reader.errors = self._reader.errors
+            reader = ObjectReader(first.uri, facts=first.facts, client=first.client)
+            reader.errors = first.errors
         self._is_opened = True
         return io.BufferedReader(reader, BUFFER_BYTES)
 
