@@ -70,15 +70,11 @@ class InventoryOlderError(StorageUnavailableError):
         )
 
 
-@dataclass(eq=False)
 class ManifestUnfitError(ConfigurationError):
     """Manifest file is not in the form that this product writes."""
 
-    name: str
-    problem: str
-
-    def sentence(self) -> str:
-        return f"The manifest {self.name} cannot be read: {self.problem}."
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"The manifest {name} cannot be read: {problem}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
