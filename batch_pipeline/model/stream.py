@@ -1,12 +1,10 @@
 """Streams: source, limits, encoding, storage, rules and targets of one sequence of records.
 
 `Stream` is the validated content of a stream file. Its source is `Source` (files in a landing) or
-`TableSource` (a user's own meta table). `kind_of` and the functions after it derive a stream's name
-and patterns from file names, for the scaffold. Values that contradict each other are rejected when
-they are built.
+`TableSource` (a user's own meta table). Values that contradict each other are rejected when they
+are built.
 """
 
-import glob
 import re
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -321,70 +319,10 @@ class Stream:
         return self.source if isinstance(self.source, TableSource) else None
 
 
-_PACKED = ("", ".gz", ".gzip", ".bz2", ".xz", ".zst", ".zstd")
-_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,15}$")
-_RANDOM = re.compile(r"[0-9a-fA-F]{8,}(?![A-Za-z])")  # a hash, or the start of a UUID
-_BREAKS = "-_. "
-_NUMBER = re.compile(r"(?:^|(?<=[-_. ]))[0-9]")
-_DIGIT = re.compile(r"[0-9]")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileKind:
-    """Files with the same extension and first word in their names.
-
-    `ending` is the extension in lower case, without that of a compression.
-    """
-
-    ending: str
-    word: str
-
-
-def kind_of(name: str) -> tuple[FileKind, str]:
-    """Return the kind of a file and its full extension as written: `orders-`, `.csv.GZ`."""
-    stem, packed = name, ""
-    match = _ENDING.search(stem)
-    if match and match[0].lower() in _PACKED:
-        stem, packed = stem[: match.start()], match[0]
-        match = _ENDING.search(stem)
-    ending = match[0] if match and match.start() else ""
-    stem = stem.removesuffix(ending) if ending else stem
-    return FileKind(ending=ending.lower(), word=_word(stem)), ending + packed
-
-
-def pattern(word: str, ending: str) -> str:
-    """Return the pattern of file names with this beginning and ending."""
-    return f"{glob.escape(word)}*{glob.escape(ending)}"
 
 
 def stream_name_of(text: str) -> str | None:
     """Return a stream name made from a text, None if it has no usable character."""
     name = _NOT_IN_NAMES.sub("_", text).strip(".-").rstrip("_.-")[:100]
     return name if STREAM_NAME.fullmatch(name) else None
-
-
-def common_word(prefix: str) -> str:
-    """Return the word at the start of a common prefix of file names, up to the first number.
-
-    A number inside a word, as in `covid19-regions-`, is part of it.
-    """
-    number = _NUMBER.search(prefix)
-    start = prefix if number is None else prefix[: number.start()]
-    return _up_to_break(start.rstrip("0123456789"), start)
-
-
-def _word(stem: str) -> str:
-    """Return the part before dates, numbers and random names."""
-    if _RANDOM.match(stem) or not stem.isprintable():
-        return ""
-    word = _DIGIT.split(stem, maxsplit=1)[0]
-    return word if word == stem else _up_to_break(word, stem)
-
-
-def _up_to_break(word: str, stem: str) -> str:
-    """Remove one or two letters after the last separator, as in `sales_Q1`."""
-    if word == stem and word[-1:] in _BREAKS:
-        return word
-    end = max(word.rfind(separator) for separator in _BREAKS) + 1
-    return word[:end] if end and len(word) - end <= 2 else word
