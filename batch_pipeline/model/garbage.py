@@ -145,13 +145,6 @@ OF_GENERATIONS = frozenset(  # marked first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Removal:
-    """Time at which the files of a generation were marked, right before their deletion."""
-
-    at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class KnownAttempt:
     """Attempt as recorded in the inventory; times are of the database clock.
 
