@@ -125,6 +125,7 @@ def shop(
 
 # Pages whose code is run by the tests of its package.
 RUN_BY_OTHERS = {
+    "move_from_pybatchintory": "test_from_pybatchintory.py",
     "read_batches": "pipeline/test_read.py and defs/test_reader.py",
     "transform_with_pyspark": "spark/test_transform.py",
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 from batch_pipeline_tests.proofs import PROMISES
 
 PROJECT = Path(__file__).parents[2]
-PAGE = PROJECT / "batch_pipeline/docs/guarantees.md"
+PAGE = PROJECT / "batch_pipeline/docs/explanation/guarantees.md"
 
 
 def marked() -> dict[str, list[str]]:

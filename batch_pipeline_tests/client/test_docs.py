@@ -16,7 +16,7 @@ from batch_pipeline.model.filter import Operator
 from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.seeds import execute, query
 
-PAGE = Path(batch_pipeline.__file__).parent / "docs" / "library.md"
+PAGE = Path(batch_pipeline.__file__).parent / "docs/reference/library.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 API = PAGE.with_name("api.md").read_text(encoding="utf-8")
 HEADINGS_AND_TEXTS = re.split(r"^## (.+)$", f"## Start\n{TEXT}", flags=re.MULTILINE)[1:]

@@ -23,7 +23,7 @@ from batch_pipeline_tests.docs.stream_file_types import (
     written_default,
 )
 
-PAGE = Path(batch_pipeline.__file__).parent / "docs" / "stream_file.md"
+PAGE = Path(batch_pipeline.__file__).parent / "docs/reference/stream_file.md"
 HEAD = Path(__file__).with_name("stream_file_head.md")
 MAPPING = "mapping"  # the place of keys that stand beside the others, in a table of their own
 

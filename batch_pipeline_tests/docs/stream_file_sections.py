@@ -111,26 +111,26 @@ flattening_max_depth: 1
 }
 
 SEE = {
-    "": "What becomes of each kind of value, record and file is in [encoding](encoding.md).",
+    "": "What becomes of each kind of value, record and file is in [encoding](formats.md).",
     "source": "More: [buckets](s3.md#landing), "
-    "[large files](operating/batch_sizes.md#large-files-resumable), "
-    "[formats](encoding.md#sources).",
+    "[large files](../operating/batch_sizes.md#large-files-resumable), "
+    "[formats](formats.md#sources).",
     "source.meta_table": "More: "
-    "[a meta table of your own](operating/meta_tables.md#a-meta-table-of-your-own), "
+    "[a meta table of your own](meta_tables.md#a-meta-table-of-your-own), "
     "[ceilings](library.md#ceilings).",
     "source.listing": "More: [how often what is asked](s3.md#how-often-what-is-asked).",
     "source.events": "More: [events](s3.md#events).",
-    "batch": "More: [choose the limits](operating/batch_sizes.md#choose-the-limits).",
-    "encoding": "More: [outputs](encoding.md#outputs).",
-    "storage": "More: [garbage](operating/retention.md#garbage), "
-    "[files that are loaded](operating/retention.md#files-that-are-loaded), "
+    "batch": "More: [choose the limits](../operating/batch_sizes.md#choose-the-limits).",
+    "encoding": "More: [outputs](formats.md#outputs).",
+    "storage": "More: [garbage](retention.md#garbage), "
+    "[files that are loaded](retention.md#files-that-are-loaded), "
     "[buckets](s3.md#storage).",
-    "schema": "More: [schema](encoding.md#schema).",
-    "on_bad_record": "More: [bad records and bad files](encoding.md#bad-records-and-bad-files).",
+    "schema": "More: [schema](formats.md#schema).",
+    "on_bad_record": "More: [bad records and bad files](formats.md#bad-records-and-bad-files).",
     "dagster": "More: [concurrency](dagster.md#concurrency), "
     "[fixed times](dagster.md#looking-for-new-files-at-fixed-times), "
     "[asset checks](dagster.md#asset-checks).",
     "targets.NAME": "More: [loading](singer.md#loading).",
     "targets.NAME.postgres": "More: [the table](singer.md#loading-into-postgres).",
-    "mapping": "More: [selection and maps](encoding.md#selection-stream-maps-flattening).",
+    "mapping": "More: [selection and maps](formats.md#selection-stream-maps-flattening).",
 }
