@@ -113,14 +113,14 @@ flattening_max_depth: 1
 SEE = {
     "": "What becomes of each kind of value, record and file is in [encoding](formats.md).",
     "source": "More: [buckets](s3.md#landing), "
-    "[large files](../operating/batch_sizes.md#large-files-resumable), "
+    "[large files](formats.md#large-files), "
     "[formats](formats.md#sources).",
     "source.meta_table": "More: "
     "[a meta table of your own](meta_tables.md#a-meta-table-of-your-own), "
-    "[ceilings](library.md#ceilings).",
-    "source.listing": "More: [how often what is asked](s3.md#how-often-what-is-asked).",
+    "[high watermarks](meta_tables.md#high-watermarks).",
+    "source.listing": "More: [listing](s3.md#listing).",
     "source.events": "More: [events](s3.md#events).",
-    "batch": "More: [choose the limits](../operating/batch_sizes.md#choose-the-limits).",
+    "batch": "More: [choose the limits](../explanation/performance.md#choosing-batch-limits).",
     "encoding": "More: [outputs](formats.md#outputs).",
     "storage": "More: [garbage](retention.md#garbage), "
     "[files that are loaded](retention.md#files-that-are-loaded), "
@@ -128,9 +128,9 @@ SEE = {
     "schema": "More: [schema](formats.md#schema).",
     "on_bad_record": "More: [bad records and bad files](formats.md#bad-records-and-bad-files).",
     "dagster": "More: [concurrency](dagster.md#concurrency), "
-    "[fixed times](dagster.md#looking-for-new-files-at-fixed-times), "
+    "[fixed times](dagster.md#fixed-times), "
     "[asset checks](dagster.md#asset-checks).",
-    "targets.NAME": "More: [loading](singer.md#loading).",
-    "targets.NAME.postgres": "More: [the table](singer.md#loading-into-postgres).",
+    "targets.NAME": "More: [loading](loading.md).",
+    "targets.NAME.postgres": "More: [the table](loading.md#postgres-tables).",
     "mapping": "More: [selection and maps](formats.md#selection-stream-maps-flattening).",
 }
