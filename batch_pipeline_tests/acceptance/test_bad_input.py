@@ -279,4 +279,4 @@ def _disk(place: Workplace, name: str, options: str) -> Iterator[None]:
 
 
 def _key(number: int) -> str:
-    return f"{number:012}-{number:012}"
+    return f"{number:08}-{number:08}"

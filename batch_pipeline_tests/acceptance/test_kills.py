@@ -58,7 +58,7 @@ def landed(dev: LiveDev, count: int) -> list[str]:
     before = len(list(dev.place.landing("orders").iterdir()))
     numbers = range(before + 1, before + count + 1)
     dev.place.land("orders", {f"{number:03}.csv": f"id\n{number}\n".encode() for number in numbers})
-    return [f"{number:012}-{number:012}" for number in numbers]
+    return [f"{number:08}-{number:08}" for number in numbers]
 
 
 def at_work(dev: LiveDev, runs: int) -> dict[str, int]:

@@ -197,14 +197,12 @@ def test_batch_that_is_loaded_again_changes_no_row(
     describe(place, warehouse=postgres(targets, "sales"))
     publish(database, place.folder, batches=2, records=100)
     place.done("load", "orders")
-    again = place.told("load", "orders", "--batch", "000000000002-000000000002")
-    assert [one["batch_id"] for one in again["targets"][0]["batches"]] == [
-        "000000000002-000000000002"
-    ]
+    again = place.told("load", "orders", "--batch", "00000002-00000002")
+    assert [one["batch_id"] for one in again["targets"][0]["batches"]] == ["00000002-00000002"]
     assert rows(warehouse, TOTAL.format("sales")) == [(200, 200, 20_150, 'Zoë "1"')]
-    refused = place.run("load", "orders", "--batch", "000000000009-000000000009")
+    refused = place.run("load", "orders", "--batch", "00000009-00000009")
     assert refused.returncode == 1
-    assert "no published batch '000000000009-000000000009'" in refused.stderr
+    assert "no published batch '00000009-00000009'" in refused.stderr
 
 
 def test_target_killed_half_way_ends_with_the_right_rows(
