@@ -177,15 +177,11 @@ def test_kind_of_error_imported_from_the_package_is_the_one_that_is_raised(
     assert kind.__name__ in dir(batch_pipeline)
 
 
-def test_api_page_lists_every_error_of_the_package_with_its_kind() -> None:
-    rows = re.findall(r"^\| `(\w+Error)` \| `(\w+)` \|", API, flags=re.MULTILINE)
-    kinds = {kind.__name__ for kind in KINDS}
-    exported = {name for name in batch_pipeline.__all__ if name.endswith("Error")} - kinds
-    assert {name for name, _ in rows} == exported
-    for name, kind in rows:
-        error = getattr(batch_pipeline, name)
-        assert issubclass(error, errors.PipelineError)
-        assert [base.__name__ for base in error.__bases__] == [kind]
+def test_api_page_lists_every_error_of_the_package() -> None:
+    listed = re.findall(r"autoexception:: batch_pipeline\.(\w+)", API)
+    assert sorted(listed) == sorted(
+        name for name in batch_pipeline.__all__ if name.endswith("Error")
+    )
 
 
 def test_page_names_no_error_and_no_argument_that_is_not_there() -> None:

@@ -33,7 +33,7 @@ def test_statements_of_the_monitoring_page_run(
         statements = [
             one for block in _blocks("monitor", "sql") for one in block.split(";\n\n") if one
         ]
-        assert len(statements) == 7
+        assert len(statements) == 5
         with psycopg.connect(database_url, autocommit=True) as connection:
             for statement in statements:
                 assert connection.execute(statement.encode()).description is not None
