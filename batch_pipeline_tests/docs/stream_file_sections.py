@@ -27,26 +27,19 @@ These are the keys below `attributes`. Unknown keys and invalid values are repor
 and the stream is not loaded. [`describe_stream`](api.md#streams-in-dagster) and a component of a
 [Dagster project](dagster.md#in-your-own-dagster-project) take the same keys.
 
-| type | written as |
-|---|---|
-| size | `64MiB`, `1.5GB`, `1000`: B, KB to PB, KiB to PiB; bytes without a unit |
-| duration | `5m`, `1.5h`, `30d`, `30`: ms, s, m, h, d; seconds without a unit |
-| location | a path relative to the stream file; `file:///data/orders`; `s3://bucket/prefix` |
-| name | 1 to 100 letters, digits, `_`, `.`, `-`, not starting with `.` or `-` |
-| `$NAME` | an environment variable: passwords and tokens are never written in the file |
-| filter | a list of `{column, operator, value}`, or `{any: […]}`, `{all: […]}`; all must hold |
+Types:
+
+- size: `64MiB`, `1.5GB`, `1000`: B, KB to PB, KiB to PiB; bytes without a unit.
+- duration: `5m`, `1.5h`, `30d`, `30`: ms, s, m, h, d; seconds without a unit.
+- location: a path relative to the stream file; `file:///data/orders`; `s3://bucket/prefix`.
+- name: 1 to 100 letters, digits, `_`, `.`, `-`, not starting with `.` or `-`.
+- `$NAME`: an environment variable: passwords and tokens are never written in the file.
+- filter: a list of `{column, operator, value}`, or `{any: […]}`, `{all: […]}`; all must hold.
 """
 
 TITLES = {"": "The stream", "mapping": "Selection, stream maps, flattening"}
 
 EXAMPLES = {
-    "": """
-stream: orders
-source: {uri: ./landing, format: csv}
-key_properties: [order_id]
-on_nonfinite: "null"
-lineage: [_item_id, _source_file]
-""",
     "source": """
 source:
   uri: /data/exports
