@@ -25,7 +25,7 @@ from batch_pipeline_tests.acceptance.sandbox import (
 )
 from batch_pipeline_tests.inventory.meta_tables.user_tables import execute, meta_engine
 
-PAGE = resources.files("batch_pipeline") / "docs/operating/meta_tables.md"
+PAGE = resources.files("batch_pipeline") / "docs/reference/meta_tables.md"
 _, _, REST = PAGE.read_text(encoding="utf-8").partition("## A meta table of your own")
 SECTION, _, _ = REST.partition("\n## ")
 CREATE = {
